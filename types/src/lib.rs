@@ -1,0 +1,19 @@
+//! Ids, addresses, topology and configuration.
+//!
+//! Owns the words every other part speaks: which [`Identity`] a process has, how it is packed into the 16
+//! bytes an MPI library exchanges ([`Address`]), which ranks run on which node of which site ([`Roster`]), and what
+//! the user wrote down about the sites ([`SitesFile`]). Does no I/O: texts come in, values go out.
+//!
+//! Start reading at [`id`].
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod id;
+pub mod quantity;
+pub mod roster;
+pub mod sites;
+
+pub use id::{Address, Identity, Instance, JobId, NodeId, Rank, SiteId, Slot};
+pub use roster::{NodeRoster, Roster, SiteRoster};
+pub use sites::SitesFile;

@@ -1,0 +1,109 @@
+//! Quantities people write: sizes (`256MiB`), rates (`1gbit`), durations (`5ms`).
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Why a quantity could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{text}` is not {expected}")]
+pub struct QuantityError {
+    /// What was written.
+    pub text: String,
+    /// What would have been understood.
+    pub expected: &'static str,
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    (&text[..end], text[end..].trim())
+}
+
+fn scaled(text: &str, units: &[(&str, f64)], expected: &'static str) -> Result<f64, QuantityError> {
+    let error = || QuantityError { text: text.to_owned(), expected };
+    let (number, unit) = split(text);
+    let number: f64 = number.parse().map_err(|_| error())?;
+    let unit = unit.to_ascii_lowercase();
+    let factor = units.iter().find(|(name, _)| *name == unit).ok_or_else(error)?.1;
+    Ok(number * factor)
+}
+
+/// Reads a size in bytes: `4096`, `64KiB`, `1.5GiB`, `2MB` (decimal).
+///
+/// # Errors
+/// The text is not a number with one of these units, or the size exceeds 2⁶³ bytes.
+pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
+    const EXPECTED: &str = "a size such as 4096, 64KiB, 256MiB or 2GB";
+    let units = [
+        ("", 1.0),
+        ("b", 1.0),
+        ("k", 1024.0),
+        ("kib", 1024.0),
+        ("m", 1_048_576.0),
+        ("mib", 1_048_576.0),
+        ("g", 1_073_741_824.0),
+        ("gib", 1_073_741_824.0),
+        ("kb", 1e3),
+        ("mb", 1e6),
+        ("gb", 1e9),
+    ];
+    let bytes = scaled(text, &units, EXPECTED)?;
+    if bytes >= 9.2e18 {
+        return Err(QuantityError { text: text.to_owned(), expected: EXPECTED });
+    }
+    Ok(bytes as u64)
+}
+
+/// Reads a rate in bits per second: `200mbit`, `1gbit`, `0` (which callers take as "unlimited").
+///
+/// # Errors
+/// The text is not a number with one of the units bit, kbit, mbit, gbit.
+pub fn parse_rate(text: &str) -> Result<u64, QuantityError> {
+    let units = [("", 1.0), ("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
+    scaled(text, &units, "a rate such as 200mbit or 1gbit").map(|bits| bits as u64)
+}
+
+/// Reads a duration: `5ms`, `250us`, `1.5s`, `0`.
+///
+/// # Errors
+/// The text is not a number with one of the units ns, us, ms, s, or it exceeds 10⁹ seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
+    const EXPECTED: &str = "a duration such as 5ms, 250us or 1.5s";
+    let (number, unit) = split(text);
+    if unit.is_empty() && number.parse::<f64>().is_ok_and(|n| n == 0.0) {
+        return Ok(Duration::ZERO);
+    }
+    let seconds = scaled(text, &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0)], EXPECTED)?;
+    if seconds > 1e9 {
+        return Err(QuantityError { text: text.to_owned(), expected: EXPECTED });
+    }
+    Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("64KiB"), Ok(65536));
+        assert_eq!(parse_bytes("1.5GiB"), Ok(1_610_612_736));
+        assert_eq!(parse_bytes("2MB"), Ok(2_000_000));
+        for bad in ["", "x", "5 parsecs", "-1", "1e40", "99999999999999999999"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rates_and_durations() {
+        assert_eq!(parse_rate("200mbit"), Ok(200_000_000));
+        assert_eq!(parse_rate("1gbit"), Ok(1_000_000_000));
+        assert_eq!(parse_duration("5ms"), Ok(Duration::from_millis(5)));
+        assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
+        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
+        assert!(parse_duration("5").is_err());
+        assert!(parse_rate("fast").is_err());
+    }
+}

@@ -1,0 +1,330 @@
+//! The sites file: what the user knows about the sites, in TOML.
+//!
+//! Every field is documented for users in `docs/sites-file.md`. Reading a file from disk is the caller's business; the
+//! text and the name it came from come in here, and a wrong entry is reported with both.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::id::SiteId;
+use crate::quantity::parse_bytes;
+use crate::roster::is_name;
+
+/// The parsed and checked sites file. The order of sites is the order of ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SitesFile {
+    /// The sites, in the order of the file.
+    pub sites: Vec<Site>,
+}
+
+/// One private cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Its name, unique in the file.
+    pub name: String,
+    /// Path of the site's private key (PKCS#8 PEM), relative to the sites file. Only that site's own gateways and users need it.
+    pub key: Option<String>,
+    /// Fingerprint of the site's public key: `sha256:` and 64 hexadecimal digits. Peers are known by it.
+    pub fingerprint: Fingerprint,
+    /// Its gateways, at least one.
+    pub gateways: Vec<Gateway>,
+    /// Its nodes, at least one.
+    pub nodes: Vec<Node>,
+    /// How agents are started on its nodes.
+    pub starter: Starter,
+}
+
+/// A gateway of a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Its name, unique in the site.
+    pub name: String,
+    /// `host:port` that other sites dial. `None`: it cannot be dialled and dials out instead.
+    pub advertise: Option<String>,
+    /// `host:port` that ranks and agents of its own site dial.
+    pub inside: String,
+    /// `address:port` it binds.
+    pub listen: String,
+    /// Most memory it may use for frames in flight, in bytes.
+    pub memory: u64,
+    /// TCP connections per trunk.
+    pub links: u16,
+}
+
+/// A node of a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name, unique in the site.
+    pub name: String,
+    /// The IP its ranks listen on. `None`: the local address of the agent's connection to the gateway.
+    pub address: Option<IpAddr>,
+    /// How many ranks it should get at most when ranks are spread. `None`: no limit.
+    pub slots: Option<u32>,
+}
+
+/// How agents are started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Starter {
+    /// As a child of the gateway, with these words before the agent's command; `{node}` is the node's name.
+    Local {
+        /// The words before the command.
+        via: Vec<String>,
+    },
+}
+
+/// SHA-256 of a site's public key (SubjectPublicKeyInfo, DER).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl std::fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Fingerprint {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "`{text}` is not a fingerprint: expected sha256: and 64 hexadecimal digits (`landbridge key` shows it)"
+            )
+        };
+        let hex = text.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.is_ascii()).ok_or_else(wrong)?;
+        let mut out = [0; 32];
+        for (byte, pair) in out.iter_mut().zip(hex.as_bytes().chunks(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+        }
+        Ok(Fingerprint(out))
+    }
+}
+
+/// Why a sites file was refused. Always names the file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SitesError {
+    /// Not TOML, a missing field, or an unknown one; the text names the line.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// The file.
+        origin: String,
+        /// What the TOML reader said, with the line.
+        message: String,
+    },
+    /// A value that makes no sense.
+    #[error("{origin}: {place}: {message}")]
+    Value {
+        /// The file.
+        origin: String,
+        /// Which entry, such as `site lyon: gateway gw1: memory`.
+        place: String,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+impl SitesFile {
+    /// Reads and checks a sites file's text; `origin` is its name for messages.
+    ///
+    /// # Errors
+    /// [`SitesError`], naming the file, the entry and the value.
+    pub fn parse(text: &str, origin: &str) -> Result<SitesFile, SitesError> {
+        let raw: raw::SitesFile = toml::from_str(text)
+            .map_err(|e| SitesError::Syntax { origin: origin.to_owned(), message: e.to_string().trim().to_owned() })?;
+        let sites = raw.site.into_iter().map(raw::Site::check).collect::<Result<Vec<_>, Wrong>>();
+        let checked = sites.and_then(|sites| {
+            if sites.is_empty() {
+                return Err(Wrong::new("site", "a sites file needs at least one [[site]]"));
+            }
+            unique("site", sites.iter().map(|s| s.name.as_str()))?;
+            Ok(SitesFile { sites })
+        });
+        checked.map_err(|Wrong { place, message }| SitesError::Value { origin: origin.to_owned(), place, message })
+    }
+
+    /// The site of that name and its place in the file.
+    pub fn site(&self, name: &str) -> Option<(SiteId, &Site)> {
+        self.sites.iter().enumerate().find(|(_, s)| s.name == name).map(|(i, s)| (SiteId(i as u16), s))
+    }
+
+    /// The names of all sites, for messages.
+    pub fn names(&self) -> String {
+        self.sites.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+struct Wrong {
+    place: String,
+    message: String,
+}
+
+impl Wrong {
+    fn new(place: impl Into<String>, message: impl Into<String>) -> Wrong {
+        Wrong { place: place.into(), message: message.into() }
+    }
+    fn within(self, outer: &str) -> Wrong {
+        Wrong { place: format!("{outer}: {}", self.place), message: self.message }
+    }
+}
+
+fn name(place: &str, value: String) -> Result<String, Wrong> {
+    if is_name(&value) {
+        return Ok(value);
+    }
+    Err(Wrong::new(place, format!("`{value}` is not a name: letters, digits, `.`, `_` and `-`, at most 64")))
+}
+
+fn unique<'a>(place: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Wrong> {
+    let mut seen = std::collections::HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(Wrong::new(place, format!("`{name}` appears twice")));
+        }
+    }
+    Ok(())
+}
+
+/// Checks `host:port` and gives the port.
+fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
+    let wrong = || Wrong::new(place, format!("`{value}` is not host:port"));
+    let (host, port) = value.rsplit_once(':').ok_or_else(wrong)?;
+    if host.is_empty() {
+        return Err(wrong());
+    }
+    port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)
+}
+
+/// The file as written, before checks.
+mod raw {
+    use super::{Deserialize, IpAddr, Starter, Wrong, host_port, name, parse_bytes, unique};
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct SitesFile {
+        #[serde(default)]
+        pub site: Vec<Site>,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Site {
+        name: String,
+        key: Option<String>,
+        fingerprint: String,
+        #[serde(default)]
+        gateway: Vec<Gateway>,
+        #[serde(default)]
+        node: Vec<Node>,
+        #[serde(default)]
+        starter: RawStarter,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Gateway {
+        name: String,
+        advertise: Option<String>,
+        inside: Option<String>,
+        listen: Option<String>,
+        memory: Option<String>,
+        links: Option<u16>,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Node {
+        name: String,
+        address: Option<IpAddr>,
+        slots: Option<u32>,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+    enum RawStarter {
+        Local {
+            #[serde(default)]
+            via: Vec<String>,
+        },
+    }
+
+    impl Default for RawStarter {
+        fn default() -> Self {
+            RawStarter::Local { via: Vec::new() }
+        }
+    }
+
+    impl Site {
+        pub fn check(self) -> Result<super::Site, Wrong> {
+            let site = name("site name", self.name)?;
+            let place = format!("site {site}");
+            let within = |wrong: Wrong| wrong.within(&place);
+            let fingerprint =
+                self.fingerprint.parse().map_err(|e: String| Wrong::new("fingerprint", e)).map_err(within)?;
+            let gateways: Vec<_> =
+                self.gateway.into_iter().map(|g| g.check().map_err(within)).collect::<Result<_, _>>()?;
+            let nodes: Vec<_> = self.node.into_iter().map(|n| n.check().map_err(within)).collect::<Result<_, _>>()?;
+            if gateways.is_empty() {
+                return Err(Wrong::new(&place, "needs at least one [[site.gateway]]"));
+            }
+            if nodes.is_empty() {
+                return Err(Wrong::new(&place, "needs at least one [[site.node]]"));
+            }
+            unique("gateway", gateways.iter().map(|g: &super::Gateway| g.name.as_str())).map_err(within)?;
+            unique("node", nodes.iter().map(|n: &super::Node| n.name.as_str())).map_err(within)?;
+            let RawStarter::Local { via } = self.starter;
+            Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter: Starter::Local { via } })
+        }
+    }
+
+    impl Gateway {
+        fn check(self) -> Result<super::Gateway, Wrong> {
+            let gateway = name("gateway name", self.name)?;
+            let place = format!("gateway {gateway}");
+            let within = |wrong: Wrong| wrong.within(&place);
+            if let Some(advertise) = &self.advertise {
+                host_port("advertise", advertise).map_err(within)?;
+            }
+            let inside = self.inside.or_else(|| self.advertise.clone()).ok_or_else(|| {
+                Wrong::new(&place, "needs `inside` or `advertise` (host:port that this site's ranks dial)")
+            })?;
+            let port = host_port("inside", &inside).map_err(within)?;
+            let listen = self.listen.unwrap_or_else(|| format!("0.0.0.0:{port}"));
+            host_port("listen", &listen).map_err(within)?;
+            let memory = self.memory.as_deref().unwrap_or("256MiB");
+            let bytes = parse_bytes(memory).map_err(|e| Wrong::new("memory", e.to_string()).within(&place))?;
+            if bytes < MIN_MEMORY {
+                return Err(Wrong::new("memory", format!("`{memory}` is under the least useful 16MiB")).within(&place));
+            }
+            let links = self.links.unwrap_or(1);
+            if !(1..=64).contains(&links) {
+                return Err(Wrong::new("links", format!("`{links}` is not between 1 and 64")).within(&place));
+            }
+            Ok(super::Gateway { name: gateway, advertise: self.advertise, inside, listen, memory: bytes, links })
+        }
+    }
+
+    const MIN_MEMORY: u64 = 16 << 20;
+
+    impl Node {
+        fn check(self) -> Result<super::Node, Wrong> {
+            let node = name("node name", self.name)?;
+            if self.slots == Some(0) {
+                return Err(Wrong::new(format!("node {node}: slots"), "0 slots: leave the node out instead"));
+            }
+            Ok(super::Node { name: node, address: self.address, slots: self.slots })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! What launchers and gateways say to each other: opening, watching and closing jobs. Rare, so JSON.
+
+use serde::{Deserialize, Serialize};
+use types::{Identity, JobId, Roster};
+
+use crate::{Secret, WireError};
+
+/// The longest control message in bytes (a roster of tens of thousands of nodes fits).
+pub const MAX_CONTROL: usize = crate::frame::MAX_PAYLOAD as usize;
+
+/// The payload of a `Control` frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Control {
+    /// Launcher → its gateway → every gateway of the job's sites: admit this job and start its agents.
+    JobOpen {
+        /// The job.
+        job: JobId,
+        /// What its members prove.
+        secret: Secret,
+        /// Its sites, nodes and ranks. Site names are those of the sites file.
+        roster: Roster,
+        /// The site of the launcher.
+        home: String,
+    },
+    /// A site has admitted the job and started its agents. To the launcher.
+    JobOpened {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// Bytes (headers and payloads) that may be under way to one member of this site from one member of another;
+        /// the launcher hands the least of all sites to the ranks.
+        window: u32,
+    },
+    /// A site cannot take part. To the launcher.
+    JobRefused {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// Why, for the user.
+        reason: String,
+    },
+    /// The agent of a node could not be started, or ended. To the launcher.
+    AgentLost {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// The node.
+        node: String,
+        /// Why, for the user.
+        reason: String,
+    },
+    /// A member's connection ended without goodbye. To the launcher.
+    MemberLost {
+        /// The job.
+        job: JobId,
+        /// Who.
+        member: Identity,
+        /// Why, for the user.
+        reason: String,
+    },
+    /// No route to a site is left. To the launcher.
+    SiteLost {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// Why, for the user.
+        reason: String,
+    },
+    /// Launcher → its gateway → all: end the job; whatever of it still runs is to be ended.
+    JobClose {
+        /// The job.
+        job: JobId,
+    },
+    /// A site has nothing of the job any more; the last message of the job. To the launcher.
+    JobClosed {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// What the site's gateway counted.
+        traffic: Traffic,
+    },
+    /// Client → gateway: try a trunk to this site.
+    Probe {
+        /// The site.
+        site: String,
+    },
+    /// The answer to a probe.
+    Probed {
+        /// The site.
+        site: String,
+        /// What went wrong, for the user; `None` when the trunk works.
+        problem: Option<String>,
+        /// Round trip over the trunk, in nanoseconds, when it works.
+        rtt_ns: u64,
+    },
+}
+
+/// What a gateway counted for a job, in bytes of frames (headers included).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// From the site's ranks into trunks.
+    pub sent: u64,
+    /// From trunks to the site's ranks.
+    pub received: u64,
+    /// Between members of the site itself, through the gateway.
+    pub local: u64,
+}
+
+impl Control {
+    /// The payload.
+    ///
+    /// # Errors
+    /// The message is longer than [`MAX_CONTROL`].
+    pub fn encode(&self) -> Result<Vec<u8>, WireError> {
+        let invalid = |e: serde_json::Error| WireError::Invalid { what: "control message", problem: e.to_string() };
+        let bytes = serde_json::to_vec(self).map_err(invalid)?;
+        if bytes.len() > MAX_CONTROL {
+            let limit = MAX_CONTROL as u64;
+            return Err(WireError::TooLong { what: "control message", length: bytes.len() as u64, limit });
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a payload.
+    ///
+    /// # Errors
+    /// It is not one of these messages.
+    pub fn decode(bytes: &[u8]) -> Result<Control, WireError> {
+        serde_json::from_slice(bytes)
+            .map_err(|e| WireError::Invalid { what: "control message", problem: e.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive() {
+        let message = Control::JobOpen {
+            job: JobId(9),
+            secret: Secret::new([5; 32]),
+            roster: "a:n1*2;b:n1*2".parse().unwrap(),
+            home: "a".into(),
+        };
+        assert_eq!(Control::decode(&message.encode().unwrap()), Ok(message));
+        assert!(Control::decode(b"{\"JobOpen\":{}}").is_err());
+    }
+}

@@ -1,0 +1,175 @@
+//! The frame header: all of a frame that a gateway reads.
+//!
+//! | bytes | field | |
+//! |---|---|---|
+//! | 0–3 | `length` | payload bytes after the header |
+//! | 4 | `kind` | [`FrameKind`] |
+//! | 5 | `flags` | reserved, zero |
+//! | 6–7 | `route` | gateway and link a frame took (low and high byte); for statistics and striping |
+//! | 8–11 | `job` | |
+//! | 12–17 | `to` | site and slot |
+//! | 18–23 | `from` | site and slot |
+//! | 24–27 | `sequence` | number of this frame in its channel (`from` → `to`), wrapping |
+//! | 28–31 | `ack` | next frame number that `from` expects of the reverse channel, wrapping |
+//!
+//! 32 bytes; IMPI, which gave MPI implementations the idea of a routed header, used 128.
+
+use types::{Identity, JobId};
+
+use crate::WireError;
+use crate::reader::Reader;
+
+/// Length of a frame header in bytes.
+pub const HEADER_LEN: usize = 32;
+
+/// The longest payload any connection may carry in one frame, in bytes. A connection's own limit is agreed in its
+/// handshake and is at most this.
+pub const MAX_PAYLOAD: u32 = 1 << 20;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A piece of an endpoint's or agent's traffic: relayed unread, counted in its channel.
+    Data = 0,
+    /// Only the `ack` field counts: relayed, takes no sequence number, no payload.
+    Ack = 1,
+    /// A [`crate::Control`] message for the gateway (or launcher) at the other end of this connection.
+    Control = 2,
+    /// Answer with [`FrameKind::Pong`], same payload (at most 64 bytes).
+    Ping = 3,
+    /// Answer to a ping.
+    Pong = 4,
+    /// From a gateway to the sender of a frame: `from` cannot be reached; the payload says why, as text.
+    Undeliverable = 5,
+    /// The other end closes this connection on purpose; the payload says why, as text (empty: all done).
+    Bye = 6,
+}
+
+impl FrameKind {
+    fn from_code(code: u8) -> Result<FrameKind, WireError> {
+        Ok(match code {
+            0 => FrameKind::Data,
+            1 => FrameKind::Ack,
+            2 => FrameKind::Control,
+            3 => FrameKind::Ping,
+            4 => FrameKind::Pong,
+            5 => FrameKind::Undeliverable,
+            6 => FrameKind::Bye,
+            code => return Err(WireError::Unknown { what: "frame kind", code }),
+        })
+    }
+}
+
+/// See the module's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Payload bytes after the header.
+    pub length: u32,
+    /// What it is for.
+    pub kind: FrameKind,
+    /// Gateway (low byte) and link (high byte) it took.
+    pub route: u16,
+    /// The job it belongs to.
+    pub job: JobId,
+    /// For whom.
+    pub to: Identity,
+    /// By whom.
+    pub from: Identity,
+    /// Number in its channel.
+    pub sequence: u32,
+    /// Next number expected from the other side.
+    pub ack: u32,
+}
+
+impl FrameHeader {
+    /// The 32 bytes.
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        out[0..4].copy_from_slice(&self.length.to_le_bytes());
+        out[4] = self.kind as u8;
+        out[6..8].copy_from_slice(&self.route.to_le_bytes());
+        out[8..12].copy_from_slice(&self.job.0.to_le_bytes());
+        out[12..14].copy_from_slice(&self.to.site.0.to_le_bytes());
+        out[14..18].copy_from_slice(&self.to.slot.0.to_le_bytes());
+        out[18..20].copy_from_slice(&self.from.site.0.to_le_bytes());
+        out[20..24].copy_from_slice(&self.from.slot.0.to_le_bytes());
+        out[24..28].copy_from_slice(&self.sequence.to_le_bytes());
+        out[28..32].copy_from_slice(&self.ack.to_le_bytes());
+        out
+    }
+
+    /// Reads the header at the start of `bytes` (which may go on). `max_payload` is the connection's limit.
+    ///
+    /// # Errors
+    /// [`WireError`] on fewer than 32 bytes, an unknown kind, or a length beyond the limit.
+    pub fn decode(bytes: &[u8], max_payload: u32) -> Result<FrameHeader, WireError> {
+        let mut reader = Reader::new("frame header", bytes);
+        let length = reader.u32()?;
+        let kind = FrameKind::from_code(reader.u8()?)?;
+        let flags = reader.u8()?;
+        if flags != 0 {
+            return Err(WireError::Unknown { what: "frame flags", code: flags });
+        }
+        let header = FrameHeader {
+            length,
+            kind,
+            route: reader.u16()?,
+            job: JobId(reader.u32()?),
+            to: reader.identity()?,
+            from: reader.identity()?,
+            sequence: reader.u32()?,
+            ack: reader.u32()?,
+        };
+        if length > max_payload {
+            return Err(WireError::TooLong { what: "frame", length: length.into(), limit: max_payload.into() });
+        }
+        Ok(header)
+    }
+
+    /// Header and payload in one vector; sets `length`.
+    ///
+    /// # Errors
+    /// The payload is longer than [`MAX_PAYLOAD`].
+    pub fn with_payload(mut self, payload: &[u8]) -> Result<Vec<u8>, WireError> {
+        self.length = u32::try_from(payload.len())
+            .ok()
+            .filter(|length| *length <= MAX_PAYLOAD)
+            .ok_or(WireError::TooLong { what: "frame", length: payload.len() as u64, limit: MAX_PAYLOAD.into() })?;
+        let mut out = Vec::with_capacity(HEADER_LEN + payload.len());
+        out.extend_from_slice(&self.encode());
+        out.extend_from_slice(payload);
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use types::{SiteId, Slot};
+
+    proptest! {
+        #[test]
+        fn headers_survive(length in 0u32..=MAX_PAYLOAD, kind in 0u8..7, route: u16, job: u32, a: (u16, u32), b: (u16, u32), sequence: u32, ack: u32) {
+            let header = FrameHeader {
+                length, kind: FrameKind::from_code(kind).unwrap(), route, job: JobId(job),
+                to: Identity { site: SiteId(a.0), slot: Slot(a.1) }, from: Identity { site: SiteId(b.0), slot: Slot(b.1) },
+                sequence, ack,
+            };
+            prop_assert_eq!(FrameHeader::decode(&header.encode(), MAX_PAYLOAD), Ok(header));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = FrameHeader::decode(&bytes, MAX_PAYLOAD);
+        }
+    }
+
+    #[test]
+    fn a_frame_beyond_the_limit_is_refused() {
+        let mut bytes = [0u8; HEADER_LEN];
+        bytes[0..4].copy_from_slice(&1025u32.to_le_bytes());
+        assert!(matches!(FrameHeader::decode(&bytes, 1024), Err(WireError::TooLong { length: 1025, .. })));
+    }
+}

@@ -1,0 +1,262 @@
+//! How a connection begins, on a rank's port and on a gateway's port alike.
+//!
+//! ```text
+//! initiator → acceptor   Hello      who I am, what for
+//! acceptor  → initiator  Challenge  32 random bytes
+//! initiator → acceptor   Proof      HMAC(secret, challenge ‖ hello)
+//! acceptor  → initiator  Welcome    the limits of this connection   (or Refuse, and the connection closes)
+//! ```
+//! Every message is a 4-byte length (of what follows) and a type byte before the body; `Hello` has the preface
+//! `LBRIDGE` and a version byte before its length, so that a gateway's one port can tell it from TLS. After `Welcome`
+//! frames follow. Inside a trunk's TLS session the same messages are used with [`Secret::NONE`]: TLS has already shown
+//! who the peer is.
+//!
+//! [`Secret::NONE`]: crate::Secret::NONE
+
+use types::{Address, JobId};
+
+use crate::proof::{CHALLENGE_LEN, PROOF_LEN};
+use crate::reader::{Reader, put_text};
+use crate::{VERSION, WireError};
+
+/// First bytes of a connection, before the version.
+pub const PREFACE: &[u8; 7] = b"LBRIDGE";
+/// Preface and version.
+pub const PREFACE_LEN: usize = 8;
+/// The longest handshake message, type and body, in bytes.
+pub const MAX_HANDSHAKE: usize = 1024;
+const MAX_TEXT: usize = 512;
+const MAX_NAME: usize = 64;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Purpose {
+    /// A rank's endpoint to another rank's endpoint of the same site; proof by job secret.
+    Peer = 0,
+    /// A rank, an agent or the launcher to its gateway, inside a job; proof by job secret.
+    Member = 1,
+    /// A user's command to the gateway of its own site; proof by the secret derived from the site's key.
+    Client = 2,
+    /// One link of a trunk; inside TLS.
+    Trunk = 3,
+}
+
+/// Who opens a connection, and what for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What for.
+    pub purpose: Purpose,
+    /// The job; zero outside a job.
+    pub job: JobId,
+    /// The initiator.
+    pub from: Address,
+    /// Whom the initiator means to reach; for `Member`, `Client` and `Trunk` only its identity's site counts.
+    pub to: Address,
+    /// `Trunk`: name of the initiator's site. Else empty.
+    pub site: String,
+    /// `Trunk`: name of the initiator's gateway. Else empty.
+    pub gateway: String,
+    /// `Trunk`: which link of the trunk this is, from 0.
+    pub link: u16,
+}
+
+/// The limits of a connection, told by its acceptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Longest payload of a frame, in bytes.
+    pub max_payload: u32,
+    /// Bytes (headers and payloads) that may be under way to one member from one other, not acknowledged end to end.
+    pub window: u32,
+}
+
+/// A handshake message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// First, by the initiator.
+    Hello(Hello),
+    /// Second, by the acceptor.
+    Challenge([u8; CHALLENGE_LEN]),
+    /// Third, by the initiator.
+    Proof([u8; PROOF_LEN]),
+    /// Last, by the acceptor.
+    Welcome(Welcome),
+    /// Last, by the acceptor: why not.
+    Refuse(String),
+}
+
+impl Handshake {
+    /// The bytes to send, preface and length included.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        if let Handshake::Hello(_) = self {
+            out.extend_from_slice(PREFACE);
+            out.push(VERSION);
+        }
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        match self {
+            Handshake::Hello(hello) => {
+                out.push(0);
+                hello.put(&mut out);
+            }
+            Handshake::Challenge(bytes) => {
+                out.push(1);
+                out.extend_from_slice(bytes);
+            }
+            Handshake::Proof(bytes) => {
+                out.push(2);
+                out.extend_from_slice(bytes);
+            }
+            Handshake::Welcome(welcome) => {
+                out.push(3);
+                out.extend_from_slice(&welcome.max_payload.to_le_bytes());
+                out.extend_from_slice(&welcome.window.to_le_bytes());
+            }
+            Handshake::Refuse(reason) => {
+                out.push(4);
+                put_text(&mut out, reason, MAX_TEXT);
+            }
+        }
+        let length = (out.len() - start - 4) as u32;
+        out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        out
+    }
+
+    /// Reads one message from the start of `bytes`: the message and how many bytes it took, or `None` when more bytes
+    /// are needed. `first` says that a preface must come first.
+    ///
+    /// # Errors
+    /// [`WireError`] as soon as the bytes cannot become a message.
+    pub fn decode(bytes: &[u8], first: bool) -> Result<Option<(Handshake, usize)>, WireError> {
+        let mut at = 0;
+        if first {
+            let known = bytes.len().min(PREFACE.len());
+            if bytes[..known] != PREFACE[..known] {
+                let mut seen = [0; 7];
+                seen[..known].copy_from_slice(&bytes[..known]);
+                return Err(WireError::Magic(seen));
+            }
+            match bytes.get(PREFACE.len()) {
+                None => return Ok(None),
+                Some(&VERSION) => at = PREFACE_LEN,
+                Some(&theirs) => return Err(WireError::Version { theirs, ours: VERSION }),
+            }
+        }
+        let Some(length) = bytes.get(at..at + 4) else { return Ok(None) };
+        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
+        if length > MAX_HANDSHAKE {
+            let limit = MAX_HANDSHAKE as u64;
+            return Err(WireError::TooLong { what: "handshake", length: length as u64, limit });
+        }
+        let Some(body) = bytes.get(at + 4..at + 4 + length) else { return Ok(None) };
+        Ok(Some((Self::body(body)?, at + 4 + length)))
+    }
+
+    fn body(bytes: &[u8]) -> Result<Handshake, WireError> {
+        let mut reader = Reader::new("handshake", bytes);
+        let message = match reader.u8()? {
+            0 => Handshake::Hello(Hello::get(&mut reader)?),
+            1 => Handshake::Challenge(reader.array()?),
+            2 => Handshake::Proof(reader.array()?),
+            3 => Handshake::Welcome(Welcome { max_payload: reader.u32()?, window: reader.u32()? }),
+            4 => Handshake::Refuse(reader.text(MAX_TEXT)?),
+            code => return Err(WireError::Unknown { what: "handshake type", code }),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+impl Hello {
+    /// The bytes a proof covers.
+    pub fn claims(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        self.put(&mut out);
+        out
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(self.purpose as u8);
+        out.extend_from_slice(&self.job.0.to_le_bytes());
+        out.extend_from_slice(&self.from.to_bytes());
+        out.extend_from_slice(&self.to.to_bytes());
+        out.extend_from_slice(&self.link.to_le_bytes());
+        put_text(out, &self.site, MAX_NAME);
+        put_text(out, &self.gateway, MAX_NAME);
+    }
+
+    fn get(reader: &mut Reader<'_>) -> Result<Hello, WireError> {
+        Ok(Hello {
+            purpose: match reader.u8()? {
+                0 => Purpose::Peer,
+                1 => Purpose::Member,
+                2 => Purpose::Client,
+                3 => Purpose::Trunk,
+                code => return Err(WireError::Unknown { what: "connection purpose", code }),
+            },
+            job: JobId(reader.u32()?),
+            from: reader.address()?,
+            to: reader.address()?,
+            link: reader.u16()?,
+            site: reader.text(MAX_NAME)?,
+            gateway: reader.text(MAX_NAME)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Hello {
+        Hello {
+            purpose: Purpose::Trunk,
+            job: JobId(7),
+            from: Address::standalone("10.0.0.1:5".parse().unwrap()),
+            to: Address::standalone("10.0.0.2:6".parse().unwrap()),
+            site: "lyon".into(),
+            gateway: "gw1".into(),
+            link: 3,
+        }
+    }
+
+    #[test]
+    fn messages_survive_byte_by_byte() {
+        let welcome = Welcome { max_payload: 16384, window: 1 << 20 };
+        for message in [
+            Handshake::Hello(hello()),
+            Handshake::Challenge([3; 32]),
+            Handshake::Proof([4; 32]),
+            Handshake::Welcome(welcome),
+            Handshake::Refuse("no such job".into()),
+        ] {
+            let first = matches!(message, Handshake::Hello(_));
+            let bytes = message.encode();
+            for cut in 0..bytes.len() {
+                assert_eq!(Handshake::decode(&bytes[..cut], first), Ok(None), "{message:?} cut at {cut}");
+            }
+            assert_eq!(Handshake::decode(&bytes, first), Ok(Some((message, bytes.len()))));
+        }
+    }
+
+    #[test]
+    fn strangers_and_other_versions_are_told_apart() {
+        assert!(matches!(Handshake::decode(b"GET / HTTP/1.1", true), Err(WireError::Magic(_))));
+        assert!(matches!(Handshake::decode(&[0x16, 3, 1], true), Err(WireError::Magic(_))));
+        assert_eq!(Handshake::decode(b"LBRIDGE\x09", true), Err(WireError::Version { theirs: 9, ours: VERSION }));
+        assert!(matches!(Handshake::decode(&[255; 8], false), Err(WireError::TooLong { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, first: bool) {
+            let _ = Handshake::decode(&bytes, first);
+            let mut prefixed = b"LBRIDGE\x01".to_vec();
+            prefixed.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            prefixed.extend_from_slice(&bytes);
+            let _ = Handshake::decode(&prefixed, true);
+        }
+    }
+}

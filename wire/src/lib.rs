@@ -1,0 +1,81 @@
+//! What travels on a connection: bytes in, values out, and back. No sockets, no clocks.
+//!
+//! A connection begins with a [`handshake`] and then carries frames. A [`frame`] is a 32-byte header, all that a gateway
+//! looks at, and a payload. What a payload means depends on the frame's kind: [`message`]s of endpoints, which
+//! gateways relay unread, or [`control`] between launcher and gateways. [`proof`] shows knowledge of a secret.
+//!
+//! Every decoder is total: any bytes give a value or a [`WireError`], never a panic, and never an allocation larger
+//! than the input. All integers are little endian.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod control;
+pub mod frame;
+pub mod handshake;
+pub mod message;
+pub mod proof;
+mod reader;
+
+pub use control::Control;
+pub use frame::{FrameHeader, FrameKind};
+pub use message::Message;
+pub use proof::Secret;
+
+use thiserror::Error;
+
+/// The protocol's version. Both ends must agree.
+pub const VERSION: u8 = 1;
+
+/// Bytes that are not what the protocol says they should be. The peer is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Fewer bytes than the value needs.
+    #[error("{what}: truncated at {have} bytes, needs {need}")]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Bytes there.
+        have: usize,
+        /// Bytes needed.
+        need: usize,
+    },
+    /// The first bytes are not ours.
+    #[error("not a Landbridge connection: it begins with {0:02x?}")]
+    Magic([u8; 7]),
+    /// Another version of the protocol.
+    #[error("peer speaks protocol version {theirs}, we speak {ours}: install the same release on both sides")]
+    Version {
+        /// The peer's.
+        theirs: u8,
+        /// Ours.
+        ours: u8,
+    },
+    /// A number that names nothing.
+    #[error("{what}: unknown code {code}")]
+    Unknown {
+        /// What the number should have named.
+        what: &'static str,
+        /// The number.
+        code: u8,
+    },
+    /// A length beyond the limit.
+    #[error("{what}: {length} bytes, at most {limit} are allowed")]
+    TooLong {
+        /// What is too long.
+        what: &'static str,
+        /// Its length in bytes.
+        length: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// Anything else that cannot be.
+    #[error("{what}: {problem}")]
+    Invalid {
+        /// What was being read.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+}

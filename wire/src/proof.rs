@@ -1,0 +1,121 @@
+//! Showing knowledge of a secret without sending it: HMAC-SHA256 over a challenge and what is claimed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+/// Length of a proof in bytes.
+pub const PROOF_LEN: usize = 32;
+/// Length of a challenge in bytes.
+pub const CHALLENGE_LEN: usize = 32;
+
+/// A job's or a site's secret, 32 bytes. Never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// The secret of "no job": known to everybody.
+    pub const NONE: Secret = Secret([0; 32]);
+
+    /// A secret of these (random) bytes.
+    pub fn new(bytes: [u8; 32]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// The secret that holders of a private key share with their own gateway.
+    pub fn derive(private_key: &[u8], purpose: &str) -> Secret {
+        Secret(mac(private_key, &[b"landbridge derive", purpose.as_bytes()]))
+    }
+
+    /// The proof for a challenge; `claims` are the bytes of what the prover says about itself.
+    pub fn prove(&self, challenge: &[u8; CHALLENGE_LEN], claims: &[u8]) -> [u8; PROOF_LEN] {
+        mac(&self.0, &[challenge, claims])
+    }
+
+    /// Whether a proof is right, in constant time.
+    pub fn verify(&self, challenge: &[u8; CHALLENGE_LEN], claims: &[u8], proof: &[u8; PROOF_LEN]) -> bool {
+        let mut hmac = keyed(&self.0);
+        hmac.update(challenge);
+        hmac.update(claims);
+        hmac.verify_slice(proof).is_ok()
+    }
+
+    /// As 64 hexadecimal digits, for handing it to a process that may know it.
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn keyed(key: &[u8]) -> Hmac<Sha256> {
+    // HMAC takes keys of any length; the error type exists for other MACs.
+    Hmac::<Sha256>::new_from_slice(key).unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"))
+}
+
+fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut hmac = keyed(key);
+    parts.iter().for_each(|part| hmac.update(part));
+    hmac.finalize().into_bytes().into()
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl From<Secret> for String {
+    fn from(secret: Secret) -> String {
+        secret.to_hex()
+    }
+}
+
+impl TryFrom<String> for Secret {
+    type Error = &'static str;
+    fn try_from(text: String) -> Result<Secret, &'static str> {
+        text.parse()
+    }
+}
+
+impl FromStr for Secret {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Secret, &'static str> {
+        const EXPECTED: &str = "a secret is 64 hexadecimal digits";
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(EXPECTED);
+        }
+        let mut out = [0; 32];
+        for (at, byte) in out.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| EXPECTED)?;
+        }
+        Ok(Secret(out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_secret_and_claims_verify() {
+        let (one, two) = (Secret::new([1; 32]), Secret::new([2; 32]));
+        let challenge = [7; CHALLENGE_LEN];
+        let proof = one.prove(&challenge, b"rank 3");
+        assert!(one.verify(&challenge, b"rank 3", &proof));
+        assert!(!one.verify(&challenge, b"rank 4", &proof));
+        assert!(!one.verify(&[8; CHALLENGE_LEN], b"rank 3", &proof));
+        assert!(!two.verify(&challenge, b"rank 3", &proof));
+    }
+
+    #[test]
+    fn hex_and_back() {
+        let secret = Secret::new([0xA7; 32]);
+        assert_eq!(secret.to_hex().parse(), Ok(secret.clone()));
+        assert!("zz".repeat(32).parse::<Secret>().is_err());
+        assert!("é".repeat(32).parse::<Secret>().is_err());
+        assert_eq!(format!("{secret:?}"), "Secret(…)");
+    }
+}
