@@ -1,1 +1,18 @@
-//! (being written)
+//! The endpoint inside a rank: tag matching, transfers, and the links that carry them.
+//!
+//! An [`Endpoint`] is driven by polling: nothing happens except inside its methods, there is no thread and no signal.
+//! Operations ([`operation`]) go in, completions come out, `progress` moves bytes. Knows nothing of libfabric's ABI
+//! (that is `provider`) and nothing of MPI.
+//!
+//! Start reading at [`endpoint`].
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod config;
+pub mod endpoint;
+pub mod operation;
+
+pub use config::{Config, ConfigError, JobConfig, Limits};
+pub use endpoint::{Endpoint, OpenError};
+pub use operation::{Completion, Failure, NotBegun, PeerId, UserData};

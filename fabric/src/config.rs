@@ -1,0 +1,222 @@
+//! What an endpoint must know before it opens: where it listens, and its job.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use thiserror::Error;
+use types::{JobId, Rank, Roster};
+use wire::Secret;
+
+/// Configuration of an endpoint. In a job it comes from the environment that the agent set ([`Config::from_env`]).
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen. Port 0 lets the kernel choose.
+    pub listen: SocketAddrV4,
+    /// The job; `None` outside a job, where any peer is believed.
+    pub job: Option<JobConfig>,
+    /// Limits; change them when memory is scarce or links are long.
+    pub limits: Limits,
+}
+
+/// An endpoint's place in a job.
+#[derive(Clone, Debug)]
+pub struct JobConfig {
+    /// The job.
+    pub id: JobId,
+    /// What members of the job prove.
+    pub secret: Secret,
+    /// Who is where.
+    pub roster: Roster,
+    /// This rank.
+    pub rank: Rank,
+    /// The gateways of this rank's site, for reaching the others. Not dialled if the job has one site.
+    pub gateways: Vec<SocketAddrV4>,
+    /// Bytes that may be under way to one peer behind gateways.
+    pub window: u32,
+}
+
+/// Limits of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most bytes of a message that are sent to a peer of the same site without being asked. Default 256 KiB
+    /// (`LANDBRIDGE_EAGER`).
+    pub eager: u64,
+    /// The same for peers behind gateways, where asking costs a WAN round trip. Default 1 MiB
+    /// (`LANDBRIDGE_EAGER_REMOTE`).
+    pub eager_remote: u64,
+    /// Most bytes stored for messages that nobody has asked for yet, over all peers. Default 64 MiB
+    /// (`LANDBRIDGE_UNEXPECTED`).
+    pub unexpected: u64,
+    /// Most bytes of our own copies of outgoing messages, over all peers, before operations are refused with "again".
+    /// Default 64 MiB.
+    pub buffered: u64,
+    /// How long a peer may take to accept a connection. Default 10 s.
+    pub connect: Duration,
+    /// How long closing waits for bytes to leave. Default 10 s.
+    pub linger: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            eager: 256 << 10,
+            eager_remote: 1 << 20,
+            unexpected: 64 << 20,
+            buffered: 64 << 20,
+            connect: Duration::from_secs(10),
+            linger: Duration::from_secs(10),
+        }
+    }
+}
+
+/// An environment variable that does not say what it should.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("environment variable {name}={value}: {problem}")]
+pub struct ConfigError {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value (secrets are not shown).
+    pub value: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl Config {
+    /// Outside any job, listening on this address.
+    pub fn standalone(listen: SocketAddrV4) -> Config {
+        Config { listen, job: None, limits: Limits::default() }
+    }
+
+    /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`, and the
+    /// limits. Without `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` gives a variable's value.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: a variable of a job is missing or malformed.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
+        let env = Env { lookup: &lookup };
+        let ip = env.parse("LANDBRIDGE_ADDRESS")?.unwrap_or(Ipv4Addr::LOCALHOST);
+        let job = match env.text("LANDBRIDGE_JOB") {
+            None => None,
+            Some(_) => Some(JobConfig {
+                id: env.required("LANDBRIDGE_JOB")?,
+                secret: env.secret()?,
+                roster: env.required("LANDBRIDGE_ROSTER")?,
+                rank: Rank(env.required("LANDBRIDGE_RANK")?),
+                gateways: env.list("LANDBRIDGE_GATEWAYS")?,
+                window: env.parse("LANDBRIDGE_WINDOW")?.unwrap_or(DEFAULT_WINDOW),
+            }),
+        };
+        if let Some(job) = &job
+            && job.roster.place(job.rank).is_none()
+        {
+            let problem = format!("the job has only {} ranks", job.roster.size());
+            return Err(ConfigError { name: "LANDBRIDGE_RANK", value: job.rank.to_string(), problem });
+        }
+        let mut limits = Limits::default();
+        limits.eager = env.bytes("LANDBRIDGE_EAGER")?.unwrap_or(limits.eager);
+        limits.eager_remote = env.bytes("LANDBRIDGE_EAGER_REMOTE")?.unwrap_or(limits.eager_remote);
+        limits.unexpected = env.bytes("LANDBRIDGE_UNEXPECTED")?.unwrap_or(limits.unexpected);
+        Ok(Config { listen: SocketAddrV4::new(ip, 0), job, limits })
+    }
+}
+
+const DEFAULT_WINDOW: u32 = 1 << 20;
+
+struct Env<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Env<'_> {
+    fn text(&self, name: &str) -> Option<String> {
+        (self.lookup)(name).filter(|value| !value.is_empty())
+    }
+
+    fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(
+        &self,
+        name: &'static str,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        value.parse().map(Some).map_err(|e| ConfigError { name, value, problem: e.to_string() })
+    }
+
+    fn required<T: std::str::FromStr<Err: std::fmt::Display>>(&self, name: &'static str) -> Result<T, ConfigError> {
+        let missing =
+            || ConfigError { name, value: String::new(), problem: "missing, though LANDBRIDGE_JOB is set".into() };
+        self.parse(name)?.ok_or_else(missing)
+    }
+
+    fn secret(&self) -> Result<Secret, ConfigError> {
+        let hide = |e: ConfigError| ConfigError { value: "…".into(), ..e };
+        self.required("LANDBRIDGE_SECRET").map_err(hide)
+    }
+
+    fn list(&self, name: &'static str) -> Result<Vec<SocketAddrV4>, ConfigError> {
+        let text = self.text(name).unwrap_or_default();
+        let item = |word: &str| {
+            word.parse().map_err(|e| ConfigError {
+                name,
+                value: word.to_owned(),
+                problem: format!("{e}, expected ip:port"),
+            })
+        };
+        text.split(',').filter(|word| !word.is_empty()).map(item).collect()
+    }
+
+    fn bytes(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        types::quantity::parse_bytes(&value).map(Some).map_err(|e| ConfigError { name, value, problem: e.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lookup(extra: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let secret = "a5".repeat(32);
+        let base = [
+            ("LANDBRIDGE_JOB", "0000beef"),
+            ("LANDBRIDGE_SECRET", secret.as_str()),
+            ("LANDBRIDGE_ROSTER", "a:n1*2;b:n1*2"),
+            ("LANDBRIDGE_RANK", "3"),
+            ("LANDBRIDGE_ADDRESS", "10.2.0.1"),
+            ("LANDBRIDGE_GATEWAYS", "10.2.0.101:7700"),
+        ];
+        Config::from_env(|name| {
+            let find = |list: &[(&str, &str)]| list.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+            find(extra).or_else(|| find(&base))
+        })
+    }
+
+    #[test]
+    fn a_job_is_read() {
+        let config = lookup(&[("LANDBRIDGE_EAGER", "64KiB")]).unwrap();
+        assert_eq!(config.limits.eager, 65536);
+        assert_eq!(*config.listen.ip(), Ipv4Addr::new(10, 2, 0, 1));
+        let job = config.job.unwrap();
+        assert_eq!((job.id, job.rank, job.gateways.len()), (JobId(0xBEEF), Rank(3), 1));
+    }
+
+    #[test]
+    fn wrong_variables_are_named() {
+        for (name, value, expected) in [
+            ("LANDBRIDGE_RANK", "4", "only 4 ranks"),
+            ("LANDBRIDGE_RANK", "", "missing"),
+            ("LANDBRIDGE_GATEWAYS", "gw", "expected ip:port"),
+            ("LANDBRIDGE_SECRET", "secret", "64 hexadecimal"),
+            ("LANDBRIDGE_EAGER", "much", "is not a size"),
+        ] {
+            let error = lookup(&[(name, value)]).unwrap_err();
+            assert_eq!(error.name, name);
+            assert!(error.to_string().contains(expected), "{error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn outside_a_job_it_is_standalone() {
+        let config = Config::from_env(|_| None).unwrap();
+        assert!(config.job.is_none());
+        assert_eq!(config.listen, "127.0.0.1:0".parse().unwrap());
+    }
+}
