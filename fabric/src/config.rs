@@ -136,7 +136,7 @@ impl Env<'_> {
         name: &'static str,
     ) -> Result<Option<T>, ConfigError> {
         let Some(value) = self.text(name) else { return Ok(None) };
-        value.parse().map(Some).map_err(|e| ConfigError { name, value, problem: e.to_string() })
+        value.parse::<T>().map(Some).map_err(|e| ConfigError { name, value: value.clone(), problem: e.to_string() })
     }
 
     fn required<T: std::str::FromStr<Err: std::fmt::Display>>(&self, name: &'static str) -> Result<T, ConfigError> {
@@ -153,11 +153,12 @@ impl Env<'_> {
     fn list(&self, name: &'static str) -> Result<Vec<SocketAddrV4>, ConfigError> {
         let text = self.text(name).unwrap_or_default();
         let item = |word: &str| {
-            word.parse().map_err(|e| ConfigError {
+            let wrong = |e: std::net::AddrParseError| ConfigError {
                 name,
                 value: word.to_owned(),
                 problem: format!("{e}, expected ip:port"),
-            })
+            };
+            word.parse().map_err(wrong)
         };
         text.split(',').filter(|word| !word.is_empty()).map(item).collect()
     }
