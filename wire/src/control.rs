@@ -113,6 +113,21 @@ pub struct Traffic {
 }
 
 impl Control {
+    /// The job it is about; `None` for a probe.
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Control::JobOpen { job, .. }
+            | Control::JobOpened { job, .. }
+            | Control::JobRefused { job, .. }
+            | Control::AgentLost { job, .. }
+            | Control::MemberLost { job, .. }
+            | Control::SiteLost { job, .. }
+            | Control::JobClose { job }
+            | Control::JobClosed { job, .. } => Some(*job),
+            Control::Probe { .. } | Control::Probed { .. } => None,
+        }
+    }
+
     /// The payload.
     ///
     /// # Errors
@@ -149,6 +164,8 @@ mod tests {
             roster: "a:n1*2;b:n1*2".parse().unwrap(),
             home: "a".into(),
         };
+        assert_eq!(message.job(), Some(JobId(9)));
+        assert_eq!(Control::Probe { site: "a".into() }.job(), None);
         assert_eq!(Control::decode(&message.encode().unwrap()), Ok(message));
         assert!(Control::decode(b"{\"JobOpen\":{}}").is_err());
     }

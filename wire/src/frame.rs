@@ -83,6 +83,11 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
+    /// A header without payload, outside any channel.
+    pub fn plain(kind: FrameKind, job: JobId, from: Identity, to: Identity) -> FrameHeader {
+        FrameHeader { length: 0, kind, route: 0, job, to, from, sequence: 0, ack: 0 }
+    }
+
     /// The 32 bytes.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
@@ -164,6 +169,14 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
             let _ = FrameHeader::decode(&bytes, MAX_PAYLOAD);
         }
+    }
+
+    #[test]
+    fn plain_headers_name_both_ends() {
+        let (from, to) =
+            (Identity { site: SiteId(1), slot: Slot(7) }, Identity { site: SiteId(1), slot: Slot::GATEWAY });
+        let header = FrameHeader::plain(FrameKind::Bye, JobId(4), from, to);
+        assert_eq!((header.from, header.to, header.length, header.sequence), (from, to, 0, 0));
     }
 
     #[test]

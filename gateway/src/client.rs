@@ -1,0 +1,369 @@
+//! The other end of a gateway's inside port: how a launcher, an agent or a check connects to its site's gateway.
+//!
+//! Plain asynchronous reading and writing of frames; ranks do this themselves, without a runtime.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+use types::{Address, Identity, JobId, SiteId, Slot};
+use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use wire::handshake::{Hello, Purpose, Welcome};
+use wire::{Control, FrameHeader, FrameKind, Secret, WireError};
+
+use crate::handshake::{HandshakeError, initiate};
+
+/// How long connecting and shaking hands may take in all.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the gateway may take nothing of what is sent to it.
+pub const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a connection to a gateway is for.
+#[derive(Clone, Debug)]
+pub enum Role {
+    /// A user's command at its own site; may open one job, whose launcher it then is.
+    Client {
+        /// The site's [client secret](crate::key::SiteKey::client_secret).
+        secret: Secret,
+    },
+    /// A member of a job that is open.
+    Member {
+        /// The job.
+        job: JobId,
+        /// The job's secret.
+        secret: Secret,
+        /// Who in the job.
+        identity: Identity,
+    },
+}
+
+/// Why a gateway cannot be used. Names its address.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No connection.
+    #[error("gateway at {address}: {source}; is it running?")]
+    Connect {
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The handshake failed.
+    #[error("gateway at {address}: {source}")]
+    Handshake {
+        /// Where.
+        address: String,
+        /// Why.
+        source: HandshakeError,
+    },
+    /// Nothing happened for too long.
+    #[error("gateway at {address}: {what} took longer than {seconds} s")]
+    Timeout {
+        /// Where.
+        address: String,
+        /// What was waited for.
+        what: &'static str,
+        /// How long, in seconds.
+        seconds: u64,
+    },
+    /// The connection broke.
+    #[error("gateway at {address}: connection lost: {source}")]
+    Io {
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The gateway sent what cannot be.
+    #[error("gateway at {address}: {source}")]
+    Wire {
+        /// Where.
+        address: String,
+        /// What.
+        source: WireError,
+    },
+    /// The gateway said goodbye.
+    #[error("gateway at {address} closed the connection: {reason}")]
+    Closed {
+        /// Where.
+        address: String,
+        /// Its words.
+        reason: String,
+    },
+    /// A trunk that was probed does not work.
+    #[error("{0}")]
+    Probe(String),
+}
+
+/// A frame as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Its header.
+    pub header: FrameHeader,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+/// A connection to a gateway after its handshake.
+#[derive(Debug)]
+pub struct Client {
+    receiver: Receiver,
+    sender: Sender,
+}
+
+/// The half that reads.
+#[derive(Debug)]
+pub struct Receiver {
+    address: String,
+    stream: OwnedReadHalf,
+    buffer: Vec<u8>,
+    used: usize,
+}
+
+/// The half that writes.
+#[derive(Debug)]
+pub struct Sender {
+    address: String,
+    stream: OwnedWriteHalf,
+    welcome: Welcome,
+    local: SocketAddr,
+}
+
+impl Client {
+    /// Connects to the gateway at `address` (`host:port`, the `inside` of the sites file), within [`CONNECT_TIMEOUT`].
+    ///
+    /// # Errors
+    /// [`ClientError`]: nothing listens there, it is no gateway, or it refuses and says why.
+    pub async fn connect(address: &str, role: &Role) -> Result<Client, ClientError> {
+        match timeout(CONNECT_TIMEOUT, Self::connect_unbounded(address, role)).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::Timeout {
+                address: address.to_owned(),
+                what: "connecting",
+                seconds: CONNECT_TIMEOUT.as_secs(),
+            }),
+        }
+    }
+
+    async fn connect_unbounded(address: &str, role: &Role) -> Result<Client, ClientError> {
+        let connect = |source| ClientError::Connect { address: address.to_owned(), source };
+        let mut stream = TcpStream::connect(address).await.map_err(connect)?;
+        stream.set_nodelay(true).map_err(connect)?;
+        let local = stream.local_addr().map_err(connect)?;
+        let (hello, secret) = role.hello();
+        let welcome = initiate(&mut stream, hello, secret)
+            .await
+            .map_err(|source| ClientError::Handshake { address: address.to_owned(), source })?;
+        let (read, write) = stream.into_split();
+        let receiver = Receiver { address: address.to_owned(), stream: read, buffer: Vec::new(), used: 0 };
+        let sender = Sender { address: address.to_owned(), stream: write, welcome, local };
+        Ok(Client { receiver, sender })
+    }
+
+    /// The limits the gateway told.
+    pub fn welcome(&self) -> Welcome {
+        self.sender.welcome
+    }
+
+    /// This end's address: where others of the same site can reach this machine.
+    pub fn local_address(&self) -> SocketAddr {
+        self.sender.local
+    }
+
+    /// See [`Sender::send`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ClientError> {
+        self.sender.send(header, payload).await
+    }
+
+    /// See [`Sender::send_control`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send_control(&mut self, from: Identity, message: &Control) -> Result<(), ClientError> {
+        self.sender.send_control(from, message).await
+    }
+
+    /// See [`Receiver::receive`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn receive(&mut self) -> Result<Option<Frame>, ClientError> {
+        self.receiver.receive().await
+    }
+
+    /// The two halves, for two tasks.
+    pub fn split(self) -> (Receiver, Sender) {
+        (self.receiver, self.sender)
+    }
+
+    /// Asks the gateway to try its trunk to a site; gives the round trip. For [`Role::Client`].
+    ///
+    /// # Errors
+    /// [`ClientError::Probe`] with the gateway's words when the trunk does not work.
+    pub async fn probe(&mut self, site: &str) -> Result<Duration, ClientError> {
+        const LIMIT: Duration = Duration::from_secs(8);
+        let nobody = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+        self.send_control(nobody, &Control::Probe { site: site.to_owned() }).await?;
+        let answer = async {
+            loop {
+                let Some(frame) = self.receive().await? else {
+                    let reason = "no answer to the probe".to_owned();
+                    return Err(ClientError::Closed { address: self.receiver.address.clone(), reason });
+                };
+                if frame.header.kind != FrameKind::Control {
+                    continue;
+                }
+                match self.receiver.control(&frame)? {
+                    Control::Probed { site: probed, problem: None, rtt_ns } if probed == site => {
+                        return Ok(Duration::from_nanos(rtt_ns));
+                    }
+                    Control::Probed { site: probed, problem: Some(problem), .. } if probed == site => {
+                        return Err(ClientError::Probe(problem));
+                    }
+                    _ => {}
+                }
+            }
+        };
+        match timeout(LIMIT, answer).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::Timeout {
+                address: self.sender.address.clone(),
+                what: "probing",
+                seconds: LIMIT.as_secs(),
+            }),
+        }
+    }
+}
+
+impl Receiver {
+    /// The next frame, or `None` when the gateway closed the connection after a goodbye without words. Pings are
+    /// answered by the caller, if it likes. May be dropped before it is done; nothing is lost.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`] with the gateway's reason, [`ClientError::Io`], or [`ClientError::Wire`].
+    pub async fn receive(&mut self) -> Result<Option<Frame>, ClientError> {
+        loop {
+            if let Some(frame) = self.take_frame()? {
+                if frame.header.kind != FrameKind::Bye {
+                    return Ok(Some(frame));
+                }
+                let reason = String::from_utf8_lossy(&frame.payload).into_owned();
+                if reason.is_empty() {
+                    return Ok(None);
+                }
+                return Err(ClientError::Closed { address: self.address.clone(), reason });
+            }
+            self.buffer.drain(..self.used);
+            self.used = 0;
+            self.buffer.reserve(32 << 10);
+            let read = self.stream.read_buf(&mut self.buffer).await;
+            let read = read.map_err(|source| ClientError::Io { address: self.address.clone(), source })?;
+            if read == 0 {
+                let source = io::Error::new(io::ErrorKind::UnexpectedEof, "closed without goodbye");
+                return Err(ClientError::Io { address: self.address.clone(), source });
+            }
+        }
+    }
+
+    /// The message in a control frame.
+    ///
+    /// # Errors
+    /// [`ClientError::Wire`].
+    pub fn control(&self, frame: &Frame) -> Result<Control, ClientError> {
+        Control::decode(&frame.payload).map_err(|source| ClientError::Wire { address: self.address.clone(), source })
+    }
+
+    fn take_frame(&mut self) -> Result<Option<Frame>, ClientError> {
+        let bytes = &self.buffer[self.used..];
+        if bytes.len() < HEADER_LEN {
+            return Ok(None);
+        }
+        let header = FrameHeader::decode(bytes, MAX_PAYLOAD)
+            .map_err(|source| ClientError::Wire { address: self.address.clone(), source })?;
+        let end = HEADER_LEN + header.length as usize;
+        let Some(payload) = bytes.get(HEADER_LEN..end) else { return Ok(None) };
+        let frame = Frame { header, payload: payload.to_vec() };
+        self.used += end;
+        Ok(Some(frame))
+    }
+}
+
+impl Sender {
+    /// The limits the gateway told.
+    pub fn welcome(&self) -> Welcome {
+        self.welcome
+    }
+
+    /// Sends a frame (its length is set here), within [`SEND_TIMEOUT`]. After an error, or when dropped before it is
+    /// done, the connection is useless.
+    ///
+    /// # Errors
+    /// [`ClientError::Io`], [`ClientError::Timeout`], or a payload longer than any frame's.
+    pub async fn send(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ClientError> {
+        let bytes = header
+            .with_payload(payload)
+            .map_err(|source| ClientError::Wire { address: self.address.clone(), source })?;
+        match timeout(SEND_TIMEOUT, self.stream.write_all(&bytes)).await {
+            Ok(result) => result.map_err(|source| ClientError::Io { address: self.address.clone(), source }),
+            Err(_) => Err(ClientError::Timeout {
+                address: self.address.clone(),
+                what: "sending",
+                seconds: SEND_TIMEOUT.as_secs(),
+            }),
+        }
+    }
+
+    /// Sends a message to the gateway itself.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    pub async fn send_control(&mut self, from: Identity, message: &Control) -> Result<(), ClientError> {
+        let payload = message.encode().map_err(|source| ClientError::Wire { address: self.address.clone(), source })?;
+        let job = message.job().unwrap_or_default();
+        let to = Identity { site: from.site, slot: Slot::GATEWAY };
+        self.send(FrameHeader::plain(FrameKind::Control, job, from, to), &payload).await
+    }
+
+    /// Says that this end is done.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    pub async fn goodbye(&mut self, job: JobId, from: Identity) -> Result<(), ClientError> {
+        let to = Identity { site: from.site, slot: Slot::GATEWAY };
+        self.send(FrameHeader::plain(FrameKind::Bye, job, from, to), b"").await
+    }
+}
+
+impl Role {
+    fn hello(&self) -> (Hello, &Secret) {
+        let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let (purpose, job, identity, secret) = match self {
+            Role::Client { secret } => {
+                let identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+                (Purpose::Client, JobId::default(), identity, secret)
+            }
+            Role::Member { job, secret, identity } => (Purpose::Member, *job, *identity, secret),
+        };
+        let short = job.0 as u16;
+        let gateway = Identity { site: identity.site, slot: Slot::GATEWAY };
+        let hello = Hello {
+            purpose,
+            job,
+            from: Address { socket: nowhere, job: short, identity },
+            to: Address { socket: nowhere, job: short, identity: gateway },
+            site: String::new(),
+            gateway: String::new(),
+            link: 0,
+        };
+        (hello, secret)
+    }
+}

@@ -1,0 +1,175 @@
+//! A site's key: who a site is. Peers know it by the fingerprint of its public half, as in ssh.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, PublicKeyData};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use types::sites::Fingerprint;
+use wire::Secret;
+
+const MAX_KEY_FILE: u64 = 64 << 10;
+
+/// A site's private key.
+pub struct SiteKey {
+    pair: KeyPair,
+}
+
+/// Why a key cannot be used. Names the file.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The file cannot be read.
+    #[error("key {path}: {source}; `landbridge key` makes one")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file cannot be written; an existing key is never overwritten.
+    #[error("key {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file holds no key.
+    #[error("key {path}: not an Ed25519 private key in PKCS#8 PEM ({problem}); `landbridge key` makes one")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The key cannot be made, or cannot sign.
+    #[error("cannot make a key: {0}")]
+    Make(String),
+    /// The key is not the one of the sites file.
+    #[error("site {site}: key {path} has fingerprint {actual}, the sites file says {expected}: correct one of them")]
+    OtherKey {
+        /// The site.
+        site: String,
+        /// The key file.
+        path: PathBuf,
+        /// The key's fingerprint.
+        actual: Fingerprint,
+        /// The one in the sites file.
+        expected: Fingerprint,
+    },
+}
+
+/// Makes a key and writes it to a new file that only its owner can read.
+///
+/// # Errors
+/// The file exists already or cannot be written.
+pub fn generate(path: &Path) -> Result<SiteKey, KeyError> {
+    let key = SiteKey::random()?;
+    let write = |path: &Path| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(key.pair.serialize_pem().as_bytes())?;
+        file.sync_all()
+    };
+    write(path).map_err(|source| KeyError::Write { path: path.to_owned(), source })?;
+    Ok(key)
+}
+
+/// Reads a key.
+///
+/// # Errors
+/// The file cannot be read, or is not an Ed25519 key in PKCS#8 PEM.
+pub fn load(path: &Path) -> Result<SiteKey, KeyError> {
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_KEY_FILE).read_to_string(&mut text))
+        .map_err(|source| KeyError::Read { path: path.to_owned(), source })?;
+    let format = |problem: String| KeyError::Format { path: path.to_owned(), problem };
+    let pair = KeyPair::from_pem(&text).map_err(|e| format(e.to_string()))?;
+    if pair.algorithm() != &PKCS_ED25519 {
+        return Err(format("another algorithm".into()));
+    }
+    Ok(SiteKey { pair })
+}
+
+/// The fingerprint of a public key given as SubjectPublicKeyInfo in DER.
+pub fn fingerprint(public_key_info: &[u8]) -> Fingerprint {
+    Fingerprint(Sha256::digest(public_key_info).into())
+}
+
+impl SiteKey {
+    /// A new key that is in no file.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn random() -> Result<SiteKey, KeyError> {
+        let pair = KeyPair::generate_for(&PKCS_ED25519).map_err(|e| KeyError::Make(e.to_string()))?;
+        Ok(SiteKey { pair })
+    }
+
+    /// What peers know this key by.
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint(&self.pair.subject_public_key_info())
+    }
+
+    /// What users of the site prove to its gateway: derived from the private key, so whoever can read it is a user.
+    pub fn client_secret(&self) -> Secret {
+        Secret::derive(self.pair.serialized_der(), "client")
+    }
+
+    /// A certificate of this key, signed by itself, and the key, as TLS wants them. Only the key in it means anything.
+    pub(crate) fn certificate(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), KeyError> {
+        let make = |e: rcgen::Error| KeyError::Make(e.to_string());
+        let mut params = CertificateParams::new(vec!["landbridge".to_owned()]).map_err(make)?;
+        params.distinguished_name = DistinguishedName::new();
+        let certificate = params.self_signed(&self.pair).map_err(make)?;
+        let key = PrivatePkcs8KeyDer::from(self.pair.serialized_der().to_vec());
+        Ok((certificate.der().clone(), key.into()))
+    }
+}
+
+impl std::fmt::Debug for SiteKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SiteKey({})", self.fingerprint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_key_survives_its_file_and_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("site.key");
+        let made = generate(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let read = load(&path).unwrap();
+        assert_eq!(read.fingerprint(), made.fingerprint());
+        assert_eq!(read.client_secret(), made.client_secret());
+        assert!(matches!(generate(&path), Err(KeyError::Write { .. })));
+        assert_eq!(load(&path).unwrap().fingerprint(), made.fingerprint());
+    }
+
+    #[test]
+    fn what_is_no_key_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing.key");
+        assert!(load(&missing).unwrap_err().to_string().contains("missing.key"));
+        let text = folder.path().join("text.key");
+        std::fs::write(&text, "hello").unwrap();
+        assert!(matches!(load(&text), Err(KeyError::Format { .. })));
+    }
+
+    #[test]
+    fn two_keys_differ() {
+        let (one, two) = (SiteKey::random().unwrap(), SiteKey::random().unwrap());
+        assert_ne!(one.fingerprint(), two.fingerprint());
+        assert_ne!(one.client_secret(), two.client_secret());
+    }
+}

@@ -1,0 +1,57 @@
+//! How a gateway has agents started, without knowing how: whoever runs it hands it an [`AgentStarter`].
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+
+use thiserror::Error;
+use types::{JobId, NodeId, SiteId};
+use wire::Secret;
+
+/// Everything a node's agent needs to know to join its job.
+#[derive(Clone, Debug)]
+pub struct AgentOrder {
+    /// The job.
+    pub job: JobId,
+    /// What the agent proves to the gateway, and hands to its ranks.
+    pub secret: Secret,
+    /// This site's place in the job's roster.
+    pub site_id: SiteId,
+    /// This site's name.
+    pub site: String,
+    /// The node's place among the site's nodes in the roster.
+    pub node_id: NodeId,
+    /// The node's name in the sites file.
+    pub node: String,
+    /// The IP its ranks listen on, if the sites file says so.
+    pub node_address: Option<IpAddr>,
+    /// `host:port` of the gateway, as the node dials it.
+    pub gateway_address: String,
+}
+
+/// Why an agent could not be started; shown to the user after the names of site and node.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct StartError(pub String);
+
+/// Starts agents on the nodes of one site.
+///
+/// The gateway calls it on its one thread, inside its tokio runtime. An agent must not outlive the gateway, even when
+/// the gateway is killed: that is the starter's business.
+pub trait AgentStarter: Send + Sync {
+    /// Starts the agent of one node. Returns at once; a failure that shows later is the handle's exit.
+    ///
+    /// # Errors
+    /// Why it could not be started.
+    fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError>;
+}
+
+/// An agent that was started.
+pub trait AgentHandle {
+    /// Waits until the agent and what it started are gone; tells how it ended (`exit status 1`, `killed by signal 9`,
+    /// with the last words of its standard error if there are any). May be dropped before it is done and called again.
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = String> + '_>>;
+
+    /// Kills it and what it started, without asking. Returns at once; [`AgentHandle::wait`] then ends soon.
+    fn kill(&mut self);
+}
