@@ -1,0 +1,58 @@
+# Landbridge. `make help` lists the targets; CONTRIBUTING.md says when to use which.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+PYTHON ?= python3
+RELEASE := target/release
+MPICC := $(CURDIR)/.venv/bin/mpicc
+
+.PHONY: build check test test-fast test-slow demo bench clean help venv venv-intel packages poisson programs cargo-test
+
+help:            ## this list
+	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+build:           ## the command and the provider, in target/release
+	cargo build --release --workspace
+	@scripts/provider-name $(RELEASE)
+
+check:           ## formatting, lints, documentation, dependencies, invariants
+	@scripts/check
+
+test: packages cargo-test build poisson programs venv-intel  ## everything, with labs and unmodified MPI libraries
+	.venv/bin/python -m pytest tests
+
+test-fast: build poisson programs venv-intel  ## whole-system tests without the slow ones
+	.venv/bin/python -m pytest tests -m "not slow"
+
+test-slow: build poisson programs venv-intel  ## only the slow whole-system tests
+	.venv/bin/python -m pytest tests -m slow
+
+demo: build poisson  ## one program across two private clusters on this machine
+	@.venv/bin/python scripts/demo.py
+
+bench: packages build poisson venv-intel  ## ratios against named alternatives, as JSON and a table
+	@benches/run
+
+clean:           ## what the targets above made, Python environments included
+	cargo clean
+	rm -rf .venv .venv-intel out
+	$(MAKE) -C examples/poisson clean
+	$(MAKE) -C tests/programs clean
+
+cargo-test: venv
+	cargo test --workspace
+
+packages:
+	@scripts/packages
+
+venv:
+	@scripts/venv .venv tests/requirements/mpich.txt $(PYTHON)
+
+venv-intel:
+	@scripts/venv .venv-intel tests/requirements/intel.txt $(PYTHON)
+
+poisson: venv
+	@$(MAKE) --no-print-directory -C examples/poisson MPICC=$(MPICC)
+
+programs: venv
+	@$(MAKE) --no-print-directory -C tests/programs MPICC=$(MPICC)

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""The invariants of ARCHITECTURE.md that reading the source can settle. Prints one line for each breach; exit code 1 if any."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the top of ARCHITECTURE.md's table to its bottom: a crate may use only those that come after it.
+ORDER = ["cli", "lab", "launch", "gateway", "provider", "fabric", "memory", "channel", "wire", "types"]
+
+# Crates that are pure computation: no socket, no thread, no clock.
+PURE = ["types", "wire", "channel", "memory"]
+IMPURE = re.compile(
+    r"\bstd::(net::(?!\{?(Ip|Socket|V4|V6)|IpAddr|Ipv[46]Addr|SocketAddr)|thread\b|os::fd|io::std)"
+    r"|\b(TcpStream|TcpListener|UdpSocket|UnixStream)\b"
+    r"|\b(Instant|SystemTime)\b|\btokio\b|\brustix::(net|event|thread|time)\b|\bthread::(sleep|spawn)\b"
+)
+
+# What must never be loaded into a user's rank.
+IN_RANK = ["provider", "fabric"]
+NOT_IN_RANK = {"tokio", "signal-hook", "signal-hook-registry", "tracing-subscriber", "async-io", "mio", "env_logger", "ctrlc"}
+
+# Where `unsafe` may stand: whole crates, and single files that are nothing but system calls.
+UNSAFE_CRATES = {"memory", "provider"}
+UNSAFE_FILES = re.compile(r"^(lab|launch)/src/(.*/)?sys(/\w+)?\.rs$")
+
+MOST_LINES = 700
+
+
+def without_comments_and_strings(text):
+    """The code alone, line structure kept, so that words in prose and messages do not count."""
+    pattern = re.compile(
+        r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'', re.DOTALL
+    )
+    return pattern.sub(lambda found: "\n" * found.group().count("\n"), text)
+
+
+def is_test(path):
+    return path.name == "tests.rs" or "tests" in path.parts
+
+
+def production(path):
+    """A Rust file's code without comments, strings and inline test modules."""
+    code = without_comments_and_strings(path.read_text())
+    return re.split(r"#\[cfg\(test\)\]\s*mod \w+ \{", code)[0]
+
+
+def places(pattern, code, path):
+    for number, line in enumerate(code.splitlines(), 1):
+        found = re.search(pattern, line)
+        if found:
+            yield f"{path.relative_to(ROOT)}:{number}: `{found.group().strip()}`"
+
+
+def tracked(*patterns):
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *patterns],
+        cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True,
+    ).stdout
+    return [ROOT / name for name in sorted(set(listing.split("\0")) - {""}) if (ROOT / name).is_file()]
+
+
+def tree_names(crate):
+    """Names of all packages that a crate links, itself included (build and test dependencies left out)."""
+    listing = subprocess.run(
+        ["cargo", "tree", "--locked", "-p", f"landbridge-{crate}", "-e", "normal", "--prefix", "none", "-f", "{p}"],
+        cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True,
+    ).stdout
+    return {line.split()[0] for line in listing.splitlines() if line.strip()}
+
+
+def dependency_direction():
+    metadata = json.loads(
+        subprocess.run(
+            ["cargo", "metadata", "--format-version", "1", "--no-deps", "--locked"],
+            cwd=ROOT, stdout=subprocess.PIPE, check=True,
+        ).stdout
+    )
+    for package in metadata["packages"]:
+        crate = package["name"].removeprefix("landbridge-")
+        if crate not in ORDER:
+            yield f"crate {crate} is not in ARCHITECTURE.md's table (scripts/invariants.py: ORDER)"
+            continue
+        for dependency in package["dependencies"]:
+            other = dependency["name"].removeprefix("landbridge-")
+            if dependency["kind"] is None and other in ORDER and ORDER.index(other) <= ORDER.index(crate):
+                yield f"{crate} uses {other}: dependencies point down ARCHITECTURE.md's table only"
+
+
+def breaches():
+    yield from dependency_direction()
+    for crate in IN_RANK:
+        for name in sorted(tree_names(crate) & NOT_IN_RANK):
+            yield f"{crate} brings {name} into a user's rank"
+
+    for path in tracked("*.rs"):
+        crate = path.relative_to(ROOT).parts[0]
+        name = str(path.relative_to(ROOT))
+        if crate not in ORDER or "src" not in path.parts:
+            continue
+        code = production(path)
+        if crate in PURE and not is_test(path):
+            for place in places(IMPURE, code, path):
+                yield f"{place} in {crate}, which knows no socket, thread or clock"
+        if crate not in UNSAFE_CRATES and not UNSAFE_FILES.match(name):
+            for place in places(r"\bunsafe\b(?!_code)", code, path):
+                yield f"{place}: unsafe belongs in {', '.join(sorted(UNSAFE_CRATES))} and sys.rs of lab and launch"
+        if crate != "cli" and not is_test(path):
+            for place in places(r"\be?print(ln)?!|\bdbg!|\bstd(out|err)\(\)\.(lock|write|flush)", code, path):
+                yield f"{place}: only cli prints"
+
+    for path in tracked("*.rs", "*.py", "*.c", "*.h", "*.sh", "*.toml", "scripts/*", ".ci/*", "Makefile"):
+        if path == Path(__file__).resolve():
+            continue
+        text = path.read_text()
+        lines = text.count("\n")
+        if lines > MOST_LINES:
+            yield f"{path.relative_to(ROOT)}: {lines} lines: look for the second noun (at most {MOST_LINES})"
+        for place in places(r"\b(TODO|FIXME|XXX|HACK)\b", text, path):
+            yield f"{place}: finish it or open an issue"
+
+
+def main():
+    found = list(breaches())
+    for line in found:
+        print(f"invariants: {line}", file=sys.stderr)
+    print(f"invariants: {len(found)} breaches")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
