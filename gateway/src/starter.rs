@@ -15,6 +15,8 @@ pub struct AgentOrder {
     pub job: JobId,
     /// What the agent proves to the gateway, and hands to its ranks.
     pub secret: Secret,
+    /// The place of the launcher's site in the job's roster: the agent reports to the launcher there.
+    pub home: SiteId,
     /// This site's place in the job's roster.
     pub site_id: SiteId,
     /// This site's name.
