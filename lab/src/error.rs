@@ -1,0 +1,83 @@
+use serde::{Deserialize, Serialize};
+
+/// What can go wrong with a lab, grouped by who must act.
+///
+/// Most of these arise in a process other than the caller's and travel to it, which is why they carry text, not sources.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum LabError {
+    /// The caller asked for something that makes no sense; nothing was started.
+    #[error("lab: {0}")]
+    Options(String),
+    /// This machine or this user lacks something that an isolated lab needs. A loopback lab may still work.
+    #[error("lab: {what}; {remedy}")]
+    Unavailable {
+        /// What is missing, with the system's own words.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// A step of building the lab failed although the machine has what it needs.
+    #[error("lab: {place}: {problem}")]
+    Setup {
+        /// The host, program or file concerned.
+        place: String,
+        /// What happened.
+        problem: String,
+    },
+    /// A gateway did not come up.
+    #[error("lab: gateway {gateway}: {problem}\n{log_tail}")]
+    Gateway {
+        /// Host name of the gateway, for example `a-gw1`.
+        gateway: String,
+        /// What happened.
+        problem: String,
+        /// The last lines the gateway printed.
+        log_tail: String,
+    },
+    /// The command could not be started on its node.
+    #[error("{node}: {problem}")]
+    Command {
+        /// Host name of the node.
+        node: String,
+        /// What happened, naming the program or the directory.
+        problem: String,
+        /// The system's error number; 2 is "no such file or directory".
+        errno: i32,
+    },
+    /// `enter` was asked for a node that this lab does not have, or was called outside a lab.
+    #[error("lab enter: {0}")]
+    NoSuchNode(String),
+    /// A process of the lab ended before its time.
+    #[error("lab: {process} ended unexpectedly: {how}")]
+    Ended {
+        /// Which process.
+        process: String,
+        /// How it ended, as far as known.
+        how: String,
+    },
+    /// A wait of the lab reached its end.
+    #[error("lab: no answer from {place} within {seconds} s")]
+    Timeout {
+        /// Who did not answer.
+        place: String,
+        /// How long the lab waited.
+        seconds: u64,
+    },
+}
+
+impl LabError {
+    /// The exit code that a shell would give: 127 for a missing program, 126 for one that cannot run, 125 for all else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            LabError::Command { errno, .. } if *errno == libc::ENOENT => 127,
+            LabError::Command { .. } => 126,
+            _ => 125,
+        }
+    }
+
+    pub(crate) fn setup(place: impl Into<String>, problem: impl ToString) -> Self {
+        LabError::Setup { place: place.into(), problem: problem.to_string() }
+    }
+}

@@ -1,0 +1,111 @@
+//! Starting the gateways of a lab and waiting until each listens.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::enter::{Session, connect};
+use crate::error::LabError;
+use crate::layout::{Host, Layout, site_name};
+use crate::message::Kind;
+use crate::process::{PATIENCE, expect};
+use crate::state::State;
+
+/// A gateway that runs, or ran.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    pub name: String,
+    pub session: Session,
+}
+
+/// The command line of one gateway, its placeholders replaced.
+fn command(template: &[String], gateway: Host, state: &State) -> Vec<OsString> {
+    let sites_file = state.sites_file().display().to_string();
+    let fill = |word: &String| {
+        word.replace("{sites_file}", &sites_file)
+            .replace("{site}", &site_name(gateway.site).to_string())
+            .replace("{gateway}", &gateway.short_name())
+            .into()
+    };
+    template.iter().map(fill).collect()
+}
+
+/// Starts all gateways at once and waits, at most ten seconds, until each listens on its port.
+pub(crate) fn start(
+    template: &[String],
+    layout: &Layout,
+    state: &State,
+    environment: &[(OsString, OsString)],
+) -> Result<Vec<Gateway>, LabError> {
+    let mut started = Vec::new();
+    let mut waiting = Vec::new();
+    for host in layout.gateways() {
+        let name = host.name();
+        let log_path = state.log(&name);
+        let wrong = |e: std::io::Error| LabError::setup(log_path.display().to_string(), e);
+        let log = File::create(&log_path).map_err(wrong)?;
+        let null = File::open("/dev/null").map_err(|e| LabError::setup("/dev/null", e))?;
+        let files = [null.as_fd(), log.as_fd(), log.as_fd()];
+        let command = command(template, host, state);
+        let session = Session::start(state, &name, &command, environment, Path::new("/"), files)?;
+        waiting.push((started.len(), layout.listen(host), connect(state, &name)?));
+        started.push(Gateway { name, session });
+    }
+    let end = Instant::now() + PATIENCE;
+    while !waiting.is_empty() {
+        let mut still = Vec::new();
+        for (index, address, channel) in waiting {
+            let gateway: &Gateway = &started[index];
+            if let Some(outcome) = gateway.session.outcome_within(Duration::ZERO) {
+                let how = outcome.map_or_else(|e| e.to_string(), |status| status.to_string());
+                return Err(failed(gateway, state, format!("ended before it listened on {address}: {how}")));
+            }
+            channel
+                .send(Kind::Listens, &[address.to_string().as_bytes()])
+                .map_err(|e| LabError::setup(&gateway.name, e))?;
+            let answer = expect(&channel, Kind::Answer, &gateway.name)?;
+            if answer.fields.first().is_none_or(|field| field.as_slice() != [1]) {
+                if Instant::now() >= end {
+                    let problem = format!("does not listen on {address} after {} s", PATIENCE.as_secs());
+                    return Err(failed(gateway, state, problem));
+                }
+                still.push((index, address, channel));
+            }
+        }
+        waiting = still;
+        if !waiting.is_empty() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    Ok(started)
+}
+
+fn failed(gateway: &Gateway, state: &State, problem: String) -> LabError {
+    LabError::Gateway { gateway: gateway.name.clone(), problem, log_tail: log_tail(state, &gateway.name) }
+}
+
+/// The last lines of a gateway's log, at most 20 lines and 4 KiB.
+pub(crate) fn log_tail(state: &State, name: &str) -> String {
+    let bytes = std::fs::read(state.log(name)).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(4096)..]).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.is_empty() {
+        return "(it printed nothing)".to_owned();
+    }
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+/// Asks every gateway to end and waits for them, one second in all.
+pub(crate) fn stop(gateways: &[Gateway]) {
+    for gateway in gateways {
+        // One that is gone already is as good.
+        let _ = gateway.session.signal(libc::SIGTERM);
+    }
+    let end = Instant::now() + Duration::from_secs(1);
+    for gateway in gateways {
+        // Whoever does not end in time is killed with its host.
+        let _ = gateway.session.outcome_within(end.saturating_duration_since(Instant::now()));
+    }
+}

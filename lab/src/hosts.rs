@@ -1,0 +1,120 @@
+//! Bringing up the hosts, the switches between them and the WAN emulator, from inside the outer namespaces.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Child;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use crate::error::LabError;
+use crate::layout::{Host, Layout, Role, site_name};
+use crate::message::{Channel, Kind};
+use crate::namespace;
+use crate::network;
+use crate::node::{IsolatedPlan, NodePlan};
+use crate::options::LabOptions;
+use crate::process::{expect, start_with_channel};
+use crate::state::State;
+use crate::sys;
+use crate::wan::emulator::{PortPlan, WanPlan};
+
+/// The first process of a host.
+#[derive(Debug)]
+pub(crate) struct HostProcess {
+    pub name: String,
+    pub child: Child,
+    pub channel: Channel,
+}
+
+/// Starts the first process of every host, wires them up and waits until each serves.
+pub(crate) fn bring_up(
+    options: &LabOptions,
+    layout: &Layout,
+    state: &State,
+    visible: &[PathBuf],
+) -> Result<Vec<HostProcess>, LabError> {
+    let own_pids = File::open("/proc/self/ns/pid").map_err(|e| LabError::setup("/proc/self/ns/pid", e))?;
+    let mut processes = Vec::new();
+    for host in layout.hosts() {
+        let process = start_in_new_pid_namespace(host, &own_pids)?;
+        let forward = options.route_directly && host.role == Role::Gateway;
+        let plan = NodePlan {
+            name: process.name.clone(),
+            socket: state.socket(&process.name),
+            isolated: Some(IsolatedPlan {
+                hosts_file: state.hosts_file(site_name(host.site)),
+                visible: visible.to_vec(),
+                script: network::host(layout, options.nic_rate, host, options.route_directly),
+                forward,
+            }),
+        };
+        process.channel.send_json(Kind::Plan, &plan).map_err(|e| LabError::setup(&process.name, e))?;
+        processes.push(process);
+    }
+    namespace::settle_network(false)?;
+    for process in &processes {
+        expect(&process.channel, Kind::Namespaces, &process.name)?;
+    }
+    let pids: Vec<u32> = processes.iter().map(|process| process.child.id()).collect();
+    network::apply(&network::fabric(layout, options.nic_rate, &pids), "switches")?;
+    for process in &processes {
+        process.channel.send(Kind::Go, &[]).map_err(|e| LabError::setup(&process.name, e))?;
+    }
+    Ok(processes)
+}
+
+/// Waits until every host serves.
+pub(crate) fn await_ready(processes: &[HostProcess]) -> Result<(), LabError> {
+    for process in processes {
+        expect(&process.channel, Kind::Ready, &process.name)?;
+    }
+    Ok(())
+}
+
+/// Only children enter a new PID namespace, and a process can ask for one only while its own is current for them.
+fn start_in_new_pid_namespace(host: Host, own_pids: &File) -> Result<HostProcess, LabError> {
+    let name = host.name();
+    sys::unshare(UnshareFlags::NEWPID).map_err(|e| LabError::setup(format!("PID namespace of {name}"), e))?;
+    let started = start_with_channel(&["lab-node", &name]);
+    move_into_link_name_space(own_pids.as_fd(), Some(LinkNameSpaceType::ProcessID))
+        .map_err(|e| LabError::setup("return to the PID namespace", e))?;
+    let (child, channel) = started?;
+    Ok(HostProcess { name, child, channel })
+}
+
+/// Starts the one process that stands for all hosts of a loopback lab.
+pub(crate) fn bring_up_loopback(layout: &Layout, state: &State) -> Result<HostProcess, LabError> {
+    let name = "this machine".to_owned();
+    let (child, channel) = start_with_channel(&["lab-node", "loopback"])?;
+    let socket = state.socket("machine");
+    let plan = NodePlan { name: name.clone(), socket: socket.clone(), isolated: None };
+    channel.send_json(Kind::Plan, &plan).map_err(|e| LabError::setup(&name, e))?;
+    expect(&channel, Kind::Ready, &name)?;
+    for host in layout.hosts() {
+        let link = state.socket(&host.name());
+        std::os::unix::fs::symlink(&socket, &link).map_err(|e| LabError::setup(link.display().to_string(), e))?;
+    }
+    Ok(HostProcess { name, child, channel })
+}
+
+/// Starts the WAN emulator; its first word is `Ready`.
+pub(crate) fn start_wan(options: &LabOptions, layout: &Layout, state: &State) -> Result<(Child, Channel), LabError> {
+    let ports = layout.gateways().map(|gateway| PortPlan {
+        gateway: gateway.name(),
+        interface: gateway.wan_port(),
+        mac: gateway.wan_mac(),
+        site: gateway.site,
+    });
+    let plan = WanPlan {
+        sites: (0..layout.sites).map(|site| site_name(site).to_string()).collect(),
+        ports: ports.collect(),
+        settings: options.link_settings(),
+        seed: options.seed,
+        control: state.wan_socket(),
+        report: state.wan_report(),
+    };
+    let (child, channel) = start_with_channel(&["lab-wan"])?;
+    channel.send_json(Kind::Plan, &plan).map_err(|e| LabError::setup("WAN emulator", e))?;
+    Ok((child, channel))
+}

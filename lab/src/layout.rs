@@ -1,0 +1,294 @@
+//! Names and addresses of a lab's hosts, and the files made from them. Pure.
+
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+
+use crate::options::LabOptions;
+
+/// The port of every gateway.
+pub(crate) const GATEWAY_PORT: u16 = 7700;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Node,
+    Gateway,
+}
+
+/// One machine of the lab. `site` counts from 0, `index` from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub site: usize,
+    pub role: Role,
+    pub index: usize,
+}
+
+pub(crate) fn site_name(site: usize) -> char {
+    char::from(b'a' + site as u8)
+}
+
+impl Host {
+    /// The name inside its site: `n1`, `gw1`.
+    pub fn short_name(self) -> String {
+        match self.role {
+            Role::Node => format!("n{}", self.index),
+            Role::Gateway => format!("gw{}", self.index),
+        }
+    }
+
+    /// The host name: `a-n1`, `a-gw1`.
+    pub fn name(self) -> String {
+        format!("{}-{}", site_name(self.site), self.short_name())
+    }
+
+    /// The last byte of the LAN address: gateways come after 100 nodes.
+    fn number(self) -> u8 {
+        match self.role {
+            Role::Node => self.index as u8,
+            Role::Gateway => 100 + self.index as u8,
+        }
+    }
+
+    fn site_number(self) -> u8 {
+        self.site as u8 + 1
+    }
+
+    /// The interface of this host on the site's switch, and on the WAN emulator.
+    pub fn lan_port(self) -> String {
+        format!("l-{}", self.name())
+    }
+
+    pub fn wan_port(self) -> String {
+        format!("w-{}", self.name())
+    }
+
+    pub fn lan_mac(self) -> [u8; 6] {
+        [0x02, b'L', b'b', self.site_number(), 0, self.number()]
+    }
+
+    pub fn wan_mac(self) -> [u8; 6] {
+        [0x02, b'L', b'w', self.site_number(), 0, self.number()]
+    }
+
+    /// The WAN address, which only gateways have.
+    pub fn wan(self) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, self.site_number(), self.index as u8)
+    }
+}
+
+pub(crate) fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// Where the addresses of a lab come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// Namespaces, one private range per site.
+    Ranges,
+    /// Namespaces, the same private range at every site.
+    SameRange,
+    /// 127.S.`lab`.N on this machine.
+    Loopback { lab: u8 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub sites: usize,
+    pub nodes: usize,
+    pub gateways: usize,
+    pub ground: Ground,
+}
+
+impl Layout {
+    pub fn new(options: &LabOptions, loopback: Option<u8>) -> Layout {
+        let ground = match loopback {
+            Some(lab) => Ground::Loopback { lab },
+            None if options.same_range => Ground::SameRange,
+            None => Ground::Ranges,
+        };
+        Layout { sites: options.sites, nodes: options.nodes, gateways: options.gateways, ground }
+    }
+
+    pub fn gateways_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
+        (1..=self.gateways).map(move |index| Host { site, role: Role::Gateway, index })
+    }
+
+    pub fn nodes_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
+        (1..=self.nodes).map(move |index| Host { site, role: Role::Node, index })
+    }
+
+    pub fn hosts_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
+        self.nodes_of(site).chain(self.gateways_of(site))
+    }
+
+    pub fn hosts(&self) -> impl Iterator<Item = Host> + use<> {
+        let layout = *self;
+        (0..self.sites).flat_map(move |site| layout.hosts_of(site))
+    }
+
+    /// Every gateway of the lab.
+    pub fn gateways(&self) -> impl Iterator<Item = Host> + use<> {
+        let layout = *self;
+        (0..self.sites).flat_map(move |site| layout.gateways_of(site))
+    }
+
+    /// The address inside the site.
+    pub fn lan(&self, host: Host) -> Ipv4Addr {
+        match self.ground {
+            Ground::Ranges => Ipv4Addr::new(10, host.site_number(), 0, host.number()),
+            Ground::SameRange => Ipv4Addr::new(10, 0, 0, host.number()),
+            Ground::Loopback { lab } => Ipv4Addr::new(127, host.site_number(), lab, host.number()),
+        }
+    }
+
+    /// Where the site's own ranks reach this gateway.
+    pub fn inside(&self, gateway: Host) -> SocketAddrV4 {
+        SocketAddrV4::new(self.lan(gateway), GATEWAY_PORT)
+    }
+
+    fn advertise(&self, gateway: Host) -> SocketAddrV4 {
+        match self.ground {
+            Ground::Loopback { .. } => self.inside(gateway),
+            _ => SocketAddrV4::new(gateway.wan(), GATEWAY_PORT),
+        }
+    }
+
+    /// Where this gateway listens.
+    pub fn listen(&self, gateway: Host) -> SocketAddrV4 {
+        match self.ground {
+            Ground::Loopback { .. } => self.inside(gateway),
+            _ => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, GATEWAY_PORT),
+        }
+    }
+
+    /// `/etc/hosts` of one site: a site knows no names of another.
+    pub fn hosts_file(&self, site: usize) -> String {
+        let mut text = String::from("127.0.0.1 localhost\n");
+        for host in self.hosts_of(site) {
+            let _ = writeln!(text, "{} {} {}", self.lan(host), host.name(), host.short_name());
+        }
+        text
+    }
+
+    /// The sites file. `fingerprints` has one entry per site; `program` is this program's path.
+    pub fn sites_file(&self, fingerprints: &[String], program: &Path, memory: &str) -> String {
+        let mut text = String::new();
+        for (site, fingerprint) in fingerprints.iter().enumerate() {
+            let name = site_name(site);
+            let _ =
+                writeln!(text, "[[site]]\nname = \"{name}\"\nkey = \"{name}.key\"\nfingerprint = \"{fingerprint}\"\n");
+            for gateway in self.gateways_of(site) {
+                let _ = writeln!(
+                    text,
+                    "[[site.gateway]]\nname = \"{}\"\nadvertise = \"{}\"\ninside = \"{}\"\nlisten = \"{}\"\nmemory = {}\n",
+                    gateway.short_name(),
+                    self.advertise(gateway),
+                    self.inside(gateway),
+                    self.listen(gateway),
+                    quoted(memory),
+                );
+            }
+            for node in self.nodes_of(site) {
+                let _ = writeln!(
+                    text,
+                    "[[site.node]]\nname = \"{}\"\naddress = \"{}\"\n",
+                    node.short_name(),
+                    self.lan(node)
+                );
+            }
+            let via = match self.ground {
+                Ground::Loopback { .. } => String::new(),
+                _ => {
+                    let program = quoted(&program.to_string_lossy());
+                    format!("{program}, \"lab\", \"enter\", \"{name}-{{node}}\", \"--\"")
+                }
+            };
+            let _ = writeln!(text, "[site.starter]\nkind = \"local\"\nvia = [{via}]\n");
+        }
+        text
+    }
+}
+
+/// A TOML basic string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn layout(ground: Ground) -> Layout {
+        Layout { sites: 26, nodes: 100, gateways: 100, ground }
+    }
+
+    #[test]
+    fn names_addresses_and_interfaces_are_unique_and_fit() {
+        let layout = layout(Ground::Ranges);
+        let mut seen = HashSet::new();
+        for host in layout.hosts() {
+            assert!(seen.insert(host.name()));
+            assert!(seen.insert(layout.lan(host).to_string()));
+            assert!(seen.insert(mac_text(host.lan_mac())));
+            assert!(seen.insert(mac_text(host.wan_mac())));
+            assert!(host.lan_port().len() <= 15, "IFNAMSIZ");
+            assert!(host.lan_mac()[0] & 1 == 0, "not a multicast address");
+        }
+        assert_eq!(layout.hosts().count(), 26 * 200);
+    }
+
+    #[test]
+    fn a_small_sites_file() {
+        let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
+        let text = layout.sites_file(&["sha256:00".to_owned()], Path::new("/opt/land\"bridge"), "256MiB");
+        let expected = r#"[[site]]
+name = "a"
+key = "a.key"
+fingerprint = "sha256:00"
+
+[[site.gateway]]
+name = "gw1"
+advertise = "198.18.1.1:7700"
+inside = "10.1.0.101:7700"
+listen = "0.0.0.0:7700"
+memory = "256MiB"
+
+[[site.node]]
+name = "n1"
+address = "10.1.0.1"
+
+[site.starter]
+kind = "local"
+via = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
+
+"#;
+        assert_eq!(text, expected.replace("land\"bridge", "land\\\"bridge"));
+    }
+
+    #[test]
+    fn grounds_differ_in_addresses_only() {
+        let gateway = Host { site: 1, role: Role::Gateway, index: 2 };
+        assert_eq!(layout(Ground::Ranges).inside(gateway).to_string(), "10.2.0.102:7700");
+        assert_eq!(layout(Ground::SameRange).inside(gateway).to_string(), "10.0.0.102:7700");
+        assert_eq!(layout(Ground::Loopback { lab: 3 }).listen(gateway).to_string(), "127.2.3.102:7700");
+        assert_eq!(gateway.wan().to_string(), "198.18.2.2");
+        assert!(!layout(Ground::SameRange).hosts_file(0).contains("b-"));
+    }
+}

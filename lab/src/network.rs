@@ -1,0 +1,211 @@
+//! The commands for `ip` and `tc` that wire a lab, as text, and the running of them.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::LabError;
+use crate::layout::{Host, Layout, Role, mac_text, site_name};
+use crate::units::Rate;
+
+/// What one network namespace needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Script {
+    pub ip: String,
+    pub tc: String,
+}
+
+/// A bucket of 10 kB at 200 Mbit/s holds 0.4 ms. Larger ones let whole messages through unshaped (256 kB bursts did).
+fn burst_bytes(rate: Rate) -> u64 {
+    rate.bytes(400_000).clamp(10_000, 4_000_000)
+}
+
+fn shape(tc: &mut String, device: &str, rate: Rate) {
+    if rate != Rate::UNLIMITED {
+        let _ =
+            writeln!(tc, "qdisc add dev {device} root tbf rate {}bit burst {} latency 5ms", rate.0, burst_bytes(rate));
+    }
+}
+
+/// The switches and the cables, in the namespace that holds them. `pids` has one entry per host of the layout.
+pub(crate) fn fabric(layout: &Layout, nic: Rate, pids: &[u32]) -> Script {
+    let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
+    for site in 0..layout.sites {
+        let name = site_name(site);
+        let _ = writeln!(script.ip, "link add sw-{name} type bridge mcast_snooping 0\nlink set sw-{name} up");
+    }
+    for (host, pid) in layout.hosts().zip(pids) {
+        let port = host.lan_port();
+        let _ = writeln!(
+            script.ip,
+            "link add {port} type veth peer name eth0 address {} netns {pid}\nlink set {port} master sw-{} up",
+            mac_text(host.lan_mac()),
+            site_name(host.site),
+        );
+        shape(&mut script.tc, &port, nic);
+        if host.role == Role::Gateway {
+            let port = host.wan_port();
+            let _ = writeln!(
+                script.ip,
+                "link add {port} type veth peer name wan0 address {} netns {pid}\nlink set {port} up",
+                mac_text(host.wan_mac()),
+            );
+        }
+    }
+    script
+}
+
+/// The inside of one host: addresses, neighbours (so that no test waits for ARP) and, if asked for, routes.
+pub(crate) fn host(layout: &Layout, nic: Rate, host: Host, route_directly: bool) -> Script {
+    let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
+    let mut device = |name: &str, address: String, neighbours: Vec<(String, [u8; 6])>| {
+        let _ = writeln!(script.ip, "addr add {address} dev {name}");
+        if nic != Rate::UNLIMITED {
+            // A super-packet larger than the bucket would be cut in software before tbf; this is cheaper.
+            let most = (burst_bytes(nic) - burst_bytes(nic) / 10).min(65_536);
+            let _ = writeln!(script.ip, "link set {name} gso_max_size {most}");
+        }
+        let _ = writeln!(script.ip, "link set {name} up");
+        for (address, mac) in neighbours {
+            let _ = writeln!(script.ip, "neigh add {address} lladdr {} dev {name} nud permanent", mac_text(mac));
+        }
+        shape(&mut script.tc, name, nic);
+    };
+    let others = layout.hosts_of(host.site).filter(|other| *other != host);
+    let neighbours = others.map(|other| (layout.lan(other).to_string(), other.lan_mac())).collect();
+    device("eth0", format!("{}/24", layout.lan(host)), neighbours);
+    if host.role == Role::Gateway {
+        let others = layout.gateways().filter(|other| other.site != host.site);
+        let neighbours = others.map(|other| (other.wan().to_string(), other.wan_mac())).collect();
+        device("wan0", format!("{}/15", host.wan()), neighbours);
+    }
+    if route_directly {
+        match host.role {
+            Role::Node => {
+                let gateway = Host { site: host.site, role: Role::Gateway, index: 1 };
+                let _ = writeln!(script.ip, "route add default via {} dev eth0", layout.lan(gateway));
+            }
+            Role::Gateway => {
+                for site in (0..layout.sites).filter(|site| *site != host.site) {
+                    let gateway = Host { site, role: Role::Gateway, index: 1 };
+                    let range = format!("10.{}.0.0/24", site + 1);
+                    let _ = writeln!(script.ip, "route add {range} via {} dev wan0", gateway.wan());
+                }
+            }
+        }
+    }
+    script
+}
+
+/// Finds a program of iproute2, also where a user's PATH does not look.
+pub(crate) fn find(program: &str) -> Result<PathBuf, LabError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let extra = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(extra)
+        .map(|dir| dir.join(program))
+        .find(|candidate| rustix::fs::access(candidate, rustix::fs::Access::EXEC_OK).is_ok() && candidate.is_file())
+        .ok_or_else(|| LabError::Unavailable {
+            what: format!("the program {program} is not installed"),
+            remedy: "install iproute2".to_owned(),
+        })
+}
+
+/// Runs both halves of a script in the calling process's namespace. `place` names it in errors.
+pub(crate) fn apply(script: &Script, place: &str) -> Result<(), LabError> {
+    batch(&find("ip")?, &script.ip, place)?;
+    if !script.tc.is_empty() {
+        batch(&find("tc")?, &script.tc, place)?;
+    }
+    Ok(())
+}
+
+fn batch(program: &Path, lines: &str, place: &str) -> Result<(), LabError> {
+    let wrong = |problem: String| LabError::setup(format!("{place}: {} -batch", program.display()), problem);
+    let mut child = Command::new(program)
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| wrong(e.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A failure to write means that the program ended early; its own words below say more.
+        let _ = stdin.write_all(lines.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(|e| wrong(e.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    // iproute2 reports "Command failed -:LINE".
+    let culprit = complaint
+        .rsplit_once("-:")
+        .and_then(|(_, number)| number.trim().parse::<usize>().ok())
+        .and_then(|number| lines.lines().nth(number.saturating_sub(1)))
+        .unwrap_or_default();
+    Err(wrong(format!("{complaint} ({culprit})")))
+}
+
+/// Whether anything listens on a TCP port of `address` (or of every address) in this network namespace.
+pub(crate) fn listens(address: std::net::SocketAddrV4) -> bool {
+    let port = address.port();
+    let wanted = |table: &str, wildcard: &str| {
+        let octets = address.ip().octets();
+        // The kernel prints addresses as native words.
+        let exact = format!("{:08X}:{port:04X}", u32::from_ne_bytes(octets));
+        let any = format!("{wildcard}:{port:04X}");
+        std::fs::read_to_string(table).unwrap_or_default().lines().skip(1).any(|line| {
+            let mut words = line.split_ascii_whitespace().skip(1);
+            let local = words.next().unwrap_or_default();
+            let state = words.nth(1).unwrap_or_default();
+            state == "0A" && (local == exact || local == any)
+        })
+    };
+    wanted("/proc/self/net/tcp", "00000000") || wanted("/proc/self/net/tcp6", "00000000000000000000000000000000")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+
+    use super::*;
+    use crate::layout::Ground;
+
+    #[test]
+    fn only_direct_routing_has_routes() {
+        let layout = Layout { sites: 2, nodes: 1, gateways: 1, ground: Ground::Ranges };
+        for each in layout.hosts() {
+            assert!(!host(&layout, Rate::UNLIMITED, each, false).ip.contains("route"));
+            assert!(host(&layout, Rate::UNLIMITED, each, true).ip.contains("route add"));
+        }
+    }
+
+    #[test]
+    fn shaping_follows_the_rate() {
+        assert_eq!(burst_bytes(Rate(200_000_000)), 10_000);
+        assert_eq!(burst_bytes(Rate(2_000_000_000)), 100_000);
+        let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
+        let script = fabric(&layout, Rate(200_000_000), &[10, 11]);
+        assert_eq!(script.tc.lines().count(), 2);
+        assert!(script.tc.contains("rate 200000000bit burst 10000 latency 5ms"));
+        assert!(fabric(&layout, Rate::UNLIMITED, &[10, 11]).tc.is_empty());
+        let gateway = layout.gateways().next().unwrap();
+        let script = host(&layout, Rate(200_000_000), gateway, false);
+        assert!(script.ip.contains("gso_max_size 9000"));
+        assert_eq!(script.tc.lines().count(), 2);
+    }
+
+    #[test]
+    fn a_listener_is_seen_and_its_absence_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        assert!(listens(address));
+        assert!(!listens(SocketAddrV4::new(Ipv4Addr::new(127, 9, 9, 9), port)));
+        drop(listener);
+        assert!(!listens(address));
+    }
+}

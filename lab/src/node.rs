@@ -1,0 +1,274 @@
+//! The first process of every host: makes the host's namespaces, then runs commands for whoever asks on its socket.
+//!
+//! In a loopback lab one such process stands for all hosts and makes no namespaces.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, WaitOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::message::{Channel, Kind, Message};
+use crate::namespace;
+use crate::network::{self, Script};
+use crate::process::{expect, follow_parent};
+use crate::signals::Signals;
+
+/// What one host is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct NodePlan {
+    pub name: String,
+    /// Where it listens for commands.
+    pub socket: PathBuf,
+    /// `None`: a loopback lab.
+    pub isolated: Option<IsolatedPlan>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct IsolatedPlan {
+    pub hosts_file: PathBuf,
+    pub visible: Vec<PathBuf>,
+    pub script: Script,
+    pub forward: bool,
+}
+
+/// How long a client may take over one message.
+const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
+
+/// The entry point of the hidden command `lab-node`: talks to the supervisor over standard input.
+pub(crate) fn main() -> i32 {
+    let Ok(channel) = Channel::from_stdin() else { return 1 };
+    match serve(&channel) {
+        Ok(()) => 0,
+        Err(error) => {
+            // The supervisor also sees our exit code.
+            let _ = channel.send_json(Kind::Failed, &error);
+            1
+        }
+    }
+}
+
+fn serve(channel: &Channel) -> Result<(), LabError> {
+    let message = expect(channel, Kind::Plan, "supervisor")?;
+    let plan: NodePlan = message.json().map_err(|e| LabError::setup("plan of a host", e))?;
+    let wrong = |e: io::Error| LabError::setup(&plan.name, e);
+    match &plan.isolated {
+        Some(isolated) => {
+            follow_parent(channel)?;
+            namespace::enter_host(&plan.name, &isolated.hosts_file, &isolated.visible)?;
+            channel.send(Kind::Namespaces, &[]).map_err(wrong)?;
+            expect(channel, Kind::Go, "supervisor")?;
+            namespace::settle_network(isolated.forward)?;
+            network::apply(&isolated.script, &plan.name)?;
+        }
+        // What outlives its parent comes to us, so that we can end it.
+        None => rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|e| wrong(e.into()))?,
+    }
+    std::env::set_current_dir("/").map_err(wrong)?;
+    let signals = Signals::watch(&[libc::SIGCHLD]).map_err(wrong)?;
+    let listener = UnixListener::bind(&plan.socket).map_err(wrong)?;
+    listener.set_nonblocking(true).map_err(wrong)?;
+    channel.send(Kind::Ready, &[]).map_err(wrong)?;
+    let mut init = Init { clients: Vec::new() };
+    let outcome = init.run(channel, &signals, &listener).map_err(wrong);
+    if plan.isolated.is_none() {
+        init.kill_everything();
+    }
+    outcome
+}
+
+struct Client {
+    channel: Channel,
+    /// The leader of the process group that runs for this client, until it is reaped.
+    leader: Option<Pid>,
+}
+
+struct Init {
+    clients: Vec<Client>,
+}
+
+impl Init {
+    /// Serves until the supervisor is gone.
+    fn run(&mut self, channel: &Channel, signals: &Signals, listener: &UnixListener) -> io::Result<()> {
+        loop {
+            let mut fds = vec![
+                PollFd::new(channel, PollFlags::IN),
+                PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
+                PollFd::new(listener, PollFlags::IN),
+            ];
+            fds.extend(self.clients.iter().map(|client| PollFd::new(&client.channel, PollFlags::IN)));
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let woken: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            if woken[0] {
+                return Ok(());
+            }
+            // Requests before deaths: what a client asks for a group that has just ended is not sent to a stranger.
+            let mut index = 0;
+            self.clients.retain_mut(|client| {
+                index += 1;
+                !woken[2 + index] || serve_client(client)
+            });
+            if woken[1] {
+                signals.take();
+                self.reap();
+            }
+            if woken[2] {
+                while let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(false)?;
+                    stream.set_write_timeout(Some(MESSAGE_LIMIT))?;
+                    self.clients.push(Client { channel: Channel::new(stream), leader: None });
+                }
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        // An error means that there are no children.
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            self.clients.retain(|client| {
+                if client.leader != Some(pid) {
+                    return true;
+                }
+                // A client that is gone needs no answer.
+                let _ = client.channel.send_number(Kind::Exit, status.as_raw());
+                false
+            });
+        }
+    }
+
+    /// Ends every descendant, group by group and orphan by orphan, for at most two seconds.
+    fn kill_everything(&mut self) {
+        for client in self.clients.drain(..) {
+            kill_group(&client);
+        }
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            for pid in children() {
+                // Gone already is as good.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(Some(_)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The children of this process, from `/proc`.
+fn children() -> Vec<Pid> {
+    let own = std::process::id().to_string();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name in parentheses may hold anything; state and parent follow the last parenthesis.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        rest.split_ascii_whitespace().nth(1) == Some(own.as_str())
+    })
+    .filter_map(Pid::from_raw)
+    .collect()
+}
+
+fn kill_group(client: &Client) {
+    if let Some(leader) = client.leader {
+        // A group that has ended already is as good.
+        let _ = rustix::process::kill_process_group(leader, Signal::KILL);
+    }
+}
+
+/// Handles one message of a client. `false`: the conversation is over.
+fn serve_client(client: &mut Client) -> bool {
+    let Ok(Some(message)) = client.channel.receive(Some(MESSAGE_LIMIT)) else {
+        kill_group(client);
+        return false;
+    };
+    match message.kind {
+        Kind::Run if client.leader.is_none() => match run(message) {
+            Ok(leader) => {
+                client.leader = Some(leader);
+                true
+            }
+            Err(error) => {
+                let _ = client.channel.send_json(Kind::Failed, &error);
+                false
+            }
+        },
+        Kind::Signal => {
+            let signal = message.number().ok().and_then(Signal::from_named_raw);
+            if let (Some(leader), Some(signal)) = (client.leader, signal) {
+                let _ = rustix::process::kill_process_group(leader, signal);
+            }
+            true
+        }
+        Kind::Listens => {
+            let address = message.fields.first().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+            let answer = u8::from(address.is_some_and(network::listens));
+            client.channel.send(Kind::Answer, &[&[answer]]).is_ok()
+        }
+        _ => {
+            kill_group(client);
+            false
+        }
+    }
+}
+
+/// Starts what a `Run` message describes: node, directory, number of words, words, environment.
+fn run(message: Message) -> Result<Pid, LabError> {
+    let malformed = || LabError::setup("a request to run a command", "malformed");
+    let files: [OwnedFd; 3] = message.files.try_into().map_err(|_| malformed())?;
+    let mut fields = message.fields.into_iter();
+    let mut next = || fields.next().ok_or_else(malformed);
+    let node = String::from_utf8(next()?).map_err(|_| malformed())?;
+    let directory = PathBuf::from(OsString::from_vec(next()?));
+    let count = u32::from_le_bytes(next()?.try_into().map_err(|_| malformed())?);
+    let program = OsString::from_vec(next()?);
+    let words = (1..count).map(|_| next().map(OsString::from_vec)).collect::<Result<Vec<_>, _>>()?;
+    let environment = fields.filter_map(|pair| {
+        // A name may not be empty but may start with "=" on no system of ours.
+        let at = pair.iter().position(|byte| *byte == b'=')?;
+        Some((OsString::from_vec(pair[..at].to_vec()), OsString::from_vec(pair[at + 1..].to_vec())))
+    });
+
+    let refuse = |what: String, e: &io::Error| LabError::Command {
+        node: node.clone(),
+        problem: format!("{what}: {e}"),
+        errno: e.raw_os_error().unwrap_or(libc::EIO),
+    };
+    if let Err(e) = std::fs::metadata(&directory) {
+        // Not "no such program": the shell's code for that would mislead.
+        return Err(LabError::Command {
+            node: node.clone(),
+            problem: format!("working directory {}: {e}", directory.display()),
+            errno: libc::ENOTDIR,
+        });
+    }
+    let [stdin, stdout, stderr] = files.map(Stdio::from);
+    let child = Command::new(&program)
+        .args(words)
+        .env_clear()
+        .envs(environment)
+        .current_dir(&directory)
+        .stdin(stdin)
+        .stdout(stdout)
+        .stderr(stderr)
+        .process_group(0)
+        .spawn()
+        .map_err(|e| refuse(program.to_string_lossy().into_owned(), &e))?;
+    // Not waited for through `Child`: `reap` collects every process of the host.
+    Pid::from_raw(child.id() as i32).ok_or_else(malformed)
+}

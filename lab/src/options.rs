@@ -1,0 +1,138 @@
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::units::Rate;
+use crate::wan::LinkSettings;
+
+/// How the sites of a lab are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Isolation {
+    /// Namespaces where this machine and user allow them, otherwise loopback with a notice.
+    #[default]
+    Auto,
+    /// Namespaces or an error.
+    Namespaces,
+    /// Every host is this machine, told apart by 127.S.0.N addresses only: no isolation, no WAN.
+    Loopback,
+}
+
+/// What a lab looks like and what runs in it.
+///
+/// The default is the lab of the documentation: two sites of two nodes and one gateway, 5 ms apart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LabOptions {
+    /// Number of sites, 1 to 26; they are called `a`, `b`, … Default 2.
+    pub sites: usize,
+    /// Nodes per site, 1 to 100; node 2 of site `a` is the host `a-n2`. Default 2.
+    pub nodes: usize,
+    /// Gateways per site, 1 to 100; gateway 1 of site `a` is the host `a-gw1`. Default 1.
+    pub gateways: usize,
+    /// One-way delay between every pair of sites. Default 5 ms.
+    pub delay: Duration,
+    /// Random addition to the delay, uniform from 0 to this; packets of a link never overtake each other. Default 0.
+    pub jitter: Duration,
+    /// Probability that one segment is lost between two sites, 0 ≤ loss < 1. Default 0.
+    pub loss: f64,
+    /// Rate between every pair of sites, each direction. Default 1 Gbit/s.
+    pub wan_rate: Rate,
+    /// How much may wait for its turn on a WAN link, in bytes. Default: what the link carries in 20 ms or in twice its
+    /// delay, whichever is more, and at least 256 KiB.
+    pub wan_queue: Option<u64>,
+    /// Rate of every network interface of nodes and gateways. Default 200 Mbit/s; 0 shapes nothing.
+    pub nic_rate: Rate,
+    /// Seed of loss and jitter. Default 1.
+    pub seed: u64,
+    /// Give every site the same private range, 10.0.0.0/24. Default: 10.S.0.0/24, S = 1, 2, …
+    pub same_range: bool,
+    /// Let gateways forward IP and give nodes a default route, so that a benchmark can measure direct routing.
+    pub route_directly: bool,
+    /// How sites are kept apart. Default: namespaces if possible.
+    pub isolation: Isolation,
+    /// The command line of each gateway, where `{site}`, `{gateway}` and `{sites_file}` are replaced. Default: this
+    /// program with `gateway --sites {sites_file} --site {site} --gateway {gateway}`. An empty one starts no gateways.
+    pub gateway_command: Option<Vec<String>>,
+    /// The `memory` bound that the sites file gives to each gateway. Default `256MiB`.
+    pub gateway_memory: String,
+    /// Directories below `/tmp`, `/dev/shm` or `/run` that every host must see although these are private to it. Kept
+    /// anyway: the working directory, the directories of this program and of absolute paths among the command's words,
+    /// and the prefixes of what is on `PATH` and `LD_LIBRARY_PATH`. Default: none.
+    pub visible: Vec<PathBuf>,
+    /// Where the WAN's report is written as JSON when the lab ends. Default: nowhere.
+    pub report: Option<PathBuf>,
+    /// A directory that receives the logs of gateways when the lab ends, also after a failure. Default: none.
+    pub logs: Option<PathBuf>,
+    /// The program and arguments to run on the first node of the first site.
+    #[serde(skip)]
+    pub command: Vec<OsString>,
+}
+
+impl Default for LabOptions {
+    fn default() -> Self {
+        LabOptions {
+            sites: 2,
+            nodes: 2,
+            gateways: 1,
+            delay: Duration::from_millis(5),
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            wan_rate: Rate(1_000_000_000),
+            wan_queue: None,
+            nic_rate: Rate(200_000_000),
+            seed: 1,
+            same_range: false,
+            route_directly: false,
+            isolation: Isolation::Auto,
+            gateway_command: None,
+            gateway_memory: "256MiB".to_owned(),
+            visible: Vec::new(),
+            report: None,
+            logs: None,
+            command: Vec::new(),
+        }
+    }
+}
+
+impl LabOptions {
+    /// Says whether these options describe a lab that can exist.
+    ///
+    /// # Errors
+    /// [`LabError::Options`] naming the field, its value and what it may be.
+    pub fn check(&self) -> Result<(), LabError> {
+        let refuse = |text: String| Err(LabError::Options(text));
+        for (name, value, most) in
+            [("sites", self.sites, 26), ("nodes", self.nodes, 100), ("gateways", self.gateways, 100)]
+        {
+            if value == 0 || value > most {
+                return refuse(format!("{name} is {value}; it must be from 1 to {most}"));
+            }
+        }
+        if !(0.0..1.0).contains(&self.loss) {
+            return refuse(format!("loss is {}; it must be at least 0 and below 1", self.loss));
+        }
+        if self.command.is_empty() {
+            return refuse("there is no command to run; give one after --".to_owned());
+        }
+        if self.same_range && self.route_directly {
+            return refuse("sites that use the same range cannot be routed directly; drop one of the two".to_owned());
+        }
+        if self.route_directly && self.isolation == Isolation::Loopback {
+            return refuse("a loopback lab has no routes; drop direct routing or loopback".to_owned());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn link_settings(&self) -> LinkSettings {
+        LinkSettings {
+            delay: self.delay,
+            jitter: self.jitter,
+            loss: self.loss,
+            rate: self.wan_rate,
+            queue_bytes: self.wan_queue,
+            down: false,
+        }
+    }
+}

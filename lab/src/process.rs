@@ -1,0 +1,83 @@
+//! The processes of a lab: how one starts another from this same program, follows it into death, and waits for its word.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::Signal;
+
+use crate::error::LabError;
+use crate::message::{Channel, Kind, Message};
+
+/// The longest that one process of a lab waits for a step of another.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts this program again with a hidden command. `stdin` is the other end of a [`Channel`].
+pub(crate) fn start(arguments: &[&str], stdin: Stdio) -> Result<Child, LabError> {
+    Command::new("/proc/self/exe")
+        .arg0("landbridge")
+        .args(arguments)
+        .stdin(stdin)
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|e| LabError::setup(format!("starting {}", arguments.join(" ")), e))
+}
+
+/// Starts this program again and returns our end of the conversation with it.
+pub(crate) fn start_with_channel(arguments: &[&str]) -> Result<(Child, Channel), LabError> {
+    let (ours, theirs): (Channel, OwnedFd) = Channel::pair().map_err(|e| LabError::setup("a socket pair", e))?;
+    Ok((start(arguments, Stdio::from(theirs))?, ours))
+}
+
+/// Dies when the parent dies, by whatever means, even if it is dead already.
+pub(crate) fn follow_parent(channel: &Channel) -> Result<(), LabError> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|e| LabError::setup("PR_SET_PDEATHSIG", e))?;
+    let mut fds = [PollFd::new(channel, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&at_once)).map_err(|e| LabError::setup("poll", e))?;
+    if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+        return Err(LabError::Ended {
+            process: "the lab's first process".into(),
+            how: "before its child began".into(),
+        });
+    }
+    Ok(())
+}
+
+/// Waits for a message of this kind. A `Failed` becomes the error that it carries.
+pub(crate) fn expect(channel: &Channel, kind: Kind, from: &str) -> Result<Message, LabError> {
+    expect_within(channel, kind, from, PATIENCE)
+}
+
+pub(crate) fn expect_within(channel: &Channel, kind: Kind, from: &str, limit: Duration) -> Result<Message, LabError> {
+    match channel.receive(Some(limit)) {
+        Ok(Some(message)) if message.kind == kind => Ok(message),
+        Ok(Some(message)) if message.kind == Kind::Failed => {
+            Err(message.json().unwrap_or_else(|e| LabError::setup(from, e)))
+        }
+        Ok(Some(message)) => Err(LabError::setup(from, format!("said {:?} where {kind:?} was due", message.kind))),
+        Ok(None) => Err(LabError::Ended { process: from.to_owned(), how: "it closed its connection".into() }),
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(LabError::Timeout { place: from.to_owned(), seconds: limit.as_secs() })
+        }
+        Err(e) => Err(LabError::setup(from, e)),
+    }
+}
+
+/// Waits for a child to end, at most `limit`; then it is killed.
+pub(crate) fn wait_or_kill(child: &mut Child, limit: Duration) {
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        match child.try_wait() {
+            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+            // Ended, or reaped by somebody else.
+            _ => return,
+        }
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}

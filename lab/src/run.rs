@@ -1,0 +1,199 @@
+//! The caller's side of a lab: starts it, passes signals on, and waits for its end.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use crate::error::LabError;
+use crate::message::{Channel, Kind, Message};
+use crate::options::{Isolation, LabOptions};
+use crate::probe::Missing;
+use crate::process::{PATIENCE, expect, start_with_channel, wait_or_kill};
+use crate::signals::Signals;
+use crate::supervisor::{Outcome, SupervisorPlan};
+use crate::wan::WanReport;
+
+/// How a lab went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LabReport {
+    /// How the command ended.
+    pub status: ExitStatus,
+    /// Whether the sites were namespaces; otherwise they were loopback addresses.
+    pub isolated: bool,
+    /// What the WAN emulator did; `None` in a loopback lab.
+    pub wan: Option<WanReport>,
+    /// What the user should know, for example that a gateway ended before the command.
+    pub notes: Vec<String>,
+}
+
+/// Builds a lab, runs the command on its first node with this process's standard files, and takes the lab down again.
+///
+/// `notice` receives sentences for the user as they arise; the lab itself prints nothing. SIGINT, SIGTERM and SIGHUP are
+/// passed to the command, which then has five seconds; Ctrl-C on a terminal is passed on without a limit. If the calling
+/// process or thread dies, by whatever signal, the lab goes with it.
+///
+/// The calling program must give its arguments to [`crate::hidden_main`] first thing, because the lab's processes are
+/// this program started again.
+///
+/// # Errors
+/// See [`LabError`]; whatever it is, the lab is down.
+pub fn run(options: &LabOptions, notice: &mut dyn FnMut(&str)) -> Result<LabReport, LabError> {
+    options.check()?;
+    if let Some(logs) = &options.logs {
+        std::fs::create_dir_all(logs).map_err(|e| LabError::setup(logs.display().to_string(), e))?;
+    }
+    let report = match options.isolation {
+        Isolation::Namespaces => start(options, true),
+        Isolation::Loopback => start(options, false),
+        Isolation::Auto => match start(options, true) {
+            Err(error @ LabError::Unavailable { .. }) if !options.route_directly => {
+                notice(&format!("{error}; falling back to loopback: no isolation, no delay, no rates"));
+                start(options, false)
+            }
+            other => other,
+        },
+    }?;
+    report.notes.iter().for_each(|note| notice(note));
+    if let (Some(path), Some(wan)) = (&options.report, &report.wan) {
+        let text = serde_json::to_string_pretty(wan).map_err(|e| LabError::setup("WAN report", e))?;
+        std::fs::write(path, text + "\n").map_err(|e| LabError::setup(path.display().to_string(), e))?;
+    }
+    Ok(report)
+}
+
+/// The lab's first process. Killing it kills the lab.
+struct Outer(Child);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        // It has normally ended, or is about to; a loopback lab cleans up for a while after its channel closed.
+        wait_or_kill(&mut self.0, PATIENCE);
+    }
+}
+
+fn launch(plan: &SupervisorPlan, isolated: bool) -> Result<(Outer, Channel), LabError> {
+    let arguments: &[&str] = if isolated { &["lab-outer"] } else { &["lab-supervisor", "loopback"] };
+    let (child, channel) = start_with_channel(arguments)?;
+    let outer = Outer(child);
+    let json = serde_json::to_vec(plan).map_err(|e| LabError::setup("plan of a lab", e))?;
+    let mut fields: Vec<&[u8]> = vec![&json];
+    fields.extend(plan.options.command.iter().map(|word| word.as_bytes()));
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    // If it ended early, the reason waits in the channel.
+    let _ = channel.send_files(Kind::Plan, &fields, &files);
+    Ok((outer, channel))
+}
+
+fn start(options: &LabOptions, isolated: bool) -> Result<LabReport, LabError> {
+    // Before the lab exists, so that no signal can end this process without ending the lab in order.
+    let signals = Signals::watch(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
+        .map_err(|e| LabError::setup("watching signals", e))?;
+    let plan = plan(options, false)?;
+    // Declared first, dropped last: the supervisor of a loopback lab ends when the channel closes.
+    let (_outer, channel) = launch(&plan, isolated)?;
+    let message = converse(&channel, &signals)?;
+    let outcome: Outcome = message.json().map_err(|e| LabError::setup("outcome of the lab", e))?;
+    Ok(LabReport { status: ExitStatus::from_raw(outcome.status), isolated, wan: outcome.wan, notes: outcome.notes })
+}
+
+/// Passes signals on until the supervisor says how it went.
+fn converse(channel: &Channel, signals: &Signals) -> Result<Message, LabError> {
+    loop {
+        let mut fds = [PollFd::new(channel, PollFlags::IN), PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(LabError::setup("poll", e)),
+        }
+        if !fds[0].revents().is_empty() {
+            return expect(channel, Kind::Done, "the lab's supervisor");
+        }
+        for signal in signals.take() {
+            // If the supervisor is gone, the next poll says so.
+            let _ = channel.send_number(Kind::Signal, signal);
+        }
+    }
+}
+
+/// The probe's half that needs namespaces.
+pub(crate) fn probe_namespaces() -> Result<Vec<Missing>, LabError> {
+    let plan = plan(&LabOptions::default(), true)?;
+    let (_outer, channel) = launch(&plan, true)?;
+    let message = crate::process::expect_within(&channel, Kind::Done, "the probe", Duration::from_secs(10))?;
+    message.json().map_err(|e| LabError::setup("the probe", e))
+}
+
+fn plan(options: &LabOptions, probe: bool) -> Result<SupervisorPlan, LabError> {
+    let program = std::env::current_exe().map_err(|e| LabError::setup("the path of this program", e))?;
+    let directory = std::env::current_dir().map_err(|e| LabError::setup("the working directory", e))?;
+    let mut wanted = guessed_paths(&options.command);
+    wanted.push(directory.clone());
+    wanted.push(surroundings(&program));
+    for path in options.visible.iter().chain(&options.logs) {
+        let found = path.canonicalize();
+        wanted.push(found.map_err(|e| LabError::Options(format!("{} cannot be kept visible: {e}", path.display())))?);
+    }
+    Ok(SupervisorPlan {
+        options: options.clone(),
+        program,
+        directory,
+        visible: without_nesting(wanted),
+        interactive: io::stdin().is_terminal(),
+        probe,
+    })
+}
+
+/// What the command probably needs: the directories of existing absolute paths among its words, and the prefixes of the
+/// directories on the search paths (a virtual environment is more than its `bin`).
+fn guessed_paths(command: &[OsString]) -> Vec<PathBuf> {
+    let words = command.iter().map(PathBuf::from).filter(|path| path.is_absolute());
+    let searched = ["PATH", "LD_LIBRARY_PATH"].into_iter().filter_map(std::env::var_os);
+    let searched = searched.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
+    words.chain(searched).filter_map(|path| path.canonicalize().ok()).map(|path| surroundings(&path)).collect()
+}
+
+/// The directory that holds `path`, unless that is a whole private mount.
+fn surroundings(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !is_covered_root(parent) => parent.to_owned(),
+        _ => path.to_owned(),
+    }
+}
+
+fn is_covered_root(path: &Path) -> bool {
+    ["/tmp", "/dev/shm", "/run"].iter().any(|root| path == Path::new(root))
+}
+
+/// Keeps paths below a private mount only, and of those none that lies in another.
+fn without_nesting(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    paths.retain(|path| {
+        !is_covered_root(path) && ["/tmp", "/dev/shm", "/run"].iter().any(|root| path.starts_with(root))
+    });
+    paths.sort();
+    let mut kept: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if !kept.iter().any(|outer| path.starts_with(outer)) {
+            kept.push(path);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_paths_lie_below_private_mounts_and_not_in_each_other() {
+        let paths = ["/tmp/x/y", "/tmp", "/home/u", "/tmp/x", "/run/z", "/tmp/xy", "/dev/shm"].map(PathBuf::from);
+        let kept = without_nesting(paths.to_vec());
+        assert_eq!(kept, ["/run/z", "/tmp/x", "/tmp/xy"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,54 @@
+//! Signals as something to poll.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::SigId;
+
+/// Watches some signals until dropped. Afterwards they are ignored, not back to their default.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    reader: UnixStream,
+    raised: Vec<(i32, Arc<AtomicBool>)>,
+    registrations: Vec<SigId>,
+}
+
+impl Signals {
+    pub fn watch(signals: &[i32]) -> io::Result<Signals> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        let mut watcher = Signals { reader, raised: Vec::new(), registrations: Vec::new() };
+        for &signal in signals {
+            let flag = Arc::new(AtomicBool::new(false));
+            // The flag first: when the byte arrives the flag is up.
+            watcher.registrations.push(signal_hook::flag::register(signal, Arc::clone(&flag))?);
+            watcher.registrations.push(signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?);
+            watcher.raised.push((signal, flag));
+        }
+        Ok(watcher)
+    }
+
+    /// Readable when a signal arrived.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    /// The signals that arrived since the last call.
+    pub fn take(&self) -> Vec<i32> {
+        let mut bytes = [0; 64];
+        while matches!((&self.reader).read(&mut bytes), Ok(1..)) {}
+        let raised = self.raised.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst));
+        raised.map(|(signal, _)| *signal).collect()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for id in self.registrations.drain(..) {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+use std::path::{Path, PathBuf};
+
+/// Set in every process of a lab to the directory that holds its sockets, keys and logs.
+pub(crate) const STATE_VARIABLE: &str = "LANDBRIDGE_LAB";
+/// Set for the command and the gateways to the sites file.
+pub(crate) const SITES_VARIABLE: &str = "LANDBRIDGE_SITES";
+
+/// The directory of a lab's files. In namespaces it lies on a tmpfs that only the lab sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    root: PathBuf,
+}
+
+impl State {
+    pub fn at(root: impl Into<PathBuf>) -> State {
+        State { root: root.into() }
+    }
+
+    /// The place of an isolated lab, the same in each.
+    pub fn isolated() -> State {
+        State::at("/run/landbridge-lab")
+    }
+
+    pub fn around_us() -> State {
+        std::env::var_os(STATE_VARIABLE).map_or_else(State::isolated, State::at)
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("log")
+    }
+
+    pub fn log(&self, host: &str) -> PathBuf {
+        self.logs().join(format!("{host}.log"))
+    }
+
+    pub fn sockets(&self) -> PathBuf {
+        self.root.join("host")
+    }
+
+    pub fn socket(&self, host: &str) -> PathBuf {
+        self.sockets().join(format!("{host}.sock"))
+    }
+
+    pub fn sites_file(&self) -> PathBuf {
+        self.root.join("sites.toml")
+    }
+
+    pub fn hosts_file(&self, site: char) -> PathBuf {
+        self.root.join(format!("hosts.{site}"))
+    }
+
+    pub fn key(&self, site: char) -> PathBuf {
+        self.root.join(format!("{site}.key"))
+    }
+
+    pub fn wan_socket(&self) -> PathBuf {
+        self.root.join("wan.sock")
+    }
+
+    pub fn wan_report(&self) -> PathBuf {
+        self.root.join("wan.json")
+    }
+
+    pub fn create(&self) -> std::io::Result<()> {
+        std::fs::create_dir_all(self.logs())?;
+        std::fs::create_dir_all(self.sockets())
+    }
+}

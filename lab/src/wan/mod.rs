@@ -1,0 +1,17 @@
+//! The WAN emulator: delay, rate, jitter, loss and failure between every pair of sites.
+//!
+//! `link` decides what happens to a packet and when, in time that is passed in; `segment` cuts super-packets; `lateness`
+//! keeps account of how well the emulator met its own deadlines. None of these touches a socket or a clock. `emulator`
+//! is the process: packet sockets, one thread, a heap of departures. `control` is the socket through which settings change.
+
+mod control;
+pub(crate) mod emulator;
+mod lateness;
+mod link;
+mod report;
+mod segment;
+
+pub use control::{send as control, socket_path};
+pub use lateness::Lateness;
+pub use link::{Counters, LinkSettings};
+pub use report::{LinkReport, PortReport, WanReport};
