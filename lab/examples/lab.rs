@@ -1,5 +1,5 @@
 //! Drives the lab without the rest of Landbridge: `lab [FLAGS] -- COMMAND…`, `lab lab enter NODE -- COMMAND…`,
-//! `lab lab wan a b down`, `lab probe`. Gateways are whatever `--gateway-command` says, or none.
+//! `lab lab wan a b down`, `lab lab kill NODE`, `lab probe`. Gateways are whatever `--gateway-command` says, or none.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::ffi::OsString;
@@ -36,6 +36,7 @@ fn dispatch(arguments: &[OsString]) -> Result<ExitCode, LabError> {
             Ok(ExitCode::from(u8::from(!missing.is_empty())))
         }
         ["lab", "enter", node, "--", ..] => Ok(code(lab::enter(node, &arguments[4..])?)),
+        ["lab", "kill", node] => lab::kill(node).map(|()| ExitCode::SUCCESS),
         ["lab", "wan", rest @ ..] => {
             let answer = lab::wan::control(rest)?;
             if !answer.is_empty() {

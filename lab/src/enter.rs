@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::error::LabError;
 use crate::message::{Channel, Kind};
-use crate::process::{PATIENCE, expect_within};
+use crate::process::{PATIENCE, expect_within, readable};
 use crate::signals::Signals;
 use crate::state::State;
 
@@ -46,6 +46,21 @@ pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
         for signal in signals.take() {
             session.signal(signal).map_err(wrong)?;
         }
+    }
+}
+
+/// Ends the host `node` of the lab around this process as if its power failed: its processes and its network are gone.
+///
+/// # Errors
+/// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Timeout`] if it does not end.
+pub fn kill(node: &str) -> Result<(), LabError> {
+    let channel = connect(&State::around_us(), node)?;
+    channel.send(Kind::Die, &[]).map_err(|e| LabError::setup(node, e))?;
+    // The answer is that the connection closes.
+    match expect_within(&channel, Kind::Exit, node, PATIENCE) {
+        Err(LabError::Ended { .. }) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(LabError::setup(node, "answered instead of ending")),
     }
 }
 
@@ -120,11 +135,6 @@ impl Session {
 
     /// How the command ended, if it ends within `limit`.
     pub fn outcome_within(&self, limit: Duration) -> Option<Result<ExitStatus, LabError>> {
-        let mut fds = [PollFd::new(self, PollFlags::IN)];
-        let limit = rustix::event::Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
-        match rustix::event::poll(&mut fds, Some(&limit)) {
-            Ok(0) | Err(_) => None,
-            Ok(_) => Some(self.outcome()),
-        }
+        readable(self, limit).then(|| self.outcome())
     }
 }

@@ -56,6 +56,12 @@ pub enum LabError {
         /// How it ended, as far as known.
         how: String,
     },
+    /// A signal came before the command ran.
+    #[error("lab: ended by signal {signal} while it was being built")]
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
     /// A wait of the lab reached its end.
     #[error("lab: no answer from {place} within {seconds} s")]
     Timeout {
@@ -67,12 +73,14 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// The exit code that a shell would give: 127 for a missing program, 126 for one that cannot run, 125 for all else.
+    /// The exit code that a shell would give: 127 for a missing program, 126 for one that cannot run, 128 and the number
+    /// for a signal, 125 for all else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             LabError::Command { errno, .. } if *errno == libc::ENOENT => 127,
             LabError::Command { .. } => 126,
+            LabError::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(125),
             _ => 125,
         }
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::enter::{Session, connect};
 use crate::error::LabError;
 use crate::layout::{Host, Layout, site_name};
-use crate::message::Kind;
-use crate::process::{PATIENCE, expect};
+use crate::message::{Channel, Kind};
+use crate::process::{PATIENCE, expect, readable};
 use crate::state::State;
 
 /// A gateway that runs, or ran.
@@ -32,12 +32,14 @@ fn command(template: &[String], gateway: Host, state: &State) -> Vec<OsString> {
     template.iter().map(fill).collect()
 }
 
-/// Starts all gateways at once and waits, at most ten seconds, until each listens on its port.
+/// Starts all gateways at once and waits, at most ten seconds, until each listens on its port. A signal from `caller`
+/// ends the wait.
 pub(crate) fn start(
     template: &[String],
     layout: &Layout,
     state: &State,
     environment: &[(OsString, OsString)],
+    caller: &Channel,
 ) -> Result<Vec<Gateway>, LabError> {
     let mut started = Vec::new();
     let mut waiting = Vec::new();
@@ -75,8 +77,11 @@ pub(crate) fn start(
             }
         }
         waiting = still;
-        if !waiting.is_empty() {
-            std::thread::sleep(Duration::from_millis(2));
+        let pause = if waiting.is_empty() { Duration::ZERO } else { Duration::from_millis(2) };
+        if readable(caller, pause) {
+            let message = expect(caller, Kind::Signal, "the lab's caller")?;
+            let signal = message.number().map_err(|e| LabError::setup("a signal", e))?;
+            return Err(LabError::Interrupted { signal });
         }
     }
     Ok(started)

@@ -35,7 +35,7 @@ pub mod wan;
 
 use std::ffi::OsString;
 
-pub use enter::enter;
+pub use enter::{enter, kill};
 pub use error::LabError;
 pub use options::{Isolation, LabOptions};
 pub use probe::{Missing, probe};

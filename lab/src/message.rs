@@ -43,12 +43,14 @@ pub(crate) enum Kind {
     Listens = 10,
     /// From a node: one byte, 0 or 1.
     Answer = 11,
+    /// To a node: end at once, with everything on it.
+    Die = 12,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [Plan, Namespaces, Go, Ready, Done, Failed, Run, Exit, Signal, Listens, Answer]
+        [Plan, Namespaces, Go, Ready, Done, Failed, Run, Exit, Signal, Listens, Answer, Die]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

@@ -97,7 +97,7 @@ struct Init {
 }
 
 impl Init {
-    /// Serves until the supervisor is gone.
+    /// Serves until the supervisor is gone or a client wants the host dead.
     fn run(&mut self, channel: &Channel, signals: &Signals, listener: &UnixListener) -> io::Result<()> {
         loop {
             let mut fds = vec![
@@ -117,10 +117,22 @@ impl Init {
             }
             // Requests before deaths: what a client asks for a group that has just ended is not sent to a stranger.
             let mut index = 0;
+            let mut die = false;
             self.clients.retain_mut(|client| {
                 index += 1;
-                !woken[2 + index] || serve_client(client)
+                !woken[2 + index]
+                    || match serve_client(client) {
+                        Next::Keep => true,
+                        Next::Drop => false,
+                        Next::Die => {
+                            die = true;
+                            true
+                        }
+                    }
             });
+            if die {
+                return Ok(());
+            }
             if woken[1] {
                 signals.take();
                 self.reap();
@@ -191,40 +203,49 @@ fn kill_group(client: &Client) {
     }
 }
 
-/// Handles one message of a client. `false`: the conversation is over.
-fn serve_client(client: &mut Client) -> bool {
+/// What becomes of a conversation after a message.
+enum Next {
+    Keep,
+    Drop,
+    Die,
+}
+
+/// Handles one message of a client.
+fn serve_client(client: &mut Client) -> Next {
     let Ok(Some(message)) = client.channel.receive(Some(MESSAGE_LIMIT)) else {
         kill_group(client);
-        return false;
+        return Next::Drop;
     };
     match message.kind {
         Kind::Run if client.leader.is_none() => match run(message) {
-            Ok(leader) => {
-                client.leader = Some(leader);
-                true
-            }
+            Ok(leader) => client.leader = Some(leader),
             Err(error) => {
+                // A client that is gone needs no answer.
                 let _ = client.channel.send_json(Kind::Failed, &error);
-                false
+                return Next::Drop;
             }
         },
         Kind::Signal => {
             let signal = message.number().ok().and_then(Signal::from_named_raw);
             if let (Some(leader), Some(signal)) = (client.leader, signal) {
+                // A group that has ended already is as good.
                 let _ = rustix::process::kill_process_group(leader, signal);
             }
-            true
         }
         Kind::Listens => {
             let address = message.fields.first().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
             let answer = u8::from(address.is_some_and(network::listens));
-            client.channel.send(Kind::Answer, &[&[answer]]).is_ok()
+            if client.channel.send(Kind::Answer, &[&[answer]]).is_err() {
+                return Next::Drop;
+            }
         }
+        Kind::Die => return Next::Die,
         _ => {
             kill_group(client);
-            false
+            return Next::Drop;
         }
     }
+    Next::Keep
 }
 
 /// Starts what a `Run` message describes: node, directory, number of words, words, environment.

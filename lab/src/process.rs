@@ -1,7 +1,7 @@
 //! The processes of a lab: how one starts another from this same program, follows it into death, and waits for its word.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -66,6 +66,13 @@ pub(crate) fn expect_within(channel: &Channel, kind: Kind, from: &str, limit: Du
         }
         Err(e) => Err(LabError::setup(from, e)),
     }
+}
+
+/// Whether `channel` has a message, or is closed, or becomes so within `limit`.
+pub(crate) fn readable(channel: &impl AsFd, limit: Duration) -> bool {
+    let mut fds = [PollFd::new(channel, PollFlags::IN)];
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+    matches!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1..))
 }
 
 /// Waits for a child to end, at most `limit`; then it is killed.

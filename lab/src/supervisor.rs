@@ -197,7 +197,7 @@ impl Lab {
         environment.push((SITES_VARIABLE.into(), self.state.sites_file().into()));
         let template = self.plan.options.gateway_command.clone().unwrap_or_else(|| default_gateway(&self.plan.program));
         if !template.is_empty() {
-            self.gateways = gateways::start(&template, &self.layout, &self.state, &environment)?;
+            self.gateways = gateways::start(&template, &self.layout, &self.state, &environment, caller)?;
         }
         let first = self.layout.hosts().next().map(|host| host.name()).unwrap_or_default();
         let files = [files[0].as_fd(), files[1].as_fd(), files[2].as_fd()];

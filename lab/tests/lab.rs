@@ -243,6 +243,23 @@ fn the_death_of_enter_kills_the_command_and_its_group() {
 }
 
 #[test]
+fn a_host_that_loses_its_power_is_gone_and_the_lab_lives_on() {
+    if skip() {
+        return;
+    }
+    let script = "$L lab enter b-n2 -- sleep 1000 & e=$!
+        until $L lab enter b-n2 -- pgrep -x sleep >/dev/null; do sleep 0.01; done
+        $L lab kill b-n2; echo $?; wait $e; echo $?; $L lab enter b-n2 -- true; echo $?
+        $L lab kill b-gw1; $L lab wan report | grep -c deliveries; $L lab enter b-n1 -- hostname; exit 6";
+    let output = lab(&["--gateway-command", ECHO_GATEWAY], script);
+    assert_eq!(text(&output.stdout), "0\n125\n125\n1\nb-n1\n");
+    assert_eq!(output.status.code(), Some(6));
+    let errors = text(&output.stderr);
+    assert!(errors.contains("b-n2 ended unexpectedly") && errors.contains("b-n2 does not answer"), "{errors}");
+    assert!(errors.contains("gateway b-gw1 ended before the command"), "{errors}");
+}
+
+#[test]
 fn gateways_that_fail_are_reported_with_their_last_words() {
     if skip() {
         return;
@@ -344,6 +361,7 @@ fn nothing_is_left_after_kill_9() {
         command.arg("--namespaces");
         command
     };
+    nothing_is_left(isolated(), "signal", |pid, _| kill(pid, "-TERM"));
     nothing_is_left(isolated(), "caller", |pid, _| kill(pid, "-KILL"));
     nothing_is_left(isolated(), "outer", |_, pids| kill(find_process(pids, "lab-outer"), "-KILL"));
     nothing_is_left(isolated(), "supervisor", |_, pids| kill(find_process(pids, "lab-supervisor"), "-KILL"));
@@ -357,6 +375,7 @@ fn nothing_is_left_of_a_loopback_lab() {
         command
     };
     nothing_is_left(loopback(), "loopback-caller", |pid, _| kill(pid, "-KILL"));
+    nothing_is_left(loopback(), "loopback-signal", |pid, _| kill(pid, "-TERM"));
 }
 
 #[test]
