@@ -1,0 +1,102 @@
+"""Fixtures of the whole-system tests. They run against what `make` built; nothing here builds."""
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness import LANDBRIDGE, PROVIDER, ROOT, Workshop
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """One MPI library as PyPI ships it."""
+
+    name: str
+    home: Path
+    environment: dict
+
+    @property
+    def python(self):
+        return self.home / "bin" / "python"
+
+    @property
+    def mpiexec(self):
+        return self.home / "bin" / "mpiexec"
+
+
+def mpich():
+    home = ROOT / ".venv"
+    return Mpi("mpich", home, {"LD_LIBRARY_PATH": str(home / "lib")})
+
+
+def intel():
+    home = ROOT / ".venv-intel"
+    return Mpi("intel", home, {"I_MPI_ROOT": str(home), "LD_LIBRARY_PATH": str(home / "lib")})
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes more than about ten seconds (make test-slow runs only these)")
+
+
+def pytest_report_header():
+    return f"landbridge: {LANDBRIDGE} {'found' if LANDBRIDGE.exists() else 'MISSING: run make'}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built():
+    """The tests are of what was built: without it they fail, they do not skip."""
+    for path in (LANDBRIDGE, PROVIDER):
+        assert path.exists(), f"{path} is not there: run make"
+
+
+@pytest.fixture
+def workshop(request):
+    name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.nodeid.split("::", 1)[1]).strip("-")
+    folder = ROOT / "target" / "tests" / f"{name}-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    workshop = Workshop(folder)
+    yield workshop
+    workshop.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=[mpich, intel], ids=["mpich", "intel"])
+def mpi(request):
+    found = request.param()
+    if not found.python.exists():
+        pytest.skip(f"{found.home} is not there: run make venv venv-intel")
+    return found
+
+
+@pytest.fixture
+def mpich_only():
+    return mpich()
+
+
+@pytest.fixture
+def imb():
+    """IMB-MPI1 of PyPI's impi-rt; it runs on MPICH's libmpi too, since both keep MPICH's ABI."""
+    path = intel().home / "bin" / "IMB-MPI1"
+    if not path.exists():
+        pytest.skip(f"{path} is not there: run make venv-intel")
+    return path
+
+
+@pytest.fixture(scope="session")
+def lab_isolates(tmp_path_factory):
+    """Whether labs here are network namespaces (else they fall back to loopback and say so)."""
+    workshop = Workshop(tmp_path_factory.mktemp("isolates"))
+    inside = workshop.lab(["readlink", "/proc/self/ns/net"], sites=1, nodes=1).finish().check()
+    workshop.close()
+    return inside.out.strip() != os.readlink("/proc/self/ns/net")
+
+
+@pytest.fixture
+def isolated(lab_isolates):
+    if not lab_isolates:
+        pytest.skip("labs on this machine have no isolation: neither root nor unprivileged user namespaces")

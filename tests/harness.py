@@ -1,0 +1,228 @@
+"""Processes under test: started with a marker, always ended, and checked to leave nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LANDBRIDGE = ROOT / "target" / "release" / "landbridge"
+PROVIDER = ROOT / "target" / "release" / "liblandbridge-fi.so"
+PROGRAMS = ROOT / "tests" / "programs"
+POISSON = ROOT / "examples" / "poisson" / "poisson"
+
+MARKER = "LANDBRIDGE_TEST_MARKER"
+# What a lab could leave outside its namespaces.
+LITTERED = [Path("/tmp"), Path("/run"), Path("/dev/shm"), Path("/sys/class/net"), Path("/run/netns")]
+# From the end of a command to the last process gone.
+GRACE_S = 5.0
+
+
+def litter():
+    """Names that a lab, a gateway or a rank may have put outside, as a set of paths."""
+    found = set()
+    for folder in LITTERED:
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        found |= {folder / name for name in names if "landbridge" in name or folder.name in ("net", "netns")}
+    return found
+
+
+@dataclass
+class Process:
+    """One process found by its marker."""
+
+    pid: int
+    words: list
+
+    def peak_bytes(self):
+        """Most memory it ever had resident, or None if it is gone."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return None
+        lines = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+        return int(lines[0].split()[1]) * 1024 if lines else None
+
+    def kill(self, number=signal.SIGKILL):
+        os.kill(self.pid, number)
+
+    def is_landbridge(self, subcommand):
+        """Whether it runs `landbridge … subcommand …`."""
+        names = [os.path.basename(word) for word in self.words]
+        return "landbridge" in names[:2] and subcommand in self.words[1:4]
+
+
+def processes(marker):
+    """All living processes whose environment carries the marker. Zombies have no environment and do not count."""
+    wanted = f"{MARKER}={marker}".encode()
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        try:
+            environment = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+            if wanted in environment:
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                yield Process(int(entry), words[:-1])
+        except OSError:
+            continue  # it ended, or is not ours
+
+
+def wait_until(condition, seconds, what):
+    """The first true value of `condition()`. Fails the test after `seconds`."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Finished:
+    """What a command did."""
+
+    words: list
+    code: int
+    out: str
+    err: str
+    seconds: float
+    marker: str
+
+    def __str__(self):
+        return (
+            f"$ {' '.join(self.words)}\nexit code {self.code} after {self.seconds:.1f} s\n"
+            f"--- stdout\n{self.out[-6000:]}\n--- stderr\n{self.err[-6000:]}"
+        )
+
+    def check(self):
+        """Itself, if it succeeded."""
+        assert self.code == 0, str(self)
+        return self
+
+    def fails_naming(self, *names, within=None):
+        """Itself, if it failed by an error (not by a signal or a panic) whose text has all these names."""
+        assert self.code not in (0, 101) and self.code > 0, str(self)
+        for name in names:
+            assert name in self.err, f"stderr does not name `{name}`\n{self}"
+        assert "panicked" not in self.err, str(self)
+        if within is not None:
+            assert self.seconds <= within, f"took {self.seconds:.1f} s, at most {within}\n{self}"
+        return self
+
+
+@dataclass
+class Running:
+    """A started command. `finish` ends the story, one way or the other."""
+
+    words: list
+    child: subprocess.Popen
+    marker: str
+    limit: float
+    out_path: Path
+    err_path: Path
+    started: float = field(default_factory=time.monotonic)
+
+    def processes(self, subcommand=None):
+        found = list(processes(self.marker))
+        return [p for p in found if p.is_landbridge(subcommand)] if subcommand else found
+
+    def out(self):
+        return self.out_path.read_text(errors="replace")
+
+    def err(self):
+        return self.err_path.read_text(errors="replace")
+
+    def finish(self, within=None):
+        """Waits for the end, then until nothing with its marker is left. A command over its limit fails the test."""
+        limit = within if within is not None else max(0.1, self.limit - (time.monotonic() - self.started))
+        overdue = False
+        try:
+            self.child.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            overdue = True
+        seconds = time.monotonic() - self.started
+        if overdue:
+            self.end()
+        finished = Finished(self.words, self.child.returncode, self.out(), self.err(), seconds, self.marker)
+        assert not overdue, f"still running after {limit:.0f} s\n{finished}"
+        end = time.monotonic() + GRACE_S
+        while (left := self.processes()) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.end()
+        assert not left, f"left behind: {[(p.pid, ' '.join(p.words)) for p in left]}\n{finished}"
+        return finished
+
+    def end(self):
+        """Ends what is still there, gently first. For tests that have already failed, and for teardown."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.child.poll() is None:
+                self.child.send_signal(number)
+                try:
+                    self.child.wait(timeout=GRACE_S)
+                except subprocess.TimeoutExpired:
+                    continue
+        for process in self.processes():
+            try:
+                process.kill()
+            except ProcessLookupError:
+                pass
+
+
+class Workshop:
+    """Starts commands for one test, in a folder of its own below target/ (labs give every node a private /tmp)."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.running = []
+        self.litter = litter()
+
+    def start(self, words, *, environment=None, limit=60.0, cwd=None, stdin=subprocess.DEVNULL):
+        words = [str(word) for word in words]
+        marker = uuid.uuid4().hex
+        out, err = self.folder / f"{marker}.out", self.folder / f"{marker}.err"
+        variables = {key: value for key, value in os.environ.items() if not key.startswith(("LANDBRIDGE_", "FI_", "PMI"))}
+        variables.update(environment or {})
+        variables[MARKER] = marker
+        with out.open("wb") as out_file, err.open("wb") as err_file:
+            child = subprocess.Popen(
+                words, cwd=cwd or self.folder, env=variables, stdin=stdin, stdout=out_file, stderr=err_file,
+                start_new_session=True,
+            )
+        running = Running(words, child, marker, limit, out, err)
+        self.running.append(running)
+        return running
+
+    def run(self, words, **options):
+        return self.start(words, **options).finish()
+
+    def lab(self, command, *, sites=2, nodes=2, delay="1ms", options=(), environment=None, limit=60.0):
+        """Starts a command on the first node of a fresh lab."""
+        words = [LANDBRIDGE, "lab", "--sites", sites, "--nodes", nodes, "--delay", delay, *options, "--", *command]
+        return self.start(words, environment=environment, limit=limit)
+
+    def across(self, mpi, ranks, program, *, run_options=(), json=True, **lab_options):
+        """Starts a program of an MPI across the sites of a fresh lab. Its summary goes to `summary()`."""
+        report = [f"--json={self.folder / 'run.json'}"] if json else []
+        command = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, *report, *run_options, "--", *program]
+        environment = {**mpi.environment, **lab_options.pop("environment", {})}
+        return self.lab(command, environment=environment, **lab_options)
+
+    def summary(self):
+        """The `--json` summary of the last `across`."""
+        return json.loads((self.folder / "run.json").read_text())
+
+    def close(self):
+        for running in self.running:
+            running.end()
+        end = time.monotonic() + GRACE_S
+        while (left := litter() - self.litter) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not left, f"left behind: {sorted(map(str, left))}"
