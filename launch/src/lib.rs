@@ -1,1 +1,17 @@
-//! (being written)
+//! Jobs: the launcher behind `landbridge run`, an agent per node, starters of agents, a PMI-1 server.
+//!
+//! Owns how a program starts on the nodes of several sites, how its output, exit codes and signals come back, and how
+//! all of it ends. Refuses to know MPI's data, and prints nothing: who calls it hands it an [`launcher::Observer`].
+//!
+//! Start reading at [`message`], what launcher and agents say to each other; then [`launcher`] and [`agent`].
+
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod environment;
+pub mod message;
+pub mod mpi;
+pub mod pmi;
+pub mod post;
+pub mod program;
+pub mod spread;

@@ -1,0 +1,181 @@
+//! The environment of a rank: what the user had where `run` was typed, what belongs to the node, what MPI and the
+//! provider need.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// Variables of an environment, as raw bytes.
+pub type RawEnvironment = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Variables that describe the machine or session of `run`, not the program's settings; a node has its own or none.
+const HOST_SPECIFIC: &[&str] = &[
+    "_",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "HOST",
+    "HOSTNAME",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "OLDPWD",
+    "PWD",
+    "SHLVL",
+    "SSH_AUTH_SOCK",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "SSH_TTY",
+    "TMUX",
+    "STY",
+    "WAYLAND_DISPLAY",
+    "WINDOWID",
+    "XAUTHORITY",
+    "XDG_RUNTIME_DIR",
+    "XDG_SESSION_ID",
+    "XDG_SEAT",
+    "XDG_VTNR",
+];
+
+/// Variables a node's own value goes before the user's.
+const NODE_FIRST: &[&str] = &["HOME", "HOSTNAME", "LOGNAME", "SHELL", "TMPDIR", "USER", "XDG_RUNTIME_DIR"];
+
+/// Traces of another launcher, from which an MPI library would conclude that it was started by that one.
+const FOREIGN: &[&str] = &[
+    "PMI_",
+    "PMI2_",
+    "PMIX_",
+    "HYDRA_",
+    "HYDI_",
+    "MPIEXEC_",
+    "OMPI_COMM_WORLD_",
+    "OMPI_UNIVERSE_",
+    "ORTE_",
+    "PRTE_",
+    "SLURM_",
+    "PALS_",
+    "ALPS_",
+    "MPI_LOCALNRANKS",
+    "MPI_LOCALRANKID",
+];
+
+/// What Landbridge tells each rank; a value from an outer job would be wrong.
+const OURS: &[&str] = &[
+    "LANDBRIDGE_JOB",
+    "LANDBRIDGE_SECRET",
+    "LANDBRIDGE_ROSTER",
+    "LANDBRIDGE_RANK",
+    "LANDBRIDGE_ADDRESS",
+    "LANDBRIDGE_GATEWAYS",
+    "LANDBRIDGE_WINDOW",
+    "LANDBRIDGE_SITE_NAME",
+    "LANDBRIDGE_NODE_NAME",
+    "LANDBRIDGE_LOCAL_RANK",
+    "LANDBRIDGE_SIZE",
+];
+
+/// Whether a variable of `run` goes to the ranks.
+fn travels(name: &str) -> bool {
+    !HOST_SPECIFIC.contains(&name) && !OURS.contains(&name) && !FOREIGN.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The part of `run`'s environment that goes to the ranks.
+pub fn travelling(variables: impl Iterator<Item = (OsString, OsString)>) -> RawEnvironment {
+    variables
+        .filter(|(name, _)| name.to_str().is_none_or(travels))
+        .map(|(name, value)| (name.into_vec(), value.into_vec()))
+        .collect()
+}
+
+/// An environment under construction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment(BTreeMap<OsString, OsString>);
+
+impl Environment {
+    /// The user's variables, with the node's own where those count.
+    pub fn new(user: &RawEnvironment, node: impl Iterator<Item = (OsString, OsString)>) -> Environment {
+        let mut variables: BTreeMap<OsString, OsString> = user
+            .iter()
+            .filter(|(name, _)| std::str::from_utf8(name).is_ok_and(travels))
+            .map(|(name, value)| (OsStr::from_bytes(name).to_owned(), OsStr::from_bytes(value).to_owned()))
+            .collect();
+        let own = node.filter(|(name, _)| name.to_str().is_some_and(|name| NODE_FIRST.contains(&name)));
+        variables.extend(own);
+        Environment(variables)
+    }
+
+    /// The value of a variable.
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str)
+    }
+
+    /// Sets a variable.
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.0.insert(name.into(), value.into());
+    }
+
+    /// Sets a variable unless the user did.
+    pub fn set_default(&mut self, name: &str, value: impl Into<OsString>) {
+        self.0.entry(name.into()).or_insert_with(|| value.into());
+    }
+
+    /// Puts a directory before those of a colon-separated list.
+    pub fn prepend(&mut self, name: &str, directory: &OsStr) {
+        let mut list = directory.to_owned();
+        if let Some(old) = self.get(name).filter(|old| !old.is_empty()) {
+            if std::env::split_paths(old).any(|path| path.as_os_str() == directory) {
+                return;
+            }
+            list.push(":");
+            list.push(old);
+        }
+        self.set(name, list);
+    }
+
+    /// All variables.
+    pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(list: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        list.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn traces_of_other_launchers_stay_behind() {
+        let here = variables(&[
+            ("OMP_NUM_THREADS", "2"),
+            ("PMIX_NAMESPACE", "x"),
+            ("PMI_RANK", "0"),
+            ("SLURM_PROCID", "3"),
+            ("LANDBRIDGE_SECRET", "old"),
+            ("LANDBRIDGE_LOG", "debug"),
+            ("HOSTNAME", "login"),
+            ("HOME", "/home/u"),
+        ]);
+        let raw = travelling(here.into_iter());
+        let names: Vec<_> = raw.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
+        assert_eq!(names, ["OMP_NUM_THREADS", "LANDBRIDGE_LOG", "HOME"]);
+        let mut raw = raw;
+        raw.push((b"PMI_FD".to_vec(), b"3".to_vec()));
+        let node = variables(&[("HOME", "/users/u"), ("PATH", "/node/bin")]);
+        let environment = Environment::new(&raw, node.into_iter());
+        assert_eq!(environment.get("HOME"), Some(OsStr::new("/users/u")));
+        assert_eq!(environment.get("PATH"), None);
+        assert_eq!(environment.get("PMI_FD"), None);
+    }
+
+    #[test]
+    fn lists_and_defaults() {
+        let mut environment = Environment::default();
+        environment.prepend("P", OsStr::new("/a"));
+        environment.prepend("P", OsStr::new("/b"));
+        environment.prepend("P", OsStr::new("/a"));
+        assert_eq!(environment.get("P"), Some(OsStr::new("/b:/a")));
+        environment.set_default("P", "x");
+        assert_eq!(environment.get("P"), Some(OsStr::new("/b:/a")));
+    }
+}

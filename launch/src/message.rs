@@ -1,0 +1,201 @@
+//! What launcher and agents say to each other, inside ordinary frames that gateways relay unread.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Key and value put into the PMI key-value space.
+pub type Entry = (String, String);
+
+/// An MPI library that needs its own settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Family {
+    /// MPICH and its close relatives with its netmod.
+    Mpich,
+    /// Intel MPI.
+    Intel,
+    /// Open MPI.
+    OpenMpi,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::Mpich => "mpich",
+            Family::Intel => "intel",
+            Family::OpenMpi => "openmpi",
+        })
+    }
+}
+
+/// Which MPI the user named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MpiChoice {
+    /// Look at the program.
+    #[default]
+    Auto,
+    /// This one.
+    Named(Family),
+}
+
+/// What an agent is to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// The program (looked up in `PATH` unless it has a slash) and its arguments, as raw bytes. Empty: none, the agent
+    /// only says whether it could.
+    pub command: Vec<Vec<u8>>,
+    /// The directory to run in, as raw bytes.
+    pub directory: Vec<u8>,
+    /// The user's environment.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Which MPI.
+    pub mpi: MpiChoice,
+}
+
+/// How a rank's process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl End {
+    /// The exit code a shell would give: 128 + n for signal n.
+    pub fn exit_code(self) -> i32 {
+        match self {
+            End::Code(code) => code,
+            End::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+/// How far a rank came with MPI, as its PMI connection saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MpiState {
+    /// It never called `MPI_Init`.
+    #[default]
+    Untouched,
+    /// It called `MPI_Init` and not `MPI_Finalize`.
+    Running,
+    /// It called `MPI_Finalize`.
+    Finalised,
+}
+
+/// One of a rank's two outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// Towards the ranks: launcher → agents; first agent of a site → its other agents (barriers only).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Down {
+    /// Find out whether this can run; answer `Ready` or `Refused`.
+    Prepare {
+        /// What.
+        program: Box<Program>,
+        /// All ranks of the job, in the text form of [`types::Roster`].
+        roster: String,
+    },
+    /// Start the ranks. `window`: what each rank may have under way to one other, in bytes.
+    Go {
+        /// The window in bytes.
+        window: u32,
+    },
+    /// Every rank is in the barrier; these entries were put since the last one.
+    BarrierOut {
+        /// The entries.
+        entries: Vec<Entry>,
+    },
+    /// End every rank: this signal now, SIGKILL a second later. Answer `Ended`.
+    Kill {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The job is over: end whatever is left, and yourself.
+    Finish,
+}
+
+/// Away from the ranks: agents → launcher; agents → first agent of their site (barriers only).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Up {
+    /// The agent is there.
+    Here,
+    /// The program can run here.
+    Ready {
+        /// The MPI it uses; `None` when none was recognised.
+        mpi: Option<Family>,
+        /// Things the user should know, such as an overridden setting.
+        notes: Vec<String>,
+    },
+    /// The program cannot run here.
+    Refused {
+        /// Why, for the user.
+        reason: String,
+    },
+    /// A rank of this node called `MPI_Init`; sent once.
+    UsesMpi,
+    /// All ranks below are in the barrier; these entries were put since the last one.
+    BarrierIn {
+        /// The entries.
+        entries: Vec<Entry>,
+    },
+    /// Whole lines a rank wrote.
+    Output {
+        /// The rank.
+        rank: u32,
+        /// Where it wrote.
+        stream: Stream,
+        /// What it wrote.
+        bytes: Vec<u8>,
+    },
+    /// A rank ended.
+    Exited {
+        /// The rank.
+        rank: u32,
+        /// How.
+        end: End,
+        /// How far it had come with MPI.
+        state: MpiState,
+    },
+    /// A rank called `MPI_Abort`.
+    Aborted {
+        /// The rank.
+        rank: u32,
+        /// The code it gave.
+        code: i32,
+        /// Its message, possibly empty.
+        message: String,
+    },
+    /// Something went wrong with one rank, or (`None`) with the agent itself.
+    Failed {
+        /// The rank.
+        rank: Option<u32>,
+        /// What, for the user.
+        reason: String,
+    },
+    /// All ranks of this node have ended, and all they left behind.
+    Ended,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive() {
+        let up = Up::Output { rank: 3, stream: Stream::Err, bytes: vec![0, 255, 10] };
+        assert_eq!(postcard::from_bytes::<Up>(&postcard::to_stdvec(&up).unwrap()).unwrap(), up);
+        assert!(postcard::from_bytes::<Down>(&[99, 1, 2]).is_err());
+    }
+
+    #[test]
+    fn signals_count_from_128() {
+        assert_eq!((End::Code(3).exit_code(), End::Signal(9).exit_code()), (3, 137));
+    }
+}

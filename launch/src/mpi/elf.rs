@@ -1,0 +1,65 @@
+//! Which shared libraries an ELF file needs, and where the dynamic linker would find them.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use goblin::elf::Elf;
+
+use crate::environment::Environment;
+
+/// Most files looked at for one program.
+const MAX_FILES: usize = 500;
+
+/// A library some file of a program needs.
+pub(super) struct Needed {
+    /// The name it is asked by, such as `libmpi.so.12`.
+    pub name: String,
+    /// Where it is, if it is anywhere.
+    pub file: Option<PathBuf>,
+}
+
+/// Everything `program` needs, directly or not. `None`: it is no ELF file.
+pub(super) fn needed(program: &Path, environment: &Environment) -> Option<Vec<Needed>> {
+    let mut found: Vec<Needed> = Vec::new();
+    let mut seen = HashSet::new();
+    let mut queue = vec![program.to_owned()];
+    let mut elf = false;
+    while let Some(file) = queue.pop() {
+        let Some((names, places)) = direct(&file) else { continue };
+        elf = true;
+        let inherited = environment.get("LD_LIBRARY_PATH").map(std::env::split_paths).into_iter().flatten();
+        let places: Vec<PathBuf> = places.into_iter().chain(inherited).chain(system_folders()).collect();
+        for name in names {
+            if seen.len() < MAX_FILES && seen.insert(name.clone()) {
+                let path = places.iter().map(|place| place.join(&name)).find(|path| path.is_file());
+                queue.extend(path.clone());
+                found.push(Needed { name, file: path });
+            }
+        }
+    }
+    elf.then_some(found)
+}
+
+/// The names a file needs, and the folders it says to look in.
+fn direct(file: &Path) -> Option<(Vec<String>, Vec<PathBuf>)> {
+    let bytes = std::fs::read(file).ok()?;
+    let elf = Elf::parse(&bytes).ok()?;
+    let real = std::fs::canonicalize(file).ok()?;
+    let origin = real.parent()?.to_string_lossy().into_owned();
+    let folders = elf.rpaths.iter().chain(&elf.runpaths).flat_map(|list| list.split(':'));
+    let folders = folders.map(|f| PathBuf::from(f.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin)));
+    Some((elf.libraries.iter().map(|name| (*name).to_owned()).collect(), folders.collect()))
+}
+
+fn system_folders() -> Vec<PathBuf> {
+    let multiarch = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let mut folders: Vec<PathBuf> = Vec::new();
+    folders.extend(["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"].map(PathBuf::from));
+    folders.extend(["/lib", "/usr/lib", "/usr/local/lib"].map(|lib| Path::new(lib).join(&multiarch)));
+    let configured = std::fs::read_dir("/etc/ld.so.conf.d").into_iter().flatten().flatten();
+    for file in configured {
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        folders.extend(text.lines().map(str::trim).filter(|line| line.starts_with('/')).map(PathBuf::from));
+    }
+    folders
+}

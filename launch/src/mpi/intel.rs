@@ -1,0 +1,42 @@
+//! Intel MPI: its root directory, its libraries, shared memory inside a node and OFI between nodes.
+
+use std::path::{Path, PathBuf};
+
+use super::insist;
+use crate::environment::Environment;
+
+/// The installation a library file belongs to, and the folders its libraries are in.
+fn installation(library: &Path) -> Option<(PathBuf, Vec<PathBuf>)> {
+    let folder = library.parent()?;
+    let lib = if folder.ends_with("release") || folder.ends_with("debug") { folder.parent()? } else { folder };
+    let root = lib.parent()?.to_owned();
+    let libfabric = ["opt/mpi/libfabric/lib", "libfabric/lib"].map(|inner| root.join(inner));
+    let folders = [folder.to_owned(), lib.to_owned()].into_iter().chain(libfabric.into_iter().filter(|f| f.is_dir()));
+    let mut folders: Vec<PathBuf> = folders.collect();
+    folders.dedup();
+    Some((root, folders))
+}
+
+pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, crosses: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some((root, folders)) = library.and_then(installation) {
+        environment.set_default("I_MPI_ROOT", root);
+        for folder in folders.iter().rev() {
+            environment.prepend("LD_LIBRARY_PATH", folder.as_os_str());
+        }
+    }
+    match environment.get("I_MPI_FABRICS").and_then(|value| value.to_str()) {
+        Some("ofi" | "shm:ofi") => {}
+        Some("shm") if !crosses => {}
+        _ => insist(environment, "I_MPI_FABRICS", "shm:ofi", &mut notes),
+    }
+    if crosses {
+        insist(environment, "I_MPI_OFI_PROVIDER", "landbridge", &mut notes);
+    } else {
+        let chosen = environment.get("FI_PROVIDER").unwrap_or_default().to_owned();
+        environment.set_default("I_MPI_OFI_PROVIDER", chosen);
+    }
+    // Hydra is not there to pin ranks, and several jobs or sites may share a machine.
+    environment.set_default("I_MPI_PIN", "0");
+    notes
+}

@@ -1,0 +1,95 @@
+//! MPI libraries: which one a program uses, and what each must be told so that it uses our provider.
+
+mod elf;
+mod intel;
+mod mpich;
+mod provider;
+mod recognise;
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+pub use provider::{PROVIDER_FILE, find_provider};
+pub use recognise::recognise;
+
+use crate::environment::Environment;
+use crate::message::{Family, MpiChoice};
+
+/// Why a program's MPI cannot be set up. Says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MpiError {
+    /// It was not possible to say which MPI it is.
+    #[error("cannot tell which MPI {program} uses: {problem}. Say it with --mpi mpich or --mpi intel")]
+    Unsure {
+        /// The program.
+        program: String,
+        /// What was looked at and what was found there.
+        problem: String,
+    },
+    /// Not supported yet.
+    #[error("{what} uses Open MPI, which comes with the next release: use an MPICH or Intel MPI build of the program")]
+    OpenMpi {
+        /// The program, or the option that said so.
+        what: String,
+    },
+    /// No provider.
+    #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command, or say where it is with LANDBRIDGE_PROVIDER", .0.display())]
+    NoProvider(PathBuf),
+}
+
+/// A program's MPI library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// Which.
+    pub family: Family,
+    /// Its file, when it was found.
+    pub file: Option<PathBuf>,
+}
+
+/// Finds out which MPI a program uses: as the user says, or by looking. `None`: none was recognised.
+///
+/// # Errors
+/// [`MpiError::Unsure`], [`MpiError::OpenMpi`].
+pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> Result<Option<Library>, MpiError> {
+    let seen = recognise(program, environment);
+    let library = match choice {
+        MpiChoice::Auto => seen?,
+        // The file still tells where the library's other parts are.
+        MpiChoice::Named(family) => {
+            let file = seen.ok().flatten().filter(|library| library.family == family).and_then(|library| library.file);
+            Some(Library { family, file })
+        }
+    };
+    match library {
+        Some(Library { family: Family::OpenMpi, .. }) => {
+            let what = if choice == MpiChoice::Auto { program.display().to_string() } else { "--mpi openmpi".into() };
+            Err(MpiError::OpenMpi { what })
+        }
+        library => Ok(library),
+    }
+}
+
+/// Sets what `library` needs to use the provider at `provider`. Gives notes for the user about settings of theirs that
+/// could not stay. `crosses` says that the job has ranks at several sites.
+pub fn settings(library: &Library, environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
+    let mut notes = provider::settings(environment, provider, crosses);
+    match library.family {
+        Family::Mpich => notes.extend(mpich::settings(environment)),
+        Family::Intel => notes.extend(intel::settings(environment, library.file.as_deref(), crosses)),
+        Family::OpenMpi => {}
+    }
+    notes
+}
+
+/// Sets a variable that only one value works for; says so if the user had another.
+fn insist(environment: &mut Environment, name: &str, value: &str, notes: &mut Vec<String>) {
+    if let Some(old) = environment.get(name).filter(|old| *old != value) {
+        notes.push(format!("{name}={} cannot work across sites; using {name}={value}", old.display()));
+    }
+    environment.set(name, value);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! Where the libfabric provider is, and how libfabric is told.
+
+use std::path::{Path, PathBuf};
+
+use super::insist;
+use crate::environment::Environment;
+
+/// File name of the provider: libfabric takes files that end in `-fi.so`.
+pub const PROVIDER_FILE: &str = "liblandbridge-fi.so";
+
+/// Where the provider should be on this node: `LANDBRIDGE_PROVIDER` of the node, then of the user, else beside this
+/// program. Whether it is there is for the caller to see.
+pub fn find_provider(environment: &Environment) -> PathBuf {
+    const VARIABLE: &str = "LANDBRIDGE_PROVIDER";
+    let named = std::env::var_os(VARIABLE).or_else(|| environment.get(VARIABLE).map(Into::into));
+    if let Some(path) = named.filter(|path| !path.is_empty()) {
+        return PathBuf::from(path);
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    program.parent().unwrap_or(Path::new(".")).join(PROVIDER_FILE)
+}
+
+/// Makes libfabric load and choose the provider. Within one site another provider may be chosen (to compare).
+pub(super) fn settings(environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(folder) = provider.parent() {
+        environment.prepend("FI_PROVIDER_PATH", folder.as_os_str());
+    }
+    if crosses {
+        insist(environment, "FI_PROVIDER", "landbridge", &mut notes);
+    } else {
+        environment.set_default("FI_PROVIDER", "landbridge");
+    }
+    notes
+}

@@ -1,0 +1,89 @@
+use super::*;
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+
+/// A Python installation with a library of this content, as PyPI's MPI packages make it.
+fn python_with(name: &str, content: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    for inner in ["bin", "lib"] {
+        std::fs::create_dir(folder.path().join(inner)).unwrap();
+    }
+    let python = folder.path().join("bin/python3");
+    // Any ELF program will do for the interpreter.
+    std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &python).unwrap();
+    std::fs::write(folder.path().join("lib").join(name), content).unwrap();
+    (folder, python)
+}
+
+fn environment() -> Environment {
+    let mut environment = Environment::default();
+    environment.set("PATH", "/usr/bin:/bin");
+    environment
+}
+
+#[test]
+fn python_uses_the_library_beside_it() {
+    for (name, content, family) in [
+        ("libmpi.so.12", "..MPICH Version:..", Family::Mpich),
+        ("libmpi.so.12", "..MPICH Version:..Intel(R) MPI Library..", Family::Intel),
+        ("libmpi.so.40", "..OMPI_MCA_..", Family::OpenMpi),
+    ] {
+        let (folder, python) = python_with(name, content);
+        let found = recognise(&python, &environment()).unwrap().unwrap();
+        assert_eq!((found.family, found.file), (family, Some(folder.path().join("lib").join(name))));
+        let script = folder.path().join("script.py");
+        std::fs::write(&script, format!("#!{}\n", python.display())).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(recognise(&script, &environment()).unwrap().unwrap().family, family);
+    }
+}
+
+#[test]
+fn doubt_is_said_and_can_be_settled() {
+    let (_folder, python) = python_with("libmpi.so.12", "nobody's");
+    let error = library(MpiChoice::Auto, &python, &environment()).unwrap_err();
+    assert!(error.to_string().contains("--mpi mpich"), "{error}");
+    let named = library(MpiChoice::Named(Family::Mpich), &python, &environment()).unwrap();
+    assert_eq!(named, Some(Library { family: Family::Mpich, file: None }));
+    let refused = library(MpiChoice::Named(Family::OpenMpi), &python, &environment()).unwrap_err();
+    assert!(refused.to_string().contains("next release"));
+}
+
+#[test]
+fn a_program_without_mpi_has_none() {
+    assert_eq!(recognise(Path::new("/bin/sh"), &environment()), Ok(None));
+    assert_eq!(recognise(Path::new("/etc/passwd"), &environment()), Ok(None));
+}
+
+#[test]
+fn the_users_settings_stay_where_they_can() {
+    let provider = Path::new("/opt/lb/liblandbridge-fi.so");
+    let mpich = Library { family: Family::Mpich, file: None };
+    let mut one_site = environment();
+    one_site.set("FI_PROVIDER", "tcp");
+    one_site.set("FI_PROVIDER_PATH", "/mine");
+    assert_eq!(settings(&mpich, &mut one_site, provider, false), Vec::<String>::new());
+    assert_eq!(one_site.get("FI_PROVIDER"), Some(OsStr::new("tcp")));
+    assert_eq!(one_site.get("FI_PROVIDER_PATH"), Some(OsStr::new("/opt/lb:/mine")));
+    let mut across = environment();
+    across.set("FI_PROVIDER", "tcp");
+    let notes = settings(&mpich, &mut across, provider, true);
+    assert_eq!(notes, ["FI_PROVIDER=tcp cannot work across sites; using FI_PROVIDER=landbridge"]);
+    assert_eq!(across.get("MPIR_CVAR_CH4_NETMOD"), Some(OsStr::new("ofi")));
+}
+
+#[test]
+fn intel_learns_where_it_is_installed() {
+    let provider = Path::new("/opt/lb/liblandbridge-fi.so");
+    for (file, root, path) in [
+        ("/v/lib/libmpi.so.12", "/v", "/v/lib"),
+        ("/opt/mpi/lib/release/libmpi.so.12", "/opt/mpi", "/opt/mpi/lib/release:/opt/mpi/lib"),
+    ] {
+        let intel = Library { family: Family::Intel, file: Some(file.into()) };
+        let mut environment = environment();
+        settings(&intel, &mut environment, provider, true);
+        assert_eq!(environment.get("I_MPI_ROOT"), Some(OsStr::new(root)));
+        assert_eq!(environment.get("LD_LIBRARY_PATH"), Some(OsStr::new(path)));
+        assert_eq!(environment.get("I_MPI_FABRICS"), Some(OsStr::new("shm:ofi")));
+    }
+}

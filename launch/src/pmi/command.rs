@@ -1,0 +1,125 @@
+//! A PMI-1 command: bytes to words.
+
+/// The longest line (or multi-line command) a rank may send, in bytes. MPICH's own buffers are smaller.
+const MAX_LINE: usize = 64 << 10;
+
+/// One command: its name and `key=value` words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The name.
+    pub name: String,
+    words: Vec<(String, String)>,
+}
+
+impl Command {
+    /// The value of a word.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.words.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a word, as a number.
+    pub fn number(&self, key: &str) -> Option<i64> {
+        self.get(key)?.parse().ok()
+    }
+
+    /// Reads one line. The last of `value`, `error_msg` and `message` may contain blanks.
+    fn parse(line: &str) -> Option<Command> {
+        let mut words = Vec::new();
+        let mut rest = line.trim_end_matches(['\r', ' ']);
+        while !rest.is_empty() {
+            rest = rest.trim_start();
+            let (key, tail) = rest.split_once('=')?;
+            let end = match key {
+                "value" | "error_msg" | "message" => tail.len(),
+                _ => tail.find(' ').unwrap_or(tail.len()),
+            };
+            words.push((key.to_owned(), tail[..end].to_owned()));
+            rest = &tail[end..];
+        }
+        let (first, name) = words.first().cloned()?;
+        (first == "cmd" || first == "mcmd").then_some(Command { name, words })
+    }
+}
+
+/// Bytes of a rank, cut into commands.
+#[derive(Debug, Default)]
+pub struct Lines {
+    buffer: Vec<u8>,
+    multi: Option<String>,
+}
+
+impl Lines {
+    /// Takes bytes and gives the commands they complete.
+    ///
+    /// # Errors
+    /// What is not PMI-1, for a message.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Command>, String> {
+        self.buffer.extend_from_slice(bytes);
+        let mut commands = Vec::new();
+        while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line[..end]).into_owned();
+            if let Some(command) = self.line(&line)? {
+                commands.push(command);
+            }
+        }
+        if self.buffer.len() > MAX_LINE {
+            return Err(format!("a PMI-1 line longer than {MAX_LINE} bytes"));
+        }
+        Ok(commands)
+    }
+
+    fn line(&mut self, line: &str) -> Result<Option<Command>, String> {
+        let wrong = || format!("`{}` is not a PMI-1 command", line.chars().take(80).collect::<String>());
+        if let Some(head) = &self.multi {
+            // What follows an `mcmd` (arguments of a spawn) is not needed to refuse it.
+            if line != "endcmd" {
+                return Ok(None);
+            }
+            let command = Command::parse(head);
+            self.multi = None;
+            return command.map(Some).ok_or_else(wrong);
+        }
+        if line.starts_with("mcmd=") {
+            self.multi = Some(line.to_owned());
+            return Ok(None);
+        }
+        Command::parse(line).map(Some).ok_or_else(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn commands_come_in_pieces() {
+        let mut lines = Lines::default();
+        assert_eq!(lines.feed(b"cmd=put kvsname=k key=a va").unwrap(), vec![]);
+        let commands = lines.feed(b"lue=x y z\ncmd=finalize\n").unwrap();
+        assert_eq!(commands[0].get("value"), Some("x y z"));
+        assert_eq!((commands[0].name.as_str(), commands[0].get("key")), ("put", Some("a")));
+        assert_eq!(commands[1].name, "finalize");
+    }
+
+    #[test]
+    fn a_spawn_ends_with_endcmd() {
+        let mut lines = Lines::default();
+        let commands = lines.feed(b"mcmd=spawn\nnprocs=2\nexecname=./x y\nendcmd\ncmd=get_maxes\n").unwrap();
+        assert_eq!(commands.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["spawn", "get_maxes"]);
+    }
+
+    #[test]
+    fn strangers_are_refused() {
+        assert!(Lines::default().feed(b"GET / HTTP/1.1\n").unwrap_err().contains("GET / HTTP"));
+        assert!(Lines::default().feed(&vec![b'x'; MAX_LINE + 1]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = Lines::default().feed(&bytes);
+        }
+    }
+}

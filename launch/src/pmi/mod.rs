@@ -1,0 +1,167 @@
+//! PMI-1, the protocol by which MPICH and Intel MPI ask their launcher who they are and exchange addresses.
+//!
+//! [`Server`] is the server of one node as a pure state machine: lines come in, replies and events go out. The sockets
+//! are in [`crate::agent`]. Barriers leave the node as an event and come back by [`Server::barrier_out`], with the entries
+//! that ranks of other nodes have put meanwhile: in PMI-1 a `get` is only defined after a barrier that follows the `put`.
+//!
+//! The wire protocol is described in Balaji et al., *PMI: A Scalable Parallel Process-Management Interface for
+//! Extreme-Scale Systems* (EuroMPI 2010), and by what MPICH 5.0 and Intel MPI 2021 send.
+
+mod command;
+pub mod mapping;
+
+use std::collections::HashMap;
+
+pub use command::{Command, Lines};
+
+use crate::message::{Entry, MpiState};
+
+const KVS_NAME: &str = "landbridge";
+// Limits told to the ranks, in bytes.
+const KEY_MAX: usize = 64;
+const VALUE_MAX: usize = 4096;
+
+/// What follows from a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Write this to the rank with this local number.
+    Reply {
+        /// Number of the rank on its node.
+        local: usize,
+        /// The line, newline included.
+        line: String,
+    },
+    /// A rank called `MPI_Init`.
+    Initialised {
+        /// Number of the rank on its node.
+        local: usize,
+    },
+    /// All ranks of the node are in the barrier; these entries are new.
+    Barrier {
+        /// The entries.
+        entries: Vec<Entry>,
+    },
+    /// A rank called `MPI_Abort`.
+    Abort {
+        /// Number of the rank on its node.
+        local: usize,
+        /// Its exit code.
+        code: i32,
+        /// Its message, possibly empty.
+        message: String,
+    },
+    /// A rank broke the protocol; the text says how.
+    Broken {
+        /// Number of the rank on its node.
+        local: usize,
+        /// What it did.
+        problem: String,
+    },
+}
+
+/// The PMI-1 server of a node.
+#[derive(Debug)]
+pub struct Server {
+    size: u32,
+    values: HashMap<String, String>,
+    fresh: Vec<Entry>,
+    ranks: Vec<Local>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Local {
+    state: MpiState,
+    in_barrier: bool,
+}
+
+impl Server {
+    /// A server for a job of `size` ranks, `local` of them on this node; `mapping` says which ranks share a node.
+    pub fn new(size: u32, local: usize, mapping: String) -> Server {
+        let values = HashMap::from([("PMI_process_mapping".to_owned(), mapping)]);
+        Server { size, values, fresh: Vec::new(), ranks: vec![Local::default(); local] }
+    }
+
+    /// How far a rank of this node came.
+    pub fn state(&self, local: usize) -> MpiState {
+        self.ranks.get(local).map_or(MpiState::Untouched, |rank| rank.state)
+    }
+
+    /// Takes a command of a rank.
+    pub fn command(&mut self, local: usize, command: &Command) -> Vec<Event> {
+        let Some(rank) = self.ranks.get_mut(local) else { return Vec::new() };
+        let reply = |line: String| vec![Event::Reply { local, line: line + "\n" }];
+        match command.name.as_str() {
+            "init" => {
+                rank.state = MpiState::Running;
+                // Subversion 2 brings barriers over groups of ranks; nobody insists on it.
+                let subversion = command.number("pmi_subversion").unwrap_or(0).min(1);
+                let line = format!("cmd=response_to_init pmi_version=1 pmi_subversion={subversion} rc=0");
+                let mut events = reply(line);
+                events.push(Event::Initialised { local });
+                events
+            }
+            "get_maxes" => reply(format!("cmd=maxes kvsname_max=256 keylen_max={KEY_MAX} vallen_max={VALUE_MAX} rc=0")),
+            "get_appnum" => reply("cmd=appnum appnum=0 rc=0".into()),
+            "get_universe_size" => reply(format!("cmd=universe_size size={} rc=0", self.size)),
+            "get_my_kvsname" => reply(format!("cmd=my_kvsname kvsname={KVS_NAME} rc=0")),
+            "put" => self.put(local, command),
+            "get" => reply(match command.get("key").and_then(|key| self.values.get(key)) {
+                Some(value) => format!("cmd=get_result rc=0 msg=success value={value}"),
+                None => "cmd=get_result rc=-1 msg=key_not_found value=unknown".into(),
+            }),
+            "barrier_in" => self.barrier_in(local),
+            "finalize" => {
+                rank.state = MpiState::Finalised;
+                reply("cmd=finalize_ack rc=0".into())
+            }
+            "abort" => {
+                let code = command.number("exitcode").unwrap_or(1) as i32;
+                let message = command.get("error_msg").or(command.get("message")).unwrap_or_default().to_owned();
+                vec![Event::Abort { local, code, message }]
+            }
+            // MPI_Comm_spawn and the name service would need new ranks or sites; MPI turns rc into its own error.
+            "spawn" => reply("cmd=spawn_result rc=-1 msg=landbridge_cannot_spawn".into()),
+            "publish_name" => reply("cmd=publish_result rc=-1 msg=unsupported".into()),
+            "unpublish_name" => reply("cmd=unpublish_result rc=-1 msg=unsupported".into()),
+            "lookup_name" => reply("cmd=lookup_result rc=-1 msg=unsupported".into()),
+            other => vec![Event::Broken { local, problem: format!("unknown PMI-1 command `{other}`") }],
+        }
+    }
+
+    fn put(&mut self, local: usize, command: &Command) -> Vec<Event> {
+        let result = match (command.get("key"), command.get("value")) {
+            (Some(key), Some(value)) if key.len() <= KEY_MAX && value.len() <= VALUE_MAX => {
+                self.values.insert(key.to_owned(), value.to_owned());
+                self.fresh.push((key.to_owned(), value.to_owned()));
+                "rc=0 msg=success"
+            }
+            (Some(_), Some(_)) => "rc=-1 msg=key_or_value_too_long",
+            _ => "rc=-1 msg=key_or_value_missing",
+        };
+        vec![Event::Reply { local, line: format!("cmd=put_result {result}\n") }]
+    }
+
+    fn barrier_in(&mut self, local: usize) -> Vec<Event> {
+        if std::mem::replace(&mut self.ranks[local].in_barrier, true) {
+            return vec![Event::Broken { local, problem: "a second barrier_in inside one PMI barrier".into() }];
+        }
+        if self.ranks.iter().all(|rank| rank.in_barrier) {
+            return vec![Event::Barrier { entries: std::mem::take(&mut self.fresh) }];
+        }
+        Vec::new()
+    }
+
+    /// Every rank of the job is in the barrier: stores what others put and lets this node's ranks go on.
+    pub fn barrier_out(&mut self, entries: Vec<Entry>) -> Vec<Event> {
+        self.values.extend(entries);
+        let line = "cmd=barrier_out rc=0\n";
+        let ranks = self.ranks.iter_mut().enumerate();
+        ranks
+            .filter_map(|(local, rank)| std::mem::take(&mut rank.in_barrier).then_some(local))
+            .map(|local| Event::Reply { local, line: line.into() })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Messages between launcher and agents, cut into frames, in a channel per correspondent. No sockets, no clocks.
+//!
+//! The channel's window bounds what is under way. A receiver may *hold* acknowledgements back while it cannot get rid of
+//! what it was sent; the sender then sees its window fill up and stops producing.
+
+use std::collections::{HashMap, VecDeque};
+
+use channel::{ChannelError, Inbound, Outbound};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use types::{Identity, JobId};
+use wire::frame::HEADER_LEN;
+use wire::{FrameHeader, FrameKind};
+
+/// Bytes (headers and payloads) under way between two correspondents. Both ends use this constant.
+pub const WINDOW: u32 = 256 << 10;
+
+/// The longest message in bytes.
+pub const MAX_MESSAGE: usize = 32 << 20;
+
+/// A correspondent broke the rules.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// Of the channel.
+    #[error("{from}: {source}")]
+    Channel {
+        /// Who.
+        from: Identity,
+        /// What.
+        source: ChannelError,
+    },
+    /// A message longer than allowed.
+    #[error("{from}: a message of {length} bytes; at most {MAX_MESSAGE} are allowed")]
+    TooLong {
+        /// Who (or for whom).
+        from: Identity,
+        /// How long.
+        length: usize,
+    },
+    /// A message that is none.
+    #[error("{from}: unreadable message: {problem}")]
+    Unreadable {
+        /// Who.
+        from: Identity,
+        /// What the decoder said.
+        problem: String,
+    },
+}
+
+/// Everything one member has under way with its correspondents.
+#[derive(Debug)]
+pub struct Post {
+    job: JobId,
+    me: Identity,
+    max_payload: usize,
+    lanes: HashMap<Identity, Lane>,
+    order: Vec<Identity>,
+    turn: usize,
+}
+
+#[derive(Debug)]
+struct Lane {
+    outbound: Outbound,
+    inbound: Inbound,
+    queue: VecDeque<Vec<u8>>,
+    queued: u64,
+    partial: Vec<u8>,
+    acknowledged: u32,
+    held: u64,
+}
+
+impl Lane {
+    fn may_acknowledge(&self) -> bool {
+        self.held < u64::from(WINDOW / 4)
+    }
+}
+
+impl Post {
+    /// The post of `me`, on a connection with this longest payload in bytes.
+    pub fn new(job: JobId, me: Identity, max_payload: u32) -> Post {
+        let max_payload = (max_payload as usize).clamp(64, (WINDOW / 8) as usize);
+        Post { job, me, max_payload, lanes: HashMap::new(), order: Vec::new(), turn: 0 }
+    }
+
+    fn lane(&mut self, peer: Identity) -> &mut Lane {
+        self.lanes.entry(peer).or_insert_with(|| {
+            self.order.push(peer);
+            Lane {
+                outbound: Outbound::new(WINDOW),
+                inbound: Inbound::new(WINDOW),
+                queue: VecDeque::new(),
+                queued: 0,
+                partial: Vec::new(),
+                acknowledged: 0,
+                held: 0,
+            }
+        })
+    }
+
+    /// Queues a message.
+    ///
+    /// # Errors
+    /// It is longer than [`MAX_MESSAGE`].
+    pub fn send<M: Serialize>(&mut self, to: Identity, message: &M) -> Result<(), PostError> {
+        let body =
+            postcard::to_stdvec(message).map_err(|e| PostError::Unreadable { from: to, problem: e.to_string() })?;
+        if body.len() > MAX_MESSAGE {
+            return Err(PostError::TooLong { from: to, length: body.len() });
+        }
+        let mut bytes = Vec::with_capacity(body.len() + 4);
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        let max = self.max_payload;
+        let lane = self.lane(to);
+        for chunk in bytes.chunks(max) {
+            lane.queued += chunk.len() as u64;
+            lane.queue.push_back(chunk.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Bytes for `to` that wait here or are under way.
+    pub fn backlog(&self, to: Identity) -> u64 {
+        self.lanes.get(&to).map_or(0, |lane| lane.queued + lane.outbound.in_flight())
+    }
+
+    /// Whether output for `to` may be produced: less than half the window is taken, the rest is for messages that
+    /// must not wait.
+    pub fn has_room(&self, to: Identity) -> bool {
+        self.backlog(to) < u64::from(WINDOW / 2)
+    }
+
+    /// The next frame to write, if one may go now. Correspondents take turns.
+    pub fn next_frame(&mut self) -> Option<(FrameHeader, Vec<u8>)> {
+        for step in 0..self.order.len() {
+            let at = (self.turn + step) % self.order.len();
+            if let Some(frame) = self.frame_for(self.order[at]) {
+                self.turn = at + 1;
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    fn frame_for(&mut self, peer: Identity) -> Option<(FrameHeader, Vec<u8>)> {
+        let (job, me) = (self.job, self.me);
+        let lane = self.lanes.get_mut(&peer)?;
+        let size = |payload: &Vec<u8>| (HEADER_LEN + payload.len()) as u32;
+        let data = lane.queue.front().is_some_and(|payload| lane.outbound.may_send(size(payload)));
+        let ack_due = lane.inbound.ack_is_due() && lane.may_acknowledge();
+        if !data && !ack_due {
+            return None;
+        }
+        if lane.may_acknowledge() {
+            lane.acknowledged = lane.inbound.acknowledge();
+        }
+        let payload = if data { lane.queue.pop_front().unwrap_or_default() } else { Vec::new() };
+        lane.queued -= payload.len() as u64;
+        let sequence = if data { lane.outbound.sent(size(&payload)) } else { 0 };
+        let kind = if data { FrameKind::Data } else { FrameKind::Ack };
+        let header = FrameHeader { sequence, ack: lane.acknowledged, ..FrameHeader::plain(kind, job, me, peer) };
+        Some((header, payload))
+    }
+
+    /// Takes a `Data` or `Ack` frame and gives the messages it completes.
+    ///
+    /// # Errors
+    /// The correspondent broke the rules of the channel or sent something that is no message.
+    pub fn receive<M: DeserializeOwned>(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Vec<M>, PostError> {
+        let from = header.from;
+        let lane = self.lane(from);
+        let channel = |source| PostError::Channel { from, source };
+        lane.outbound.acknowledged(header.ack).map_err(channel)?;
+        if header.kind != FrameKind::Data {
+            return Ok(Vec::new());
+        }
+        lane.inbound.received(header.sequence, (HEADER_LEN + payload.len()) as u32).map_err(channel)?;
+        lane.partial.extend_from_slice(payload);
+        let mut messages = Vec::new();
+        let mut at = 0;
+        while let Some(head) = lane.partial.get(at..at + 4) {
+            let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+            if length > MAX_MESSAGE {
+                return Err(PostError::TooLong { from, length });
+            }
+            let Some(body) = lane.partial.get(at + 4..at + 4 + length) else { break };
+            let message =
+                postcard::from_bytes(body).map_err(|e| PostError::Unreadable { from, problem: e.to_string() })?;
+            messages.push(message);
+            at += 4 + length;
+        }
+        lane.partial.drain(..at);
+        Ok(messages)
+    }
+
+    /// Notes that `bytes` from a correspondent are kept here; past a quarter of the window nothing more is acknowledged.
+    pub fn hold(&mut self, from: Identity, bytes: u64) {
+        self.lane(from).held += bytes;
+    }
+
+    /// Notes that `bytes` held are gone.
+    pub fn release(&mut self, from: Identity, bytes: u64) {
+        let lane = self.lane(from);
+        lane.held = lane.held.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use types::{NodeId, SiteId, Slot};
+
+    const LAUNCHER: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+
+    fn agent() -> Identity {
+        Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() }
+    }
+
+    fn carry(from: &mut Post, to: &mut Post) -> Vec<Vec<u8>> {
+        let mut got = Vec::new();
+        while let Some((header, payload)) = from.next_frame() {
+            got.extend(to.receive::<Vec<u8>>(&header, &payload).unwrap());
+        }
+        got
+    }
+
+    fn pair() -> (Post, Post) {
+        (Post::new(JobId(1), agent(), 1000), Post::new(JobId(1), LAUNCHER, 1000))
+    }
+
+    #[test]
+    fn a_sender_stops_when_the_receiver_holds() {
+        let (mut a, mut b) = pair();
+        let mut sent = 0u64;
+        for _ in 0..1000 {
+            if a.has_room(LAUNCHER) {
+                a.send(LAUNCHER, &vec![7u8; 900]).unwrap();
+                sent += 900;
+            }
+            for message in carry(&mut a, &mut b) {
+                b.hold(agent(), message.len() as u64);
+            }
+            carry(&mut b, &mut a);
+        }
+        assert!(sent < u64::from(WINDOW), "{sent} bytes sent without an end");
+        assert!(!a.has_room(LAUNCHER));
+        b.release(agent(), u64::MAX);
+        carry(&mut b, &mut a);
+        assert!(a.has_room(LAUNCHER));
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        let (mut a, mut b) = pair();
+        a.send(LAUNCHER, &vec![1u8; 5]).unwrap();
+        let (header, mut payload) = a.next_frame().unwrap();
+        payload[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        let refused = b.receive::<Vec<u8>>(&header, &payload);
+        assert!(matches!(refused, Err(PostError::TooLong { .. })));
+        assert!(matches!(b.receive::<Vec<u8>>(&header, &[]), Err(PostError::Channel { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn messages_arrive_whole_and_in_order(sizes in prop::collection::vec(0usize..60_000, 1..12)) {
+            let (mut a, mut b) = pair();
+            let sent: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(n, size)| vec![n as u8; *size]).collect();
+            for message in &sent {
+                a.send(LAUNCHER, message).unwrap();
+            }
+            let mut got = Vec::new();
+            for _ in 0..1000 {
+                got.extend(carry(&mut a, &mut b));
+                carry(&mut b, &mut a);
+            }
+            prop_assert_eq!(got, sent);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Finding the user's program on a node, as a shell would.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::environment::Environment;
+
+/// Why a program cannot be run on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// It is nowhere.
+    #[error("program {program} not found (looked in {places}): put it there on this node too, or give another path")]
+    Missing {
+        /// As the user wrote it.
+        program: String,
+        /// Where it was looked for.
+        places: String,
+    },
+    /// It is there but no program.
+    #[error("program {path} is {problem}")]
+    NotExecutable {
+        /// Where it is.
+        path: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The directory is not there.
+    #[error("working directory {0} does not exist here: make it, or start from a directory that every node has")]
+    Directory(String),
+}
+
+/// The path of `program`, relative to `directory` or in the `PATH` of `environment`.
+///
+/// # Errors
+/// [`ProgramError`], naming where it was looked for.
+pub fn find(program: &Path, directory: &Path, environment: &Environment) -> Result<PathBuf, ProgramError> {
+    if !directory.is_dir() {
+        return Err(ProgramError::Directory(directory.display().to_string()));
+    }
+    if program.as_os_str().as_encoded_bytes().contains(&b'/') {
+        let path = directory.join(program);
+        return match problem(&path) {
+            None => Ok(path),
+            Some("missing") => {
+                let places = if program.is_absolute() { path.parent().unwrap_or(Path::new("/")) } else { directory };
+                Err(missing(program, places.display().to_string()))
+            }
+            Some(problem) => Err(ProgramError::NotExecutable { path: path.display().to_string(), problem }),
+        };
+    }
+    let path = environment.get("PATH").unwrap_or_default();
+    let mut unfit = None;
+    for place in std::env::split_paths(path) {
+        let candidate = directory.join(place).join(program);
+        match problem(&candidate) {
+            None => return Ok(candidate),
+            Some("missing") => {}
+            Some(problem) => {
+                unfit = unfit.or(Some(ProgramError::NotExecutable { path: candidate.display().to_string(), problem }));
+            }
+        }
+    }
+    Err(unfit.unwrap_or_else(|| missing(program, format!("PATH={}", path.display()))))
+}
+
+fn missing(program: &Path, places: String) -> ProgramError {
+    ProgramError::Missing { program: program.display().to_string(), places }
+}
+
+fn problem(path: &Path) -> Option<&'static str> {
+    match std::fs::metadata(path) {
+        Err(_) => Some("missing"),
+        Ok(found) if found.is_dir() => Some("a directory"),
+        Ok(found) if found.permissions().mode() & 0o111 == 0 => Some("not executable (chmod +x makes it so)"),
+        Ok(_) => rustix::fs::access(path, rustix::fs::Access::EXEC_OK).err().map(|_| "not executable for you"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_a_shell_would() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        let mut environment = Environment::default();
+        environment.set("PATH", "/usr/bin:/bin");
+        let found = |program: &str| find(Path::new(program), at, &environment).map_err(|e| e.to_string());
+        assert!(found("sh").unwrap().ends_with("sh"));
+        let text = found("./x").unwrap_err();
+        assert!(text.starts_with(&format!("program ./x not found (looked in {})", at.display())), "{text}");
+        assert!(found("no-such-program").unwrap_err().contains("PATH=/usr/bin:/bin"));
+        std::fs::write(at.join("x"), "hello").unwrap();
+        assert!(found("./x").unwrap_err().contains("not executable"));
+        std::fs::set_permissions(at.join("x"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(found("./x").unwrap(), at.join("./x"));
+        let gone = find(Path::new("sh"), Path::new("/no/such/place"), &environment).unwrap_err();
+        assert!(gone.to_string().contains("/no/such/place"));
+    }
+}

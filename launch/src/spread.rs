@@ -1,0 +1,267 @@
+//! How many ranks each node of each site gets. Pure: a sites file and a wish come in, a roster goes out.
+
+use thiserror::Error;
+use types::sites::Site;
+use types::{NodeRoster, Roster, SiteRoster, SitesFile};
+
+/// What the user asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Ranks in all. `None`: the sum of `per_site`.
+    pub ranks: Option<u32>,
+    /// At most so many ranks on one node; nodes are then filled in order. `None`: ranks are spread evenly over nodes.
+    pub ranks_per_node: Option<u32>,
+    /// Ranks of each named site, in any order. Empty: spread evenly over all sites.
+    pub per_site: Vec<(String, u32)>,
+}
+
+/// A wish that cannot be fulfilled; says which numbers do not fit.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SpreadError {
+    /// A site that the sites file does not have.
+    #[error("unknown site `{site}`: the sites file has {known}")]
+    UnknownSite {
+        /// The name.
+        site: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A site named twice.
+    #[error("--site {0} is given twice: give each site once, as --site {0}=N")]
+    Twice(String),
+    /// No ranks at all.
+    #[error("0 ranks: a job needs at least one (-n N)")]
+    Zero,
+    /// Neither a total nor numbers per site.
+    #[error("how many ranks? Give -n N, or --site NAME=N for each site")]
+    NoNumber,
+    /// The total is not the sum.
+    #[error("-n {ranks} is not the sum of the --site options, which is {sum}: leave -n out or correct one of them")]
+    Sum {
+        /// The total asked for.
+        ranks: u32,
+        /// The sum over the sites.
+        sum: u64,
+    },
+    /// A site has too few places.
+    #[error("site {site} has room for {room} ranks on its {nodes} nodes{limit}, but {ranks} are asked of it: {advice}")]
+    Full {
+        /// The site.
+        site: String,
+        /// Its places.
+        room: u64,
+        /// Its nodes.
+        nodes: usize,
+        /// Which limit counts, in words.
+        limit: String,
+        /// The ranks asked of it.
+        ranks: u32,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// All sites together have too few places.
+    #[error("all sites together have room for {room} ranks ({detail}), but {ranks} are asked for: {advice}")]
+    AllFull {
+        /// Places in all.
+        room: u64,
+        /// Places per site, in words.
+        detail: String,
+        /// The ranks asked for.
+        ranks: u32,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Beyond what addresses can name.
+    #[error(transparent)]
+    Roster(#[from] types::roster::RosterError),
+}
+
+const ADVICE: &str = "ask for fewer, raise --ranks-per-node or `slots`, or add nodes to the sites file";
+
+/// The roster for a wish. `home` is the launcher's site: it is part of every roster, with no nodes if it gets no ranks.
+///
+/// Ranks are in contiguous blocks: sites in the order of the file, nodes in the order of their site.
+///
+/// # Errors
+/// [`SpreadError`], naming the numbers that do not fit.
+pub fn spread(file: &SitesFile, home: &str, wish: &Wish) -> Result<Roster, SpreadError> {
+    let unknown = |site: &str| SpreadError::UnknownSite { site: site.to_owned(), known: file.names() };
+    file.site(home).ok_or_else(|| unknown(home))?;
+    for (at, (site, _)) in wish.per_site.iter().enumerate() {
+        file.site(site).ok_or_else(|| unknown(site))?;
+        if wish.per_site[..at].iter().any(|(other, _)| other == site) {
+            return Err(SpreadError::Twice(site.clone()));
+        }
+    }
+    let counts = site_counts(file, wish)?;
+    let mut sites = Vec::new();
+    for (site, ranks) in file.sites.iter().zip(counts) {
+        let nodes = node_counts(site, ranks, wish.ranks_per_node)?;
+        if ranks > 0 || site.name == home {
+            sites.push(SiteRoster { name: site.name.clone(), nodes });
+        }
+    }
+    Ok(Roster::new(sites)?)
+}
+
+fn site_counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
+    if !wish.per_site.is_empty() {
+        let sum: u64 = wish.per_site.iter().map(|(_, ranks)| u64::from(*ranks)).sum();
+        if let Some(ranks) = wish.ranks.filter(|ranks| u64::from(*ranks) != sum) {
+            return Err(SpreadError::Sum { ranks, sum });
+        }
+        if sum == 0 {
+            return Err(SpreadError::Zero);
+        }
+        let asked = |site: &Site| wish.per_site.iter().find(|(name, _)| *name == site.name).map_or(0, |(_, n)| *n);
+        return Ok(file.sites.iter().map(asked).collect());
+    }
+    let ranks = wish.ranks.ok_or(SpreadError::NoNumber)?;
+    if ranks == 0 {
+        return Err(SpreadError::Zero);
+    }
+    let rooms: Vec<u64> = file
+        .sites
+        .iter()
+        .map(|site| site.nodes.iter().map(|node| room(node.slots, wish.ranks_per_node)).sum())
+        .collect();
+    fill_evenly(ranks, &rooms).ok_or_else(|| SpreadError::AllFull {
+        room: rooms.iter().sum(),
+        detail: file.sites.iter().zip(&rooms).map(|(s, r)| format!("{} {r}", s.name)).collect::<Vec<_>>().join(", "),
+        ranks,
+        advice: ADVICE,
+    })
+}
+
+fn node_counts(site: &Site, ranks: u32, per_node: Option<u32>) -> Result<Vec<NodeRoster>, SpreadError> {
+    let rooms: Vec<u64> = site.nodes.iter().map(|node| room(node.slots, per_node)).collect();
+    let counts = if per_node.is_some() { fill_in_order(ranks, &rooms) } else { fill_evenly(ranks, &rooms) };
+    let counts = counts.ok_or_else(|| SpreadError::Full {
+        site: site.name.clone(),
+        room: rooms.iter().sum(),
+        nodes: site.nodes.len(),
+        limit: per_node.map_or_else(String::new, |k| format!(" (--ranks-per-node {k})")),
+        ranks,
+        advice: ADVICE,
+    })?;
+    let nodes = site.nodes.iter().zip(counts).filter(|(_, ranks)| *ranks > 0);
+    Ok(nodes.map(|(node, ranks)| NodeRoster { name: node.name.clone(), ranks }).collect())
+}
+
+fn room(slots: Option<u32>, per_node: Option<u32>) -> u64 {
+    u64::from(slots.unwrap_or(u32::MAX).min(per_node.unwrap_or(u32::MAX)))
+}
+
+/// Shares `total` as evenly as the rooms allow, earlier ones getting the remainder. `None` when it does not fit.
+fn fill_evenly(total: u32, rooms: &[u64]) -> Option<Vec<u32>> {
+    let mut counts = vec![0u32; rooms.len()];
+    let mut left = total;
+    while left > 0 {
+        let open: Vec<usize> = (0..rooms.len()).filter(|at| u64::from(counts[*at]) < rooms[*at]).collect();
+        let count = u32::try_from(open.len()).ok().filter(|count| *count > 0)?;
+        let (share, rest) = (left / count, left % count);
+        for (order, at) in open.into_iter().enumerate() {
+            let wanted = share + u32::from((order as u32) < rest);
+            let given = wanted.min(u32::try_from(rooms[at] - u64::from(counts[at])).unwrap_or(u32::MAX));
+            counts[at] += given;
+            left -= given;
+        }
+    }
+    Some(counts)
+}
+
+fn fill_in_order(total: u32, rooms: &[u64]) -> Option<Vec<u32>> {
+    let mut left = total;
+    let counts = rooms.iter().map(|room| {
+        let given = left.min(u32::try_from(*room).unwrap_or(u32::MAX));
+        left -= given;
+        given
+    });
+    let counts = counts.collect();
+    (left == 0).then_some(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn file(sites: &[(&str, &[Option<u32>])]) -> SitesFile {
+        let mut text = String::new();
+        for (name, nodes) in sites {
+            text += &format!("[[site]]\nname=\"{name}\"\nfingerprint=\"sha256:{}\"\n", "0".repeat(64));
+            text += "[[site.gateway]]\nname=\"gw1\"\ninside=\"h:1\"\n";
+            for (n, slots) in nodes.iter().enumerate() {
+                let slots = slots.map_or(String::new(), |s| format!("slots={s}\n"));
+                text += &format!("[[site.node]]\nname=\"n{}\"\n{slots}", n + 1);
+            }
+        }
+        SitesFile::parse(&text, "test").unwrap()
+    }
+
+    fn two_by_two() -> SitesFile {
+        file(&[("a", &[None, None]), ("b", &[None, None])])
+    }
+
+    fn text(file: &SitesFile, wish: Wish) -> String {
+        spread(file, "a", &wish).map_or_else(|e| e.to_string(), |roster| roster.to_string())
+    }
+
+    fn n(ranks: u32) -> Wish {
+        Wish { ranks: Some(ranks), ..Wish::default() }
+    }
+
+    #[test]
+    fn evenly_over_sites_and_nodes_in_blocks() {
+        let file = two_by_two();
+        assert_eq!(text(&file, n(4)), "a:n1*1,n2*1;b:n1*1,n2*1");
+        assert_eq!(text(&file, n(7)), "a:n1*2,n2*2;b:n1*2,n2*1");
+        assert_eq!(text(&file, n(1)), "a:n1*1");
+        assert_eq!(text(&file, n(12)), "a:n1*3,n2*3;b:n1*3,n2*3");
+    }
+
+    #[test]
+    fn ranks_per_node_fills_nodes_in_order() {
+        let file = two_by_two();
+        assert_eq!(text(&file, Wish { ranks_per_node: Some(2), ..n(4) }), "a:n1*2;b:n1*2");
+        assert!(text(&file, Wish { ranks_per_node: Some(2), ..n(9) }).contains("room for 8 ranks (a 4, b 4), but 9"));
+    }
+
+    #[test]
+    fn sites_can_be_named() {
+        let file = two_by_two();
+        let of = |sites: &[(&str, u32)]| Wish {
+            per_site: sites.iter().map(|(s, n)| ((*s).to_owned(), *n)).collect(),
+            ..Wish::default()
+        };
+        assert_eq!(text(&file, of(&[("b", 3)])), "a:;b:n1*2,n2*1");
+        assert_eq!(text(&file, of(&[("b", 1), ("a", 2)])), "a:n1*1,n2*1;b:n1*1");
+        assert!(text(&file, of(&[("c", 1)])).contains("unknown site `c`: the sites file has a, b"));
+        assert!(text(&file, of(&[("a", 1), ("a", 1)])).contains("given twice"));
+        assert!(text(&file, Wish { ranks: Some(4), ..of(&[("a", 1)]) }).contains("-n 4 is not the sum"));
+        let full = text(&file, Wish { ranks_per_node: Some(1), ..of(&[("a", 3)]) });
+        assert!(full.contains("site a has room for 2 ranks on its 2 nodes (--ranks-per-node 1), but 3"), "{full}");
+    }
+
+    #[test]
+    fn slots_push_ranks_elsewhere() {
+        let file = file(&[("a", &[Some(1)]), ("b", &[Some(4), None])]);
+        assert_eq!(text(&file, n(5)), "a:n1*1;b:n1*2,n2*2");
+        assert_eq!(text(&file, n(0)), SpreadError::Zero.to_string());
+        assert_eq!(text(&file, Wish::default()), SpreadError::NoNumber.to_string());
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up_within_the_rooms(total in 0u32..500, rooms in prop::collection::vec(0u64..100, 1..9)) {
+            match fill_evenly(total, &rooms) {
+                Some(counts) => {
+                    prop_assert_eq!(counts.iter().sum::<u32>(), total);
+                    prop_assert!(counts.iter().zip(&rooms).all(|(c, r)| u64::from(*c) <= *r));
+                }
+                None => prop_assert!(u64::from(total) > rooms.iter().sum::<u64>()),
+            }
+        }
+    }
+}
