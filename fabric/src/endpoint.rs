@@ -1,92 +1,344 @@
-//! (skeleton of the interface; the inside is being written)
-#![allow(missing_docs, unused_variables, clippy::unimplemented)]
+//! The endpoint: the protocol and its links behind one interface.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddrV4, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memory::{Buffer, Regions};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use thiserror::Error;
-use types::Address;
+use types::{Address, Identity, Instance, JobId, SiteId, Slot};
+use wire::Secret;
 
-use crate::config::Config;
+use crate::config::{Config, Limits};
+use crate::gateway::GatewayLink;
+use crate::handshake::Credentials;
+use crate::link::{Bytes, Link, Outgoing, Sink};
 use crate::operation::{
     AtomicOp, Completion, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp, SendOp, UserData, WriteOp,
 };
+use crate::protocol::Protocol;
+use crate::site::SiteLink;
 
+/// Why an endpoint could not open.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    #[error("cannot listen on {address}: {source}")]
-    Listen { address: std::net::SocketAddrV4, source: std::io::Error },
+    /// The listener.
+    #[error("cannot listen on {address}: {source}; LANDBRIDGE_ADDRESS must be an address of this node")]
+    Listen {
+        /// Where.
+        address: SocketAddrV4,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A gateway of the site.
     #[error("gateway {address}: {reason}")]
-    Gateway { address: std::net::SocketAddrV4, reason: String },
+    Gateway {
+        /// Which.
+        address: SocketAddrV4,
+        /// Why not.
+        reason: String,
+    },
+    /// The rank has more endpoints than an address can name.
+    #[error("a rank can have at most 256 endpoints")]
+    TooMany,
+    /// The operating system.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
 }
 
-pub struct Endpoint {}
+impl OpenError {
+    pub(crate) fn io(error: rustix::io::Errno) -> OpenError {
+        OpenError::Io(error.into())
+    }
+}
+
+/// A rank's endpoint. Not shared between threads without a lock; nothing happens outside its methods.
+pub struct Endpoint {
+    me: Address,
+    own_peer: PeerId,
+    limits: Limits,
+    protocol: Protocol,
+    site: SiteLink,
+    gateway: Option<GatewayLink>,
+    /// Items to ourselves.
+    looped: VecDeque<Outgoing>,
+    closed: bool,
+}
+
+const STANDALONE_CREDIT: u64 = 1 << 20;
+const MAX_CREDIT: u64 = 4 << 20;
+const MIN_CREDIT: u64 = 64 << 10;
 
 impl Endpoint {
-    /// Binds the listener; in a job of several sites also connects to the site's gateways (bounded wait).
-    pub fn open(config: Config, regions: Arc<Regions>) -> Result<Endpoint, OpenError> {
-        unimplemented!()
+    /// Opens the `instance`-th endpoint of this rank: binds the listener and, in a job of several sites, connects to the
+    /// site's gateways (waiting at most [`Limits::connect`] for each).
+    ///
+    /// # Errors
+    /// [`OpenError`], naming the address.
+    pub fn open(config: Config, instance: u32, regions: Arc<Regions>) -> Result<Endpoint, OpenError> {
+        let Config { listen, job, limits } = config;
+        let at = |source| OpenError::Listen { address: listen, source };
+        let listener = TcpListener::bind(listen).map_err(at)?;
+        let port = listener.local_addr().map_err(at)?.port();
+        let socket = SocketAddrV4::new(*listen.ip(), port);
+        let (me, id, secret, credit) = match &job {
+            None => (Address::standalone(socket), JobId(0), Secret::NONE, STANDALONE_CREDIT),
+            Some(job) => {
+                let instance = u8::try_from(instance).map_err(|_| OpenError::TooMany)?;
+                let slot = Slot::rank(job.rank, Instance(instance)).ok_or(OpenError::TooMany)?;
+                let site = job.roster.place(job.rank).map_or(SiteId(0), |place| place.site);
+                let others = u64::from(job.roster.size().max(2) - 1);
+                let credit = (limits.unexpected / others).clamp(MIN_CREDIT, MAX_CREDIT);
+                let me = Address { socket, job: job.id.tag(), identity: Identity { site, slot } };
+                (me, job.id, job.secret.clone(), credit)
+            }
+        };
+        let own = Credentials { job: id, secret, me };
+        let gateway = match &job {
+            Some(job) if job.roster.sites().iter().filter(|site| site.size() > 0).count() > 1 => {
+                Some(GatewayLink::open(own.clone(), &job.gateways, job.window, limits.connect)?)
+            }
+            _ => None,
+        };
+        let site = SiteLink::new(listener, own, limits.connect)?;
+        let mut protocol = Protocol::new(limits, credit, me.identity.site, regions);
+        let own_peer = protocol.intern(me);
+        Ok(Endpoint { me, own_peer, limits, protocol, site, gateway, looped: VecDeque::new(), closed: false })
     }
-    /// Its own address, final after `open`.
+
+    /// Its own address.
     pub fn address(&self) -> Address {
-        unimplemented!()
+        self.me
     }
-    /// Interns an address. Cheap when known. Never fails (an unreachable peer shows as failed operations).
+
+    /// The peer with this address. Cheap when known. An unreachable one shows as failed operations.
     pub fn peer(&mut self, address: Address) -> PeerId {
-        unimplemented!()
+        self.protocol.intern(address)
     }
+
+    /// A peer's address. Its socket address may be unset if only frames from it have told us of it.
     pub fn peer_address(&self, peer: PeerId) -> Option<Address> {
-        unimplemented!()
+        self.protocol.address(peer)
     }
+
+    /// Begins to send a message.
+    ///
+    /// # Errors
+    /// [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
     pub fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
-        unimplemented!()
+        self.check_room(op.buffer.len() as u64)?;
+        self.protocol.send(op)?;
+        self.drain();
+        Ok(())
     }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`NotBegun::UnknownPeer`].
     pub fn receive(&mut self, op: RecvOp) -> Result<(), NotBegun> {
-        unimplemented!()
+        self.check_open()?;
+        self.protocol.receive(op)?;
+        self.drain();
+        Ok(())
     }
-    /// Looks for a message that has arrived (makes no progress itself). Completes at once, maybe with `NoMessage`.
+
+    /// Looks for a message that has arrived (without making progress). Completes at once, maybe with `NoMessage`.
     pub fn peek(&mut self, matching: Match, then: PeekThen, user: UserData) {
-        unimplemented!()
+        self.protocol.peek(matching, then, user);
+        self.drain();
     }
+
     /// Receives the message claimed earlier under `user.context`.
+    ///
+    /// # Errors
+    /// [`NotBegun::NotClaimed`].
     pub fn receive_claimed(&mut self, buffer: Buffer, user: UserData) -> Result<(), NotBegun> {
-        unimplemented!()
+        self.protocol.receive_claimed(buffer, user, false)?;
+        self.drain();
+        Ok(())
     }
+
     /// Discards the message claimed earlier under `user.context`; completes.
+    ///
+    /// # Errors
+    /// [`NotBegun::NotClaimed`].
     pub fn discard_claimed(&mut self, user: UserData) -> Result<(), NotBegun> {
-        unimplemented!()
+        self.protocol.receive_claimed(Buffer::empty(), user, true)?;
+        self.drain();
+        Ok(())
     }
-    /// Cancels the posted receive with this context if it has not matched; it completes with `Cancelled`. Whether one was found.
+
+    /// Cancels the oldest posted receive with this context, if it has not matched; it completes with `Cancelled`.
     pub fn cancel(&mut self, context: usize) -> bool {
-        unimplemented!()
+        self.protocol.cancel(context)
     }
+
+    /// Begins to write into a peer's region.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
     pub fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
-        unimplemented!()
+        self.check_room(op.buffer.len() as u64)?;
+        self.protocol.write(op)?;
+        self.drain();
+        Ok(())
     }
+
+    /// Begins to read from a peer's region.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
     pub fn read(&mut self, op: ReadOp) -> Result<(), NotBegun> {
-        unimplemented!()
+        self.check_open()?;
+        self.protocol.read(op)?;
+        self.drain();
+        Ok(())
     }
+
+    /// Begins an atomic operation on a peer's region.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`], and [`NotBegun::TooLong`].
     pub fn atomic(&mut self, op: AtomicOp) -> Result<(), NotBegun> {
-        unimplemented!()
+        self.check_room(op.operands.len() as u64)?;
+        self.protocol.atomic(op)?;
+        self.drain();
+        Ok(())
     }
+
     /// Moves bytes without waiting. Whether anything moved.
     pub fn progress(&mut self) -> bool {
-        unimplemented!()
+        let mut moved = self.site.progress(&mut self.protocol);
+        if let Some(gateway) = &mut self.gateway {
+            moved |= gateway.progress(&mut self.protocol);
+        }
+        if !self.protocol.outbox.is_empty() {
+            self.drain();
+            moved = true;
+        }
+        moved
     }
-    /// Sleeps until a socket has something or the time is over; then `progress`. Use when idle.
+
+    /// Sleeps until a socket has something or `timeout` is over; then [`Endpoint::progress`].
     pub fn wait(&mut self, timeout: Duration) -> bool {
-        unimplemented!()
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        let site = PollFd::from_borrowed_fd(self.site.poll_fd(), PollFlags::IN);
+        // An interrupted or failed wait is a short one.
+        let _ = match &self.gateway {
+            None => rustix::event::poll(&mut [site], Some(&timeout)),
+            Some(gateway) => {
+                let gateway = PollFd::from_borrowed_fd(gateway.poll_fd(), PollFlags::IN);
+                rustix::event::poll(&mut [site, gateway], Some(&timeout))
+            }
+        };
+        self.site.ask_soon();
+        self.progress()
     }
+
+    /// The oldest completion not yet taken.
     pub fn next_completion(&mut self) -> Option<Completion> {
-        unimplemented!()
+        self.protocol.completions.pop_front()
     }
-    /// Whether bytes, acknowledgements or transfers of ours are still under way.
+
+    /// Whether nothing of ours is queued or under way.
     pub fn is_idle(&self) -> bool {
-        unimplemented!()
+        self.protocol.is_idle() && self.is_flushed()
     }
-    /// Flushes what is queued (bounded by `Limits::linger`), says goodbye, closes.
+
+    /// Whether everything has been handed to the operating system.
+    pub fn is_flushed(&self) -> bool {
+        self.site.is_idle() && self.gateway.as_ref().is_none_or(Link::is_idle) && self.looped.is_empty()
+    }
+
+    /// Waits (at most [`Limits::linger`]) until what is queued has left, says goodbye, closes. Later operations are refused.
     pub fn close(&mut self) {
-        unimplemented!()
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let deadline = Instant::now() + self.limits.linger;
+        while !self.is_idle() && Instant::now() < deadline {
+            if !self.progress() {
+                self.wait(Duration::from_millis(1));
+            }
+        }
+        self.site.close();
+        if let Some(gateway) = &mut self.gateway {
+            gateway.close();
+        }
+    }
+
+    fn check_open(&self) -> Result<(), NotBegun> {
+        if self.closed { Err(NotBegun::Closed) } else { Ok(()) }
+    }
+
+    fn check_room(&self, bytes: u64) -> Result<(), NotBegun> {
+        self.check_open()?;
+        // Only short messages are copied, and asking costs more than sending one while nothing waits.
+        let _ = bytes;
+        let buffered = self.site.buffered() + self.gateway.as_ref().map_or(0, Link::buffered);
+        if buffered > self.limits.buffered { Err(NotBegun::Again) } else { Ok(()) }
+    }
+
+    /// Hands what the protocol wants to send to the links.
+    fn drain(&mut self) {
+        loop {
+            while let Some((to, item)) = self.protocol.outbox.pop_front() {
+                if to == self.own_peer {
+                    self.looped.push_back(item);
+                    continue;
+                }
+                let site = self.protocol.address(to).map(|address| address.identity.site);
+                match &mut self.gateway {
+                    Some(gateway) if site != Some(self.me.identity.site) => gateway.send(to, item, &mut self.protocol),
+                    _ => self.site.send(to, item, &mut self.protocol),
+                }
+            }
+            let Some(item) = self.looped.pop_front() else { return };
+            self.deliver_to_self(item);
+        }
+    }
+
+    /// An item to ourselves arrives at once.
+    fn deliver_to_self(&mut self, mut item: Outgoing) {
+        let count = (item.end - item.at).min(SELF_FRAME);
+        let message = item.head.unwrap_or(wire::Message::More { id: item.id, offset: item.at, reply: item.reply });
+        let mut region = Vec::new();
+        let failed = item.is_region() && item.copy_to(count, self.protocol.regions(), &mut region).is_err();
+        if failed {
+            let status = wire::message::Status::UnknownKey;
+            item = Outgoing::header(wire::Message::Fetched { id: item.id, status });
+            return self.deliver_to_self(item);
+        }
+        // We keep to our own protocol, so this cannot fail; if it did, the transfer would fail like one to a lost peer.
+        let place = match self.protocol.begin(self.own_peer, message, count as u32) {
+            Ok(place) => place,
+            Err(error) => return self.protocol.lost(self.own_peer, Some(error.to_string())),
+        };
+        let mut place = place;
+        match item.bytes {
+            Bytes::Region { .. } => self.protocol.put(&mut place, &region),
+            _ => item.slices(count).for_each(|slice| self.protocol.put(&mut place, slice)),
+        }
+        self.protocol.end(place);
+        if item.advance(count) {
+            item.sent.into_iter().for_each(|sent| self.protocol.sent(sent));
+        } else {
+            self.looped.push_front(item);
+        }
     }
 }
+
+const SELF_FRAME: u64 = 1 << 30;
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

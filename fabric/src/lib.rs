@@ -11,7 +11,16 @@
 
 pub mod config;
 pub mod endpoint;
+mod gateway;
+mod handshake;
+mod link;
+mod lists;
+mod matching;
 pub mod operation;
+mod protocol;
+mod reader;
+mod site;
+mod writer;
 
 pub use config::{Config, ConfigError, JobConfig, Limits};
 pub use endpoint::{Endpoint, OpenError};

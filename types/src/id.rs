@@ -32,6 +32,13 @@ impl fmt::Display for JobId {
     }
 }
 
+impl JobId {
+    /// The 16 bits of it that an [`Address`] carries; never zero for a job.
+    pub fn tag(self) -> u16 {
+        if self.0 == 0 { 0 } else { (self.0 as u16).max(1) }
+    }
+}
+
 impl FromStr for JobId {
     type Err = std::num::ParseIntError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -141,7 +148,7 @@ const AF_INET: u16 = 2;
 /// | 0–1 | `AF_INET`, native order |
 /// | 2–3 | TCP port, network order |
 /// | 4–7 | IPv4 address on the site's LAN |
-/// | 8–9 | low 16 bits of the job id, little endian |
+/// | 8–9 | [`JobId::tag`], little endian |
 /// | 10–11 | site, little endian |
 /// | 12–15 | slot, little endian |
 ///
@@ -151,7 +158,7 @@ const AF_INET: u16 = 2;
 pub struct Address {
     /// Where the endpoint listens on its site's LAN.
     pub socket: SocketAddrV4,
-    /// Low 16 bits of the job id (a check against mixing jobs, not a secret).
+    /// [`JobId::tag`] (a check against mixing jobs, not a secret); zero outside a job.
     pub job: u16,
     /// Who it is.
     pub identity: Identity,
@@ -161,6 +168,12 @@ impl Address {
     /// The address of an endpoint outside any job.
     pub fn standalone(socket: SocketAddrV4) -> Address {
         Address { socket, job: 0, identity: Identity { site: SiteId(0), slot: Slot(0) } }
+    }
+
+    /// What tells one endpoint from another: in a job the identity alone (the socket address is only where to dial),
+    /// outside the socket address.
+    pub fn key(self) -> Address {
+        if self.job == 0 { self } else { Address { socket: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), ..self } }
     }
 
     /// The 16 bytes.

@@ -1,0 +1,345 @@
+use super::*;
+use crate::operation::{CompleteWhen, Failure, Kind};
+use memory::Access;
+
+/// Two endpoints outside any job, over real sockets.
+struct Pair {
+    a: Endpoint,
+    b: Endpoint,
+}
+
+fn endpoint() -> Endpoint {
+    let config = Config::standalone("127.0.0.1:0".parse().unwrap());
+    Endpoint::open(config, 0, Arc::new(Regions::default())).unwrap()
+}
+
+fn pair() -> Pair {
+    Pair { a: endpoint(), b: endpoint() }
+}
+
+fn user(context: usize) -> UserData {
+    UserData { context, flags: 0 }
+}
+
+fn send_op(to: PeerId, tag: u64, bytes: &[u8], context: usize) -> SendOp {
+    let buffer = Buffer::owned(bytes.to_vec());
+    SendOp { to, tag: Some(tag), data: None, buffer, complete: CompleteWhen::Sent, user: user(context) }
+}
+
+fn recv_op(tag: u64, length: usize, context: usize) -> RecvOp {
+    let matching = Match { from: None, tagged: true, tag, ignore: 0 };
+    RecvOp { matching, buffer: Buffer::owned(vec![0; length]), multi: None, user: user(context) }
+}
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|at| (at.wrapping_mul(31) ^ seed ^ (at >> 8)) as u8).collect()
+}
+
+impl Pair {
+    fn turn(&mut self) {
+        self.a.progress();
+        self.b.progress();
+    }
+
+    /// The next completion of one side.
+    fn next(&mut self, of_a: bool) -> Completion {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let side = if of_a { &mut self.a } else { &mut self.b };
+            if let Some(completion) = side.next_completion() {
+                return completion;
+            }
+            assert!(Instant::now() < deadline, "no completion");
+            self.turn();
+        }
+    }
+
+    fn quiet(&mut self) {
+        for _ in 0..300 {
+            self.turn();
+        }
+    }
+}
+
+#[test]
+fn messages_of_all_lengths_arrive_whole_and_in_order() {
+    let mut pair = pair();
+    let b = pair.a.peer(pair.b.address());
+    let lengths = [0, 1, 100, 4095, 4096, 4097, 65_536, 262_144, 262_145, 1 << 20, (5 << 20) + 3];
+    for posted_first in [true, false] {
+        for (n, length) in lengths.into_iter().enumerate() {
+            if posted_first {
+                pair.b.receive(recv_op(7, length, n)).unwrap();
+            }
+            pair.a.send(send_op(b, 7, &pattern(length, n), n)).unwrap();
+        }
+        if !posted_first {
+            pair.quiet();
+            lengths.into_iter().enumerate().for_each(|(n, length)| pair.b.receive(recv_op(7, length, n)).unwrap());
+        }
+        for (n, length) in lengths.into_iter().enumerate() {
+            let mut done = pair.next(false);
+            // Completions may overtake each other where a long message is still arriving; matching may not.
+            while done.user.context != n {
+                pair.b.protocol.completions.push_back(done);
+                pair.turn();
+                done = pair.next(false);
+            }
+            assert_eq!((done.result, done.length as usize, done.tag), (Ok(()), length, 7));
+            assert!(done.buffer.unwrap().to_vec(0..length) == pattern(length, n), "message {n} of {length} bytes");
+        }
+        let mut sent: Vec<usize> = lengths.iter().map(|_| pair.next(true).user.context).collect();
+        sent.sort_unstable();
+        assert_eq!(sent, (0..lengths.len()).collect::<Vec<_>>());
+    }
+    assert!(pair.a.is_idle());
+}
+
+#[test]
+fn untagged_data_and_source_are_reported() {
+    let mut pair = pair();
+    let b = pair.a.peer(pair.b.address());
+    let a = pair.b.peer(pair.a.address());
+    let matching = Match { from: Some(a), tagged: false, tag: 0, ignore: 0 };
+    let buffer = Buffer::owned(vec![0; 4]);
+    pair.b.receive(RecvOp { matching, buffer, multi: None, user: user(1) }).unwrap();
+    pair.a.send(SendOp { tag: None, data: Some(99), ..send_op(b, 0, b"abcd", 2) }).unwrap();
+    let done = pair.next(false);
+    assert_eq!((done.data, done.from, done.tagged, done.length), (Some(99), Some(a), false, 4));
+}
+
+#[test]
+fn delivery_means_in_the_receivers_buffer() {
+    let mut pair = pair();
+    let b = pair.a.peer(pair.b.address());
+    for length in [8, 1 << 20] {
+        let op = SendOp { complete: CompleteWhen::Delivered, ..send_op(b, 1, &pattern(length, 0), 5) };
+        pair.a.send(op).unwrap();
+        pair.quiet();
+        assert!(pair.a.next_completion().is_none(), "not received yet");
+        pair.b.receive(recv_op(1, length, 6)).unwrap();
+        assert_eq!(pair.next(false).user.context, 6);
+        assert_eq!(pair.next(true).user.context, 5);
+    }
+}
+
+#[test]
+fn long_messages_are_truncated_and_say_so() {
+    let mut pair = pair();
+    let b = pair.a.peer(pair.b.address());
+    for length in [100, 70_000, 3 << 20] {
+        for posted_first in [true, false] {
+            if posted_first {
+                pair.b.receive(recv_op(1, 64, 6)).unwrap();
+            }
+            pair.a.send(send_op(b, 1, &pattern(length, 3), 5)).unwrap();
+            if !posted_first {
+                pair.quiet();
+                pair.b.receive(recv_op(1, 64, 6)).unwrap();
+            }
+            let done = pair.next(false);
+            assert_eq!(done.result, Err(Failure::Truncated { total: length as u64, kept: 64 }));
+            assert_eq!(done.buffer.unwrap().to_vec(0..64), pattern(length, 3)[..64]);
+            assert_eq!(pair.next(true).result, Ok(()));
+        }
+    }
+}
+
+#[test]
+fn peek_claim_discard_and_cancel() {
+    let mut pair = pair();
+    let b = pair.a.peer(pair.b.address());
+    let any = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };
+    pair.b.peek(any, PeekThen::Leave, user(1));
+    assert_eq!(pair.next(false).result, Err(Failure::NoMessage));
+    for tag in 0..3 {
+        pair.a.send(send_op(b, tag, &pattern(300_000, tag as usize), 0)).unwrap();
+    }
+    pair.quiet();
+    pair.b.peek(any, PeekThen::Leave, user(1));
+    assert_eq!(pair.next(false).length, 300_000);
+    pair.b.peek(Match { tag: 1, ignore: 0, ..any }, PeekThen::Claim, user(2));
+    assert_eq!(pair.next(false).tag, 1);
+    pair.b.peek(Match { tag: 1, ignore: 0, ..any }, PeekThen::Leave, user(1));
+    assert_eq!(pair.next(false).result, Err(Failure::NoMessage), "claimed messages are not found");
+    pair.b.peek(Match { tag: 0, ignore: 0, ..any }, PeekThen::Discard, user(3));
+    assert_eq!(pair.next(false).user, user(3));
+    assert_eq!(pair.b.receive_claimed(Buffer::empty(), user(9)), Err(NotBegun::NotClaimed));
+    pair.b.receive_claimed(Buffer::owned(vec![0; 300_000]), user(2)).unwrap();
+    assert!(pair.next(false).buffer.unwrap().to_vec(0..300_000) == pattern(300_000, 1));
+    pair.b.receive(recv_op(55, 8, 77)).unwrap();
+    assert!(pair.b.cancel(77));
+    assert!(!pair.b.cancel(77));
+    let done = pair.next(false);
+    assert_eq!((done.result, done.user.context), (Err(Failure::Cancelled), 77));
+}
+
+#[test]
+fn a_multi_receive_takes_messages_until_it_is_full() {
+    let mut pair = pair();
+    let b = pair.a.peer(pair.b.address());
+    let matching = Match { from: None, tagged: false, tag: 0, ignore: 0 };
+    for round in 0..2 {
+        let buffer = Buffer::owned(vec![0; 1000]);
+        if round == 0 {
+            pair.b.receive(RecvOp { matching, buffer, multi: Some(300), user: user(1) }).unwrap();
+        }
+        for _ in 0..3 {
+            pair.a.send(SendOp { tag: None, ..send_op(b, 0, &[7; 250], 2) }).unwrap();
+        }
+        if round == 1 {
+            pair.quiet();
+            let buffer = Buffer::owned(vec![0; 1000]);
+            pair.b.receive(RecvOp { matching, buffer, multi: Some(300), user: user(1) }).unwrap();
+        }
+        for n in 0..3 {
+            let done = pair.next(false);
+            assert_eq!((done.offset, done.released), (n * 250, n == 2));
+        }
+    }
+}
+
+#[test]
+fn regions_are_written_read_and_updated() {
+    let mut pair = pair();
+    let regions = Arc::new(Regions::default());
+    pair.b = Endpoint::open(Config::standalone("127.0.0.1:0".parse().unwrap()), 0, regions.clone()).unwrap();
+    let mut target = vec![0u8; 3 << 20];
+    let all = Access { remote_read: true, remote_write: true };
+    let key = memory::region::testing::register(&regions, &mut target, all);
+    let b = pair.a.peer(pair.b.address());
+    for length in [0, 8, 100_000, 2 << 20] {
+        let buffer = Buffer::owned(pattern(length, 1));
+        let op = WriteOp {
+            to: b,
+            key,
+            address: 16,
+            buffer,
+            data: Some(4),
+            complete: CompleteWhen::Delivered,
+            user: user(1),
+        };
+        pair.a.write(op).unwrap();
+        assert_eq!(pair.next(true).kind, Kind::Write);
+        let event = pair.next(false);
+        assert_eq!((event.kind, event.data, event.length), (Kind::RemoteWrite, Some(4), length as u64));
+        let buffer = Buffer::owned(vec![0; length]);
+        pair.a.read(ReadOp { from: b, key, address: 16, buffer, user: user(2) }).unwrap();
+        let done = pair.next(true);
+        assert_eq!((done.kind, done.result), (Kind::Read, Ok(())));
+        assert!(done.buffer.unwrap().to_vec(0..length) == pattern(length, 1));
+    }
+    let buffer = Buffer::owned(vec![0; 64]);
+    pair.a.read(ReadOp { from: b, key: key + 1, address: 0, buffer, user: user(2) }).unwrap();
+    assert_eq!(pair.next(true).result, Err(Failure::Refused(wire::message::Status::UnknownKey)));
+    let buffer = Buffer::owned(vec![0; 64]);
+    let op =
+        WriteOp { to: b, key, address: 3 << 20, buffer, data: None, complete: CompleteWhen::Delivered, user: user(1) };
+    pair.a.write(op).unwrap();
+    assert_eq!(pair.next(true).result, Err(Failure::Refused(wire::message::Status::OutOfBounds)));
+    regions.remove(key);
+}
+
+#[test]
+fn a_flood_is_bounded_and_nothing_is_lost() {
+    let mut pair = pair();
+    let b = pair.a.peer(pair.b.address());
+    let mut accepted = 0;
+    loop {
+        let op = SendOp { complete: CompleteWhen::Buffered, ..send_op(b, 1, &[accepted as u8; 2000], 1) };
+        match pair.a.send(op) {
+            Ok(()) => accepted += 1,
+            Err(error) => {
+                assert_eq!(error, NotBegun::Again);
+                break;
+            }
+        }
+        pair.turn();
+        assert!(accepted < 1_000_000, "never refused");
+    }
+    let held: u64 = pair.b.protocol.stored();
+    assert!(held <= STANDALONE_CREDIT, "{held} bytes stored for messages nobody asked for");
+    for n in 0..accepted {
+        pair.b.receive(recv_op(1, 2000, n)).unwrap();
+        let done = pair.next(false);
+        assert_eq!(done.buffer.unwrap().to_vec(0..1), [n as u8]);
+        while pair.a.next_completion().is_some() {}
+    }
+}
+
+#[test]
+fn to_itself() {
+    let mut pair = pair();
+    let me = pair.a.peer(pair.a.address());
+    for length in [0, 10, 3 << 20] {
+        pair.a.send(send_op(me, 1, &pattern(length, 1), 1)).unwrap();
+        pair.a.receive(recv_op(1, length, 2)).unwrap();
+        let (mut one, mut two) = (pair.next(true), pair.next(true));
+        if one.kind == Kind::Send {
+            std::mem::swap(&mut one, &mut two);
+        }
+        assert!(one.buffer.unwrap().to_vec(0..length) == pattern(length, 1));
+        assert_eq!(two.kind, Kind::Send);
+    }
+}
+
+#[test]
+fn a_lost_peer_fails_what_waits_for_it() {
+    let mut pair = pair();
+    let b = pair.a.peer(pair.b.address());
+    pair.a.send(SendOp { complete: CompleteWhen::Delivered, ..send_op(b, 1, b"x", 1) }).unwrap();
+    pair.quiet();
+    let matching = Match { from: Some(b), tagged: true, tag: 9, ignore: 0 };
+    pair.a.receive(RecvOp { matching, ..recv_op(9, 8, 2) }).unwrap();
+    // As a crash would: the sockets close without goodbye.
+    pair.b.site =
+        SiteLink::new(TcpListener::bind("127.0.0.1:0").unwrap(), credentials(&pair.b), Duration::from_secs(1)).unwrap();
+    for context in [1, 2] {
+        let done = pair.next(true);
+        assert_eq!(done.user.context, context);
+        assert!(matches!(done.result, Err(Failure::PeerLost { .. })), "{done:?}");
+    }
+    pair.a.send(send_op(b, 1, b"x", 3)).unwrap();
+    assert!(matches!(pair.next(true).result, Err(Failure::PeerLost { .. })));
+}
+
+fn credentials(endpoint: &Endpoint) -> Credentials {
+    Credentials { job: JobId(0), secret: Secret::NONE, me: endpoint.address() }
+}
+
+#[test]
+fn an_address_where_nobody_listens_fails() {
+    let mut a = endpoint();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let std::net::SocketAddr::V4(nobody) = nobody else { panic!() };
+    let peer = a.peer(Address::standalone(nobody));
+    a.send(send_op(peer, 1, b"x", 1)).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let done = loop {
+        a.progress();
+        if let Some(done) = a.next_completion() {
+            break done;
+        }
+        assert!(Instant::now() < deadline);
+    };
+    assert!(matches!(&done.result, Err(Failure::PeerLost { reason, .. }) if reason.contains("refused")), "{done:?}");
+}
+
+#[test]
+fn a_stranger_on_the_port_harms_nobody() {
+    use std::io::Write;
+    let mut pair = pair();
+    let address = pair.b.address().socket;
+    let junk: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", &[0; 5000], &[255; 5000], b"LBRIDGE\x01\xff\xff\xff\xff"];
+    let mut strangers = Vec::new();
+    for bytes in junk {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(bytes).unwrap();
+        strangers.push(stream);
+        pair.quiet();
+    }
+    let b = pair.a.peer(pair.b.address());
+    pair.b.receive(recv_op(1, 1, 1)).unwrap();
+    pair.a.send(send_op(b, 1, b"x", 1)).unwrap();
+    assert_eq!(pair.next(false).result, Ok(()));
+}

@@ -1,0 +1,197 @@
+//! What links and the protocol say to each other.
+//!
+//! A [`Link`] carries [`Outgoing`] items to peers, cut into frames, and hands what arrives to a [`Sink`]. It knows how
+//! to reach peers and nothing of matching; the protocol knows matching and nothing of sockets.
+
+use std::io;
+use std::sync::Arc;
+
+use memory::{Buffer, Regions};
+use types::Address;
+use wire::frame::HEADER_LEN;
+use wire::message::{Encoded, MAX_HEADER, Status, TransferId};
+use wire::{Message, WireError};
+
+use crate::operation::{Kind, PeerId, UserData};
+use crate::protocol::Place;
+
+/// Where an item's bytes are.
+#[derive(Debug)]
+pub(crate) enum Bytes {
+    None,
+    /// The whole of it belongs to this item.
+    Buffer(Buffer),
+    /// A transfer keeps it for more items.
+    Shared(Arc<Buffer>),
+    /// In a registered region, read when a frame is cut.
+    Region {
+        key: u64,
+        address: u64,
+    },
+}
+
+/// Something to send to a peer: a message header, and bytes `at..end` of a transfer behind it, in one frame or more.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// The first frame's message; `None`: all frames are `More`.
+    pub head: Option<Message>,
+    pub id: TransferId,
+    /// Bytes answer a read.
+    pub reply: bool,
+    pub at: u64,
+    pub end: u64,
+    pub bytes: Bytes,
+    /// The user's buffer may be reused once `Link::send` has returned.
+    pub detach: bool,
+    /// Said to the sink when the last byte has left.
+    pub sent: Option<Sent>,
+}
+
+impl Outgoing {
+    /// Only a header.
+    pub fn header(message: Message) -> Outgoing {
+        let bytes = Bytes::None;
+        Outgoing { head: Some(message), id: 0, reply: false, at: 0, end: 0, bytes, detach: false, sent: None }
+    }
+
+    /// Replaces the user's memory by a copy. Gives the bytes copied.
+    pub fn detach_now(&mut self) -> u64 {
+        match std::mem::replace(&mut self.bytes, Bytes::None) {
+            Bytes::Buffer(buffer) => {
+                let length = buffer.len() as u64;
+                self.bytes = Bytes::Buffer(buffer.into_owned());
+                length
+            }
+            other => {
+                self.bytes = other;
+                0
+            }
+        }
+    }
+
+    /// The message header of the next frame and how many bytes follow it, for frames of at most `max_payload`.
+    pub fn next_frame(&self, max_payload: u32) -> (Encoded, u64) {
+        let room = u64::from(max_payload) - MAX_HEADER as u64;
+        let count = room.min(self.end - self.at);
+        let message = self.head.unwrap_or(Message::More { id: self.id, offset: self.at, reply: self.reply });
+        (message.encode(count), count)
+    }
+
+    /// Bytes the next frame takes, header included.
+    pub fn next_frame_len(&self, max_payload: u32) -> u32 {
+        let (header, count) = self.next_frame(max_payload);
+        (HEADER_LEN + header.as_slice().len()) as u32 + count as u32
+    }
+
+    /// Takes note that `count` bytes have been sent. Whether that was all.
+    pub fn advance(&mut self, count: u64) -> bool {
+        self.head = None;
+        self.at += count;
+        self.at == self.end
+    }
+
+    /// Appends bytes `at..at + count` to `out`; the status if a region is gone.
+    pub fn copy_to(&self, count: u64, regions: &Regions, out: &mut Vec<u8>) -> Result<(), Status> {
+        let range = self.at as usize..(self.at + count) as usize;
+        match &self.bytes {
+            Bytes::None => {}
+            Bytes::Buffer(buffer) => buffer.slices(range).for_each(|slice| out.extend_from_slice(slice)),
+            Bytes::Shared(buffer) => buffer.slices(range).for_each(|slice| out.extend_from_slice(slice)),
+            Bytes::Region { key, address } => {
+                regions.read(*key, address + self.at, count as usize, out).map_err(status_of)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes have to be copied out under the regions' lock.
+    pub fn is_region(&self) -> bool {
+        matches!(self.bytes, Bytes::Region { .. })
+    }
+
+    /// The slices of bytes `at..at + count`.
+    pub fn slices(&self, count: u64) -> impl Iterator<Item = &[u8]> {
+        let buffer = match &self.bytes {
+            Bytes::Buffer(buffer) => Some(buffer),
+            Bytes::Shared(buffer) => Some(buffer.as_ref()),
+            Bytes::None | Bytes::Region { .. } => None,
+        };
+        let range = self.at as usize..(self.at + count) as usize;
+        buffer.into_iter().flat_map(move |buffer| buffer.slices(range.clone()))
+    }
+}
+
+/// What a region's error is called on the wire.
+pub(crate) fn status_of(error: memory::RegionError) -> Status {
+    match error {
+        memory::RegionError::UnknownKey(_) => Status::UnknownKey,
+        memory::RegionError::NotPermitted(_) => Status::NotPermitted,
+        _ => Status::OutOfBounds,
+    }
+}
+
+/// What has been sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sent {
+    /// A send or write that is now complete for the user.
+    Complete { kind: Kind, user: UserData, tagged: bool, tag: u64, length: u64 },
+    /// The last bytes of this transfer have left.
+    Transfer(TransferId),
+}
+
+/// What a link tells the protocol.
+pub(crate) trait Sink {
+    /// A frame from a peer begins, with `following` bytes after its message header. Says where they go.
+    fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<Place, Misbehaved>;
+    /// Bytes of the frame, already read.
+    fn put(&mut self, place: &mut Place, bytes: &[u8]);
+    /// Bytes of the frame, to be read by `read` into the memory it is given (at most `limit` bytes). Gives how many.
+    fn fill(
+        &mut self,
+        place: &mut Place,
+        limit: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize>;
+    /// The frame is complete.
+    fn end(&mut self, place: Place);
+    /// An item has left.
+    fn sent(&mut self, sent: Sent);
+    /// An item will never leave: its peer is lost.
+    fn unsent(&mut self, to: PeerId, sent: Sent);
+    /// A peer cannot be reached any more. `reason` is for the user; `None`: it said goodbye.
+    fn lost(&mut self, peer: PeerId, reason: Option<String>);
+    /// The peer with this address.
+    fn peer(&mut self, address: Address) -> PeerId;
+    /// A peer's address.
+    fn address(&self, peer: PeerId) -> Option<Address>;
+    /// The regions that items refer to.
+    fn regions(&self) -> &Regions;
+}
+
+/// A peer broke the protocol; its connection ends.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Misbehaved {
+    #[error("{0}")]
+    Wire(#[from] WireError),
+    #[error("{0}")]
+    Channel(#[from] channel::ChannelError),
+    #[error("{0}")]
+    Protocol(&'static str),
+    /// Not misbehaviour: the other end closes on purpose, and says why.
+    #[error("{0}")]
+    Said(String),
+}
+
+/// A way to reach peers.
+pub(crate) trait Link {
+    /// Sends, or queues, an item for a peer this link reaches.
+    fn send(&mut self, to: PeerId, item: Outgoing, sink: &mut dyn Sink);
+    /// Moves what can be moved without waiting. Whether anything moved.
+    fn progress(&mut self, sink: &mut dyn Sink) -> bool;
+    /// Whether nothing is queued.
+    fn is_idle(&self) -> bool;
+    /// Bytes of our own copies that wait to be sent.
+    fn buffered(&self) -> u64;
+    /// Says goodbye on all connections whose queues are empty, and closes.
+    fn close(&mut self);
+}

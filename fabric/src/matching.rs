@@ -1,0 +1,184 @@
+//! Which receive gets which message: posted receives and unexpected messages.
+//!
+//! Both queues find an exact match in constant time, whatever their length; receives that ignore tag bits are looked at in
+//! the order they were posted. The rule is MPI's: a message goes to the oldest receive that matches it, a receive
+//! gets the oldest message that matches it. Entries are numbers whose meaning is the caller's.
+
+use slab::Slab;
+
+use crate::lists::Lists;
+use crate::operation::{Match, PeerId};
+
+/// What of a message matching looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    pub from: PeerId,
+    pub tagged: bool,
+    /// 0 if untagged.
+    pub tag: u64,
+}
+
+impl Match {
+    /// Whether a message with this envelope matches.
+    pub(crate) fn takes(&self, envelope: &Envelope) -> bool {
+        self.tagged == envelope.tagged
+            && self.from.is_none_or(|from| from == envelope.from)
+            && (!self.tagged || (self.tag ^ envelope.tag) & !self.ignore == 0)
+    }
+
+    fn exact_tag(&self) -> Option<u64> {
+        match (self.tagged, self.ignore) {
+            (false, _) => Some(0),
+            (true, 0) => Some(self.tag),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum PostedList {
+    Exact(PeerId, bool, u64),
+    AnyPeer(bool, u64),
+    /// Ignores tag bits; always tagged.
+    Wild,
+}
+
+impl PostedList {
+    fn of(matching: &Match) -> PostedList {
+        match (matching.exact_tag(), matching.from) {
+            (Some(tag), Some(from)) => PostedList::Exact(from, matching.tagged, tag),
+            (Some(tag), None) => PostedList::AnyPeer(matching.tagged, tag),
+            (None, _) => PostedList::Wild,
+        }
+    }
+}
+
+struct PostedEntry<T> {
+    matching: Match,
+    order: u64,
+    value: T,
+}
+
+/// Receives that wait for a message.
+pub(crate) struct Posted<T> {
+    entries: Slab<PostedEntry<T>>,
+    lists: Lists<PostedList>,
+    next_order: u64,
+}
+
+/// Names a posted receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PostedKey(usize);
+
+impl<T> Posted<T> {
+    pub fn new() -> Posted<T> {
+        Posted { entries: Slab::new(), lists: Lists::new(), next_order: 0 }
+    }
+
+    pub fn push(&mut self, matching: Match, value: T) {
+        let order = self.next_order;
+        self.next_order += 1;
+        let key = self.entries.insert(PostedEntry { matching, order, value });
+        self.lists.push(PostedList::of(&matching), key as u32);
+    }
+
+    /// The oldest receive that takes this message.
+    pub fn find(&self, envelope: &Envelope) -> Option<PostedKey> {
+        let Envelope { from, tagged, tag } = *envelope;
+        let exact = self.lists.first(PostedList::Exact(from, tagged, tag));
+        let any = self.lists.first(PostedList::AnyPeer(tagged, tag));
+        let mut wild = self.lists.iter(PostedList::Wild);
+        let wild = if tagged { wild.find(|key| self.entries[*key as usize].matching.takes(envelope)) } else { None };
+        let order = |key: &u32| self.entries[*key as usize].order;
+        [exact, any, wild].into_iter().flatten().min_by_key(order).map(|key| PostedKey(key as usize))
+    }
+
+    pub fn get_mut(&mut self, key: PostedKey) -> &mut T {
+        &mut self.entries[key.0].value
+    }
+
+    pub fn remove(&mut self, key: PostedKey) -> (Match, T) {
+        let entry = self.entries.remove(key.0);
+        self.lists.remove(PostedList::of(&entry.matching), key.0 as u32);
+        (entry.matching, entry.value)
+    }
+
+    /// The oldest receive for which `wanted` holds.
+    pub fn find_where(&self, wanted: impl Fn(&Match, &T) -> bool) -> Option<PostedKey> {
+        let matches = self.entries.iter().filter(|(_, entry)| wanted(&entry.matching, &entry.value));
+        matches.min_by_key(|(_, entry)| entry.order).map(|(key, _)| PostedKey(key))
+    }
+}
+
+struct UnexpectedEntry<T> {
+    envelope: Envelope,
+    value: T,
+}
+
+/// Messages that wait for a receive.
+pub(crate) struct Unexpected<T> {
+    entries: Slab<UnexpectedEntry<T>>,
+    /// All tagged, all untagged: in order of arrival.
+    all: Lists<bool>,
+    by_tag: Lists<(bool, u64)>,
+    exact: Lists<(PeerId, bool, u64)>,
+}
+
+/// Names an unexpected message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct UnexpectedKey(usize);
+
+impl<T> Unexpected<T> {
+    pub fn new() -> Unexpected<T> {
+        Unexpected { entries: Slab::new(), all: Lists::new(), by_tag: Lists::new(), exact: Lists::new() }
+    }
+
+    pub fn push(&mut self, envelope: Envelope, value: T) -> UnexpectedKey {
+        let key = self.entries.insert(UnexpectedEntry { envelope, value });
+        self.all.push(envelope.tagged, key as u32);
+        self.by_tag.push((envelope.tagged, envelope.tag), key as u32);
+        self.exact.push((envelope.from, envelope.tagged, envelope.tag), key as u32);
+        UnexpectedKey(key)
+    }
+
+    /// The oldest message that this receive takes.
+    pub fn find(&self, matching: &Match) -> Option<UnexpectedKey> {
+        let tagged = matching.tagged;
+        let key = match (matching.exact_tag(), matching.from) {
+            (Some(tag), Some(from)) => self.exact.first((from, tagged, tag)),
+            (Some(tag), None) => self.by_tag.first((tagged, tag)),
+            (None, _) => self.all.iter(tagged).find(|key| matching.takes(&self.entries[*key as usize].envelope)),
+        };
+        key.map(|key| UnexpectedKey(key as usize))
+    }
+
+    pub fn envelope(&self, key: UnexpectedKey) -> Envelope {
+        self.entries[key.0].envelope
+    }
+
+    pub fn get(&self, key: UnexpectedKey) -> &T {
+        &self.entries[key.0].value
+    }
+
+    pub fn get_mut(&mut self, key: UnexpectedKey) -> &mut T {
+        &mut self.entries[key.0].value
+    }
+
+    /// Takes a message out, so that it cannot be found any more; [`Unexpected::get`] still works until
+    /// [`Unexpected::remove`].
+    pub fn hide(&mut self, key: UnexpectedKey) {
+        let Envelope { from, tagged, tag } = self.entries[key.0].envelope;
+        self.all.remove(tagged, key.0 as u32);
+        self.by_tag.remove((tagged, tag), key.0 as u32);
+        self.exact.remove((from, tagged, tag), key.0 as u32);
+    }
+
+    /// Forgets a hidden message.
+    pub fn remove(&mut self, key: UnexpectedKey) -> (Envelope, T) {
+        let entry = self.entries.remove(key.0);
+        (entry.envelope, entry.value)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,595 @@
+//! What peers send: the receiving half of the protocol.
+
+use std::io;
+
+use memory::Regions;
+use types::Address;
+use wire::Message;
+use wire::message::{AtomicForm, Status, TransferId};
+
+use super::{
+    Active, Arriving, ENVELOPE, Incoming, Into, MAX_ATOMIC, Place, Protocol, SCRATCH, Target, Transfer, Waiting, blank,
+    completion_of,
+};
+use crate::link::{Bytes, Misbehaved, Outgoing, Sent, Sink, status_of};
+use crate::matching::{Envelope, UnexpectedKey};
+use crate::operation::{CompleteWhen, Completion, Failure, Kind, PeerId, UserData};
+
+impl Sink for Protocol {
+    fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<Place, Misbehaved> {
+        let target = match message {
+            Message::Start { id, tagged, tag, total, promised, data, wants_done } => {
+                let envelope = Envelope { from, tagged, tag: if tagged { tag } else { 0 } };
+                self.arrive(&Arriving { envelope, id, total, promised, data, wants_done }, following)?
+            }
+            Message::More { id, offset, reply } => return self.more(from, id, offset, reply, following),
+            Message::Write { id, key, address, total, data } => {
+                let bounds = self.regions.check(key, address, total, true);
+                let status = bounds.map_or_else(status_of, |()| Status::Ok);
+                if u64::from(following) > total {
+                    return Err(Misbehaved::Protocol("a write with more bytes than it announced"));
+                }
+                self.incoming.insert((from, id), Incoming::Write { key, address, total, received: 0, data, status });
+                Target::Write(id)
+            }
+            Message::Atomic { id, .. } => {
+                let expected = following as usize;
+                if expected > MAX_ATOMIC {
+                    return Err(Misbehaved::Protocol("an atomic operation with too many operands"));
+                }
+                self.incoming.insert((from, id), Incoming::Atomic { message, expected, bytes: Vec::new() });
+                Target::Atomic(id)
+            }
+            Message::Fetched { id, status } => {
+                self.transfer_with(from, id)?;
+                Target::Result(id, Some(status))
+            }
+            _ if following > 0 => return Err(Misbehaved::Protocol("a message with bytes it cannot have")),
+            Message::Go { id, limit } => {
+                self.go(from, id, limit)?;
+                Target::Discard
+            }
+            Message::Done { id, status } => {
+                self.done(from, id, status)?;
+                Target::Discard
+            }
+            Message::Read { id, key, address, total } => {
+                self.serve_read(from, id, key, address, total);
+                Target::Discard
+            }
+            Message::Credit { bytes } => {
+                let window = self.credit_window;
+                let peer = &mut self.peers[from.0 as usize];
+                peer.credit = peer
+                    .credit
+                    .checked_add(bytes)
+                    .filter(|credit| *credit <= window)
+                    .ok_or(Misbehaved::Protocol("more credit than the window"))?;
+                self.start_waiting(from);
+                Target::Discard
+            }
+            _ => return Err(Misbehaved::Protocol("a message of a later version")),
+        };
+        Ok(Place { from, target, at: 0, start: 0 })
+    }
+
+    fn put(&mut self, place: &mut Place, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let copy = &mut |into: &mut [u8]| {
+                into.copy_from_slice(&bytes[..into.len()]);
+                Ok(into.len())
+            };
+            match self.fill(place, bytes.len(), copy) {
+                Ok(count) if count > 0 => bytes = &bytes[count..],
+                _ => return,
+            }
+        }
+    }
+
+    fn fill(
+        &mut self,
+        place: &mut Place,
+        limit: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let at = place.at as usize;
+        let mut into = |slice: &mut [u8]| {
+            let count = slice.len().min(limit);
+            read(&mut slice[..count])
+        };
+        let mut count = None;
+        match place.target {
+            Target::Active(key) => {
+                let slice = match &mut self.active[key].into {
+                    Into::Own(buffer) => buffer.contiguous_mut(at),
+                    Into::Multi { multi, offset, room } => {
+                        let left = room.saturating_sub(at);
+                        let slice = self.multis[*multi].buffer.contiguous_mut(*offset + at);
+                        let end = left.min(slice.len());
+                        &mut slice[..end]
+                    }
+                };
+                if !slice.is_empty() {
+                    count = Some(into(slice)?);
+                }
+            }
+            Target::Unexpected(key) => {
+                let store = &mut self.unexpected.get_mut(key).store;
+                count = store.get_mut(at..).filter(|slice| !slice.is_empty()).map(&mut into).transpose()?;
+            }
+            Target::Write(id) => {
+                if let Some(Incoming::Write { key, address, status: Status::Ok, .. }) =
+                    self.incoming.get(&(place.from, id))
+                {
+                    let result = self.regions.with_mut(*key, *address + place.at, limit, &mut into);
+                    count = result.ok().transpose()?;
+                }
+            }
+            Target::Atomic(id) => {
+                if let Some(Incoming::Atomic { bytes, expected, .. }) = self.incoming.get_mut(&(place.from, id)) {
+                    bytes.resize(*expected, 0);
+                    count = bytes.get_mut(at..).filter(|slice| !slice.is_empty()).map(&mut into).transpose()?;
+                }
+            }
+            Target::Result(id, _) => match self.transfers.get_mut(id as usize) {
+                Some(Transfer::Read { buffer, .. } | Transfer::Atomic { result: buffer, .. }) => {
+                    let slice = buffer.contiguous_mut(at);
+                    if !slice.is_empty() {
+                        count = Some(into(slice)?);
+                    }
+                }
+                _ => {}
+            },
+            Target::Discard => {}
+        }
+        let count = match count {
+            Some(count) => count,
+            None => {
+                // Bytes that nobody wants: beyond a truncated receive, or of a refused write.
+                self.scratch.resize(SCRATCH, 0);
+                into(&mut self.scratch)?
+            }
+        };
+        place.at += count as u64;
+        Ok(count)
+    }
+
+    fn end(&mut self, place: Place) {
+        let from = place.from;
+        let count = place.at - place.start;
+        match place.target {
+            Target::Discard => {}
+            Target::Active(key) => {
+                let active = &mut self.active[key];
+                active.received += count;
+                if active.received == active.expected {
+                    self.finish_receive(key);
+                }
+            }
+            Target::Unexpected(key) => {
+                let waiting = self.unexpected.get_mut(key);
+                waiting.received += count;
+                if waiting.received == waiting.promised
+                    && let Some(active) = waiting.active
+                {
+                    self.settle(key, active);
+                }
+            }
+            Target::Write(id) => self.end_write(from, id, count),
+            Target::Atomic(id) => self.apply_atomic(from, id),
+            Target::Result(id, status) => self.end_result(id, count, status),
+        }
+    }
+
+    fn sent(&mut self, sent: Sent) {
+        let Sent::Transfer(id) = sent else {
+            self.completions.push_back(completion_of(sent, Ok(())));
+            return;
+        };
+        if let Some(Transfer::Send { complete, done, .. }) = self.transfers.get(id as usize) {
+            let (complete, done) = (*complete, *done);
+            if complete != CompleteWhen::Delivered {
+                self.transfers.remove(id as usize);
+            }
+            if complete == CompleteWhen::Sent {
+                self.completions.push_back(completion_of(done, Ok(())));
+            }
+        }
+    }
+
+    fn unsent(&mut self, to: PeerId, sent: Sent) {
+        if let Sent::Complete { .. } = sent {
+            let failure = self.lost_failure(to);
+            self.completions.push_back(completion_of(sent, Err(failure)));
+        }
+    }
+
+    fn lost(&mut self, peer: PeerId, reason: Option<String>) {
+        let failed = reason.is_some();
+        let state = &mut self.peers[peer.0 as usize];
+        if state.lost.is_none() {
+            state.lost = Some(reason.unwrap_or_else(|| "it has closed its endpoint".into()));
+        }
+        for op in std::mem::take(&mut state.waiting) {
+            self.unsent_op(&op);
+        }
+        self.outbox.retain(|(to, _)| *to != peer);
+        let failure = self.lost_failure(peer);
+        let of_peer = |transfer: &Transfer| match transfer {
+            Transfer::Send { to, .. } | Transfer::Write { to, .. } | Transfer::Atomic { to, .. } => *to == peer,
+            Transfer::Read { from, .. } => *from == peer,
+        };
+        let keys: Vec<usize> = self.transfers.iter().filter(|(_, t)| of_peer(t)).map(|(key, _)| key).collect();
+        for key in keys {
+            let failed = |kind, user| Completion { result: Err(failure.clone()), ..blank(kind, user) };
+            let completion = match self.transfers.remove(key) {
+                Transfer::Send { complete: CompleteWhen::Buffered, .. } | Transfer::Write { report: None, .. } => {
+                    continue;
+                }
+                Transfer::Send { done, .. } => completion_of(done, Err(failure.clone())),
+                Transfer::Write { report: Some(done), .. } => completion_of(done, Err(failure.clone())),
+                Transfer::Read { user, buffer, .. } => Completion { buffer: Some(buffer), ..failed(Kind::Read, user) },
+                Transfer::Atomic { user, .. } => failed(Kind::Atomic, user),
+            };
+            self.completions.push_back(completion);
+        }
+        self.incoming.retain(|(from, _), _| *from != peer);
+        let keys: Vec<usize> = self.active.iter().filter(|(_, a)| a.from == peer).map(|(key, _)| key).collect();
+        for key in keys {
+            self.fail_receive(key, failure.clone());
+        }
+        while failed
+            && let Some(key) =
+                self.posted.find_where(|matching, receive| matching.from == Some(peer) && receive.multi.is_none())
+        {
+            let (matching, receive) = self.posted.remove(key);
+            let (user, buffer) = (receive.user, Some(receive.buffer));
+            self.complete_failed(user, matching.tagged, matching.tag, failure.clone(), buffer);
+        }
+    }
+
+    fn peer(&mut self, address: Address) -> PeerId {
+        self.intern(address)
+    }
+
+    fn address(&self, peer: PeerId) -> Option<Address> {
+        self.peers.get(peer.0 as usize).map(|peer| peer.address)
+    }
+
+    fn regions(&self) -> &Regions {
+        &self.regions
+    }
+}
+
+impl Protocol {
+    /// A message begins: finds its receive, or stores it.
+    fn arrive(&mut self, message: &Arriving, following: u32) -> Result<Target, Misbehaved> {
+        let from = message.envelope.from;
+        let cost = ENVELOPE + message.promised;
+        let peer = &mut self.peers[from.0 as usize];
+        peer.held += cost;
+        if peer.held + peer.freed > self.credit_window {
+            return Err(Misbehaved::Protocol("messages beyond the credit it has"));
+        }
+        let whole = u64::from(following) == message.promised;
+        while let Some(key) = self.posted.find(&message.envelope) {
+            let (user, multi) = (self.posted.get_mut(key).user, self.posted.get_mut(key).multi);
+            let into = match multi {
+                None => Some(Into::Own(self.posted.remove(key).1.buffer)),
+                Some(multi) => {
+                    let into = self.reserve(multi, message.total);
+                    if self.multis[multi].retired {
+                        self.posted.remove(key);
+                    }
+                    if into.is_none() {
+                        self.release_empty(multi, user);
+                    }
+                    into
+                }
+            };
+            let Some(into) = into else { continue };
+            self.free(from, cost);
+            let active = self.activate(message, user, false, into);
+            if !(whole && message.promised == self.active[active].expected) {
+                self.claim_id(from, message.id, Incoming::Active(active))?;
+            }
+            return Ok(Target::Active(active));
+        }
+        let key = self.unexpected.push(
+            message.envelope,
+            Waiting {
+                id: message.id,
+                total: message.total,
+                promised: message.promised,
+                received: 0,
+                data: message.data,
+                wants_done: message.wants_done,
+                store: vec![0; message.promised as usize],
+                active: None,
+            },
+        );
+        if !whole {
+            self.claim_id(from, message.id, Incoming::Unexpected(key))?;
+        }
+        Ok(Target::Unexpected(key))
+    }
+
+    fn claim_id(&mut self, from: PeerId, id: TransferId, incoming: Incoming) -> Result<(), Misbehaved> {
+        match self.incoming.insert((from, id), incoming) {
+            None => Ok(()),
+            Some(_) => Err(Misbehaved::Protocol("a transfer number that is in use")),
+        }
+    }
+
+    /// A message has its receive: asks for what was not promised.
+    pub(super) fn activate(&mut self, message: &Arriving, user: UserData, discard: bool, into: Into) -> usize {
+        let room = match &into {
+            Into::Own(buffer) => buffer.len(),
+            Into::Multi { room, .. } => *room,
+        } as u64;
+        let Arriving { envelope, id, total, promised, data, wants_done } = *message;
+        let limit = total.min(room);
+        let expected = if promised < total { promised.max(limit) } else { total };
+        if promised < total {
+            self.outbox.push_back((envelope.from, Outgoing::header(Message::Go { id, limit })));
+        }
+        let Envelope { from, tagged, tag } = envelope;
+        self.active.insert(Active {
+            from,
+            id,
+            tagged,
+            tag,
+            data,
+            total,
+            expected,
+            received: 0,
+            wants_done,
+            discard,
+            user,
+            into,
+        })
+    }
+
+    /// All promised bytes of an unexpected message are here, and it has its receive: moves them there.
+    pub(super) fn settle(&mut self, key: UnexpectedKey, active_key: usize) {
+        let (envelope, waiting) = self.unexpected.remove(key);
+        let active = &mut self.active[active_key];
+        match &mut active.into {
+            Into::Own(buffer) => {
+                buffer.copy_in(0, &waiting.store);
+            }
+            Into::Multi { multi, offset, room } => {
+                let count = waiting.store.len().min(*room);
+                self.multis[*multi].buffer.copy_in(*offset, &waiting.store[..count]);
+            }
+        }
+        active.received += waiting.promised;
+        let (received, expected) = (active.received, active.expected);
+        self.free(envelope.from, ENVELOPE + waiting.promised);
+        if received == expected {
+            self.finish_receive(active_key);
+        } else {
+            self.incoming.insert((envelope.from, waiting.id), Incoming::Active(active_key));
+        }
+    }
+
+    /// Gives credit back, in batches.
+    fn free(&mut self, from: PeerId, cost: u64) {
+        let peer = &mut self.peers[from.0 as usize];
+        peer.held -= cost;
+        peer.freed += cost;
+        if peer.freed >= self.credit_window / 2 && peer.lost.is_none() {
+            let bytes = std::mem::take(&mut peer.freed);
+            self.outbox.push_back((from, Outgoing::header(Message::Credit { bytes })));
+        }
+    }
+
+    fn more(
+        &mut self,
+        from: PeerId,
+        id: TransferId,
+        offset: u64,
+        reply: bool,
+        following: u32,
+    ) -> Result<Place, Misbehaved> {
+        let end = offset.checked_add(following.into()).ok_or(Misbehaved::Protocol("an offset beyond all lengths"))?;
+        let (target, limit) = if reply {
+            match self.transfer_with(from, id)? {
+                Transfer::Read { buffer, .. } => (Target::Result(id, None), buffer.len() as u64),
+                _ => return Err(Misbehaved::Protocol("bytes in reply to something else than a read")),
+            }
+        } else {
+            match self.incoming.get(&(from, id)) {
+                Some(Incoming::Active(key)) => (Target::Active(*key), self.active[*key].expected),
+                Some(Incoming::Unexpected(key)) => {
+                    let waiting = self.unexpected.get(*key);
+                    match waiting.active {
+                        Some(active) if offset >= waiting.promised => {
+                            (Target::Active(active), self.active[active].expected)
+                        }
+                        _ => (Target::Unexpected(*key), waiting.promised),
+                    }
+                }
+                Some(Incoming::Write { total, .. }) => (Target::Write(id), *total),
+                _ => return Err(Misbehaved::Protocol("bytes of an unknown transfer")),
+            }
+        };
+        if end > limit {
+            return Err(Misbehaved::Protocol("bytes beyond the end of a transfer"));
+        }
+        Ok(Place { from, target, at: offset, start: offset })
+    }
+
+    /// The transfer of ours that this peer answers.
+    fn transfer_with(&self, from: PeerId, id: TransferId) -> Result<&Transfer, Misbehaved> {
+        let transfer = self.transfers.get(id as usize);
+        let theirs = |transfer: &&Transfer| match transfer {
+            Transfer::Send { to, .. } | Transfer::Write { to, .. } | Transfer::Atomic { to, .. } => *to == from,
+            Transfer::Read { from: of, .. } => *of == from,
+        };
+        transfer.filter(theirs).ok_or(Misbehaved::Protocol("an answer to an unknown transfer"))
+    }
+
+    fn go(&mut self, from: PeerId, id: TransferId, limit: u64) -> Result<(), Misbehaved> {
+        self.transfer_with(from, id)?;
+        let Some(Transfer::Send { rest, promised, .. }) = self.transfers.get_mut(id as usize) else {
+            return Err(Misbehaved::Protocol("a go for something else than a send"));
+        };
+        let rest = rest.take().ok_or(Misbehaved::Protocol("a second go"))?;
+        let (at, end) = (*promised, limit.min(rest.len() as u64));
+        if end <= at {
+            self.sent(Sent::Transfer(id));
+            return Ok(());
+        }
+        let (bytes, sent) = (Bytes::Shared(rest), Some(Sent::Transfer(id)));
+        self.outbox.push_back((from, Outgoing { head: None, id, reply: false, at, end, bytes, detach: false, sent }));
+        Ok(())
+    }
+
+    fn done(&mut self, from: PeerId, id: TransferId, status: Status) -> Result<(), Misbehaved> {
+        self.transfer_with(from, id)?;
+        let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
+        let completion = match self.transfers.remove(id as usize) {
+            Transfer::Send { complete: CompleteWhen::Delivered, done, .. } => Some(completion_of(done, result)),
+            Transfer::Write { report, .. } => report.map(|done| completion_of(done, result)),
+            Transfer::Atomic { user, .. } => Some(Completion { result, ..blank(Kind::Atomic, user) }),
+            Transfer::Send { .. } | Transfer::Read { .. } => {
+                return Err(Misbehaved::Protocol("a done nobody asked for"));
+            }
+        };
+        self.completions.extend(completion);
+        Ok(())
+    }
+
+    fn serve_read(&mut self, from: PeerId, id: TransferId, key: u64, address: u64, total: u64) {
+        let status = self.regions.check(key, address, total, false).map_or_else(status_of, |()| Status::Ok);
+        let item = if status != Status::Ok || total == 0 {
+            Outgoing::header(Message::Fetched { id, status })
+        } else {
+            let bytes = Bytes::Region { key, address };
+            Outgoing { head: None, id, reply: true, at: 0, end: total, bytes, detach: false, sent: None }
+        };
+        self.outbox.push_back((from, item));
+    }
+
+    fn end_write(&mut self, from: PeerId, id: TransferId, count: u64) {
+        let Some(Incoming::Write { key, address, total, received, data, status }) = self.incoming.get_mut(&(from, id))
+        else {
+            return;
+        };
+        *received += count;
+        if *received < *total {
+            return;
+        }
+        // The region may have been closed while bytes arrived.
+        if *status == Status::Ok {
+            *status = self.regions.check(*key, *address, *total, true).map_or_else(status_of, |()| Status::Ok);
+        }
+        let (status, data, length) = (*status, *data, *total);
+        self.incoming.remove(&(from, id));
+        if data.is_some() && status == Status::Ok {
+            let event = blank(Kind::RemoteWrite, UserData::default());
+            self.completions.push_back(Completion { length, data, from: Some(from), ..event });
+        }
+        self.outbox.push_back((from, Outgoing::header(Message::Done { id, status })));
+    }
+
+    fn apply_atomic(&mut self, from: PeerId, id: TransferId) {
+        let Some(Incoming::Atomic { message, bytes, .. }) = self.incoming.remove(&(from, id)) else { return };
+        let Message::Atomic { key, address, datatype, operation, form, count, .. } = message else { return };
+        let mut old = Vec::new();
+        let status = match memory::atomic::size(datatype) {
+            None => Status::Unsupported,
+            Some(size) => {
+                let length = size.saturating_mul(count as usize);
+                let (operands, compares) = bytes.split_at(bytes.len().min(length));
+                let apply = |target: &mut [u8]| {
+                    memory::atomic::apply(datatype, operation, target, operands, compares, &mut old)
+                };
+                match self.regions.with_mut(key, address, length, apply) {
+                    Ok(Ok(())) => Status::Ok,
+                    Ok(Err(_)) => Status::Unsupported,
+                    Err(error) => status_of(error),
+                }
+            }
+        };
+        let item = if form == AtomicForm::Write {
+            Outgoing::header(Message::Done { id, status })
+        } else {
+            if status != Status::Ok {
+                old.clear();
+            }
+            let head = Some(Message::Fetched { id, status });
+            let (end, bytes) = (old.len() as u64, Bytes::Buffer(memory::Buffer::owned(old)));
+            Outgoing { head, id, reply: true, at: 0, end, bytes, detach: false, sent: None }
+        };
+        self.outbox.push_back((from, item));
+    }
+
+    /// A frame of bytes for a read, or the answer to an atomic, is complete.
+    fn end_result(&mut self, id: TransferId, count: u64, status: Option<Status>) {
+        let Some(transfer) = self.transfers.get_mut(id as usize) else { return };
+        let finished = match transfer {
+            Transfer::Read { buffer, received, .. } => {
+                *received += count;
+                status.is_some() || *received >= buffer.len() as u64
+            }
+            _ => true,
+        };
+        if !finished {
+            return;
+        }
+        let status = status.unwrap_or(Status::Ok);
+        let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
+        let completion = match self.transfers.remove(id as usize) {
+            Transfer::Read { user, buffer, .. } => {
+                Completion { length: buffer.len() as u64, buffer: Some(buffer), result, ..blank(Kind::Read, user) }
+            }
+            Transfer::Atomic { user, result: buffer, .. } => {
+                Completion { length: buffer.len() as u64, buffer: Some(buffer), result, ..blank(Kind::Atomic, user) }
+            }
+            Transfer::Send { .. } | Transfer::Write { .. } => return,
+        };
+        self.completions.push_back(completion);
+    }
+
+    fn finish_receive(&mut self, key: usize) {
+        let active = self.active.remove(key);
+        self.incoming.remove(&(active.from, active.id));
+        if active.wants_done {
+            self.outbox.push_back((active.from, Outgoing::header(Message::Done { id: active.id, status: Status::Ok })));
+        }
+        let room = match &active.into {
+            Into::Own(buffer) => buffer.len(),
+            Into::Multi { room, .. } => *room,
+        } as u64;
+        let truncated = active.total > room && !active.discard;
+        let failure = Failure::Truncated { total: active.total, kept: room };
+        self.complete_receive(active, if truncated { Err(failure) } else { Ok(()) });
+    }
+
+    fn fail_receive(&mut self, key: usize, failure: Failure) {
+        let active = self.active.remove(key);
+        self.complete_receive(active, Err(failure));
+    }
+
+    fn complete_receive(&mut self, active: Active, result: Result<(), Failure>) {
+        let Active { from, tagged, tag, data, total, user, into, .. } = active;
+        let (buffer, offset, released) = match into {
+            Into::Own(buffer) => (Some(buffer), 0, false),
+            Into::Multi { multi: key, offset, .. } => {
+                let multi = &mut self.multis[key];
+                multi.arriving -= 1;
+                let released = multi.retired && multi.arriving == 0;
+                if released {
+                    self.multis.remove(key);
+                }
+                (None, offset as u64, released)
+            }
+        };
+        let done = blank(Kind::Recv, user);
+        let done =
+            Completion { tagged, tag, length: total, offset, data, from: Some(from), released, buffer, result, ..done };
+        self.completions.push_back(done);
+    }
+}

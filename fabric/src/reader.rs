@@ -1,0 +1,196 @@
+//! Taking frames off a socket: headers through a buffer, long payloads straight into their place.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::net::{RecvFlags, recv};
+use wire::frame::{FrameKind, HEADER_LEN};
+use wire::handshake::Handshake;
+use wire::message::MAX_HEADER;
+use wire::{FrameHeader, Message};
+
+use crate::link::{Misbehaved, Sink};
+use crate::operation::PeerId;
+use crate::protocol::Place;
+
+const BUFFER: usize = 64 << 10;
+/// Payloads with at least this much to come are read past the buffer.
+const DIRECT: u32 = 8 << 10;
+/// Most bytes taken from one connection before others have their turn.
+const TURN: usize = 2 << 20;
+/// The longest payload of a frame that is not data.
+const MAX_OTHER: u32 = 4096;
+
+/// What a connection does with frames.
+pub(crate) trait Frames {
+    /// A data frame begins: from which peer?
+    fn data(&mut self, header: &FrameHeader, sink: &mut dyn Sink) -> Result<PeerId, Misbehaved>;
+    /// A frame of another kind.
+    fn other(&mut self, header: &FrameHeader, payload: &[u8], sink: &mut dyn Sink) -> Result<(), Misbehaved>;
+}
+
+/// Why nothing more will come.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("connection closed by the other end")]
+    Closed,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("protocol error: {0}")]
+    Misbehaved(Misbehaved),
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<Misbehaved> for Broken {
+    fn from(misbehaved: Misbehaved) -> Broken {
+        match misbehaved {
+            Misbehaved::Said(reason) => Broken::Refused(reason),
+            other => Broken::Misbehaved(other),
+        }
+    }
+}
+
+impl From<wire::WireError> for Broken {
+    fn from(error: wire::WireError) -> Broken {
+        Broken::Misbehaved(error.into())
+    }
+}
+
+pub(crate) struct Reader {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    payload: Option<(Place, u32)>,
+    pub max_payload: u32,
+}
+
+impl Reader {
+    pub fn new(max_payload: u32) -> Reader {
+        Reader { buffer: vec![0; BUFFER].into(), start: 0, end: 0, payload: None, max_payload }
+    }
+
+    /// Reads what is there, without waiting. Whether anything was.
+    pub fn fill(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Broken> {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        match read_some(socket, &mut self.buffer[self.end..])? {
+            None => Ok(false),
+            Some(0) => Err(Broken::Closed),
+            Some(count) => {
+                self.end += count;
+                Ok(true)
+            }
+        }
+    }
+
+    /// The next handshake message in the buffer.
+    pub fn handshake(&mut self, first: bool) -> Result<Option<Handshake>, Broken> {
+        let Some((message, used)) = Handshake::decode(&self.buffer[self.start..self.end], first)? else {
+            return Ok(None);
+        };
+        self.start += used;
+        Ok(Some(message))
+    }
+
+    /// Takes frames until the socket has no more, or it is others' turn. Whether anything came.
+    pub fn pump(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        frames: &mut dyn Frames,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, Broken> {
+        let mut taken = 0;
+        self.parse(frames, sink)?;
+        loop {
+            let (count, asked) = match &mut self.payload {
+                Some((place, left)) if *left >= DIRECT && self.start == self.end => {
+                    let mut asked = 0;
+                    let mut read = |into: &mut [u8]| {
+                        asked = into.len();
+                        read_some(socket, into)?.ok_or(io::ErrorKind::WouldBlock.into())
+                    };
+                    match sink.fill(place, *left as usize, &mut read) {
+                        Ok(0) => return Err(Broken::Closed),
+                        Ok(count) => {
+                            *left -= count as u32;
+                            (count, asked)
+                        }
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(taken > 0),
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+                _ => {
+                    let before = self.end - self.start;
+                    if !self.fill(socket)? {
+                        return Ok(taken > 0);
+                    }
+                    (self.end - before, BUFFER - before)
+                }
+            };
+            taken += count;
+            self.parse(frames, sink)?;
+            // Less than asked for: the socket is empty, which saves the call that would say so.
+            if count < asked || taken >= TURN {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Uses up what the buffer has.
+    fn parse(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<(), Misbehaved> {
+        loop {
+            let bytes = &self.buffer[self.start..self.end];
+            if let Some((place, left)) = &mut self.payload {
+                let count = bytes.len().min(*left as usize);
+                sink.put(place, &bytes[..count]);
+                self.start += count;
+                *left -= count as u32;
+                if *left > 0 {
+                    return Ok(());
+                }
+                if let Some((place, _)) = self.payload.take() {
+                    sink.end(place);
+                }
+                continue;
+            }
+            if bytes.len() < HEADER_LEN {
+                return Ok(());
+            }
+            let header = FrameHeader::decode(bytes, self.max_payload)?;
+            let payload = &bytes[HEADER_LEN..];
+            if header.kind != FrameKind::Data {
+                if header.length > MAX_OTHER {
+                    return Err(Misbehaved::Protocol("a control frame of this length"));
+                }
+                let Some(payload) = payload.get(..header.length as usize) else { return Ok(()) };
+                frames.other(&header, payload, sink)?;
+                self.start += HEADER_LEN + header.length as usize;
+                continue;
+            }
+            let needed = MAX_HEADER.min(header.length as usize);
+            let Some(head) = payload.get(..needed) else { return Ok(()) };
+            let (message, used) = Message::decode(head, header.length)?;
+            let from = frames.data(&header, sink)?;
+            let following = header.length - used as u32;
+            let place = sink.begin(from, message, following)?;
+            self.start += HEADER_LEN + used;
+            self.payload = Some((place, following));
+        }
+    }
+}
+
+/// One `recv`; `None` when there is nothing.
+fn read_some(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        return match recv(socket, &mut *into, RecvFlags::DONTWAIT) {
+            Ok((count, _)) => Ok(Some(count)),
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => Err(e.into()),
+        };
+    }
+}

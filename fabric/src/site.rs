@@ -1,0 +1,474 @@
+//! The site link: one TCP connection between two ranks of a site, dialled by whoever sends first.
+//!
+//! If both dial at once there are two connections, and each side goes on sending on its own; so order holds in each
+//! direction. Recently active connections are read without asking epoll first, which saves a system call per message.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use slab::Slab;
+use wire::FrameHeader;
+use wire::frame::{FrameKind, MAX_PAYLOAD};
+use wire::handshake::Purpose;
+
+use crate::handshake::{Acceptor, Credentials, Initiator, Step};
+use crate::link::{Link, Misbehaved, Outgoing, Sink};
+use crate::operation::PeerId;
+use crate::reader::{Broken, Frames, Reader};
+use crate::writer::Writer;
+
+const LISTENER: u64 = u64::MAX;
+/// How many connections are read without asking epoll.
+const HOT: usize = 4;
+/// After so many fruitless reads a connection is not hot any more.
+const COLD_AFTER: u32 = 200;
+/// Epoll is asked at least every so many turns.
+const ASK_EVERY: u32 = 32;
+
+pub(crate) struct SiteLink {
+    listener: TcpListener,
+    own: Credentials,
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+    connections: Slab<Connection>,
+    sending: FxHashMap<PeerId, usize>,
+    hot: Vec<usize>,
+    turn: u32,
+    connect_timeout: Duration,
+    /// Connections that are not open yet.
+    opening: usize,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    phase: Phase,
+    peer: Option<PeerId>,
+    reader: Reader,
+    writer: Writer,
+    queue: VecDeque<Outgoing>,
+    buffered: u64,
+    wants_write: bool,
+    fruitless: u32,
+    deadline: Instant,
+    goodbye: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Connecting(Initiator),
+    Initiating(Initiator),
+    Accepting(Acceptor),
+    Open,
+}
+
+impl SiteLink {
+    pub fn new(listener: TcpListener, own: Credentials, connect_timeout: Duration) -> std::io::Result<SiteLink> {
+        listener.set_nonblocking(true)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        Ok(SiteLink {
+            listener,
+            own,
+            epoll,
+            events: Vec::with_capacity(64),
+            connections: Slab::new(),
+            sending: FxHashMap::default(),
+            hot: Vec::new(),
+            turn: 0,
+            connect_timeout,
+            opening: 0,
+        })
+    }
+
+    /// Readable when `progress` has something to do.
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Makes the next `progress` ask epoll: something may have come while we slept.
+    pub fn ask_soon(&mut self) {
+        self.turn = u32::MAX;
+    }
+
+    fn add(&mut self, socket: OwnedFd, phase: Phase, flags: EventFlags) -> std::io::Result<usize> {
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        epoll::add(&self.epoll, &socket, EventData::new_u64(key as u64), flags)?;
+        entry.insert(Connection {
+            socket,
+            phase,
+            peer: None,
+            reader: Reader::new(MAX_PAYLOAD),
+            writer: Writer::new(MAX_PAYLOAD),
+            queue: VecDeque::new(),
+            buffered: 0,
+            wants_write: flags.contains(EventFlags::OUT),
+            fruitless: 0,
+            deadline: Instant::now() + self.connect_timeout,
+            goodbye: false,
+        });
+        self.opening += 1;
+        Ok(key)
+    }
+
+    fn dial(&mut self, to: PeerId, sink: &dyn Sink) -> Result<usize, Broken> {
+        let address = sink.address(to).ok_or_else(|| Broken::Refused("no such peer".into()))?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
+            .map_err(std::io::Error::from)?;
+        sockopt::set_tcp_nodelay(&socket, true).map_err(std::io::Error::from)?;
+        match rustix::net::connect(&socket, &SocketAddr::V4(address.socket)) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+            Err(e) => return Err(std::io::Error::from(e).into()),
+        }
+        let (initiator, hello) = Initiator::new(self.own.hello(Purpose::Peer, address));
+        let key = self.add(socket, Phase::Connecting(initiator), EventFlags::IN | EventFlags::OUT)?;
+        self.connections[key].peer = Some(to);
+        self.connections[key].writer.stage(&hello.encode());
+        self.sending.insert(to, key);
+        Ok(key)
+    }
+
+    fn accept(&mut self) -> bool {
+        let mut any = false;
+        while let Ok((stream, _)) = self.listener.accept() {
+            any = true;
+            let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            if ready.is_ok() {
+                // If epoll takes no more descriptors the connection closes; the peer sees that.
+                let _ = self.add(stream.into(), Phase::Accepting(Acceptor::Hello), EventFlags::IN);
+            }
+        }
+        any
+    }
+
+    /// Reads and writes what it can on one connection.
+    fn turn(&mut self, key: usize, sink: &mut dyn Sink) -> bool {
+        match self.try_turn(key, sink) {
+            Ok(moved) => moved,
+            Err(broken) => {
+                self.drop_connection(key, broken, sink);
+                true
+            }
+        }
+    }
+
+    fn try_turn(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
+        let mut moved = false;
+        if !matches!(self.connections[key].phase, Phase::Open) {
+            moved |= self.open(key, sink)?;
+        }
+        let connection = &mut self.connections[key];
+        if matches!(connection.phase, Phase::Open) {
+            let Some(peer) = connection.peer else { return Ok(moved) };
+            let mut frames = PeerFrames { peer, own: &self.own, goodbye: &mut connection.goodbye };
+            moved |= connection.reader.pump(connection.socket.as_fd(), &mut frames, sink)?;
+            if !connection.writer.is_empty() || !connection.queue.is_empty() {
+                moved |= self.flush(key, sink)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Goes on with the handshake.
+    fn open(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
+        let connection = &mut self.connections[key];
+        if let Phase::Connecting(_) = connection.phase {
+            sockopt::socket_error(&connection.socket).map_err(std::io::Error::from)?.map_err(std::io::Error::from)?;
+            if rustix::net::getpeername(&connection.socket).is_err() {
+                return Ok(false);
+            }
+            if let Phase::Connecting(initiator) = std::mem::replace(&mut connection.phase, Phase::Open) {
+                connection.phase = Phase::Initiating(initiator);
+            }
+        }
+        connection.writer.send(connection.socket.as_fd(), None)?;
+        let mut moved = connection.reader.fill(connection.socket.as_fd())?;
+        loop {
+            let first = matches!(connection.phase, Phase::Accepting(Acceptor::Hello));
+            let Some(message) = connection.reader.handshake(first)? else { break };
+            moved = true;
+            let step = match &mut connection.phase {
+                Phase::Initiating(initiator) => initiator.step(message, &self.own.secret)?,
+                Phase::Accepting(acceptor) => {
+                    let mut challenge = [0; 32];
+                    getrandom::fill(&mut challenge).map_err(|e| std::io::Error::other(e.to_string()))?;
+                    acceptor.step(message, &self.own, challenge)?
+                }
+                Phase::Connecting(_) | Phase::Open => break,
+            };
+            let (reply, done) = match step {
+                Step::Reply(reply) => (Some(reply), None),
+                Step::Open { reply, peer, .. } => (reply, Some(Ok(peer))),
+                Step::Refused { reply, reason } => (reply, Some(Err(reason))),
+            };
+            if let Some(reply) = reply {
+                connection.writer.stage(&reply.encode());
+                connection.writer.send(connection.socket.as_fd(), None)?;
+            }
+            match done {
+                None => continue,
+                Some(Err(reason)) => return Err(Broken::Refused(reason)),
+                Some(Ok(address)) => {
+                    let peer = connection.peer.unwrap_or_else(|| sink.peer(address));
+                    connection.peer = Some(peer);
+                    connection.phase = Phase::Open;
+                    self.opening -= 1;
+                    self.sending.entry(peer).or_insert(key);
+                    self.flush(key, sink)?;
+                    return Ok(true);
+                }
+            }
+        }
+        self.update_interest(key)?;
+        Ok(moved)
+    }
+
+    /// Sends what is queued, as far as the socket takes it. Whether anything left.
+    fn flush(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
+        let connection = &mut self.connections[key];
+        let mut moved = false;
+        let header = |length| FrameHeader {
+            length,
+            kind: FrameKind::Data,
+            route: 0,
+            job: self.own.job,
+            to: self.own.me.identity,
+            from: self.own.me.identity,
+            sequence: 0,
+            ack: 0,
+        };
+        loop {
+            while connection.writer.has_room() {
+                let Some(item) = connection.queue.front_mut() else { break };
+                if connection.writer.stage_frame(item, header, true, sink) {
+                    moved = true;
+                    connection.finish_front(sink);
+                }
+            }
+            if connection.writer.is_empty() {
+                break;
+            }
+            match connection.writer.send(connection.socket.as_fd(), connection.queue.front_mut())? {
+                None => break,
+                Some(finished) => {
+                    moved = true;
+                    if finished {
+                        connection.finish_front(sink);
+                    }
+                }
+            }
+        }
+        self.update_interest(key)?;
+        Ok(moved)
+    }
+
+    fn update_interest(&mut self, key: usize) -> Result<(), Broken> {
+        let connection = &mut self.connections[key];
+        let wants = !connection.writer.is_empty() || matches!(connection.phase, Phase::Connecting(_));
+        if wants != connection.wants_write {
+            connection.wants_write = wants;
+            let flags = if wants { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(key as u64), flags)
+                .map_err(std::io::Error::from)?;
+        }
+        Ok(())
+    }
+
+    fn drop_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
+        let connection = self.connections.remove(key);
+        self.hot.retain(|hot| *hot != key);
+        if !matches!(connection.phase, Phase::Open) {
+            self.opening -= 1;
+        }
+        let Some(peer) = connection.peer else { return };
+        if self.sending.get(&peer) == Some(&key) {
+            self.sending.remove(&peer);
+        }
+        sink.lost(peer, (!connection.goodbye).then(|| broken.to_string()));
+        for item in connection.queue {
+            item.sent.into_iter().for_each(|sent| sink.unsent(peer, sent));
+        }
+    }
+
+    fn expire(&mut self, sink: &mut dyn Sink) {
+        let now = Instant::now();
+        let late = |c: &Connection| !matches!(c.phase, Phase::Open) && c.deadline < now;
+        let keys: Vec<usize> = self.connections.iter().filter(|(_, c)| late(c)).map(|(key, _)| key).collect();
+        for key in keys {
+            let reason = format!("no answer within {} s of dialling", self.connect_timeout.as_secs());
+            self.drop_connection(key, Broken::Refused(reason), sink);
+        }
+    }
+
+    fn ask_epoll(&mut self, sink: &mut dyn Sink) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        if epoll::wait(&self.epoll, spare, Some(&zero)).is_err() {
+            events.clear();
+        }
+        let mut moved = false;
+        for event in &events {
+            let data = event.data.u64();
+            if data == LISTENER {
+                moved |= self.accept();
+            } else if self.connections.contains(data as usize) {
+                let key = data as usize;
+                moved |= self.turn(key, sink);
+                self.warm(key);
+            }
+        }
+        self.events = events;
+        moved
+    }
+
+    fn warm(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.fruitless = 0;
+        if !self.hot.contains(&key) {
+            if self.hot.len() == HOT {
+                self.hot.remove(0);
+            }
+            self.hot.push(key);
+        }
+    }
+}
+
+impl Connection {
+    fn finish_front(&mut self, sink: &mut dyn Sink) {
+        if let Some(item) = self.queue.pop_front() {
+            if item.detach {
+                self.buffered -= item.end;
+            }
+            item.sent.into_iter().for_each(|sent| sink.sent(sent));
+        }
+    }
+}
+
+impl Link for SiteLink {
+    fn send(&mut self, to: PeerId, item: Outgoing, sink: &mut dyn Sink) {
+        let key = match self.sending.get(&to) {
+            Some(key) => *key,
+            None => match self.dial(to, sink) {
+                Ok(key) => key,
+                Err(broken) => {
+                    sink.lost(to, Some(broken.to_string()));
+                    item.sent.into_iter().for_each(|sent| sink.unsent(to, sent));
+                    return;
+                }
+            },
+        };
+        let connection = &mut self.connections[key];
+        let detach = item.detach;
+        if detach {
+            connection.buffered += item.end;
+        }
+        connection.queue.push_back(item);
+        if matches!(connection.phase, Phase::Open)
+            && connection.queue.len() == 1
+            && let Err(broken) = self.flush(key, sink)
+        {
+            self.drop_connection(key, broken, sink);
+            return;
+        }
+        if detach && let Some(item) = self.connections[key].queue.back_mut() {
+            item.detach_now();
+        }
+    }
+
+    fn progress(&mut self, sink: &mut dyn Sink) -> bool {
+        let mut moved = false;
+        let mut at = 0;
+        while let Some(key) = self.hot.get(at).copied() {
+            if self.turn(key, sink) {
+                moved = true;
+                if let Some(connection) = self.connections.get_mut(key) {
+                    connection.fruitless = 0;
+                }
+            } else if let Some(connection) = self.connections.get_mut(key) {
+                connection.fruitless += 1;
+                if connection.fruitless > COLD_AFTER {
+                    self.hot.remove(at);
+                    continue;
+                }
+            }
+            at += 1;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        if !moved && (self.hot.is_empty() || self.turn.is_multiple_of(ASK_EVERY))
+            || self.turn.is_multiple_of(ASK_EVERY * 8)
+        {
+            moved |= self.ask_epoll(sink);
+            if self.opening > 0 {
+                self.expire(sink);
+            }
+        }
+        moved
+    }
+
+    fn is_idle(&self) -> bool {
+        self.connections.iter().all(|(_, c)| c.queue.is_empty() && c.writer.is_empty())
+    }
+
+    fn buffered(&self) -> u64 {
+        self.connections.iter().map(|(_, c)| c.buffered).sum()
+    }
+
+    fn close(&mut self) {
+        let header = FrameHeader {
+            length: 0,
+            kind: FrameKind::Bye,
+            route: 0,
+            job: self.own.job,
+            to: self.own.me.identity,
+            from: self.own.me.identity,
+            sequence: 0,
+            ack: 0,
+        };
+        for connection in self.connections.drain() {
+            let mut connection = connection;
+            if matches!(connection.phase, Phase::Open) && connection.queue.is_empty() {
+                connection.writer.stage(&header.encode());
+                // A peer that does not read our goodbye sees the connection close instead.
+                let _ = connection.writer.send(connection.socket.as_fd(), None);
+                let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
+            }
+        }
+        self.sending.clear();
+        self.hot.clear();
+        self.opening = 0;
+    }
+}
+
+/// Frames from one peer: routing fields do not count, there is nobody else on the line.
+struct PeerFrames<'a> {
+    peer: PeerId,
+    own: &'a Credentials,
+    goodbye: &'a mut bool,
+}
+
+impl Frames for PeerFrames<'_> {
+    fn data(&mut self, header: &FrameHeader, _: &mut dyn Sink) -> Result<PeerId, Misbehaved> {
+        if header.job != self.own.job {
+            return Err(Misbehaved::Protocol("a frame of another job"));
+        }
+        Ok(self.peer)
+    }
+
+    fn other(&mut self, header: &FrameHeader, _: &[u8], _: &mut dyn Sink) -> Result<(), Misbehaved> {
+        match header.kind {
+            FrameKind::Bye => {
+                *self.goodbye = true;
+                Ok(())
+            }
+            _ => Err(Misbehaved::Protocol("a frame kind that ranks do not exchange")),
+        }
+    }
+}

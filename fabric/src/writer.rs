@@ -1,0 +1,124 @@
+//! Putting frames on a socket: short ones staged together, long payloads straight from the user's memory.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use wire::FrameHeader;
+use wire::message::Status;
+
+use crate::link::{Outgoing, Sink};
+
+/// Payloads up to this are copied behind their header; longer ones get their own place in the `sendmsg`.
+const COPY: u64 = 4 << 10;
+/// Stop staging beyond this and send first.
+const STAGE: usize = 64 << 10;
+const MAX_SLICES: usize = 8;
+
+/// Staged bytes on their way to a socket.
+pub(crate) struct Writer {
+    staged: Vec<u8>,
+    written: usize,
+    /// Bytes of a payload, not staged, that come next.
+    direct: u64,
+    pub max_payload: u32,
+}
+
+impl Writer {
+    pub fn new(max_payload: u32) -> Writer {
+        Writer { staged: Vec::new(), written: 0, direct: 0, max_payload }
+    }
+
+    /// Whether another frame should be staged before sending.
+    pub fn has_room(&self) -> bool {
+        self.direct == 0 && self.staged.len() < STAGE
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.staged.len() == self.written && self.direct == 0
+    }
+
+    /// Stages raw bytes (handshakes, frames without an item).
+    pub fn stage(&mut self, bytes: &[u8]) {
+        self.staged.extend_from_slice(bytes);
+    }
+
+    /// Stages the item's next frame. `allow_direct`: a long payload may stay where it is, and the item must then be given to
+    /// [`Writer::send`] until it has been sent. Whether that was the item's last frame and it is staged entirely.
+    pub fn stage_frame(
+        &mut self,
+        item: &mut Outgoing,
+        header: impl FnOnce(u32) -> FrameHeader,
+        allow_direct: bool,
+        sink: &dyn Sink,
+    ) -> bool {
+        let (message, count) = item.next_frame(self.max_payload);
+        let length = message.as_slice().len() as u32 + count as u32;
+        let begin = self.staged.len();
+        let header = header(length);
+        self.staged.extend_from_slice(&header.encode());
+        self.staged.extend_from_slice(message.as_slice());
+        if allow_direct && count > COPY && !item.is_region() {
+            self.direct = count;
+            item.head = None;
+            return false;
+        }
+        if let Err(status) = item.copy_to(count, sink.regions(), &mut self.staged) {
+            // The region was closed while it was being read: say so instead.
+            self.staged.truncate(begin);
+            return self.stage_refusal(item, header, status);
+        }
+        item.advance(count)
+    }
+
+    fn stage_refusal(&mut self, item: &mut Outgoing, header: FrameHeader, status: Status) -> bool {
+        let message = wire::Message::Fetched { id: item.id, status }.encode(0);
+        let header = FrameHeader { length: message.as_slice().len() as u32, ..header };
+        self.staged.extend_from_slice(&header.encode());
+        self.staged.extend_from_slice(message.as_slice());
+        item.at = item.end;
+        true
+    }
+
+    /// Sends what is staged, and the payload of `item` if its frame is direct. `Ok(None)`: the socket is full. Else
+    /// whether `item` has been sent entirely.
+    pub fn send(&mut self, socket: BorrowedFd<'_>, mut item: Option<&mut Outgoing>) -> io::Result<Option<bool>> {
+        while !self.is_empty() {
+            let staged = self.staged.len() - self.written;
+            let empty: &[u8] = &[];
+            let mut slices = [IoSlice::new(empty); MAX_SLICES];
+            let mut count = 0;
+            if staged > 0 {
+                slices[0] = IoSlice::new(&self.staged[self.written..]);
+                count = 1;
+            }
+            if let Some(item) = item.as_deref().filter(|_| self.direct > 0) {
+                for slice in item.slices(self.direct).take(MAX_SLICES - count) {
+                    slices[count] = IoSlice::new(slice);
+                    count += 1;
+                }
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let sent = match sendmsg(socket, &slices[..count], &mut SendAncillaryBuffer::default(), flags) {
+                Ok(sent) => sent,
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            self.written += sent.min(staged);
+            if self.written == self.staged.len() {
+                self.staged.clear();
+                self.written = 0;
+            }
+            let direct = sent.saturating_sub(staged) as u64;
+            self.direct -= direct;
+            if let Some(item) = item.as_deref_mut()
+                && direct > 0
+                && item.advance(direct)
+            {
+                return Ok(Some(true));
+            }
+        }
+        Ok(Some(false))
+    }
+}
