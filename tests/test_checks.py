@@ -1,0 +1,83 @@
+"""The scripts behind `make check` find what they are there to find."""
+
+import sys
+
+import pytest
+
+from harness import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import dependencies  # noqa: E402
+import invariants  # noqa: E402
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built():
+    """These tests need nothing built."""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "use std::time::Instant;",
+        "let now = SystemTime::now();",
+        "use std::net::TcpStream;",
+        "use std::net::{TcpListener, IpAddr};",
+        "use std::thread;",
+        "std::thread::spawn(work);",
+        "tokio::spawn(work);",
+    ],
+)
+def test_sockets_threads_and_clocks_are_seen(line):
+    assert invariants.IMPURE.search(line)
+
+
+@pytest.mark.parametrize("line", ["use std::net::IpAddr;", "use std::net::{Ipv4Addr, SocketAddr};", "use std::time::Duration;"])
+def test_plain_values_are_no_sockets(line):
+    assert not invariants.IMPURE.search(line)
+
+
+def test_words_in_comments_and_strings_do_not_count():
+    code = "let x = \"unsafe // no\"; // unsafe\nlet c = '\"'; unsafe { y() } /* unsafe\n*/ fn a<'b>(s: &'b str) {}"
+    left = invariants.without_comments_and_strings(code)
+    assert left.count("unsafe") == 1
+    assert left.count("\n") == code.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("expression", "accepted"),
+    [
+        ("MIT OR Apache-2.0", True),
+        ("MIT/Apache-2.0", True),
+        ("(MIT OR GPL-3.0) AND Unicode-3.0", True),
+        ("GPL-3.0 OR MIT", True),
+        ("GPL-3.0 AND MIT", False),
+        ("Apache-2.0 WITH LLVM-exception", True),
+        ("LGPL-2.1", False),
+    ],
+)
+def test_licence_expressions(expression, accepted):
+    assert dependencies.licence_accepted(expression) is accepted
+
+
+def test_a_foreign_source_a_banned_package_and_a_double_are_named():
+    def package(name, version="1.0.0", licence="MIT", source="registry+https://github.com/rust-lang/crates.io-index"):
+        return {"id": f"{name} {version}", "name": name, "version": version, "license": licence, "source": source}
+
+    found = list(
+        dependencies.problems(
+            {
+                "workspace_members": ["ours 1.0.0"],
+                "packages": [
+                    package("ours", licence="MIT"),
+                    package("openssl"),
+                    package("elsewhere", source="git+https://example.org/x"),
+                    package("twice"),
+                    package("twice", version="2.0.0"),
+                    package("unlicensed", licence=None),
+                ],
+            }
+        )
+    )
+    for name in ("ours", "openssl", "elsewhere", "twice: 2 versions", "unlicensed"):
+        assert any(line.startswith(name) for line in found), (name, found)
