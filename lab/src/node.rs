@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -80,9 +80,9 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
     channel.send(Kind::Ready, &[]).map_err(wrong)?;
     let mut init = Init { clients: Vec::new() };
     let outcome = init.run(channel, &signals, &listener).map_err(wrong);
-    if plan.isolated.is_none() {
-        init.kill_everything();
-    }
+    // From here on nobody gets in; who asked for the end learns of it, by the closing of the connection, when all is over.
+    drop(listener);
+    init.kill_everything();
     outcome
 }
 
@@ -163,9 +163,7 @@ impl Init {
 
     /// Ends every descendant, group by group and orphan by orphan, for at most two seconds.
     fn kill_everything(&mut self) {
-        for client in self.clients.drain(..) {
-            kill_group(&client);
-        }
+        self.clients.iter().for_each(kill_group);
         let end = Instant::now() + Duration::from_secs(2);
         while Instant::now() < end {
             for pid in children() {
@@ -259,17 +257,13 @@ fn run(message: Message) -> Result<Pid, LabError> {
     let count = u32::from_le_bytes(next()?.try_into().map_err(|_| malformed())?);
     let program = OsString::from_vec(next()?);
     let words = (1..count).map(|_| next().map(OsString::from_vec)).collect::<Result<Vec<_>, _>>()?;
-    let environment = fields.filter_map(|pair| {
-        // A name may not be empty but may start with "=" on no system of ours.
-        let at = pair.iter().position(|byte| *byte == b'=')?;
-        Some((OsString::from_vec(pair[..at].to_vec()), OsString::from_vec(pair[at + 1..].to_vec())))
-    });
-
-    let refuse = |what: String, e: &io::Error| LabError::Command {
-        node: node.clone(),
-        problem: format!("{what}: {e}"),
-        errno: e.raw_os_error().unwrap_or(libc::EIO),
-    };
+    let environment: Vec<(OsString, OsString)> = fields
+        .filter_map(|pair| {
+            let at = pair.iter().position(|byte| *byte == b'=')?;
+            Some((OsString::from_vec(pair[..at].to_vec()), OsString::from_vec(pair[at + 1..].to_vec())))
+        })
+        .collect();
+    let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone()).unwrap_or_default();
     if let Err(e) = std::fs::metadata(&directory) {
         // Not "no such program": the shell's code for that would mislead.
         return Err(LabError::Command {
@@ -289,7 +283,23 @@ fn run(message: Message) -> Result<Pid, LabError> {
         .stderr(stderr)
         .process_group(0)
         .spawn()
-        .map_err(|e| refuse(program.to_string_lossy().into_owned(), &e))?;
+        .map_err(|e| {
+            let mut errno = e.raw_os_error().unwrap_or(libc::EIO);
+            // A directory on PATH that may not be searched makes the system say "permission denied" for any name.
+            if errno == libc::EACCES && !is_on_path(&program, &path) {
+                errno = libc::ENOENT;
+            }
+            let problem = format!("{}: {}", program.to_string_lossy(), io::Error::from_raw_os_error(errno));
+            LabError::Command { node, problem, errno }
+        })?;
     // Not waited for through `Child`: `reap` collects every process of the host.
     Pid::from_raw(child.id() as i32).ok_or_else(malformed)
+}
+
+/// Whether a program exists as far as this process can see; a name with a slash stands for itself.
+fn is_on_path(program: &OsString, path: &OsString) -> bool {
+    let program = Path::new(program);
+    program.components().count() > 1
+        || program.is_absolute()
+        || std::env::split_paths(path).any(|directory| directory.join(program).exists())
 }
