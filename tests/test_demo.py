@@ -1,0 +1,17 @@
+"""`make demo` as a user runs it, except for what make has built already."""
+
+import re
+
+import pytest
+
+from harness import ROOT
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_its_table(workshop, mpich_only):
+    done = workshop.run([mpich_only.python, ROOT / "scripts" / "demo.py"], limit=150).check()
+    assert "identical, bit for bit" in done.out, str(done)
+    for row in ("sites", "ranks", "bytes relayed", "MFLOPS", "time communicating"):
+        assert re.search(rf"^{row} ", done.out, re.MULTILINE), f"no row `{row}`\n{done}"
+    relayed = re.search(r"^bytes relayed +0 +([\d.]+) MB$", done.out, re.MULTILINE)
+    assert relayed and float(relayed[1]) > 1, str(done)

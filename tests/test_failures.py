@@ -1,0 +1,102 @@
+"""Whoever dies in mid-run: the job ends within five seconds, says who and where, and leaves nothing."""
+
+import signal
+import time
+
+import pytest
+
+from harness import LANDBRIDGE, PROGRAMS, wait_until
+
+# From the blow to the end of `landbridge run`, the lab's own end included.
+END_S = 5.0
+
+
+@pytest.mark.parametrize("how", ["segv", "kill", "9"])
+def test_a_rank_that_crashes_is_named(workshop, mpi, how):
+    done = workshop.across(mpi, 4, [mpi.python, PROGRAMS / "crash.py", 3, how], limit=30).finish()
+    done.fails_naming("site b", "rank 3")
+    failure = workshop.summary()["failure"]
+    assert failure["site"] == "b" and failure["rank"] == 3 and failure["node"], failure
+    assert failure["node"] in done.err, str(done)
+    if how.isdecimal():
+        assert done.code == 9, str(done)
+
+
+def start_endless(workshop, mpi, **options):
+    """An endless job in a lab; returns once all its ranks work together."""
+    working = workshop.folder / "working"
+    running = workshop.across(mpi, 4, [mpi.python, PROGRAMS / "endless.py", working], limit=60, **options)
+    wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
+    assert working.exists(), str(running.finish())
+    return running
+
+
+def named(process, *hosts):
+    """Which of the hosts a process's words name."""
+    return [host for host in hosts if any(host in word for word in process.words)]
+
+
+@pytest.mark.parametrize("victim", ["first", "last"])
+def test_a_killed_agent_ends_the_job(workshop, mpi, victim):
+    running = start_endless(workshop, mpi)
+    agents = sorted(running.processes("agent"), key=lambda process: process.pid)
+    assert len(agents) == 4, [process.words for process in running.processes()]
+    agents[0 if victim == "first" else -1].kill()
+    done = running.finish(within=END_S)
+    done.fails_naming("site", "node", "agent")
+    failure = workshop.summary()["failure"]
+    assert failure["site"] in ("a", "b") and failure["node"], failure
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["own-gateway", "remote-gateway"])
+def test_a_killed_gateway_ends_the_job(workshop, mpi, victim):
+    running = start_endless(workshop, mpi)
+    site = "ab"[victim]
+    gateways = [process for process in running.processes("gateway") if named(process, site)]
+    gateways = [process for process in gateways if process.words[process.words.index("--site") + 1] == site]
+    assert len(gateways) == 1, [process.words for process in running.processes("gateway")]
+    gateways[0].kill()
+    done = running.finish(within=END_S)
+    done.fails_naming("gateway", f"site {site}")
+    assert workshop.summary()["failure"]["site"] == site
+
+
+def test_a_killed_launcher_takes_its_job_along(workshop, mpi):
+    """kill -9 of `landbridge run`: agents and ranks at both sites end; the lab, whose command it was, too."""
+    running = start_endless(workshop, mpi)
+    launchers = running.processes("run")
+    assert len(launchers) == 1
+    launchers[0].kill()
+    assert running.finish(within=END_S).code != 0
+
+
+def test_ranks_of_a_killed_launcher_end_while_the_lab_lives(workshop, mpich_only):
+    working = workshop.folder / "working"
+    run = f"{LANDBRIDGE} run -n 4 -- {mpich_only.python} {PROGRAMS / 'endless.py'} {working}"
+    script = f"{run} & while ! [ -e {working} ]; do sleep 0.1; done; kill -9 $!; wait; touch gone; sleep 60"
+    running = workshop.lab(["bash", "-c", script], environment=mpich_only.environment)
+    wait_until((workshop.folder / "gone").exists, 30, "the launcher's end")
+
+    def ranks():
+        return [process for process in running.processes() if any("endless.py" in word for word in process.words)]
+
+    wait_until(lambda: not [p for p in ranks() if "bash" not in p.words[0]] and not running.processes("agent"), END_S, "ranks to end")
+    assert len(running.processes("gateway")) == 2, "gateways outlive a job"
+    running.child.send_signal(signal.SIGTERM)
+    running.finish(within=END_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher_ends_the_job(workshop, mpi, number):
+    running = start_endless(workshop, mpi)
+    running.processes("run")[0].kill(number)
+    done = running.finish(within=END_S)
+    assert done.code == 128 + number, str(done)
+
+
+def test_a_rank_that_leaves_without_finalize_is_noticed(workshop, mpich_only):
+    """Exit code 0 without MPI_Finalize while the others wait for it: no hang."""
+    begin = time.monotonic()
+    done = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "crash.py", 2, 0], limit=30).finish()
+    done.fails_naming("rank 2")
+    assert time.monotonic() - begin < 20
