@@ -83,25 +83,6 @@ impl GatewayLink {
         self.epoll.as_fd()
     }
 
-    fn remote<'a>(
-        peers: &'a mut FxHashMap<PeerId, Remote>,
-        gateways: usize,
-        window: u32,
-        peer: PeerId,
-        identity: Identity,
-    ) -> &'a mut Remote {
-        peers.entry(peer).or_insert_with(|| Remote {
-            identity,
-            gateway: identity.slot.0 as usize % gateways.max(1),
-            outbound: Outbound::new(window),
-            inbound: Inbound::new(window),
-            queue: VecDeque::new(),
-            buffered: 0,
-            is_ready: false,
-            is_acked: false,
-        })
-    }
-
     fn turn(&mut self, at: usize, sink: &mut dyn Sink) -> bool {
         if self.gateways[at].lost.is_some() {
             return false;
@@ -220,6 +201,21 @@ impl GatewayLink {
     }
 }
 
+impl Remote {
+    fn new(identity: Identity, gateway: usize, window: u32) -> Remote {
+        Remote {
+            identity,
+            gateway,
+            outbound: Outbound::new(window),
+            inbound: Inbound::new(window),
+            queue: VecDeque::new(),
+            buffered: 0,
+            is_ready: false,
+            is_acked: false,
+        }
+    }
+}
+
 impl Gateway {
     fn dial(address: SocketAddrV4, own: &Credentials, timeout: Duration) -> Result<(Gateway, Welcome), Broken> {
         let deadline = Instant::now() + timeout;
@@ -270,7 +266,9 @@ impl Link for GatewayLink {
             true => Some("this rank has no gateway (LANDBRIDGE_GATEWAYS is empty)".to_owned()),
             false => {
                 let (count, window) = (self.gateways.len(), self.window);
-                let remote = Self::remote(&mut self.peers, count, window, to, address.identity);
+                let gateway = address.identity.slot.0 as usize % count;
+                let new = || Remote::new(address.identity, gateway, window);
+                let remote = self.peers.entry(to).or_insert_with(new);
                 self.gateways[remote.gateway].lost.clone()
             }
         };
@@ -370,16 +368,7 @@ impl GatewayFrames<'_> {
         let unknown = SocketAddrV4::new([0, 0, 0, 0].into(), 0);
         let peer = sink.peer(Address { socket: unknown, job: self.own.me.job, identity: header.from });
         let (gateway, window) = (self.gateway, self.window);
-        let remote = self.peers.entry(peer).or_insert_with(|| Remote {
-            identity: header.from,
-            gateway,
-            outbound: Outbound::new(window),
-            inbound: Inbound::new(window),
-            queue: VecDeque::new(),
-            buffered: 0,
-            is_ready: false,
-            is_acked: false,
-        });
+        let remote = self.peers.entry(peer).or_insert_with(|| Remote::new(header.from, gateway, window));
         if matches!(header.kind, FrameKind::Data | FrameKind::Ack) {
             remote.outbound.acknowledged(header.ack)?;
             if !remote.queue.is_empty() && !remote.is_ready {

@@ -31,6 +31,8 @@ const NOTHING: Piece = Piece { start: std::ptr::NonNull::dangling().as_ptr(), le
 // SAFETY: a piece is plain memory, with no tie to a thread; whoever created it promised that nobody else touches it
 // until the operation completes (`Buffer::from_raw`).
 unsafe impl Send for Piece {}
+// SAFETY: a shared buffer is only read.
+unsafe impl Sync for Piece {}
 
 impl Piece {
     fn new(start: *mut u8, length: usize) -> Piece {

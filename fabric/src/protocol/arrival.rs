@@ -131,15 +131,16 @@ impl Sink for Protocol {
                     count = bytes.get_mut(at..).filter(|slice| !slice.is_empty()).map(&mut into).transpose()?;
                 }
             }
-            Target::Result(id, _) => match self.transfers.get_mut(id as usize) {
-                Some(Transfer::Read { buffer, .. } | Transfer::Atomic { result: buffer, .. }) => {
+            Target::Result(id, _) => {
+                if let Some(Transfer::Read { buffer, .. } | Transfer::Atomic { result: buffer, .. }) =
+                    self.transfers.get_mut(id as usize)
+                {
                     let slice = buffer.contiguous_mut(at);
                     if !slice.is_empty() {
                         count = Some(into(slice)?);
                     }
                 }
-                _ => {}
-            },
+            }
             Target::Discard => {}
         }
         let count = match count {

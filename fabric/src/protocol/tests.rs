@@ -1,1 +1,180 @@
+//! Two protocol ends without sockets: frames of a seeded size cross a seeded delay, and the outcome is compared with MPI's
+//! matching rules.
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::link::Sink;
+
+const MAX_PAYLOADS: [u32; 4] = [64, 200, 4096, 1 << 20];
+
+struct End {
+    protocol: Protocol,
+    peer: PeerId,
+    /// Items under way to the other side, and frames cut off them.
+    items: VecDeque<Outgoing>,
+}
+
+struct World {
+    ends: [End; 2],
+    seed: u64,
+}
+
+fn address(port: u16) -> Address {
+    Address::standalone(std::net::SocketAddrV4::new([10, 0, 0, 1].into(), port))
+}
+
+impl World {
+    fn new(seed: u64, eager: u64, credit: u64) -> World {
+        let end = |own: u16, other: u16| {
+            let limits = Limits { eager, ..Limits::default() };
+            let mut protocol = Protocol::new(limits, credit, SiteId(0), Arc::new(Regions::default()));
+            protocol.intern(address(own));
+            let peer = protocol.intern(address(other));
+            End { protocol, peer, items: VecDeque::new() }
+        };
+        World { ends: [end(1, 2), end(2, 1)], seed: seed | 1 }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed % below
+    }
+
+    /// Moves one frame from one side to the other, in pieces. Whether there was one.
+    fn step(&mut self, from: usize) -> bool {
+        let max_payload = MAX_PAYLOADS[self.random(4) as usize];
+        let piece = 1 + self.random(5000) as usize;
+        let [a, b] = &mut self.ends;
+        let (sender, receiver) = if from == 0 { (a, b) } else { (b, a) };
+        sender.items.extend(sender.protocol.outbox.drain(..).map(|(_, item)| item));
+        let Some(item) = sender.items.front_mut() else { return false };
+        let (header, count) = item.next_frame(max_payload);
+        let mut payload = Vec::new();
+        item.copy_to(count, sender.protocol.regions(), &mut payload).unwrap();
+        let length = header.as_slice().len() as u32 + count as u32;
+        let (message, _) = Message::decode(header.as_slice(), length).unwrap();
+        if item.advance(count) {
+            let item = sender.items.pop_front().unwrap();
+            item.sent.into_iter().for_each(|sent| sender.protocol.sent(sent));
+        }
+        let mut place = receiver.protocol.begin(receiver.peer, message, count as u32).unwrap();
+        payload.chunks(piece).for_each(|chunk| receiver.protocol.put(&mut place, chunk));
+        receiver.protocol.end(place);
+        true
+    }
+
+    fn settle(&mut self) {
+        while self.step(0) | self.step(1) {}
+    }
+}
+
+fn content(number: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + number) as u8).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Send { tag: u64, length: usize, complete: CompleteWhen },
+    Receive { tag: u64, any: bool, length: usize },
+    Move(u8),
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let complete = prop::sample::select(vec![CompleteWhen::Buffered, CompleteWhen::Sent, CompleteWhen::Delivered]);
+    let length = prop_oneof![Just(0usize), 1usize..300, 1000usize..20_000];
+    prop_oneof![
+        3 => (0u64..3, length.clone(), complete).prop_map(|(tag, length, complete)| Action::Send { tag, length, complete }),
+        3 => (0u64..3, any::<bool>(), length).prop_map(|(tag, any, length)| Action::Receive { tag, any, length }),
+        4 => (1u8..20).prop_map(Action::Move),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    /// Whatever the sizes, frames and order of events: each receive gets the message MPI says, whole or truncated.
+    #[test]
+    fn every_message_reaches_the_receive_that_mpi_names(
+        seed: u64, eager in 0u64..8000, credit in 1000u64..40_000, actions in prop::collection::vec(action(), 1..120),
+    ) {
+        let mut world = World::new(seed, eager, credit);
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        for action in actions {
+            match action {
+                Action::Send { tag, length, complete } => {
+                    let (to, number) = (world.ends[0].peer, sends.len());
+                    let buffer = Buffer::owned(content(number, length));
+                    let user = UserData { context: number + 1, flags: 0 };
+                    world.ends[0].protocol.send(SendOp { to, tag: Some(tag), data: None, buffer, complete, user }).unwrap();
+                    sends.push((tag, length));
+                }
+                Action::Receive { tag, any, length } => {
+                    let user = UserData { context: receives.len(), flags: 0 };
+                    let matching = Match { from: None, tagged: true, tag, ignore: if any { u64::MAX } else { 0 } };
+                    let buffer = Buffer::owned(vec![0xEE; length]);
+                    world.ends[1].protocol.receive(RecvOp { matching, buffer, multi: None, user }).unwrap();
+                    receives.push((matching, length));
+                }
+                Action::Move(count) => for _ in 0..count {
+                    let from = world.random(2) as usize;
+                    world.step(from);
+                },
+            }
+        }
+        // Whatever is left unmatched finds a receive that takes all.
+        for _ in 0..sends.len() {
+            let user = UserData { context: receives.len(), flags: 0 };
+            let matching = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };
+            let buffer = Buffer::owned(vec![0xEE; 20_000]);
+            world.ends[1].protocol.receive(RecvOp { matching, buffer, multi: None, user }).unwrap();
+            receives.push((matching, 20_000));
+            world.settle();
+        }
+        let mut got: Vec<Option<(u64, usize, Vec<u8>)>> = vec![None; receives.len()];
+        for done in std::mem::take(&mut world.ends[1].protocol.completions) {
+            let room = receives[done.user.context].1 as u64;
+            let expected = if done.length > room { Err(Failure::Truncated { total: done.length, kept: room }) } else { Ok(()) };
+            prop_assert_eq!(&done.result, &expected);
+            let bytes = done.buffer.unwrap().to_vec(0..done.length.min(room) as usize);
+            got[done.user.context] = Some((done.tag, done.length as usize, bytes));
+        }
+        // Each tag's messages must be received in the order they were sent (MPI's non-overtaking rule).
+        for tag in 0..3 {
+            let sent = sends.iter().enumerate().filter(|(_, send)| send.0 == tag).map(|(number, _)| number);
+            let received = got.iter().flatten().filter(|received| received.0 == tag);
+            let mut pairs = sent.zip(received).peekable();
+            prop_assert!(pairs.peek().is_some() || !sends.iter().any(|send| send.0 == tag));
+            for (number, (_, length, bytes)) in pairs {
+                prop_assert_eq!(sends[number].1, *length);
+                prop_assert!(content(number, *length)[..bytes.len()] == bytes[..]);
+            }
+        }
+        prop_assert_eq!(got.iter().flatten().count(), sends.len());
+        let completed = world.ends[0].protocol.completions.iter().filter(|done| done.result.is_ok()).count();
+        prop_assert_eq!(completed, sends.len());
+        prop_assert!(world.ends[0].protocol.is_idle() && world.ends[1].protocol.is_idle());
+        prop_assert_eq!(world.ends[1].protocol.stored(), 0);
+        prop_assert!(world.ends[1].protocol.incoming.is_empty() && world.ends[1].protocol.active.is_empty());
+    }
+
+    /// A peer that says anything at all can make us refuse it, not panic.
+    #[test]
+    fn any_message_is_taken_or_refused(frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..60), 0u8..12), 1..60)) {
+        let mut world = World::new(1, 1000, 20_000);
+        let end = &mut world.ends[0];
+        let matching = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };
+        for (mut bytes, code) in frames {
+            let buffer = Buffer::owned(vec![0; 10]);
+            end.protocol.receive(RecvOp { matching, buffer, multi: None, user: UserData::default() }).unwrap();
+            // Small numbers are more likely to name something.
+            bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = if at == 0 { code } else { *byte & 3 });
+            let Ok((message, used)) = Message::decode(&bytes, bytes.len() as u32) else { continue };
+            let following = &bytes[used..];
+            let Ok(mut place) = end.protocol.begin(end.peer, message, following.len() as u32) else { continue };
+            end.protocol.put(&mut place, following);
+            end.protocol.end(place);
+        }
+    }
+}
