@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import time
 import uuid
@@ -226,3 +228,63 @@ class Workshop:
         while (left := litter() - self.litter) and time.monotonic() < end:
             time.sleep(0.05)
         assert not left, f"left behind: {sorted(map(str, left))}"
+
+
+FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class LoopbackSites:
+    """Two sites `a` and `b` on this machine, a gateway each on 127.0.0.1, started one by one: for what a lab, whose
+    gateways are always right, cannot show."""
+
+    def __init__(self, workshop, memory="64MiB"):
+        self.workshop = workshop
+        self.ports = {site: free_port() for site in "ab"}
+        self.fingerprints = {}
+        for site in "ab":
+            shown = workshop.run([LANDBRIDGE, "key", workshop.folder / f"{site}.key"]).check()
+            self.fingerprints[site] = FINGERPRINT.search(shown.out)[0]
+        self.memory = memory
+        self.file = self.write("sites.toml")
+
+    def write(self, name, **changed):
+        """A sites file; `changed` replaces whole texts in it, as old=new pairs under any names."""
+        text = ""
+        for site in "ab":
+            text += (
+                f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\n'
+                f'[[site.gateway]]\nname = "gw1"\nadvertise = "127.0.0.1:{self.ports[site]}"\nmemory = "{self.memory}"\n'
+                f'[[site.node]]\nname = "n1"\naddress = "127.0.0.1"\n\n'
+            )
+        for old, new in changed.values():
+            assert old in text
+            text = text.replace(old, new)
+        path = self.workshop.folder / name
+        path.write_text(text)
+        return path
+
+    def start_gateway(self, site, file=None, wait=True):
+        words = [LANDBRIDGE, "gateway", "--sites", file or self.file, "--site", site, "--gateway", "gw1"]
+        running = self.workshop.start(words, limit=120)
+        if wait:
+            wait_until(lambda: listening(self.ports[site]) or running.child.poll() is not None, 5, f"gateway of site {site}")
+            assert running.child.poll() is None, str(running.finish())
+        return running
+
+    def run(self, mpi, program, *options, ranks=2, file=None, limit=30):
+        words = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, *options, "--", *program]
+        return self.workshop.run(words, environment={**mpi.environment, "LANDBRIDGE_SITES": str(file or self.file)}, limit=limit)
+
+
+def free_port():
+    """A port that nobody listened on a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def listening(port):
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False

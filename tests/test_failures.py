@@ -37,9 +37,11 @@ def named(process, *hosts):
 
 
 @pytest.mark.parametrize("victim", ["first", "last"])
-def test_a_killed_agent_ends_the_job(workshop, mpi, victim):
+@pytest.mark.parametrize("which", ["agent", "agent-worker"])
+def test_a_killed_agent_ends_the_job(workshop, mpi, which, victim):
+    """An agent is two processes, the keeper and its worker; neither death may leave a rank."""
     running = start_endless(workshop, mpi)
-    agents = sorted(running.processes("agent"), key=lambda process: process.pid)
+    agents = sorted(running.processes(which), key=lambda process: process.pid)
     assert len(agents) == 4, [process.words for process in running.processes()]
     agents[0 if victim == "first" else -1].kill()
     done = running.finish(within=END_S)
