@@ -6,6 +6,7 @@ PYTHON ?= python3
 RELEASE := target/release
 MPICC := $(CURDIR)/.venv/bin/mpicc
 
+.NOTPARALLEL:
 .PHONY: build check test test-fast test-slow demo bench clean help venv venv-intel packages poisson programs cargo-test
 
 help:            ## this list
@@ -35,7 +36,7 @@ bench: packages build poisson venv-intel  ## ratios against named alternatives, 
 
 clean:           ## what the targets above made, Python environments included
 	cargo clean
-	rm -rf .venv .venv-intel out
+	rm -rf .venv .venv-intel .venv.lock .venv-intel.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C tests/programs clean
 

@@ -7,7 +7,6 @@ two pressure fields must be identical bit for bit.
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
