@@ -129,7 +129,7 @@ impl Endpoint {
     /// # Errors
     /// [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
     pub fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
-        self.check_room(op.buffer.len() as u64)?;
+        self.check_room()?;
         self.protocol.send(op)?;
         self.drain();
         Ok(())
@@ -182,7 +182,7 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::send`].
     pub fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
-        self.check_room(op.buffer.len() as u64)?;
+        self.check_room()?;
         self.protocol.write(op)?;
         self.drain();
         Ok(())
@@ -204,7 +204,7 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::send`], and [`NotBegun::TooLong`].
     pub fn atomic(&mut self, op: AtomicOp) -> Result<(), NotBegun> {
-        self.check_room(op.operands.len() as u64)?;
+        self.check_room()?;
         self.protocol.atomic(op)?;
         self.drain();
         Ok(())
@@ -275,10 +275,8 @@ impl Endpoint {
         if self.closed { Err(NotBegun::Closed) } else { Ok(()) }
     }
 
-    fn check_room(&self, bytes: u64) -> Result<(), NotBegun> {
+    fn check_room(&self) -> Result<(), NotBegun> {
         self.check_open()?;
-        // Only short messages are copied, and asking costs more than sending one while nothing waits.
-        let _ = bytes;
         let buffered = self.site.buffered() + self.gateway.as_ref().map_or(0, Link::buffered);
         if buffered > self.limits.buffered { Err(NotBegun::Again) } else { Ok(()) }
     }

@@ -29,6 +29,8 @@ pub(crate) struct GatewayLink {
     epoll: OwnedFd,
     gateways: Vec<Gateway>,
     peers: FxHashMap<PeerId, Remote>,
+    /// Bytes of our own copies in queues.
+    buffered: u64,
 }
 
 /// A connection to a gateway.
@@ -52,7 +54,6 @@ struct Remote {
     outbound: Outbound,
     inbound: Inbound,
     queue: VecDeque<Outgoing>,
-    buffered: u64,
     is_ready: bool,
     is_acked: bool,
 }
@@ -66,7 +67,8 @@ impl GatewayLink {
         timeout: Duration,
     ) -> Result<GatewayLink, OpenError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(OpenError::io)?;
-        let mut link = GatewayLink { own, window, epoll, gateways: Vec::new(), peers: FxHashMap::default() };
+        let mut link =
+            GatewayLink { own, window, epoll, gateways: Vec::new(), peers: FxHashMap::default(), buffered: 0 };
         for address in addresses {
             let gateway = Gateway::dial(*address, &link.own, timeout)
                 .map_err(|broken| OpenError::Gateway { address: *address, reason: broken.to_string() })?;
@@ -108,8 +110,10 @@ impl GatewayLink {
     fn lose(&mut self, peer: PeerId, reason: Option<String>, sink: &mut dyn Sink) {
         sink.lost(peer, reason);
         if let Some(remote) = self.peers.get_mut(&peer) {
-            remote.buffered = 0;
             for item in std::mem::take(&mut remote.queue) {
+                if item.detach {
+                    self.buffered -= item.end;
+                }
                 item.sent.into_iter().for_each(|sent| sink.unsent(peer, sent));
             }
         }
@@ -167,7 +171,7 @@ impl GatewayLink {
                     && let Some(item) = remote.queue.pop_front()
                 {
                     if item.detach {
-                        remote.buffered -= item.end;
+                        self.buffered -= item.end;
                     }
                     item.sent.into_iter().for_each(|sent| sink.sent(sent));
                 }
@@ -209,7 +213,6 @@ impl Remote {
             outbound: Outbound::new(window),
             inbound: Inbound::new(window),
             queue: VecDeque::new(),
-            buffered: 0,
             is_ready: false,
             is_acked: false,
         }
@@ -282,7 +285,7 @@ impl Link for GatewayLink {
         let detach = item.detach;
         let waits = !remote.queue.is_empty() || !self.gateways[at].writer.is_empty();
         if detach {
-            remote.buffered += item.end;
+            self.buffered += item.end;
             if waits {
                 item.detach_now();
             }
@@ -320,7 +323,7 @@ impl Link for GatewayLink {
     }
 
     fn buffered(&self) -> u64 {
-        self.peers.values().map(|remote| remote.buffered).sum()
+        self.buffered
     }
 
     fn close(&mut self) {

@@ -27,8 +27,9 @@ const LISTENER: u64 = u64::MAX;
 const HOT: usize = 4;
 /// After so many fruitless reads a connection is not hot any more.
 const COLD_AFTER: u32 = 200;
-/// Epoll is asked at least every so many turns.
-const ASK_EVERY: u32 = 32;
+/// While some are hot, epoll is asked for the others every so many fruitless turns, and every so many turns in all.
+const ASK_WHEN_FRUITLESS: u32 = 4;
+const ASK_ALWAYS: u32 = 64;
 
 pub(crate) struct SiteLink {
     listener: TcpListener,
@@ -39,6 +40,8 @@ pub(crate) struct SiteLink {
     sending: FxHashMap<PeerId, usize>,
     hot: Vec<usize>,
     turn: u32,
+    /// Bytes of our own copies in queues.
+    buffered: u64,
     connect_timeout: Duration,
     /// Connections that are not open yet.
     opening: usize,
@@ -51,7 +54,6 @@ struct Connection {
     reader: Reader,
     writer: Writer,
     queue: VecDeque<Outgoing>,
-    buffered: u64,
     wants_write: bool,
     fruitless: u32,
     deadline: Instant,
@@ -80,6 +82,7 @@ impl SiteLink {
             sending: FxHashMap::default(),
             hot: Vec::new(),
             turn: 0,
+            buffered: 0,
             connect_timeout,
             opening: 0,
         })
@@ -106,7 +109,6 @@ impl SiteLink {
             reader: Reader::new(MAX_PAYLOAD),
             writer: Writer::new(MAX_PAYLOAD),
             queue: VecDeque::new(),
-            buffered: 0,
             wants_write: flags.contains(EventFlags::OUT),
             fruitless: 0,
             deadline: Instant::now() + self.connect_timeout,
@@ -248,7 +250,7 @@ impl SiteLink {
                 let Some(item) = connection.queue.front_mut() else { break };
                 if connection.writer.stage_frame(item, header, true, sink) {
                     moved = true;
-                    connection.finish_front(sink);
+                    connection.finish_front(&mut self.buffered, sink);
                 }
             }
             if connection.writer.is_empty() {
@@ -259,7 +261,7 @@ impl SiteLink {
                 Some(finished) => {
                     moved = true;
                     if finished {
-                        connection.finish_front(sink);
+                        connection.finish_front(&mut self.buffered, sink);
                     }
                 }
             }
@@ -292,6 +294,9 @@ impl SiteLink {
         }
         sink.lost(peer, (!connection.goodbye).then(|| broken.to_string()));
         for item in connection.queue {
+            if item.detach {
+                self.buffered -= item.end;
+            }
             item.sent.into_iter().for_each(|sent| sink.unsent(peer, sent));
         }
     }
@@ -342,10 +347,10 @@ impl SiteLink {
 }
 
 impl Connection {
-    fn finish_front(&mut self, sink: &mut dyn Sink) {
+    fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
         if let Some(item) = self.queue.pop_front() {
             if item.detach {
-                self.buffered -= item.end;
+                *buffered -= item.end;
             }
             item.sent.into_iter().for_each(|sent| sink.sent(sent));
         }
@@ -365,11 +370,11 @@ impl Link for SiteLink {
                 }
             },
         };
-        let connection = &mut self.connections[key];
         let detach = item.detach;
         if detach {
-            connection.buffered += item.end;
+            self.buffered += item.end;
         }
+        let connection = &mut self.connections[key];
         connection.queue.push_back(item);
         if matches!(connection.phase, Phase::Open)
             && connection.queue.len() == 1
@@ -402,9 +407,8 @@ impl Link for SiteLink {
             at += 1;
         }
         self.turn = self.turn.wrapping_add(1);
-        if !moved && (self.hot.is_empty() || self.turn.is_multiple_of(ASK_EVERY))
-            || self.turn.is_multiple_of(ASK_EVERY * 8)
-        {
+        let every = if moved { ASK_ALWAYS } else { ASK_WHEN_FRUITLESS };
+        if !moved && self.hot.is_empty() || self.turn.is_multiple_of(every) {
             moved |= self.ask_epoll(sink);
             if self.opening > 0 {
                 self.expire(sink);
@@ -418,7 +422,7 @@ impl Link for SiteLink {
     }
 
     fn buffered(&self) -> u64 {
-        self.connections.iter().map(|(_, c)| c.buffered).sum()
+        self.buffered
     }
 
     fn close(&mut self) {
