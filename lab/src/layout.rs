@@ -283,6 +283,30 @@ via = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
     }
 
     #[test]
+    fn the_sites_file_is_one_that_the_parser_takes() {
+        let fingerprints = ["sha256:".to_owned() + &"0a".repeat(32), "sha256:".to_owned() + &"ff".repeat(32)];
+        for ground in [Ground::Ranges, Ground::SameRange, Ground::Loopback { lab: 9 }] {
+            let layout = Layout { sites: 2, nodes: 3, gateways: 2, ground };
+            let text = layout.sites_file(&fingerprints, Path::new("/opt/a b\\c\"\n/landbridge"), "64MiB");
+            let parsed = types::sites::SitesFile::parse(&text, "sites.toml").unwrap();
+            assert_eq!(parsed.names(), "a, b");
+            let site = &parsed.sites[1];
+            assert_eq!(site.fingerprint.to_string(), fingerprints[1]);
+            assert_eq!(site.gateways.len(), 2);
+            assert_eq!(site.gateways[1].memory, 64 << 20);
+            assert_eq!(
+                site.nodes[2].address.map(|a| a.to_string()),
+                Some(layout.lan(layout.nodes_of(1).nth(2).unwrap()).to_string())
+            );
+            let types::sites::Starter::Local { via } = &site.starter;
+            match ground {
+                Ground::Loopback { .. } => assert!(via.is_empty()),
+                _ => assert_eq!(via, &["/opt/a b\\c\"\n/landbridge", "lab", "enter", "b-{node}", "--"]),
+            }
+        }
+    }
+
+    #[test]
     fn grounds_differ_in_addresses_only() {
         let gateway = Host { site: 1, role: Role::Gateway, index: 2 };
         assert_eq!(layout(Ground::Ranges).inside(gateway).to_string(), "10.2.0.102:7700");

@@ -7,7 +7,7 @@
 //! Owns: namespaces, wiring, the WAN emulator, and running commands on hosts. Refuses to know: what a gateway or a job is.
 //! It prints nothing.
 //!
-//! Where to start: [`run`] is the caller's side; `supervisor` builds the lab; `node` is the first process of every host;
+//! Where to start: [`run()`] is the caller's side; `supervisor` builds the lab; `node` is the first process of every host;
 //! `enter` runs commands there; `wan` is the emulator. All are this same program, started again with hidden commands,
 //! which is why a program that uses this crate begins with [`hidden_main`].
 #![deny(unsafe_code)]

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -20,7 +20,7 @@ use crate::error::LabError;
 use crate::message::{Channel, Kind, Message};
 use crate::namespace;
 use crate::network::{self, Script};
-use crate::process::{expect, follow_parent};
+use crate::process::{adopt_orphans, end_descendants, expect, follow_parent};
 use crate::signals::Signals;
 
 /// What one host is.
@@ -71,7 +71,7 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
             network::apply(&isolated.script, &plan.name)?;
         }
         // What outlives its parent comes to us, so that we can end it.
-        None => rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(|e| wrong(e.into()))?,
+        None => adopt_orphans()?,
     }
     std::env::set_current_dir("/").map_err(wrong)?;
     let signals = Signals::watch(&[libc::SIGCHLD]).map_err(wrong)?;
@@ -82,7 +82,8 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
     let outcome = init.run(channel, &signals, &listener).map_err(wrong);
     // From here on nobody gets in; who asked for the end learns of it, by the closing of the connection, when all is over.
     drop(listener);
-    init.kill_everything();
+    init.clients.iter().for_each(kill_group);
+    end_descendants();
     outcome
 }
 
@@ -160,38 +161,6 @@ impl Init {
             });
         }
     }
-
-    /// Ends every descendant, group by group and orphan by orphan, for at most two seconds.
-    fn kill_everything(&mut self) {
-        self.clients.iter().for_each(kill_group);
-        let end = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < end {
-            for pid in children() {
-                // Gone already is as good.
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-            }
-            match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-                Ok(Some(_)) => {}
-                Err(_) => return,
-            }
-        }
-    }
-}
-
-/// The children of this process, from `/proc`.
-fn children() -> Vec<Pid> {
-    let own = std::process::id().to_string();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; state and parent follow the last parenthesis.
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        rest.split_ascii_whitespace().nth(1) == Some(own.as_str())
-    })
-    .filter_map(Pid::from_raw)
-    .collect()
 }
 
 fn kill_group(client: &Client) {

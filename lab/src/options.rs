@@ -42,7 +42,8 @@ pub struct LabOptions {
     /// How much may wait for its turn on a WAN link, in bytes. Default: what the link carries in 20 ms or in twice its
     /// delay, whichever is more, and at least 256 KiB.
     pub wan_queue: Option<u64>,
-    /// Rate of every network interface of nodes and gateways. Default 200 Mbit/s; 0 shapes nothing.
+    /// Rate of every network interface of nodes and gateways, in both directions on the LAN; on the WAN only for what a
+    /// gateway sends. Default 200 Mbit/s; 0 shapes nothing.
     pub nic_rate: Rate,
     /// Seed of loss and jitter. Default 1.
     pub seed: u64,
@@ -58,8 +59,8 @@ pub struct LabOptions {
     /// The `memory` bound that the sites file gives to each gateway. Default `256MiB`.
     pub gateway_memory: String,
     /// Directories below `/tmp`, `/dev/shm` or `/run` that every host must see although these are private to it. Kept
-    /// anyway: the working directory, the directories of this program and of absolute paths among the command's words,
-    /// and the prefixes of what is on `PATH` and `LD_LIBRARY_PATH`. Default: none.
+    /// anyway: the working directory, and the directories (of a `bin` the one above) that hold this program, absolute paths
+    /// among the command's words, and what is on `PATH` and `LD_LIBRARY_PATH`. Default: none.
     pub visible: Vec<PathBuf>,
     /// Where the WAN's report is written as JSON when the lab ends. Default: nowhere.
     pub report: Option<PathBuf>,

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::error::LabError;
 use crate::message::{Channel, Kind, Message};
@@ -87,4 +87,43 @@ pub(crate) fn wait_or_kill(child: &mut Child, limit: Duration) {
     }
     let _ = child.kill();
     let _ = child.wait();
+}
+
+/// Makes this process the parent of every descendant whose own parent dies, so that it can end it.
+pub(crate) fn adopt_orphans() -> Result<(), LabError> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|e| LabError::setup("PR_SET_CHILD_SUBREAPER", e))
+}
+
+/// Ends every descendant, generation by generation, for at most two seconds. Needs [`adopt_orphans`], or to be the first
+/// process of a PID namespace.
+pub(crate) fn end_descendants() {
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        for pid in children() {
+            // Gone already is as good.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(Some(_)) => {}
+            // No children are left.
+            Err(_) => return,
+        }
+    }
+}
+
+/// The children of this process, from `/proc`.
+fn children() -> Vec<Pid> {
+    let own = std::process::id().to_string();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name in parentheses may hold anything; state and parent follow the last parenthesis.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        rest.split_ascii_whitespace().nth(1) == Some(own.as_str())
+    })
+    .filter_map(Pid::from_raw)
+    .collect()
 }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ pub fn run(options: &LabOptions, notice: &mut dyn FnMut(&str)) -> Result<LabRepo
         Isolation::Namespaces => start(options, true),
         Isolation::Loopback => start(options, false),
         Isolation::Auto => match start(options, true) {
-            Err(error @ LabError::Unavailable { .. }) if !options.route_directly => {
-                notice(&format!("{error}; falling back to loopback: no isolation, no delay, no rates"));
+            Err(LabError::Unavailable { what, remedy }) if !options.route_directly => {
+                notice(&format!("{what}; {remedy}. Falling back to loopback: no isolation, no delay, no rates."));
                 start(options, false)
             }
             other => other,
@@ -96,8 +96,18 @@ fn start(options: &LabOptions, isolated: bool) -> Result<LabReport, LabError> {
     // Before the lab exists, so that no signal can end this process without ending the lab in order.
     let signals = Signals::watch(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
         .map_err(|e| LabError::setup("watching signals", e))?;
-    let plan = plan(options, false)?;
-    // Declared first, dropped last: the supervisor of a loopback lab ends when the channel closes.
+    let mut plan = plan(options, false)?;
+    let place = || std::env::temp_dir().display().to_string();
+    // In namespaces the files lie on a tmpfs that goes with them. In a loopback lab both this process and the supervisor
+    // remove them, whichever lives.
+    let files = if isolated {
+        None
+    } else {
+        let made = tempfile::Builder::new().prefix("landbridge-lab-").tempdir();
+        Some(made.map_err(|e| LabError::setup(place(), e))?)
+    };
+    plan.state = files.as_ref().map(|directory| directory.path().to_owned());
+    // The channel is dropped before the child is waited for: the supervisor of a loopback lab ends when it closes.
     let (_outer, channel) = launch(&plan, isolated)?;
     let message = converse(&channel, &signals)?;
     let outcome: Outcome = message.json().map_err(|e| LabError::setup("outcome of the lab", e))?;
@@ -145,26 +155,41 @@ fn plan(options: &LabOptions, probe: bool) -> Result<SupervisorPlan, LabError> {
         program,
         directory,
         visible: without_nesting(wanted),
+        state: None,
         interactive: io::stdin().is_terminal(),
         probe,
     })
 }
 
-/// What the command probably needs: the directories of existing absolute paths among its words, and the prefixes of the
-/// directories on the search paths (a virtual environment is more than its `bin`).
+/// What the command probably needs: the directories of existing absolute paths among its words, and of those on the search
+/// paths, as written and with symbolic links resolved.
 fn guessed_paths(command: &[OsString]) -> Vec<PathBuf> {
     let words = command.iter().map(PathBuf::from).filter(|path| path.is_absolute());
     let searched = ["PATH", "LD_LIBRARY_PATH"].into_iter().filter_map(std::env::var_os);
     let searched = searched.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
-    words.chain(searched).filter_map(|path| path.canonicalize().ok()).map(|path| surroundings(&path)).collect()
+    let mut found = Vec::new();
+    for path in words.chain(searched) {
+        // What does not exist, or may not be looked at, is not ours to keep.
+        let Ok(resolved) = path.canonicalize() else { continue };
+        found.push(surroundings(&resolved));
+        if !path.components().any(|part| part == Component::ParentDir) {
+            found.push(surroundings(&path));
+        }
+    }
+    found
 }
 
-/// The directory that holds `path`, unless that is a whole private mount.
+/// The directory that holds `path`, or the one above if that is a `bin` (a virtual environment is more than its `bin`),
+/// unless that is a whole private mount.
 fn surroundings(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !is_covered_root(parent) => parent.to_owned(),
-        _ => path.to_owned(),
+    let mut kept = path;
+    for parent in path.ancestors().skip(1).take(2) {
+        if is_covered_root(parent) || (kept != path && !kept.ends_with("bin")) {
+            break;
+        }
+        kept = parent;
     }
+    kept.to_owned()
 }
 
 fn is_covered_root(path: &Path) -> bool {
@@ -195,5 +220,19 @@ mod tests {
         let paths = ["/tmp/x/y", "/tmp", "/home/u", "/tmp/x", "/run/z", "/tmp/xy", "/dev/shm"].map(PathBuf::from);
         let kept = without_nesting(paths.to_vec());
         assert_eq!(kept, ["/run/z", "/tmp/x", "/tmp/xy"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn surroundings_are_the_directory_or_the_prefix() {
+        for (path, kept) in [
+            ("/tmp/v/bin/python", "/tmp/v"),
+            ("/tmp/v/bin", "/tmp/v"),
+            ("/tmp/x/script", "/tmp/x"),
+            ("/tmp/x/y/script", "/tmp/x/y"),
+            ("/tmp/script", "/tmp/script"),
+            ("/tmp/bin/prog", "/tmp/bin"),
+        ] {
+            assert_eq!(surroundings(Path::new(path)), Path::new(kept), "{path}");
+        }
     }
 }

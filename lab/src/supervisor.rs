@@ -26,7 +26,7 @@ use crate::message::{Channel, Kind};
 use crate::namespace;
 use crate::options::LabOptions;
 use crate::probe;
-use crate::process::{expect, expect_within, follow_parent, wait_or_kill};
+use crate::process::{adopt_orphans, end_descendants, expect, expect_within, follow_parent, wait_or_kill};
 use crate::state::{SITES_VARIABLE, STATE_VARIABLE, State};
 use crate::wan::WanReport;
 
@@ -42,6 +42,8 @@ pub(crate) struct SupervisorPlan {
     pub directory: PathBuf,
     /// Everything that private mounts must not hide, without nesting.
     pub visible: Vec<PathBuf>,
+    /// Where a loopback lab keeps its files.
+    pub state: Option<PathBuf>,
     /// The command reads from a terminal: Ctrl-C is for the command to interpret.
     pub interactive: bool,
     /// Only say what is missing.
@@ -127,11 +129,26 @@ fn run_loopback(
     files: [OwnedFd; 3],
     caller: &Channel,
 ) -> Result<Outcome, LabError> {
-    let place = || std::env::temp_dir().display().to_string();
-    let directory =
-        tempfile::Builder::new().prefix("landbridge-lab-").tempdir().map_err(|e| LabError::setup(place(), e))?;
-    let state = State::at(directory.path());
-    state.create().map_err(|e| LabError::setup(place(), e))?;
+    let root =
+        plan.state.clone().ok_or_else(|| LabError::setup("plan of a lab", "a loopback lab needs a directory"))?;
+    let state = State::at(&root);
+    adopt_orphans()?;
+    let outcome = live_on_loopback(plan, command, files, caller, state);
+    // Only if the hosts' process was killed is there anything left.
+    end_descendants();
+    // The caller removes it, too; if the caller was killed, only we can.
+    let _ = fs::remove_dir_all(&root);
+    outcome
+}
+
+fn live_on_loopback(
+    plan: SupervisorPlan,
+    command: Vec<OsString>,
+    files: [OwnedFd; 3],
+    caller: &Channel,
+    state: State,
+) -> Result<Outcome, LabError> {
+    state.create().map_err(|e| LabError::setup(state.root().display().to_string(), e))?;
     let layout = Layout::new(&plan.options, Some(free_loopback(&plan.options)?));
     write_files(&plan, &layout, &state)?;
     let host = hosts::bring_up_loopback(&layout, &state)?;

@@ -17,6 +17,10 @@ fn driver() -> PathBuf {
 
 /// Says why a test that needs namespaces cannot run, if it cannot.
 fn skip() -> bool {
+    if Command::new("socat").arg("-V").output().is_err() {
+        println!("skipped: socat, which stands in for a gateway, is not installed");
+        return true;
+    }
     let output = Command::new(driver()).arg("probe").output().unwrap();
     if output.status.success() {
         return false;
@@ -375,6 +379,8 @@ fn nothing_is_left_of_a_loopback_lab() {
         command
     };
     nothing_is_left(loopback(), "loopback-caller", |pid, _| kill(pid, "-KILL"));
+    nothing_is_left(loopback(), "loopback-supervisor", |_, pids| kill(find_process(pids, "lab-supervisor"), "-KILL"));
+    nothing_is_left(loopback(), "loopback-node", |_, pids| kill(find_process(pids, "lab-node"), "-KILL"));
     nothing_is_left(loopback(), "loopback-signal", |pid, _| kill(pid, "-TERM"));
 }
 
@@ -467,7 +473,7 @@ fn without_isolation_a_loopback_lab_runs_and_says_so() {
     }
     assert_eq!(text(&output.stdout), "ran\n");
     let errors = text(&output.stderr);
-    assert!(errors.contains("new namespaces") && errors.contains("falling back to loopback"), "{errors}");
+    assert!(errors.contains("new namespaces") && errors.contains("Falling back to loopback"), "{errors}");
 }
 
 #[test]
