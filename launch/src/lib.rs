@@ -8,10 +8,17 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod agent;
 pub mod environment;
+pub mod keeper;
+pub mod launcher;
+pub mod lines;
 pub mod message;
 pub mod mpi;
+pub mod order;
 pub mod pmi;
 pub mod post;
+pub mod processes;
 pub mod program;
 pub mod spread;
+pub mod starter;

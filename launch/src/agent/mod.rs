@@ -1,0 +1,464 @@
+//! The agent of a node: finds out whether the program can run, runs the node's ranks, serves them PMI-1, and ends them.
+//!
+//! It owns every process below it and nothing else. Whatever it loses (the gateway, the launcher, its keeper), it ends
+//! them all and itself; it never tries to go on alone.
+
+pub mod gather;
+pub mod prepare;
+mod rank;
+mod spawn;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gateway::client::{Client, ClientError, Frame, Receiver, Role, Sender};
+use thiserror::Error;
+use tokio::net::lookup_host;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use types::{Identity, NodeId, Slot};
+use wire::{FrameHeader, FrameKind};
+
+use self::gather::Gather;
+use self::prepare::{Prepared, Reach, prepare};
+use self::rank::{Output, RankEvent, RankHandle, Sinks};
+use crate::message::{Down, MpiState, Up};
+use crate::order::{Order, OrderError};
+use crate::pmi::mapping::process_mapping;
+use crate::pmi::{Event, Lines, Server};
+use crate::post::{Post, PostError};
+use crate::processes::{adopt_orphans, end_descendants, signal_group};
+
+/// How long ranks have between the first signal and SIGKILL.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long after SIGKILL output that nobody takes is waited for.
+const DUMP_AFTER: Duration = Duration::from_millis(1500);
+/// How long ending everything may take.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// Why an agent ended before its job did.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// Its order.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// The gateway.
+    #[error(transparent)]
+    Gateway(#[from] ClientError),
+    /// The gateway's name.
+    #[error("gateway {address}: {source}")]
+    Resolve {
+        /// As the sites file has it.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The gateway closed the connection.
+    #[error("the gateway at {0} closed the connection")]
+    Closed(String),
+    /// A correspondent broke the rules.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// A message that makes no sense now.
+    #[error("{from}: {problem}")]
+    Message {
+        /// Who sent it.
+        from: Identity,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// Whoever started it is gone.
+    #[error("{0} ended")]
+    Orphaned(&'static str),
+    /// The system.
+    #[error("{what}: {source}")]
+    System {
+        /// What failed.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Runs an agent until its job is over. `lifeline` fires (or is dropped) when whoever started the agent is gone.
+///
+/// Must run on the process's main thread, in a runtime of one thread: ranks are killed when the thread that started them
+/// ends.
+///
+/// # Errors
+/// [`AgentError`]; everything below this process has been ended then too.
+pub async fn run(order: Order, lifeline: oneshot::Receiver<()>) -> Result<(), AgentError> {
+    let result = work(order, lifeline).await;
+    end_descendants(LIMIT);
+    result
+}
+
+async fn work(order: Order, lifeline: oneshot::Receiver<()>) -> Result<(), AgentError> {
+    let system = |what| move |source| AgentError::System { what, source };
+    adopt_orphans().map_err(system("adopting orphans"))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
+    let me = order.identity()?;
+    let (client, gateway) = connect(&order, me).await?;
+    let reach = Reach { gateway: gateway.to_string(), local: client.local_address().ip() };
+    let mut agent = Agent::new(order, reach, client.welcome().max_payload)?;
+    let (mut receiver, mut sender) = client.split();
+    tokio::pin!(lifeline);
+    loop {
+        agent.flush(&mut sender).await?;
+        let deadline = agent.deadline;
+        tokio::select! {
+            biased;
+            frame = receiver.receive() => agent.frame(frame?)?,
+            event = agent.events.recv() => agent.rank_event(event)?,
+            output = agent.outputs.recv(), if agent.takes_output() => agent.output(output)?,
+            () = until(deadline) => agent.harden(),
+            _ = &mut lifeline => return Err(AgentError::Orphaned("the gateway that started this agent")),
+            _ = terminate.recv() => return Err(AgentError::Orphaned("this agent's keeper")),
+        }
+        if agent.finished {
+            // What was still to be said no longer matters: the launcher has let go of this job.
+            return goodbye(&mut sender, &mut receiver, agent.post_header()).await;
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn goodbye(
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    (me, order): (Identity, &Order),
+) -> Result<(), AgentError> {
+    sender.goodbye(order.job, me).await?;
+    let closed = async { while let Ok(Some(_)) = receiver.receive().await {} };
+    let _ = tokio::time::timeout(Duration::from_millis(500), closed).await;
+    Ok(())
+}
+
+/// Connects to the first of the gateway's addresses that answers; ranks then use the same one.
+async fn connect(order: &Order, me: Identity) -> Result<(Client, SocketAddr), AgentError> {
+    let resolve = |source| AgentError::Resolve { address: order.gateway_address.clone(), source };
+    let addresses = lookup_host(&order.gateway_address).await.map_err(resolve)?;
+    let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
+    let mut error = resolve(std::io::Error::other("the name has no address"));
+    for address in addresses {
+        match Client::connect(&address.to_string(), &role).await {
+            Ok(client) => return Ok((client, address)),
+            Err(e) => error = e.into(),
+        }
+    }
+    Err(error)
+}
+
+struct Agent {
+    order: Order,
+    me: Identity,
+    launcher: Identity,
+    reach: Reach,
+    post: Post,
+    sinks: Sinks,
+    events: mpsc::Receiver<RankEvent>,
+    outputs: mpsc::Receiver<Output>,
+    prepared: Option<Prepared>,
+    ranks: Vec<Running>,
+    pmi: Option<Server>,
+    /// Barriers of the site's nodes; only at the site's first agent.
+    gather: Option<Gather<Identity>>,
+    told_mpi: bool,
+    /// Next step of ending: SIGKILL, then giving up on output.
+    deadline: Option<Instant>,
+    killed: bool,
+    dumping: bool,
+    ended: bool,
+    finished: bool,
+}
+
+struct Running {
+    /// `None` when it could not be started.
+    handle: Option<RankHandle>,
+    lines: Lines,
+    alive: bool,
+}
+
+impl Agent {
+    fn new(order: Order, reach: Reach, max_payload: u32) -> Result<Agent, AgentError> {
+        let (event_sink, events) = mpsc::channel(256);
+        let (output_sink, outputs) = mpsc::channel(4);
+        let (me, launcher) = (order.identity()?, order.launcher());
+        let mut post = Post::new(order.job, me, max_payload);
+        post.send(launcher, &Up::Here)?;
+        Ok(Agent {
+            order,
+            me,
+            launcher,
+            reach,
+            post,
+            sinks: Sinks { events: event_sink, outputs: output_sink },
+            events,
+            outputs,
+            prepared: None,
+            ranks: Vec::new(),
+            pmi: None,
+            gather: None,
+            told_mpi: false,
+            deadline: None,
+            killed: false,
+            dumping: false,
+            ended: false,
+            finished: false,
+        })
+    }
+
+    fn post_header(&self) -> (Identity, &Order) {
+        (self.me, &self.order)
+    }
+
+    async fn flush(&mut self, sender: &mut Sender) -> Result<(), AgentError> {
+        while let Some((header, payload)) = self.post.next_frame() {
+            sender.send(header, &payload).await?;
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, message: &Up) -> Result<(), AgentError> {
+        Ok(self.post.send(self.launcher, message)?)
+    }
+
+    /// The agent of the site's first node, to which barriers go.
+    fn first(&self) -> Identity {
+        Identity { site: self.order.site_id, slot: Slot::agent(NodeId(0)).unwrap_or(Slot::GATEWAY) }
+    }
+
+    fn frame(&mut self, frame: Option<Frame>) -> Result<(), AgentError> {
+        let Some(Frame { header, payload }) = frame else {
+            return Err(AgentError::Closed(self.reach.gateway.clone()));
+        };
+        match header.kind {
+            FrameKind::Data | FrameKind::Ack => self.mail(&header, &payload),
+            FrameKind::Undeliverable => {
+                tracing::debug!(to = %header.from, reason = %String::from_utf8_lossy(&payload), "undeliverable");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn mail(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), AgentError> {
+        let from = header.from;
+        if from == self.launcher || (from == self.first() && from != self.me) {
+            for message in self.post.receive::<Down>(header, payload)? {
+                self.down(from, message)?;
+            }
+            return Ok(());
+        }
+        for message in self.post.receive::<Up>(header, payload)? {
+            match message {
+                Up::BarrierIn { entries } => self.barrier_below(from, entries)?,
+                _ => return Err(AgentError::Message { from, problem: "agents exchange only barriers" }),
+            }
+        }
+        Ok(())
+    }
+
+    fn down(&mut self, from: Identity, message: Down) -> Result<(), AgentError> {
+        if from != self.launcher && !matches!(message, Down::BarrierOut { .. }) {
+            return Err(AgentError::Message { from, problem: "only the launcher gives orders" });
+        }
+        match message {
+            Down::Prepare { program, roster } => self.prepare(&program, &roster),
+            Down::Go { window } => self.go(window),
+            Down::BarrierOut { entries } => self.barrier_out(entries),
+            Down::Kill { signal } => self.kill(signal),
+            Down::Finish => {
+                self.finished = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn prepare(&mut self, program: &crate::message::Program, roster: &str) -> Result<(), AgentError> {
+        let answer = match prepare(&self.order, &self.reach, program, roster) {
+            Err(error) => Up::Refused { reason: error.to_string() },
+            Ok(mut prepared) => {
+                let notes = std::mem::take(&mut prepared.notes);
+                let mapping = process_mapping(&prepared.roster);
+                self.pmi = Some(Server::new(prepared.roster.size(), prepared.count as usize, mapping));
+                if self.me == self.first() {
+                    let site = self.order.site_id;
+                    let agents = prepared.nodes_of(site).filter_map(Slot::agent);
+                    self.gather = Some(Gather::new(agents.map(|slot| Identity { site, slot })));
+                }
+                let mpi = prepared.mpi;
+                self.prepared = Some(prepared);
+                Up::Ready { mpi, notes }
+            }
+        };
+        self.report(&answer)
+    }
+
+    fn go(&mut self, window: u32) -> Result<(), AgentError> {
+        let problem = "go before prepare";
+        let prepared = self.prepared.take().ok_or(AgentError::Message { from: self.launcher, problem })?;
+        for local in 0..prepared.count {
+            let started = rank::start(&prepared, local, window, &self.sinks);
+            let failed = started.as_ref().err().map(|e| format!("cannot start {:?}: {e}", prepared.words.first()));
+            let handle = started.ok();
+            self.ranks.push(Running { alive: handle.is_some(), handle, lines: Lines::default() });
+            if let Some(reason) = failed {
+                self.report(&Up::Failed { rank: Some(prepared.first.0 + local), reason })?;
+            }
+        }
+        self.prepared = Some(prepared);
+        self.check_ended()
+    }
+
+    fn rank_number(&self, local: usize) -> u32 {
+        self.prepared.as_ref().map_or(0, |prepared| prepared.first.0) + local as u32
+    }
+
+    fn rank_event(&mut self, event: Option<RankEvent>) -> Result<(), AgentError> {
+        match event {
+            None => Ok(()),
+            Some(RankEvent::Pmi { local, bytes }) => {
+                let commands = match self.ranks[local].lines.feed(&bytes) {
+                    Ok(commands) => commands,
+                    Err(problem) => return self.pmi_events(vec![Event::Broken { local, problem }]),
+                };
+                let Some(server) = self.pmi.as_mut() else { return Ok(()) };
+                let events = commands.iter().flat_map(|command| server.command(local, command)).collect();
+                self.pmi_events(events)
+            }
+            Some(RankEvent::Exited { local, end }) => {
+                // Its last output was queued before; it must be told before its end.
+                while let Ok(output) = self.outputs.try_recv() {
+                    self.output(Some(output))?;
+                }
+                self.ranks[local].alive = false;
+                let state = self.pmi.as_ref().map_or(MpiState::Untouched, |server| server.state(local));
+                self.report(&Up::Exited { rank: self.rank_number(local), end, state })?;
+                self.check_ended()
+            }
+        }
+    }
+
+    fn pmi_events(&mut self, events: Vec<Event>) -> Result<(), AgentError> {
+        for event in events {
+            match event {
+                Event::Reply { local, line } => {
+                    let sent = self.ranks[local].handle.as_ref().map_or(Ok(()), |handle| handle.reply(line));
+                    if let Err(problem) = sent {
+                        self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason: problem.into() })?;
+                    }
+                }
+                Event::Initialised { local } => self.initialised(local)?,
+                Event::Barrier { entries } if self.me == self.first() => self.barrier_below(self.me, entries)?,
+                Event::Barrier { entries } => self.post.send(self.first(), &Up::BarrierIn { entries })?,
+                Event::Abort { local, code, message } => {
+                    self.report(&Up::Aborted { rank: self.rank_number(local), code, message })?;
+                }
+                Event::Broken { local, problem } => {
+                    let reason = format!("its MPI library broke the PMI-1 protocol: {problem}");
+                    self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn initialised(&mut self, local: usize) -> Result<(), AgentError> {
+        if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none()) {
+            let program = self.prepared.as_ref().and_then(|prepared| prepared.path.clone()).unwrap_or_default();
+            let reason = format!(
+                "started an MPI library, but {} did not show which: say it with --mpi mpich or --mpi intel",
+                program.display()
+            );
+            return self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason });
+        }
+        if !std::mem::replace(&mut self.told_mpi, true) {
+            self.report(&Up::UsesMpi)?;
+        }
+        Ok(())
+    }
+
+    /// A node of this site (maybe this one) is in the barrier.
+    fn barrier_below(&mut self, from: Identity, entries: Vec<crate::message::Entry>) -> Result<(), AgentError> {
+        let Some(gather) = self.gather.as_mut() else {
+            return Err(AgentError::Message { from, problem: "barriers go to the site's first agent" });
+        };
+        match gather.arrived(&from, entries) {
+            Ok(None) => Ok(()),
+            Ok(Some(entries)) => self.report(&Up::BarrierIn { entries }),
+            Err(problem) => Err(AgentError::Message { from, problem }),
+        }
+    }
+
+    fn barrier_out(&mut self, entries: Vec<crate::message::Entry>) -> Result<(), AgentError> {
+        if self.me == self.first() {
+            let site = self.order.site_id;
+            let nodes: Vec<NodeId> = self.prepared.iter().flat_map(|prepared| prepared.nodes_of(site)).collect();
+            for slot in nodes.into_iter().filter_map(Slot::agent).filter(|slot| *slot != self.me.slot) {
+                self.post.send(Identity { site, slot }, &Down::BarrierOut { entries: entries.clone() })?;
+            }
+        }
+        let events = self.pmi.as_mut().map(|server| server.barrier_out(entries)).unwrap_or_default();
+        self.pmi_events(events)
+    }
+
+    fn takes_output(&self) -> bool {
+        self.dumping || self.post.has_room(self.launcher)
+    }
+
+    fn output(&mut self, output: Option<Output>) -> Result<(), AgentError> {
+        match output {
+            Some(Output { local, stream, bytes }) if !self.dumping => {
+                self.report(&Up::Output { rank: self.rank_number(local), stream, bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn signal_ranks(&self, signal: i32) {
+        for handle in self.ranks.iter().filter(|rank| rank.alive).filter_map(|rank| rank.handle.as_ref()) {
+            signal_group(handle.pid, signal);
+        }
+    }
+
+    fn kill(&mut self, signal: i32) -> Result<(), AgentError> {
+        self.signal_ranks(signal);
+        if signal == 9 {
+            self.killed = true;
+            self.deadline = Some(Instant::now() + DUMP_AFTER);
+        } else if !self.killed {
+            self.deadline.get_or_insert(Instant::now() + GRACE);
+        }
+        self.check_ended()
+    }
+
+    /// The deadline is over: SIGKILL, and when that was sent, no more waiting for output to be taken.
+    fn harden(&mut self) {
+        if std::mem::replace(&mut self.killed, true) {
+            self.dumping = true;
+            self.deadline = None;
+        } else {
+            self.signal_ranks(9);
+            self.deadline = Some(Instant::now() + DUMP_AFTER);
+        }
+    }
+
+    fn check_ended(&mut self) -> Result<(), AgentError> {
+        if self.ended || self.ranks.iter().any(|rank| rank.alive) {
+            return Ok(());
+        }
+        self.ended = true;
+        self.deadline = None;
+        end_descendants(LIMIT);
+        self.report(&Up::Ended)
+    }
+}

@@ -1,0 +1,207 @@
+//! Finding out, before anything runs, whether this node can run its ranks.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use types::{NodeId, Rank, Roster, SiteId};
+
+use crate::environment::Environment;
+use crate::message::{Family, Program};
+use crate::mpi::{self, MpiError};
+use crate::order::Order;
+use crate::program::{self, ProgramError};
+
+/// Why a node cannot run its ranks.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// The program.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// Its MPI.
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
+    /// The roster.
+    #[error(transparent)]
+    Roster(#[from] types::roster::RosterError),
+    /// The roster does not have this node.
+    #[error("node {0} is not in the job's roster")]
+    NotInRoster(String),
+    /// The ranks need an IPv4 address of this node.
+    #[error("address {0} is not IPv4: give the node an IPv4 `address` in the sites file")]
+    Address(IpAddr),
+}
+
+/// All that is needed to start the ranks of this node.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The file to run; `None` when the job runs none.
+    pub path: Option<PathBuf>,
+    /// The program's name as the user wrote it, and its arguments.
+    pub words: Vec<OsString>,
+    /// Where to run it.
+    pub directory: PathBuf,
+    /// The environment that all ranks of the node share.
+    pub environment: Environment,
+    /// The recognised MPI.
+    pub mpi: Option<Family>,
+    /// The job's ranks.
+    pub roster: Roster,
+    /// First rank of this node.
+    pub first: Rank,
+    /// How many ranks the node has.
+    pub count: u32,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// What the agent's connection to its gateway showed.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    /// The gateway's `ip:port`.
+    pub gateway: String,
+    /// This node's address on that connection.
+    pub local: IpAddr,
+}
+
+/// Checks everything.
+///
+/// # Errors
+/// [`PrepareError`], for the user.
+pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) -> Result<Prepared, PrepareError> {
+    let roster: Roster = roster.parse()?;
+    let (_, _, first, node) = roster
+        .nodes()
+        .find(|(site, node, _, _)| (*site, *node) == (order.site_id, order.node_id))
+        .ok_or_else(|| PrepareError::NotInRoster(format!("{}/{}", order.site, order.node)))?;
+    let count = node.ranks;
+    let mut environment = Environment::new(&program.environment, std::env::vars_os());
+    let directory = PathBuf::from(OsStr::from_bytes(&program.directory));
+    let words: Vec<OsString> = program.command.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect();
+    let (mut path, mut mpi, mut notes) = (None, None, Vec::new());
+    let provider = mpi::find_provider(&environment);
+    if let Some(name) = words.first() {
+        let found = program::find(name.as_ref(), &directory, &environment)?;
+        if let Some(library) = mpi::library(program.mpi, &found, &environment)? {
+            let crosses = roster.sites().iter().filter(|site| site.size() > 0).count() > 1;
+            notes = mpi::settings(&library, &mut environment, &provider, crosses);
+            let ours = environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge");
+            if ours && !provider.is_file() {
+                return Err(MpiError::NoProvider(provider).into());
+            }
+            mpi = Some(library.family);
+        }
+        path = Some(found);
+    } else if !provider.is_file() {
+        return Err(MpiError::NoProvider(provider).into());
+    }
+    environment.set("PWD", &directory);
+    describe(&mut environment, order, reach, &roster)?;
+    Ok(Prepared { path, words, directory, environment, mpi, first, count, notes, roster })
+}
+
+/// What every rank of the node is told about its job.
+fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster: &Roster) -> Result<(), PrepareError> {
+    environment.set("LANDBRIDGE_JOB", order.job.to_string());
+    environment.set("LANDBRIDGE_SECRET", order.secret.to_hex());
+    environment.set("LANDBRIDGE_ROSTER", roster.to_string());
+    environment.set("LANDBRIDGE_ADDRESS", ipv4(order.node_address.unwrap_or(reach.local))?.to_string());
+    environment.set("LANDBRIDGE_GATEWAYS", &reach.gateway);
+    environment.set("LANDBRIDGE_SITE_NAME", &order.site);
+    environment.set("LANDBRIDGE_NODE_NAME", &order.node);
+    environment.set("LANDBRIDGE_SIZE", roster.size().to_string());
+    Ok(())
+}
+
+fn ipv4(address: IpAddr) -> Result<Ipv4Addr, PrepareError> {
+    match address {
+        IpAddr::V4(address) => Ok(address),
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().ok_or(PrepareError::Address(address)),
+    }
+}
+
+impl Prepared {
+    /// The environment of one rank, by its number on the node. `pmi` is the file descriptor of its PMI connection.
+    pub fn rank_environment(&self, local: u32, window: u32, pmi: i32) -> Environment {
+        let mut environment = self.environment.clone();
+        let rank = (self.first.0 + local).to_string();
+        environment.set("LANDBRIDGE_RANK", &rank);
+        environment.set("LANDBRIDGE_LOCAL_RANK", local.to_string());
+        environment.set("LANDBRIDGE_WINDOW", window.to_string());
+        environment.set("PMI_FD", pmi.to_string());
+        environment.set("PMI_RANK", rank);
+        environment.set("PMI_SIZE", self.roster.size().to_string());
+        environment.set("MPI_LOCALNRANKS", self.count.to_string());
+        environment.set("MPI_LOCALRANKID", local.to_string());
+        environment
+    }
+
+    /// The nodes of a site that take part.
+    pub fn nodes_of(&self, site: SiteId) -> impl Iterator<Item = NodeId> + use<> {
+        let count = self.roster.site(site).map_or(0, |site| site.nodes.len() as u32);
+        (0..count).map(NodeId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::JobId;
+    use wire::Secret;
+
+    fn order() -> Order {
+        Order {
+            job: JobId(0xabc),
+            secret: Secret::new([1; 32]),
+            home: SiteId(0),
+            site_id: SiteId(1),
+            site: "b".into(),
+            node_id: NodeId(0),
+            node: "n1".into(),
+            node_address: None,
+            gateway_address: "gw:7700".into(),
+        }
+    }
+
+    fn try_it(command: &[&str]) -> Result<Prepared, PrepareError> {
+        let reach = Reach { gateway: "10.0.0.1:7700".into(), local: "10.0.0.7".parse().unwrap() };
+        let program = Program {
+            command: command.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            directory: b"/tmp".to_vec(),
+            environment: vec![(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec()), (b"X".to_vec(), b"y".to_vec())],
+            mpi: crate::message::MpiChoice::Auto,
+        };
+        prepare(&order(), &reach, &program, "a:n1*2;b:n1*3")
+    }
+
+    #[test]
+    fn ranks_learn_their_place() {
+        let prepared = try_it(&["sh", "-c", "true"]).unwrap();
+        assert_eq!((prepared.first, prepared.count, prepared.mpi), (Rank(2), 3, None));
+        let environment = prepared.rank_environment(1, 65536, 9);
+        for (name, value) in [
+            ("X", "y"),
+            ("LANDBRIDGE_JOB", "00000abc"),
+            ("LANDBRIDGE_RANK", "3"),
+            ("LANDBRIDGE_LOCAL_RANK", "1"),
+            ("LANDBRIDGE_SIZE", "5"),
+            ("LANDBRIDGE_ADDRESS", "10.0.0.7"),
+            ("LANDBRIDGE_GATEWAYS", "10.0.0.1:7700"),
+            ("LANDBRIDGE_ROSTER", "a:n1*2;b:n1*3"),
+            ("LANDBRIDGE_WINDOW", "65536"),
+            ("PMI_RANK", "3"),
+            ("PMI_FD", "9"),
+        ] {
+            assert_eq!(environment.get(name), Some(OsStr::new(value)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = try_it(&["./no-such-program"]).unwrap_err().to_string();
+        assert!(error.starts_with("program ./no-such-program not found (looked in /tmp)"), "{error}");
+    }
+}

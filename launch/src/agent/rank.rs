@@ -1,0 +1,209 @@
+//! One rank's process as its agent sees it: output in lines, PMI bytes both ways, and its end.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::process::Child;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::prepare::Prepared;
+use super::spawn::spawn;
+use crate::lines::LineBuffer;
+use crate::message::{End, Stream};
+use crate::processes::signal_group;
+
+/// How long output may stay silent after a rank's end before it counts as finished, though something holds it open.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How much output is read after a rank's end; more than a pipe holds comes from a process it left behind.
+const LATE_OUTPUT: usize = 1 << 20;
+/// How long the PMI connection may stay open after a rank's end.
+const PMI_LINGER: Duration = Duration::from_millis(300);
+/// Replies that may wait for a rank to read them.
+const REPLIES: usize = 64;
+
+/// What a rank did.
+#[derive(Debug)]
+pub(super) enum RankEvent {
+    /// It sent this to its PMI server.
+    Pmi {
+        /// Its number on the node.
+        local: usize,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// Its process ended, its output is read and its process group is dead.
+    Exited {
+        /// Its number on the node.
+        local: usize,
+        /// How.
+        end: End,
+    },
+}
+
+/// Whole lines of a rank.
+#[derive(Debug)]
+pub(super) struct Output {
+    /// Its number on the node.
+    pub local: usize,
+    /// Where it wrote them.
+    pub stream: Stream,
+    /// The lines.
+    pub bytes: Vec<u8>,
+}
+
+/// Where a rank's doings go. Output has its own, small channel, so that not taking it makes the rank wait.
+#[derive(Clone, Debug)]
+pub(super) struct Sinks {
+    /// What must not wait.
+    pub events: mpsc::Sender<RankEvent>,
+    /// What may.
+    pub outputs: mpsc::Sender<Output>,
+}
+
+/// A rank that was started.
+#[derive(Debug)]
+pub(super) struct RankHandle {
+    /// Leader of its process group.
+    pub pid: u32,
+    replies: mpsc::Sender<String>,
+}
+
+impl RankHandle {
+    /// Answers the rank's PMI client.
+    ///
+    /// # Errors
+    /// It does not read its answers.
+    pub fn reply(&self, line: String) -> Result<(), &'static str> {
+        match self.replies.try_send(line) {
+            Err(mpsc::error::TrySendError::Full(_)) => Err("it does not read the answers to its PMI commands"),
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
+        }
+    }
+}
+
+/// Starts a rank and the tasks that watch it.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn start(prepared: &Prepared, local: u32, window: u32, sinks: &Sinks) -> io::Result<RankHandle> {
+    let path = prepared.path.as_deref().ok_or_else(|| io::Error::other("no program"))?;
+    let (ours, theirs) = StdUnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let theirs = OwnedFd::from(theirs);
+    let environment = prepared.rank_environment(local, window, theirs.as_raw_fd());
+    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, theirs)?;
+    let pid = child.id().ok_or_else(|| io::Error::other("ended at once"))?;
+    let (exited, watch_exit) = watch::channel(false);
+    let local = local as usize;
+    let mut forwards = Vec::new();
+    if let Some(pipe) = child.stdout.take() {
+        let task = forward(pipe, local, Stream::Out, sinks.outputs.clone(), watch_exit.clone());
+        forwards.push(tokio::spawn(task));
+    }
+    if let Some(pipe) = child.stderr.take() {
+        forwards.push(tokio::spawn(forward(pipe, local, Stream::Err, sinks.outputs.clone(), watch_exit)));
+    }
+    let (replies, inbox) = mpsc::channel(REPLIES);
+    let pmi = tokio::spawn(converse(UnixStream::from_std(ours)?, local, sinks.events.clone(), inbox));
+    tokio::spawn(watch_over(child, pid, local, exited, forwards, pmi, sinks.events.clone()));
+    Ok(RankHandle { pid, replies })
+}
+
+async fn watch_over(
+    mut child: Child,
+    pid: u32,
+    local: usize,
+    exited: watch::Sender<bool>,
+    forwards: Vec<JoinHandle<()>>,
+    mut pmi: JoinHandle<()>,
+    events: mpsc::Sender<RankEvent>,
+) {
+    let end = match child.wait().await {
+        Ok(status) => status.code().map_or_else(|| End::Signal(status.signal().unwrap_or(0)), End::Code),
+        Err(_) => End::Code(1),
+    };
+    signal_group(pid, 9);
+    let _ = exited.send(true);
+    if timeout(PMI_LINGER, &mut pmi).await.is_err() {
+        pmi.abort();
+    }
+    for forward in forwards {
+        let _ = forward.await;
+    }
+    let _ = events.send(RankEvent::Exited { local, end }).await;
+}
+
+async fn forward(
+    mut pipe: impl AsyncRead + Unpin,
+    local: usize,
+    stream: Stream,
+    outputs: mpsc::Sender<Output>,
+    mut exited: watch::Receiver<bool>,
+) {
+    let mut lines = LineBuffer::default();
+    let mut buffer = vec![0; 16 << 10];
+    let mut late = 0;
+    loop {
+        let silence = async {
+            let _ = exited.wait_for(|exited| *exited).await;
+            sleep(SILENCE).await;
+        };
+        let count = tokio::select! {
+            biased;
+            read = pipe.read(&mut buffer) => read.unwrap_or(0),
+            () = silence => 0,
+        };
+        if *exited.borrow() {
+            late += count;
+        }
+        let ended = count == 0 || late > LATE_OUTPUT;
+        let mut bytes = lines.push(&buffer[..count]);
+        if ended {
+            bytes.extend(lines.rest());
+        }
+        if !bytes.is_empty() && outputs.send(Output { local, stream, bytes }).await.is_err() {
+            return;
+        }
+        if ended {
+            return;
+        }
+    }
+}
+
+/// Carries PMI bytes both ways until the rank closes its end.
+async fn converse(
+    stream: UnixStream,
+    local: usize,
+    events: mpsc::Sender<RankEvent>,
+    mut replies: mpsc::Receiver<String>,
+) {
+    let (mut read, mut write) = stream.into_split();
+    let writer = async {
+        while let Some(line) = replies.recv().await {
+            if write.write_all(line.as_bytes()).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let reader = async {
+        let mut buffer = vec![0; 8 << 10];
+        while let Ok(count @ 1..) = read.read(&mut buffer).await {
+            let bytes = buffer[..count].to_vec();
+            if events.send(RankEvent::Pmi { local, bytes }).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = writer => {}
+        () = reader => {}
+    }
+}

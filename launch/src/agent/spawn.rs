@@ -1,0 +1,47 @@
+//! The one corner of this crate that needs `unsafe`: what a rank's process does between fork and exec.
+#![allow(unsafe_code)]
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use tokio::process::{Child, Command};
+
+use crate::environment::Environment;
+
+/// Starts a rank in a process group of its own. It inherits `pmi` and is killed when this thread ends.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn spawn(
+    path: &Path,
+    words: &[OsString],
+    directory: &Path,
+    environment: &Environment,
+    pmi: OwnedFd,
+) -> io::Result<Child> {
+    let mut command = Command::new(path);
+    if let [name, arguments @ ..] = words {
+        command.arg0(name).args(arguments);
+    }
+    command.current_dir(directory).env_clear().envs(environment.iter()).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let agent = getpid();
+    let before_exec = move || {
+        fcntl_setfd(pmi.as_fd(), FdFlags::empty())?;
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The agent may have died before the line above; nobody would kill this process then.
+        if getppid() != Some(agent) {
+            return Err(io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()));
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe work is allowed. The closure makes four direct system calls
+    // through rustix and neither allocates nor takes a lock; building the error from a number does not allocate either.
+    unsafe { command.pre_exec(before_exec) };
+    command.spawn()
+}

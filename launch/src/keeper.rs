@@ -1,0 +1,44 @@
+//! The keeper: the parent of an agent, which outlives it only to end what it left behind.
+//!
+//! A gateway starts `landbridge agent`; that process keeps, and starts the agent proper below itself. If the agent is
+//! killed, its ranks' processes become children of the keeper, which ends them all. If the keeper is killed, the agent
+//! hears of it and ends the same processes itself.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::processes::{adopt_orphans, end_descendants};
+
+/// The word by which the keeper starts the agent proper.
+pub const WORKER: &str = "agent-worker";
+
+/// How long ending what an agent left behind may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Starts the agent proper with this process's standard input and keeps it. Gives the exit code to end with.
+///
+/// # Errors
+/// The agent cannot be started.
+pub async fn keep() -> std::io::Result<i32> {
+    adopt_orphans()?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(WORKER).stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    let mut child = command.spawn()?;
+    let code = tokio::select! {
+        status = child.wait() => {
+            use std::os::unix::process::ExitStatusExt;
+            let status = status?;
+            status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+        }
+        _ = terminate.recv() => 143,
+        _ = interrupt.recv() => 130,
+    };
+    drop(child);
+    end_descendants(LIMIT);
+    Ok(code)
+}

@@ -1,0 +1,188 @@
+use super::*;
+use crate::message::MpiChoice;
+use types::JobId;
+
+const JOB: JobId = JobId(1);
+
+/// A job of two sites of one node and two ranks each, and what its gateways and agents say.
+struct Play {
+    job: Job,
+    now: Instant,
+}
+
+fn agent(site: u16) -> Identity {
+    Identity { site: SiteId(site), slot: Slot::agent(NodeId(0)).unwrap() }
+}
+
+impl Play {
+    fn new() -> Play {
+        let program = Program { command: vec![], directory: vec![], environment: vec![], mpi: MpiChoice::Auto };
+        let mut job = Job::new("a:n1*2;b:n1*2".parse().unwrap(), program);
+        let now = Instant::now();
+        job.opened(now);
+        Play { job, now }
+    }
+
+    fn control(&mut self, control: Control) {
+        self.job.incoming(Incoming::Control(control), self.now);
+    }
+
+    fn up(&mut self, site: u16, message: Up) {
+        self.job.incoming(Incoming::Up(agent(site), message), self.now);
+    }
+
+    fn later(&mut self) {
+        self.now = self.job.deadline().expect("a deadline");
+        self.job.deadline_over(self.now);
+    }
+
+    fn running() -> Play {
+        let mut play = Play::new();
+        for (at, site) in ["a", "b"].into_iter().enumerate() {
+            play.control(Control::JobOpened { job: JOB, site: site.into(), window: 1000 * (at as u32 + 1) });
+            play.up(at as u16, Up::Here);
+            play.up(at as u16, Up::Ready { mpi: Some(Family::Mpich), notes: vec![] });
+        }
+        assert_eq!(play.job.phase, Phase::Running);
+        play
+    }
+
+    fn exits(&mut self, rank: u32, end: End) {
+        let state = MpiState::Finalised;
+        self.up(u16::from(rank >= 2), Up::Exited { rank, end, state });
+    }
+
+    fn sent(&mut self) -> Vec<(Identity, Down)> {
+        let sent = |action| if let Action::Send(to, message) = action { Some((to, message)) } else { None };
+        self.job.actions().into_iter().filter_map(sent).collect()
+    }
+
+    fn close(&mut self) -> Summary {
+        for at in 0..2 {
+            self.up(at, Up::Ended);
+        }
+        self.job.heard(true);
+        self.job.actions();
+        self.job.heard(true);
+        for site in ["a", "b"] {
+            let traffic = Traffic { sent: 10, received: 10, local: 0 };
+            self.control(Control::JobClosed { job: JOB, site: site.into(), traffic });
+        }
+        assert!(self.job.is_over(), "{:?}", self.job.phase);
+        self.job.summary(1.0)
+    }
+}
+
+#[test]
+fn ranks_start_with_the_least_window_and_end_well() {
+    let mut play = Play::running();
+    let sent = play.sent();
+    assert!(matches!(sent.last(), Some((_, Down::Go { window: 1000 }))), "{sent:?}");
+    (0..4).for_each(|rank| play.exits(rank, End::Code(0)));
+    let summary = play.close();
+    assert_eq!((summary.ok, summary.exit_code, summary.bytes_relayed), (true, 0, 20));
+    assert_eq!(summary.sites[1].ranks, [2, 3]);
+    assert_eq!(summary.mpi.as_deref(), Some("mpich"));
+}
+
+#[test]
+fn a_signal_that_comes_after_its_effect_is_still_the_cause() {
+    let mut play = Play::running();
+    play.exits(0, End::Code(9));
+    assert_eq!(play.sent().iter().filter(|(_, m)| matches!(m, Down::Kill { .. })).count(), 0);
+    play.exits(3, End::Signal(11));
+    assert_eq!(play.sent().iter().filter(|(_, m)| matches!(m, Down::Kill { signal: 15 })).count(), 2);
+    play.exits(1, End::Signal(15));
+    let summary = play.close();
+    assert_eq!(summary.exit_code, 139);
+    assert_eq!(summary.failure.unwrap().to_string(), "rank 3 on b/n1 killed by signal 11 (SIGSEGV)");
+}
+
+#[test]
+fn an_exit_code_alone_ends_the_job_after_a_moment() {
+    let mut play = Play::running();
+    play.exits(2, End::Code(7));
+    play.later();
+    assert!(play.sent().iter().any(|(_, message)| matches!(message, Down::Kill { .. })));
+    let summary = play.close();
+    assert_eq!((summary.exit_code, summary.failure.unwrap().rank), (7, Some(2)));
+}
+
+#[test]
+fn agents_that_never_end_are_not_waited_for_for_ever() {
+    let mut play = Play::running();
+    play.exits(2, End::Signal(9));
+    play.later();
+    assert_eq!(play.job.phase, Phase::Closing);
+    play.later();
+    assert!(play.job.is_over());
+}
+
+#[test]
+fn a_site_that_does_not_open_is_named() {
+    let mut play = Play::new();
+    play.control(Control::JobOpened { job: JOB, site: "a".into(), window: 1 });
+    play.later();
+    assert!(play.job.summary(0.0).failure.unwrap().to_string().starts_with("site b: did not open the job"));
+    let mut play = Play::new();
+    play.control(Control::JobRefused { job: JOB, site: "b".into(), reason: "port shut".into() });
+    assert_eq!(play.job.summary(0.0).failure.unwrap().to_string(), "site b: port shut");
+}
+
+#[test]
+fn a_lost_agent_names_its_node() {
+    let mut play = Play::running();
+    play.exits(0, End::Code(1));
+    play.control(Control::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "signal 9".into() });
+    assert_eq!(play.job.summary(0.0).failure.unwrap().to_string(), "site b, node n1: agent lost: signal 9");
+}
+
+#[test]
+fn different_mpis_do_not_start() {
+    let mut play = Play::new();
+    for (at, site) in ["a", "b"].into_iter().enumerate() {
+        play.control(Control::JobOpened { job: JOB, site: site.into(), window: 1 });
+        play.up(at as u16, Up::Here);
+    }
+    play.up(0, Up::Ready { mpi: Some(Family::Mpich), notes: vec![] });
+    play.up(1, Up::Ready { mpi: Some(Family::Intel), notes: vec![] });
+    let text = play.job.summary(0.0).failure.unwrap().to_string();
+    assert!(text.contains("uses intel, but mpich on a/n1"), "{text}");
+    assert!(!play.sent().iter().any(|(_, message)| matches!(message, Down::Go { .. })));
+}
+
+#[test]
+fn a_rank_that_leaves_without_finalize_fails_the_job() {
+    for state in [MpiState::Running, MpiState::Untouched] {
+        let mut play = Play::running();
+        play.up(0, Up::Exited { rank: 1, end: End::Code(0), state });
+        play.up(1, Up::UsesMpi);
+        play.later();
+        let failure = play.job.summary(0.0).failure.unwrap();
+        assert_eq!(failure.rank, Some(1), "{failure}");
+    }
+}
+
+#[test]
+fn barriers_go_once_to_each_site() {
+    let mut play = Play::running();
+    play.sent();
+    play.up(0, Up::BarrierIn { entries: vec![("k".into(), "v".into())] });
+    assert_eq!(play.sent(), []);
+    play.up(1, Up::BarrierIn { entries: vec![] });
+    let entries = vec![("k".to_owned(), "v".to_owned())];
+    let out = Down::BarrierOut { entries };
+    assert_eq!(play.sent(), [(agent(0), out.clone()), (agent(1), out)]);
+}
+
+#[test]
+fn a_second_signal_kills_at_once() {
+    let mut play = Play::running();
+    play.sent();
+    play.job.interrupted(2, play.now);
+    assert_eq!(play.sent(), [(agent(0), Down::Kill { signal: 2 }), (agent(1), Down::Kill { signal: 2 })]);
+    play.job.interrupted(2, play.now);
+    assert_eq!(play.sent(), [(agent(0), Down::Kill { signal: 9 }), (agent(1), Down::Kill { signal: 9 })]);
+    play.later();
+    assert_eq!(play.job.summary(0.0).exit_code, 130);
+}

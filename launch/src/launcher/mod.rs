@@ -1,0 +1,171 @@
+//! The launcher: opens a job at all its sites, has its agents check and then start the ranks, passes on what they
+//! write, and ends everything when the job is done or anything is lost.
+
+mod job;
+mod observer;
+pub mod outcome;
+pub(crate) mod session;
+
+use std::time::{Duration, Instant as StdInstant};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, sleep_until};
+use types::Roster;
+use wire::Control;
+
+pub use observer::Observer;
+pub use outcome::{Failure, SiteSummary, Summary};
+pub use session::{SessionError, Sites};
+
+use self::job::{Action, Job};
+use self::observer::{Teller, Told};
+use self::session::Session;
+use crate::message::Program;
+
+/// How long a user's terminal may block after a failed job's end.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// A job to run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The sites.
+    pub sites: Sites,
+    /// The user's own site.
+    pub home: String,
+    /// Which ranks run where. Includes the own site, if only with no nodes.
+    pub roster: Roster,
+    /// What to run.
+    pub program: Program,
+}
+
+/// Runs a job from its opening to its end. Never fails itself: the summary says what went wrong.
+///
+/// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once.
+pub async fn run(request: Request, observer: impl Observer) -> Summary {
+    let began = StdInstant::now();
+    let mut job = Job::new(request.roster.clone(), request.program.clone());
+    let teller = Teller::new(observer);
+    match (teller, Interrupts::new()) {
+        (Ok(mut teller), Ok(mut interrupts)) => {
+            teller.progress(Some(format!("opening a job at {}", job.site_names())));
+            let failed = tokio::select! {
+                opened = Session::open(&request.sites, &request.home, &request.roster) => match opened {
+                    Err(error) => Some((Failure::new(error.to_string()), 1)),
+                    Ok(session) => drive(session, &mut job, &mut teller, &mut interrupts, &request.home).await,
+                },
+                signal = interrupts.next() => Some((Failure::new("interrupted"), 128 + signal)),
+            };
+            if let Some((failure, code)) = failed {
+                job.fail(job::LOST, failure, code);
+            }
+            // Without a failure everything has been heard already.
+            teller.finish(LAST_WORDS).await;
+        }
+        (Err(error), _) | (_, Err(error)) => job.fail(job::LOST, Failure::new(error.to_string()), 1),
+    }
+    job.summary(began.elapsed().as_secs_f64())
+}
+
+/// Runs an open job; gives what broke the launcher's own connection, if that happened.
+async fn drive(
+    mut session: Session,
+    job: &mut Job,
+    teller: &mut Teller,
+    interrupts: &mut Interrupts,
+    home: &str,
+) -> Option<(Failure, i32)> {
+    let lost = |error: SessionError| Some((Failure::at_site(home, without_site(home, &error)), 1));
+    job.opened(Instant::now());
+    loop {
+        for action in job.actions() {
+            let done = match action {
+                Action::Send(to, message) => session.send(to, &message),
+                Action::Output { agent, rank, stream, bytes } => {
+                    session.hold(agent, bytes.len() as u64);
+                    teller.output(agent, rank, stream, bytes);
+                    Ok(())
+                }
+                Action::Progress(doing) => {
+                    teller.progress(doing);
+                    Ok(())
+                }
+                Action::Note(text) => {
+                    teller.note(text);
+                    Ok(())
+                }
+                Action::Close => match session.flush().await {
+                    Ok(()) => session.control(&Control::JobClose { job: session.job }).await,
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = done {
+                return lost(error);
+            }
+        }
+        job.heard(teller.pending == 0);
+        if job.has_actions() {
+            continue;
+        }
+        if job.is_over() {
+            return None;
+        }
+        if let Err(error) = session.flush().await {
+            return lost(error);
+        }
+        let deadline = job.deadline();
+        tokio::select! {
+            biased;
+            signal = interrupts.next() => job.interrupted(signal, Instant::now()),
+            incoming = session.next() => match incoming {
+                Ok(messages) => messages.into_iter().for_each(|message| job.incoming(message, Instant::now())),
+                Err(error) => return lost(error),
+            },
+            Some(told) = teller.told.recv() => match told {
+                Told::Gone { agent, bytes } => {
+                    session.release(agent, bytes);
+                    teller.pending = teller.pending.saturating_sub(bytes);
+                }
+                Told::Failed(error) => job.output_failed(&error, Instant::now()),
+            },
+            () = until(deadline) => job.deadline_over(Instant::now()),
+        }
+    }
+}
+
+/// An error's text without the site that is named beside it anyway.
+fn without_site(site: &str, error: &SessionError) -> String {
+    let text = error.to_string();
+    text.strip_prefix(&format!("site {site}: ")).map_or(text.clone(), str::to_owned)
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals by which a user ends a job.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Interrupts {
+    fn new() -> std::io::Result<Interrupts> {
+        Ok(Interrupts {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.interrupt.recv() => 2,
+            _ = self.terminate.recv() => 15,
+            _ = self.hangup.recv() => 1,
+        }
+    }
+}

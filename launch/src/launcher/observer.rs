@@ -1,0 +1,110 @@
+//! Who is told what happens: output of ranks, progress, notes. Runs on a thread of its own, because it may block.
+
+use std::io;
+use std::sync::mpsc as std_mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use types::Identity;
+
+use crate::message::Stream;
+
+/// Who is told what happens in a job.
+pub trait Observer: Send + 'static {
+    /// A rank wrote whole lines.
+    ///
+    /// # Errors
+    /// They cannot be passed on; the job then ends.
+    fn output(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+
+    /// What the job is doing now, such as `starting 4 ranks`; `None`: nothing worth saying any more.
+    fn progress(&mut self, doing: Option<&str>);
+
+    /// Something the user should know.
+    fn note(&mut self, text: &str);
+
+    /// A tenth of a second went by without any of the above.
+    fn tick(&mut self) {}
+}
+
+enum Telling {
+    Output { agent: Identity, rank: u32, stream: Stream, bytes: Vec<u8> },
+    Progress(Option<String>),
+    Note(String),
+}
+
+/// What the observer's thread reports back.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// So many bytes of output from this agent are gone.
+    Gone { agent: Identity, bytes: u64 },
+    /// Output cannot be passed on.
+    Failed(io::Error),
+}
+
+/// The observer's thread.
+pub(super) struct Teller {
+    sender: Option<std_mpsc::Sender<Telling>>,
+    pub told: mpsc::UnboundedReceiver<Told>,
+    thread: Option<JoinHandle<()>>,
+    /// Bytes given to the observer that are not gone.
+    pub pending: u64,
+}
+
+impl Teller {
+    pub fn new(mut observer: impl Observer) -> io::Result<Teller> {
+        let (sender, tellings) = std_mpsc::channel();
+        let (report, told) = mpsc::unbounded_channel();
+        let work = move || {
+            loop {
+                match tellings.recv_timeout(Duration::from_millis(100)) {
+                    Err(std_mpsc::RecvTimeoutError::Timeout) => observer.tick(),
+                    Err(std_mpsc::RecvTimeoutError::Disconnected) => return,
+                    Ok(Telling::Progress(doing)) => observer.progress(doing.as_deref()),
+                    Ok(Telling::Note(text)) => observer.note(&text),
+                    Ok(Telling::Output { agent, rank, stream, bytes }) => {
+                        if let Err(e) = observer.output(rank, stream, &bytes) {
+                            let _ = report.send(Told::Failed(e));
+                        }
+                        let _ = report.send(Told::Gone { agent, bytes: bytes.len() as u64 });
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("output".into()).spawn(work)?;
+        Ok(Teller { sender: Some(sender), told, thread: Some(thread), pending: 0 })
+    }
+
+    fn tell(&self, telling: Telling) {
+        if let Some(sender) = &self.sender {
+            let _ = sender.send(telling);
+        }
+    }
+
+    pub fn output(&mut self, agent: Identity, rank: u32, stream: Stream, bytes: Vec<u8>) {
+        self.pending += bytes.len() as u64;
+        self.tell(Telling::Output { agent, rank, stream, bytes });
+    }
+
+    pub fn progress(&self, doing: Option<String>) {
+        self.tell(Telling::Progress(doing));
+    }
+
+    pub fn note(&self, text: String) {
+        self.tell(Telling::Note(text));
+    }
+
+    /// Waits until everything told has been heard, if that is so soon; a blocked observer is left behind.
+    pub async fn finish(&mut self, limit: Duration) {
+        self.progress(None);
+        self.sender = None;
+        let end = tokio::time::Instant::now() + limit;
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) && tokio::time::Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if let Some(thread) = self.thread.take().filter(JoinHandle::is_finished) {
+            let _ = thread.join();
+        }
+    }
+}

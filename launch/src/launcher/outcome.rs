@@ -1,0 +1,96 @@
+//! What is to be said about a job when it is over.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What went wrong, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The site, if it was at one.
+    pub site: Option<String>,
+    /// The node, if it was on one.
+    pub node: Option<String>,
+    /// The rank, if it was one.
+    pub rank: Option<u32>,
+    /// What, for the user; does not repeat the place.
+    pub reason: String,
+}
+
+impl Failure {
+    /// A failure at no particular place.
+    pub fn new(reason: impl Into<String>) -> Failure {
+        Failure { reason: reason.into(), ..Failure::default() }
+    }
+
+    /// A failure at a site.
+    pub fn at_site(site: &str, reason: impl Into<String>) -> Failure {
+        Failure { site: Some(site.to_owned()), ..Failure::new(reason) }
+    }
+
+    /// A failure on a node.
+    pub fn at_node(site: &str, node: &str, reason: impl Into<String>) -> Failure {
+        Failure { node: Some(node.to_owned()), ..Failure::at_site(site, reason) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.site, &self.node, self.rank) {
+            (Some(site), Some(node), Some(rank)) => write!(f, "rank {rank} on {site}/{node} {}", self.reason),
+            (Some(site), Some(node), None) => write!(f, "site {site}, node {node}: {}", self.reason),
+            (Some(site), None, _) => write!(f, "site {site}: {}", self.reason),
+            _ => f.write_str(&self.reason),
+        }
+    }
+}
+
+/// A site's share of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SiteSummary {
+    /// Its name.
+    pub name: String,
+    /// Its nodes that took part.
+    pub nodes: Vec<String>,
+    /// The ranks it ran.
+    pub ranks: Vec<u32>,
+    /// Bytes of frames its gateway sent into trunks for the job; `None` when the site did not report.
+    pub bytes_sent: Option<u64>,
+    /// Bytes of frames its gateway received from trunks for the job; `None` when the site did not report.
+    pub bytes_received: Option<u64>,
+}
+
+/// A finished job; its JSON form is documented in `docs/run.md`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Whether every rank ended with exit code 0.
+    pub ok: bool,
+    /// What `run` exits with.
+    pub exit_code: i32,
+    /// From opening the job to its end, in seconds.
+    pub seconds: f64,
+    /// How many ranks.
+    pub ranks: u32,
+    /// The MPI that was recognised or named.
+    pub mpi: Option<String>,
+    /// The sites that took part.
+    pub sites: Vec<SiteSummary>,
+    /// Bytes of frames that crossed trunks.
+    pub bytes_relayed: u64,
+    /// What went wrong first.
+    pub failure: Option<Failure>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_named() {
+        let rank = Failure { rank: Some(3), ..Failure::at_node("b", "n2", "killed by signal 9 (SIGKILL)") };
+        assert_eq!(rank.to_string(), "rank 3 on b/n2 killed by signal 9 (SIGKILL)");
+        assert_eq!(Failure::at_node("b", "n1", "no").to_string(), "site b, node n1: no");
+        assert_eq!(Failure::at_site("b", "no").to_string(), "site b: no");
+        assert_eq!(Failure::new("no").to_string(), "no");
+    }
+}

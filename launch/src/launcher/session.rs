@@ -1,0 +1,207 @@
+//! A connection to one's own gateway, and the job opened over it.
+
+use std::path::{Path, PathBuf};
+
+use gateway::client::{Client, ClientError, Receiver, Role, Sender};
+use gateway::key::{self, KeyError};
+use serde::Serialize;
+use thiserror::Error;
+use types::sites::Site;
+use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
+use wire::{Control, FrameKind, Secret};
+
+use crate::message::Up;
+use crate::post::{Post, PostError};
+
+/// Why a job could not be opened, or its connection was lost.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// No such site.
+    #[error("unknown site `{site}`: the sites file has {known}")]
+    UnknownSite {
+        /// The name.
+        site: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The sites file names no key for the own site.
+    #[error("site {0} has no `key` in the sites file: jobs are opened at one's own site (--from), whose key is here")]
+    NoKey(String),
+    /// The key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The gateway.
+    #[error("site {site}: {source}")]
+    Gateway {
+        /// The site.
+        site: String,
+        /// What.
+        source: ClientError,
+    },
+    /// The gateway closed the connection.
+    #[error("site {0}: the gateway closed the connection")]
+    Closed(String),
+    /// An agent broke the rules.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The system gives no random numbers.
+    #[error("no random numbers: {0}")]
+    Random(String),
+    /// The roster does not have the own site.
+    #[error("site {0} is not in the job's roster")]
+    NotInRoster(String),
+}
+
+/// A sites file and where it lies: keys are relative to it.
+#[derive(Clone, Debug)]
+pub struct Sites {
+    /// What it says.
+    pub file: SitesFile,
+    /// The folder it lies in.
+    pub folder: PathBuf,
+}
+
+impl Sites {
+    /// The path of a site's key, if the file names one.
+    pub fn key_path(&self, site: &Site) -> Option<PathBuf> {
+        site.key.as_ref().map(|key| self.folder.join(Path::new(key)))
+    }
+
+    /// A site by its name.
+    ///
+    /// # Errors
+    /// [`SessionError::UnknownSite`].
+    pub fn site(&self, name: &str) -> Result<&Site, SessionError> {
+        let unknown = || SessionError::UnknownSite { site: name.to_owned(), known: self.file.names() };
+        self.file.site(name).map(|(_, site)| site).ok_or_else(unknown)
+    }
+
+    /// What users of a site prove to its gateways; checks that the key is the one of the sites file.
+    ///
+    /// # Errors
+    /// [`SessionError::NoKey`], [`SessionError::Key`].
+    pub fn client_secret(&self, site: &Site) -> Result<Secret, SessionError> {
+        let path = self.key_path(site).ok_or_else(|| SessionError::NoKey(site.name.clone()))?;
+        let key = key::load(&path)?;
+        let (actual, expected) = (key.fingerprint(), site.fingerprint);
+        if actual != expected {
+            return Err(KeyError::OtherKey { site: site.name.clone(), path, actual, expected }.into());
+        }
+        Ok(key.client_secret())
+    }
+
+    /// Connects to a gateway of the user's own site: the first that answers.
+    ///
+    /// # Errors
+    /// Of the last one tried.
+    pub async fn connect(&self, site: &Site) -> Result<Client, SessionError> {
+        let role = Role::Client { secret: self.client_secret(site)? };
+        let mut error = SessionError::Closed(site.name.clone());
+        for gateway in &site.gateways {
+            match Client::connect(&gateway.inside, &role).await {
+                Ok(client) => return Ok(client),
+                Err(source) => error = SessionError::Gateway { site: site.name.clone(), source },
+            }
+        }
+        Err(error)
+    }
+}
+
+/// An open job, as its launcher sees it.
+pub(crate) struct Session {
+    pub job: JobId,
+    home: String,
+    me: Identity,
+    post: Post,
+    receiver: Receiver,
+    sender: Sender,
+}
+
+/// What came.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// From the gateway.
+    Control(Control),
+    /// From an agent.
+    Up(Identity, Up),
+}
+
+impl Session {
+    /// Opens a job with this roster at the user's own site.
+    pub async fn open(sites: &Sites, home: &str, roster: &Roster) -> Result<Session, SessionError> {
+        let site = sites.site(home)?;
+        let (receiver, mut sender) = sites.connect(site).await?.split();
+        let place = roster.sites().iter().position(|site| site.name == home);
+        let place = place.ok_or_else(|| SessionError::NotInRoster(home.to_owned()))?;
+        let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
+        let (job, secret) = random()?;
+        let open = Control::JobOpen { job, secret, roster: roster.clone(), home: home.to_owned() };
+        let lost = |source| SessionError::Gateway { site: home.to_owned(), source };
+        sender.send_control(me, &open).await.map_err(lost)?;
+        let post = Post::new(job, me, sender.welcome().max_payload);
+        Ok(Session { job, home: home.to_owned(), me, post, receiver, sender })
+    }
+
+    /// Queues a message to an agent; [`Session::flush`] sends it.
+    pub fn send<M: Serialize>(&mut self, to: Identity, message: &M) -> Result<(), SessionError> {
+        Ok(self.post.send(to, message)?)
+    }
+
+    /// Notes output that is kept here, so that its agent stops sending more.
+    pub fn hold(&mut self, agent: Identity, bytes: u64) {
+        self.post.hold(agent, bytes);
+    }
+
+    /// Notes that it is gone.
+    pub fn release(&mut self, agent: Identity, bytes: u64) {
+        self.post.release(agent, bytes);
+    }
+
+    /// Sends what may be sent. Must not be dropped before it is done.
+    pub async fn flush(&mut self) -> Result<(), SessionError> {
+        while let Some((header, payload)) = self.post.next_frame() {
+            self.sender.send(header, &payload).await.map_err(|source| self.lost(source))?;
+        }
+        Ok(())
+    }
+
+    /// Asks the gateway for something. Must not be dropped before it is done.
+    pub async fn control(&mut self, message: &Control) -> Result<(), SessionError> {
+        self.sender.send_control(self.me, message).await.map_err(|source| self.lost(source))
+    }
+
+    fn lost(&self, source: ClientError) -> SessionError {
+        SessionError::Gateway { site: self.home.clone(), source }
+    }
+
+    /// What came next. May be dropped before it is done.
+    pub async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
+        let frame = self.receiver.receive().await;
+        let Some(frame) = frame.map_err(|source| self.lost(source))? else {
+            return Err(SessionError::Closed(self.home.clone()));
+        };
+        match frame.header.kind {
+            FrameKind::Control => {
+                let control = self.receiver.control(&frame).map_err(|source| self.lost(source))?;
+                Ok(vec![Incoming::Control(control)])
+            }
+            FrameKind::Data | FrameKind::Ack => {
+                let from = frame.header.from;
+                let messages = self.post.receive(&frame.header, &frame.payload)?;
+                Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).collect())
+            }
+            // A lost agent is told by a control message, with its reason.
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+fn random() -> Result<(JobId, Secret), SessionError> {
+    let (mut job, mut secret) = ([0; 4], [0; 32]);
+    for bytes in [&mut job[..], &mut secret[..]] {
+        getrandom::fill(bytes).map_err(|e| SessionError::Random(e.to_string()))?;
+    }
+    // Zero means "outside any job".
+    Ok((JobId(u32::from_le_bytes(job).max(1)), Secret::new(secret)))
+}

@@ -1,0 +1,53 @@
+//! Cutting a rank's output into whole lines, so that lines of different ranks never mix.
+
+/// A line longer than this is passed on in pieces, in bytes.
+pub const MAX_LINE: usize = 64 << 10;
+
+/// The beginning of a line whose end has not come yet.
+#[derive(Debug, Default)]
+pub struct LineBuffer(Vec<u8>);
+
+impl LineBuffer {
+    /// Takes bytes and gives the whole lines there are now, newlines included; empty if none.
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let split = match bytes.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => end + 1,
+            None if self.0.len() + bytes.len() > MAX_LINE => bytes.len(),
+            None => 0,
+        };
+        if split == 0 {
+            self.0.extend_from_slice(bytes);
+            return Vec::new();
+        }
+        let mut whole = std::mem::replace(&mut self.0, bytes[split..].to_vec());
+        whole.extend_from_slice(&bytes[..split]);
+        whole
+    }
+
+    /// The last line, without a newline; empty if there is none.
+    pub fn rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_lines_come_out() {
+        let mut lines = LineBuffer::default();
+        assert_eq!(lines.push(b"one"), b"");
+        assert_eq!(lines.push(b" line\nand\nhalf"), b"one line\nand\n");
+        assert_eq!(lines.push(b"\n"), b"half\n");
+        lines.push(b"end");
+        assert_eq!((lines.rest(), lines.rest()), (b"end".to_vec(), vec![]));
+    }
+
+    #[test]
+    fn an_endless_line_is_not_kept() {
+        let mut lines = LineBuffer::default();
+        assert_eq!(lines.push(&[b'x'; MAX_LINE]), b"");
+        assert_eq!(lines.push(b"y").len(), MAX_LINE + 1);
+    }
+}
