@@ -58,10 +58,15 @@ pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
 /// Reads a rate in bits per second: `200mbit`, `1gbit`, `0` (which callers take as "unlimited").
 ///
 /// # Errors
-/// The text is not a number with one of the units bit, kbit, mbit, gbit.
+/// The text is not a number with one of the units bit, kbit, mbit, gbit, or the rate exceeds 10¹⁵ bits per second.
 pub fn parse_rate(text: &str) -> Result<u64, QuantityError> {
+    const EXPECTED: &str = "a rate such as 200mbit or 1gbit";
     let units = [("", 1.0), ("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
-    scaled(text, &units, "a rate such as 200mbit or 1gbit").map(|bits| bits as u64)
+    let bits = scaled(text, &units, EXPECTED)?;
+    if bits > 1e15 {
+        return Err(QuantityError { text: text.to_owned(), expected: EXPECTED });
+    }
+    Ok(bits as u64)
 }
 
 /// Reads a duration: `5ms`, `250us`, `1.5s`, `0`.
@@ -105,5 +110,6 @@ mod tests {
         assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
         assert!(parse_duration("5").is_err());
         assert!(parse_rate("fast").is_err());
+        assert!(parse_rate("99999999999999999999gbit").is_err(), "not the most a number can hold");
     }
 }

@@ -11,9 +11,24 @@ use crate::id::{NodeId, Rank, SiteId, Slot};
 /// The ranks of a job, in blocks: sites in order, nodes in order, ranks contiguous.
 ///
 /// Has a one-line text form for environment variables: `lyon:n1*2,n2*2;nancy:gpu7*4`.
+/// A peer's roster is checked like any other: reading one refuses what [`Roster::new`] refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Roster {
     sites: Vec<SiteRoster>,
+}
+
+/// A roster as a peer sent it.
+#[derive(Deserialize)]
+struct Unchecked {
+    sites: Vec<SiteRoster>,
+}
+
+impl TryFrom<Unchecked> for Roster {
+    type Error = RosterError;
+    fn try_from(unchecked: Unchecked) -> Result<Roster, RosterError> {
+        Roster::new(unchecked.sites)
+    }
 }
 
 /// The part of a site in a [`Roster`].

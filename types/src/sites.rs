@@ -99,7 +99,10 @@ impl std::str::FromStr for Fingerprint {
                 "`{text}` is not a fingerprint: expected sha256: and 64 hexadecimal digits (`landbridge key` shows it)"
             )
         };
-        let hex = text.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.is_ascii()).ok_or_else(wrong)?;
+        let hex = text
+            .strip_prefix("sha256:")
+            .filter(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+            .ok_or_else(wrong)?;
         let mut out = [0; 32];
         for (byte, pair) in out.iter_mut().zip(hex.as_bytes().chunks(2)) {
             let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;

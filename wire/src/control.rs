@@ -169,4 +169,20 @@ mod tests {
         assert_eq!(Control::decode(&message.encode().unwrap()), Ok(message));
         assert!(Control::decode(b"{\"JobOpen\":{}}").is_err());
     }
+
+    #[test]
+    fn a_roster_that_nobody_could_have_made_is_refused() {
+        let message = |node: &str, ranks: u32| {
+            let secret = "05".repeat(32);
+            let roster = format!(
+                r#"{{"sites":[{{"name":"a","nodes":[{{"name":"{node}","ranks":{ranks}}},{{"name":"m","ranks":1}}]}}]}}"#
+            );
+            format!(r#"{{"JobOpen":{{"job":9,"secret":"{secret}","roster":{roster},"home":"a"}}}}"#)
+        };
+        assert!(Control::decode(message("n", 3).as_bytes()).is_ok());
+        for (node, ranks) in [("n", u32::MAX), ("n;x", 3)] {
+            let error = Control::decode(message(node, ranks).as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("ranks") || error.contains("n;x"), "{error}");
+        }
+    }
 }

@@ -84,7 +84,7 @@ impl FromStr for Secret {
     type Err = &'static str;
     fn from_str(text: &str) -> Result<Secret, &'static str> {
         const EXPECTED: &str = "a secret is 64 hexadecimal digits";
-        if text.len() != 64 || !text.is_ascii() {
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(EXPECTED);
         }
         let mut out = [0; 32];
@@ -116,6 +116,7 @@ mod tests {
         assert_eq!(secret.to_hex().parse(), Ok(secret.clone()));
         assert!("zz".repeat(32).parse::<Secret>().is_err());
         assert!("é".repeat(32).parse::<Secret>().is_err());
+        assert!("+7".repeat(32).parse::<Secret>().is_err(), "a sign is no digit");
         assert_eq!(format!("{secret:?}"), "Secret(…)");
     }
 }

@@ -1,0 +1,29 @@
+//! Everything the fuzzer has found worth keeping, on every `cargo test`.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "../../fuzz/checks/types.rs"]
+mod checks;
+#[path = "../../fuzz/checks/corpus.rs"]
+mod corpus;
+
+use corpus::replay;
+
+#[test]
+fn sites_files() {
+    replay("sites_file", checks::sites_file);
+}
+
+#[test]
+fn rosters() {
+    replay("roster", checks::roster);
+}
+
+#[test]
+fn quantities() {
+    replay("quantity", checks::quantity);
+}
+
+#[test]
+fn fingerprints() {
+    replay("fingerprint", checks::fingerprint);
+}
