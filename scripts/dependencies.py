@@ -33,6 +33,7 @@ BANNED = {
 # Two versions that cannot be avoided yet: name -> who brings the second.
 DUPLICATES_ALLOWED = {
     "cpufeatures": "sha2 0.10 and proptest's chacha20 (tests only)",
+    "embedded-io": "postcard's two optional interfaces; neither is compiled",
     "getrandom": "ring and proptest are one step behind",
     "r-efi": "follows getrandom; never compiled on Linux",
     "syn": "serde_derive and tracing-attributes; macros, never linked",
