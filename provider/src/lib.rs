@@ -1,1 +1,65 @@
-//! (being written)
+//! The libfabric provider: libfabric's C ABI in front of [`fabric::Endpoint`].
+//!
+//! Loaded by libfabric's core through `FI_PROVIDER_PATH`; the core finds [`fi_prov_ini`], and everything else through the
+//! tables it leads to. Owns the ABI (`abi`), negotiation (`info`), address vectors, completion queues, counters and the
+//! translation of calls to operations. Knows nothing of matching, protocols or links. One file per libfabric object:
+//! start reading at `endpoint`.
+//!
+//! Environment: the variables of [`fabric::Config`], `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or
+//! `always`) and `LANDBRIDGE_LOG` (a file for notes; by default there are none).
+
+#![deny(unsafe_op_in_unsafe_fn)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod abi;
+mod atomic;
+mod av;
+mod cntr;
+mod cq;
+mod domain;
+mod endpoint;
+mod eq;
+mod errno;
+#[path = "fabric.rs"]
+mod fabric_object;
+mod info;
+mod log;
+mod mr;
+mod msg;
+mod progress;
+mod rma;
+mod tagged;
+mod transfer;
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use abi::constants::version;
+use abi::info::fi_provider;
+
+/// Our own version: 0.1.
+const VERSION: u32 = version(0, 1);
+
+/// libfabric refuses a provider whose claim is lower than the version an application asks for, and nothing happens if it
+/// is higher: structures are compatible upwards (see `abi`).
+const CLAIMED: u32 = version(9, 99);
+
+/// What libfabric's core calls first: describes the provider.
+///
+/// Safe to call from C at any time; each call gives a description of its own, which lives as long as the process.
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut c_void {
+    let provider = fi_provider {
+        version: VERSION,
+        fi_version: CLAIMED,
+        context: [null_mut(); 4],
+        name: c"landbridge".as_ptr(),
+        getinfo: info::getinfo,
+        fabric: fabric_object::open,
+        cleanup,
+    };
+    Box::into_raw(Box::new(provider)).cast()
+}
+
+/// Everything belongs to objects that their users close.
+unsafe extern "C" fn cleanup() {}

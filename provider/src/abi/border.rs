@@ -1,0 +1,169 @@
+//! The border between C and Rust: where pointers are checked, objects found behind them, and panics stopped.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::objects::fid;
+use crate::errno::{EINVAL, ENOMEM, Errno};
+use crate::log;
+
+/// Bytes that we allocate beyond a structure that the core frees or copies: a newer core may know a longer one.
+const SLACK: usize = 256;
+
+/// Runs one call. A panic is a defect of ours: it ends the process with a message rather than unwinding into C.
+pub fn guard<R>(work: impl FnOnce() -> R) -> R {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result,
+        Err(cause) => {
+            let text = cause
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| cause.downcast_ref::<&str>().copied())
+                .unwrap_or("unknown cause");
+            log::fatal(format_args!("internal error, aborting: {text}"));
+            std::process::abort()
+        }
+    }
+}
+
+/// What stands behind a libfabric object: its C part first, ours after it.
+#[repr(C)]
+pub struct Object<T: Behind> {
+    pub fid: T::Fid,
+    pub inner: T,
+}
+
+/// Our part of a libfabric object.
+pub trait Behind {
+    /// `FI_CLASS_…`, by which a pointer is recognised.
+    const CLASS: usize;
+    /// Its C structure, which begins with a `fid`.
+    type Fid;
+}
+
+/// Gives an object to C, which owns it until it calls close.
+pub fn hand_out<T: Behind>(fid: T::Fid, inner: T) -> *mut T::Fid {
+    Box::into_raw(Box::new(Object::<T> { fid, inner })).cast()
+}
+
+/// Our object behind a pointer from C.
+///
+/// # Errors
+/// `FI_EINVAL`: null, or an object of another class.
+///
+/// # Safety
+/// The pointer is null or came from libfabric as an object that is not closed; libfabric's interface makes its caller
+/// promise that. `F` is `fid` or a structure that begins with one.
+pub unsafe fn behind<'a, T: Behind, F>(pointer: *const F) -> Result<&'a Object<T>, Errno> {
+    let pointer = pointer.cast::<Object<T>>();
+    // SAFETY: not null, so by the caller's promise a live object, which begins with its `fid`.
+    if pointer.is_null() || unsafe { (*pointer.cast::<fid>()).fclass } != T::CLASS {
+        return Err(EINVAL);
+    }
+    // SAFETY: its class says that `hand_out::<T>` made it.
+    Ok(unsafe { &*pointer })
+}
+
+/// Takes an object back from C, which will not use it again.
+///
+/// # Errors
+/// As [`behind`].
+///
+/// # Safety
+/// As [`behind`], and nobody else uses the object now or later.
+pub unsafe fn take_back<T: Behind>(pointer: *mut fid) -> Result<Box<Object<T>>, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { behind::<T, fid>(pointer) }?;
+    // SAFETY: `hand_out::<T>` made it from a box, and by the caller's promise this is its last use.
+    Ok(unsafe { Box::from_raw(pointer.cast()) })
+}
+
+/// Writes an output argument.
+///
+/// # Errors
+/// `FI_EINVAL`: null.
+///
+/// # Safety
+/// Null, or valid for writing a `T`.
+pub unsafe fn write_out<T>(place: *mut T, value: T) -> Result<(), Errno> {
+    if place.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: not null; the caller's promise.
+    unsafe { place.write_unaligned(value) };
+    Ok(())
+}
+
+/// An array argument as a slice.
+///
+/// # Errors
+/// `FI_EINVAL`: null with a count.
+///
+/// # Safety
+/// Null, or `count` valid elements that nobody writes during the call.
+pub unsafe fn array<'a, T>(start: *const T, count: usize) -> Result<&'a [T], Errno> {
+    match (count, start.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(EINVAL),
+        // SAFETY: not null; the caller's promise.
+        _ => Ok(unsafe { std::slice::from_raw_parts(start, count) }),
+    }
+}
+
+/// A text argument; `None` if null or not UTF-8.
+///
+/// # Safety
+/// Null, or a string that ends with a zero.
+pub unsafe fn text<'a>(start: *const c_char) -> Option<&'a str> {
+    // SAFETY: not null; the caller's promise.
+    if start.is_null() { None } else { unsafe { CStr::from_ptr(start) }.to_str().ok() }
+}
+
+/// Writes text into a caller's buffer of `size` bytes, cut to fit and ended with a zero.
+///
+/// # Safety
+/// `buffer` is null or valid for writing `size` bytes.
+pub unsafe fn write_text(buffer: *mut c_char, size: usize, text: &str) {
+    if buffer.is_null() || size == 0 {
+        return;
+    }
+    let count = text.len().min(size - 1);
+    // SAFETY: `count` bytes and the zero fit in `size`; the text is ours, so they do not overlap.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), count);
+        buffer.add(count).write(0);
+    }
+}
+
+/// A zeroed structure that the core will free, or copy at the length it believes it has.
+///
+/// # Errors
+/// `FI_ENOMEM`.
+pub fn allocate<T>() -> Result<*mut T, Errno> {
+    // SAFETY: allocates; the core frees with `free`.
+    let pointer = unsafe { libc::calloc(1, size_of::<T>() + SLACK) };
+    if pointer.is_null() { Err(ENOMEM) } else { Ok(pointer.cast()) }
+}
+
+/// A copy of some bytes that the core will free.
+///
+/// # Errors
+/// `FI_ENOMEM`.
+pub fn allocate_bytes(bytes: &[u8]) -> Result<*mut c_void, Errno> {
+    // SAFETY: allocates at least one byte; the core frees with `free`.
+    let pointer = unsafe { libc::malloc(bytes.len().max(1)) };
+    if pointer.is_null() {
+        return Err(ENOMEM);
+    }
+    // SAFETY: just allocated with that length.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer.cast(), bytes.len()) };
+    Ok(pointer)
+}
+
+/// A copy of a text that the core will free.
+///
+/// # Errors
+/// `FI_ENOMEM`.
+pub fn allocate_text(text: &CStr) -> Result<*mut c_char, Errno> {
+    allocate_bytes(text.to_bytes_with_nul()).map(|pointer| pointer.cast())
+}

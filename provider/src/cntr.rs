@@ -1,0 +1,186 @@
+//! `fid_cntr`: counts completions, without saying which. Reading it drives the endpoints bound to it.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};
+use crate::abi::constants::{FI_CLASS_CNTR, FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP, FI_GETWAITOBJ, FI_WAIT_NONE};
+use crate::abi::events::fi_cntr_attr;
+use crate::abi::objects::{fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
+use crate::cq::{can_wait_with, timeout};
+use crate::domain::Domain;
+use crate::errno::{Code, EAVAIL, EBUSY, EINVAL, ENOSYS, ETIMEDOUT, Errno};
+use crate::progress::Bound;
+
+/// The longest that a waiting reader keeps an endpoint to itself.
+const SLICE: Duration = Duration::from_micros(500);
+
+/// A counter.
+pub struct Cntr {
+    /// The endpoints that reading drives.
+    pub bound: Bound,
+    counts_bytes: bool,
+    value: AtomicU64,
+    errors: AtomicU64,
+    _domain: Arc<Domain>,
+}
+
+impl Cntr {
+    /// An operation of that many bytes has completed.
+    pub fn completed(&self, bytes: u64) {
+        self.value.fetch_add(if self.counts_bytes { bytes } else { 1 }, Ordering::AcqRel);
+    }
+
+    /// An operation has failed.
+    pub fn failed(&self) {
+        self.errors.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn read(&self) -> u64 {
+        self.bound.poll(false);
+        self.value.load(Ordering::Acquire)
+    }
+
+    /// Waits until the value is at least `threshold`.
+    ///
+    /// # Errors
+    /// `FI_ETIMEDOUT`. `FI_EAVAIL`: an operation failed meanwhile, fi_cntr(3).
+    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), Errno> {
+        let start = Instant::now();
+        let errors = self.errors.load(Ordering::Acquire);
+        loop {
+            if self.read() >= threshold {
+                return Ok(());
+            }
+            if self.errors.load(Ordering::Acquire) != errors {
+                return Err(EAVAIL);
+            }
+            let slice = match timeout {
+                None => SLICE,
+                Some(timeout) => match timeout.checked_sub(start.elapsed()) {
+                    None | Some(Duration::ZERO) => return Err(ETIMEDOUT),
+                    Some(left) => left.min(SLICE),
+                },
+            };
+            self.bound.wait(slice);
+        }
+    }
+}
+
+impl Behind for Arc<Cntr> {
+    const CLASS: usize = FI_CLASS_CNTR;
+    type Fid = fid_cntr;
+}
+
+static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::REFUSING };
+static OPS: fi_ops_cntr = fi_ops_cntr { read, readerr, add, set, wait, adderr, seterr, ..fi_ops_cntr::REFUSING };
+
+/// `fi_cntr_open`.
+pub unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attr: *mut fi_cntr_attr,
+    out: *mut *mut fid_cntr,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live domain.
+        let domain: &Object<Arc<Domain>> = unsafe { behind(domain) }?;
+        // SAFETY: and null or a valid structure.
+        let (events, wait_obj, flags) =
+            unsafe { attr.as_ref() }.map_or((FI_CNTR_EVENTS_COMP, 0, 0), |a| (a.events, a.wait_obj, a.flags));
+        if flags != 0 || !matches!(events, FI_CNTR_EVENTS_COMP | FI_CNTR_EVENTS_BYTES) {
+            return Err(EINVAL);
+        }
+        if !can_wait_with(wait_obj) {
+            return Err(ENOSYS);
+        }
+        let cntr = Cntr {
+            bound: Bound::default(),
+            counts_bytes: events == FI_CNTR_EVENTS_BYTES,
+            value: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            _domain: domain.inner.clone(),
+        };
+        let fid = fid { fclass: FI_CLASS_CNTR, context, ops: &FID_OPS };
+        // SAFETY: the caller passes a place for the result.
+        unsafe { write_out(out, hand_out(fid_cntr { fid, ops: &OPS }, Arc::new(cntr))) }
+    })
+    .code()
+}
+
+/// # Safety
+/// As [`behind`].
+unsafe fn with<R>(cntr: *mut fid_cntr, work: impl FnOnce(&Cntr) -> R) -> Result<R, Errno> {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let object: &Object<Arc<Cntr>> = unsafe { behind(cntr) }?;
+        Ok(work(&object.inner))
+    })
+}
+
+unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
+    // SAFETY: libfabric's caller promises a live object.
+    unsafe { with(cntr, Cntr::read) }.unwrap_or(0)
+}
+
+unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
+    let read = |cntr: &Cntr| {
+        cntr.bound.poll(false);
+        cntr.errors.load(Ordering::Acquire)
+    };
+    // SAFETY: as above.
+    unsafe { with(cntr, read) }.unwrap_or(0)
+}
+
+unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: as above.
+    unsafe { with(cntr, |cntr| _ = cntr.value.fetch_add(value, Ordering::AcqRel)) }.code()
+}
+
+unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: as above.
+    unsafe { with(cntr, |cntr| cntr.value.store(value, Ordering::Release)) }.code()
+}
+
+unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: as above.
+    unsafe { with(cntr, |cntr| _ = cntr.errors.fetch_add(value, Ordering::AcqRel)) }.code()
+}
+
+unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
+    // SAFETY: as above.
+    unsafe { with(cntr, |cntr| cntr.errors.store(value, Ordering::Release)) }.code()
+}
+
+unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, millis: c_int) -> c_int {
+    // SAFETY: as above.
+    unsafe { with(cntr, |cntr| cntr.wait(threshold, timeout(millis))) }.and_then(|result| result).code()
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let _: &Object<Arc<Cntr>> = unsafe { behind(fid) }?;
+        match command {
+            // SAFETY: and, for this command, a place for the kind of wait object.
+            FI_GETWAITOBJ => unsafe { write_out(argument.cast::<c_int>(), FI_WAIT_NONE) },
+            _ => Err(ENOSYS),
+        }
+    })
+    .code()
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let object: &Object<Arc<Cntr>> = unsafe { behind(fid) }?;
+        if !object.inner.bound.is_empty() {
+            return Err(EBUSY);
+        }
+        // SAFETY: closing is the last use of an object.
+        unsafe { take_back::<Arc<Cntr>>(fid) }.map(drop)
+    })
+    .code()
+}

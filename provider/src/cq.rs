@@ -1,0 +1,473 @@
+//! `fid_cq`: a completion queue. Reading it drives the endpoints bound to it.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out, write_text};
+use crate::abi::constants::{
+    FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
+    FI_CQ_FORMAT_UNSPEC, FI_GETWAITOBJ, FI_PEER, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, version,
+};
+use crate::abi::events::{fi_cq_attr, fi_cq_err_entry, fi_cq_err_entry_1_20, fi_cq_tagged_entry};
+use crate::abi::objects::{fi_ops, fi_ops_cq, fid, fid_cq, fid_domain};
+use crate::domain::Domain;
+use crate::errno::{Code, EAGAIN, EAVAIL, EBUSY, EINVAL, ENOSYS, Errno};
+use crate::progress::Bound;
+
+/// A full queue is handed over without driving the endpoints at most that many times in a row.
+const MOST_SKIPS: u32 = 8;
+/// The longest that a waiting reader keeps an endpoint to itself.
+const SLICE: Duration = Duration::from_micros(500);
+/// The most completions for which room is kept from the start.
+const MOST_RESERVED: usize = 1 << 16;
+
+/// A completion as its reader will see it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The user's operation context (a pointer).
+    pub context: usize,
+    /// Completion flags.
+    pub flags: u64,
+    /// Bytes.
+    pub len: usize,
+    /// Where a multi-receive's message lies (a pointer).
+    pub buf: usize,
+    /// Remote completion data.
+    pub data: u64,
+    /// The tag.
+    pub tag: u64,
+    /// The sender's number, or `FI_ADDR_NOTAVAIL`.
+    pub source: u64,
+    /// Set if the operation failed.
+    pub error: Option<Box<Detail>>,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub struct Detail {
+    /// The error.
+    pub errno: Errno,
+    /// Bytes that did not fit.
+    pub overflow: usize,
+    /// What happened, where.
+    pub text: String,
+}
+
+/// A completion queue.
+pub struct Cq {
+    /// The endpoints that reading drives.
+    pub bound: Bound,
+    entry_size: usize,
+    api: u32,
+    queue: Mutex<Queue>,
+    signalled: AtomicBool,
+    _domain: Arc<Domain>,
+}
+
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<Entry>,
+    skips: u32,
+    /// The text of the error read last, which its reader may still look at.
+    last: Option<(c_int, CString)>,
+}
+
+impl Cq {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a completion.
+    pub fn push(&self, entry: Entry) {
+        self.queue().entries.push_back(entry);
+    }
+
+    /// Hands over up to `most` completions.
+    ///
+    /// # Errors
+    /// `FI_EAVAIL`: the next one is an error. `FI_EAGAIN`: none is there.
+    fn read(&self, most: usize, may_nap: bool, mut give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
+        {
+            let mut queue = self.queue();
+            if !queue.entries.is_empty() && queue.skips < MOST_SKIPS {
+                queue.skips += 1;
+                return queue.take(most, &mut give);
+            }
+            queue.skips = 0;
+        }
+        self.bound.poll(may_nap);
+        self.queue().take(most, &mut give)
+    }
+
+    /// The same, waiting for up to `timeout` (`None`: for ever) or until signalled.
+    fn wait(
+        &self,
+        most: usize,
+        timeout: Option<Duration>,
+        mut give: impl FnMut(usize, &Entry),
+    ) -> Result<usize, Errno> {
+        let start = Instant::now();
+        loop {
+            let result = self.read(most, false, &mut give);
+            if result != Err(EAGAIN) || self.signalled.swap(false, Ordering::Relaxed) {
+                return result;
+            }
+            let slice = match timeout {
+                None => SLICE,
+                Some(timeout) => match timeout.checked_sub(start.elapsed()) {
+                    None | Some(Duration::ZERO) => return result,
+                    Some(left) => left.min(SLICE),
+                },
+            };
+            self.bound.wait(slice);
+        }
+    }
+
+    /// Takes the next completion if it is an error; its text stays until the next is taken.
+    fn take_error<R>(&self, give: impl FnOnce(&Entry, &Detail, &CStr) -> R) -> Option<R> {
+        let mut queue = self.queue();
+        queue.entries.front()?.error.as_ref()?;
+        let entry = queue.entries.pop_front()?;
+        let detail = entry.error.as_deref()?;
+        let text = CString::new(detail.text.replace('\0', " ")).unwrap_or_default();
+        let (_, text) = queue.last.insert((detail.errno.0, text));
+        Some(give(&entry, detail, text))
+    }
+
+    /// What an error number means; if it is that of the error read last, what happened.
+    fn explain<R>(&self, number: c_int, give: impl FnOnce(&CStr) -> R) -> R {
+        match &self.queue().last {
+            Some((last, text)) if *last == number => give(text),
+            _ => give(meaning(number)),
+        }
+    }
+}
+
+impl Queue {
+    fn take(&mut self, most: usize, give: &mut impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
+        let mut taken = 0;
+        while taken < most {
+            match self.entries.front() {
+                Some(entry) if entry.error.is_none() => give(taken, entry),
+                Some(_) if taken == 0 => return Err(EAVAIL),
+                None if taken == 0 => return Err(EAGAIN),
+                _ => break,
+            }
+            self.entries.pop_front();
+            taken += 1;
+        }
+        Ok(taken)
+    }
+}
+
+fn meaning(number: c_int) -> &'static CStr {
+    use crate::errno as e;
+    match Errno(number) {
+        e::ETRUNC => c"the message was longer than the buffer",
+        e::ECANCELED => c"cancelled",
+        e::ENOMSG => c"no such message has arrived",
+        e::ECONNRESET => c"the peer is gone or cannot be reached",
+        e::ENOKEY => c"the peer has no region with this key",
+        e::EACCES => c"the peer's region does not allow this access",
+        e::EINVAL => c"outside the peer's region",
+        e::EOPNOTSUPP => c"the peer cannot do this operation",
+        _ => c"operation failed",
+    }
+}
+
+/// Whether a queue or counter can have this wait object: none has one that could be waited on from outside.
+pub fn can_wait_with(wait_obj: c_int) -> bool {
+    matches!(wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD)
+}
+
+/// A timeout in milliseconds; negative: none.
+pub fn timeout(millis: c_int) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+impl Behind for Arc<Cq> {
+    const CLASS: usize = FI_CLASS_CQ;
+    type Fid = fid_cq;
+}
+
+static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::REFUSING };
+static OPS: fi_ops_cq =
+    fi_ops_cq { read, readfrom, readerr, sread, sreadfrom, signal, strerror, ..fi_ops_cq::REFUSING };
+
+/// `fi_cq_open`.
+pub unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    out: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live domain.
+        let domain: &Object<Arc<Domain>> = unsafe { behind(domain) }?;
+        // SAFETY: and null or a valid structure.
+        let attr = unsafe { attr.as_ref() }.ok_or(EINVAL)?;
+        let entry_size = match attr.format {
+            FI_CQ_FORMAT_CONTEXT => 8,
+            FI_CQ_FORMAT_MSG => 24,
+            FI_CQ_FORMAT_DATA => 40,
+            FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_TAGGED => size_of::<fi_cq_tagged_entry>(),
+            _ => return Err(EINVAL),
+        };
+        if !can_wait_with(attr.wait_obj) || attr.flags & FI_PEER != 0 {
+            return Err(ENOSYS);
+        }
+        let size = if attr.size == 0 { 1024 } else { attr.size.min(MOST_RESERVED) };
+        let cq = Cq {
+            bound: Bound::default(),
+            entry_size,
+            api: domain.inner.api,
+            queue: Mutex::new(Queue { entries: VecDeque::with_capacity(size), ..Queue::default() }),
+            signalled: AtomicBool::new(false),
+            _domain: domain.inner.clone(),
+        };
+        let fid = fid { fclass: FI_CLASS_CQ, context, ops: &FID_OPS };
+        // SAFETY: the caller passes a place for the result.
+        unsafe { write_out(out, hand_out(fid_cq { fid, ops: &OPS }, Arc::new(cq))) }
+    })
+    .code()
+}
+
+/// Where a reader wants its completions.
+#[derive(Clone, Copy)]
+struct Place {
+    buffer: *mut c_void,
+    sources: *mut u64,
+    entry_size: usize,
+}
+
+impl Place {
+    /// # Safety
+    /// The buffer has more than `index` entries of `entry_size` bytes; `sources` is null or has that many numbers.
+    unsafe fn put(self, index: usize, entry: &Entry) {
+        let full = fi_cq_tagged_entry {
+            op_context: entry.context as *mut c_void,
+            flags: entry.flags,
+            len: entry.len,
+            buf: entry.buf as *mut c_void,
+            data: entry.data,
+            tag: entry.tag,
+        };
+        // Every format is the beginning of the longest one.
+        // SAFETY: the caller's promise; `entry_size` is at most the size of `full`.
+        unsafe {
+            let to = self.buffer.cast::<u8>().add(index * self.entry_size);
+            std::ptr::copy_nonoverlapping((&raw const full).cast(), to, self.entry_size);
+            if !self.sources.is_null() {
+                self.sources.add(index).write(entry.source);
+            }
+        }
+    }
+}
+
+/// What all four reading calls do. `waiting`: the timeout, if it is a waiting one.
+///
+/// # Safety
+/// Arguments as libfabric's caller passes them to `fi_cq_sreadfrom`.
+unsafe fn read_into(
+    cq: *mut fid_cq,
+    buffer: *mut c_void,
+    most: usize,
+    sources: *mut u64,
+    waiting: Option<c_int>,
+) -> isize {
+    let result = guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let cq: &Object<Arc<Cq>> = unsafe { behind(cq) }?;
+        let cq = &cq.inner;
+        if buffer.is_null() && most > 0 {
+            return Err(EINVAL);
+        }
+        let place = Place { buffer, sources, entry_size: cq.entry_size };
+        // SAFETY: and room for `most` entries; no more are given.
+        let give = |index: usize, entry: &Entry| unsafe { place.put(index, entry) };
+        match waiting {
+            None => cq.read(most, true, give),
+            Some(millis) => cq.wait(most, timeout(millis), give),
+        }
+    });
+    match result {
+        Ok(taken) => taken as isize,
+        Err(errno) => Err(errno).code(),
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, buffer: *mut c_void, most: usize) -> isize {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { read_into(cq, buffer, most, std::ptr::null_mut(), None) }
+}
+
+unsafe extern "C" fn readfrom(cq: *mut fid_cq, buffer: *mut c_void, most: usize, sources: *mut u64) -> isize {
+    // SAFETY: as above.
+    unsafe { read_into(cq, buffer, most, sources, None) }
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut fid_cq,
+    buffer: *mut c_void,
+    most: usize,
+    _: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: as above.
+    unsafe { read_into(cq, buffer, most, std::ptr::null_mut(), Some(timeout)) }
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut fid_cq,
+    buffer: *mut c_void,
+    most: usize,
+    sources: *mut u64,
+    _: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: as above.
+    unsafe { read_into(cq, buffer, most, sources, Some(timeout)) }
+}
+
+unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _: u64) -> isize {
+    let result = guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let cq: &Object<Arc<Cq>> = unsafe { behind(cq) }?;
+        let cq = &cq.inner;
+        if out.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: and a structure as long as its API version has it.
+        cq.take_error(|entry, detail, text| unsafe { put_error(out, cq.api, entry, detail, text) }).ok_or(EAGAIN)
+    });
+    match result {
+        Ok(()) => 1,
+        Err(errno) => Err(errno).code(),
+    }
+}
+
+/// # Safety
+/// `out` is valid for the structure of that API version; its `err_data` and `err_data_size` are set since 1.5.
+unsafe fn put_error(out: *mut fi_cq_err_entry, api: u32, entry: &Entry, detail: &Detail, text: &CStr) {
+    // SAFETY: these fields are there in all versions.
+    unsafe {
+        (*out).op_context = entry.context as *mut c_void;
+        (*out).flags = entry.flags;
+        (*out).len = entry.len;
+        (*out).buf = entry.buf as *mut c_void;
+        (*out).data = entry.data;
+        (*out).tag = entry.tag;
+        (*out).olen = detail.overflow;
+        (*out).err = detail.errno.0;
+        (*out).prov_errno = detail.errno.0;
+    }
+    let bytes = text.to_bytes_with_nul();
+    // fi_cq(3): a caller that gives no buffer gets a pointer to ours, which stays until the queue is read again.
+    // SAFETY: `err_data` is there in all versions, the other fields in those that are asked for.
+    unsafe {
+        if api < version(1, 5) {
+            (*out).err_data = bytes.as_ptr().cast_mut().cast();
+            return;
+        }
+        let room = (*out).err_data_size;
+        if room == 0 {
+            (*out).err_data = bytes.as_ptr().cast_mut().cast();
+            (*out).err_data_size = bytes.len();
+        } else if (*out).err_data.is_null() {
+            (*out).err_data_size = 0;
+        } else {
+            write_text((*out).err_data.cast(), room, &text.to_string_lossy());
+            (*out).err_data_size = bytes.len().min(room);
+        }
+        if api >= version(1, 20) {
+            (*out.cast::<fi_cq_err_entry_1_20>()).src_addr = FI_ADDR_NOTAVAIL;
+        }
+    }
+}
+
+unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let cq: &Object<Arc<Cq>> = unsafe { behind(cq) }?;
+        cq.inner.signalled.store(true, Ordering::Relaxed);
+        Ok(())
+    })
+    .code()
+}
+
+unsafe extern "C" fn strerror(
+    cq: *mut fid_cq,
+    number: c_int,
+    _: *const c_void,
+    buffer: *mut c_char,
+    length: usize,
+) -> *const c_char {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let cq: Result<&Object<Arc<Cq>>, Errno> = unsafe { behind(cq) };
+        let give = |text: &CStr| {
+            // SAFETY: and null or a buffer of that length.
+            unsafe { write_text(buffer, length, &text.to_string_lossy()) };
+            text.as_ptr()
+        };
+        match cq {
+            Ok(cq) => cq.inner.explain(number, give),
+            Err(_) => give(meaning(number)),
+        }
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let _: &Object<Arc<Cq>> = unsafe { behind(fid) }?;
+        match command {
+            // SAFETY: and, for this command, a place for the kind of wait object.
+            FI_GETWAITOBJ => unsafe { write_out(argument.cast::<c_int>(), FI_WAIT_NONE) },
+            _ => Err(ENOSYS),
+        }
+    })
+    .code()
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let object: &Object<Arc<Cq>> = unsafe { behind(fid) }?;
+        if !object.inner.bound.is_empty() {
+            return Err(EBUSY);
+        }
+        // SAFETY: closing is the last use of an object.
+        unsafe { take_back::<Arc<Cq>>(fid) }.map(drop)
+    })
+    .code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(context: usize, error: Option<Errno>) -> Entry {
+        let error = error.map(|errno| Box::new(Detail { errno, overflow: 3, text: "site a: why".into() }));
+        Entry { context, flags: 0, len: 0, buf: 0, data: 0, tag: 0, source: FI_ADDR_NOTAVAIL, error }
+    }
+
+    #[test]
+    fn an_error_stops_reading_until_it_is_taken() {
+        let mut queue = Queue::default();
+        let mut seen = Vec::new();
+        let mut give = |index: usize, entry: &Entry| seen.push((index, entry.context));
+        assert_eq!(queue.take(4, &mut give), Err(EAGAIN));
+        queue.entries.extend([entry(1, None), entry(2, None), entry(3, Some(crate::errno::ETRUNC)), entry(4, None)]);
+        assert_eq!(queue.take(1, &mut give), Ok(1));
+        assert_eq!(queue.take(4, &mut give), Ok(1), "up to the error");
+        assert_eq!(queue.take(4, &mut give), Err(EAVAIL));
+        assert_eq!(queue.take(4, &mut give), Err(EAVAIL));
+        queue.entries.pop_front();
+        assert_eq!(queue.take(4, &mut give), Ok(1));
+        assert_eq!(seen, [(0, 1), (0, 2), (0, 4)]);
+    }
+}

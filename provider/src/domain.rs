@@ -1,0 +1,113 @@
+//! `fid_domain`: shared by the endpoints opened from it, with the memory that peers may access.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use fabric::Config;
+use memory::Regions;
+
+use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};
+use crate::abi::constants::{FI_CLASS_DOMAIN, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+use crate::abi::info::fi_info;
+use crate::abi::objects::{fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric};
+use crate::errno::{Code, EBUSY, EINVAL, Errno};
+use crate::fabric_object::{Fabric, fabric_behind};
+use crate::progress::Spin;
+use crate::{atomic, av, cntr, cq, endpoint, log, mr};
+
+/// What endpoints of one domain share.
+pub struct Domain {
+    /// The API version that its user was compiled for.
+    pub api: u32,
+    /// Registered memory.
+    pub regions: Arc<Regions>,
+    /// Peers name places in it by virtual address; else by offset.
+    pub virtual_addresses: bool,
+    /// We choose the keys; else the user does.
+    pub provider_keys: bool,
+    /// How endpoints open.
+    pub config: Config,
+    /// How long their readers spin.
+    pub spin: Spin,
+    /// Closes after us.
+    _fabric: Arc<Fabric>,
+}
+
+impl Behind for Arc<Domain> {
+    const CLASS: usize = FI_CLASS_DOMAIN;
+    type Fid = fid_domain;
+}
+
+static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::REFUSING };
+static OPS: fi_ops_domain = fi_ops_domain {
+    av_open: av::open,
+    cq_open: cq::open,
+    endpoint: endpoint::open,
+    endpoint2: endpoint::open2,
+    cntr_open: cntr::open,
+    query_atomic: atomic::query,
+    ..fi_ops_domain::REFUSING
+};
+
+/// The configuration in this process's environment.
+///
+/// # Errors
+/// `FI_EINVAL`; the reason is on standard error.
+pub fn configuration() -> Result<(Config, Spin), Errno> {
+    let lookup = |name: &str| std::env::var(name).ok();
+    let config = Config::from_env(lookup).map_err(|error| error.to_string());
+    let spin = lookup("LANDBRIDGE_SPIN").unwrap_or_default().parse();
+    match (config, spin) {
+        (Ok(config), Ok(spin)) => Ok((config, spin)),
+        (Err(problem), _) | (_, Err(problem)) => {
+            log::fatal(format_args!("{problem}"));
+            Err(EINVAL)
+        }
+    }
+}
+
+/// `fi_domain`.
+///
+/// # Errors
+/// `FI_EINVAL`: a null argument, or an environment that makes no sense.
+///
+/// # Safety
+/// Called through libfabric with valid arguments.
+pub unsafe fn open(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> Result<(), Errno> {
+    // SAFETY: libfabric's caller promises a live fabric.
+    let (fabric, api) = unsafe { fabric_behind(fabric) }?;
+    // SAFETY: and a valid fi_info, whose attributes are null or valid.
+    let mr_mode = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) }.ok_or(EINVAL)?.mr_mode;
+    let (config, spin) = configuration()?;
+    let domain = Domain {
+        api,
+        regions: Arc::default(),
+        virtual_addresses: mr_mode & (FI_MR_BASIC | FI_MR_VIRT_ADDR) != 0,
+        provider_keys: mr_mode & (FI_MR_BASIC | FI_MR_PROV_KEY) != 0,
+        config,
+        spin,
+        _fabric: fabric.clone(),
+    };
+    log::note(format_args!("domain opened, API {}.{}, mr_mode {mr_mode:#x}", api >> 16, api & 0xFFFF));
+    let fid = fid { fclass: FI_CLASS_DOMAIN, context, ops: &FID_OPS };
+    // SAFETY: the caller passes a place for the result.
+    unsafe { write_out(out, hand_out(fid_domain { fid, ops: &OPS, mr: &mr::OPS }, Arc::new(domain))) }
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let object: &Object<Arc<Domain>> = unsafe { behind(fid) }?;
+        if Arc::strong_count(&object.inner) > 1 {
+            return Err(EBUSY);
+        }
+        // SAFETY: closing is the last use of an object.
+        unsafe { take_back::<Arc<Domain>>(fid) }.map(drop)
+    })
+    .code()
+}

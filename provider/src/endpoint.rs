@@ -1,0 +1,400 @@
+//! `fid_ep`: an endpoint, its bindings, and the way its completions take.
+//!
+//! One lock per endpoint; what holds it either begins an operation or drives the endpoint, and always takes the
+//! completions that are then due to their queues and counters.
+
+mod calls;
+mod route;
+
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fabric::PeerId;
+use types::Address;
+
+use crate::abi::constants::{FI_ADDR_NOTAVAIL, FI_MSG, FI_RECV, FI_SEND, FI_TAGGED};
+use crate::av::Av;
+use crate::cntr::Cntr;
+use crate::cq::Cq;
+use crate::domain::Domain;
+use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPBADSTATE, Errno};
+use crate::log;
+use crate::progress::{Idle, OPEN_ENDPOINTS};
+
+pub use calls::{endpoint_behind, open, open2};
+pub use route::Wanted;
+
+/// What fits a multi-receive's buffer at least while it takes messages, unless `FI_OPT_MIN_MULTI_RECV` says otherwise.
+const MIN_MULTI_RECV: usize = 64;
+
+/// Numbers the endpoints of this process; peers tell them apart by it, so no number is used twice.
+static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
+
+/// An endpoint.
+pub struct Endpoint {
+    /// Negotiated capabilities.
+    pub caps: u64,
+    /// `op_flags` of sends, writes, reads and atomics.
+    pub tx_flags: AtomicU64,
+    /// `op_flags` of receives.
+    pub rx_flags: AtomicU64,
+    /// `FI_OPT_MIN_MULTI_RECV`.
+    pub min_multi_recv: AtomicUsize,
+    domain: Arc<Domain>,
+    state: Mutex<State>,
+    /// Threads that wait for `state`; who drives the endpoint gives way to them.
+    waiting: AtomicU32,
+}
+
+/// What an endpoint's lock protects.
+pub struct State {
+    stage: Stage,
+    av: Option<Arc<Av>>,
+    known: Known,
+    tx: Side,
+    rx: Side,
+    counters: Counters,
+    multi: route::MultiBuffers,
+    idle: Idle,
+}
+
+#[expect(clippy::large_enum_variant, reason = "there is one per endpoint, behind an Arc")]
+enum Stage {
+    /// Not enabled; where it will listen.
+    Configured(Option<SocketAddrV4>),
+    /// Carries messages.
+    Open(fabric::Endpoint),
+    Closed,
+}
+
+/// Where completions of one direction go.
+#[derive(Default)]
+struct Side {
+    cq: Option<Arc<Cq>>,
+    /// Only those that ask for it (`FI_SELECTIVE_COMPLETION`).
+    selective: bool,
+}
+
+/// Counters, by what they count.
+#[derive(Default)]
+struct Counters {
+    send: Option<Arc<Cntr>>,
+    recv: Option<Arc<Cntr>>,
+    read: Option<Arc<Cntr>>,
+    write: Option<Arc<Cntr>>,
+}
+
+/// What is remembered of the address vector: void once an address was removed.
+#[derive(Default)]
+struct Known {
+    removals: u64,
+    peers: Vec<Option<PeerId>>,
+    numbers: Vec<u64>,
+}
+
+impl Known {
+    fn refresh(&mut self, av: &Av) {
+        let removals = av.removals();
+        if removals != self.removals {
+            *self = Known { removals, ..Known::default() };
+        }
+    }
+}
+
+/// An open endpoint, locked: what operations are begun on.
+pub struct Active<'a> {
+    /// Carries messages.
+    pub transport: &'a mut fabric::Endpoint,
+    /// Buffers of multi-receives.
+    pub multi: &'a mut route::MultiBuffers,
+    /// Sends and the like report only if asked.
+    pub tx_selective: bool,
+    /// Receives report only if asked.
+    pub rx_selective: bool,
+    known: &'a mut Known,
+    av: &'a Av,
+}
+
+impl Active<'_> {
+    /// The peer under a number of the address vector.
+    ///
+    /// # Errors
+    /// `FI_EINVAL`: no such number.
+    pub fn peer(&mut self, number: u64) -> Result<PeerId, Errno> {
+        self.known.refresh(self.av);
+        let index = usize::try_from(number).map_err(|_| EINVAL)?;
+        if let Some(Some(peer)) = self.known.peers.get(index) {
+            return Ok(*peer);
+        }
+        let address = self.av.address(number).ok_or(EINVAL)?;
+        let peer = self.transport.peer(address);
+        if self.known.peers.len() <= index {
+            self.known.peers.resize(index + 1, None);
+        }
+        self.known.peers[index] = Some(peer);
+        Ok(peer)
+    }
+}
+
+impl Endpoint {
+    /// An endpoint that is not enabled yet. `source`: where it is to listen, if the user said so.
+    fn new(domain: Arc<Domain>, caps: u64, op_flags: (u64, u64), source: Option<SocketAddrV4>) -> Endpoint {
+        let state = State {
+            stage: Stage::Configured(source),
+            av: None,
+            known: Known::default(),
+            tx: Side::default(),
+            rx: Side::default(),
+            counters: Counters::default(),
+            multi: route::MultiBuffers::default(),
+            idle: Idle::new(domain.spin),
+        };
+        Endpoint {
+            caps,
+            tx_flags: AtomicU64::new(op_flags.0),
+            rx_flags: AtomicU64::new(op_flags.1),
+            min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
+            domain,
+            state: Mutex::new(state),
+            waiting: AtomicU32::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        if let Ok(state) = self.state.try_lock() {
+            return state;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// Begins an operation, and passes on what has completed by then.
+    ///
+    /// # Errors
+    /// What `work` says; `FI_EOPBADSTATE`: not enabled.
+    pub fn begin(&self, work: impl FnOnce(&mut Active<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let (Stage::Open(transport), Some(av)) = (&mut state.stage, &state.av) else { return Err(EOPBADSTATE) };
+        let mut active = Active {
+            transport,
+            multi: &mut state.multi,
+            tx_selective: state.tx.selective,
+            rx_selective: state.rx.selective,
+            known: &mut state.known,
+            av,
+        };
+        let result = work(&mut active);
+        state.idle.busy();
+        state.pass_on(self.caps);
+        result
+    }
+
+    /// Drives the endpoint once, unless another thread is at it; naps if that is due and `may_nap`.
+    pub fn poll(&self, may_nap: bool) {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let Stage::Open(transport) = &mut state.stage else { return };
+        if transport.progress() {
+            state.idle.busy();
+            state.pass_on(self.caps);
+            return;
+        }
+        // Operations may fail without anything having moved: a peer took too long.
+        if state.pass_on(self.caps) || !may_nap || self.waiting.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        let Stage::Open(transport) = &state.stage else { return };
+        let pending = !transport.is_idle();
+        if let Some(nap) = state.idle.nap(Instant::now(), pending) {
+            state.sleep(nap, self.caps);
+        }
+    }
+
+    /// Sleeps until something arrives or the time is over; then drives the endpoint.
+    pub fn wait(&self, time: Duration) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        self.lock().sleep(time, self.caps);
+    }
+
+    /// Cancels a posted receive. Whether there was one.
+    fn cancel(&self, context: usize) -> Result<bool, Errno> {
+        let mut found = false;
+        self.begin(|active| {
+            found = active.transport.cancel(context);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn bind_av(&self, av: &Arc<Av>) -> Result<(), Errno> {
+        let mut state = self.lock();
+        if state.av.is_some() {
+            return Err(EBUSY);
+        }
+        state.av = Some(av.clone());
+        Ok(())
+    }
+
+    fn bind_cq(self: &Arc<Self>, cq: &Arc<Cq>, send: bool, recv: bool, selective: bool) -> Result<(), Errno> {
+        {
+            let mut state = self.lock();
+            if (send && state.tx.cq.is_some()) || (recv && state.rx.cq.is_some()) {
+                return Err(EBUSY);
+            }
+            if send {
+                state.tx = Side { cq: Some(cq.clone()), selective };
+            }
+            if recv {
+                state.rx = Side { cq: Some(cq.clone()), selective };
+            }
+        }
+        cq.bound.add(self);
+        Ok(())
+    }
+
+    fn bind_cntr(self: &Arc<Self>, cntr: &Arc<Cntr>, [send, recv, read, write]: [bool; 4]) {
+        {
+            let counters = &mut self.lock().counters;
+            for (wanted, place) in [
+                (send, &mut counters.send),
+                (recv, &mut counters.recv),
+                (read, &mut counters.read),
+                (write, &mut counters.write),
+            ] {
+                if wanted {
+                    *place = Some(cntr.clone());
+                }
+            }
+        }
+        cntr.bound.add(self);
+    }
+
+    /// Opens the endpoint: from now on peers can reach it.
+    ///
+    /// # Errors
+    /// `FI_ENOAV`, `FI_ENOCQ`: not bound. `FI_ENETUNREACH`, `FI_EADDRNOTAVAIL`: a gateway cannot be reached, the address
+    /// cannot be listened at; the reason is on standard error.
+    fn enable(&self) -> Result<(), Errno> {
+        let mut state = self.lock();
+        if state.av.is_none() {
+            return Err(ENOAV);
+        }
+        let (tx, rx) = (&state.tx.cq, &state.rx.cq);
+        let messages = self.caps & (FI_MSG | FI_TAGGED) != 0;
+        let sends = self.caps & FI_SEND != 0 || messages;
+        let receives = messages && (self.caps & FI_RECV != 0 || self.caps & FI_SEND == 0);
+        if (sends && tx.is_none() && state.counters.send.is_none())
+            || (receives && rx.is_none() && state.counters.recv.is_none())
+        {
+            return Err(ENOCQ);
+        }
+        state.open(&self.domain)
+    }
+
+    /// Its address, final only once it is open; so this opens it.
+    fn address(&self) -> Result<Address, Errno> {
+        let mut state = self.lock();
+        state.open(&self.domain)?;
+        match &state.stage {
+            Stage::Open(transport) => Ok(transport.address()),
+            _ => Err(EOPBADSTATE),
+        }
+    }
+
+    fn set_source(&self, source: SocketAddrV4) -> Result<(), Errno> {
+        match &mut self.lock().stage {
+            Stage::Configured(place) => {
+                *place = Some(source);
+                Ok(())
+            }
+            _ => Err(EOPBADSTATE),
+        }
+    }
+
+    /// Lets what is queued leave, and forgets everybody.
+    fn close(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if let Stage::Open(mut transport) = std::mem::replace(&mut state.stage, Stage::Closed) {
+            transport.close();
+            OPEN_ENDPOINTS.fetch_sub(1, Ordering::Relaxed);
+            log::note(format_args!("endpoint {:?} closed", transport.address()));
+        }
+        let (tx, rx) = (std::mem::take(&mut state.tx), std::mem::take(&mut state.rx));
+        let Counters { send, recv, read, write } = std::mem::take(&mut state.counters);
+        state.av = None;
+        drop(state);
+        [tx.cq, rx.cq].iter().flatten().for_each(|cq| cq.bound.remove(self));
+        [send, recv, read, write].iter().flatten().for_each(|cntr| cntr.bound.remove(self));
+    }
+}
+
+impl State {
+    fn open(&mut self, domain: &Domain) -> Result<(), Errno> {
+        let source = match &self.stage {
+            Stage::Open(_) => return Ok(()),
+            Stage::Closed => return Err(EOPBADSTATE),
+            Stage::Configured(source) => *source,
+        };
+        let mut config = domain.config.clone();
+        // In a job, the agent says where to listen; the address that `fi_getinfo` reported is the same one.
+        if let (Some(source), None) = (source, &config.job) {
+            config.listen = source;
+        }
+        let instance = NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed);
+        match fabric::Endpoint::open(config, instance, domain.regions.clone()) {
+            Ok(transport) => {
+                OPEN_ENDPOINTS.fetch_add(1, Ordering::Relaxed);
+                log::note(format_args!("endpoint {:?} opened", transport.address()));
+                self.stage = Stage::Open(transport);
+                Ok(())
+            }
+            Err(error) => {
+                log::fatal(format_args!("cannot open an endpoint: {error}"));
+                match error {
+                    fabric::OpenError::Listen { .. } => Err(EADDRNOTAVAIL),
+                    _ => Err(ENETUNREACH),
+                }
+            }
+        }
+    }
+
+    fn sleep(&mut self, time: Duration, caps: u64) {
+        let Stage::Open(transport) = &mut self.stage else { return };
+        if transport.wait(time) {
+            self.idle.busy();
+        }
+        self.pass_on(caps);
+    }
+
+    /// The number under which a peer is in the address vector.
+    fn number(known: &mut Known, av: Option<&Av>, transport: &fabric::Endpoint, peer: PeerId) -> u64 {
+        let Some(av) = av else { return FI_ADDR_NOTAVAIL };
+        known.refresh(av);
+        let index = peer.0 as usize;
+        if let Some(&number) = known.numbers.get(index)
+            && number != FI_ADDR_NOTAVAIL
+        {
+            return number;
+        }
+        let number = transport.peer_address(peer).and_then(|address| av.number(address)).unwrap_or(FI_ADDR_NOTAVAIL);
+        if known.numbers.len() <= index {
+            known.numbers.resize(index + 1, FI_ADDR_NOTAVAIL);
+        }
+        known.numbers[index] = number;
+        number
+    }
+}
+
+// SAFETY: nothing in an endpoint is tied to a thread. What is not `Send` by itself is the buffer that epoll writes events
+// to, whose union has a pointer as one variant; the site link stores and reads numbers there.
+unsafe impl Send for State {}
+
+/// Users may call from any thread (`FI_THREAD_SAFE`).
+const fn assert_thread_safe<T: Send + Sync>() {}
+const _: () = assert_thread_safe::<Endpoint>();

@@ -1,0 +1,180 @@
+//! From an endpoint's completions to the entries and counts that its user sees.
+
+use fabric::operation::{Completion, Kind};
+use fabric::{Failure, UserData};
+
+use super::{Stage, State};
+use crate::abi::constants::{
+    FI_ADDR_NOTAVAIL, FI_ATOMIC, FI_MSG, FI_MULTI_RECV, FI_READ, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA,
+    FI_SEND, FI_SOURCE, FI_TAGGED, FI_WRITE,
+};
+use crate::cq::{Detail, Entry};
+use crate::errno;
+
+/// What an operation wants of its completion; travels with it in [`UserData::flags`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// An entry in the completion queue also if all goes well.
+    pub entry: bool,
+    /// It is a peek, which no counter counts.
+    pub peek: bool,
+    /// It is an atomic that fetches.
+    pub fetch: bool,
+    /// It is a multi-receive, with this buffer of [`MultiBuffers`].
+    pub multi: Option<u32>,
+}
+
+const ENTRY: u64 = 1;
+const PEEK: u64 = 2;
+const FETCH: u64 = 4;
+const MULTI: u64 = 8;
+
+impl Wanted {
+    /// For an operation with this context.
+    pub fn with(self, context: usize) -> UserData {
+        let bit = |set: bool, bit| if set { bit } else { 0 };
+        let multi = self.multi.map_or(0, |index| MULTI | u64::from(index) << 32);
+        let flags = bit(self.entry, ENTRY) | bit(self.peek, PEEK) | bit(self.fetch, FETCH) | multi;
+        UserData { context, flags }
+    }
+
+    fn of(user: UserData) -> Wanted {
+        let has = |bit| user.flags & bit != 0;
+        let multi = has(MULTI).then_some((user.flags >> 32) as u32);
+        Wanted { entry: has(ENTRY), peek: has(PEEK), fetch: has(FETCH), multi }
+    }
+}
+
+/// Where the buffers of multi-receives begin: their completions say where in the buffer, users want to know where in memory.
+#[derive(Default)]
+pub struct MultiBuffers {
+    starts: Vec<usize>,
+    free: Vec<u32>,
+}
+
+impl MultiBuffers {
+    /// Remembers a buffer.
+    pub fn add(&mut self, start: usize) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.starts[index as usize] = start;
+            return index;
+        }
+        self.starts.push(start);
+        (self.starts.len() - 1) as u32
+    }
+
+    /// Forgets it.
+    pub fn remove(&mut self, index: u32) {
+        self.free.push(index);
+    }
+
+    fn start(&self, index: u32) -> usize {
+        self.starts.get(index as usize).copied().unwrap_or(0)
+    }
+}
+
+impl State {
+    /// Takes all completions to their queues and counters. Whether there were any.
+    pub(super) fn pass_on(&mut self, caps: u64) -> bool {
+        let mut any = false;
+        loop {
+            let Stage::Open(transport) = &mut self.stage else { return any };
+            let Some(completion) = transport.next_completion() else { return any };
+            any = true;
+            let source = match completion.from {
+                Some(peer) if caps & FI_SOURCE != 0 => {
+                    State::number(&mut self.known, self.av.as_deref(), transport, peer)
+                }
+                _ => FI_ADDR_NOTAVAIL,
+            };
+            self.deliver(&completion, source);
+        }
+    }
+
+    fn deliver(&mut self, completion: &Completion, source: u64) {
+        let wanted = Wanted::of(completion.user);
+        let message = if completion.tagged { FI_TAGGED } else { FI_MSG };
+        let (side, counter, flags) = match completion.kind {
+            Kind::Send => (&self.tx, &self.counters.send, FI_SEND | message),
+            Kind::Recv => (&self.rx, &self.counters.recv, FI_RECV | message),
+            Kind::Read => (&self.tx, &self.counters.read, FI_RMA | FI_READ),
+            Kind::Write => (&self.tx, &self.counters.write, FI_RMA | FI_WRITE),
+            Kind::Atomic if wanted.fetch => (&self.tx, &self.counters.read, FI_ATOMIC | FI_READ),
+            Kind::Atomic => (&self.tx, &self.counters.write, FI_ATOMIC | FI_WRITE),
+            Kind::RemoteWrite => (&self.rx, &None, FI_RMA | FI_REMOTE_WRITE),
+        };
+        if let Some(counter) = counter.as_ref().filter(|_| !wanted.peek) {
+            match completion.result {
+                Ok(()) => counter.completed(completion.length),
+                Err(_) => counter.failed(),
+            }
+        }
+        let mut entry = Entry {
+            context: completion.user.context,
+            flags,
+            len: completion.length as usize,
+            buf: 0,
+            data: completion.data.unwrap_or(0),
+            tag: completion.tag,
+            source,
+            error: completion.result.as_ref().err().map(detail),
+        };
+        if completion.data.is_some() {
+            entry.flags |= FI_REMOTE_CQ_DATA;
+        }
+        if let Err(Failure::Truncated { kept, .. }) = completion.result {
+            entry.len = kept as usize;
+        }
+        if let Some(index) = wanted.multi {
+            entry.buf = self.multi.start(index) + completion.offset as usize;
+            if completion.released || completion.result == Err(Failure::Cancelled) {
+                entry.flags |= FI_MULTI_RECV;
+                self.multi.remove(index);
+            }
+        }
+        // fi_msg(3): that a multi-receive's buffer is free again is always reported, as are errors.
+        let remote = completion.kind == Kind::RemoteWrite;
+        if let Some(cq) = &side.cq
+            && (wanted.entry || remote || entry.error.is_some() || entry.flags & FI_MULTI_RECV != 0)
+        {
+            cq.push(entry);
+        }
+    }
+}
+
+fn detail(failure: &Failure) -> Box<Detail> {
+    let overflow = match failure {
+        Failure::Truncated { total, kept } => total.saturating_sub(*kept) as usize,
+        _ => 0,
+    };
+    Box::new(Detail { errno: errno::of_failure(failure), overflow, text: failure.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_survive_the_journey() {
+        for wanted in [
+            Wanted::default(),
+            Wanted { entry: true, ..Wanted::default() },
+            Wanted { peek: true, fetch: true, ..Wanted::default() },
+            Wanted { entry: true, multi: Some(u32::MAX), ..Wanted::default() },
+            Wanted { multi: Some(0), ..Wanted::default() },
+        ] {
+            assert_eq!(Wanted::of(wanted.with(77)), wanted);
+            assert_eq!(wanted.with(77).context, 77);
+        }
+    }
+
+    #[test]
+    fn places_of_multi_receives_are_reused() {
+        let mut buffers = MultiBuffers::default();
+        let (a, b) = (buffers.add(1000), buffers.add(2000));
+        assert_eq!((buffers.start(a), buffers.start(b)), (1000, 2000));
+        buffers.remove(a);
+        assert_eq!(buffers.add(3000), a);
+        assert_eq!(buffers.start(a), 3000);
+    }
+}

@@ -1,0 +1,148 @@
+//! `fid_eq`: an event queue. Nothing we do is asynchronous in a way that reports here, so it holds what its users write.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::abi::border::{Behind, Object, array, behind, guard, hand_out, take_back, write_out, write_text};
+use crate::abi::constants::{FI_CLASS_EQ, FI_PEEK};
+use crate::abi::events::{fi_eq_attr, fi_eq_err_entry};
+use crate::abi::objects::{fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric};
+use crate::cq::{can_wait_with, timeout};
+use crate::errno::{Code, EAGAIN, EINVAL, ENOSYS, ETOOSMALL, Errno};
+use crate::fabric_object::{Fabric, fabric_behind};
+
+/// How often a waiting reader looks.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// An event queue.
+pub struct Eq {
+    events: Mutex<VecDeque<(u32, Vec<u8>)>>,
+    _fabric: Arc<Fabric>,
+}
+
+impl Eq {
+    fn events(&self) -> MutexGuard<'_, VecDeque<(u32, Vec<u8>)>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next event, removed unless `peek`.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN`: there is none. `FI_ETOOSMALL`: it is longer than `room`, and stays.
+    fn read(&self, room: usize, peek: bool) -> Result<(u32, Vec<u8>), Errno> {
+        let mut events = self.events();
+        match events.front() {
+            None => Err(EAGAIN),
+            Some((_, bytes)) if bytes.len() > room => Err(ETOOSMALL),
+            Some(event) if peek => Ok(event.clone()),
+            Some(_) => events.pop_front().ok_or(EAGAIN),
+        }
+    }
+}
+
+impl Behind for Eq {
+    const CLASS: usize = FI_CLASS_EQ;
+    type Fid = fid_eq;
+}
+
+static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::REFUSING };
+static OPS: fi_ops_eq = fi_ops_eq { read, readerr, write, sread, strerror, ..fi_ops_eq::REFUSING };
+
+/// `fi_eq_open`.
+pub unsafe extern "C" fn open(
+    fabric: *mut fid_fabric,
+    attr: *mut fi_eq_attr,
+    out: *mut *mut fid_eq,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live fabric.
+        let (fabric, _) = unsafe { fabric_behind(fabric) }?;
+        // SAFETY: and null or a valid structure.
+        if unsafe { attr.as_ref() }.is_some_and(|attr| !can_wait_with(attr.wait_obj)) {
+            return Err(ENOSYS);
+        }
+        let fid = fid { fclass: FI_CLASS_EQ, context, ops: &FID_OPS };
+        let eq = Eq { events: Mutex::default(), _fabric: fabric.clone() };
+        // SAFETY: the caller passes a place for the result.
+        unsafe { write_out(out, hand_out(fid_eq { fid, ops: &OPS }, eq)) }
+    })
+    .code()
+}
+
+unsafe extern "C" fn read(eq: *mut fid_eq, event: *mut u32, buffer: *mut c_void, length: usize, flags: u64) -> isize {
+    // SAFETY: reading is waiting for no time.
+    unsafe { sread(eq, event, buffer, length, 0, flags) }
+}
+
+unsafe extern "C" fn sread(
+    eq: *mut fid_eq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    millis: c_int,
+    flags: u64,
+) -> isize {
+    let result = guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let eq: &Object<Eq> = unsafe { behind(eq) }?;
+        if buffer.is_null() || event.is_null() {
+            return Err(EINVAL);
+        }
+        let (start, timeout) = (Instant::now(), timeout(millis));
+        let (kind, bytes) = loop {
+            match eq.inner.read(length, flags & FI_PEEK != 0) {
+                Err(EAGAIN) if timeout.is_none_or(|timeout| start.elapsed() < timeout) => std::thread::sleep(SLICE),
+                result => break result?,
+            }
+        };
+        // SAFETY: and places for the kind and `length` bytes; the event has no more.
+        unsafe {
+            event.write(kind);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), bytes.len());
+        }
+        Ok(bytes.len() as isize)
+    });
+    result.unwrap_or_else(|errno| Err(errno).code())
+}
+
+unsafe extern "C" fn write(eq: *mut fid_eq, event: u32, buffer: *const c_void, length: usize, flags: u64) -> isize {
+    let result = guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let eq: &Object<Eq> = unsafe { behind(eq) }?;
+        if flags != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: and `length` bytes.
+        let bytes = unsafe { array(buffer.cast::<u8>(), length) }?;
+        eq.inner.events().push_back((event, bytes.to_vec()));
+        Ok(length as isize)
+    });
+    result.unwrap_or_else(|errno| Err(errno).code())
+}
+
+/// No event of ours is an error.
+unsafe extern "C" fn readerr(_: *mut fid_eq, _: *mut fi_eq_err_entry, _: u64) -> isize {
+    Err(EAGAIN).code()
+}
+
+unsafe extern "C" fn strerror(
+    _: *mut fid_eq,
+    number: c_int,
+    _: *const c_void,
+    buffer: *mut c_char,
+    length: usize,
+) -> *const c_char {
+    guard(|| {
+        // SAFETY: libfabric's caller passes null or a buffer of that length.
+        unsafe { write_text(buffer, length, &format!("error {number}")) };
+        c"event failed".as_ptr()
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: closing is the last use of an object, libfabric's caller promises.
+    guard(|| unsafe { take_back::<Eq>(fid) }.map(drop)).code()
+}

@@ -1,0 +1,99 @@
+//! `fid_fabric`: what domains and event queues are opened from.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};
+use crate::abi::constants::FI_CLASS_FABRIC;
+use crate::abi::info::{fi_fabric_attr, fi_info};
+use crate::abi::objects::{fi_ops, fi_ops_fabric, fid, fid_domain, fid_fabric};
+use crate::errno::{Code, EBUSY, EINVAL, ENODATA, Errno};
+use crate::{domain, eq, info};
+
+/// Holds domains and event queues together: it closes after them.
+#[derive(Default)]
+pub struct Fabric;
+
+impl Behind for Arc<Fabric> {
+    const CLASS: usize = FI_CLASS_FABRIC;
+    type Fid = fid_fabric;
+}
+
+static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::REFUSING };
+static OPS: fi_ops_fabric = fi_ops_fabric { domain, domain2, eq_open: eq::open, trywait, ..fi_ops_fabric::REFUSING };
+
+/// The fabric behind a pointer from C, and the API version of its user.
+///
+/// # Errors
+/// `FI_EINVAL`.
+///
+/// # Safety
+/// As [`behind`].
+pub unsafe fn fabric_behind<'a>(pointer: *mut fid_fabric) -> Result<(&'a Arc<Fabric>, u32), Errno> {
+    // SAFETY: the caller's promise.
+    let object: &Object<Arc<Fabric>> = unsafe { behind(pointer) }?;
+    Ok((&object.inner, object.fid.api_version))
+}
+
+/// `fi_fabric`.
+///
+/// # Safety
+/// Called by libfabric's core with valid arguments.
+pub unsafe extern "C" fn open(attr: *mut fi_fabric_attr, out: *mut *mut fid_fabric, context: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: the core passes null or a valid structure.
+        let attr = unsafe { attr.as_ref() }.ok_or(EINVAL)?;
+        // SAFETY: names are null or C strings.
+        if !unsafe { info::is_name(attr.name, info::FABRIC_NAME) } {
+            return Err(ENODATA);
+        }
+        let fid = fid { fclass: FI_CLASS_FABRIC, context, ops: &FID_OPS };
+        let fid = fid_fabric { fid, ops: &OPS, api_version: attr.api_version };
+        // SAFETY: the core passes a place for the result.
+        unsafe { write_out(out, hand_out(fid, Arc::new(Fabric))) }
+    })
+    .code()
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let object: &Object<Arc<Fabric>> = unsafe { behind(fid) }?;
+        if Arc::strong_count(&object.inner) > 1 {
+            return Err(EBUSY);
+        }
+        // SAFETY: closing is the last use of an object.
+        unsafe { take_back::<Arc<Fabric>>(fid) }.map(drop)
+    })
+    .code()
+}
+
+unsafe extern "C" fn domain(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: libfabric's caller promises valid arguments, passed on.
+    guard(|| unsafe { domain::open(fabric, info, out, context) }).code()
+}
+
+unsafe extern "C" fn domain2(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    out: *mut *mut fid_domain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    // The only flag there is (FI_PEER) asks for peer objects.
+    if flags != 0 {
+        return Err(crate::errno::ENOSYS).code();
+    }
+    // SAFETY: as above.
+    guard(|| unsafe { domain::open(fabric, info, out, context) }).code()
+}
+
+/// No queue of ours has a wait object, so a caller may always wait: there is nothing to wait on.
+unsafe extern "C" fn trywait(_: *mut fid_fabric, _: *mut *mut fid, _: c_int) -> c_int {
+    0
+}

@@ -1,0 +1,251 @@
+//! `fi_getinfo`: what is offered, and whether it is what the caller wants.
+//!
+//! There is one offer: a reliable datagram endpoint (`FI_EP_RDM`) that has every capability we have. Hints narrow it.
+//! What each MPI library asks for is in the tests.
+
+mod offer;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+use types::Address;
+
+use crate::abi::border::{allocate, allocate_bytes, allocate_text, guard, text, write_out};
+use crate::abi::constants::*;
+use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr};
+use crate::av::{ADDRESS_LEN, resolve};
+use crate::domain::configuration;
+use crate::errno::{Code, ENODATA, Errno};
+use crate::log;
+use offer::{Hints, Offer};
+
+/// The one fabric.
+pub const FABRIC_NAME: &CStr = c"landbridge";
+/// Its one domain.
+pub const DOMAIN_NAME: &CStr = c"landbridge0";
+/// The longest message that may be injected, in bytes.
+pub const INJECT_SIZE: usize = 16 << 10;
+/// The longest message, in bytes.
+pub const MAX_MESSAGE: usize = 1 << 40;
+/// The depth of queues that we announce. Ours grow; this is what a careful user counts on.
+pub const QUEUE_SIZE: usize = 1024;
+/// Pieces of a local buffer.
+pub const IOV_LIMIT: usize = memory::buffer::MAX_PIECES;
+/// Pieces of a remote one.
+pub const RMA_IOV_LIMIT: usize = 1;
+/// The most bytes of text with an error.
+const MAX_ERROR_TEXT: usize = 1024;
+
+/// Whether a name in hints is null or this one.
+///
+/// # Safety
+/// Null, or a C string.
+pub unsafe fn is_name(name: *const c_char, expected: &CStr) -> bool {
+    // SAFETY: the caller's promise.
+    name.is_null() || unsafe { CStr::from_ptr(name) } == expected
+}
+
+/// `fi_getinfo`.
+///
+/// # Safety
+/// Called by libfabric's core with valid arguments.
+pub unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const fi_info,
+    out: *mut *mut fi_info,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the core passes a place for the result.
+        unsafe { write_out(out, null_mut()) }?;
+        // SAFETY: null or valid hints.
+        let read = unsafe { hints.as_ref().map(|hints| read_hints(hints)) }.transpose();
+        let api = (version >> 16, version & 0xFFFF);
+        let offer = read.and_then(|hints| offer::negotiate(version, hints.as_ref())).map_err(|reason| {
+            log::note(format_args!("getinfo for API {}.{}: no: {reason}", api.0, api.1));
+            ENODATA
+        })?;
+        // SAFETY: null or C strings.
+        let name = unsafe { (text(node), text(service)) };
+        // SAFETY: null or valid hints.
+        let (source, destination) = addresses(name, flags, unsafe { hints.as_ref() })?;
+        log::note(format_args!("getinfo for API {}.{}: caps {:#x}", api.0, api.1, offer.caps));
+        // SAFETY: as above.
+        unsafe { write_out(out, build(version, &offer, source, destination)?) }
+    })
+    .code()
+}
+
+/// Where endpoints listen, and whom the caller named.
+fn addresses(
+    name: (Option<&str>, Option<&str>),
+    flags: u64,
+    hints: Option<&fi_info>,
+) -> Result<(Address, Option<Address>), Errno> {
+    let (config, _) = configuration()?;
+    let named = match name {
+        (None, None) => None,
+        (node, service) => {
+            let own = config.listen.ip().to_string();
+            let node = node.unwrap_or(&own);
+            let service = service.unwrap_or("");
+            let socket = resolve(node, service).ok_or_else(|| {
+                log::note(format_args!("getinfo: cannot resolve {node}:{service} to IPv4"));
+                ENODATA
+            })?;
+            Some(Address::standalone(socket))
+        }
+    };
+    let hinted = |address: *const c_void, length: usize| {
+        // SAFETY: hints are valid, and an address has the length they say.
+        (!address.is_null() && length == ADDRESS_LEN).then(|| unsafe { &*address.cast::<[u8; ADDRESS_LEN]>() })
+    };
+    let source = hints.and_then(|hints| hinted(hints.src_addr, hints.src_addrlen)).and_then(Address::from_bytes);
+    let destination = hints.and_then(|hints| hinted(hints.dest_addr, hints.dest_addrlen)).and_then(Address::from_bytes);
+    let own = Address::standalone(config.listen);
+    Ok(match named {
+        Some(named) if flags & FI_SOURCE != 0 => (named, destination),
+        Some(named) => (source.unwrap_or(own), Some(named)),
+        None => (source.unwrap_or(own), destination),
+    })
+}
+
+/// Reads hints, as far as the oldest layout goes.
+///
+/// # Safety
+/// Valid hints, whose attributes are null or valid.
+unsafe fn read_hints(info: &fi_info) -> Result<Hints, &'static str> {
+    let mut hints = Hints { caps: info.caps, addr_format: info.addr_format, ..Hints::default() };
+    if !info.handle.is_null() {
+        return Err("a handle");
+    }
+    // SAFETY: the caller's promise.
+    let (tx, rx, ep) = unsafe { (info.tx_attr.as_ref(), info.rx_attr.as_ref(), info.ep_attr.as_ref()) };
+    if let Some(tx) = tx {
+        hints.tx_caps = tx.caps;
+        hints.tx_op_flags = tx.op_flags;
+        hints.msg_order |= tx.msg_order;
+        hints.comp_order |= tx.comp_order;
+        hints.inject_size = tx.inject_size;
+        hints.queue_size = hints.queue_size.max(tx.size);
+        hints.iov_limit = hints.iov_limit.max(tx.iov_limit);
+        hints.rma_iov_limit = tx.rma_iov_limit;
+        hints.tclass = tx.tclass;
+    }
+    if let Some(rx) = rx {
+        hints.rx_caps = rx.caps;
+        hints.rx_op_flags = rx.op_flags;
+        hints.msg_order |= rx.msg_order;
+        hints.comp_order |= rx.comp_order;
+        hints.queue_size = hints.queue_size.max(rx.size);
+        hints.iov_limit = hints.iov_limit.max(rx.iov_limit);
+    }
+    if let Some(ep) = ep {
+        hints.ep_type = ep.r#type;
+        hints.protocol = ep.protocol;
+        hints.max_msg_size = ep.max_msg_size;
+        hints.max_order_size = ep.max_order_raw_size.max(ep.max_order_war_size).max(ep.max_order_waw_size);
+        hints.mem_tag_format = ep.mem_tag_format;
+        hints.contexts = ep.tx_ctx_cnt.max(ep.rx_ctx_cnt);
+        hints.auth_key_size = ep.auth_key_size;
+    }
+    // SAFETY: the caller's promise.
+    let (domain, fabric) = unsafe { (info.domain_attr.as_ref(), info.fabric_attr.as_ref()) };
+    if let Some(domain) = domain {
+        // SAFETY: names are null or C strings.
+        if !unsafe { is_name(domain.name, DOMAIN_NAME) } {
+            return Err("another domain's name");
+        }
+        hints.domain_caps = domain.caps;
+        hints.threading = domain.threading;
+        hints.control_progress = domain.control_progress;
+        hints.data_progress = domain.data_progress;
+        hints.av_type = domain.av_type;
+        hints.mr_mode = domain.mr_mode;
+        hints.mr_key_size = domain.mr_key_size;
+        hints.cq_data_size = domain.cq_data_size;
+        hints.mr_iov_limit = domain.mr_iov_limit;
+    }
+    if let Some(fabric) = fabric
+        // SAFETY: as above.
+        && !unsafe { is_name(fabric.name, FABRIC_NAME) }
+    {
+        return Err("another fabric's name");
+    }
+    Ok(hints)
+}
+
+/// The reply, all of it to be freed by the core.
+fn build(version: u32, offer: &Offer, source: Address, destination: Option<Address>) -> Result<*mut fi_info, Errno> {
+    // Memory is only lost if there is none left, and then the process will not last.
+    let info = allocate::<fi_info>()?;
+    let (tx, rx) = (allocate::<fi_tx_attr>()?, allocate::<fi_rx_attr>()?);
+    let (ep, domain, fabric) =
+        (allocate::<fi_ep_attr>()?, allocate::<fi_domain_attr>()?, allocate::<fi_fabric_attr>()?);
+    // SAFETY: just allocated, zeroed, which is a valid value of these plain structures.
+    let (info_ref, tx_ref, rx_ref) = unsafe { (&mut *info, &mut *tx, &mut *rx) };
+    // SAFETY: as above.
+    let (ep_ref, domain_ref, fabric_ref) = unsafe { (&mut *ep, &mut *domain, &mut *fabric) };
+
+    info_ref.caps = offer.caps;
+    info_ref.addr_format = offer.addr_format;
+    info_ref.src_addr = allocate_bytes(&source.to_bytes())?;
+    info_ref.src_addrlen = ADDRESS_LEN;
+    if let Some(destination) = destination {
+        info_ref.dest_addr = allocate_bytes(&destination.to_bytes())?;
+        info_ref.dest_addrlen = ADDRESS_LEN;
+    }
+    (info_ref.tx_attr, info_ref.rx_attr, info_ref.ep_attr) = (tx, rx, ep);
+    (info_ref.domain_attr, info_ref.fabric_attr) = (domain, fabric);
+
+    tx_ref.caps = offer.caps & offer::TX_CAPS;
+    tx_ref.op_flags = offer.tx_op_flags;
+    tx_ref.msg_order = offer::MSG_ORDER;
+    tx_ref.inject_size = INJECT_SIZE;
+    tx_ref.size = offer.queue_size;
+    tx_ref.iov_limit = IOV_LIMIT;
+    tx_ref.rma_iov_limit = if offer.caps & (FI_RMA | FI_ATOMIC) == 0 { 0 } else { RMA_IOV_LIMIT };
+    tx_ref.tclass = offer.tclass;
+
+    rx_ref.caps = offer.caps & offer::RX_CAPS;
+    rx_ref.op_flags = offer.rx_op_flags;
+    rx_ref.msg_order = offer::MSG_ORDER;
+    rx_ref.size = offer.queue_size;
+    rx_ref.iov_limit = IOV_LIMIT;
+
+    ep_ref.r#type = FI_EP_RDM;
+    ep_ref.protocol = LANDBRIDGE_PROTOCOL;
+    ep_ref.protocol_version = 1;
+    ep_ref.max_msg_size = MAX_MESSAGE;
+    ep_ref.max_order_raw_size = MAX_MESSAGE;
+    ep_ref.max_order_war_size = MAX_MESSAGE;
+    ep_ref.max_order_waw_size = MAX_MESSAGE;
+    ep_ref.mem_tag_format = offer.mem_tag_format;
+    ep_ref.tx_ctx_cnt = 1;
+    ep_ref.rx_ctx_cnt = 1;
+
+    domain_ref.name = allocate_text(DOMAIN_NAME)?;
+    domain_ref.threading = offer.threading;
+    domain_ref.control_progress = offer.control_progress;
+    domain_ref.data_progress = offer.data_progress;
+    domain_ref.resource_mgmt = FI_RM_ENABLED;
+    domain_ref.av_type = offer.av_type;
+    domain_ref.mr_mode = offer.mr_mode;
+    domain_ref.mr_key_size = 8;
+    domain_ref.cq_data_size = 8;
+    (domain_ref.cq_cnt, domain_ref.ep_cnt, domain_ref.cntr_cnt) = (256, 256, 256);
+    (domain_ref.tx_ctx_cnt, domain_ref.rx_ctx_cnt) = (256, 256);
+    // One context each: MPI libraries then keep off scalable endpoints, which we do not have.
+    (domain_ref.max_ep_tx_ctx, domain_ref.max_ep_rx_ctx) = (1, 1);
+    domain_ref.mr_iov_limit = 1;
+    domain_ref.caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+    domain_ref.max_err_data = MAX_ERROR_TEXT;
+    domain_ref.mr_cnt = 1 << 16;
+
+    fabric_ref.name = allocate_text(FABRIC_NAME)?;
+    fabric_ref.prov_version = crate::VERSION;
+    fabric_ref.api_version = version;
+    Ok(info)
+}

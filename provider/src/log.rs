@@ -1,0 +1,49 @@
+//! What the provider has to say about itself.
+//!
+//! libfabric's own log is a symbol that we would have to import, and symbols of a libfabric inside an MPI library's
+//! wheel are not visible to us. So notes go to the file that `LANDBRIDGE_LOG` names, if any: appended, one line
+//! each, with the process id. Standard output and error belong to the user's program; only what ends the
+//! program (an endpoint that cannot open, an internal error) is also one line on standard error, because MPI
+//! libraries then print no more than a number.
+
+use std::fmt::{Arguments, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::sync::OnceLock;
+
+/// A note for `LANDBRIDGE_LOG`. Costs nothing without it.
+pub fn note(message: Arguments<'_>) {
+    static FILE: OnceLock<Option<File>> = OnceLock::new();
+    let file = FILE.get_or_init(|| {
+        let path = std::env::var_os("LANDBRIDGE_LOG").filter(|path| !path.is_empty())?;
+        match OpenOptions::new().create(true).append(true).open(&path) {
+            Ok(file) => Some(file),
+            Err(error) => {
+                say(format_args!("LANDBRIDGE_LOG={}: {error}", path.display()));
+                None
+            }
+        }
+    });
+    if let Some(mut file) = file.as_ref() {
+        // One write, so that lines of several processes stay whole. A full disk must not stop a program.
+        let _ = file.write_all(line(message).as_bytes());
+    }
+}
+
+/// The reason why the program is about to fail: to the log and to standard error.
+pub fn fatal(message: Arguments<'_>) {
+    note(message);
+    say(message);
+}
+
+fn say(message: Arguments<'_>) {
+    // Not through `std::io`: its locks and buffers belong to the Rust standard library of a program we are loaded into.
+    // A closed standard error is no reason to fail.
+    let _ = rustix::io::write(rustix::stdio::stderr(), line(message).as_bytes());
+}
+
+fn line(message: Arguments<'_>) -> String {
+    let mut line = String::new();
+    let _ = writeln!(line, "landbridge [{}]: {message}", std::process::id());
+    line
+}
