@@ -7,7 +7,7 @@ RELEASE := target/release
 MPICC := $(CURDIR)/.venv/bin/mpicc
 
 .NOTPARALLEL:
-.PHONY: build check test test-fast test-slow demo bench clean help venv venv-intel packages poisson programs cargo-test
+.PHONY: build check test test-fast test-slow demo bench clean help venv venv-intel venv-bench packages poisson programs cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -31,14 +31,15 @@ test-slow: build poisson programs venv-intel  ## only the slow whole-system test
 demo: build poisson  ## one program across two private clusters on this machine
 	@.venv/bin/python scripts/demo.py
 
-bench: packages build poisson venv-intel  ## ratios against named alternatives, as JSON and a table
-	@benches/run
+bench: packages build venv venv-intel venv-bench  ## ratios against named alternatives, as JSON, a table and plots
+	@.venv-bench/bin/python benches/run
 
 clean:           ## what the targets above made, Python environments included
 	cargo clean
 	rm -rf .venv .venv-intel .venv.lock .venv-intel.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C tests/programs clean
+	$(MAKE) -C benches/programs clean
 
 cargo-test: venv
 	cargo test --workspace
@@ -51,6 +52,9 @@ venv:
 
 venv-intel:
 	@scripts/venv .venv-intel tests/requirements/intel.txt $(PYTHON)
+
+venv-bench:
+	@scripts/venv .venv-bench benches/requirements.txt $(PYTHON)
 
 poisson: venv
 	@$(MAKE) --no-print-directory -C examples/poisson MPICC=$(MPICC)

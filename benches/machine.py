@@ -1,0 +1,127 @@
+"""Where things are, what machine this is, and how a measured program is run."""
+
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASE = ROOT / "target" / "release"
+LANDBRIDGE = RELEASE / "landbridge"
+PROVIDER = RELEASE / "liblandbridge-fi.so"
+PROGRAMS = ROOT / "benches" / "programs"
+OUT = ROOT / "out" / "bench"
+VENV = {"mpich": ROOT / ".venv", "intel": ROOT / ".venv-intel"}
+
+
+class Missing(Exception):
+    """Something a benchmark needs is not there; the text says what to do."""
+
+
+class Failed(Exception):
+    """A measured program failed; the text has its output."""
+
+
+def need(path, remedy):
+    if not Path(path).exists():
+        raise Missing(f"{path} is not there: {remedy}")
+    return path
+
+
+def build_programs():
+    """Compiles benches/programs. MPICH's compiler wrapper serves: Intel MPI keeps the same ABI."""
+    compiler = need(VENV["mpich"] / "bin" / "mpicc", "run make venv")
+    words = ["make", "--silent", "-C", str(PROGRAMS), f"MPICC={compiler}"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise Missing(f"benches/programs do not compile:\n{done.stdout}")
+
+
+def clean_environment():
+    """The environment without what would choose a provider or a sites file behind our back."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("LANDBRIDGE_", "FI_", "PMI", "I_MPI", "MPIR_"))}
+
+
+def run(words, environment=None, limit=120.0):
+    """Output of a program that must succeed. It and all it started are ended when it takes longer than `limit` seconds."""
+    words = [str(word) for word in words]
+    child = subprocess.Popen(
+        words, env=environment if environment is not None else clean_environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        out, err = end_group(child)
+        raise Failed(f"{' '.join(words)}: still running after {limit:.0f} s\n{out[-2000:]}{err[-4000:]}") from None
+    except BaseException:
+        end_group(child)
+        raise
+    if child.returncode:
+        raise Failed(f"{' '.join(words)}: exit code {child.returncode}\n{out[-2000:]}{err[-4000:]}")
+    return out, err
+
+
+def end_group(child):
+    """Ends a child started with a session of its own, and its group: gently, then not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            return child.communicate(timeout=3)
+        except subprocess.TimeoutExpired:
+            continue
+    return child.communicate()
+
+
+def json_lines(text):
+    """The JSON objects among the lines of a program's output."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def first_match(pattern, text, default="unknown"):
+    found = re.search(pattern, text, re.MULTILINE)
+    return found.group(1).strip() if found else default
+
+
+def load():
+    return round(os.getloadavg()[0], 2)
+
+
+def describe():
+    """What a reader needs to know of the machine to judge a figure."""
+    def text(path):
+        try:
+            return Path(path).read_text().strip()
+        except OSError:
+            return "unknown"
+
+    def tool(words, pattern=r"^(.+)$"):
+        try:
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, check=False)
+            return first_match(pattern, done.stdout)
+        except OSError:
+            return "absent"
+
+    memory = int(first_match(r"^MemTotal:\s+(\d+)", text("/proc/meminfo"), "0")) // 1024
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "cpu": first_match(r"^model name\s*:\s*(.*)$", text("/proc/cpuinfo")),
+        "cores": os.cpu_count(),
+        "memory_mib": memory,
+        "kernel": platform.release(),
+        "congestion_control": text("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "load_before": load(),
+        "python": platform.python_version(),
+        "rustc": tool(["rustc", "--version"]),
+        "socat": tool(["socat", "-V"], r"^socat version (\S+)"),
+        "ssh": tool(["ssh", "-V"]),
+        "commit": tool(["git", "describe", "--always", "--dirty"]),
+    }
+

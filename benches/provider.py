@@ -1,0 +1,113 @@
+"""The provider against libfabric's own tcp provider: same MPI, same program, one host, through sockets, taking turns."""
+
+import platform
+from statistics import median
+
+from machine import PROGRAMS, PROVIDER, RELEASE, VENV, Failed, clean_environment, describe, first_match, json_lines, load, need, run
+from report import columns, size_name, summary
+
+SIZES = [0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]
+QUICK_SIZES = [0, 64, 1024, 16384, 65536, 1048576, 4194304]
+RIVAL = "tcp"
+KINDS = {"latency": "p50_us", "stream": "messages_s"}
+
+
+def launch(mpi, provider, words, extra=(), limit=180.0):
+    """Runs two ranks of an MPI's own launcher with one provider; gives stdout and stderr."""
+    home = VENV[mpi]
+    environment = clean_environment()
+    environment["LD_LIBRARY_PATH"] = str(home / "lib")
+    environment["FI_PROVIDER"] = provider
+    if provider == "landbridge":
+        # Intel MPI's own providers are separate files of its lib folder; a path that lacks it would hide them.
+        environment["FI_PROVIDER_PATH"] = f"{RELEASE}:{home / 'lib'}" if mpi == "intel" else str(RELEASE)
+    if mpi == "intel":
+        environment.update(I_MPI_ROOT=str(home), I_MPI_FABRICS="ofi", I_MPI_OFI_PROVIDER=provider)
+    else:
+        environment.update(MPIR_CVAR_NOLOCAL="1", MPIR_CVAR_CH4_NETMOD="ofi")
+    environment.update(extra)
+    return run([home / "bin" / "mpiexec", "-n", "2", *words], environment, limit)
+
+
+def chosen(mpi, provider):
+    """Which provider MPI really took, in its own words: a fallback must not be measured under another's name."""
+    debug = {"I_MPI_DEBUG": "5"} if mpi == "intel" else {"MPIR_CVAR_DEBUG_SUMMARY": "1"}
+    out, err = launch(mpi, provider, [PROGRAMS / "pingpong", "latency", "0.01", "1"], debug.items(), limit=40)
+    taken = first_match(r"libfabric provider: (\S+)", out + err)
+    if taken.split(";")[0] != provider:
+        raise Failed(f"{mpi} was told to use {provider} and took {taken}:\n{(out + err)[-3000:]}")
+    return taken
+
+
+def measure(arguments):
+    need(PROVIDER, "run make")
+    sizes = arguments.sizes or (QUICK_SIZES if arguments.quick else SIZES)
+    rounds = arguments.rounds or (3 if arguments.quick else 5)
+    seconds = "0.08" if arguments.quick else "0.25"
+    mpis = [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]
+    result = {"machine": describe(), "against": RIVAL, "rounds": rounds, "seconds_per_size": float(seconds), "mpis": {}, "rows": [], "problems": []}
+    for mpi in mpis:
+        need(VENV[mpi] / "bin" / "mpiexec", "run make venv venv-intel")
+        try:
+            result["mpis"][mpi] = {provider: chosen(mpi, provider) for provider in ("landbridge", RIVAL)}
+            result["rows"] += _mpi(mpi, sizes, rounds, seconds)
+        except Failed as failed:
+            result["problems"].append(f"{mpi}: {failed}")
+    result["machine"]["load_after"] = load()
+    result["architecture"] = platform.machine()
+    return result
+
+
+def _mpi(mpi, sizes, rounds, seconds):
+    """Alternates the two providers; one row per kind and size."""
+    samples = {}
+    for number in range(rounds):
+        # Whoever is first changes with the round, so that a drift of the machine favours nobody.
+        order = ["landbridge", RIVAL] if number % 2 == 0 else [RIVAL, "landbridge"]
+        for kind in KINDS:
+            stream_sizes = [size for size in sizes if size] if kind == "stream" else sizes
+            for provider in order:
+                out, _ = launch(mpi, provider, [PROGRAMS / "pingpong", kind, seconds, *stream_sizes])
+                for line in json_lines(out):
+                    samples.setdefault((kind, line["size"]), {}).setdefault(provider, []).append(line)
+    return [_row(mpi, kind, size, by_provider) for (kind, size), by_provider in sorted(samples.items())]
+
+
+def _row(mpi, kind, size, by_provider):
+    ours, theirs = by_provider["landbridge"], by_provider[RIVAL]
+    figure = KINDS[kind]
+    if kind == "latency":
+        ratios = [a[figure] / b[figure] for a, b in zip(ours, theirs)]
+    else:
+        ratios = [b[figure] / a[figure] for a, b in zip(ours, theirs)]
+    row = {"mpi": mpi, "kind": kind, "size": size, "ratio": summary(ratios)}
+    for name, lines in (("landbridge", ours), (RIVAL, theirs)):
+        row[name] = summary([line[figure] for line in lines])
+        if kind == "latency":
+            row[name]["min_us"] = min(line["min_us"] for line in lines)
+            row[name]["iterations"] = sum(line["iterations"] for line in lines)
+        else:
+            row[name]["mbit_s"] = median(line["mbit_s"] for line in lines)
+    if kind == "latency":
+        row["ratio_of_minima"] = round(row["landbridge"]["min_us"] / row[RIVAL]["min_us"], 3)
+    return row
+
+
+def table(result):
+    parts = []
+    for mpi, taken in result["mpis"].items():
+        parts.append(f"{mpi}, one host through sockets: {taken['landbridge']} against {taken[RIVAL]}, {result['rounds']} rounds")
+        rows = [["half round trip", "landbridge p50/min µs", f"{RIVAL} p50/min µs", "ratio p50", "± spread", "ratio min"]]
+        for row in (row for row in result["rows"] if (row["mpi"], row["kind"]) == (mpi, "latency")):
+            both = [f"{row[name]['median']:.2f} / {row[name]['min_us']:.2f}" for name in ("landbridge", RIVAL)]
+            rows.append([size_name(row["size"]), *both, f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}", f"{row['ratio_of_minima']:.2f}"])
+        parts.append(columns(rows))
+        rows = [["stream", "landbridge Mbit/s", f"{RIVAL} Mbit/s", "landbridge msg/s", f"{RIVAL} msg/s", "time ratio", "± spread"]]
+        for row in (row for row in result["rows"] if (row["mpi"], row["kind"]) == (mpi, "stream")):
+            cells = [f"{row[name]['mbit_s']:.0f}" for name in ("landbridge", RIVAL)]
+            cells += [f"{row[name]['median']:.0f}" for name in ("landbridge", RIVAL)]
+            rows.append([size_name(row["size"]), *cells, f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}"])
+        parts.append(columns(rows) + "\n")
+    parts += [f"FAILED {problem}" for problem in result["problems"]]
+    parts.append(f"load {result['machine']['load_before']} before, {result['machine']['load_after']} after; a ratio under 1 means landbridge is faster")
+    return "\n".join(parts)

@@ -1,0 +1,93 @@
+"""Figures: how samples become one number with a spread, tables, JSON files, and plots where matplotlib is installed."""
+
+import json
+from statistics import median
+
+from machine import OUT
+
+
+def summary(values):
+    """Median, spread and number of a list of measurements. The spread is (greatest - least) / median."""
+    middle = median(values)
+    return {
+        "median": round(middle, 4),
+        "least": round(min(values), 4),
+        "greatest": round(max(values), 4),
+        "spread": round((max(values) - min(values)) / middle, 3) if middle else 0.0,
+        "n": len(values),
+    }
+
+
+def write(name, result):
+    path = OUT / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def size_name(size):
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def columns(rows):
+    """Rows of texts as aligned lines; the first row is the heading, the first column is flush left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+        if number == 0:
+            lines.append("-" * len(lines[0]))
+    return "\n".join(lines)
+
+
+def plots(name, result):
+    """Paths of the plots drawn for a result; none, with a reason on one line, when matplotlib is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plots: matplotlib is not installed (benches/requirements.txt)")
+        return []
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    drawn = {"provider": _provider_plot, "relay": _relay_plot}[name](pyplot, result)
+    if drawn is None:
+        return []
+    path = OUT / f"{name}.png"
+    drawn.tight_layout()
+    drawn.savefig(path, dpi=120)
+    pyplot.close(drawn)
+    return [path]
+
+
+def _provider_plot(pyplot, result):
+    if not result["rows"]:
+        return None
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
+    for axis, kind, title in ((axes[0], "latency", "half round trip"), (axes[1], "stream", "stream, time per message")):
+        for mpi in sorted({row["mpi"] for row in result["rows"]}):
+            rows = [row for row in result["rows"] if row["mpi"] == mpi and row["kind"] == kind]
+            axis.plot([max(row["size"], 0.5) for row in rows], [row["ratio"]["median"] for row in rows], marker="o", label=mpi)
+        axis.axhline(1.0, color="grey", linewidth=0.8)
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("bytes")
+        axis.set_ylabel("landbridge / tcp (less is better)")
+        axis.set_title(title)
+        axis.legend()
+    return figure
+
+
+def _relay_plot(pyplot, result):
+    labs = [lab for lab in result["labs"] if lab["throughput"]]
+    if not labs:
+        return None
+    figure, axes = pyplot.subplots(1, len(labs), figsize=(4 * len(labs), 4), squeeze=False)
+    for axis, lab in zip(axes[0], labs):
+        names = [f"{row['path']} ×{row['streams']}" for row in lab["throughput"]]
+        axis.barh(names, [row["mbit_s"]["median"] for row in lab["throughput"]])
+        axis.set_xlabel("Mbit/s")
+        axis.set_title(lab["name"])
+    return figure
