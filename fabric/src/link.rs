@@ -162,6 +162,8 @@ pub(crate) trait Sink {
     fn lost(&mut self, peer: PeerId, reason: Option<String>);
     /// The peer with this address.
     fn peer(&mut self, address: Address) -> PeerId;
+    /// The peer with this address, if it has ever been heard of.
+    fn known(&self, address: Address) -> Option<PeerId>;
     /// A peer's address.
     fn address(&self, peer: PeerId) -> Option<Address>;
     /// The regions that items refer to.

@@ -1,7 +1,8 @@
 //! The site link: one TCP connection between two ranks of a site, dialled by whoever sends first.
 //!
-//! If both dial at once there are two connections, and each side goes on sending on its own; so order holds in each
-//! direction. Recently active connections are read without asking epoll first, which saves a system call per message.
+//! If both dial at once, the connection of the smaller address stays: the other side refuses its own as a duplicate, or
+//! drops it, before anything but handshakes was sent. (Two one-way connections would work, but TCP could not let answers
+//! carry acknowledgements: half a segment and two microseconds more per short message.) Recently active connections are read without asking epoll first, which saves a system call per message.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
@@ -12,9 +13,10 @@ use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use slab::Slab;
+use types::Address;
 use wire::FrameHeader;
 use wire::frame::{FrameKind, MAX_PAYLOAD};
-use wire::handshake::Purpose;
+use wire::handshake::{Handshake, Purpose};
 
 use crate::handshake::{Acceptor, Credentials, Initiator, Step};
 use crate::link::{Link, Misbehaved, Outgoing, Sink};
@@ -22,6 +24,8 @@ use crate::operation::PeerId;
 use crate::reader::{Broken, Frames, Reader};
 use crate::writer::Writer;
 
+/// The reason of a refusal that is none: the connection dialled the other way is the one to use.
+const DUPLICATE: &str = "duplicate: use the connection that the other side has dialled";
 const LISTENER: u64 = u64::MAX;
 /// How many connections are read without asking epoll.
 const HOT: usize = 4;
@@ -45,6 +49,8 @@ pub(crate) struct SiteLink {
     connect_timeout: Duration,
     /// Connections that are not open yet.
     opening: usize,
+    /// Items for peers whose own dialling we wait for, and until when.
+    parked: FxHashMap<PeerId, (Instant, VecDeque<Outgoing>)>,
 }
 
 struct Connection {
@@ -85,12 +91,18 @@ impl SiteLink {
             buffered: 0,
             connect_timeout,
             opening: 0,
+            parked: FxHashMap::default(),
         })
     }
 
     /// Readable when `progress` has something to do.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    #[cfg(test)]
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
     }
 
     /// Makes the next `progress` ask epoll: something may have come while we slept.
@@ -192,9 +204,19 @@ impl SiteLink {
         connection.writer.send(connection.socket.as_fd(), None)?;
         let mut moved = connection.reader.fill(connection.socket.as_fd())?;
         loop {
+            let connection = &mut self.connections[key];
             let first = matches!(connection.phase, Phase::Accepting(Acceptor::Hello));
             let Some(message) = connection.reader.handshake(first)? else { break };
             moved = true;
+            if let Handshake::Hello(hello) = &message
+                && is_duplicate(&self.connections, &self.sending, &self.own, hello.from, sink)
+            {
+                let connection = &mut self.connections[key];
+                connection.writer.stage(&Handshake::Refuse(DUPLICATE.into()).encode());
+                connection.writer.send(connection.socket.as_fd(), None)?;
+                return Err(Broken::Refused(DUPLICATE.into()));
+            }
+            let connection = &mut self.connections[key];
             let step = match &mut connection.phase {
                 Phase::Initiating(initiator) => initiator.step(message, &self.own.secret)?,
                 Phase::Accepting(acceptor) => {
@@ -221,7 +243,7 @@ impl SiteLink {
                     connection.peer = Some(peer);
                     connection.phase = Phase::Open;
                     self.opening -= 1;
-                    self.sending.entry(peer).or_insert(key);
+                    self.adopt(peer, key);
                     self.flush(key, sink)?;
                     return Ok(true);
                 }
@@ -282,8 +304,26 @@ impl SiteLink {
         Ok(())
     }
 
+    /// An open connection takes what waits for its peer, unless another open one has that already.
+    fn adopt(&mut self, peer: PeerId, key: usize) {
+        let before = self.sending.get(&peer).copied().filter(|before| *before != key);
+        if before.is_some_and(|before| matches!(self.connections[before].phase, Phase::Open)) {
+            return;
+        }
+        if let Some((_, items)) = self.parked.remove(&peer) {
+            self.connections[key].queue.extend(items);
+        }
+        if let Some(before) = before {
+            let mut dialling = self.connections.remove(before);
+            self.hot.retain(|hot| *hot != before);
+            self.opening -= 1;
+            self.connections[key].queue.append(&mut dialling.queue);
+        }
+        self.sending.insert(peer, key);
+    }
+
     fn drop_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
-        let connection = self.connections.remove(key);
+        let mut connection = self.connections.remove(key);
         self.hot.retain(|hot| *hot != key);
         if !matches!(connection.phase, Phase::Open) {
             self.opening -= 1;
@@ -292,13 +332,19 @@ impl SiteLink {
         if self.sending.get(&peer) == Some(&key) {
             self.sending.remove(&peer);
         }
-        sink.lost(peer, (!connection.goodbye).then(|| broken.to_string()));
-        for item in connection.queue {
-            if item.detach {
-                self.buffered -= item.end;
+        if matches!(&broken, Broken::Refused(reason) if reason == DUPLICATE) {
+            let open =
+                |(_, other): &(usize, &Connection)| other.peer == Some(peer) && matches!(other.phase, Phase::Open);
+            let items = std::mem::take(&mut connection.queue);
+            self.parked.insert(peer, (connection.deadline, items));
+            if let Some(other) = self.connections.iter().find(open).map(|(key, _)| key) {
+                self.adopt(peer, other);
+                self.turn(other, sink);
             }
-            item.sent.into_iter().for_each(|sent| sink.unsent(peer, sent));
+            return;
         }
+        sink.lost(peer, (!connection.goodbye).then(|| broken.to_string()));
+        self.give_up(peer, connection.queue, sink);
     }
 
     fn expire(&mut self, sink: &mut dyn Sink) {
@@ -308,6 +354,23 @@ impl SiteLink {
         for key in keys {
             let reason = format!("no answer within {} s of dialling", self.connect_timeout.as_secs());
             self.drop_connection(key, Broken::Refused(reason), sink);
+        }
+        let late = |(peer, (deadline, _)): (&PeerId, &(Instant, _))| (*deadline < now).then_some(*peer);
+        let peers: Vec<PeerId> = self.parked.iter().filter_map(late).collect();
+        for peer in peers {
+            sink.lost(peer, Some("it refused our connection and did not dial itself".into()));
+            let items = self.parked.remove(&peer).map(|(_, items)| items).unwrap_or_default();
+            self.give_up(peer, items, sink);
+        }
+    }
+
+    /// Items that will never leave.
+    fn give_up(&mut self, peer: PeerId, items: VecDeque<Outgoing>, sink: &mut dyn Sink) {
+        for item in items {
+            if item.detach {
+                self.buffered -= item.end;
+            }
+            item.sent.into_iter().for_each(|sent| sink.unsent(peer, sent));
         }
     }
 
@@ -346,6 +409,18 @@ impl SiteLink {
     }
 }
 
+/// Whether we have, or will have, a connection to this peer without the one it is dialling now.
+fn is_duplicate(
+    connections: &Slab<Connection>,
+    sending: &FxHashMap<PeerId, usize>,
+    own: &Credentials,
+    from: Address,
+    sink: &dyn Sink,
+) -> bool {
+    let existing = sink.known(from).and_then(|peer| sending.get(&peer));
+    existing.is_some_and(|key| matches!(connections[*key].phase, Phase::Open) || own.me.key() < from.key())
+}
+
 impl Connection {
     fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
         if let Some(item) = self.queue.pop_front() {
@@ -359,6 +434,15 @@ impl Connection {
 
 impl Link for SiteLink {
     fn send(&mut self, to: PeerId, item: Outgoing, sink: &mut dyn Sink) {
+        if let Some((_, items)) = self.parked.get_mut(&to) {
+            let mut item = item;
+            if item.detach {
+                item.detach_now();
+                self.buffered += item.end;
+            }
+            items.push_back(item);
+            return;
+        }
         let key = match self.sending.get(&to) {
             Some(key) => *key,
             None => match self.dial(to, sink) {
@@ -410,7 +494,7 @@ impl Link for SiteLink {
         let every = if moved { ASK_ALWAYS } else { ASK_WHEN_FRUITLESS };
         if !moved && self.hot.is_empty() || self.turn.is_multiple_of(every) {
             moved |= self.ask_epoll(sink);
-            if self.opening > 0 {
+            if self.opening > 0 || !self.parked.is_empty() {
                 self.expire(sink);
             }
         }
@@ -418,7 +502,7 @@ impl Link for SiteLink {
     }
 
     fn is_idle(&self) -> bool {
-        self.connections.iter().all(|(_, c)| c.queue.is_empty() && c.writer.is_empty())
+        self.parked.is_empty() && self.connections.iter().all(|(_, c)| c.queue.is_empty() && c.writer.is_empty())
     }
 
     fn buffered(&self) -> u64 {

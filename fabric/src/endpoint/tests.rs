@@ -96,6 +96,25 @@ fn messages_of_all_lengths_arrive_whole_and_in_order() {
 }
 
 #[test]
+fn both_dialling_at_once_leaves_one_connection() {
+    for _ in 0..20 {
+        let mut pair = pair();
+        let b = pair.a.peer(pair.b.address());
+        let a = pair.b.peer(pair.a.address());
+        pair.a.receive(recv_op(1, 3, 1)).unwrap();
+        pair.b.receive(recv_op(1, 3, 1)).unwrap();
+        pair.a.send(SendOp { complete: CompleteWhen::Buffered, ..send_op(b, 1, b"a b", 0) }).unwrap();
+        pair.b.send(SendOp { complete: CompleteWhen::Buffered, ..send_op(a, 1, b"b a", 0) }).unwrap();
+        for of_a in [true, false] {
+            let done = std::iter::from_fn(|| Some(pair.next(of_a))).find(|done| done.kind == Kind::Recv).unwrap();
+            assert_eq!(done.buffer.unwrap().to_vec(0..3), if of_a { b"b a" } else { b"a b" });
+        }
+        pair.quiet();
+        assert_eq!((pair.a.site.connection_count(), pair.b.site.connection_count()), (1, 1));
+    }
+}
+
+#[test]
 fn untagged_data_and_source_are_reported() {
     let mut pair = pair();
     let b = pair.a.peer(pair.b.address());

@@ -253,6 +253,10 @@ impl Sink for Protocol {
         self.intern(address)
     }
 
+    fn known(&self, address: Address) -> Option<PeerId> {
+        self.by_address.get(&address.key()).copied()
+    }
+
     fn address(&self, peer: PeerId) -> Option<Address> {
         self.peers.get(peer.0 as usize).map(|peer| peer.address)
     }
