@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
 use crate::processes::{adopt_orphans, end_descendants};
 
 /// The word by which the keeper starts the agent proper.
@@ -27,7 +29,8 @@ pub async fn keep() -> std::io::Result<i32> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(WORKER).stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command.arg(WORKER).arg(getpid().as_raw_nonzero().to_string());
+    command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(Stdio::inherit());
     let mut child = command.spawn()?;
     let code = tokio::select! {
         status = child.wait() => {
@@ -41,4 +44,17 @@ pub async fn keep() -> std::io::Result<i32> {
     drop(child);
     end_descendants(LIMIT);
     Ok(code)
+}
+
+/// Makes this process, the agent proper, hear SIGTERM when `keeper` dies.
+///
+/// # Errors
+/// The keeper is dead already, or the system refuses.
+pub fn end_with_keeper(keeper: i32) -> std::io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // It may have died before the line above.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(keeper) {
+        return Err(std::io::Error::other("the keeper of this agent is gone"));
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;
+pub mod check;
 pub mod environment;
 pub mod keeper;
 pub mod launcher;

@@ -95,7 +95,9 @@ pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) ->
             mpi = Some(library.family);
         }
         path = Some(found);
-    } else if !provider.is_file() {
+    }
+    // Nodes without ranks are there for a check of everything a job could need.
+    if count == 0 && !provider.is_file() {
         return Err(MpiError::NoProvider(provider).into());
     }
     environment.set("PWD", &directory);

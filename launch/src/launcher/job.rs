@@ -337,7 +337,7 @@ impl Job {
                 for node in self.nodes.iter_mut().filter(|node| node.site == site) {
                     node.state = NodeState::Ended;
                 }
-                self.fail_now(LOST, Failure::at_site(&site, format!("lost: {reason}")), 1, now);
+                self.fail_now(LOST, Failure::at_site(&site, format!("its gateway was lost: {reason}")), 1, now);
                 self.check_ended(now);
                 self.check_closed();
             }

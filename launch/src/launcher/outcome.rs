@@ -37,7 +37,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.site, &self.node, self.rank) {
-            (Some(site), Some(node), Some(rank)) => write!(f, "rank {rank} on {site}/{node} {}", self.reason),
+            (Some(site), Some(node), Some(rank)) => write!(f, "site {site}, node {node}: rank {rank} {}", self.reason),
             (Some(site), Some(node), None) => write!(f, "site {site}, node {node}: {}", self.reason),
             (Some(site), None, _) => write!(f, "site {site}: {}", self.reason),
             _ => f.write_str(&self.reason),
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn places_are_named() {
         let rank = Failure { rank: Some(3), ..Failure::at_node("b", "n2", "killed by signal 9 (SIGKILL)") };
-        assert_eq!(rank.to_string(), "rank 3 on b/n2 killed by signal 9 (SIGKILL)");
+        assert_eq!(rank.to_string(), "site b, node n2: rank 3 killed by signal 9 (SIGKILL)");
         assert_eq!(Failure::at_node("b", "n1", "no").to_string(), "site b, node n1: no");
         assert_eq!(Failure::at_site("b", "no").to_string(), "site b: no");
         assert_eq!(Failure::new("no").to_string(), "no");

@@ -32,10 +32,12 @@ pub enum SessionError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The gateway.
-    #[error("site {site}: {source}")]
+    #[error("site {site}: gateway {gateway}: {source}")]
     Gateway {
         /// The site.
         site: String,
+        /// The gateway's name.
+        gateway: String,
         /// What.
         source: ClientError,
     },
@@ -91,17 +93,19 @@ impl Sites {
         Ok(key.client_secret())
     }
 
-    /// Connects to a gateway of the user's own site: the first that answers.
+    /// Connects to a gateway of the user's own site: the first that answers, and its name.
     ///
     /// # Errors
     /// Of the last one tried.
-    pub async fn connect(&self, site: &Site) -> Result<Client, SessionError> {
+    pub async fn connect(&self, site: &Site) -> Result<(Client, String), SessionError> {
         let role = Role::Client { secret: self.client_secret(site)? };
         let mut error = SessionError::Closed(site.name.clone());
         for gateway in &site.gateways {
             match Client::connect(&gateway.inside, &role).await {
-                Ok(client) => return Ok(client),
-                Err(source) => error = SessionError::Gateway { site: site.name.clone(), source },
+                Ok(client) => return Ok((client, gateway.name.clone())),
+                Err(source) => {
+                    error = SessionError::Gateway { site: site.name.clone(), gateway: gateway.name.clone(), source };
+                }
             }
         }
         Err(error)
@@ -112,6 +116,7 @@ impl Sites {
 pub(crate) struct Session {
     pub job: JobId,
     home: String,
+    gateway: String,
     me: Identity,
     post: Post,
     receiver: Receiver,
@@ -131,16 +136,17 @@ impl Session {
     /// Opens a job with this roster at the user's own site.
     pub async fn open(sites: &Sites, home: &str, roster: &Roster) -> Result<Session, SessionError> {
         let site = sites.site(home)?;
-        let (receiver, mut sender) = sites.connect(site).await?.split();
+        let (client, gateway) = sites.connect(site).await?;
+        let (receiver, mut sender) = client.split();
         let place = roster.sites().iter().position(|site| site.name == home);
         let place = place.ok_or_else(|| SessionError::NotInRoster(home.to_owned()))?;
         let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
         let (job, secret) = random()?;
         let open = Control::JobOpen { job, secret, roster: roster.clone(), home: home.to_owned() };
-        let lost = |source| SessionError::Gateway { site: home.to_owned(), source };
+        let lost = |source| SessionError::Gateway { site: home.to_owned(), gateway: gateway.clone(), source };
         sender.send_control(me, &open).await.map_err(lost)?;
         let post = Post::new(job, me, sender.welcome().max_payload);
-        Ok(Session { job, home: home.to_owned(), me, post, receiver, sender })
+        Ok(Session { job, home: home.to_owned(), gateway, me, post, receiver, sender })
     }
 
     /// Queues a message to an agent; [`Session::flush`] sends it.
@@ -172,7 +178,7 @@ impl Session {
     }
 
     fn lost(&self, source: ClientError) -> SessionError {
-        SessionError::Gateway { site: self.home.clone(), source }
+        SessionError::Gateway { site: self.home.clone(), gateway: self.gateway.clone(), source }
     }
 
     /// What came next. May be dropped before it is done.

@@ -16,6 +16,8 @@ pub(super) struct Needed {
     pub name: String,
     /// Where it is, if it is anywhere.
     pub file: Option<PathBuf>,
+    /// Whether it is only in the `lib` folder beside the program's own folder, where the dynamic linker does not look.
+    pub beside: bool,
 }
 
 /// Everything `program` needs, directly or not. `None`: it is no ELF file.
@@ -24,6 +26,7 @@ pub(super) fn needed(program: &Path, environment: &Environment) -> Option<Vec<Ne
     let mut seen = HashSet::new();
     let mut queue = vec![program.to_owned()];
     let mut elf = false;
+    let beside = program.parent().and_then(Path::parent).map(|prefix| prefix.join("lib")).unwrap_or_default();
     while let Some(file) = queue.pop() {
         let Some((names, places)) = direct(&file) else { continue };
         elf = true;
@@ -32,8 +35,10 @@ pub(super) fn needed(program: &Path, environment: &Environment) -> Option<Vec<Ne
         for name in names {
             if seen.len() < MAX_FILES && seen.insert(name.clone()) {
                 let path = places.iter().map(|place| place.join(&name)).find(|path| path.is_file());
-                queue.extend(path.clone());
-                found.push(Needed { name, file: path });
+                let near = Some(beside.join(&name)).filter(|near| path.is_none() && near.is_file());
+                let (file, beside) = (path.or_else(|| near.clone()), near.is_some());
+                queue.extend(file.clone());
+                found.push(Needed { name, file, beside });
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::insist;
+use super::provider::is_ours;
 use crate::environment::Environment;
 
 /// The installation a library file belongs to, and the folders its libraries are in.
@@ -23,6 +24,14 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
         environment.set_default("I_MPI_ROOT", root);
         for folder in folders.iter().rev() {
             environment.prepend("LD_LIBRARY_PATH", folder.as_os_str());
+        }
+        // Another provider, chosen to compare, is among Intel's own.
+        if !is_ours(environment) {
+            let has_providers = |folder: &PathBuf| folder.join("libtcp-fi.so").is_file();
+            let own = folders.iter().flat_map(|folder| [folder.join("prov"), folder.clone()]).find(has_providers);
+            if let Some(own) = own {
+                environment.set_default("FI_PROVIDER_PATH", own);
+            }
         }
     }
     match environment.get("I_MPI_FABRICS").and_then(|value| value.to_str()) {

@@ -46,6 +46,8 @@ pub struct Library {
     pub family: Family,
     /// Its file, when it was found.
     pub file: Option<PathBuf>,
+    /// Whether the dynamic linker must be told where it is.
+    pub beside: bool,
 }
 
 /// Finds out which MPI a program uses: as the user says, or by looking. `None`: none was recognised.
@@ -58,8 +60,8 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
         MpiChoice::Auto => seen?,
         // The file still tells where the library's other parts are.
         MpiChoice::Named(family) => {
-            let file = seen.ok().flatten().filter(|library| library.family == family).and_then(|library| library.file);
-            Some(Library { family, file })
+            let seen = seen.ok().flatten().filter(|library| library.family == family);
+            Some(seen.unwrap_or(Library { family, file: None, beside: false }))
         }
     };
     match library {
@@ -75,6 +77,9 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
 /// could not stay. `crosses` says that the job has ranks at several sites.
 pub fn settings(library: &Library, environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
     let mut notes = provider::settings(environment, provider, crosses);
+    if let Some(folder) = library.file.as_deref().filter(|_| library.beside).and_then(Path::parent) {
+        environment.prepend("LD_LIBRARY_PATH", folder.as_os_str());
+    }
     match library.family {
         Family::Mpich => notes.extend(mpich::settings(environment)),
         Family::Intel => notes.extend(intel::settings(environment, library.file.as_deref(), crosses)),

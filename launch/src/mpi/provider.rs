@@ -21,15 +21,22 @@ pub fn find_provider(environment: &Environment) -> PathBuf {
 }
 
 /// Makes libfabric load and choose the provider. Within one site another provider may be chosen (to compare).
+///
+/// `FI_PROVIDER_PATH` gets one directory: not every libfabric splits it at colons.
 pub(super) fn settings(environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(folder) = provider.parent() {
-        environment.prepend("FI_PROVIDER_PATH", folder.as_os_str());
-    }
     if crosses {
         insist(environment, "FI_PROVIDER", "landbridge", &mut notes);
     } else {
         environment.set_default("FI_PROVIDER", "landbridge");
     }
+    if is_ours(environment) {
+        environment.set("FI_PROVIDER_PATH", provider.parent().unwrap_or(Path::new(".")));
+    }
     notes
+}
+
+/// Whether our provider is the one that will be used.
+pub(super) fn is_ours(environment: &Environment) -> bool {
+    environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge")
 }

@@ -61,7 +61,7 @@ fn among(program: &Path, needed: &[Needed]) -> Result<Option<Library>, MpiError>
         match (family_of(library), &library.file) {
             // The core library knows where its installation is; wrappers for other languages may lie elsewhere.
             (Some(family), file) if found.is_none() || library.name.starts_with("libmpi.so") => {
-                found = Some(Library { family, file: file.clone() });
+                found = Some(Library { family, file: file.clone(), beside: library.beside });
             }
             (Some(_), _) => {}
             (None, _) => missing = Some(library),
@@ -70,7 +70,7 @@ fn among(program: &Path, needed: &[Needed]) -> Result<Option<Library>, MpiError>
     match (found, missing) {
         (Some(library), _) => Ok(Some(library)),
         (None, None) => Ok(None),
-        (None, Some(Needed { name, file })) => {
+        (None, Some(Needed { name, file, .. })) => {
             let problem = match file {
                 None => format!("it needs {name}, which is in none of the library folders (LD_LIBRARY_PATH adds some)"),
                 Some(file) => format!("{} does not say whose it is", file.display()),
@@ -118,7 +118,7 @@ fn python(interpreter: &Path, environment: &Environment) -> Result<Option<Librar
         [file] => {
             let family =
                 family_of_file(file).ok_or_else(|| unsure(format!("{} does not say whose it is", file.display())))?;
-            return Ok(Some(Library { family, file: Some(file.clone()) }));
+            return Ok(Some(Library { family, file: Some(file.clone()), beside: false }));
         }
         _ => return Err(unsure(format!("{} holds both libmpi.so.12 and libmpi.so.40", lib.display()))),
     }

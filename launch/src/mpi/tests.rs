@@ -44,7 +44,7 @@ fn doubt_is_said_and_can_be_settled() {
     let error = library(MpiChoice::Auto, &python, &environment()).unwrap_err();
     assert!(error.to_string().contains("--mpi mpich"), "{error}");
     let named = library(MpiChoice::Named(Family::Mpich), &python, &environment()).unwrap();
-    assert_eq!(named, Some(Library { family: Family::Mpich, file: None }));
+    assert_eq!(named, Some(Library { family: Family::Mpich, file: None, beside: false }));
     let refused = library(MpiChoice::Named(Family::OpenMpi), &python, &environment()).unwrap_err();
     assert!(refused.to_string().contains("next release"));
 }
@@ -58,17 +58,18 @@ fn a_program_without_mpi_has_none() {
 #[test]
 fn the_users_settings_stay_where_they_can() {
     let provider = Path::new("/opt/lb/liblandbridge-fi.so");
-    let mpich = Library { family: Family::Mpich, file: None };
+    let mpich = Library { family: Family::Mpich, file: None, beside: false };
     let mut one_site = environment();
     one_site.set("FI_PROVIDER", "tcp");
     one_site.set("FI_PROVIDER_PATH", "/mine");
     assert_eq!(settings(&mpich, &mut one_site, provider, false), Vec::<String>::new());
     assert_eq!(one_site.get("FI_PROVIDER"), Some(OsStr::new("tcp")));
-    assert_eq!(one_site.get("FI_PROVIDER_PATH"), Some(OsStr::new("/opt/lb:/mine")));
+    assert_eq!(one_site.get("FI_PROVIDER_PATH"), Some(OsStr::new("/mine")));
     let mut across = environment();
     across.set("FI_PROVIDER", "tcp");
     let notes = settings(&mpich, &mut across, provider, true);
     assert_eq!(notes, ["FI_PROVIDER=tcp cannot work across sites; using FI_PROVIDER=landbridge"]);
+    assert_eq!(across.get("FI_PROVIDER_PATH"), Some(OsStr::new("/opt/lb")));
     assert_eq!(across.get("MPIR_CVAR_CH4_NETMOD"), Some(OsStr::new("ofi")));
 }
 
@@ -79,7 +80,7 @@ fn intel_learns_where_it_is_installed() {
         ("/v/lib/libmpi.so.12", "/v", "/v/lib"),
         ("/opt/mpi/lib/release/libmpi.so.12", "/opt/mpi", "/opt/mpi/lib/release:/opt/mpi/lib"),
     ] {
-        let intel = Library { family: Family::Intel, file: Some(file.into()) };
+        let intel = Library { family: Family::Intel, file: Some(file.into()), beside: false };
         let mut environment = environment();
         settings(&intel, &mut environment, provider, true);
         assert_eq!(environment.get("I_MPI_ROOT"), Some(OsStr::new(root)));

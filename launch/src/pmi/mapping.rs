@@ -9,13 +9,11 @@ use types::Roster;
 /// From it MPICH and Intel MPI decide who shares memory with whom.
 pub fn process_mapping(roster: &Roster) -> String {
     let mut blocks: Vec<(u32, u32, u32)> = Vec::new();
-    let mut next = 0;
-    for (_, _, _, node) in roster.nodes() {
+    for (at, (_, _, _, node)) in roster.nodes().enumerate() {
         match blocks.last_mut() {
             Some((_, nodes, ranks)) if *ranks == node.ranks => *nodes += 1,
-            _ => blocks.push((next, 1, node.ranks)),
+            _ => blocks.push((at as u32, 1, node.ranks)),
         }
-        next += 1;
     }
     let mut out = String::from("(vector");
     for (first, nodes, ranks) in blocks {

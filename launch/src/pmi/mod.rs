@@ -116,7 +116,9 @@ impl Server {
             }
             "abort" => {
                 let code = command.number("exitcode").unwrap_or(1) as i32;
-                let message = command.get("error_msg").or(command.get("message")).unwrap_or_default().to_owned();
+                let message = command.get("error_msg").or(command.get("message")).unwrap_or_default();
+                // What MPICH sends when it has nothing to say.
+                let message = if message == "abort" { String::new() } else { message.to_owned() };
                 vec![Event::Abort { local, code, message }]
             }
             // MPI_Comm_spawn and the name service would need new ranks or sites; MPI turns rc into its own error.

@@ -95,7 +95,7 @@ fn a_signal_that_comes_after_its_effect_is_still_the_cause() {
     play.exits(1, End::Signal(15));
     let summary = play.close();
     assert_eq!(summary.exit_code, 139);
-    assert_eq!(summary.failure.unwrap().to_string(), "rank 3 on b/n1 killed by signal 11 (SIGSEGV)");
+    assert_eq!(summary.failure.unwrap().to_string(), "site b, node n1: rank 3 killed by signal 11 (SIGSEGV)");
 }
 
 #[test]

@@ -1,0 +1,266 @@
+//! Trying everything a run needs: keys, the own gateway, trunks, an agent on every node, provider and program there.
+
+use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use gateway::key;
+use serde::Serialize;
+use tokio::time::{Instant, timeout_at};
+use types::sites::Site;
+use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
+use wire::Control;
+
+use crate::launcher::session::{Incoming, Session};
+use crate::launcher::{SessionError, Sites};
+use crate::message::{Down, Program, Up};
+
+/// How long all agents together may take to come and answer.
+const AGENTS: Duration = Duration::from_secs(8);
+
+/// One thing that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The site.
+    pub site: String,
+    /// What of it, such as `gateway gw1` or `node n2`.
+    pub part: String,
+    /// Whether it works.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+}
+
+impl Finding {
+    fn new(site: &str, part: impl Into<String>, result: Result<String, String>) -> Finding {
+        let ok = result.is_ok();
+        let detail = result.unwrap_or_else(|problem| problem);
+        Finding { site: site.to_owned(), part: part.into(), ok, detail }
+    }
+}
+
+/// Tries everything, from the user's own site `home`; `program` is looked for on every node, if its command is not empty.
+pub async fn check(sites: &Sites, home: &str, program: &Program) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = Vec::new();
+    for site in &sites.file.sites {
+        findings.extend(check_key(sites, site, site.name == home));
+    }
+    let Ok(own) = sites.site(home) else { return findings };
+    let gateway = check_gateway(sites, own).await;
+    let reached = gateway.iter().any(|finding| finding.ok);
+    findings.extend(gateway);
+    if !reached {
+        return findings;
+    }
+    let mut linked = vec![home.to_owned()];
+    for site in sites.file.sites.iter().filter(|site| site.name != home) {
+        let trunk = check_trunk(sites, own, site).await;
+        linked.extend(trunk.ok.then(|| site.name.clone()));
+        findings.push(trunk);
+    }
+    findings.extend(check_nodes(sites, home, &linked, program).await);
+    findings
+}
+
+/// A key: needed at its own site; elsewhere it should not even be.
+fn check_key(sites: &Sites, site: &Site, home: bool) -> Option<Finding> {
+    let Some(path) = sites.key_path(site) else {
+        let problem = "the sites file names no `key`, so no job can be opened from here".to_owned();
+        return home.then(|| Finding::new(&site.name, "key", Err(problem)));
+    };
+    if !home && !path.exists() {
+        return None;
+    }
+    let checked = sites.client_secret(site).map_err(|e| e.to_string()).and_then(|_| {
+        let mode = std::fs::metadata(&path).map_or(0, |found| found.permissions().mode() & 0o777);
+        if mode & 0o077 != 0 {
+            return Err(format!("{} can be read by others (mode {mode:o}): chmod 600 {0}", path.display()));
+        }
+        let loaded = key::load(&path).map_err(|e| e.to_string())?;
+        Ok(format!("{} is {}", path.display(), loaded.fingerprint()))
+    });
+    Some(Finding::new(&site.name, "key", checked))
+}
+
+async fn check_gateway(sites: &Sites, own: &Site) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for gateway in &own.gateways {
+        let one = Site { gateways: vec![gateway.clone()], ..own.clone() };
+        let began = Instant::now();
+        let result = match sites.connect(&one).await {
+            Ok(_) => Ok(format!("{} admits us in {:.1} ms", gateway.inside, began.elapsed().as_secs_f64() * 1e3)),
+            Err(error) => Err(error.to_string()),
+        };
+        findings.push(Finding::new(&own.name, format!("gateway {}", gateway.name), result));
+    }
+    findings
+}
+
+async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
+    let probed = async {
+        let (mut client, _) = sites.connect(own).await.map_err(|e| e.to_string())?;
+        client.probe(&site.name).await.map_err(|e| e.to_string())
+    };
+    let result = probed.await.map(|rtt| format!("round trip from {} {:.2} ms", own.name, rtt.as_secs_f64() * 1e3));
+    Finding::new(&site.name, format!("trunk from {}", own.name), result)
+}
+
+/// Starts an agent on every node in a job without ranks, and asks it for provider and program.
+async fn check_nodes(sites: &Sites, home: &str, linked: &[String], program: &Program) -> Vec<Finding> {
+    let reached = sites.file.sites.iter().filter(|site| linked.contains(&site.name));
+    let rostered = reached.map(|site| SiteRoster {
+        name: site.name.clone(),
+        nodes: site.nodes.iter().map(|node| NodeRoster { name: node.name.clone(), ranks: 0 }).collect(),
+    });
+    let roster = match Roster::new(rostered.collect()) {
+        Ok(roster) => roster,
+        Err(error) => return vec![Finding::new(home, "nodes", Err(error.to_string()))],
+    };
+    let mut asked = Asked::new(&roster);
+    if let Err(error) = ask(sites, home, &roster, program, &mut asked).await {
+        asked.fail_rest(|_| true, &error.to_string());
+    }
+    asked.fail_rest(
+        |_| true,
+        &format!("its agent did not answer within {} s: look at the gateway's log", AGENTS.as_secs()),
+    );
+    asked.findings(&roster)
+}
+
+async fn ask(
+    sites: &Sites,
+    home: &str,
+    roster: &Roster,
+    program: &Program,
+    asked: &mut Asked,
+) -> Result<(), SessionError> {
+    let mut session = Session::open(sites, home, roster).await?;
+    let end = Instant::now() + AGENTS;
+    while !asked.complete() {
+        session.flush().await?;
+        let Ok(incoming) = timeout_at(end, session.next()).await else { break };
+        for incoming in incoming? {
+            match incoming {
+                Incoming::Up(agent, Up::Here) => {
+                    let program = Box::new(program.clone());
+                    session.send(agent, &Down::Prepare { program, roster: roster.to_string() })?;
+                }
+                Incoming::Up(agent, Up::Ready { mpi, notes }) => {
+                    let mpi = mpi.map_or(String::new(), |mpi| format!(", the program uses {mpi}"));
+                    let notes = notes.into_iter().map(|note| format!("; {note}")).collect::<String>();
+                    asked.answer(agent, Ok(format!("agent and provider work{mpi}{notes}")));
+                }
+                Incoming::Up(agent, Up::Refused { reason }) => asked.answer(agent, Err(reason)),
+                Incoming::Up(..) => {}
+                Incoming::Control(control) => asked.control(control, roster),
+            }
+        }
+    }
+    for agent in asked.agents() {
+        session.send(agent, &Down::Finish)?;
+    }
+    session.flush().await?;
+    session.control(&Control::JobClose { job: session.job }).await?;
+    // The gateways end what is left; waiting for their word keeps the next job from meeting this one.
+    let closing = async {
+        let mut left = roster.sites().len();
+        while left > 0 {
+            let closed = |incoming: &Incoming| matches!(incoming, Incoming::Control(Control::JobClosed { .. }));
+            left -= session.next().await?.iter().filter(|incoming| closed(incoming)).count().min(left);
+        }
+        Ok::<(), SessionError>(())
+    };
+    match timeout_at(Instant::now() + Duration::from_secs(3), closing).await {
+        Ok(result) => result,
+        Err(_) => Ok(()),
+    }
+}
+
+/// The nodes that were asked, and what they said.
+struct Asked {
+    nodes: Vec<(Identity, String)>,
+    answers: HashMap<Identity, Result<String, String>>,
+}
+
+impl Asked {
+    fn new(roster: &Roster) -> Asked {
+        let nodes = roster.nodes().filter_map(|(site, node, _, entry)| {
+            Some((Identity { site, slot: Slot::agent(node)? }, entry.name.clone()))
+        });
+        Asked { nodes: nodes.collect(), answers: HashMap::new() }
+    }
+
+    fn complete(&self) -> bool {
+        self.answers.len() >= self.nodes.len()
+    }
+
+    fn agents(&self) -> Vec<Identity> {
+        self.nodes.iter().map(|(agent, _)| *agent).collect()
+    }
+
+    fn answer(&mut self, agent: Identity, result: Result<String, String>) {
+        if self.nodes.iter().any(|(known, _)| *known == agent) {
+            self.answers.entry(agent).or_insert(result);
+        }
+    }
+
+    fn fail_rest(&mut self, which: impl Fn(Identity) -> bool, problem: &str) {
+        for agent in self.agents().into_iter().filter(|agent| which(*agent)) {
+            self.answer(agent, Err(problem.to_owned()));
+        }
+    }
+
+    fn control(&mut self, control: Control, roster: &Roster) {
+        let index = |name: &str| roster.sites().iter().position(|site| site.name == name).map(|at| SiteId(at as u16));
+        match control {
+            Control::JobRefused { site, reason, .. } | Control::SiteLost { site, reason, .. } => {
+                let site = index(&site);
+                self.fail_rest(|agent| Some(agent.site) == site, &reason);
+            }
+            Control::AgentLost { site, node, reason, .. } => {
+                let site = index(&site);
+                let named = self.nodes.iter().find(|(agent, name)| Some(agent.site) == site && *name == node);
+                if let Some(agent) = named.map(|(agent, _)| *agent) {
+                    self.answer(agent, Err(format!("its agent could not be started: {reason}")));
+                }
+            }
+            Control::MemberLost { member, reason, .. } => self.answer(member, Err(reason)),
+            _ => {}
+        }
+    }
+
+    fn findings(mut self, roster: &Roster) -> Vec<Finding> {
+        let nodes = std::mem::take(&mut self.nodes);
+        let finding = |(agent, name): (Identity, String)| {
+            let site = roster.site(agent.site).map_or("", |site| &site.name);
+            let answer = self.answers.remove(&agent).unwrap_or_else(|| Err("no answer".to_owned()));
+            Finding::new(site, format!("node {name}"), answer)
+        };
+        nodes.into_iter().map(finding).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{JobId, NodeId};
+
+    #[test]
+    fn every_node_gets_a_finding() {
+        let roster: Roster = "a:n1*0;b:n1*0,n2*0".parse().unwrap();
+        let mut asked = Asked::new(&roster);
+        let agent = |site, node| Identity { site: SiteId(site), slot: Slot::agent(NodeId(node)).unwrap() };
+        asked.answer(agent(0, 0), Ok("fine".into()));
+        let lost = Control::AgentLost { job: JobId(1), site: "b".into(), node: "n2".into(), reason: "no ssh".into() };
+        asked.control(lost, &roster);
+        assert!(!asked.complete());
+        asked.control(Control::JobRefused { job: JobId(1), site: "b".into(), reason: "full".into() }, &roster);
+        assert!(asked.complete());
+        let findings = asked.findings(&roster);
+        let texts: Vec<_> =
+            findings.iter().map(|f| (f.site.as_str(), f.part.as_str(), f.ok, f.detail.as_str())).collect();
+        assert_eq!(texts[0], ("a", "node n1", true, "fine"));
+        assert_eq!(texts[1], ("b", "node n1", false, "full"));
+        assert_eq!(texts[2], ("b", "node n2", false, "its agent could not be started: no ssh"));
+    }
+}
