@@ -2,13 +2,42 @@
 //!
 //! Owns admission, the identity table, forwarding, trunks, TLS and counters. Refuses to know what it relays: it reads
 //! frame headers, never the payload of a `Data` frame. How agents are started is the business of an [`AgentStarter`].
+//!
+//! One thread, one task per connection. Start reading at `relay` (who may join, where frames go; no I/O) and
+//! `forward` (the path of a frame); `job` is the life of a job, `trunk` and `listener` are the sockets.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod client;
+pub mod config;
+pub mod counters;
+mod error;
+mod forward;
 pub mod handshake;
+mod job;
 pub mod key;
+mod listener;
+mod member;
+mod outlet;
+mod queue;
+mod relay;
+mod server;
 pub mod starter;
+mod tls;
+mod trunk;
+pub mod window;
 
+pub use config::{GatewayConfig, site_key};
+pub use error::GatewayError;
+pub use server::{serve, serve_until};
 pub use starter::{AgentHandle, AgentOrder, AgentStarter, StartError};
+
+/// A number of bytes for people.
+pub(crate) fn quantity(bytes: u64) -> String {
+    match bytes {
+        0..=1023 => format!("{bytes} B"),
+        1024..=1_048_575 => format!("{:.0} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}

@@ -1,0 +1,312 @@
+//! The path of frames: from the bytes of one read to the connections they belong on, in one go.
+//!
+//! Nothing is copied but what a socket does not take at once. Frames of one read for the same destination leave together.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use types::{Identity, Slot};
+use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use wire::{Control, FrameHeader, FrameKind};
+
+use crate::counters::Counters;
+use crate::member::Member;
+use crate::relay::{Origin, Route};
+use crate::server::Gateway;
+use crate::trunk::Link;
+
+/// The longest payload of a frame between members, in bytes.
+pub(crate) const MAX_DATA: u32 = 16 << 10;
+/// Most bytes read at once.
+pub(crate) const READ: usize = 128 << 10;
+/// Bytes of scratch space: what one read may leave over (a control message), and the next read.
+pub(crate) const SCRATCH: usize = HEADER_LEN + MAX_PAYLOAD as usize + 2 * READ;
+const MAX_PING: u32 = 64;
+
+/// Why a connection is not read any more.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The peer said goodbye, with these words.
+    Goodbye(String),
+    /// The connection broke.
+    Lost(String),
+    /// The peer broke the rules.
+    Violation(String),
+}
+
+/// A connection that frames come from or go to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Member(Rc<Member>),
+    Link(Rc<Link>),
+}
+
+impl Target {
+    fn pending(&self) -> &std::cell::RefCell<Vec<Range<usize>>> {
+        match self {
+            Target::Member(member) => &member.pending,
+            Target::Link(link) => &link.pending,
+        }
+    }
+
+    fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
+        match self {
+            Target::Member(member) => member.send_pending(gateway, bytes),
+            Target::Link(link) => link.send_pending(gateway, bytes),
+        }
+    }
+
+    fn is_backed_up(&self) -> bool {
+        match self {
+            Target::Member(member) => member.outlet.is_backed_up(),
+            Target::Link(link) => link.outlet.is_backed_up(),
+        }
+    }
+
+    /// Waits until it takes more.
+    pub async fn drained(&self) {
+        match self {
+            Target::Member(member) => member.outlet.drained().await,
+            Target::Link(link) => link.outlet.drained().await,
+        }
+    }
+
+    fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+        match self {
+            Target::Member(member) => member.send_own(gateway, header, payload),
+            Target::Link(link) => link.send_own(gateway, header, payload),
+        }
+    }
+}
+
+/// The start of a frame whose rest has not come yet. Counted as held.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    bytes: Vec<u8>,
+    counters: std::sync::Arc<Counters>,
+}
+
+impl Partial {
+    pub fn new(counters: std::sync::Arc<Counters>) -> Partial {
+        Partial { bytes: Vec::new(), counters }
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Puts it back to the front of the scratch space.
+    pub fn restore(&mut self, scratch: &mut [u8]) {
+        scratch[..self.bytes.len()].copy_from_slice(&self.bytes);
+        self.save(&[]);
+    }
+
+    pub fn save(&mut self, bytes: &[u8]) {
+        self.counters.release(self.bytes.len() as u64);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+        self.counters.hold(bytes.len() as u64);
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        self.counters.release(self.bytes.len() as u64);
+    }
+}
+
+impl Gateway {
+    /// Sends all whole frames in `bytes` on their way; gives how many bytes that were.
+    pub(crate) fn forward(&self, source: &Target, bytes: &[u8]) -> Result<usize, Stop> {
+        let mut touched = self.touched.take();
+        let (mut at, mut frames, mut relayed) = (0, 0, 0);
+        let result = loop {
+            let rest = &bytes[at..];
+            if rest.len() < HEADER_LEN {
+                break Ok(());
+            }
+            let header = match FrameHeader::decode(rest, MAX_PAYLOAD) {
+                Ok(header) => header,
+                Err(error) => break Err(Stop::Violation(error.to_string())),
+            };
+            if let Err(stop) = may_send(source, &header) {
+                break Err(stop);
+            }
+            let end = at + HEADER_LEN + header.length as usize;
+            if end > bytes.len() {
+                break Ok(());
+            }
+            if matches!(header.kind, FrameKind::Data | FrameKind::Ack | FrameKind::Undeliverable) {
+                match self.gather(source, &header, at..end, &mut touched) {
+                    Ok(0) => {}
+                    Ok(length) => {
+                        frames += 1;
+                        relayed += length as u64;
+                    }
+                    Err(stop) => break Err(stop),
+                }
+            } else {
+                // What was said before must arrive before what this causes.
+                self.send_touched(source, &mut touched, bytes);
+                if let Err(stop) = self.handle(source, &header, &bytes[at + HEADER_LEN..end]) {
+                    break Err(stop);
+                }
+            }
+            at = end;
+        };
+        self.send_touched(source, &mut touched, bytes);
+        self.touched.replace(touched);
+        self.counters.relayed(frames, relayed);
+        result.map(|()| at)
+    }
+
+    /// Notes a frame for its destination; gives its length, or 0 when it has none.
+    fn gather(
+        &self,
+        source: &Target,
+        header: &FrameHeader,
+        range: Range<usize>,
+        touched: &mut Vec<Target>,
+    ) -> Result<usize, Stop> {
+        let mut relay = self.relay.borrow_mut();
+        let origin = match source {
+            Target::Member(_) => Origin::Member,
+            Target::Link(link) => Origin::Trunk(link.trunk),
+        };
+        let length = range.len();
+        let mut note = |target: &std::cell::RefCell<Vec<Range<usize>>>, make: &dyn Fn() -> Target| {
+            let mut pending = target.borrow_mut();
+            match pending.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                Some(_) => pending.push(range.clone()),
+                None => {
+                    pending.push(range.clone());
+                    touched.push(make());
+                }
+            }
+        };
+        match relay.route(origin, header) {
+            Route::Member(member) => note(&member.pending, &|| Target::Member(member.clone())),
+            Route::Trunk(trunk) => match self.trunks[trunk.0].link(header.from, header.to) {
+                Some(link) => note(&link.pending, &|| Target::Link(link.clone())),
+                None => return Ok(0),
+            },
+            Route::Nowhere { notice } => {
+                drop(relay);
+                self.counters.undeliverable();
+                if let Some(reason) = notice.filter(|_| header.kind == FrameKind::Data) {
+                    tracing::debug!(job = %header.job, from = %header.from, to = %header.to, reason, "undeliverable");
+                    let back = FrameHeader::plain(FrameKind::Undeliverable, header.job, header.to, header.from);
+                    source.send_own(self, back, reason.as_bytes());
+                }
+                return Ok(0);
+            }
+            Route::Violation(reason) => return Err(Stop::Violation(reason)),
+        }
+        Ok(length)
+    }
+
+    fn send_touched(&self, source: &Target, touched: &mut Vec<Target>, bytes: &[u8]) {
+        for target in touched.drain(..) {
+            target.send_pending(self, bytes);
+            debug_assert!(target.pending().borrow().is_empty());
+            if let Target::Member(member) = source
+                && target.is_backed_up()
+            {
+                member.waits_for.replace(Some(target));
+            }
+        }
+    }
+
+    /// A frame for the gateway itself.
+    fn handle(&self, source: &Target, header: &FrameHeader, payload: &[u8]) -> Result<(), Stop> {
+        match header.kind {
+            FrameKind::Ping => {
+                let back = FrameHeader::plain(FrameKind::Pong, header.job, header.to, header.from);
+                source.send_own(self, back, payload);
+                Ok(())
+            }
+            FrameKind::Pong => {
+                if let Target::Link(link) = source {
+                    link.pong(payload);
+                }
+                Ok(())
+            }
+            FrameKind::Bye => Err(Stop::Goodbye(String::from_utf8_lossy(payload).into_owned())),
+            FrameKind::Control => {
+                let message = Control::decode(payload).map_err(|e| Stop::Violation(e.to_string()))?;
+                match source {
+                    Target::Member(member) => self.control_from_member(member, message),
+                    Target::Link(link) => {
+                        if matches!(message, Control::JobOpen { .. }) {
+                            self.kick_trunks();
+                        }
+                        let result = self.relay.borrow_mut().control_from_trunk(link.trunk, message);
+                        self.settle();
+                        result.map_err(Stop::Violation)
+                    }
+                }
+            }
+            FrameKind::Data | FrameKind::Ack | FrameKind::Undeliverable => Ok(()),
+        }
+    }
+
+    fn control_from_member(&self, member: &Rc<Member>, message: Control) -> Result<(), Stop> {
+        let job = member.job.get();
+        match message {
+            Control::Probe { site } => self.probe_later(member.clone(), site),
+            Control::JobOpen { job: new, secret, roster, home } => {
+                if job != types::JobId::default() {
+                    return Err(Stop::Violation(format!("this connection has job {job} already")));
+                }
+                self.kick_trunks();
+                let mut relay = self.relay.borrow_mut();
+                match relay.open(new, secret, roster, &home, member.clone()) {
+                    Ok(identity) => {
+                        if let Some(limits) = relay.limits(new) {
+                            member.becomes(new, identity, limits);
+                        }
+                    }
+                    Err((site, reason)) => {
+                        drop(relay);
+                        tracing::warn!(peer = %member.address, job = %new, site, reason, "job refused");
+                        member.send_control(self, &Control::JobRefused { job: new, site, reason });
+                    }
+                }
+            }
+            other => self.relay.borrow_mut().control_from_launcher(job, &other).map_err(Stop::Violation)?,
+        }
+        self.settle();
+        Ok(())
+    }
+}
+
+/// Whether this peer may send such a frame at all, before its payload is waited for.
+fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
+    let limit = match header.kind {
+        FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
+        FrameKind::Ack => 0,
+        FrameKind::Ping | FrameKind::Pong => MAX_PING,
+        FrameKind::Control => MAX_PAYLOAD,
+    };
+    if header.length > limit {
+        let text = format!("a {:?} frame of {} bytes, at most {limit} are allowed", header.kind, header.length);
+        return Err(Stop::Violation(text));
+    }
+    let Target::Member(member) = source else { return Ok(()) };
+    let (job, identity) = (member.job.get(), member.identity.get());
+    match header.kind {
+        FrameKind::Data | FrameKind::Ack if job == types::JobId::default() => {
+            Err(Stop::Violation("a frame for a member before a job was opened".into()))
+        }
+        FrameKind::Data | FrameKind::Ack if header.job != job || header.from != identity => Err(Stop::Violation(
+            format!("a frame of job {} from {}: this connection is {identity} of job {job}", header.job, header.from),
+        )),
+        FrameKind::Control if !member.client => Err(Stop::Violation("only launchers send control messages".into())),
+        FrameKind::Undeliverable => Err(Stop::Violation("only gateways say what is undeliverable".into())),
+        _ => Ok(()),
+    }
+}
+
+/// Who a gateway is in frames about no particular job.
+pub(crate) const GATEWAY: Identity = Identity { site: types::SiteId(0), slot: Slot::GATEWAY };

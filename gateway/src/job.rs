@@ -1,0 +1,438 @@
+//! The life of a job at one gateway: opening, agents, closing. Part of [`Relay`].
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use types::id::SlotKind;
+use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
+use wire::control::Traffic;
+use wire::{Control, Secret};
+
+use crate::quantity;
+use crate::relay::{Effect, FAREWELL, GRACE, Limits, OPENING, OPENING_ASKED, Relay, Timer, TrunkId};
+use crate::starter::StartError;
+use crate::window::Grant;
+
+/// Bytes for a member that no window counts: acknowledgements, notices, pongs.
+const UNCOUNTED: u64 = 256 << 10;
+
+/// A job as one gateway knows it.
+pub(crate) struct Job<M> {
+    pub secret: Secret,
+    pub roster: Roster,
+    /// This gateway's site.
+    pub own: SiteId,
+    /// The launcher's site.
+    pub home: SiteId,
+    /// One per site of the roster, in its order.
+    pub sites: Vec<SiteState>,
+    pub members: HashMap<Slot, M>,
+    /// Nodes whose agents run.
+    pub agents: BTreeSet<NodeId>,
+    pub grant: Grant,
+    pub traffic: Traffic,
+    /// Pairs (from, to) whose sender was told that `to` is not there.
+    pub notices: HashSet<(Identity, Identity)>,
+    pub closing: bool,
+    /// Refused after it was entered: its end is not news.
+    refused: bool,
+    /// Agents have been asked for.
+    started: bool,
+    /// Tells this job from another of the same number, for timers.
+    epoch: u64,
+    /// Ranks of this site: first, and first beyond.
+    ranks: (u32, u32),
+}
+
+/// What a gateway knows of a site of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SiteState {
+    /// How to get there; `None` for the own site.
+    pub trunk: Option<TrunkId>,
+    pub phase: SitePhase,
+}
+
+/// How far a site is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SitePhase {
+    /// Its trunk is not up yet.
+    Waiting,
+    /// It was asked to open the job (or need not be, by us).
+    Asked,
+    /// It takes part.
+    Open,
+    /// It does not.
+    Refused,
+    /// Its trunk is gone.
+    Lost,
+    /// It has nothing of the job any more.
+    Closed,
+}
+
+impl SitePhase {
+    pub fn reachable(self) -> bool {
+        matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open)
+    }
+}
+
+impl<M> Job<M> {
+    /// Whether a member of this identity belongs to this site.
+    pub fn may_join(&self, identity: Identity, site: &str) -> Result<(), String> {
+        if identity.site != self.own {
+            return Err(format!("{identity} does not belong to site {site}, which is #{} of the job", self.own.0));
+        }
+        let nodes = self.roster.site(self.own).map_or(0, |own| own.nodes.len());
+        match identity.slot.kind() {
+            SlotKind::Rank(rank, _) if (self.ranks.0..self.ranks.1).contains(&rank.0) => Ok(()),
+            SlotKind::Rank(rank, _) => {
+                Err(format!("rank {rank} is not at site {site}, which has ranks {}..{}", self.ranks.0, self.ranks.1))
+            }
+            SlotKind::Agent(node) if (node.0 as usize) < nodes => Ok(()),
+            SlotKind::Agent(node) => Err(format!("site {site} has no node #{} in this job, it has {nodes}", node.0)),
+            SlotKind::Launcher => Err("the launcher is whoever opens the job".into()),
+            SlotKind::Gateway => Err("a gateway is nobody's member".into()),
+        }
+    }
+
+    /// What each member may have under way.
+    pub fn limits(&self) -> Limits {
+        let members: u64 = (0..self.sites.len()).map(|at| members_of(&self.roster, SiteId(at as u16), self.home)).sum();
+        let queue = members * u64::from(self.grant.window) + UNCOUNTED;
+        Limits { window: self.grant.window, queue: usize::try_from(queue).unwrap_or(usize::MAX) }
+    }
+
+    /// Trunks are missing.
+    pub fn waits(&self) -> bool {
+        !self.closing && self.sites.iter().any(|site| site.phase == SitePhase::Waiting)
+    }
+
+    pub fn trunk_of(&self, site: SiteId) -> Option<TrunkId> {
+        self.sites.get(usize::from(site.0)).and_then(|site| site.trunk)
+    }
+}
+
+/// First rank of a site and first beyond.
+fn ranks_of(roster: &Roster, site: SiteId) -> (u32, u32) {
+    let sizes = roster.sites().iter().map(|s| s.size());
+    let first: u32 = sizes.clone().take(usize::from(site.0)).sum();
+    (first, first + sizes.skip(usize::from(site.0)).take(1).sum::<u32>())
+}
+
+/// Ranks and agents of a site, and the launcher.
+fn members_of(roster: &Roster, site: SiteId, home: SiteId) -> u64 {
+    let own = roster.site(site).map_or(0, |s| u64::from(s.size()) + s.nodes.len() as u64);
+    own + u64::from(site == home)
+}
+
+impl<M: Clone + PartialEq> Relay<M> {
+    /// The launcher asks, at its own site. On success it is a member, and its identity is given.
+    ///
+    /// # Errors
+    /// Which site refuses, and why, for [`Control::JobRefused`].
+    pub fn open(
+        &mut self,
+        id: JobId,
+        secret: Secret,
+        roster: Roster,
+        home: &str,
+        launcher: M,
+    ) -> Result<Identity, (String, String)> {
+        let here = |reason: String| (self.site.clone(), reason);
+        if home != self.site {
+            return Err(here(format!("the launcher says it is at site {home}, this is the gateway of {}", self.site)));
+        }
+        let own = self.enter(id, secret, roster, None)?;
+        let launcher_identity = Identity { site: own, slot: Slot::LAUNCHER };
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.members.insert(Slot::LAUNCHER, launcher);
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, OPENING));
+        }
+        self.advance(id);
+        Ok(launcher_identity)
+    }
+
+    /// The launcher's gateway asks.
+    pub(crate) fn open_asked(
+        &mut self,
+        trunk: TrunkId,
+        id: JobId,
+        secret: Secret,
+        roster: Roster,
+    ) -> Result<(), String> {
+        self.enter(id, secret, roster, Some(trunk)).map_err(|(_, reason)| reason)?;
+        if let Some(job) = self.jobs.get(&id) {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, OPENING_ASKED));
+        }
+        self.advance(id);
+        Ok(())
+    }
+
+    /// Checks a job and enters it into the table. `asked_by`: the trunk to its home, unless that is here.
+    fn enter(
+        &mut self,
+        id: JobId,
+        secret: Secret,
+        roster: Roster,
+        asked_by: Option<TrunkId>,
+    ) -> Result<SiteId, (String, String)> {
+        let here = |reason: String| (self.site.clone(), reason);
+        if id == JobId::default() {
+            return Err(here("a job's number is not zero".into()));
+        }
+        if self.jobs.contains_key(&id) {
+            return Err(here(format!("job {id} is open already")));
+        }
+        // A roster that came as JSON has not been through its constructor.
+        let roster = Roster::new(roster.sites().to_vec()).map_err(|e| here(e.to_string()))?;
+        let own =
+            self.own_id(&roster).ok_or_else(|| here(format!("site {} is not in the roster {roster}", self.site)))?;
+        let home_name = asked_by.map_or(&self.site, |trunk| &self.trunks[trunk.0].site);
+        let mut sites = Vec::new();
+        let mut home = None;
+        for (at, site) in roster.sites().iter().enumerate() {
+            if roster.sites()[..at].iter().any(|other| other.name == site.name) {
+                return Err(here(format!("site {} is twice in the roster {roster}", site.name)));
+            }
+            if site.name == *home_name {
+                home = Some(SiteId(at as u16));
+            }
+            if site.name == self.site {
+                sites.push(SiteState { trunk: None, phase: SitePhase::Asked });
+                continue;
+            }
+            let trunk = match asked_by {
+                Some(trunk) if site.name == *home_name => trunk,
+                _ => self.primary_trunk(&site.name).ok_or_else(|| {
+                    let reason = format!(
+                        "the gateway of site {} knows no site {}: compare the sites files",
+                        self.site, site.name
+                    );
+                    (site.name.clone(), reason)
+                })?,
+            };
+            sites.push(SiteState { trunk: Some(trunk), phase: SitePhase::Waiting });
+        }
+        let home =
+            home.ok_or_else(|| here(format!("the launcher's site {home_name} is not in the roster {roster}")))?;
+        if let Some(own_roster) = roster.site(own)
+            && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.nodes.contains(&node.name))
+        {
+            let known = self.nodes.join(", ");
+            return Err(here(format!("site {} has no node {}; it has: {known}", self.site, unknown.name)));
+        }
+        let local = members_of(&roster, own, home);
+        let all: u64 = (0..roster.sites().len()).map(|at| members_of(&roster, SiteId(at as u16), home)).sum();
+        let grant = self.grants.grant(local, all - local).map_err(here)?;
+        self.epoch += 1;
+        let job = Job {
+            secret,
+            ranks: ranks_of(&roster, own),
+            roster,
+            own,
+            home,
+            sites,
+            members: HashMap::new(),
+            agents: BTreeSet::new(),
+            grant,
+            traffic: Traffic::default(),
+            notices: HashSet::new(),
+            closing: false,
+            refused: false,
+            started: false,
+            epoch: self.epoch,
+        };
+        tracing::info!(job = %id, home = home_name, roster = %job.roster, window = grant.window, "job opening");
+        self.jobs.insert(id, job);
+        Ok(own)
+    }
+
+    /// Asks sites whose trunks are up, and starts the agents here when nothing is missing that they need.
+    pub(crate) fn advance(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
+        let at_home = job.own == job.home;
+        for site in job.sites.iter_mut().filter(|site| site.phase == SitePhase::Waiting) {
+            if let Some(trunk) = site.trunk.filter(|trunk| self.trunks[trunk.0].up) {
+                site.phase = SitePhase::Asked;
+                if at_home {
+                    let open = Control::JobOpen {
+                        job: id,
+                        secret: job.secret.clone(),
+                        roster: job.roster.clone(),
+                        home: self.site.clone(),
+                    };
+                    self.effects.push(Effect::ToTrunk(trunk, open));
+                }
+            }
+        }
+        if !job.started && !job.waits() {
+            job.started = true;
+            let nodes = job.roster.site(job.own).map(|own| own.nodes.iter()).unwrap_or_default();
+            let nodes: Vec<_> = nodes.enumerate().map(|(at, node)| (NodeId(at as u32), node.name.clone())).collect();
+            // Entered before they run, so that the first to end does not look like the last.
+            job.agents.extend(nodes.iter().map(|(node, _)| *node));
+            self.effects.push(Effect::StartAgents(id, nodes));
+        }
+    }
+
+    /// The agents were started; or starting stopped at a node, and neither it nor any after it runs.
+    pub fn agents_started(&mut self, id: JobId, result: Result<(), (NodeId, StartError)>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let site = self.site.clone();
+        match result {
+            Ok(()) => {
+                job.sites[usize::from(job.own.0)].phase = SitePhase::Open;
+                let window = job.grant.window;
+                tracing::info!(job = %id, agents = job.agents.len(), window = %quantity(window.into()), "job open");
+                self.tell_launcher(id, Control::JobOpened { job: id, site, window });
+            }
+            Err((failed, error)) => {
+                let node = job.roster.site(job.own).and_then(|own| own.nodes.get(failed.0 as usize));
+                let node = node.map_or("", |node| node.name.as_str());
+                let reason = format!("cannot start the agent of node {node}: {error}");
+                job.agents.retain(|node| *node < failed);
+                self.refuse(id, reason);
+            }
+        }
+    }
+
+    /// This site cannot take part after all.
+    fn refuse(&mut self, id: JobId, reason: String) {
+        let site = self.site.clone();
+        tracing::warn!(job = %id, reason, "job refused");
+        self.tell_launcher(id, Control::JobRefused { job: id, site, reason });
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.refused = true;
+            job.sites[usize::from(job.own.0)].phase = SitePhase::Refused;
+            // At home the launcher decides what becomes of the job.
+            if job.own != job.home {
+                self.close(id, "the site refused the job");
+            }
+        }
+    }
+
+    /// An agent is gone.
+    pub fn agent_exited(&mut self, id: JobId, node: NodeId, status: String) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.agents.remove(&node);
+        if job.closing {
+            self.finish(id);
+            return;
+        }
+        let name = job.roster.site(job.own).and_then(|own| own.nodes.get(node.0 as usize));
+        let (node, site) = (name.map_or(String::new(), |node| node.name.clone()), self.site.clone());
+        self.tell_launcher(id, Control::AgentLost { job: id, site, node, reason: status });
+    }
+
+    /// The launcher sent a control message about its job.
+    ///
+    /// # Errors
+    /// It may not say that: close its connection.
+    pub fn control_from_launcher(&mut self, id: JobId, message: &Control) -> Result<(), String> {
+        match message {
+            Control::JobClose { job } if *job == id => {
+                self.close(id, "the launcher closed the job");
+                Ok(())
+            }
+            Control::JobClose { job } => Err(format!("the launcher of job {id} may not close job {job}")),
+            _ => Err("a launcher may open and close its job, and probe".into()),
+        }
+    }
+
+    /// Begins to end a job here, and everywhere if it started here.
+    pub(crate) fn close(&mut self, id: JobId, reason: &str) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
+        job.closing = true;
+        tracing::info!(job = %id, reason, "job closing");
+        if job.own == job.home {
+            for site in &mut job.sites {
+                match site.phase {
+                    SitePhase::Asked | SitePhase::Open => {
+                        if let Some(trunk) = site.trunk {
+                            self.effects.push(Effect::ToTrunk(trunk, Control::JobClose { job: id }));
+                        }
+                    }
+                    SitePhase::Waiting => site.phase = SitePhase::Closed,
+                    _ => {}
+                }
+            }
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Farewell, FAREWELL));
+        }
+        let members = job.members.extract_if(|slot, _| *slot != Slot::LAUNCHER).map(|(_, member)| member);
+        self.effects.extend(members.map(|member| Effect::Dismiss(member, format!("job {id} is closed: {reason}"))));
+        if !job.agents.is_empty() {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Grace, GRACE));
+        }
+        self.finish(id);
+    }
+
+    /// Ends a job that is closing once nothing of it is left.
+    pub(crate) fn finish(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.closing && job.agents.is_empty()) else { return };
+        let own = &mut job.sites[usize::from(job.own.0)];
+        if own.phase != SitePhase::Closed {
+            own.phase = SitePhase::Closed;
+            let traffic = job.traffic;
+            tracing::info!(
+                job = %id, sent = traffic.sent, received = traffic.received, local = traffic.local, "job closed"
+            );
+            if !job.refused || job.own == job.home {
+                let site = self.site.clone();
+                self.tell_launcher(id, Control::JobClosed { job: id, site, traffic });
+            }
+        }
+        let Some(job) = self.jobs.get(&id) else { return };
+        if job.own == job.home && job.sites.iter().any(|site| site.phase.reachable()) {
+            return;
+        }
+        if let Some(mut job) = self.jobs.remove(&id) {
+            self.grants.release(job.grant);
+            if let Some(launcher) = job.members.remove(&Slot::LAUNCHER) {
+                self.effects.push(Effect::Dismiss(launcher, String::new()));
+            }
+        }
+    }
+
+    /// A timer set by an effect has run out.
+    pub fn timer(&mut self, id: JobId, epoch: u64, timer: Timer) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.epoch == epoch) else { return };
+        match timer {
+            Timer::Opening if job.waits() => self.give_up_waiting(id),
+            Timer::Opening => {}
+            Timer::Grace if job.agents.is_empty() => {}
+            Timer::Grace => self.effects.push(Effect::KillAgents(id)),
+            Timer::Farewell => {
+                let own = usize::from(job.own.0);
+                for (at, site) in job.sites.iter_mut().enumerate().filter(|(_, site)| site.phase.reachable()) {
+                    if at != own {
+                        tracing::warn!(job = %id, site = job.roster.sites()[at].name, "site did not close the job in time");
+                        site.phase = SitePhase::Lost;
+                    }
+                }
+                self.finish(id);
+            }
+        }
+    }
+
+    /// Trunks did not come up in time.
+    fn give_up_waiting(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let at_home = job.own == job.home;
+        let mut missing = Vec::new();
+        for (at, site) in job.sites.iter_mut().enumerate().filter(|(_, site)| site.phase == SitePhase::Waiting) {
+            let problem = site.trunk.map_or(String::new(), |trunk| self.trunks[trunk.0].problem.clone());
+            missing.push((job.roster.sites()[at].name.clone(), problem));
+            if at_home {
+                site.phase = SitePhase::Refused;
+            }
+        }
+        if at_home {
+            for (site, reason) in missing {
+                tracing::warn!(job = %id, site, reason, "job refused: no trunk");
+                self.tell_launcher(id, Control::JobRefused { job: id, site, reason });
+            }
+        } else {
+            let list: Vec<_> =
+                missing.iter().map(|(site, problem)| format!("no trunk to site {site}: {problem}")).collect();
+            self.refuse(id, list.join("; "));
+        }
+    }
+}

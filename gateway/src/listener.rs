@@ -1,0 +1,224 @@
+//! The one port: what comes in is told apart by its first byte, and admitted or turned away within bounded time and memory.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{sleep, timeout};
+use wire::WireError;
+use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Welcome};
+
+use crate::GatewayError;
+use crate::config::GatewayConfig;
+use crate::forward::MAX_DATA;
+use crate::handshake::{self, HandshakeError};
+use crate::member::{self, Member};
+use crate::outlet::LINGER;
+use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::trunk;
+
+/// First byte of a TLS ClientHello.
+const TLS_HANDSHAKE: u8 = 0x16;
+/// Most connections that are not admitted yet; each costs a few KiB and at most [`HANDSHAKE_TIMEOUT`].
+const MAX_UNADMITTED: usize = 512;
+const BACKLOG: u32 = 1024;
+
+/// Takes the gateway's port.
+pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> {
+    let own = config.own();
+    let listen = |source: io::Error| GatewayError::Listen {
+        site: config.own_site().name.clone(),
+        gateway: own.name.clone(),
+        address: own.listen.clone(),
+        hint: match source.kind() {
+            io::ErrorKind::AddrInUse => {
+                ": another program has this port (another gateway?); `ss -ltnp` shows which; stop it, or set `listen` and \
+                 `inside` to another port"
+            }
+            io::ErrorKind::AddrNotAvailable => ": no interface of this machine has this address; correct `listen`",
+            io::ErrorKind::PermissionDenied => ": ports under 1024 need root; set `listen` to a higher one",
+            _ => "",
+        },
+        source,
+    };
+    let address: SocketAddr = own.listen.parse().map_err(|_| {
+        listen(io::Error::new(io::ErrorKind::InvalidInput, "`listen` must be an IP address and a port"))
+    })?;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.map_err(listen)?;
+    // A restarted gateway must not wait for connections of the last one to time out.
+    socket.set_reuseaddr(true).map_err(listen)?;
+    socket.bind(address).map_err(listen)?;
+    socket.listen(BACKLOG).map_err(listen)
+}
+
+/// Accepts connections for ever.
+pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infallible {
+    let mut full = false;
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, or the peer is gone already: neither is the end.
+                tracing::warn!(%error, "cannot accept");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let unadmitted = gateway.unadmitted.get();
+        if unadmitted >= MAX_UNADMITTED {
+            gateway.counters.refused();
+            if !full {
+                tracing::warn!(%peer, unadmitted, "connection refused: too many that are not admitted yet");
+            }
+            full = true;
+            continue;
+        }
+        full = false;
+        let waiting = Unadmitted::new(gateway);
+        let gateway = gateway.clone();
+        tokio::task::spawn_local(async move { admit(&gateway, waiting, stream, peer).await });
+    }
+}
+
+/// What a connection turned out to be.
+enum Admitted {
+    Member(Rc<Member>, tokio::net::tcp::OwnedReadHalf),
+    Link(Rc<trunk::Trunk>, usize, Box<crate::tls::TlsStream>),
+    /// Closed without a word, as port scanners and health checks do.
+    Nobody,
+}
+
+/// A connection that is not admitted yet, counted until it is or ends.
+struct Unadmitted(Rc<Gateway>);
+
+impl Unadmitted {
+    fn new(gateway: &Rc<Gateway>) -> Unadmitted {
+        gateway.unadmitted.set(gateway.unadmitted.get() + 1);
+        Unadmitted(gateway.clone())
+    }
+}
+
+impl Drop for Unadmitted {
+    fn drop(&mut self) {
+        self.0.unadmitted.set(self.0.unadmitted.get() - 1);
+    }
+}
+
+async fn admit(gateway: &Rc<Gateway>, waiting: Unadmitted, stream: TcpStream, peer: SocketAddr) {
+    let admitted = timeout(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)).await;
+    drop(waiting);
+    let refused = |reason: &str| {
+        gateway.counters.refused();
+        tracing::warn!(%peer, reason, "connection refused");
+    };
+    match admitted {
+        Ok(Ok(Admitted::Member(member, read))) => member::serve(gateway, member, read).await,
+        Ok(Ok(Admitted::Link(trunk, index, stream))) => trunk::serve(gateway, &trunk, index, *stream, peer).await,
+        Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
+        Ok(Err(reason)) => refused(&reason),
+        Err(_) => refused(&format!("handshake not done within {} s", HANDSHAKE_TIMEOUT.as_secs())),
+    }
+}
+
+async fn shake_hands(gateway: &Rc<Gateway>, stream: TcpStream, peer: SocketAddr) -> Result<Admitted, String> {
+    let mut first = [0; 1];
+    match stream.peek(&mut first).await.map_err(|e| e.to_string())? {
+        0 => Ok(Admitted::Nobody),
+        _ if first[0] == TLS_HANDSHAKE => {
+            let (trunk, index, stream) = trunk::accept(gateway, stream, peer).await?;
+            Ok(Admitted::Link(trunk, index, Box::new(stream)))
+        }
+        _ if first[0] == PREFACE[0] => {
+            let (member, read) = accept_member(gateway, stream, peer).await?;
+            Ok(Admitted::Member(member, read))
+        }
+        _ => Err(format!("a stranger: its first byte is {:#04x}", first[0])),
+    }
+}
+
+async fn accept_member(
+    gateway: &Rc<Gateway>,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+) -> Result<(Rc<Member>, tokio::net::tcp::OwnedReadHalf), String> {
+    prepare(&stream).map_err(|e| e.to_string())?;
+    let hello = match handshake::read_hello(&mut stream).await {
+        Ok(hello) => hello,
+        Err(error @ HandshakeError::Wire(WireError::Version { .. })) => {
+            return refuse(stream, error.to_string()).await;
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    let claims = match &hello.purpose {
+        Purpose::Client => Ok((gateway.client_secret.clone(), "the site's key is another")),
+        Purpose::Member => gateway.relay.borrow().secret(hello.job).map(|secret| (secret, "not the job's secret")),
+        Purpose::Peer => Err("this is a gateway, not a rank".into()),
+        Purpose::Trunk => Err("gateways speak TLS".into()),
+    };
+    let (secret, whose) = match claims {
+        Ok(claims) => claims,
+        Err(reason) => return refuse(stream, reason).await,
+    };
+    match handshake::challenge(&mut stream, &hello, &secret, whose).await {
+        Ok(()) => {}
+        Err(error @ HandshakeError::Proof(_)) => return refuse(stream, error.to_string()).await,
+        Err(error) => return Err(error.to_string()),
+    }
+    match welcome(gateway, stream, peer, &hello) {
+        Ok(admitted) => Ok(admitted),
+        Err((stream, reason)) => refuse(stream, reason).await,
+    }
+}
+
+/// Enters a peer that has proved itself. No await: nobody can take its place meanwhile.
+#[allow(clippy::result_large_err, reason = "gives the stream back to be refused")]
+fn welcome(
+    gateway: &Rc<Gateway>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    hello: &Hello,
+) -> Result<(Rc<Member>, tokio::net::tcp::OwnedReadHalf), (TcpStream, String)> {
+    let (job, identity) = (hello.job, hello.from.identity);
+    if hello.purpose == Purpose::Client {
+        let (member, read) = Member::new(gateway, stream, peer, true);
+        member.welcome(Welcome { max_payload: MAX_DATA, window: 0 });
+        return Ok((member, read));
+    }
+    let limits = match gateway.relay.borrow().may_join(job, identity) {
+        Ok(limits) => limits,
+        Err(reason) => return Err((stream, reason)),
+    };
+    let (member, read) = Member::new(gateway, stream, peer, false);
+    member.becomes(job, identity, limits);
+    member.welcome(Welcome { max_payload: MAX_DATA, window: limits.window });
+    if let Err(reason) = gateway.relay.borrow_mut().join(job, identity, member.clone()) {
+        // Cannot be, after the check above; if it is, the connection ends with the reason.
+        member.dismiss(&reason);
+    }
+    tracing::debug!(%peer, %job, member = %identity.slot, "member admitted");
+    Ok((member, read))
+}
+
+/// Says no, and why; gives the reason back as the error.
+async fn refuse<T>(mut stream: TcpStream, reason: String) -> Result<T, String> {
+    // Best effort within the time of the handshake: the reason is logged here in any case.
+    if handshake::write(&mut stream, &Handshake::Refuse(reason.clone())).await.is_ok() {
+        let _ = stream.shutdown().await;
+        let mut sink = [0; 1024];
+        let _ = timeout(LINGER, async { while matches!(stream.read(&mut sink).await, Ok(1..)) {} }).await;
+    }
+    Err(reason)
+}
+
+/// A member whose machine vanishes is noticed within 15 s.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive =
+        TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2)).with_retries(5);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}

@@ -1,0 +1,228 @@
+//! The connection of a member (rank, agent, launcher) or of a user's command.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use types::{Identity, JobId, SiteId, Slot};
+use wire::handshake::{Handshake, Welcome};
+use wire::{Control, FrameHeader, FrameKind};
+
+use crate::forward::{READ, Stop, Target};
+use crate::outlet::{LINGER, Outlet};
+use crate::relay::{Leave, Limits};
+use crate::server::Gateway;
+
+/// From how many bytes queued for a member on another member of the same site pauses. What comes from trunks never
+/// waits; windows bound it.
+const BACKED_UP: usize = 1 << 20;
+const SLICES: usize = 32;
+
+/// An admitted connection that is no trunk link.
+#[derive(Debug)]
+pub(crate) struct Member {
+    id: u64,
+    pub address: SocketAddr,
+    /// A user's command: proved the site's key, may open a job.
+    pub client: bool,
+    pub job: Cell<JobId>,
+    pub identity: Cell<Identity>,
+    pub outlet: Outlet,
+    pub pending: RefCell<Vec<Range<usize>>>,
+    queue_limit: Cell<usize>,
+    dismissed: Notify,
+    /// A link or member that this one's frames have to wait for.
+    pub waits_for: RefCell<Option<Target>>,
+}
+
+impl PartialEq for Member {
+    fn eq(&self, other: &Member) -> bool {
+        self.id == other.id
+    }
+}
+
+/// Who a connection is before anything else is known of it: nobody's launcher.
+pub(crate) const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+
+impl Member {
+    /// Takes over a connection. What it may do is set by who calls.
+    pub fn new(gateway: &Gateway, stream: TcpStream, address: SocketAddr, client: bool) -> (Rc<Member>, OwnedReadHalf) {
+        let (read, write) = stream.into_split();
+        let member = Member {
+            id: gateway.next_id(),
+            address,
+            client,
+            job: Cell::default(),
+            identity: Cell::new(NOBODY),
+            outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
+            pending: RefCell::default(),
+            queue_limit: Cell::new(64 << 10),
+            dismissed: Notify::new(),
+            waits_for: RefCell::default(),
+        };
+        (Rc::new(member), read)
+    }
+
+    /// It is this member of this job now.
+    pub fn becomes(&self, job: JobId, identity: Identity, limits: Limits) {
+        self.job.set(job);
+        self.identity.set(identity);
+        self.queue_limit.set(limits.queue);
+    }
+
+    pub fn welcome(&self, welcome: Welcome) {
+        self.outlet.send(&[IoSlice::new(&Handshake::Welcome(welcome).encode())]);
+    }
+
+    /// Sends a frame made here.
+    pub fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+        match header.with_payload(payload) {
+            Ok(bytes) => self.write(gateway, &[IoSlice::new(&bytes)]),
+            Err(error) => tracing::error!(%error, "frame not sent"),
+        }
+    }
+
+    pub fn send_control(&self, gateway: &Gateway, message: &Control) {
+        match message.encode() {
+            Ok(payload) => self.send_own(gateway, self.header(FrameKind::Control), &payload),
+            Err(error) => tracing::error!(%error, "control message not sent"),
+        }
+    }
+
+    fn header(&self, kind: FrameKind) -> FrameHeader {
+        let identity = self.identity.get();
+        let gateway = Identity { site: identity.site, slot: Slot::GATEWAY };
+        FrameHeader::plain(kind, self.job.get(), gateway, identity)
+    }
+
+    /// Sends the frames that were gathered from `bytes`.
+    pub fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
+        let mut ranges = self.pending.borrow_mut();
+        for some in ranges.chunks(SLICES) {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            for (slice, range) in slices.iter_mut().zip(some) {
+                *slice = IoSlice::new(&bytes[range.clone()]);
+            }
+            self.write(gateway, &slices[..some.len()]);
+        }
+        ranges.clear();
+    }
+
+    fn write(&self, gateway: &Gateway, slices: &[IoSlice<'_>]) {
+        let queued = self.outlet.send(slices);
+        if queued > self.queue_limit.get() {
+            let limit = self.queue_limit.get();
+            gateway.drop_later(
+                self.id,
+                format!("{queued} bytes wait for it, its windows allow {limit}: it does not read"),
+            );
+        } else if queued > 0 {
+            gateway.check_memory();
+        }
+    }
+
+    /// Says goodbye with a reason and ends the connection. The relay has forgotten it already.
+    pub fn dismiss(&self, reason: &str) {
+        if let Ok(bytes) = self.header(FrameKind::Bye).with_payload(reason.as_bytes()) {
+            self.outlet.send(&[IoSlice::new(&bytes)]);
+        }
+        self.outlet.seal();
+        self.dismissed.notify_one();
+    }
+
+    /// Ends the connection at once, with what is queued. The relay is told by the caller.
+    pub fn abandon(&self) {
+        self.outlet.abandon();
+        self.dismissed.notify_one();
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+enum End {
+    Dismissed,
+    Stop(Stop),
+}
+
+/// Serves an admitted connection until it ends.
+pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: OwnedReadHalf) {
+    gateway.connections.borrow_mut().insert(member.id, member.clone());
+    let end = tokio::select! {
+        biased;
+        stop = read_loop(gateway, &member, &mut read) => End::Stop(stop),
+        error = member.outlet.run() => End::Stop(Stop::Lost(error.to_string())),
+        () = member.dismissed.notified() => End::Dismissed,
+    };
+    gateway.connections.borrow_mut().remove(&member.id);
+    let (job, identity) = (member.job.get(), member.identity.get());
+    let leave = match end {
+        End::Dismissed => None,
+        End::Stop(Stop::Goodbye(_)) => Some(Leave::Goodbye),
+        End::Stop(Stop::Lost(reason)) => Some(Leave::Lost(reason)),
+        End::Stop(Stop::Violation(reason)) => {
+            gateway.counters.violation();
+            tracing::warn!(peer = %member.address, %job, member = %identity.slot, reason, "connection closed: rules broken");
+            member.dismiss(&reason);
+            Some(Leave::Lost(format!("the gateway closed its connection: {reason}")))
+        }
+    };
+    if let Some(how) = leave {
+        gateway.relay.borrow_mut().leave(job, identity.slot, &member, how);
+        gateway.settle();
+    }
+    member.outlet.finish().await;
+    // Closing with unread input would reset the connection and could destroy the goodbye at the other end.
+    let mut sink = [0; 4096];
+    let _ = timeout(LINGER, async { while matches!(read.read(&mut sink).await, Ok(1..)) {} }).await;
+}
+
+/// Reads and forwards until something ends it.
+async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, read: &mut OwnedReadHalf) -> Stop {
+    let mut partial = gateway.partial();
+    loop {
+        let turn = poll_fn(|cx| {
+            let mut scratch = gateway.plain.borrow_mut();
+            let start = partial.len();
+            let mut buf = ReadBuf::new(&mut scratch[start..start + READ]);
+            match Pin::new(&mut *read).poll_read(cx, &mut buf) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
+                Poll::Ready(Ok(())) => {}
+            }
+            let count = buf.filled().len();
+            if count == 0 {
+                return Poll::Ready(Err(Stop::Lost("connection closed without goodbye".into())));
+            }
+            partial.restore(&mut scratch);
+            let bytes = &scratch[..start + count];
+            let result = gateway.forward(&Target::Member(member.clone()), bytes);
+            if let Ok(used) = result {
+                partial.save(&bytes[used..]);
+            }
+            Poll::Ready(result)
+        });
+        if let Err(stop) = turn.await {
+            return stop;
+        }
+        gateway.after_turn();
+        let waits_for = member.waits_for.take();
+        if let Some(target) = waits_for {
+            target.drained().await;
+        }
+        if gateway.is_memory_short() {
+            gateway.memory_eased().await;
+        }
+    }
+}

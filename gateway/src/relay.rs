@@ -1,0 +1,408 @@
+//! The identity table and the jobs: who is admitted, where a frame goes, what to tell whom when something is lost.
+//!
+//! No sockets, no clock, no tasks: events come in through methods, and what is to be done about them is
+//! queued as [`Effect`]s, which whoever does the I/O takes and carries out. `M` is its handle on a member's connection.
+//! Start reading at [`Relay::route`] for the path of a frame, at [`Relay::open`] for the life of a job (`job.rs`).
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use types::{Identity, JobId, NodeId, SiteId, Slot};
+use wire::{Control, FrameHeader, Secret};
+
+use crate::job::{Job, SitePhase};
+use crate::window::Grants;
+
+/// Index of a trunk: a pair of this gateway and one other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TrunkId(pub usize);
+
+/// How long a job waits for trunks that are not up before it is refused.
+pub(crate) const OPENING: Duration = Duration::from_millis(3500);
+/// The same at a site that was asked over a trunk: shorter, so that its answer still arrives in time.
+pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2500);
+/// How long agents have to end by themselves.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// How long the home site waits for the others' last words.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
+/// Notices of unreachable members remembered per job, so that each is sent once.
+const MAX_NOTICES: usize = 1 << 16;
+
+/// Something to be done.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Effect<M> {
+    /// Send a message to a local launcher.
+    ToMember(M, Control),
+    /// Send a message over a trunk.
+    ToTrunk(TrunkId, Control),
+    /// Start the agents of these nodes, then report by [`Relay::agents_started`].
+    StartAgents(JobId, Vec<(NodeId, String)>),
+    /// Kill all agents of a job that still run; each is reported by [`Relay::agent_exited`] as always.
+    KillAgents(JobId),
+    /// Say goodbye with a reason and close.
+    Dismiss(M, String),
+    /// Call [`Relay::timer`] after this long.
+    Timer(JobId, u64, Timer, Duration),
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// Trunks should be up.
+    Opening,
+    /// Agents should be gone.
+    Grace,
+    /// Other sites should have said their last word.
+    Farewell,
+}
+
+/// Where a frame came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin {
+    /// A member of this site, which is who the frame says.
+    Member,
+    /// A trunk.
+    Trunk(TrunkId),
+}
+
+/// Where a frame goes.
+#[derive(Debug)]
+pub(crate) enum Route<'a, M> {
+    /// To a member of this site.
+    Member(&'a M),
+    /// Over a trunk.
+    Trunk(TrunkId),
+    /// Nowhere. `notice`: tell the sender why (the first time).
+    Nowhere {
+        /// Why, if it is to be told.
+        notice: Option<String>,
+    },
+    /// The peer breaks the rules: close its connection.
+    Violation(String),
+}
+
+/// A trunk as the relay knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct TrunkInfo {
+    /// The site at its other end.
+    pub site: String,
+    /// It is the first gateway of that site, which serves all jobs not opened through another.
+    pub primary: bool,
+    /// All its links are up.
+    pub up: bool,
+    /// What went wrong last, for the user.
+    pub problem: String,
+}
+
+/// What a member may have under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes from one other member.
+    pub window: u32,
+    /// Bytes from all others together, with what windows do not count.
+    pub queue: usize,
+}
+
+/// How a member left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// With a goodbye.
+    Goodbye,
+    /// Without.
+    Lost(String),
+}
+
+pub(crate) struct Relay<M> {
+    /// Name of this gateway's site.
+    pub(crate) site: String,
+    /// Names of the site's nodes in the sites file.
+    pub(crate) nodes: Vec<String>,
+    pub(crate) trunks: Vec<TrunkInfo>,
+    pub(crate) jobs: HashMap<JobId, Job<M>>,
+    pub(crate) grants: Grants,
+    pub(crate) effects: Vec<Effect<M>>,
+    pub(crate) epoch: u64,
+}
+
+impl<M: Clone + PartialEq> Relay<M> {
+    pub fn new(site: String, nodes: Vec<String>, trunks: Vec<TrunkInfo>, memory: u64) -> Relay<M> {
+        let (jobs, grants) = (HashMap::new(), Grants::new(memory));
+        Relay { site, nodes, trunks, jobs, grants, effects: Vec::new(), epoch: 0 }
+    }
+
+    /// What is to be done since the last call.
+    pub fn take_effects(&mut self) -> Vec<Effect<M>> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Decides where a frame goes and counts it.
+    pub fn route(&mut self, origin: Origin, header: &FrameHeader) -> Route<'_, M> {
+        let bytes = u64::from(header.length) + wire::frame::HEADER_LEN as u64;
+        let Some(job) = self.jobs.get_mut(&header.job) else {
+            // The job may have been closed while the frame was under way.
+            return Route::Nowhere { notice: None };
+        };
+        let of_rank = header.from.slot.0 >> 8 <= Slot::MAX_RANK;
+        if let Origin::Trunk(trunk) = origin {
+            let sender = job.sites.get(usize::from(header.from.site.0));
+            if sender.is_none_or(|sender| sender.trunk != Some(trunk)) {
+                let peer = &self.trunks[trunk.0].site;
+                return Route::Violation(format!(
+                    "a frame of job {} from {} came from site {peer}",
+                    header.job, header.from
+                ));
+            }
+            if header.to.site != job.own {
+                let text = format!("a frame of job {} for {} came to site {}", header.job, header.to, self.site);
+                return Route::Violation(text);
+            }
+            if of_rank {
+                job.traffic.received += bytes;
+            }
+        }
+        if header.to.site == job.own {
+            if matches!(origin, Origin::Member) && of_rank {
+                job.traffic.local += bytes;
+            }
+            // Looked up twice because the borrow checker cannot return the first.
+            if job.members.contains_key(&header.to.slot) {
+                return Route::Member(&job.members[&header.to.slot]);
+            }
+            let first = job.notices.len() < MAX_NOTICES && job.notices.insert((header.from, header.to));
+            let notice =
+                first.then(|| format!("{} is not connected to the gateway of site {}", header.to.slot, self.site));
+            return Route::Nowhere { notice };
+        }
+        let Some(site) = job.sites.get(usize::from(header.to.site.0)) else {
+            return Route::Violation(format!("job {} has no site #{}", header.job, header.to.site.0));
+        };
+        match site.trunk {
+            Some(trunk) if site.phase.reachable() && self.trunks[trunk.0].up => {
+                if of_rank {
+                    job.traffic.sent += bytes;
+                }
+                Route::Trunk(trunk)
+            }
+            _ => {
+                let first = job.notices.len() < MAX_NOTICES && job.notices.insert((header.from, header.to));
+                let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
+                Route::Nowhere { notice: first.then(|| format!("site {name} cannot be reached")) }
+            }
+        }
+    }
+
+    /// The secret that members of a job prove.
+    ///
+    /// # Errors
+    /// The job is not open here.
+    pub fn secret(&self, job: JobId) -> Result<Secret, String> {
+        match self.jobs.get(&job) {
+            Some(open) if !open.closing => Ok(open.secret.clone()),
+            Some(_) => Err(format!("job {job} is being closed at site {}", self.site)),
+            None => Err(format!("job {job} is not open at site {}", self.site)),
+        }
+    }
+
+    /// Admits a member that has proved the job's secret.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), String> {
+        self.may_join(id, identity)?;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.members.insert(identity.slot, member);
+            job.notices.retain(|(_, to)| *to != identity);
+        }
+        Ok(())
+    }
+
+    /// Whether a member may join; gives the job's limits.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_join(&self, id: JobId, identity: Identity) -> Result<Limits, String> {
+        self.secret(id)?;
+        let Some(job) = self.jobs.get(&id) else { return Err(format!("job {id} is not open")) };
+        job.may_join(identity, &self.site)?;
+        if job.members.contains_key(&identity.slot) {
+            return Err(format!("{} of job {id} is connected already", identity.slot));
+        }
+        Ok(job.limits())
+    }
+
+    /// The limits of a job that is open.
+    pub fn limits(&self, id: JobId) -> Option<Limits> {
+        self.jobs.get(&id).map(Job::limits)
+    }
+
+    /// A member's connection ended.
+    pub fn leave(&mut self, id: JobId, slot: Slot, member: &M, how: Leave) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.members.get(&slot) != Some(member) {
+            return;
+        }
+        job.members.remove(&slot);
+        let identity = Identity { site: job.own, slot };
+        if slot == Slot::LAUNCHER {
+            let reason = match how {
+                Leave::Goodbye => "the launcher ended".to_owned(),
+                Leave::Lost(reason) => format!("the launcher is gone: {reason}"),
+            };
+            self.close(id, &reason);
+        } else if let Leave::Lost(reason) = how
+            && !job.closing
+        {
+            self.tell_launcher(id, Control::MemberLost { job: id, member: identity, reason });
+        }
+    }
+
+    /// All links of a trunk are up.
+    pub fn trunk_up(&mut self, trunk: TrunkId) {
+        self.trunks[trunk.0].up = true;
+        let waiting: Vec<JobId> = self.jobs.iter().filter(|(_, job)| job.waits()).map(|(id, _)| *id).collect();
+        for id in waiting {
+            self.advance(id);
+        }
+    }
+
+    /// A trunk failed, or still cannot be brought up.
+    pub fn trunk_problem(&mut self, trunk: TrunkId, problem: String) {
+        self.trunks[trunk.0].problem = problem;
+    }
+
+    /// A trunk that was up is gone, and with it whatever was under way on it.
+    pub fn trunk_down(&mut self, trunk: TrunkId, reason: &str) {
+        let info = &mut self.trunks[trunk.0];
+        info.up = false;
+        info.problem = reason.to_owned();
+        let name = info.site.clone();
+        let spanning: Vec<JobId> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.sites.iter().any(|s| s.trunk == Some(trunk)))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in spanning {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            let from_home = job.sites[usize::from(job.home.0)].trunk == Some(trunk);
+            let mut lost = false;
+            for site in job.sites.iter_mut().filter(|s| s.trunk == Some(trunk) && s.phase.reachable()) {
+                // A site not asked yet may still be when the trunk comes back.
+                if site.phase != SitePhase::Waiting {
+                    site.phase = SitePhase::Lost;
+                    lost = true;
+                }
+            }
+            if from_home {
+                self.close(id, &format!("the trunk to site {name}, where the job was started, is lost: {reason}"));
+            } else if lost && !job.closing {
+                self.tell_launcher(id, Control::SiteLost { job: id, site: name.clone(), reason: reason.to_owned() });
+            } else if job.closing {
+                self.finish(id);
+            }
+        }
+    }
+
+    /// A control message came over a trunk.
+    ///
+    /// # Errors
+    /// The peer may not say that: close the link.
+    pub fn control_from_trunk(&mut self, trunk: TrunkId, message: Control) -> Result<(), String> {
+        let peer = self.trunks[trunk.0].site.clone();
+        let wrong = |what: &str| Err(format!("site {peer} may not send {what}"));
+        match message {
+            Control::JobOpen { job, secret, roster, home } => {
+                if home != peer {
+                    return wrong("a job of another site");
+                }
+                if let Err(reason) = self.open_asked(trunk, job, secret, roster) {
+                    let site = self.site.clone();
+                    tracing::warn!(%job, from = peer, reason, "job refused");
+                    self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job, site, reason }));
+                }
+                Ok(())
+            }
+            Control::JobClose { job } => match self.jobs.get(&job) {
+                Some(open) if open.sites[usize::from(open.home.0)].trunk == Some(trunk) => {
+                    self.close(job, "the launcher closed the job");
+                    Ok(())
+                }
+                Some(_) => wrong("the end of another site's job"),
+                None => Ok(()),
+            },
+            Control::JobOpened { job, ref site, .. }
+            | Control::JobRefused { job, ref site, .. }
+            | Control::AgentLost { job, ref site, .. }
+            | Control::JobClosed { job, ref site, .. } => {
+                if *site != peer {
+                    return wrong("news of another site");
+                }
+                self.news(job, trunk, message);
+                Ok(())
+            }
+            Control::MemberLost { job, member, .. } => {
+                let of_peer = self.jobs.get(&job).is_none_or(|open| open.trunk_of(member.site) == Some(trunk));
+                if !of_peer {
+                    return wrong("news of another site");
+                }
+                self.news(job, trunk, message);
+                Ok(())
+            }
+            Control::SiteLost { job, .. } => {
+                self.news(job, trunk, message);
+                Ok(())
+            }
+            _ => wrong("a message for users"),
+        }
+    }
+
+    /// News of a job that started here: notes what it means and passes it on to the launcher.
+    fn news(&mut self, id: JobId, trunk: TrunkId, message: Control) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.own == job.home) else { return };
+        let Some(site) = job.sites.iter_mut().find(|site| site.trunk == Some(trunk)) else { return };
+        let before = site.phase;
+        match message {
+            Control::JobOpened { .. } if before == SitePhase::Asked => site.phase = SitePhase::Open,
+            Control::JobRefused { .. } => site.phase = SitePhase::Refused,
+            Control::JobClosed { .. } if before != SitePhase::Refused => site.phase = SitePhase::Closed,
+            Control::JobOpened { .. } | Control::JobClosed { .. } => return,
+            _ => {}
+        }
+        self.tell_launcher(id, message);
+        self.finish(id);
+    }
+
+    /// Closes everything, for the end of the program.
+    pub fn close_all(&mut self, reason: &str) {
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in ids {
+            if let Some(launcher) = self.jobs.get_mut(&id).and_then(|job| job.members.remove(&Slot::LAUNCHER)) {
+                self.effects.push(Effect::Dismiss(launcher, reason.to_owned()));
+            }
+            self.close(id, reason);
+        }
+    }
+
+    /// Sends a message to the launcher of a job, wherever it is.
+    pub(crate) fn tell_launcher(&mut self, id: JobId, message: Control) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let effect = match job.sites[usize::from(job.home.0)].trunk {
+            Some(trunk) => Effect::ToTrunk(trunk, message),
+            None => match job.members.get(&Slot::LAUNCHER) {
+                Some(launcher) => Effect::ToMember(launcher.clone(), message),
+                None => return,
+            },
+        };
+        self.effects.push(effect);
+    }
+
+    /// The trunk that serves a site, unless a job came through another: that of its first gateway.
+    pub(crate) fn primary_trunk(&self, site: &str) -> Option<TrunkId> {
+        self.trunks.iter().position(|trunk| trunk.primary && trunk.site == site).map(TrunkId)
+    }
+
+    /// Which site of a job's roster this is; for messages.
+    pub(crate) fn own_id(&self, roster: &types::Roster) -> Option<SiteId> {
+        roster.sites().iter().position(|site| site.name == self.site).map(|at| SiteId(at as u16))
+    }
+}

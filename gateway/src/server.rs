@@ -1,0 +1,444 @@
+//! The running gateway: one thread, one task per connection, and the tables they share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::Future;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+use tokio::time::{Instant, sleep, timeout};
+use types::sites::{Fingerprint, Node, SitesFile};
+use types::{JobId, NodeId};
+use wire::{Control, Secret};
+
+use crate::config::GatewayConfig;
+use crate::counters::Counters;
+use crate::forward::{Partial, SCRATCH, Target};
+use crate::member::Member;
+use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
+use crate::starter::{AgentOrder, AgentStarter, StartError};
+use crate::tls::TlsConfig;
+use crate::trunk::{self, SEALED, Trunk};
+use crate::{GatewayError, listener, quantity};
+
+/// How long a handshake may take in all.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a probe waits for a trunk that is not up.
+const PROBE_UP: Duration = Duration::from_millis(3500);
+const PROBE_PING: Duration = Duration::from_secs(2);
+/// How long agents have to end when the gateway is stopped, and how long to die when they do not.
+const STOP_GRACE: Duration = Duration::from_millis(2000);
+const STOP_KILL: Duration = Duration::from_millis(500);
+/// How long memory may be short before the member with the longest queue is dropped.
+const SHORT: Duration = Duration::from_secs(1);
+
+pub(crate) struct Gateway {
+    me: Weak<Gateway>,
+    /// Name of its site.
+    pub site: String,
+    /// Its name.
+    pub name: String,
+    pub fingerprint: Fingerprint,
+    pub client_secret: Secret,
+    pub tls: TlsConfig,
+    pub counters: Arc<Counters>,
+    pub relay: RefCell<Relay<Rc<Member>>>,
+    pub trunks: Vec<Rc<Trunk>>,
+    pub connections: RefCell<HashMap<u64, Rc<Member>>>,
+    /// Scratch space, one for all connections: nobody holds it across an await.
+    pub plain: RefCell<Vec<u8>>,
+    pub cipher: RefCell<Vec<u8>>,
+    pub sealed: RefCell<Vec<u8>>,
+    pub stage: RefCell<Vec<u8>>,
+    pub touched: RefCell<Vec<Target>>,
+    /// Connections that are not admitted yet.
+    pub unadmitted: Cell<usize>,
+    nodes: Vec<Node>,
+    inside: String,
+    memory: u64,
+    starter: Arc<dyn AgentStarter>,
+    agents: RefCell<HashMap<(JobId, NodeId), Rc<Notify>>>,
+    agent_gone: Notify,
+    drops: RefCell<Vec<(u64, String)>>,
+    next_id: Cell<u64>,
+    now: Cell<Instant>,
+}
+
+/// Runs a gateway until SIGTERM or SIGINT, on the calling thread. Jobs are closed and agents killed before it returns,
+/// within 3 s.
+///
+/// # Errors
+/// It cannot start: see [`GatewayError`].
+pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<(), GatewayError> {
+    let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
+    let system = move |source| GatewayError::System { site: site.clone(), gateway: gateway.clone(), source };
+    run(config, starter, async move || {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).map_err(&system)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(&system)?;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        Ok(())
+    })
+}
+
+/// Runs a gateway until `stop` is ready, on the calling thread; otherwise as [`serve`].
+///
+/// # Errors
+/// It cannot start: see [`GatewayError`].
+pub fn serve_until(
+    config: GatewayConfig,
+    starter: Arc<dyn AgentStarter>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), GatewayError> {
+    run(config, starter, async move || {
+        stop.await;
+        Ok(())
+    })
+}
+
+fn run(
+    config: GatewayConfig,
+    starter: Arc<dyn AgentStarter>,
+    stop: impl AsyncFnOnce() -> Result<(), GatewayError>,
+) -> Result<(), GatewayError> {
+    let system = |source| GatewayError::System {
+        site: config.own_site().name.clone(),
+        gateway: config.own().name.clone(),
+        source,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
+    let local = LocalSet::new();
+    let result = local.block_on(&runtime, async {
+        let listener = listener::bind(&config)?;
+        let gateway = Gateway::new(&config, starter)?;
+        let own = config.own();
+        tracing::info!(
+            site = gateway.site, gateway = gateway.name, listen = own.listen, inside = own.inside,
+            advertise = own.advertise.as_deref().unwrap_or("(dials out only)"),
+            fingerprint = %gateway.fingerprint, memory = %quantity(own.memory), "gateway listening"
+        );
+        gateway.run(listener, stop()).await
+    });
+    drop(local);
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+impl Gateway {
+    fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<Rc<Gateway>, GatewayError> {
+        let (site, own) = (config.own_site(), config.own());
+        let trunks = trunks(&config.sites, config.site, config.gateway);
+        let infos = trunks.iter().map(|(trunk, primary)| TrunkInfo {
+            site: trunk.site.clone(),
+            primary: *primary,
+            up: false,
+            problem: String::new(),
+        });
+        let nodes = site.nodes.iter().map(|node| node.name.clone()).collect();
+        let relay = Relay::new(site.name.clone(), nodes, infos.collect(), own.memory);
+        let tls = TlsConfig::new(&config.key)?;
+        let gateway = Rc::new_cyclic(|me| Gateway {
+            me: me.clone(),
+            site: site.name.clone(),
+            name: own.name.clone(),
+            fingerprint: config.key.fingerprint(),
+            client_secret: config.key.client_secret(),
+            tls,
+            counters: config.counters.clone(),
+            relay: RefCell::new(relay),
+            trunks: trunks.into_iter().map(|(trunk, _)| Rc::new(trunk)).collect(),
+            connections: RefCell::default(),
+            plain: RefCell::new(vec![0; SCRATCH]),
+            cipher: RefCell::new(vec![0; SCRATCH]),
+            sealed: RefCell::new(vec![0; SEALED]),
+            stage: RefCell::default(),
+            touched: RefCell::default(),
+            unadmitted: Cell::new(0),
+            nodes: site.nodes.clone(),
+            inside: own.inside.clone(),
+            memory: own.memory,
+            starter,
+            agents: RefCell::default(),
+            agent_gone: Notify::new(),
+            drops: RefCell::default(),
+            next_id: Cell::new(1),
+            now: Cell::new(Instant::now()),
+        });
+        for trunk in &gateway.trunks {
+            let (site, name) = (&trunk.site, &trunk.gateway);
+            let problem = match &trunk.dial {
+                Some(address) => format!("site {site}: gateway {name} at {address}: not reached yet"),
+                None if own.advertise.is_none() => format!(
+                    "site {site}: neither its gateway {name} nor this one advertises an address: one must be reachable"
+                ),
+                None => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
+            };
+            gateway.relay.borrow_mut().trunk_problem(trunk.id, problem.clone());
+            trunk.expect(problem);
+        }
+        Ok(gateway)
+    }
+
+    async fn run(
+        self: Rc<Self>,
+        listener: TcpListener,
+        stop: impl Future<Output = Result<(), GatewayError>>,
+    ) -> Result<(), GatewayError> {
+        for trunk in &self.trunks {
+            let Some(address) = &trunk.dial else { continue };
+            for index in 0..trunk.links() {
+                let dialling = trunk::keep_dialling(self.clone(), trunk.clone(), index, address.clone());
+                tokio::task::spawn_local(dialling);
+            }
+        }
+        let result = tokio::select! {
+            never = listener::accept(&self, listener) => match never {},
+            result = stop => result,
+        };
+        self.stop().await;
+        result
+    }
+
+    /// Closes all jobs and waits for their agents.
+    async fn stop(&self) {
+        let reason = format!("gateway {} of site {} is stopping", self.name, self.site);
+        tracing::info!("{reason}");
+        self.relay.borrow_mut().close_all(&reason);
+        self.settle();
+        self.trunks.iter().for_each(|trunk| trunk.goodbye(self, &reason));
+        let gone = async {
+            while !self.agents.borrow().is_empty() {
+                self.agent_gone.notified().await;
+            }
+        };
+        tokio::pin!(gone);
+        if timeout(STOP_GRACE, &mut gone).await.is_err() {
+            self.agents.borrow().values().for_each(|kill| kill.notify_one());
+            if timeout(STOP_KILL, gone).await.is_err() {
+                tracing::error!(left = self.agents.borrow().len(), "agents did not die in time");
+            }
+        }
+        // The goodbyes have left unless a peer does not read.
+        sleep(Duration::from_millis(20)).await;
+    }
+
+    /// Carries out what the relay wants done, until nothing is left. Not to be called while the relay is borrowed.
+    pub fn settle(&self) {
+        loop {
+            let effects = self.relay.borrow_mut().take_effects();
+            if effects.is_empty() {
+                return;
+            }
+            effects.into_iter().for_each(|effect| self.carry_out(effect));
+        }
+    }
+
+    fn carry_out(&self, effect: Effect<Rc<Member>>) {
+        match effect {
+            Effect::ToMember(member, message) => member.send_control(self, &message),
+            Effect::ToTrunk(trunk, message) => self.trunks[trunk.0].send_control(self, &message),
+            Effect::StartAgents(job, nodes) => self.start_agents(job, &nodes),
+            Effect::KillAgents(job) => {
+                let agents = self.agents.borrow();
+                agents.iter().filter(|((of, _), _)| *of == job).for_each(|(_, kill)| kill.notify_one());
+            }
+            Effect::Dismiss(member, reason) => member.dismiss(&reason),
+            Effect::Timer(job, epoch, timer, after) => {
+                let Some(gateway) = self.me.upgrade() else { return };
+                tokio::task::spawn_local(async move {
+                    sleep(after).await;
+                    gateway.relay.borrow_mut().timer(job, epoch, timer);
+                    gateway.settle();
+                });
+            }
+        }
+    }
+
+    fn start_agents(&self, job: JobId, nodes: &[(NodeId, String)]) {
+        let result = nodes.iter().try_for_each(|(id, name)| self.start_agent(job, *id, name).map_err(|e| (*id, e)));
+        self.relay.borrow_mut().agents_started(job, result);
+    }
+
+    fn start_agent(&self, job: JobId, node_id: NodeId, node: &str) -> Result<(), StartError> {
+        let (secret, site_id, home) = {
+            let relay = self.relay.borrow();
+            let open = relay.jobs.get(&job).ok_or_else(|| StartError(format!("job {job} is closed")))?;
+            (open.secret.clone(), open.own, open.home)
+        };
+        let entry = self.nodes.iter().find(|entry| entry.name == node);
+        let mut handle = self.starter.start(AgentOrder {
+            job,
+            secret,
+            home,
+            site_id,
+            site: self.site.clone(),
+            node_id,
+            node: node.to_owned(),
+            node_address: entry.and_then(|entry| entry.address),
+            gateway_address: self.inside.clone(),
+        })?;
+        let kill = Rc::new(Notify::new());
+        self.agents.borrow_mut().insert((job, node_id), kill.clone());
+        let (Some(gateway), node) = (self.me.upgrade(), node.to_owned()) else { return Ok(()) };
+        tokio::task::spawn_local(async move {
+            let ended = tokio::select! {
+                status = handle.wait() => Some(status),
+                () = kill.notified() => None,
+            };
+            let status = match ended {
+                Some(status) => status,
+                None => {
+                    handle.kill();
+                    let status = timeout(STOP_KILL, handle.wait()).await;
+                    status.unwrap_or_else(|_| "does not die".to_owned())
+                }
+            };
+            tracing::debug!(%job, node, status, "agent ended");
+            gateway.agents.borrow_mut().remove(&(job, node_id));
+            gateway.agent_gone.notify_one();
+            gateway.relay.borrow_mut().agent_exited(job, node_id, status);
+            gateway.settle();
+        });
+        Ok(())
+    }
+
+    /// Tries a trunk for a user's command and answers it.
+    pub fn probe_later(&self, member: Rc<Member>, site: String) {
+        let Some(gateway) = self.me.upgrade() else { return };
+        tokio::task::spawn_local(async move {
+            let result = gateway.probe(&site).await;
+            let (problem, rtt) = match result {
+                Ok(rtt) => (None, rtt),
+                Err(problem) => (Some(problem), Duration::ZERO),
+            };
+            let rtt_ns = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
+            member.send_control(&gateway, &Control::Probed { site, problem, rtt_ns });
+        });
+    }
+
+    async fn probe(&self, site: &str) -> Result<Duration, String> {
+        if site == self.site {
+            return Ok(Duration::ZERO);
+        }
+        let id = self.relay.borrow().primary_trunk(site);
+        let TrunkId(id) = id.ok_or_else(|| format!("site {}: its gateway knows no site {site}", self.site))?;
+        self.trunks[id].wait_up(PROBE_UP).await?;
+        self.trunks[id].ping(self, PROBE_PING).await
+    }
+
+    /// Dials all trunks that are down and wait.
+    pub fn kick_trunks(&self) {
+        self.trunks.iter().for_each(|trunk| trunk.kick());
+    }
+
+    /// A number nobody else has.
+    pub fn next_id(&self) -> u64 {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        id
+    }
+
+    pub fn partial(&self) -> Partial {
+        Partial::new(self.counters.clone())
+    }
+
+    /// Looks at the clock.
+    pub fn tick(&self) -> Instant {
+        self.now.set(Instant::now());
+        self.now.get()
+    }
+
+    /// When somebody last looked at the clock; good enough for heartbeats.
+    pub fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    /// Drops a member's connection as soon as the frames at hand are dealt with.
+    pub fn drop_later(&self, id: u64, reason: String) {
+        self.drops.borrow_mut().push((id, reason));
+    }
+
+    /// What a turn of reading left to do.
+    pub fn after_turn(&self) {
+        if self.drops.borrow().is_empty() {
+            return;
+        }
+        for (id, reason) in self.drops.take() {
+            let member = self.connections.borrow_mut().remove(&id);
+            let Some(member) = member else { continue };
+            let (job, who) = (member.job.get(), member.identity.get().slot);
+            self.counters.violation();
+            tracing::warn!(peer = %member.address, %job, member = %who, reason, "connection dropped");
+            member.abandon();
+            self.relay.borrow_mut().leave(job, who, &member, Leave::Lost(reason));
+        }
+        self.settle();
+    }
+
+    /// Drops the member with the longest queue when the bound is near. Windows grant half of the memory, so
+    /// somebody ignores them.
+    pub fn check_memory(&self) {
+        if self.counters.held() > self.memory / 4 * 3 {
+            self.drop_largest();
+        }
+    }
+
+    fn drop_largest(&self) {
+        let connections = self.connections.borrow();
+        let Some(member) = connections.values().max_by_key(|member| member.outlet.queued()) else { return };
+        let queued = member.outlet.queued() as u64;
+        if queued == 0 || self.drops.borrow().iter().any(|(id, _)| *id == member.id()) {
+            return;
+        }
+        let reason = format!(
+            "{} wait for it, most of all, while {} of {} gateway memory are in use: it does not read",
+            quantity(queued),
+            quantity(self.counters.held()),
+            quantity(self.memory)
+        );
+        self.drop_later(member.id(), reason);
+    }
+
+    /// Members should not be read now.
+    pub fn is_memory_short(&self) -> bool {
+        self.counters.held() > self.memory / 8 * 5
+    }
+
+    /// Waits until members may be read again.
+    pub async fn memory_eased(&self) {
+        let since = Instant::now();
+        while self.is_memory_short() {
+            sleep(Duration::from_millis(5)).await;
+            if since.elapsed() > SHORT {
+                self.drop_largest();
+                self.after_turn();
+            }
+        }
+    }
+}
+
+/// The trunks of a gateway: to the first gateway of every other site, and to the others too if it is the first of its
+/// own. Of two sites the earlier in the file dials, if the later advertises an address.
+fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> Vec<(Trunk, bool)> {
+    let own = &sites.sites[own_site].gateways[own_gateway];
+    let mut trunks = Vec::new();
+    for (at, site) in sites.sites.iter().enumerate().filter(|(at, _)| *at != own_site) {
+        for (index, gateway) in site.gateways.iter().enumerate().filter(|(i, _)| *i == 0 || own_gateway == 0) {
+            let (they_first, they_can) = (at < own_site, gateway.advertise.is_some());
+            let we_dial = they_can && !(they_first && own.advertise.is_some());
+            let dial = gateway.advertise.clone().filter(|_| we_dial);
+            let links = own.links.min(gateway.links);
+            let id = TrunkId(trunks.len());
+            let trunk = Trunk::new(id, site.name.clone(), gateway.name.clone(), site.fingerprint, dial, links);
+            trunks.push((trunk, index == 0));
+        }
+    }
+    trunks
+}

@@ -1,0 +1,91 @@
+//! How much may be under way per pair of members, so that all jobs together fit into the gateway's memory.
+
+use crate::quantity;
+
+/// The least useful window in bytes: two full frames.
+pub const LEAST: u64 = 32 << 10;
+/// The most a pair gets, in bytes: 64 ms at 1 Gbit/s.
+pub const MOST: u64 = 8 << 20;
+
+/// Shares half of a gateway's memory among jobs; the other half is for what no window covers (trunk queues, control).
+#[derive(Debug)]
+pub(crate) struct Grants {
+    memory: u64,
+    granted: u64,
+}
+
+/// A job's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Pairs of a local and a remote member.
+    pub pairs: u64,
+    /// Bytes per pair and direction.
+    pub window: u32,
+}
+
+impl Grants {
+    pub fn new(memory: u64) -> Grants {
+        Grants { memory, granted: 0 }
+    }
+
+    /// Grants a job half of what is left, so that the next one finds something too, within [`LEAST`] and [`MOST`] a pair.
+    ///
+    /// # Errors
+    /// Not even [`LEAST`] a pair is left; the text says the numbers and what to raise.
+    pub fn grant(&mut self, local: u64, remote: u64) -> Result<Grant, String> {
+        let pairs = (local * remote).max(1);
+        let left = (self.memory / 2).saturating_sub(self.granted);
+        let window = (left / 2 / pairs).clamp(LEAST, MOST);
+        let needed = pairs.saturating_mul(LEAST);
+        if needed > left {
+            return Err(format!(
+                "{local} members here and {remote} elsewhere need {} of gateway memory for their frames ({} a pair), \
+                 {} is left of {}: raise `memory` of the gateway to {} at least, or wait for other jobs to end",
+                quantity(needed),
+                quantity(LEAST),
+                quantity(left),
+                quantity(self.memory / 2),
+                quantity((needed + self.granted) * 2),
+            ));
+        }
+        self.granted += pairs * window;
+        Ok(Grant { pairs, window: window as u32 })
+    }
+
+    pub fn release(&mut self, grant: Grant) {
+        self.granted -= grant.pairs * u64::from(grant.window);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_jobs_fit_and_a_huge_one_is_told_what_to_raise() {
+        let mut grants = Grants::new(256 << 20);
+        let first = grants.grant(5, 4).unwrap();
+        let second = grants.grant(5, 4).unwrap();
+        assert!(first.window >= 3 << 20 && second.window >= 1 << 20, "{first:?} {second:?}");
+        let error = grants.grant(1000, 1000).unwrap_err();
+        assert!(error.contains("raise `memory`") && error.contains("1000 members"), "{error}");
+        grants.release(first);
+        grants.release(second);
+        assert_eq!(grants.granted, 0);
+        assert_eq!(u64::from(grants.grant(1, 1).unwrap().window), MOST);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_half(jobs in prop::collection::vec((1u64..200, 0u64..200), 1..50), memory in (16u64 << 20)..(1 << 32)) {
+            let mut grants = Grants::new(memory);
+            for (local, remote) in jobs {
+                if let Ok(grant) = grants.grant(local, remote) {
+                    prop_assert!((LEAST..=MOST).contains(&u64::from(grant.window)));
+                }
+                prop_assert!(grants.granted <= memory / 2);
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Gateways of several sites in threads of this process, and agents that do nothing.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::net::TcpListener;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gateway::client::{Client, Frame, Role};
+use gateway::counters::Counters;
+use gateway::key::SiteKey;
+use gateway::{AgentHandle, AgentOrder, AgentStarter, GatewayConfig, StartError, serve_until};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+use types::{Identity, Instance, JobId, NodeId, Rank, Roster, SiteId, SitesFile, Slot};
+use wire::{Control, FrameHeader, FrameKind, Secret};
+
+/// No step of a test takes longer.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// Bounds a wait.
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("{what}: not within {LIMIT:?}"))
+}
+
+/// Agents that run until they are killed or told to end.
+#[derive(Default)]
+pub struct FakeAgents {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    running: HashSet<(JobId, NodeId)>,
+    end: HashSet<(JobId, NodeId)>,
+    killed: usize,
+    refuse: Option<String>,
+    orders: Vec<AgentOrder>,
+}
+
+struct FakeAgent {
+    agents: Arc<FakeAgents>,
+    key: (JobId, NodeId),
+    killed: bool,
+}
+
+impl FakeAgents {
+    pub fn running(&self) -> usize {
+        self.state.lock().unwrap().running.len()
+    }
+    pub fn killed(&self) -> usize {
+        self.state.lock().unwrap().killed
+    }
+    pub fn orders(&self) -> Vec<AgentOrder> {
+        self.state.lock().unwrap().orders.clone()
+    }
+    pub fn refuse(&self, reason: &str) {
+        self.state.lock().unwrap().refuse = Some(reason.to_owned());
+    }
+    pub fn end(&self, job: JobId, node: NodeId) {
+        self.state.lock().unwrap().end.insert((job, node));
+        self.changed.notify_waiters();
+    }
+    pub async fn all_gone(&self) {
+        while self.running() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// What a gateway gets.
+pub struct Starter(pub Arc<FakeAgents>);
+
+impl AgentStarter for Starter {
+    fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError> {
+        let mut state = self.0.state.lock().unwrap();
+        if let Some(reason) = &state.refuse {
+            return Err(StartError(reason.clone()));
+        }
+        let key = (order.job, order.node_id);
+        state.running.insert(key);
+        state.orders.push(order);
+        Ok(Box::new(FakeAgent { agents: self.0.clone(), key, killed: false }))
+    }
+}
+
+impl AgentHandle for FakeAgent {
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = String> + '_>> {
+        Box::pin(async {
+            loop {
+                let changed = self.agents.changed.notified();
+                if self.killed || self.agents.state.lock().unwrap().end.contains(&self.key) {
+                    self.agents.state.lock().unwrap().running.remove(&self.key);
+                    return if self.killed { "killed".into() } else { "exit status 3".into() };
+                }
+                changed.await;
+            }
+        })
+    }
+    fn kill(&mut self) {
+        self.killed = true;
+        self.agents.state.lock().unwrap().killed += 1;
+        self.agents.changed.notify_waiters();
+    }
+}
+
+/// A running gateway.
+pub struct Running {
+    pub inside: String,
+    pub counters: Arc<Counters>,
+    pub agents: Arc<FakeAgents>,
+    pub client_secret: Secret,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    pub fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A port nobody has at the moment.
+pub fn free_address(ip: &str) -> String {
+    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap().to_string()
+}
+
+/// What a test changes about the sites.
+pub struct Plan {
+    pub names: Vec<&'static str>,
+    pub memory: &'static str,
+    pub links: u16,
+    /// Sites whose gateways are not started.
+    pub absent: Vec<&'static str>,
+    /// A site, and one whose sites file shows a wrong fingerprint for it.
+    pub wrong: Option<(&'static str, &'static str)>,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan { names: vec!["a", "b"], memory: "64MiB", links: 1, absent: vec![], wrong: None }
+    }
+}
+
+/// Starts the gateways; each site has nodes n1 and n2.
+pub fn start(plan: &Plan) -> Vec<Running> {
+    // `RUST_LOG=gateway=debug` shows what the gateways say; a second test in the same process finds it set.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_test_writer()
+        .try_init();
+    let keys: Vec<_> = plan.names.iter().map(|_| SiteKey::random().unwrap()).collect();
+    let addresses: Vec<_> = (0..plan.names.len()).map(|at| free_address(&format!("127.0.0.{}", at + 2))).collect();
+    let other = SiteKey::random().unwrap().fingerprint();
+    let text = |reader: &str| {
+        let mut text = String::new();
+        for ((name, key), address) in plan.names.iter().zip(&keys).zip(&addresses) {
+            let wrong = plan.wrong == Some((*name, plan.names.iter().find(|n| **n == reader).unwrap()));
+            let fingerprint = if wrong { other } else { key.fingerprint() };
+            text += &format!(
+                "[[site]]\nname = \"{name}\"\nfingerprint = \"{fingerprint}\"\n\
+                 [[site.gateway]]\nname = \"gw1\"\nadvertise = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n\
+                 [[site.node]]\nname = \"n1\"\n[[site.node]]\nname = \"n2\"\n",
+                plan.memory, plan.links
+            );
+        }
+        SitesFile::parse(&text, "sites.toml").unwrap()
+    };
+    let files: Vec<_> = plan.names.iter().map(|name| text(name)).collect();
+    let mut running = Vec::new();
+    for (((name, key), file), address) in plan.names.iter().zip(keys).zip(files).zip(addresses) {
+        let client_secret = key.client_secret();
+        let (agents, counters) = (Arc::<FakeAgents>::default(), Arc::<Counters>::default());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let starter = Arc::new(Starter(agents.clone()));
+        let thread = (!plan.absent.contains(name)).then(|| {
+            let counters = counters.clone();
+            let name = name.to_string();
+            std::thread::spawn(move || {
+                let mut config = GatewayConfig::with_key(file, &name, None, key).unwrap();
+                config.counters = counters;
+                serve_until(config, starter, async { drop(stopped.await) }).unwrap();
+            })
+        });
+        running.push(Running { inside: address, counters, agents, client_secret, stop: Some(stop), thread });
+    }
+    running
+}
+
+impl Running {
+    /// A user's connection. The gateway may still be starting.
+    pub async fn client(&self) -> Client {
+        let role = Role::Client { secret: self.client_secret.clone() };
+        within("client", async {
+            loop {
+                match Client::connect(&self.inside, &role).await {
+                    Ok(client) => return client,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        })
+        .await
+    }
+
+    pub async fn member(&self, job: &Job, identity: Identity) -> Client {
+        let role = Role::Member { job: job.id, secret: job.secret.clone(), identity };
+        within("member", Client::connect(&self.inside, &role)).await.unwrap()
+    }
+}
+
+/// An open job and its launcher.
+pub struct Job {
+    pub id: JobId,
+    pub secret: Secret,
+    pub launcher: Client,
+    pub identity: Identity,
+}
+
+pub fn rank(site: u16, rank: u32) -> Identity {
+    Identity { site: SiteId(site), slot: Slot::rank(Rank(rank), Instance(0)).unwrap() }
+}
+
+pub fn launcher(site: u16) -> Identity {
+    Identity { site: SiteId(site), slot: Slot::LAUNCHER }
+}
+
+/// Asks for a job without waiting for answers.
+pub async fn ask(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
+    let mut client = gateway.client().await;
+    let roster: Roster = roster.parse().unwrap();
+    let site = roster.sites().iter().position(|s| s.name == home).unwrap_or(0) as u16;
+    let (id, secret) = (JobId(id), Secret::new([id as u8; 32]));
+    let open = Control::JobOpen { job: id, secret: secret.clone(), roster, home: home.into() };
+    client.send_control(launcher(site), &open).await.unwrap();
+    Job { id, secret, launcher: client, identity: launcher(site) }
+}
+
+/// Opens a job at all sites of the roster.
+pub async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
+    let mut job = ask(gateway, home, id, roster).await;
+    let sites = roster.split(';').count();
+    for _ in 0..sites {
+        match job.news().await {
+            Control::JobOpened { window, .. } => assert!(window >= 32 << 10),
+            other => panic!("{other:?}"),
+        }
+    }
+    job
+}
+
+impl Job {
+    pub async fn news(&mut self) -> Control {
+        let frame = receive(&mut self.launcher).await;
+        assert_eq!(frame.header.kind, FrameKind::Control, "{frame:?}");
+        Control::decode(&frame.payload).unwrap()
+    }
+
+    pub async fn close(&mut self) {
+        self.launcher.send_control(self.identity, &Control::JobClose { job: self.id }).await.unwrap();
+    }
+}
+
+pub async fn receive(client: &mut Client) -> Frame {
+    within("a frame", client.receive()).await.unwrap().expect("a frame, not a goodbye")
+}
+
+pub fn data(job: &Job, from: Identity, to: Identity, sequence: u32) -> FrameHeader {
+    FrameHeader { sequence, ..FrameHeader::plain(FrameKind::Data, job.id, from, to) }
+}
