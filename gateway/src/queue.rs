@@ -82,6 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn bytes_come_out_as_they_went_in(steps in prop::collection::vec((0usize..150_000, 0usize..150_000), 1..20)) {
             let counters = Counters::default();

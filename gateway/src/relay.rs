@@ -18,9 +18,9 @@ use crate::window::Grants;
 pub(crate) struct TrunkId(pub usize);
 
 /// How long a job waits for trunks that are not up before it is refused.
-pub(crate) const OPENING: Duration = Duration::from_millis(3500);
+pub(crate) const OPENING: Duration = Duration::from_millis(3000);
 /// The same at a site that was asked over a trunk: shorter, so that its answer still arrives in time.
-pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2500);
+pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
 /// How long agents have to end by themselves.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// How long the home site waits for the others' last words.
@@ -406,3 +406,6 @@ impl<M: Clone + PartialEq> Relay<M> {
         roster.sites().iter().position(|site| site.name == self.site).map(|at| SiteId(at as u16))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,7 +28,7 @@ use crate::{GatewayError, listener, quantity};
 /// How long a handshake may take in all.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a probe waits for a trunk that is not up.
-const PROBE_UP: Duration = Duration::from_millis(3500);
+const PROBE_UP: Duration = Duration::from_millis(3000);
 const PROBE_PING: Duration = Duration::from_secs(2);
 /// How long agents have to end when the gateway is stopped, and how long to die when they do not.
 const STOP_GRACE: Duration = Duration::from_millis(2000);

@@ -1,8 +1,10 @@
 //! Two real gateways on loopback addresses: jobs, frames, refusals and losses.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gateway::client::{Client, ClientError, Role};
 use support::*;
@@ -160,13 +162,11 @@ async fn losses_reach_the_launcher() {
     sites[1].agents.end(job.id, NodeId(1));
     let Control::AgentLost { site, node, reason, .. } = job.news().await else { panic!() };
     assert_eq!((site.as_str(), node.as_str(), reason.as_str()), ("b", "n2", "exit status 3"));
-    let begin = Instant::now();
     let agents = sites[0].agents.clone();
     let mut other = sites.remove(1);
     let stopping = std::thread::spawn(move || other.stop());
     let Control::SiteLost { site, reason, .. } = job.news().await else { panic!() };
     assert_eq!(site, "b");
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     assert!(reason.contains("stopping"), "{reason}");
     drop(job);
     within("agents", agents.all_gone()).await;
@@ -199,12 +199,10 @@ async fn a_launcher_that_goes_takes_its_job_along() {
 #[tokio::test]
 async fn refusals_name_site_and_reason() {
     let sites = start(&Plan { names: vec!["a", "b", "c"], absent: vec!["c"], ..Plan::default() });
-    let begin = Instant::now();
     let mut job = ask(&sites[0], "a", 1, "a:n1*1;c:n1*1").await;
     let Control::JobRefused { site, reason, .. } = job.news().await else { panic!() };
     assert_eq!(site, "c");
     assert!(reason.contains(&sites[2].inside) && reason.contains("refused"), "{reason}");
-    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
     let error = sites[0].client().await.probe("c").await.unwrap_err().to_string();
     assert!(error.contains("site c: gateway gw1 at") && error.contains(&sites[2].inside), "{error}");
     assert!(sites[0].client().await.probe("b").await.unwrap() < Duration::from_secs(1));

@@ -1,6 +1,7 @@
 //! Gateways of several sites in threads of this process, and agents that do nothing.
 
 #![allow(dead_code, reason = "each test program uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -112,6 +113,7 @@ impl AgentHandle for FakeAgent {
 /// A running gateway.
 pub struct Running {
     pub inside: String,
+    pub advertise: String,
     pub counters: Arc<Counters>,
     pub agents: Arc<FakeAgents>,
     pub client_secret: Secret,
@@ -148,11 +150,13 @@ pub struct Plan {
     pub absent: Vec<&'static str>,
     /// A site, and one whose sites file shows a wrong fingerprint for it.
     pub wrong: Option<(&'static str, &'static str)>,
+    /// A site that advertises an address where the test puts something in between.
+    pub detour: Option<&'static str>,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { names: vec!["a", "b"], memory: "64MiB", links: 1, absent: vec![], wrong: None }
+        Plan { names: vec!["a", "b"], memory: "64MiB", links: 1, absent: vec![], wrong: None, detour: None }
     }
 }
 
@@ -165,15 +169,21 @@ pub fn start(plan: &Plan) -> Vec<Running> {
         .try_init();
     let keys: Vec<_> = plan.names.iter().map(|_| SiteKey::random().unwrap()).collect();
     let addresses: Vec<_> = (0..plan.names.len()).map(|at| free_address(&format!("127.0.0.{}", at + 2))).collect();
+    let advertised: Vec<_> = plan
+        .names
+        .iter()
+        .zip(&addresses)
+        .map(|(name, address)| if plan.detour == Some(*name) { free_address("127.0.0.9") } else { address.clone() })
+        .collect();
     let other = SiteKey::random().unwrap().fingerprint();
     let text = |reader: &str| {
         let mut text = String::new();
-        for ((name, key), address) in plan.names.iter().zip(&keys).zip(&addresses) {
+        for (((name, key), address), advertise) in plan.names.iter().zip(&keys).zip(&addresses).zip(&advertised) {
             let wrong = plan.wrong == Some((*name, plan.names.iter().find(|n| **n == reader).unwrap()));
             let fingerprint = if wrong { other } else { key.fingerprint() };
             text += &format!(
                 "[[site]]\nname = \"{name}\"\nfingerprint = \"{fingerprint}\"\n\
-                 [[site.gateway]]\nname = \"gw1\"\nadvertise = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n\
+                 [[site.gateway]]\nname = \"gw1\"\nadvertise = \"{advertise}\"\ninside = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n\
                  [[site.node]]\nname = \"n1\"\n[[site.node]]\nname = \"n2\"\n",
                 plan.memory, plan.links
             );
@@ -182,7 +192,9 @@ pub fn start(plan: &Plan) -> Vec<Running> {
     };
     let files: Vec<_> = plan.names.iter().map(|name| text(name)).collect();
     let mut running = Vec::new();
-    for (((name, key), file), address) in plan.names.iter().zip(keys).zip(files).zip(addresses) {
+    for ((((name, key), file), address), advertise) in
+        plan.names.iter().zip(keys).zip(files).zip(addresses).zip(advertised)
+    {
         let client_secret = key.client_secret();
         let (agents, counters) = (Arc::<FakeAgents>::default(), Arc::<Counters>::default());
         let (stop, stopped) = oneshot::channel::<()>();
@@ -196,7 +208,7 @@ pub fn start(plan: &Plan) -> Vec<Running> {
                 serve_until(config, starter, async { drop(stopped.await) }).unwrap();
             })
         });
-        running.push(Running { inside: address, counters, agents, client_secret, stop: Some(stop), thread });
+        running.push(Running { inside: address, advertise, counters, agents, client_secret, stop: Some(stop), thread });
     }
     running
 }

@@ -1,0 +1,236 @@
+//! The relay alone: members are numbers, effects are looked at.
+
+use super::*;
+use crate::starter::StartError;
+use types::{Instance, Rank, Roster};
+
+const JOB: JobId = JobId(7);
+const A: TrunkId = TrunkId(0);
+const C: TrunkId = TrunkId(1);
+const LAUNCHER: u32 = 1000;
+
+/// The gateway of site b; sites a and c are at the ends of its trunks.
+fn relay() -> Relay<u32> {
+    let trunk = |site: &str| TrunkInfo { site: site.into(), primary: true, up: true, problem: "not yet".into() };
+    Relay::new("b".into(), vec!["n1".into(), "n2".into()], vec![trunk("a"), trunk("c")], 64 << 20)
+}
+
+fn roster() -> Roster {
+    "a:n1*2;b:n1*2,n2*1;c:n1*1".parse().unwrap()
+}
+
+fn secret() -> Secret {
+    Secret::new([1; 32])
+}
+
+fn rank(site: u16, rank: u32) -> Identity {
+    Identity { site: SiteId(site), slot: Slot::rank(Rank(rank), Instance(0)).unwrap() }
+}
+
+fn open_from_a() -> Control {
+    Control::JobOpen { job: JOB, secret: secret(), roster: roster(), home: "a".into() }
+}
+
+/// A job that started at a and is open here.
+fn open_remote(relay: &mut Relay<u32>) {
+    relay.control_from_trunk(A, open_from_a()).unwrap();
+    relay.agents_started(JOB, Ok(()));
+    assert!(relay.take_effects().iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpened { .. }))));
+}
+
+/// A job that started here and is open here.
+fn open_home(relay: &mut Relay<u32>) {
+    let identity = relay.open(JOB, secret(), roster(), "b", LAUNCHER).unwrap();
+    assert_eq!(identity, Identity { site: SiteId(1), slot: Slot::LAUNCHER });
+    relay.agents_started(JOB, Ok(()));
+    relay.take_effects();
+}
+
+fn frame(from: Identity, to: Identity) -> FrameHeader {
+    FrameHeader { length: 68, ..FrameHeader::plain(wire::FrameKind::Data, JOB, from, to) }
+}
+
+#[test]
+fn a_job_is_asked_of_all_sites_and_agents_start_when_trunks_are_up() {
+    let mut relay = relay();
+    relay.trunks[C.0].up = false;
+    relay.open(JOB, secret(), roster(), "b", LAUNCHER).unwrap();
+    let effects = relay.take_effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpen { home, .. }) if home == "b")));
+    assert!(!effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, _) | Effect::StartAgents(..))));
+    relay.trunk_up(C);
+    let effects = relay.take_effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, Control::JobOpen { .. }))));
+    let nodes = vec![(NodeId(0), "n1".to_owned()), (NodeId(1), "n2".to_owned())];
+    assert!(effects.contains(&Effect::StartAgents(JOB, nodes)));
+}
+
+#[test]
+fn a_trunk_that_stays_down_refuses_its_site() {
+    let mut relay = relay();
+    relay.trunks[C.0].up = false;
+    relay.open(JOB, secret(), roster(), "b", LAUNCHER).unwrap();
+    let timer = relay.take_effects().into_iter().find_map(|e| match e {
+        Effect::Timer(JOB, epoch, Timer::Opening, _) => Some(epoch),
+        _ => None,
+    });
+    relay.timer(JOB, timer.unwrap(), Timer::Opening);
+    let refused = Control::JobRefused { job: JOB, site: "c".into(), reason: "not yet".into() };
+    assert_eq!(relay.take_effects(), [Effect::ToMember(LAUNCHER, refused)]);
+    // A timer of an earlier job of that number means nothing.
+    relay.timer(JOB, timer.unwrap() + 1, Timer::Farewell);
+    assert!(relay.jobs.contains_key(&JOB));
+}
+
+#[test]
+fn frames_go_where_their_job_says() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    assert!(matches!(relay.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Member(2)));
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(0, 0))), Route::Trunk(A)));
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Trunk(C)));
+    let traffic = relay.jobs[&JOB].traffic;
+    assert_eq!((traffic.received, traffic.sent, traffic.local), (100, 200, 0));
+    // Not told twice.
+    let absent = frame(rank(0, 0), rank(1, 3));
+    assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
+    assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: None }));
+    relay.join(JOB, rank(1, 3), 3).unwrap();
+    relay.leave(JOB, rank(1, 3).slot, &3, Leave::Goodbye);
+    assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
+}
+
+#[test]
+fn a_trunk_speaks_only_for_its_site_and_to_ours() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    for (trunk, header) in [
+        (C, frame(rank(0, 0), rank(1, 2))),
+        (A, frame(rank(1, 3), rank(1, 2))),
+        (A, frame(rank(9, 3), rank(1, 2))),
+        (A, frame(rank(0, 0), rank(2, 5))),
+    ] {
+        assert!(matches!(relay.route(Origin::Trunk(trunk), &header), Route::Violation(_)), "{header:?}");
+    }
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(9, 0))), Route::Violation(_)));
+    let other = FrameHeader { job: JobId(8), ..frame(rank(0, 0), rank(1, 2)) };
+    assert!(matches!(relay.route(Origin::Trunk(A), &other), Route::Nowhere { notice: None }));
+    // Nor may it manage jobs that are not its own.
+    assert!(relay.control_from_trunk(C, Control::JobClose { job: JOB }).is_err());
+    assert!(relay.control_from_trunk(C, open_from_a()).is_err());
+    let lost = Control::MemberLost { job: JOB, member: rank(0, 0), reason: String::new() };
+    assert!(relay.control_from_trunk(C, lost).is_err());
+    let lost = Control::AgentLost { job: JOB, site: "a".into(), node: "n1".into(), reason: String::new() };
+    assert!(relay.control_from_trunk(C, lost).is_err());
+    assert!(relay.control_from_trunk(A, Control::Probe { site: "b".into() }).is_err());
+}
+
+#[test]
+fn admission_needs_a_place_in_the_roster() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    assert!(relay.join(JOB, rank(1, 4), 4).is_ok());
+    assert!(relay.join(JOB, rank(1, 4), 5).unwrap_err().contains("connected already"));
+    assert!(relay.join(JOB, rank(1, 5), 5).unwrap_err().contains("ranks 2..5"));
+    assert!(relay.join(JOB, rank(0, 0), 5).unwrap_err().contains("does not belong to site b"));
+    let slot = |slot| Identity { site: SiteId(1), slot };
+    assert!(relay.join(JOB, slot(Slot::agent(NodeId(1)).unwrap()), 6).is_ok());
+    assert!(relay.join(JOB, slot(Slot::agent(NodeId(2)).unwrap()), 7).is_err());
+    assert!(relay.join(JOB, slot(Slot::LAUNCHER), 7).is_err());
+    assert!(relay.join(JOB, slot(Slot::GATEWAY), 7).is_err());
+    assert!(relay.join(JobId(8), rank(1, 4), 7).unwrap_err().contains("not open"));
+}
+
+#[test]
+fn losses_are_told_to_the_launcher_wherever_it_is() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    relay.leave(JOB, rank(1, 2).slot, &99, Leave::Lost("another connection".into()));
+    relay.leave(JOB, rank(1, 2).slot, &2, Leave::Lost("broken".into()));
+    relay.agent_exited(JOB, NodeId(1), "exit status 1".into());
+    relay.trunk_down(C, "cut");
+    let member = Control::MemberLost { job: JOB, member: rank(1, 2), reason: "broken".into() };
+    let agent = Control::AgentLost { job: JOB, site: "b".into(), node: "n2".into(), reason: "exit status 1".into() };
+    let site = Control::SiteLost { job: JOB, site: "c".into(), reason: "cut".into() };
+    let expected = [member, agent, site].map(|message| Effect::ToTrunk(A, message));
+    assert_eq!(relay.take_effects(), expected);
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Nowhere { notice: Some(_) }));
+}
+
+#[test]
+fn a_lost_home_ends_the_job_here() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    relay.trunk_down(A, "cut");
+    let effects = relay.take_effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, reason) if reason.contains("site a"))));
+    let epoch = effects.iter().find_map(|e| match e {
+        Effect::Timer(_, epoch, Timer::Grace, _) => Some(*epoch),
+        _ => None,
+    });
+    relay.agent_exited(JOB, NodeId(0), "0".into());
+    relay.timer(JOB, epoch.unwrap(), Timer::Grace);
+    assert!(relay.take_effects().contains(&Effect::KillAgents(JOB)));
+    relay.agent_exited(JOB, NodeId(1), "killed".into());
+    assert!(relay.jobs.is_empty());
+}
+
+#[test]
+fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
+    let mut relay = relay();
+    let fresh = relay.grants.grant(4, 4).unwrap();
+    relay.grants.release(fresh);
+    open_home(&mut relay);
+    relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
+    let effects = relay.take_effects();
+    for trunk in [A, C] {
+        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobClose { job: JOB })));
+    }
+    assert!(relay.join(JOB, rank(1, 2), 2).unwrap_err().contains("being closed"));
+    relay.agent_exited(JOB, NodeId(0), "0".into());
+    relay.agent_exited(JOB, NodeId(1), "0".into());
+    assert!(
+        matches!(&relay.take_effects()[..], [Effect::ToMember(LAUNCHER, Control::JobClosed { site, .. })] if site == "b")
+    );
+    for (trunk, site) in [(A, "a"), (C, "c")] {
+        let closed = Control::JobClosed { job: JOB, site: site.into(), traffic: Default::default() };
+        relay.control_from_trunk(trunk, closed).unwrap();
+    }
+    let effects = relay.take_effects();
+    assert_eq!(effects.last(), Some(&Effect::Dismiss(LAUNCHER, String::new())));
+    assert!(relay.jobs.is_empty());
+    assert_eq!(relay.grants.grant(4, 4).unwrap(), fresh);
+}
+
+#[test]
+fn an_agent_that_cannot_start_refuses_the_site_and_ends_the_others() {
+    let mut relay = relay();
+    relay.control_from_trunk(A, open_from_a()).unwrap();
+    relay.take_effects();
+    relay.agents_started(JOB, Err((NodeId(1), StartError("no shell".into()))));
+    let effects = relay.take_effects();
+    let reason = "cannot start the agent of node n2: no shell".to_owned();
+    assert_eq!(effects[0], Effect::ToTrunk(A, Control::JobRefused { job: JOB, site: "b".into(), reason }));
+    relay.agent_exited(JOB, NodeId(0), "killed".into());
+    assert!(relay.jobs.is_empty());
+    assert!(relay.take_effects().is_empty());
+}
+
+#[test]
+fn impossible_jobs_are_refused_by_name() {
+    let mut relay = relay();
+    let mut refuse =
+        |roster: &str, home: &str| relay.open(JOB, secret(), roster.parse().unwrap(), home, LAUNCHER).unwrap_err();
+    assert_eq!(refuse("b:n1*1;x:n1*1", "b").0, "x");
+    assert!(refuse("b:n3*1", "b").1.contains("no node n3"));
+    assert!(refuse("b:n1*1;b:n1*1", "b").1.contains("twice"));
+    assert!(refuse("a:n1*1", "b").1.contains("not in the roster"));
+    assert!(refuse("b:n1*1", "a").1.contains("gateway of b"));
+    open_home(&mut relay);
+    assert!(relay.open(JOB, secret(), roster(), "b", 1).unwrap_err().1.contains("open already"));
+    assert!(relay.open(JobId(0), secret(), roster(), "b", 1).unwrap_err().1.contains("not zero"));
+}
