@@ -146,7 +146,8 @@ unsafe fn read_hints(info: &fi_info) -> Result<Hints, &'static str> {
         hints.ep_type = ep.r#type;
         hints.protocol = ep.protocol;
         hints.max_msg_size = ep.max_msg_size;
-        hints.max_order_size = ep.max_order_raw_size.max(ep.max_order_war_size).max(ep.max_order_waw_size);
+        hints.max_order_size = ep.max_order_raw_size.max(ep.max_order_waw_size);
+        hints.max_order_war_size = ep.max_order_war_size;
         hints.mem_tag_format = ep.mem_tag_format;
         hints.contexts = ep.tx_ctx_cnt.max(ep.rx_ctx_cnt);
         hints.auth_key_size = ep.auth_key_size;
@@ -220,7 +221,7 @@ fn build(version: u32, offer: &Offer, source: Address, destination: Option<Addre
     ep_ref.protocol_version = 1;
     ep_ref.max_msg_size = MAX_MESSAGE;
     ep_ref.max_order_raw_size = MAX_MESSAGE;
-    ep_ref.max_order_war_size = MAX_MESSAGE;
+    ep_ref.max_order_war_size = offer::MAX_ORDER_WAR;
     ep_ref.max_order_waw_size = MAX_MESSAGE;
     ep_ref.mem_tag_format = offer.mem_tag_format;
     ep_ref.tx_ctx_cnt = 1;

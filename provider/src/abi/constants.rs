@@ -43,9 +43,16 @@ pub const FI_EVENT: u64 = FI_COMPLETION;
 pub const FI_FETCH_ATOMIC: u64 = 1 << 58;
 pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
 
-pub const FI_ORDER_STRICT: u64 = 0x1FF;
-/// `FI_ORDER_RMA_*` and `FI_ORDER_ATOMIC_*`: reads and writes against each other.
-pub const FI_ORDER_RMA_AND_ATOMIC: u64 = 0xFF << 32;
+pub const FI_ORDER_RAR: u64 = 1 << 0;
+pub const FI_ORDER_RAW: u64 = 1 << 1;
+pub const FI_ORDER_WAW: u64 = 1 << 4;
+pub const FI_ORDER_SAW: u64 = 1 << 7;
+pub const FI_ORDER_SAS: u64 = 1 << 8;
+pub const FI_ORDER_RMA_RAR: u64 = 1 << 32;
+pub const FI_ORDER_RMA_RAW: u64 = 1 << 33;
+pub const FI_ORDER_RMA_WAW: u64 = 1 << 35;
+/// `FI_ORDER_ATOMIC_RAR`, `_RAW`, `_WAR` and `_WAW`.
+pub const FI_ORDER_ATOMIC_ALL: u64 = 0xF << 36;
 
 pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;

@@ -1,5 +1,7 @@
 //! Negotiation: hints against what we have. Pure.
 
+use fabric::operation::MAX_ATOMIC;
+
 use crate::abi::constants::*;
 use crate::info::{INJECT_SIZE, IOV_LIMIT, MAX_MESSAGE, QUEUE_SIZE, RMA_IOV_LIMIT};
 
@@ -18,8 +20,20 @@ pub const TX_CAPS: u64 = PRIMARY | FI_SEND | FI_READ | FI_WRITE | ALWAYS;
 /// Capabilities of the receiving side.
 pub const RX_CAPS: u64 = PRIMARY | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | ON_REQUEST | ALWAYS;
 
-/// What one endpoint does to another takes effect in the order of the calls: there is one sequence per pair.
-pub const MSG_ORDER: u64 = FI_ORDER_STRICT | FI_ORDER_RMA_AND_ATOMIC;
+/// There is one sequence per pair of endpoints, and what arrives takes effect in that order. Two things break it: a
+/// message may wait for credit while later reads and writes pass it (no `RAS`, `WAS`), and the bytes of a read leave the
+/// target when its socket takes them, maybe after a later write or message (no `WAR`, `SAR`; atomics are copied at once).
+pub const MSG_ORDER: u64 = FI_ORDER_SAS
+    | FI_ORDER_SAW
+    | FI_ORDER_RAR
+    | FI_ORDER_RAW
+    | FI_ORDER_WAW
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAW
+    | FI_ORDER_ATOMIC_ALL;
+/// The most bytes for which a write stays behind an earlier read: those of an atomic.
+pub const MAX_ORDER_WAR: usize = MAX_ATOMIC;
 
 /// Hints; zero is "anything".
 #[derive(Debug, Default)]
@@ -42,6 +56,7 @@ pub struct Hints {
     pub protocol: u32,
     pub max_msg_size: usize,
     pub max_order_size: usize,
+    pub max_order_war_size: usize,
     pub mem_tag_format: u64,
     pub contexts: usize,
     pub auth_key_size: usize,
@@ -149,6 +164,7 @@ fn check(hints: &Hints) -> Result<(), &'static str> {
         (hints.queue_size <= 1 << 20, "longer queues"),
         (hints.max_msg_size <= MAX_MESSAGE, "a larger max_msg_size"),
         (hints.max_order_size <= MAX_MESSAGE, "a larger max_order_*_size"),
+        (hints.max_order_war_size <= MAX_ORDER_WAR, "a larger max_order_war_size"),
         (hints.contexts <= 1, "several contexts per endpoint"),
         (hints.auth_key_size == 0, "authorisation keys"),
         (progress_is_manual(hints.control_progress), "automatic control progress"),

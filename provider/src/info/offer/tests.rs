@@ -1,7 +1,6 @@
 use super::*;
 
 const FI_HMEM: u64 = 1 << 47;
-const FI_ORDER_SAS: u64 = 1 << 8;
 const FI_RMA_EVENT: u64 = 1 << 56;
 const FI_THREAD_DOMAIN: i32 = 3;
 const FI_AV_MAP: i32 = 1;
@@ -61,7 +60,8 @@ fn open_mpi_gets_what_it_asks_for_without_device_memory() {
 
 #[test]
 fn what_we_do_not_have_is_refused() {
-    let refused: [fn(&mut Hints); 14] = [
+    let refused: [fn(&mut Hints); 15] = [
+        |h| h.msg_order |= 1 << 6, // FI_ORDER_SAR
         |h| h.caps |= FI_RMA_EVENT,
         |h| h.tx_caps |= FI_RECV,
         |h| h.rx_caps |= FI_SEND,
