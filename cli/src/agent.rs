@@ -1,0 +1,28 @@
+//! The hidden commands: a node's agent and its keeper.
+
+use std::io::Read;
+
+use anyhow::{Result, anyhow};
+use launch::order::Order;
+
+use crate::runtime;
+
+/// The keeper.
+pub fn keep() -> Result<i32> {
+    Ok(runtime()?.block_on(launch::keeper::keep())?)
+}
+
+/// The agent proper.
+pub fn work(keeper: i32) -> Result<i32> {
+    launch::keeper::end_with_keeper(keeper)?;
+    let order = Order::read(std::io::stdin().lock())?;
+    let (lifeline, gone) = tokio::sync::oneshot::channel();
+    // Standard input stays open as long as the starter lives. A thread, because such a read cannot be cancelled.
+    std::thread::Builder::new().name("lifeline".into()).spawn(move || {
+        let mut rest = Vec::new();
+        let _ = std::io::stdin().lock().read_to_end(&mut rest);
+        let _ = lifeline.send(());
+    })?;
+    runtime()?.block_on(launch::agent::run(order, gone)).map_err(|e| anyhow!(e))?;
+    Ok(0)
+}

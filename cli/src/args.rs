@@ -1,0 +1,353 @@
+//! The command line: every flag, its meaning and its default. What it does is in the other files.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Run one unmodified MPI program across private clusters that cannot reach each other.
+///
+/// Each cluster is a "site" with a gateway; a sites file describes them. Gateways join the sites by encrypted trunks, and a
+/// libfabric provider beside this command lets MPICH and Intel MPI use them without change.
+#[derive(Debug, Parser)]
+#[command(
+    name = "landbridge",
+    version,
+    after_help = "Examples:\n  \
+        landbridge lab -- landbridge run -n 4 -- python3 -m mpi4py.bench helloworld   two sites on this machine\n  \
+        landbridge run -n 64 --prefix -- ./simulation input.dat                       across your sites\n  \
+        landbridge sites check                                                        what works and what does not\n\n\
+        `landbridge COMMAND --help` explains each command."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program on nodes of several sites
+    Run(RunArgs),
+    /// Run the gateway of a site
+    Gateway(GatewayArgs),
+    /// Make a site's key, or show the fingerprint of one
+    Key(KeyArgs),
+    /// Work with the sites file
+    Sites(SitesArgs),
+    /// Run a command in several sites on this one machine, for trying things out
+    Lab(LabArgs),
+    /// Started by gateways
+    #[command(hide = true)]
+    Agent,
+    /// Started by agents
+    #[command(hide = true, name = launch::keeper::WORKER)]
+    AgentWorker {
+        /// Process id of the keeper
+        keeper: i32,
+    },
+}
+
+/// Where the sites file is.
+#[derive(Clone, Debug, Args)]
+pub struct SitesFileArgs {
+    /// The sites file [default: $LANDBRIDGE_SITES, else ~/.config/landbridge/sites.toml]
+    #[arg(long, value_name = "FILE")]
+    pub sites: Option<PathBuf>,
+}
+
+/// An MPI library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mpi {
+    /// Look at the program
+    Auto,
+    /// MPICH and its close relatives
+    Mpich,
+    /// Intel MPI
+    Intel,
+    /// Open MPI (comes with the next release)
+    Openmpi,
+}
+
+/// `landbridge run`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Run a program on nodes of several sites.\n\n\
+        Without --site, ranks are spread evenly over all sites in contiguous blocks, in the order of the sites file, and \
+        evenly over each site's nodes. The program must be at the same path on every node; it gets your environment and \
+        working directory. Its output comes here line by line. If any rank, node or gateway fails, everything ends and the \
+        failure is named.\n\n\
+        Exit code: 0 when every rank's was 0; else the failing rank's, 128+N if signal N killed it; 130 after Ctrl-C; 2 for \
+        wrong options; 1 for everything else.",
+    after_help = "Examples:\n  \
+        landbridge run -n 4 -- ./solver --size 512\n  \
+        landbridge run --site lyon=32 --site nancy=16 --prefix -- python3 train.py\n  \
+        landbridge run -n 8 --ranks-per-node 2 --mpi intel --json=run.json -- ./solver"
+)]
+pub struct RunArgs {
+    /// Number of ranks [default: the sum of --site]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks: Option<u32>,
+    /// Most ranks on one node; nodes are then filled in order
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks_per_node: Option<u32>,
+    /// Ranks at this site; give it once for each site that takes part
+    #[arg(long = "site", value_name = "NAME=N", value_parser = site_count)]
+    pub per_site: Vec<(String, u32)>,
+    /// The program's MPI library
+    #[arg(long, value_enum, default_value = "auto")]
+    pub mpi: Mpi,
+    /// Begin every line of output with [site/node/rank]
+    #[arg(long)]
+    pub prefix: bool,
+    /// Summary as JSON when the program has ended, to FILE or else to standard output
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+    /// The site this is typed at [default: $LANDBRIDGE_SITE_NAME, else the first whose key and gateway are at hand]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+fn site_count(text: &str) -> Result<(String, u32), String> {
+    let parts = text.split_once('=').and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
+    parts.ok_or_else(|| format!("`{text}` is not NAME=N, such as lyon=4"))
+}
+
+/// `landbridge gateway`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Run the gateway of a site, until it is ended by SIGTERM or SIGINT.\n\n\
+        It needs one port, which the site's nodes and the other sites' gateways dial; sites that cannot be dialled dial out. \
+        It starts the agents of jobs on the site's nodes as the sites file says.\n\n\
+        LANDBRIDGE_LOG sets what is logged to standard error: error, warn, info (default), debug or trace.",
+    after_help = "Example:\n  landbridge gateway --sites sites.toml --site lyon"
+)]
+pub struct GatewayArgs {
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+    /// Name of the site
+    #[arg(long, value_name = "NAME")]
+    pub site: String,
+    /// Name of the gateway [default: the site's only one]
+    #[arg(long, value_name = "NAME")]
+    pub gateway: Option<String>,
+}
+
+/// `landbridge key`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Make a site's key, or show the fingerprint of one.\n\n\
+        With a FILE that does not exist, makes a key there, readable only by you. With one that does, leaves it alone. Either \
+        way prints its fingerprint, which goes into everybody's sites file; the key itself stays at its site.",
+    after_help = "Examples:\n  landbridge key lyon.key         make it, or show it\n  \
+        landbridge key --out lyon.key   make it; an error if it exists"
+)]
+pub struct KeyArgs {
+    /// The key file
+    #[arg(value_name = "FILE", required_unless_present = "out", conflicts_with = "out")]
+    pub file: Option<PathBuf>,
+    /// Make a new key in this file, which must not exist
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `landbridge sites`
+#[derive(Debug, Args)]
+pub struct SitesArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SitesCommand,
+}
+
+/// What to do with sites.
+#[derive(Debug, Subcommand)]
+pub enum SitesCommand {
+    /// Try everything a run needs, link by link
+    Check(CheckArgs),
+}
+
+/// `landbridge sites check`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Try everything a run needs: the sites file, keys, your site's gateway, a trunk to every other site, an \
+        agent on every node, the provider there, and a program if one is given. Prints a table of what works, what does not \
+        and what to do. Exit code 1 if anything does not work.",
+    after_help = "Examples:\n  landbridge sites check\n  landbridge sites check --json -- ./solver"
+)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+    /// The site this is typed at [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// A program (and its MPI) to look for on every node
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// How a lab keeps its sites apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Isolation {
+    /// Namespaces if this machine allows them, else loopback with a notice
+    Auto,
+    /// Namespaces or an error
+    Namespaces,
+    /// Addresses of this machine only: no isolation, no delay
+    Loopback,
+}
+
+/// `landbridge lab`
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    long_about = "Run a command in several sites on this one machine, for trying things out.\n\n\
+        Every node and gateway gets its own network, host name, processes, /tmp and /dev/shm; between sites lies an emulated \
+        WAN. Gateways run, and LANDBRIDGE_SITES names the sites file. The command runs on the first node of the first site; \
+        its exit code is the lab's. Nothing is left afterwards. Works as root, and for ordinary users where the kernel \
+        allows user namespaces.",
+    after_help = "Examples:\n  \
+        landbridge lab -- landbridge run -n 4 -- hostname\n  \
+        landbridge lab --sites 3 --delay 20ms --wan-rate 100mbit -- bash\n  \
+        landbridge lab enter b-n1 -- ip addr        inside a lab: a command on another of its hosts\n  \
+        landbridge lab wan a b delay=50ms loss=1%   inside a lab: change the WAN between two sites"
+)]
+pub struct LabArgs {
+    /// Inside a lab.
+    #[command(subcommand)]
+    pub command: Option<LabCommand>,
+    /// Number of sites, called a, b, …
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub sites: usize,
+    /// Nodes per site; node 2 of site a is the host a-n2
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub nodes: usize,
+    /// Gateways per site; gateway 1 of site a is the host a-gw1
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub gateways: usize,
+    /// One-way delay between sites
+    #[arg(long, default_value = "5ms", value_parser = lab::parse_time, value_name = "TIME")]
+    pub delay: Duration,
+    /// Random addition to the delay, from 0 to this
+    #[arg(long, default_value = "0", value_parser = lab::parse_time, value_name = "TIME")]
+    pub jitter: Duration,
+    /// Rate between sites, each direction; 0: unlimited
+    #[arg(long, default_value = "1gbit", value_parser = lab::parse_rate, value_name = "RATE")]
+    pub wan_rate: lab::Rate,
+    /// Rate of every network interface of nodes and gateways; 0: unlimited
+    #[arg(long, default_value = "200mbit", value_parser = lab::parse_rate, value_name = "RATE")]
+    pub nic_rate: lab::Rate,
+    /// Part of segments lost between sites, such as 0.01 or 1%
+    #[arg(long, default_value = "0", value_parser = lab::parse_loss, value_name = "PART")]
+    pub loss: f64,
+    /// Seed of loss and jitter
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Give every site the same private addresses, 10.0.0.0/24
+    #[arg(long)]
+    pub same_range: bool,
+    /// Let gateways forward IP, to measure direct routing
+    #[arg(long)]
+    pub route_directly: bool,
+    /// How sites are kept apart
+    #[arg(long, value_enum, default_value = "auto")]
+    pub isolation: Isolation,
+    /// What the sites file says about each gateway's memory
+    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    pub gateway_memory: String,
+    /// Start this instead of `landbridge gateway` ({site}, {gateway}, {sites_file} are replaced); empty: no gateways
+    #[arg(long, value_name = "COMMAND")]
+    pub gateway_command: Option<String>,
+    /// A directory below /tmp, /dev/shm or /run that all hosts see
+    #[arg(long, value_name = "DIR")]
+    pub visible: Vec<PathBuf>,
+    /// Write the WAN's report here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Keep the gateways' logs in this directory
+    #[arg(long, value_name = "DIR")]
+    pub logs: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub program: Vec<OsString>,
+}
+
+/// What to do inside a lab.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Run a command on another host of the lab around
+    Enter {
+        /// The host, such as b-n1 or a-gw1
+        host: String,
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        program: Vec<OsString>,
+    },
+    /// End a host of the lab around, as if its power failed
+    Kill {
+        /// The host
+        host: String,
+    },
+    /// Show (`report`) or change (`a b delay=50ms down`) the WAN of the lab around
+    Wan {
+        /// `report`, or two sites and what shall change between them
+        #[arg(required = true)]
+        words: Vec<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_contract_is_understood() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.command);
+        let Ok(Command::Run(run)) = parse(
+            "landbridge run -n 4 --ranks-per-node 2 --site a=1 --site b=3 --mpi mpich --prefix --json -- prog --json x",
+        ) else {
+            panic!("run")
+        };
+        assert_eq!((run.ranks, run.ranks_per_node, run.json), (Some(4), Some(2), Some(None)));
+        assert_eq!(run.per_site, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
+        assert_eq!(run.program, ["prog", "--json", "x"]);
+        let Ok(Command::Run(run)) = parse("landbridge run -n 4 --json=f -- prog") else { panic!("run --json=f") };
+        assert_eq!(run.json, Some(Some("f".into())));
+        let Ok(Command::Lab(lab)) = parse(
+            "landbridge lab --sites 2 --nodes 2 --gateways 1 --delay 5ms --wan-rate 1gbit --nic-rate 200mbit --loss 0 -- a -b",
+        ) else {
+            panic!("lab")
+        };
+        assert_eq!((lab.sites, lab.program), (2, vec!["a".into(), "-b".into()]));
+        assert!(matches!(
+            parse("landbridge lab enter b-n1 -- ip addr"),
+            Ok(Command::Lab(LabArgs { command: Some(LabCommand::Enter { .. }), .. }))
+        ));
+        assert!(parse("landbridge gateway --sites f --site a --gateway gw1").is_ok());
+        assert!(parse("landbridge sites check --json -- prog").is_ok());
+        for wrong in
+            ["landbridge run -n 0 -- p", "landbridge run -n 1", "landbridge run --site a -- p", "landbridge lab"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

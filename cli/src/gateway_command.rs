@@ -1,0 +1,25 @@
+//! `landbridge gateway`.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use anyhow::Result;
+use gateway::GatewayConfig;
+use launch::starter::LocalStarter;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::GatewayArgs;
+use crate::sites_file;
+
+/// Runs a gateway until it is told to end and gives the exit code.
+pub fn gateway(args: &GatewayArgs) -> Result<i32> {
+    let filter = EnvFilter::try_from_env("LANDBRIDGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+    let path = sites_file::locate(&args.sites)?;
+    let sites = sites_file::read(&path)?;
+    let config = GatewayConfig::new(sites.file, &path, &args.site, args.gateway.as_deref())?;
+    let starter = LocalStarter::new(&config.own_site().starter);
+    gateway::serve(config, Arc::new(starter))?;
+    Ok(0)
+}

@@ -1,0 +1,26 @@
+//! `landbridge key`.
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+
+use crate::args::KeyArgs;
+
+/// Makes or shows a key and gives the exit code.
+pub fn key(args: &KeyArgs) -> Result<i32> {
+    let (path, made) = match (&args.out, &args.file) {
+        (Some(out), _) => (out, true),
+        (None, Some(file)) => (file, !file.exists()),
+        (None, None) => bail!("which file?"),
+    };
+    let key = if made { gateway::key::generate(path)? } else { gateway::key::load(path)? };
+    let fingerprint = key.fingerprint().to_string();
+    let mut out = std::io::stdout();
+    if args.json {
+        let file = path.display().to_string();
+        writeln!(out, "{}", serde_json::json!({ "file": file, "fingerprint": fingerprint, "made": made }))?;
+    } else {
+        writeln!(out, "fingerprint = \"{fingerprint}\"")?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,63 @@
+//! `landbridge lab`.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+
+use anyhow::Result;
+use lab::{Isolation, LabOptions};
+
+use crate::args::{self, LabArgs, LabCommand};
+
+/// Runs a lab, or does something inside one, and gives the exit code.
+pub fn lab(args: LabArgs) -> Result<i32> {
+    match args.command {
+        None => run(args),
+        Some(LabCommand::Enter { host, program }) => Ok(exit_code(lab::enter(&host, &program)?)),
+        Some(LabCommand::Kill { host }) => {
+            lab::kill(&host)?;
+            Ok(0)
+        }
+        Some(LabCommand::Wan { words }) => {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let answer = lab::wan::control(&words)?;
+            writeln!(std::io::stdout(), "{}", answer.trim_end())?;
+            Ok(0)
+        }
+    }
+}
+
+fn run(args: LabArgs) -> Result<i32> {
+    let options = LabOptions {
+        sites: args.sites,
+        nodes: args.nodes,
+        gateways: args.gateways,
+        delay: args.delay,
+        jitter: args.jitter,
+        loss: args.loss,
+        wan_rate: args.wan_rate,
+        nic_rate: args.nic_rate,
+        seed: args.seed,
+        same_range: args.same_range,
+        route_directly: args.route_directly,
+        isolation: match args.isolation {
+            args::Isolation::Auto => Isolation::Auto,
+            args::Isolation::Namespaces => Isolation::Namespaces,
+            args::Isolation::Loopback => Isolation::Loopback,
+        },
+        gateway_memory: args.gateway_memory,
+        gateway_command: args.gateway_command.map(|command| command.split_whitespace().map(str::to_owned).collect()),
+        visible: args.visible,
+        report: args.report,
+        logs: args.logs,
+        command: args.program,
+        ..LabOptions::default()
+    };
+    let mut notice = |text: &str| {
+        let _ = writeln!(std::io::stderr(), "landbridge: {text}");
+    };
+    Ok(exit_code(lab::run(&options, &mut notice)?.status))
+}
+
+fn exit_code(status: std::process::ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}

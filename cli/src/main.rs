@@ -1,0 +1,55 @@
+//! The `landbridge` command: reads flags, calls the other crates, prints what they say. No logic of its own.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod args;
+mod gateway_command;
+mod key;
+mod lab;
+mod run;
+mod sites_check;
+mod sites_file;
+mod terminal;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command, SitesCommand};
+
+fn main() -> ExitCode {
+    // A lab's own processes are this program started again.
+    if let Some(code) = ::lab::hidden_main(std::env::args_os().skip(1)) {
+        return exit(code);
+    }
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Gateway(args) => gateway_command::gateway(&args),
+        Command::Key(args) => key::key(&args),
+        Command::Sites(args) => match args.command {
+            SitesCommand::Check(args) => sites_check::check(args),
+        },
+        Command::Lab(args) => lab::lab(args),
+        Command::Agent => agent::keep(),
+        Command::AgentWorker { keeper } => agent::work(keeper),
+    };
+    match result {
+        Ok(code) => exit(code),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "landbridge: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Exit codes have eight bits; a failure whose low bits are zero stays a failure.
+fn exit(code: i32) -> ExitCode {
+    ExitCode::from(if code != 0 && code & 0xff == 0 { 1 } else { (code & 0xff) as u8 })
+}
+
+/// A runtime of one thread: this one. What it starts lives no longer than it.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}

@@ -1,0 +1,59 @@
+//! `landbridge run`.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
+
+use anyhow::{Context, Result};
+use launch::environment::travelling;
+use launch::launcher::{Request, Summary};
+use launch::message::{Family, MpiChoice, Program};
+use launch::spread::{Wish, spread};
+
+use crate::args::{Mpi, RunArgs};
+use crate::terminal::Terminal;
+use crate::{runtime, sites_file};
+
+/// Runs the job and gives the exit code.
+pub fn run(args: RunArgs) -> Result<i32> {
+    let sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
+    let wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site: args.per_site };
+    // Wrong numbers are told before the network is tried.
+    let first = sites.file.sites.first().map(|site| site.name.clone()).unwrap_or_default();
+    spread(&sites.file, &first, &wish)?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let roster = spread(&sites.file, &home, &wish)?;
+    let program = program(args.program, args.mpi)?;
+    let terminal = Terminal::new(&roster, args.prefix);
+    let summary = runtime()?.block_on(launch::launcher::run(Request { sites, home, roster, program }, terminal));
+    if let Some(failure) = &summary.failure {
+        let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
+    }
+    if let Some(target) = &args.json {
+        write_summary(&summary, target.as_deref())?;
+    }
+    Ok(summary.exit_code)
+}
+
+/// What to run, as the agents are told.
+pub fn program(command: Vec<std::ffi::OsString>, mpi: Mpi) -> Result<Program> {
+    let directory = std::env::current_dir().context("the working directory")?;
+    Ok(Program {
+        command: command.into_iter().map(OsStringExt::into_vec).collect(),
+        directory: directory.into_os_string().into_vec(),
+        environment: travelling(std::env::vars_os()),
+        mpi: match mpi {
+            Mpi::Auto => MpiChoice::Auto,
+            Mpi::Mpich => MpiChoice::Named(Family::Mpich),
+            Mpi::Intel => MpiChoice::Named(Family::Intel),
+            Mpi::Openmpi => MpiChoice::Named(Family::OpenMpi),
+        },
+    })
+}
+
+fn write_summary(summary: &Summary, file: Option<&std::path::Path>) -> Result<()> {
+    let text = serde_json::to_string(summary)? + "\n";
+    match file {
+        Some(file) => std::fs::write(file, text).with_context(|| format!("summary {}", file.display())),
+        None => std::io::stdout().write_all(text.as_bytes()).context("summary on standard output"),
+    }
+}

@@ -1,0 +1,64 @@
+//! Finding and reading the sites file, and finding out at which site we are.
+
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use launch::launcher::Sites;
+use types::SitesFile;
+
+use crate::args::SitesFileArgs;
+
+const VARIABLE: &str = "LANDBRIDGE_SITES";
+const OWN_SITE: &str = "LANDBRIDGE_SITE_NAME";
+
+/// Where the sites file is.
+pub fn locate(args: &SitesFileArgs) -> Result<PathBuf> {
+    if let Some(path) = &args.sites {
+        return Ok(path.clone());
+    }
+    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        return Ok(path.into());
+    }
+    let home = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = home.or_else(|| std::env::home_dir().map(|home| home.join(".config")));
+    let path = config.context("no home directory")?.join("landbridge/sites.toml");
+    if !path.exists() {
+        bail!("no sites file: give --sites FILE, set {VARIABLE}, or write {}", path.display());
+    }
+    Ok(path)
+}
+
+/// Reads it.
+pub fn read(path: &Path) -> Result<Sites> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("sites file {name}"))?;
+    let file = SitesFile::parse(&text, &name)?;
+    let folder = std::path::absolute(path)?.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok(Sites { file, folder })
+}
+
+/// At which site we are: as said, or the first whose key can be read and whose gateway answers.
+pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
+    let named = from.map(str::to_owned).or_else(|| std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty()));
+    if let Some(name) = named {
+        sites.site(&name)?;
+        return Ok(name);
+    }
+    let usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
+    let near = usable.iter().find(|site| site.gateways.iter().any(|gateway| answers(&gateway.inside)));
+    // With none near, the first is tried and its error tells what is wrong.
+    let own = near.or(usable.first()).map(|site| site.name.clone());
+    if let Some(own) = own {
+        return Ok(own);
+    }
+    let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
+    let problems = problems.map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
+    Err(anyhow!("at which site is this? No site's key can be used here: {problems}. Say it with --from or {OWN_SITE}"))
+}
+
+fn answers(address: &str) -> bool {
+    let addresses = address.to_socket_addrs().into_iter().flatten();
+    addresses.take(4).any(|address| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
+}

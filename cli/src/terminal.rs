@@ -1,0 +1,109 @@
+//! What a user sees of a job: the ranks' output, a status line while nothing happens yet, notes.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use launch::launcher::Observer;
+use launch::message::Stream;
+use types::{Rank, Roster};
+
+/// How long something may take before it is worth a status line.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Writes to this process's standard output and error.
+pub struct Terminal {
+    /// The text before each line of a rank, if wanted.
+    prefixes: Option<Vec<String>>,
+    interactive: bool,
+    doing: Option<(String, Instant)>,
+    shown: bool,
+    /// Whether the last thing written to each stream ended without a newline.
+    open: [bool; 2],
+}
+
+impl Terminal {
+    /// A terminal for a job with this roster.
+    pub fn new(roster: &Roster, prefix: bool) -> Terminal {
+        let prefixes = prefix.then(|| {
+            (0..roster.size())
+                .map(|rank| roster.place(Rank(rank)).map_or(String::new(), |place| format!("[{place}/{rank}] ")))
+                .collect()
+        });
+        Terminal { prefixes, interactive: io::stderr().is_terminal(), doing: None, shown: false, open: [false; 2] }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+
+    /// The bytes with a prefix before each line; a last line without an end gets one.
+    fn prefixed(&self, rank: u32, bytes: &[u8]) -> Option<Vec<u8>> {
+        let prefix = self.prefixes.as_ref()?.get(rank as usize)?;
+        let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4);
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            out.extend_from_slice(prefix.as_bytes());
+            out.extend_from_slice(line);
+        }
+        if out.last() != Some(&b'\n') {
+            out.push(b'\n');
+        }
+        Some(out)
+    }
+
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        match stream {
+            Stream::Out => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes)?;
+                out.flush()
+            }
+            Stream::Err => io::stderr().lock().write_all(bytes),
+        }
+    }
+}
+
+impl Observer for Terminal {
+    fn output(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        self.clear();
+        let prefixed = self.prefixed(rank, bytes);
+        let bytes = prefixed.as_deref().unwrap_or(bytes);
+        self.open[usize::from(stream == Stream::Err)] = bytes.last().is_some_and(|byte| *byte != b'\n');
+        self.write(stream, bytes)
+    }
+
+    fn progress(&mut self, doing: Option<&str>) {
+        self.clear();
+        // The clock goes on over several steps: it is the waiting that deserves a line.
+        let since = self.doing.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+        self.doing = doing.map(|doing| (doing.to_owned(), since));
+    }
+
+    fn note(&mut self, text: &str) {
+        self.clear();
+        let _ = writeln!(io::stderr(), "landbridge: {text}");
+    }
+
+    fn tick(&mut self) {
+        let Some((doing, since)) = &self.doing else { return };
+        if self.interactive && !self.shown && since.elapsed() >= PATIENCE && !self.open.contains(&true) {
+            let _ = write!(io::stderr(), "landbridge: {doing} …");
+            self.shown = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_has_its_prefix() {
+        let roster: Roster = "a:n1*1;b:n2*1".parse().unwrap_or_else(|_| panic!("roster"));
+        let terminal = Terminal::new(&roster, true);
+        let text = terminal.prefixed(1, b"one\n\ntwo").unwrap_or_default();
+        assert_eq!(String::from_utf8_lossy(&text), "[b/n2/1] one\n[b/n2/1] \n[b/n2/1] two\n");
+        assert_eq!(Terminal::new(&roster, false).prefixed(1, b"x"), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! `landbridge sites check` and `landbridge key`, with real gateways and agents.
+
+#![allow(clippy::unwrap_used)]
+
+mod stage;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use stage::{Done, Stage, landbridge};
+
+fn check(stage: &Stage, words: &[&str]) -> Done {
+    let provider = |command: &mut Command| {
+        command.env("LANDBRIDGE_PROVIDER", "/bin/true");
+    };
+    stage.start_with(&[&["sites", "check"], words].concat(), provider).finish(Duration::from_secs(20))
+}
+
+#[test]
+fn what_works_is_shown_link_by_link() {
+    let stage = Stage::new();
+    let done = check(&stage, &["--json", "--", "/bin/true"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let answer: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    let parts: Vec<String> = answer["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| format!("{} {}", finding["site"].as_str().unwrap(), finding["part"].as_str().unwrap()))
+        .collect();
+    let expected =
+        ["a key", "b key", "a gateway gw1", "b trunk from a", "a node n1", "a node n2", "b node n1", "b node n2"];
+    assert_eq!(parts, expected);
+    stage.nothing_left();
+}
+
+#[test]
+fn what_does_not_is_named() {
+    let stage = Stage::new();
+    std::fs::set_permissions(stage.path("b.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let done = check(&stage, &["--", "./no-such-program"]);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.out.contains("chmod 600"), "{done:?}");
+    assert_eq!(done.out.matches("program ./no-such-program not found").count(), 4, "{done:?}");
+    assert!(done.out.contains("5 things do not work"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn a_gateway_that_is_down_is_named() {
+    let mut stage = Stage::without_gateways();
+    let done = check(&stage, &["--from", "a"]);
+    assert!(done.code == Some(1) && done.out.contains(&format!("127.0.0.1:{}", stage.ports[0])), "{done:?}");
+    stage.start_gateway("a");
+    let done = check(&stage, &["--from", "a"]);
+    assert!(done.code == Some(1) && done.out.contains(&format!("127.0.0.1:{}", stage.ports[1])), "{done:?}");
+    assert!(done.out.contains("trunk from a"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn a_key_is_made_once_and_shown_often() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("k");
+    let key = |words: &[&str]| {
+        let output = landbridge().arg("key").args(words).arg(&file).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (made, shown) = (key(&[]), key(&[]));
+    assert!(made.1.starts_with("fingerprint = \"sha256:"), "{made:?}");
+    assert_eq!(made, shown);
+    assert_eq!(key(&["--out"]).0, Some(1));
+}

@@ -1,0 +1,262 @@
+//! `landbridge run` with real gateways and agents, without MPI.
+
+#![allow(clippy::unwrap_used)]
+
+mod stage;
+
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use stage::{Running, Stage, kill, wait_for};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn lines(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// A job of which every rank has said `up` and then waits.
+fn waiting(stage: &Stage) -> Running {
+    let running = stage.start_script(&["-n", "4"], "echo up; sleep 1000 & setsid sleep 1000 & wait");
+    wait_for("the ranks", SOON, || (running.out().lines().count() == 4).then_some(()));
+    running
+}
+
+#[test]
+fn ranks_run_at_both_sites_and_know_their_place() {
+    let stage = Stage::new();
+    let script = "echo $LANDBRIDGE_RANK $LANDBRIDGE_SITE_NAME $LANDBRIDGE_NODE_NAME $LANDBRIDGE_LOCAL_RANK $PMI_SIZE $PWD; echo err >&2";
+    let done = stage.script(&["-n", "6", "--json=summary"], script);
+    assert_eq!((done.code, done.err.as_str()), (Some(0), &*"err\n".repeat(6)), "{done:?}");
+    let at = stage.folder.path().display();
+    let expected: Vec<String> = ["0 a n1 0", "1 a n1 1", "2 a n2 0", "3 b n1 0", "4 b n1 1", "5 b n2 0"]
+        .map(|line| format!("{line} 6 {at}"))
+        .to_vec();
+    assert_eq!(lines(&done.out), expected);
+    let summary: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(stage.path("summary")).unwrap()).unwrap();
+    assert_eq!(summary["ok"], true);
+    assert_eq!(summary["sites"][1]["name"], "b");
+    assert_eq!(summary["sites"][1]["ranks"], serde_json::json!([3, 4, 5]));
+    assert_eq!(summary["failure"], serde_json::Value::Null);
+    assert!(summary["sites"][1]["bytes_sent"].is_u64(), "{summary}");
+    stage.nothing_left();
+}
+
+#[test]
+fn prefixes_and_the_site_option() {
+    let stage = Stage::new();
+    let done = stage.script(&["--site", "b=2", "--prefix"], "echo one; printf two");
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(lines(&done.out), ["[b/n1/0] one", "[b/n1/0] two", "[b/n2/1] one", "[b/n2/1] two"]);
+}
+
+#[test]
+fn exit_codes_and_signals_come_back_with_their_place() {
+    let stage = Stage::new();
+    let done = stage.script(&["-n", "4"], "[ $LANDBRIDGE_RANK = 2 ] && exit 23; sleep 1000");
+    assert_eq!(done.code, Some(23), "{done:?}");
+    assert!(done.err.contains("site b, node n1: rank 2 exited with code 23"), "{done:?}");
+    let done = stage.script(&["-n", "4"], "[ $LANDBRIDGE_RANK = 3 ] && kill -9 $$; sleep 1000");
+    assert_eq!(done.code, Some(137), "{done:?}");
+    assert!(done.err.contains("site b, node n2: rank 3 killed by signal 9 (SIGKILL)"), "{done:?}");
+    assert!(done.took < SOON, "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn ranks_that_ignore_sigterm_are_killed() {
+    let stage = Stage::new();
+    let done =
+        stage.script(&["-n", "2"], "trap '' TERM; [ $LANDBRIDGE_RANK = 1 ] && exit 5; while :; do sleep 1; done");
+    assert_eq!(done.code, Some(5), "{done:?}");
+    assert!(done.took < SOON, "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn what_cannot_run_is_named_and_leaves_nothing() {
+    let stage = Stage::new();
+    let done = stage.start(&["run", "-n", "2", "--", "./no-such-program"]).finish(SOON);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    let expected =
+        format!("node n1: program ./no-such-program not found (looked in {})", stage.folder.path().display());
+    assert!(done.err.contains(&expected), "{done:?}");
+    let done = stage.start(&["run", "-n", "2", "--mpi", "openmpi", "--", "/bin/true"]).finish(SOON);
+    assert!(done.code == Some(1) && done.err.contains("next release"), "{done:?}");
+    let done = stage.start(&["run", "--site", "mars=2", "--", "/bin/true"]).finish(SOON);
+    assert!(done.code == Some(1) && done.err.contains("unknown site `mars`: the sites file has a, b"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn a_gateway_that_is_down_is_named() {
+    for (up, down) in [("a", "b"), ("b", "a")] {
+        let mut stage = Stage::without_gateways();
+        stage.start_gateway(up);
+        let done = stage.start(&["run", "--from", "a", "-n", "2", "--", "/bin/true"]).finish(SOON);
+        assert_eq!(done.code, Some(1), "{done:?}");
+        let port = stage.ports[usize::from(down == "b")];
+        for word in [format!("site {down}"), "gw1".to_owned(), format!("127.0.0.1:{port}")] {
+            assert!(done.err.contains(&word), "{word}: {done:?}");
+        }
+        stage.nothing_left();
+    }
+}
+
+#[test]
+fn a_killed_agent_or_keeper_ends_the_job() {
+    for word in ["agent-worker", "agent"] {
+        let stage = Stage::new();
+        let running = waiting(&stage);
+        let agents = stage.processes(word);
+        assert_eq!(agents.len(), 4, "{word}");
+        kill(agents[3], "KILL");
+        let done = running.finish(SOON);
+        assert_eq!(done.code, Some(1), "{done:?}");
+        assert!(done.err.contains("agent"), "{done:?}");
+        assert!(done.err.contains("node n"), "{done:?}");
+        stage.nothing_left();
+    }
+}
+
+#[test]
+fn a_killed_gateway_ends_the_job() {
+    for site in ["a", "b"] {
+        let mut stage = Stage::without_gateways();
+        let pids = [stage.start_gateway("a"), stage.start_gateway("b")];
+        let running = waiting(&stage);
+        kill(pids[usize::from(site == "b")] as i32, "KILL");
+        let done = running.finish(SOON);
+        assert_eq!(done.code, Some(1), "{done:?}");
+        assert!(done.err.contains(&format!("site {site}")) && done.err.contains("gateway"), "{done:?}");
+        stage.nothing_left();
+    }
+}
+
+#[test]
+fn a_killed_run_takes_its_job_along() {
+    let stage = Stage::new();
+    let running = waiting(&stage);
+    kill(running.child.id() as i32, "KILL");
+    running.finish(SOON);
+    stage.nothing_left();
+}
+
+#[test]
+fn signals_end_the_job() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let stage = Stage::new();
+        let running = waiting(&stage);
+        kill(running.child.id() as i32, signal);
+        let done = running.finish(SOON);
+        assert_eq!(done.code, Some(code), "{done:?}");
+        stage.nothing_left();
+    }
+}
+
+#[test]
+fn output_that_nobody_reads_stops_the_ranks_and_loses_nothing() {
+    let stage = Stage::new();
+    // 20 MB per rank in lines of 99, into a pipe that is not read for a while.
+    let script = "head -c 19999980 /dev/zero | tr '\\0' x | fold -w 99; echo; touch written-$LANDBRIDGE_RANK";
+    let words = ["run", "-n", "2", "--", "bash", "-c", script];
+    let mut running = stage.start_with(&words, |command| {
+        command.stdout(Stdio::piped());
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!stage.path("written-0").exists() && !stage.path("written-1").exists(), "nothing held the ranks back");
+    let mut pipe = running.child.stdout.take().unwrap();
+    let mut text = Vec::new();
+    std::io::Read::read_to_end(&mut pipe, &mut text).unwrap();
+    let done = running.finish(Duration::from_secs(20));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(text.iter().filter(|byte| **byte == b'x').count(), 2 * 19_999_980);
+    let whole = text.split(|byte| *byte == b'\n').filter(|line| line.len() == 99).count();
+    assert_eq!(whole, 2 * 19_999_980 / 99);
+    stage.nothing_left();
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_job() {
+    let stage = Stage::new();
+    let words = ["run", "-n", "2", "--", "yes"];
+    let mut running = stage.start_with(&words, |command| {
+        command.stdout(Stdio::piped());
+    });
+    let mut pipe = running.child.stdout.take().unwrap();
+    std::io::Read::read_exact(&mut pipe, &mut [0; 1000]).unwrap();
+    drop(pipe);
+    assert_eq!(running.finish(SOON).code, Some(141));
+    stage.nothing_left();
+}
+
+#[test]
+fn a_stopped_reader_does_not_keep_a_job_from_ending() {
+    let stage = Stage::new();
+    let running = stage.start_with(&["run", "-n", "2", "--", "yes"], |command| {
+        command.stdout(Stdio::piped()).process_group(0);
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    kill(running.child.id() as i32, "TERM");
+    let done = running.finish(SOON);
+    assert_eq!(done.code, Some(143), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn two_jobs_share_the_gateways() {
+    let stage = Stage::new();
+    let began = Instant::now();
+    let jobs: Vec<Running> =
+        (0..2).map(|_| stage.start_script(&["-n", "4"], "sleep 0.5; echo $LANDBRIDGE_JOB")).collect();
+    let outs: Vec<String> = jobs.into_iter().map(|job| job.finish(Duration::from_secs(10)).out).collect();
+    for out in &outs {
+        let ids = lines(out);
+        assert!(ids.len() == 4 && ids[0] == ids[3], "{outs:?} after {:?}", began.elapsed());
+    }
+    assert_ne!(outs[0], outs[1]);
+    stage.nothing_left();
+}
+
+/// A PMI-1 client in four lines of shell.
+const PMI: &str = r#"
+ask() { echo "cmd=$1" >&$PMI_FD; read -r -u $PMI_FD answer; }
+ask "init pmi_version=1 pmi_subversion=1"
+ask "put kvsname=landbridge key=k$PMI_RANK value=from $PMI_RANK"
+ask barrier_in
+ask "get kvsname=landbridge key=k$(( ($PMI_RANK + 1) % $PMI_SIZE ))"
+"#;
+
+#[test]
+fn ranks_of_all_nodes_exchange_values_by_pmi() {
+    let stage = Stage::new();
+    let words = ["run", "-n", "8", "--mpi", "mpich", "--", "bash", "-c"];
+    let provider = |command: &mut std::process::Command| {
+        // Never loaded: nothing here is MPI.
+        command.env("LANDBRIDGE_PROVIDER", "/bin/true");
+    };
+    let script = format!("{PMI} echo \"$answer\"; ask barrier_in; ask finalize");
+    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(Duration::from_secs(10));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let expected: Vec<String> =
+        (0..8).map(|rank| format!("cmd=get_result rc=0 msg=success value=from {rank}")).collect();
+    assert_eq!(lines(&done.out), expected);
+
+    let script = format!("{PMI} [ $PMI_RANK = 5 ] && exit 0; ask barrier_in; ask finalize");
+    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(Duration::from_secs(10));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.err.contains("rank 5 exited without calling MPI_Finalize"), "{done:?}");
+
+    let script = format!("{PMI} [ $PMI_RANK = 6 ] && ask 'abort exitcode=7'; ask barrier_in");
+    let done = stage.start_with(&[&words[..], &[&script]].concat(), provider).finish(Duration::from_secs(10));
+    assert_eq!(done.code, Some(7), "{done:?}");
+    assert!(done.err.contains("rank 6 called MPI_Abort with code 7"), "{done:?}");
+
+    let unrecognised = stage.start_script(&["-n", "2"], PMI).finish(Duration::from_secs(10));
+    assert!(unrecognised.err.contains("say it with --mpi"), "{unrecognised:?}");
+    stage.nothing_left();
+}
