@@ -1,6 +1,7 @@
 //! Finding and reading the sites file, and finding out at which site we are.
 
-use std::net::ToSocketAddrs;
+use std::io::ErrorKind;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub fn read(path: &Path) -> Result<Sites> {
     Ok(Sites { file, folder })
 }
 
-/// At which site we are: as said, or the first whose key can be read and whose gateway answers.
+/// At which site we are: as said, or the first whose key can be read and whose gateway's machine answers.
 pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(|| std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty()));
     if let Some(name) = named {
@@ -58,7 +59,12 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     Err(anyhow!("at which site is this? No site's key can be used here: {problems}. Say it with --from or {OWN_SITE}"))
 }
 
+/// Whether a machine answers there, if only by refusing: a gateway that is down is still the gateway of this site, while
+/// those of other sites cannot be reached at all.
 fn answers(address: &str) -> bool {
-    let addresses = address.to_socket_addrs().into_iter().flatten();
-    addresses.take(4).any(|address| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
+    let mut addresses = address.to_socket_addrs().into_iter().flatten().take(4);
+    addresses.any(|address| match TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::ConnectionRefused,
+    })
 }

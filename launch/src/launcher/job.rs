@@ -23,8 +23,9 @@ use crate::processes::signal_name;
 const OPEN: Duration = Duration::from_millis(4500);
 /// All agents must have come and checked the program, in this time from then.
 const PREPARE: Duration = Duration::from_secs(15);
-/// How long a cause may arrive after its effect.
+/// How long a cause may arrive after its effect: a moment if what came may well be the cause, longer if it hardly is.
 const SETTLE: Duration = Duration::from_millis(250);
+const SETTLE_EFFECT: Duration = Duration::from_millis(1000);
 /// How long agents have to end their ranks (one second until SIGKILL, and the rest).
 const KILL: Duration = Duration::from_millis(2500);
 /// How long gateways have to say that nothing is left.
@@ -32,11 +33,16 @@ const CLOSE: Duration = Duration::from_millis(1500);
 
 /// How likely a failure is the cause of others: the most likely one is told.
 pub(super) type Weight = u8;
-const UNFINALISED: Weight = 1;
+const EFFECT: Weight = 1;
 const EXIT_CODE: Weight = 2;
 const ABORT: Weight = 3;
+const UNFINALISED: Weight = 3;
 const SIGNAL: Weight = 4;
 pub(super) const LOST: Weight = 5;
+
+/// The exit code of MPICH and Intel MPI for `MPI_ERR_OTHER`, which is what ranks get when a peer is gone: the low byte of
+/// their error code, class 15 with the bit of a dynamic message.
+const MPI_ERROR: i32 = 0x8f;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -184,9 +190,11 @@ impl Job {
                 self.fail(weight, failure, code);
                 if weight >= SIGNAL {
                     self.kill(now);
-                } else if self.phase == Phase::Running {
+                } else {
                     self.phase = Phase::Settling;
-                    self.deadline = Some(now + SETTLE);
+                    let patience = if weight == EFFECT { SETTLE_EFFECT } else { SETTLE };
+                    let settled = now + patience;
+                    self.deadline = Some(self.deadline.map_or(settled, |deadline| deadline.min(settled)));
                 }
             }
             // What comes while we kill is our own doing.
@@ -430,7 +438,8 @@ impl Job {
                 let message = if message.is_empty() { String::new() } else { format!(": {message}") };
                 let failure = self.at_rank(rank, format!("called MPI_Abort with code {code}{message}"));
                 // A job that was aborted has not succeeded, whatever code was given.
-                self.fail_now(ABORT, failure, if code & 0xff == 0 { 1 } else { code & 0xff }, now);
+                let code = if code & 0xff == 0 { 1 } else { code & 0xff };
+                self.fail_now(if code == MPI_ERROR { EFFECT } else { ABORT }, failure, code, now);
             }
             Up::Failed { rank, reason } => {
                 let failure = match rank {
@@ -490,7 +499,10 @@ impl Job {
                 (UNFINALISED, "exited without calling MPI_Init, although other ranks did".to_owned())
             }
             (End::Code(0), _) => return,
-            (End::Code(code), _) => (EXIT_CODE, format!("exited with code {code}")),
+            (End::Code(code), _) => {
+                let weight = if code == MPI_ERROR && self.uses_mpi { EFFECT } else { EXIT_CODE };
+                (weight, format!("exited with code {code}"))
+            }
         };
         let code = if end == End::Code(0) { 1 } else { end.exit_code() };
         let failure = self.at_rank(rank, reason);

@@ -99,6 +99,20 @@ fn a_signal_that_comes_after_its_effect_is_still_the_cause() {
 }
 
 #[test]
+fn a_peers_complaint_is_not_the_cause() {
+    for (end, state, code) in [(End::Code(9), MpiState::Running, 9), (End::Code(0), MpiState::Running, 1)] {
+        let mut play = Play::running();
+        play.up(0, Up::UsesMpi);
+        play.up(0, Up::Aborted { rank: 0, code: 0x2333_008f, message: String::new() });
+        play.exits(1, End::Code(143));
+        play.up(1, Up::Exited { rank: 3, end, state });
+        play.later();
+        let summary = play.close();
+        assert_eq!((summary.exit_code, summary.failure.unwrap().rank), (code, Some(3)));
+    }
+}
+
+#[test]
 fn an_exit_code_alone_ends_the_job_after_a_moment() {
     let mut play = Play::running();
     play.exits(2, End::Code(7));
