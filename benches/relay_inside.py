@@ -135,11 +135,28 @@ def mpi_direct(lab):
     return command
 
 
-def landbridge(lab):
+def landbridge(lab, *options):
     def command(kind, seconds, streams):
         ranks = 2 * streams if kind == "stream" else 2
-        return [lab.landbridge, "run", "-n", ranks, "--mpi", "mpich", "--", *program(kind, seconds)], {}
+        return [lab.landbridge, "run", *options, "-n", ranks, "--mpi", "mpich", "--", *program(kind, seconds)], {}
     return command
+
+
+def start_joined(lab):
+    """One site that has both nodes, so that its ranks talk directly over the routed network. Gives its sites file."""
+    folder, port = Path(lab.plan["folder"]), 7711
+    out, _ = run([lab.landbridge, "key", "--json", folder / "joined.key"], lab.environment)
+    [key] = json_lines(out)
+    via = [lab.landbridge, "lab", "enter", "{node}", "--"]
+    nodes = "".join(f'[[site.node]]\nname = "{name}"\naddress = "{address}"\n' for name, address in (("a-n1", lab.near), ("b-n1", lab.far)))
+    (folder / "joined.toml").write_text(
+        f'[[site]]\nname = "joined"\nkey = "joined.key"\nfingerprint = "{key["fingerprint"]}"\n'
+        f'[[site.gateway]]\nname = "gw1"\ninside = "{lab.near}:{port}"\n{nodes}'
+        f'[site.starter]\nkind = "local"\nvia = {json.dumps(via)}\n'
+    )
+    lab.start("a-n1", lab.landbridge, "gateway", "--sites", folder / "joined.toml", "--site", "joined")
+    lab.wait_for(lab.near, port)
+    return folder / "joined.toml"
 
 
 def main():
@@ -150,9 +167,10 @@ def main():
         start_server(lab)
         start_socat(lab)
         start_ssh(lab)
+        joined = start_joined(lab)
         paths = {
             "TCP direct": tcp(lab.far, SERVE), "socat": tcp(lab.near_gateway, SOCAT_A), "ssh -L": tcp(lab.near_gateway, SSH),
-            "MPI direct": mpi_direct(lab), "landbridge": landbridge(lab),
+            "MPI direct": mpi_direct(lab), "landbridge direct": landbridge(lab, "--sites", joined), "landbridge": landbridge(lab),
         }
         failed = set()
         for number in range(plan["rounds"]):
