@@ -60,7 +60,7 @@ pub struct SiteSummary {
     pub bytes_received: Option<u64>,
 }
 
-/// A finished job; its JSON form is documented in `docs/run.md`.
+/// A finished job; its JSON form is what `landbridge run --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Whether every rank ended with exit code 0.
