@@ -299,3 +299,20 @@ async fn strangers_are_turned_away_and_change_nothing() {
     fresh.send(data(&job, a, rank(1, 2), 0), b"unharmed").await.unwrap();
     assert_eq!(receive(&mut peer).await.payload, b"unharmed");
 }
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let key = gateway::key::SiteKey::random().unwrap();
+    let text = format!(
+        "[[site]]\nname = \"a\"\nfingerprint = \"{}\"\n[[site.gateway]]\nname = \"gw1\"\ninside = \"{address}\"\n\
+         listen = \"{address}\"\n[[site.node]]\nname = \"n1\"\n",
+        key.fingerprint()
+    );
+    let sites = types::SitesFile::parse(&text, "sites.toml").unwrap();
+    let config = gateway::GatewayConfig::with_key(sites, "a", None, key).unwrap();
+    let starter = std::sync::Arc::new(Starter(Default::default()));
+    let error = gateway::serve_until(config, starter, std::future::pending()).unwrap_err().to_string();
+    assert!(error.contains(&address) && error.contains("another program has this port"), "{error}");
+}

@@ -202,11 +202,12 @@ pub fn start(plan: &Plan) -> Vec<Running> {
         let thread = (!plan.absent.contains(name)).then(|| {
             let counters = counters.clone();
             let name = name.to_string();
-            std::thread::spawn(move || {
+            let body = move || {
                 let mut config = GatewayConfig::with_key(file, &name, None, key).unwrap();
                 config.counters = counters;
                 serve_until(config, starter, async { drop(stopped.await) }).unwrap();
-            })
+            };
+            std::thread::Builder::new().name("gateway".into()).spawn(body).unwrap()
         });
         running.push(Running { inside: address, advertise, counters, agents, client_secret, stop: Some(stop), thread });
     }

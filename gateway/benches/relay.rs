@@ -1,0 +1,214 @@
+//! Added latency and CPU of two gateways in a row (member, gateway, trunk, gateway, member), against two `socat` in a row,
+//! which neither encrypt nor check anything, and against a direct connection; all on loopback, in one run.
+//!
+//! `cargo bench -p landbridge-gateway` prints a table. Only ratios within one run mean anything.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Job, Plan, data, free_address, open, rank, start};
+use types::{Address, Identity};
+use wire::handshake::{Handshake, Hello, Purpose};
+use wire::{FrameHeader, FrameKind};
+
+const HEADER: usize = wire::frame::HEADER_LEN;
+const ROUNDS: usize = 40;
+const PINGS: usize = 250;
+const STREAM: usize = 1 << 30;
+const FRAME: usize = 16 << 10;
+/// Bytes under way at most, as an end-to-end window would allow.
+const WINDOW: usize = 2 << 20;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let sites = start(&Plan { memory: "256MiB", ..Plan::default() });
+    let job = runtime.block_on(open(&sites[0], "a", 1, "a:n1*1;b:n1*1"));
+    let (a, b) = (rank(0, 0), rank(1, 1));
+    let mut table = Vec::new();
+
+    let gateways = || (member(&sites[0].inside, &job, a), member(&sites[1].inside, &job, b));
+    let threads = threads_named("gateway");
+    let before = cpu_of_threads(&threads);
+    let (latency, seconds) = measure(gateways(), &job, a, b);
+    table.push(("two gateways", latency, seconds, cpu_of_threads(&threads) - before));
+
+    let address = free_address("127.0.0.1");
+    let listener = TcpListener::bind(&address).unwrap();
+    let direct = || {
+        let near = TcpStream::connect(&address).unwrap();
+        (near, listener.accept().unwrap().0)
+    };
+    let (latency, seconds) = measure(direct(), &job, a, b);
+    table.push(("direct", latency, seconds, Duration::ZERO));
+
+    let (middle, front) = (free_address("127.0.0.1"), free_address("127.0.0.1"));
+    let socats = [socat(&middle, &address), socat(&front, &middle)];
+    let chain = || {
+        let near = (0..100).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            TcpStream::connect(&front).ok()
+        });
+        (near.unwrap(), listener.accept().unwrap().0)
+    };
+    let chain = chain();
+    let pids: Vec<u32> = socats.iter().map(|s| s.0.id()).collect();
+    let before = cpu_of_processes(&pids);
+    let (latency, seconds) = measure(chain, &job, a, b);
+    table.push(("two socat", latency, seconds, cpu_of_processes(&pids) - before));
+    drop(socats);
+
+    let base = table[1].1;
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{:<14} {:>14} {:>18} {:>10} {:>14}",
+        "path", "half rtt / µs", "added per hop / µs", "GB/s", "CPU s/GB each"
+    )
+    .unwrap();
+    for (name, latency, seconds, cpu) in table {
+        let added = (latency.as_secs_f64() - base.as_secs_f64()) * 1e6 / 2.0;
+        writeln!(
+            out,
+            "{name:<14} {:>14.1} {added:>18.1} {:>10.2} {:>14.2}",
+            latency.as_secs_f64() * 1e6,
+            STREAM as f64 / 1e9 / seconds.as_secs_f64(),
+            cpu.as_secs_f64() / 2.0 / (STREAM as f64 / 1e9),
+        )
+        .unwrap();
+    }
+}
+
+/// Half a round trip of a 64-byte message (best round), and the time for [`STREAM`] bytes.
+fn measure(ends: (TcpStream, TcpStream), job: &Job, a: Identity, b: Identity) -> (Duration, Duration) {
+    let (mut near, mut far) = ends;
+    for end in [&near, &far] {
+        end.set_nodelay(true).unwrap();
+        end.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    }
+    let ping = data(job, a, b, 0).with_payload(&[1; 64]).unwrap();
+    let pong = data(job, b, a, 0).with_payload(&[1; 64]).unwrap();
+    let ack = FrameHeader::plain(FrameKind::Ack, job.id, b, a).encode();
+    let echo = std::thread::spawn(move || {
+        let mut buffer = vec![0; HEADER + 64];
+        for _ in 0..ROUNDS * PINGS {
+            far.read_exact(&mut buffer).unwrap();
+            far.write_all(&pong).unwrap();
+        }
+        let mut buffer = vec![0; 256 << 10];
+        let (mut got, mut acknowledged) = (0, 0);
+        while got < STREAM {
+            got += far.read(&mut buffer).unwrap();
+            if got - acknowledged >= WINDOW / 4 {
+                acknowledged += WINDOW / 4;
+                far.write_all(&ack).unwrap();
+            }
+        }
+        far.write_all(&ack).unwrap();
+        far
+    });
+    let mut buffer = vec![0; HEADER + 64];
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        for _ in 0..PINGS {
+            near.write_all(&ping).unwrap();
+            near.read_exact(&mut buffer).unwrap();
+        }
+        best = best.min(begin.elapsed() / (2 * PINGS as u32));
+    }
+    let frame = data(job, a, b, 0).with_payload(&[2; FRAME - HEADER]).unwrap();
+    let several = frame.repeat(4);
+    let begin = Instant::now();
+    let mut in_flight = 0;
+    for _ in 0..STREAM / several.len() {
+        while in_flight + several.len() > WINDOW {
+            near.read_exact(&mut buffer[..HEADER]).unwrap();
+            in_flight -= WINDOW / 4;
+        }
+        near.write_all(&several).unwrap();
+        in_flight += several.len();
+    }
+    echo.join().unwrap();
+    (best, begin.elapsed())
+}
+
+/// The handshake of a rank, without a runtime.
+fn member(address: &str, job: &Job, identity: Identity) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let whoever = Address { socket: "0.0.0.0:0".parse().unwrap(), job: job.id.0 as u16, identity };
+    let hello = Hello {
+        purpose: Purpose::Member,
+        job: job.id,
+        from: whoever,
+        to: whoever,
+        site: String::new(),
+        gateway: String::new(),
+        link: 0,
+    };
+    let claims = hello.claims();
+    stream.write_all(&Handshake::Hello(hello).encode()).unwrap();
+    let Handshake::Challenge(challenge) = message(&mut stream) else { panic!() };
+    stream.write_all(&Handshake::Proof(job.secret.prove(&challenge, &claims)).encode()).unwrap();
+    assert!(matches!(message(&mut stream), Handshake::Welcome(_)));
+    stream
+}
+
+fn message(stream: &mut TcpStream) -> Handshake {
+    let mut bytes = Vec::new();
+    loop {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        bytes.push(byte[0]);
+        if let Some((message, _)) = Handshake::decode(&bytes, false).unwrap() {
+            return message;
+        }
+    }
+}
+
+/// A relay that ends with this value.
+struct Socat(Child);
+
+impl Drop for Socat {
+    fn drop(&mut self) {
+        // It may have ended with its connection.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn socat(from: &str, to: &str) -> Socat {
+    let (ip, port) = from.rsplit_once(':').unwrap();
+    let child = Command::new("socat")
+        .arg("-b131072")
+        .arg(format!("TCP-LISTEN:{port},bind={ip},nodelay,reuseaddr"))
+        .arg(format!("TCP:{to},nodelay"))
+        .stdin(Stdio::null())
+        .spawn();
+    Socat(child.unwrap_or_else(|e| panic!("socat: {e}; install it to compare")))
+}
+
+fn threads_named(name: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
+    let named = tasks.filter(|task| std::fs::read_to_string(task.join("comm")).unwrap().starts_with(name));
+    named.map(|task| task.join("schedstat").to_string_lossy().into_owned()).collect()
+}
+
+fn cpu_of_threads(files: &[String]) -> Duration {
+    assert_eq!(files.len(), 2, "one thread per gateway");
+    let nanos = files.iter().map(|file| {
+        let text = std::fs::read_to_string(file).unwrap();
+        text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    });
+    Duration::from_nanos(nanos.sum())
+}
+
+fn cpu_of_processes(pids: &[u32]) -> Duration {
+    cpu_of_threads(&pids.iter().map(|pid| format!("/proc/{pid}/schedstat")).collect::<Vec<_>>())
+}
