@@ -211,6 +211,7 @@ impl Endpoint {
         let pending = !transport.is_idle();
         if let Some(nap) = state.idle.nap(Instant::now(), pending) {
             state.sleep(nap, self.caps);
+            state.idle.woke(Instant::now());
         }
     }
 
