@@ -289,7 +289,8 @@ impl Agent {
             Ok(mut prepared) => {
                 let notes = std::mem::take(&mut prepared.notes);
                 let mapping = process_mapping(&prepared.roster);
-                self.pmi = Some(Server::new(prepared.roster.size(), prepared.count as usize, mapping));
+                let (size, local) = (prepared.roster.size(), prepared.count as usize);
+                self.pmi = Some(Server::new(self.order.job, size, local, mapping));
                 if self.me == self.first() {
                     let site = self.order.site_id;
                     let agents = prepared.nodes_of(site).filter_map(Slot::agent);

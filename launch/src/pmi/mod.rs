@@ -14,9 +14,10 @@ use std::collections::HashMap;
 
 pub use command::{Command, Lines};
 
+use types::JobId;
+
 use crate::message::{Entry, MpiState};
 
-const KVS_NAME: &str = "landbridge";
 // Limits told to the ranks, in bytes.
 const KEY_MAX: usize = 64;
 const VALUE_MAX: usize = 4096;
@@ -62,6 +63,8 @@ pub enum Event {
 /// The PMI-1 server of a node.
 #[derive(Debug)]
 pub struct Server {
+    /// Differs between jobs: MPICH names its shared memory on a node after it.
+    kvs_name: String,
     size: u32,
     values: HashMap<String, String>,
     fresh: Vec<Entry>,
@@ -75,10 +78,16 @@ struct Local {
 }
 
 impl Server {
-    /// A server for a job of `size` ranks, `local` of them on this node; `mapping` says which ranks share a node.
-    pub fn new(size: u32, local: usize, mapping: String) -> Server {
+    /// A server for `job` of `size` ranks, `local` of them on this node; `mapping` says which ranks share a node.
+    pub fn new(job: JobId, size: u32, local: usize, mapping: String) -> Server {
         let values = HashMap::from([("PMI_process_mapping".to_owned(), mapping)]);
-        Server { size, values, fresh: Vec::new(), ranks: vec![Local::default(); local] }
+        Server {
+            kvs_name: format!("landbridge-{job}"),
+            size,
+            values,
+            fresh: Vec::new(),
+            ranks: vec![Local::default(); local],
+        }
     }
 
     /// How far a rank of this node came.
@@ -103,7 +112,7 @@ impl Server {
             "get_maxes" => reply(format!("cmd=maxes kvsname_max=256 keylen_max={KEY_MAX} vallen_max={VALUE_MAX} rc=0")),
             "get_appnum" => reply("cmd=appnum appnum=0 rc=0".into()),
             "get_universe_size" => reply(format!("cmd=universe_size size={} rc=0", self.size)),
-            "get_my_kvsname" => reply(format!("cmd=my_kvsname kvsname={KVS_NAME} rc=0")),
+            "get_my_kvsname" => reply(format!("cmd=my_kvsname kvsname={} rc=0", self.kvs_name)),
             "put" => self.put(local, command),
             "get" => reply(match command.get("key").and_then(|key| self.values.get(key)) {
                 Some(value) => format!("cmd=get_result rc=0 msg=success value={value}"),

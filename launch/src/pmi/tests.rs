@@ -15,7 +15,7 @@ fn replies(events: &[Event]) -> Vec<(usize, &str)> {
 }
 
 fn server() -> Server {
-    Server::new(4, 2, "(vector,(0,2,2))".into())
+    Server::new(types::JobId(7), 4, 2, "(vector,(0,2,2))".into())
 }
 
 #[test]
@@ -65,4 +65,13 @@ fn unknown_keys_spawn_and_nonsense_get_errors() {
 fn an_abort_has_code_and_message() {
     let events = say(&mut server(), 1, "cmd=abort exitcode=7 error_msg=all is lost");
     assert_eq!(events, [Event::Abort { local: 1, code: 7, message: "all is lost".into() }]);
+}
+
+#[test]
+fn two_jobs_on_a_node_do_not_share_a_name() {
+    let name = |job| {
+        let mut server = Server::new(types::JobId(job), 1, 1, String::new());
+        replies(&say(&mut server, 0, "cmd=get_my_kvsname"))[0].1.to_owned()
+    };
+    assert_ne!(name(1), name(2));
 }
