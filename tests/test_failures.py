@@ -80,9 +80,9 @@ def test_ranks_of_a_killed_launcher_end_while_the_lab_lives(workshop, mpich_only
     wait_until((workshop.folder / "gone").exists, 30, "the launcher's end")
 
     def ranks():
-        return [process for process in running.processes() if any("endless.py" in word for word in process.words)]
+        return [process for process in running.processes() if str(PROGRAMS / "endless.py") in process.words]
 
-    wait_until(lambda: not [p for p in ranks() if "bash" not in p.words[0]] and not running.processes("agent"), END_S, "ranks to end")
+    wait_until(lambda: not ranks() and not running.processes("agent"), END_S, "ranks to end")
     assert len(running.processes("gateway")) == 2, "gateways outlive a job"
     running.child.send_signal(signal.SIGTERM)
     running.finish(within=END_S)
