@@ -87,7 +87,8 @@ def _row(mpi, kind, size, by_provider):
             row[name]["min_us"] = min(line["min_us"] for line in lines)
             row[name]["iterations"] = sum(line["iterations"] for line in lines)
         else:
-            row[name]["mbit_s"] = median(line["mbit_s"] for line in lines)
+            for key in ("mbit_s", "sender_cpu_us", "receiver_cpu_us"):
+                row[name][key] = round(median(line[key] for line in lines), 3)
     if kind == "latency":
         row["ratio_of_minima"] = round(row["landbridge"]["min_us"] / row[RIVAL]["min_us"], 3)
     return row
@@ -102,10 +103,12 @@ def table(result):
             both = [f"{row[name]['median']:.2f} / {row[name]['min_us']:.2f}" for name in ("landbridge", RIVAL)]
             rows.append([size_name(row["size"]), *both, f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}", f"{row['ratio_of_minima']:.2f}"])
         parts.append(columns(rows))
-        rows = [["stream", "landbridge Mbit/s", f"{RIVAL} Mbit/s", "landbridge msg/s", f"{RIVAL} msg/s", "time ratio", "± spread"]]
+        both = ["landbridge", RIVAL]
+        rows = [["stream", *(f"{name} Mbit/s" for name in both), *(f"{name} msg/s" for name in both), *(f"{name} sender CPU µs" for name in both), "time ratio", "± spread"]]
         for row in (row for row in result["rows"] if (row["mpi"], row["kind"]) == (mpi, "stream")):
             cells = [f"{row[name]['mbit_s']:.0f}" for name in ("landbridge", RIVAL)]
             cells += [f"{row[name]['median']:.0f}" for name in ("landbridge", RIVAL)]
+            cells += [f"{row[name]['sender_cpu_us']:.2f}" for name in ("landbridge", RIVAL)]
             rows.append([size_name(row["size"]), *cells, f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}"])
         parts.append(columns(rows) + "\n")
     parts += [f"FAILED {problem}" for problem in result["problems"]]

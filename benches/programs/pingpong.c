@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { TAG = 7, UNDER_WAY = 64, MOST_SAMPLES = 200000 };
 static const size_t BYTES_UNDER_WAY = 8u << 20;
@@ -91,6 +92,12 @@ static void latency(int bytes, double seconds) {
     free(in);
 }
 
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 /* Sends or receives `count` messages, at most `window` under way; ends when the receiver has them all. */
 static void pass(char *buffer, int bytes, long count, int window, int sending, int peer) {
     MPI_Request requests[UNDER_WAY];
@@ -113,22 +120,26 @@ static void stream(int bytes, double seconds) {
     if (window < 2) window = 2;
     char *buffer = buffer_of((size_t)bytes * (size_t)window), *in = buffer_of((size_t)bytes);
     check(buffer, in, bytes, peer);
-    double took = 0;
+    double took = 0, cpu[2] = {0, 0}, cpus[2]; /* of senders, of receivers: processor time, spinning included */
     long count = window;
     for (int last = 0;;) {
         MPI_Barrier(MPI_COMM_WORLD);
-        double start = MPI_Wtime(), own;
+        double start = MPI_Wtime(), own, before = cpu_s();
         pass(buffer, bytes, count, window, sending, peer);
         own = MPI_Wtime() - start;
+        cpu[sending ? 0 : 1] = cpu_s() - before;
         MPI_Allreduce(&own, &took, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
         if (last || took > seconds) break;
         last = took > seconds / 5;
         count = last ? (long)((double)count * (seconds / took)) : count * 2;
     }
+    MPI_Reduce(cpu, cpus, 2, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0) {
         double messages = (double)count * pairs;
-        printf("{\"size\": %d, \"streams\": %d, \"messages\": %.0f, \"seconds\": %.3f, \"mbit_s\": %.2f, \"messages_s\": %.0f}\n",
-               bytes, pairs, messages, took, messages * bytes * 8 / took / 1e6, messages / took);
+        printf("{\"size\": %d, \"streams\": %d, \"messages\": %.0f, \"seconds\": %.3f, \"mbit_s\": %.2f, \"messages_s\": %.0f, "
+               "\"sender_cpu_us\": %.3f, \"receiver_cpu_us\": %.3f}\n",
+               bytes, pairs, messages, took, messages * bytes * 8 / took / 1e6, messages / took, cpus[0] / messages * 1e6,
+               cpus[1] / messages * 1e6);
         fflush(stdout);
     }
     free(buffer);

@@ -2,7 +2,7 @@
 //! has what peers send.
 //!
 //! Implements the messages of [`wire::message`] over the queues of `matching`. Operations go in as method calls, frames
-//! through [`Sink`]; completions and items to send ([`Outgoing`]) come out of queues.
+//! through [`Sink`](crate::link::Sink); completions and items to send ([`Outgoing`]) come out of queues.
 //!
 //! *Credit.* A sender has credit at each peer. A `Start` costs [`ENVELOPE`] plus the bytes it promises; the receiver returns
 //! the cost when the message has found its receive. What a receiver stores for messages nobody asked for is therefore

@@ -57,6 +57,8 @@ pub struct State {
     rx: Side,
     counters: Counters,
     multi: route::MultiBuffers,
+    /// A peek has just found nothing.
+    missed: bool,
     idle: Idle,
 }
 
@@ -113,6 +115,8 @@ pub struct Active<'a> {
     pub tx_selective: bool,
     /// Receives report only if asked.
     pub rx_selective: bool,
+    /// Something has moved meanwhile.
+    pub moved: bool,
     known: &'a mut Known,
     av: &'a Av,
 }
@@ -149,6 +153,7 @@ impl Endpoint {
             rx: Side::default(),
             counters: Counters::default(),
             multi: route::MultiBuffers::default(),
+            missed: false,
             idle: Idle::new(domain.spin),
         };
         Endpoint {
@@ -185,12 +190,20 @@ impl Endpoint {
             multi: &mut state.multi,
             tx_selective: state.tx.selective,
             rx_selective: state.rx.selective,
+            moved: false,
             known: &mut state.known,
             av,
         };
         let result = work(&mut active);
-        state.idle.busy();
+        let moved = active.moved;
+        state.missed = false;
         state.pass_on(self.caps);
+        // Whoever peeks in a loop waits: MPI_Probe does, and mpi4py's receives.
+        if state.missed && !moved {
+            self.maybe_nap(state);
+        } else {
+            state.idle.busy();
+        }
         result
     }
 
@@ -204,7 +217,14 @@ impl Endpoint {
             return;
         }
         // Operations may fail without anything having moved: a peer took too long.
-        if state.pass_on(self.caps) || !may_nap || self.waiting.load(Ordering::Relaxed) > 0 {
+        if !state.pass_on(self.caps) && may_nap {
+            self.maybe_nap(&mut state);
+        }
+    }
+
+    /// Nothing was there for a reader: naps if that is due, and nobody else is kept by it.
+    fn maybe_nap(&self, state: &mut State) {
+        if OPEN_ENDPOINTS.load(Ordering::Relaxed) != 1 || self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
         let Stage::Open(transport) = &state.stage else { return };

@@ -7,7 +7,7 @@
 //! also where the MPI library waits for something we do not see, such as its own shared memory.
 
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -120,7 +120,6 @@ impl Bound {
     /// Drives the endpoints once; naps if that is due and `may_nap`. Leaves those alone that another thread is driving.
     pub fn poll(&self, may_nap: bool) {
         let Ok(endpoints) = self.endpoints.try_lock() else { return };
-        let may_nap = may_nap && OPEN_ENDPOINTS.load(Ordering::Relaxed) == 1;
         endpoints.iter().for_each(|endpoint| endpoint.poll(may_nap));
     }
 

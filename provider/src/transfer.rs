@@ -186,7 +186,7 @@ pub fn receive(endpoint: &Endpoint, buffer: Buffer, start: usize, receiving: Rec
                 (false, false) => PeekThen::Leave,
             };
             // What has arrived at our door counts as arrived; and a peek that never answers helps nobody.
-            active.transport.progress();
+            active.moved = active.transport.progress();
             let wanted = Wanted { entry: true, peek: true, ..wanted };
             active.transport.peek(matching, then, wanted.with(context));
             return Ok(());

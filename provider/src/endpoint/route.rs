@@ -93,6 +93,7 @@ impl State {
 
     fn deliver(&mut self, completion: &Completion, source: u64) {
         let wanted = Wanted::of(completion.user);
+        self.missed |= wanted.peek && completion.result == Err(Failure::NoMessage);
         let message = if completion.tagged { FI_TAGGED } else { FI_MSG };
         let (side, counter, flags) = match completion.kind {
             Kind::Send => (&self.tx, &self.counters.send, FI_SEND | message),
