@@ -16,7 +16,6 @@ mod enter;
 mod error;
 mod gateways;
 mod hosts;
-pub mod keys;
 mod layout;
 mod message;
 mod namespace;

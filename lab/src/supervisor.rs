@@ -20,7 +20,6 @@ use crate::enter::Session;
 use crate::error::LabError;
 use crate::gateways::{self, Gateway};
 use crate::hosts::{self, HostProcess};
-use crate::keys;
 use crate::layout::{Layout, site_name};
 use crate::message::{Channel, Kind};
 use crate::namespace;
@@ -176,7 +175,9 @@ fn write_files(plan: &SupervisorPlan, layout: &Layout, state: &State) -> Result<
     };
     let mut fingerprints = Vec::new();
     for site in 0..layout.sites {
-        fingerprints.push(keys::create(&state.key(site_name(site)))?);
+        let path = state.key(site_name(site));
+        let key = gateway::key::generate(&path).map_err(|e| LabError::setup(format!("key {}", path.display()), e))?;
+        fingerprints.push(key.fingerprint().to_string());
         write(state.hosts_file(site_name(site)), layout.hosts_file(site))?;
     }
     let memory = &plan.options.gateway_memory;
