@@ -25,3 +25,9 @@ mod writer;
 pub use config::{Config, ConfigError, JobConfig, Limits};
 pub use endpoint::{Endpoint, OpenError};
 pub use operation::{Completion, Failure, NotBegun, PeerId, UserData};
+
+/// An endpoint may move between threads (behind a lock).
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Endpoint>();
+};

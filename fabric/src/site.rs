@@ -5,6 +5,7 @@
 //! carry acknowledgements: half a segment and two microseconds more per short message.) Recently active connections are read without asking epoll first, which saves a system call per message.
 
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ use crate::writer::Writer;
 /// The reason of a refusal that is none: the connection dialled the other way is the one to use.
 const DUPLICATE: &str = "duplicate: use the connection that the other side has dialled";
 const LISTENER: u64 = u64::MAX;
+/// Most events taken from epoll at once.
+const EVENTS: usize = 32;
 /// How many connections are read without asking epoll.
 const HOT: usize = 4;
 /// After so many fruitless reads a connection is not hot any more.
@@ -39,7 +42,6 @@ pub(crate) struct SiteLink {
     listener: TcpListener,
     own: Credentials,
     epoll: OwnedFd,
-    events: Vec<epoll::Event>,
     connections: Slab<Connection>,
     sending: FxHashMap<PeerId, usize>,
     hot: Vec<usize>,
@@ -61,6 +63,8 @@ struct Connection {
     writer: Writer,
     queue: VecDeque<Outgoing>,
     wants_write: bool,
+    /// The socket is full: epoll will say when it takes more.
+    blocked: bool,
     fruitless: u32,
     deadline: Instant,
     goodbye: bool,
@@ -83,7 +87,6 @@ impl SiteLink {
             listener,
             own,
             epoll,
-            events: Vec::with_capacity(64),
             connections: Slab::new(),
             sending: FxHashMap::default(),
             hot: Vec::new(),
@@ -122,6 +125,7 @@ impl SiteLink {
             writer: Writer::new(MAX_PAYLOAD),
             queue: VecDeque::new(),
             wants_write: flags.contains(EventFlags::OUT),
+            blocked: false,
             fruitless: 0,
             deadline: Instant::now() + self.connect_timeout,
             goodbye: false,
@@ -182,7 +186,7 @@ impl SiteLink {
             let Some(peer) = connection.peer else { return Ok(moved) };
             let mut frames = PeerFrames { peer, own: &self.own, goodbye: &mut connection.goodbye };
             moved |= connection.reader.pump(connection.socket.as_fd(), &mut frames, sink)?;
-            if !connection.writer.is_empty() || !connection.queue.is_empty() {
+            if !connection.blocked && (!connection.writer.is_empty() || !connection.queue.is_empty()) {
                 moved |= self.flush(key, sink)?;
             }
         }
@@ -279,7 +283,10 @@ impl SiteLink {
                 break;
             }
             match connection.writer.send(connection.socket.as_fd(), connection.queue.front_mut())? {
-                None => break,
+                None => {
+                    connection.blocked = true;
+                    break;
+                }
                 Some(finished) => {
                     moved = true;
                     if finished {
@@ -375,25 +382,22 @@ impl SiteLink {
     }
 
     fn ask_epoll(&mut self, sink: &mut dyn Sink) -> bool {
-        let mut events = std::mem::take(&mut self.events);
-        events.clear();
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let spare = rustix::buffer::spare_capacity(&mut events);
-        if epoll::wait(&self.epoll, spare, Some(&zero)).is_err() {
-            events.clear();
-        }
+        // An interrupted call is one that found nothing.
+        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&zero)) else { return false };
         let mut moved = false;
-        for event in &events {
-            let data = event.data.u64();
+        for event in ready {
+            let (data, flags) = (event.data.u64(), event.flags);
             if data == LISTENER {
                 moved |= self.accept();
-            } else if self.connections.contains(data as usize) {
+            } else if let Some(connection) = self.connections.get_mut(data as usize) {
+                connection.blocked &= !flags.contains(EventFlags::OUT);
                 let key = data as usize;
                 moved |= self.turn(key, sink);
                 self.warm(key);
             }
         }
-        self.events = events;
         moved
     }
 

@@ -412,10 +412,6 @@ impl State {
     }
 }
 
-// SAFETY: nothing in an endpoint is tied to a thread. What is not `Send` by itself is the buffer that epoll writes events
-// to, whose union has a pointer as one variant; the site link stores and reads numbers there.
-unsafe impl Send for State {}
-
 /// Users may call from any thread (`FI_THREAD_SAFE`).
 const fn assert_thread_safe<T: Send + Sync>() {}
 const _: () = assert_thread_safe::<Endpoint>();
