@@ -19,10 +19,14 @@ use wire::FrameHeader;
 use wire::frame::{FrameKind, MAX_PAYLOAD};
 use wire::handshake::{Handshake, Purpose};
 
+mod connection;
+
+use connection::{Connection, PeerFrames, Phase};
+
 use crate::handshake::{Acceptor, Credentials, Initiator, Step};
-use crate::link::{Link, Misbehaved, Outgoing, Sink};
+use crate::link::{Link, Outgoing, Sink};
 use crate::operation::PeerId;
-use crate::reader::{Broken, Frames, Reader};
+use crate::reader::{Broken, Reader};
 use crate::writer::Writer;
 
 /// The reason of a refusal that is none: the connection dialled the other way is the one to use.
@@ -53,29 +57,6 @@ pub(crate) struct SiteLink {
     opening: usize,
     /// Items for peers whose own dialling we wait for, and until when.
     parked: FxHashMap<PeerId, (Instant, VecDeque<Outgoing>)>,
-}
-
-struct Connection {
-    socket: OwnedFd,
-    phase: Phase,
-    peer: Option<PeerId>,
-    reader: Reader,
-    writer: Writer,
-    queue: VecDeque<Outgoing>,
-    wants_write: bool,
-    /// The socket is full: epoll will say when it takes more.
-    blocked: bool,
-    fruitless: u32,
-    deadline: Instant,
-    goodbye: bool,
-}
-
-#[derive(Debug)]
-enum Phase {
-    Connecting(Initiator),
-    Initiating(Initiator),
-    Accepting(Acceptor),
-    Open,
 }
 
 impl SiteLink {
@@ -425,17 +406,6 @@ fn is_duplicate(
     existing.is_some_and(|key| matches!(connections[*key].phase, Phase::Open) || own.me.key() < from.key())
 }
 
-impl Connection {
-    fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
-        if let Some(item) = self.queue.pop_front() {
-            if item.detach {
-                *buffered -= item.end;
-            }
-            item.sent.into_iter().for_each(|sent| sink.sent(sent));
-        }
-    }
-}
-
 impl Link for SiteLink {
     fn send(&mut self, to: PeerId, item: Outgoing, sink: &mut dyn Sink) {
         if let Some((_, items)) = self.parked.get_mut(&to) {
@@ -536,31 +506,5 @@ impl Link for SiteLink {
         self.sending.clear();
         self.hot.clear();
         self.opening = 0;
-    }
-}
-
-/// Frames from one peer: routing fields do not count, there is nobody else on the line.
-struct PeerFrames<'a> {
-    peer: PeerId,
-    own: &'a Credentials,
-    goodbye: &'a mut bool,
-}
-
-impl Frames for PeerFrames<'_> {
-    fn data(&mut self, header: &FrameHeader, _: &mut dyn Sink) -> Result<PeerId, Misbehaved> {
-        if header.job != self.own.job {
-            return Err(Misbehaved::Protocol("a frame of another job"));
-        }
-        Ok(self.peer)
-    }
-
-    fn other(&mut self, header: &FrameHeader, _: &[u8], _: &mut dyn Sink) -> Result<(), Misbehaved> {
-        match header.kind {
-            FrameKind::Bye => {
-                *self.goodbye = true;
-                Ok(())
-            }
-            _ => Err(Misbehaved::Protocol("a frame kind that ranks do not exchange")),
-        }
     }
 }

@@ -1,0 +1,77 @@
+//! A connection of the site link: its phase, what waits to be written, and what its frames mean.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use wire::FrameHeader;
+use wire::frame::FrameKind;
+
+use crate::handshake::{Acceptor, Credentials, Initiator};
+use crate::link::{Misbehaved, Outgoing, Sink};
+use crate::operation::PeerId;
+use crate::reader::{Frames, Reader};
+use crate::writer::Writer;
+
+/// One TCP connection, from its first byte to its last.
+pub(super) struct Connection {
+    pub socket: OwnedFd,
+    pub phase: Phase,
+    pub peer: Option<PeerId>,
+    pub reader: Reader,
+    pub writer: Writer,
+    pub queue: VecDeque<Outgoing>,
+    pub wants_write: bool,
+    /// The socket is full: epoll will say when it takes more.
+    pub blocked: bool,
+    pub fruitless: u32,
+    pub deadline: Instant,
+    pub goodbye: bool,
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    Connecting(Initiator),
+    Initiating(Initiator),
+    Accepting(Acceptor),
+    Open,
+}
+
+impl Connection {
+    /// The first item has left.
+    pub fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
+        if let Some(item) = self.queue.pop_front() {
+            if item.detach {
+                *buffered -= item.end;
+            }
+            item.sent.into_iter().for_each(|sent| sink.sent(sent));
+        }
+    }
+}
+
+/// Frames from one peer: routing fields do not count, there is nobody else on the line.
+pub(super) struct PeerFrames<'a> {
+    pub peer: PeerId,
+    pub own: &'a Credentials,
+    pub goodbye: &'a mut bool,
+}
+
+impl Frames for PeerFrames<'_> {
+    fn data(&mut self, header: &FrameHeader, _: &mut dyn Sink) -> Result<PeerId, Misbehaved> {
+        if header.job != self.own.job {
+            return Err(Misbehaved::Protocol("a frame of another job"));
+        }
+        Ok(self.peer)
+    }
+
+    fn other(&mut self, header: &FrameHeader, _: &[u8], _: &mut dyn Sink) -> Result<(), Misbehaved> {
+        match header.kind {
+            FrameKind::Bye => {
+                *self.goodbye = true;
+                Ok(())
+            }
+            _ => Err(Misbehaved::Protocol("a frame kind that ranks do not exchange")),
+        }
+    }
+}
