@@ -68,8 +68,8 @@ pub struct Endpoint {
     closed: bool,
 }
 
-const STANDALONE_CREDIT: u64 = 1 << 20;
-const MAX_CREDIT: u64 = 4 << 20;
+const STANDALONE_CREDIT: u64 = 8 << 20;
+const MAX_CREDIT: u64 = 16 << 20;
 const MIN_CREDIT: u64 = 64 << 10;
 
 impl Endpoint {

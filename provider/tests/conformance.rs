@@ -26,7 +26,7 @@ struct Setup {
 
 fn provider() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
-    let places = [folder.join("liblandbridge_fi.so"), folder.parent().unwrap().join("liblandbridge_fi.so")];
+    let places = [folder.join("liblandbridge_provider.so"), folder.parent().unwrap().join("liblandbridge_provider.so")];
     places.into_iter().find(|path| path.exists()).expect("cargo builds the provider before its tests")
 }
 
