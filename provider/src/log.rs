@@ -1,7 +1,7 @@
 //! What the provider has to say about itself.
 //!
 //! libfabric's own log is a symbol that we would have to import, and symbols of a libfabric inside an MPI library's
-//! wheel are not visible to us. So notes go to the file that `LANDBRIDGE_LOG` names, if any: appended, one line
+//! wheel are not visible to us. So notes go to the file that `LANDBRIDGE_LOG_FILE` names, if any: appended, one line
 //! each, with the process id. Standard output and error belong to the user's program; only what ends the
 //! program (an endpoint that cannot open, an internal error) is also one line on standard error, because MPI
 //! libraries then print no more than a number.
@@ -11,15 +11,15 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::sync::OnceLock;
 
-/// A note for `LANDBRIDGE_LOG`. Costs nothing without it.
+/// A note for `LANDBRIDGE_LOG_FILE`. Costs nothing without it.
 pub fn note(message: Arguments<'_>) {
     static FILE: OnceLock<Option<File>> = OnceLock::new();
     let file = FILE.get_or_init(|| {
-        let path = std::env::var_os("LANDBRIDGE_LOG").filter(|path| !path.is_empty())?;
+        let path = std::env::var_os("LANDBRIDGE_LOG_FILE").filter(|path| !path.is_empty())?;
         match OpenOptions::new().create(true).append(true).open(&path) {
             Ok(file) => Some(file),
             Err(error) => {
-                say(format_args!("LANDBRIDGE_LOG={}: {error}", path.display()));
+                say(format_args!("LANDBRIDGE_LOG_FILE={}: {error}", path.display()));
                 None
             }
         }
