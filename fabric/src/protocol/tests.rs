@@ -178,3 +178,43 @@ proptest! {
         }
     }
 }
+
+/// Every frame of a message beyond 4 GiB, of which only the last bytes are looked at: the memory is never touched before.
+#[test]
+fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
+    const TOTAL: usize = (4 << 30) + 1000;
+    const TAIL: u64 = 300;
+    let mut world = World::new(1, 1000, 20_000);
+    let mut source = vec![0u8; TOTAL];
+    source[TOTAL - TAIL as usize..].copy_from_slice(&content(7, TAIL as usize));
+    let user = UserData::default();
+    let (to, buffer) = (world.ends[0].peer, Buffer::owned(source));
+    let op = SendOp { to, tag: Some(1), data: None, buffer, complete: CompleteWhen::Sent, user };
+    world.ends[0].protocol.send(op).unwrap();
+    let matching = Match { from: None, tagged: true, tag: 1, ignore: 0 };
+    let buffer = Buffer::owned(vec![0; TOTAL]);
+    world.ends[1].protocol.receive(RecvOp { matching, buffer, multi: None, user }).unwrap();
+    while world.ends[0].items.front().is_none_or(|item| item.end < TOTAL as u64) {
+        assert!(world.step(0) | world.step(1), "no Go for the rest");
+        let [a, _] = &mut world.ends;
+        a.items.extend(a.protocol.outbox.drain(..).map(|(_, item)| item));
+    }
+    let [a, b] = &mut world.ends;
+    let mut item = a.items.pop_front().unwrap();
+    while item.end - item.at > TAIL {
+        let count = (item.end - item.at - TAIL).min(1 << 20);
+        let more = Message::More { id: item.id, offset: item.at, reply: false };
+        let mut place = b.protocol.begin(b.peer, more, count as u32).unwrap();
+        let mut left = count as usize;
+        while left > 0 {
+            left -= b.protocol.fill(&mut place, left, &mut |slice| Ok(slice.len())).unwrap();
+        }
+        b.protocol.end(place);
+        item.advance(count);
+    }
+    a.items.push_front(item);
+    world.settle();
+    let done = world.ends[1].protocol.completions.pop_front().unwrap();
+    assert_eq!((done.result, done.length), (Ok(()), TOTAL as u64));
+    assert_eq!(done.buffer.unwrap().to_vec(TOTAL - TAIL as usize..TOTAL), content(7, TAIL as usize));
+}
