@@ -59,8 +59,8 @@ pub struct LabOptions {
     /// The `memory` bound that the sites file gives to each gateway. Default `256MiB`.
     pub gateway_memory: String,
     /// Directories below `/tmp`, `/dev/shm` or `/run` that every host must see although these are private to it. Kept
-    /// anyway: the working directory, and the directories (of a `bin` the one above) that hold this program, absolute paths
-    /// among the command's words, and what is on `PATH` and `LD_LIBRARY_PATH`. Default: none.
+    /// anyway: the top folders below these that hold the working directory, this program, absolute paths among the
+    /// command's words, and what is on `PATH` and `LD_LIBRARY_PATH`. Default: none.
     pub visible: Vec<PathBuf>,
     /// Where the WAN's report is written as JSON when the lab ends. Default: nowhere.
     pub report: Option<PathBuf>,

@@ -144,7 +144,7 @@ fn plan(options: &LabOptions, probe: bool) -> Result<SupervisorPlan, LabError> {
     let program = std::env::current_exe().map_err(|e| LabError::setup("the path of this program", e))?;
     let directory = std::env::current_dir().map_err(|e| LabError::setup("the working directory", e))?;
     let mut wanted = guessed_paths(&options.command);
-    wanted.push(directory.clone());
+    wanted.push(surroundings(&directory));
     wanted.push(surroundings(&program));
     for path in options.visible.iter().chain(&options.logs) {
         let found = path.canonicalize();
@@ -161,7 +161,7 @@ fn plan(options: &LabOptions, probe: bool) -> Result<SupervisorPlan, LabError> {
     })
 }
 
-/// What the command probably needs: the directories of existing absolute paths among its words, and of those on the search
+/// What the command probably needs: the surroundings of existing absolute paths among its words, and of those on the search
 /// paths, as written and with symbolic links resolved.
 fn guessed_paths(command: &[OsString]) -> Vec<PathBuf> {
     let words = command.iter().map(PathBuf::from).filter(|path| path.is_absolute());
@@ -179,28 +179,23 @@ fn guessed_paths(command: &[OsString]) -> Vec<PathBuf> {
     found
 }
 
-/// The directory that holds `path`, or the one above if that is a `bin` (a virtual environment is more than its `bin`),
-/// unless that is a whole private mount.
+/// What of a private mount is kept for the sake of `path`: the whole of the top folder below the mount that it lies in, as the
+/// command's script may name neighbours (a checkout under `/tmp` is one thing).
 fn surroundings(path: &Path) -> PathBuf {
-    let mut kept = path;
-    for parent in path.ancestors().skip(1).take(2) {
-        if is_covered_root(parent) || (kept != path && !kept.ends_with("bin")) {
-            break;
-        }
-        kept = parent;
-    }
-    kept.to_owned()
+    let below = |root: &&str| path.strip_prefix(root).ok()?.components().next().map(|top| Path::new(root).join(top));
+    PRIVATE.iter().find_map(below).unwrap_or_else(|| path.to_owned())
 }
 
+/// What each host has of its own.
+const PRIVATE: [&str; 3] = ["/tmp", "/dev/shm", "/run"];
+
 fn is_covered_root(path: &Path) -> bool {
-    ["/tmp", "/dev/shm", "/run"].iter().any(|root| path == Path::new(root))
+    PRIVATE.iter().any(|root| path == Path::new(root))
 }
 
 /// Keeps paths below a private mount only, and of those none that lies in another.
 fn without_nesting(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    paths.retain(|path| {
-        !is_covered_root(path) && ["/tmp", "/dev/shm", "/run"].iter().any(|root| path.starts_with(root))
-    });
+    paths.retain(|path| !is_covered_root(path) && PRIVATE.iter().any(|root| path.starts_with(root)));
     paths.sort();
     let mut kept: Vec<PathBuf> = Vec::new();
     for path in paths {
@@ -223,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn surroundings_are_the_directory_or_the_prefix() {
+    fn surroundings_are_the_top_folder_of_a_private_mount() {
         for (path, kept) in [
             ("/tmp/v/bin/python", "/tmp/v"),
-            ("/tmp/v/bin", "/tmp/v"),
-            ("/tmp/x/script", "/tmp/x"),
-            ("/tmp/x/y/script", "/tmp/x/y"),
+            ("/tmp/x/y/script", "/tmp/x"),
             ("/tmp/script", "/tmp/script"),
-            ("/tmp/bin/prog", "/tmp/bin"),
+            ("/dev/shm/a/b", "/dev/shm/a"),
+            ("/home/u/x", "/home/u/x"),
+            ("/tmp", "/tmp"),
         ] {
             assert_eq!(surroundings(Path::new(path)), Path::new(kept), "{path}");
         }
