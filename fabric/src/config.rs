@@ -38,7 +38,7 @@ pub struct JobConfig {
 /// Limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of a message that are sent to a peer of the same site without being asked. Default 256 KiB
+    /// Most bytes of a message that are sent to a peer of the same site without being asked. Default 1 MiB
     /// (`LANDBRIDGE_EAGER`).
     pub eager: u64,
     /// The same for peers behind gateways, where asking costs a WAN round trip. Default 1 MiB
@@ -59,7 +59,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            eager: 256 << 10,
+            eager: 1 << 20,
             eager_remote: 1 << 20,
             unexpected: 64 << 20,
             buffered: 64 << 20,

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use wire::FrameHeader;
 use wire::message::Status;
 
@@ -99,7 +99,11 @@ impl Writer {
                 }
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let sent = match sendmsg(socket, &slices[..count], &mut SendAncillaryBuffer::default(), flags) {
+            let result = match &slices[..count] {
+                [one] => send(socket, one, flags),
+                several => sendmsg(socket, several, &mut SendAncillaryBuffer::default(), flags),
+            };
+            let sent = match result {
                 Ok(sent) => sent,
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => continue,
