@@ -415,7 +415,7 @@ void case_lost_peer(void)
 	fi_addr_t nobody;
 	EQUAL(fi_av_insertsvc(a.av, "127.0.0.1", "1", &nobody, 0, NULL), 1);
 	int out = 1, in;
-	static char large[1000000];
+	static char large[5000000];
 	EQUAL(fi_tsend(a.ep, &out, 4, NULL, nobody, 1, &out), 0);
 	struct done lost = bad(a.tx, &a, &b, FI_ECONNRESET);
 	CHECK(lost.error.op_context == &out);
