@@ -92,18 +92,23 @@ impl GatewayLink {
         match self.try_turn(at, sink) {
             Ok(moved) => moved,
             Err(broken) => {
-                let gateway = &mut self.gateways[at];
-                let reason = format!("gateway {}: {broken}", gateway.address);
-                gateway.lost = Some(reason.clone());
-                // A descriptor that epoll no longer watches cannot be removed twice; nothing else can go wrong here.
-                let _ = epoll::delete(&self.epoll, &gateway.socket);
-                let peers: Vec<PeerId> =
-                    self.peers.iter().filter(|(_, remote)| remote.gateway == at).map(|(peer, _)| *peer).collect();
-                for peer in peers {
-                    self.lose(peer, Some(reason.clone()), sink);
-                }
+                self.lose_gateway(at, &broken, sink);
                 true
             }
+        }
+    }
+
+    /// A gateway's connection is broken, and with it the way to all peers that it served.
+    fn lose_gateway(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
+        let gateway = &mut self.gateways[at];
+        let reason = format!("gateway {}: {broken}", gateway.address);
+        gateway.lost = Some(reason.clone());
+        // A descriptor that epoll no longer watches cannot be removed twice; nothing else can go wrong here.
+        let _ = epoll::delete(&self.epoll, &gateway.socket);
+        let served = self.peers.iter().filter(|(_, remote)| remote.gateway == at);
+        let peers: Vec<PeerId> = served.map(|(peer, _)| *peer).collect();
+        for peer in peers {
+            self.lose(peer, Some(reason.clone()), sink);
         }
     }
 
@@ -299,9 +304,7 @@ impl Link for GatewayLink {
             return;
         }
         if let Err(broken) = self.flush(at, sink) {
-            let reason = format!("gateway {}: {broken}", self.gateways[at].address);
-            self.gateways[at].lost = Some(reason.clone());
-            self.lose(to, Some(reason), sink);
+            self.lose_gateway(at, &broken, sink);
             return;
         }
         if detach && let Some(item) = self.peers.get_mut(&to).and_then(|remote| remote.queue.back_mut()) {
@@ -331,16 +334,9 @@ impl Link for GatewayLink {
             if gateway.lost.is_some() {
                 continue;
             }
-            let header = FrameHeader {
-                length: 0,
-                kind: FrameKind::Bye,
-                route: 0,
-                job: self.own.job,
-                to: Identity { slot: types::Slot::GATEWAY, ..self.own.me.identity },
-                from: self.own.me.identity,
-                sequence: 0,
-                ack: 0,
-            };
+            let me = self.own.me.identity;
+            let to = Identity { slot: types::Slot::GATEWAY, ..me };
+            let header = FrameHeader::plain(FrameKind::Bye, self.own.job, me, to);
             gateway.writer.stage(&header.encode());
             // A gateway that does not take our goodbye sees the connection close instead.
             let _ = gateway.writer.send(gateway.socket.as_fd(), None);

@@ -242,16 +242,9 @@ impl SiteLink {
     fn flush(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
         let connection = &mut self.connections[key];
         let mut moved = false;
-        let header = |length| FrameHeader {
-            length,
-            kind: FrameKind::Data,
-            route: 0,
-            job: self.own.job,
-            to: self.own.me.identity,
-            from: self.own.me.identity,
-            sequence: 0,
-            ack: 0,
-        };
+        let me = self.own.me.identity;
+        let plain = FrameHeader::plain(FrameKind::Data, self.own.job, me, me);
+        let header = |length| FrameHeader { length, ..plain };
         loop {
             while connection.writer.has_room() {
                 let Some(item) = connection.queue.front_mut() else { break };
@@ -484,16 +477,8 @@ impl Link for SiteLink {
     }
 
     fn close(&mut self) {
-        let header = FrameHeader {
-            length: 0,
-            kind: FrameKind::Bye,
-            route: 0,
-            job: self.own.job,
-            to: self.own.me.identity,
-            from: self.own.me.identity,
-            sequence: 0,
-            ack: 0,
-        };
+        let me = self.own.me.identity;
+        let header = FrameHeader::plain(FrameKind::Bye, self.own.job, me, me);
         for connection in self.connections.drain() {
             let mut connection = connection;
             if matches!(connection.phase, Phase::Open) && connection.queue.is_empty() {
