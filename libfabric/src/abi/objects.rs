@@ -9,7 +9,6 @@ use super::events::{
 };
 use super::info::fi_info;
 use super::transfers::{fi_ioc, fi_msg, fi_msg_atomic, fi_msg_rma, fi_msg_tagged, iovec};
-use crate::errno::ENOSYS;
 
 /// What an operation answers that we do not have.
 trait Refusal {
@@ -17,11 +16,11 @@ trait Refusal {
 }
 
 impl Refusal for c_int {
-    const REFUSED: c_int = -ENOSYS.0;
+    const REFUSED: c_int = -libc::ENOSYS;
 }
 
 impl Refusal for isize {
-    const REFUSED: isize = -ENOSYS.0 as isize;
+    const REFUSED: isize = -(libc::ENOSYS as isize);
 }
 
 impl Refusal for u64 {

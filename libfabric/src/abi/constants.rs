@@ -124,3 +124,15 @@ pub const FI_OPT_INJECT_MSG_SIZE: i32 = 16;
 pub const FI_OPT_INJECT_TAGGED_SIZE: i32 = 17;
 pub const FI_OPT_INJECT_RMA_SIZE: i32 = 18;
 pub const FI_OPT_INJECT_ATOMIC_SIZE: i32 = 19;
+
+// What a consumer asks for.
+pub const FI_TRANSMIT: u64 = FI_SEND;
+pub const FI_CONTEXT: u64 = 1 << 59;
+pub const FI_CONTEXT2: u64 = 1 << 52;
+pub const FI_THREAD_DOMAIN: i32 = 3;
+pub const FI_WAIT_FD: i32 = 3;
+pub const FI_GETWAIT: i32 = 5;
+pub const FI_MR_LOCAL: i32 = 1 << 2;
+pub const FI_MR_ALLOCATED: i32 = 1 << 5;
+pub const FI_MR_ENDPOINT: i32 = 1 << 9;
+pub const FI_ADDR_STR: u32 = 9;

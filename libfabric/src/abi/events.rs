@@ -16,6 +16,15 @@ pub struct fi_cq_tagged_entry {
     pub tag: u64,
 }
 
+/// The second format.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_cq_msg_entry {
+    pub op_context: *mut c_void,
+    pub flags: u64,
+    pub len: usize,
+}
+
 /// Since 1.5. Before, it ended with `err_data`; since 1.20, `src_addr` follows.
 #[repr(C)]
 pub struct fi_cq_err_entry {
