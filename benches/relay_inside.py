@@ -147,12 +147,12 @@ def start_joined(lab):
     folder, port = Path(lab.plan["folder"]), 7711
     out, _ = run([lab.landbridge, "key", "--json", folder / "joined.key"], lab.environment)
     [key] = json_lines(out)
-    via = [lab.landbridge, "lab", "enter", "{node}", "--"]
+    command = [lab.landbridge, "lab", "enter", "{node}", "--"]
     nodes = "".join(f'[[site.node]]\nname = "{name}"\naddress = "{address}"\n' for name, address in (("a-n1", lab.near), ("b-n1", lab.far)))
     (folder / "joined.toml").write_text(
         f'[[site]]\nname = "joined"\nkey = "joined.key"\nfingerprint = "{key["fingerprint"]}"\n'
         f'[[site.gateway]]\nname = "gw1"\ninside = "{lab.near}:{port}"\n{nodes}'
-        f'[site.starter]\nkind = "local"\nvia = {json.dumps(via)}\n'
+        f'[site.starter]\nkind = "template"\ncommand = {json.dumps(command)}\n'
     )
     lab.start("a-n1", lab.landbridge, "gateway", "--sites", folder / "joined.toml", "--site", "joined")
     lab.wait_for(lab.near, port)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gateway::GatewayConfig;
-use launch::starter::LocalStarter;
+use launch::starter::starter;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::GatewayArgs;
@@ -19,7 +19,7 @@ pub fn gateway(args: &GatewayArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
     let config = GatewayConfig::new(sites.file, &path, &args.site, args.gateway.as_deref())?;
-    let starter = LocalStarter::new(&config.own_site().starter);
-    gateway::serve(config, Arc::new(starter))?;
+    let starter = starter(&config.own_site().starter, &sites.folder);
+    gateway::serve(config, Arc::from(starter))?;
     Ok(0)
 }

@@ -196,14 +196,14 @@ impl Layout {
                     self.lan(node)
                 );
             }
-            let via = match self.ground {
-                Ground::Loopback { .. } => String::new(),
+            let _ = match self.ground {
+                Ground::Loopback { .. } => writeln!(text, "[site.starter]\nkind = \"local\"\n"),
                 _ => {
                     let program = quoted(&program.to_string_lossy());
-                    format!("{program}, \"lab\", \"enter\", \"{name}-{{node}}\", \"--\"")
+                    let command = format!("{program}, \"lab\", \"enter\", \"{name}-{{node}}\", \"--\"");
+                    writeln!(text, "[site.starter]\nkind = \"template\"\ncommand = [{command}]\n")
                 }
             };
-            let _ = writeln!(text, "[site.starter]\nkind = \"local\"\nvia = [{via}]\n");
         }
         text
     }
@@ -234,6 +234,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use types::sites::Starter;
 
     fn layout(ground: Ground) -> Layout {
         Layout { sites: 26, nodes: 100, gateways: 100, ground }
@@ -275,8 +276,8 @@ name = "n1"
 address = "10.1.0.1"
 
 [site.starter]
-kind = "local"
-via = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
+kind = "template"
+command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
 
 "#;
         assert_eq!(text, expected.replace("land\"bridge", "land\\\"bridge"));
@@ -298,10 +299,12 @@ via = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
                 site.nodes[2].address.map(|a| a.to_string()),
                 Some(layout.lan(layout.nodes_of(1).nth(2).unwrap()).to_string())
             );
-            let types::sites::Starter::Local { via } = &site.starter;
-            match ground {
-                Ground::Loopback { .. } => assert!(via.is_empty()),
-                _ => assert_eq!(via, &["/opt/a b\\c\"\n/landbridge", "lab", "enter", "b-{node}", "--"]),
+            match (ground, &site.starter) {
+                (Ground::Loopback { .. }, starter) => assert_eq!(starter, &Starter::Local),
+                (_, Starter::Template(template)) => {
+                    assert_eq!(template.command, ["/opt/a b\\c\"\n/landbridge", "lab", "enter", "b-{node}", "--"]);
+                }
+                (_, other) => panic!("{other:?}"),
             }
         }
     }

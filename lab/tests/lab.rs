@@ -459,7 +459,7 @@ fn without_isolation_a_loopback_lab_runs_and_says_so() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
     let sites = text(&output.stdout);
-    assert!(sites.contains("via = []") && sites.contains("inside = \"127.2."), "{sites}");
+    assert!(sites.contains("kind = \"local\"") && sites.contains("inside = \"127.2."), "{sites}");
     assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none(), "the temporary directory is removed");
 
     // A machine without iproute2 cannot isolate. PATH alone does not hide it, so a user without namespaces stands in.

@@ -12,6 +12,10 @@ use crate::id::SiteId;
 use crate::quantity::parse_bytes;
 use crate::roster::is_name;
 
+mod starter;
+
+pub use starter::{PLACEHOLDERS, Ssh, Starter, Template};
+
 /// The parsed and checked sites file. The order of sites is the order of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SitesFile {
@@ -62,16 +66,6 @@ pub struct Node {
     pub address: Option<IpAddr>,
     /// How many ranks it should get at most when ranks are spread. `None`: no limit.
     pub slots: Option<u32>,
-}
-
-/// How agents are started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Starter {
-    /// As a child of the gateway, with these words before the agent's command; `{node}` is the node's name.
-    Local {
-        /// The words before the command.
-        via: Vec<String>,
-    },
 }
 
 /// SHA-256 of a site's public key (SubjectPublicKeyInfo, DER).
@@ -209,7 +203,7 @@ fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
 
 /// The file as written, before checks.
 mod raw {
-    use super::{Deserialize, IpAddr, Starter, Wrong, host_port, name, parse_bytes, unique};
+    use super::{Deserialize, IpAddr, Wrong, host_port, name, parse_bytes, unique};
 
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -229,7 +223,7 @@ mod raw {
         #[serde(default)]
         node: Vec<Node>,
         #[serde(default)]
-        starter: RawStarter,
+        starter: super::starter::Raw,
     }
 
     #[derive(Deserialize)]
@@ -251,21 +245,6 @@ mod raw {
         slots: Option<u32>,
     }
 
-    #[derive(Deserialize)]
-    #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-    enum RawStarter {
-        Local {
-            #[serde(default)]
-            via: Vec<String>,
-        },
-    }
-
-    impl Default for RawStarter {
-        fn default() -> Self {
-            RawStarter::Local { via: Vec::new() }
-        }
-    }
-
     impl Site {
         pub fn check(self) -> Result<super::Site, Wrong> {
             let site = name("site name", self.name)?;
@@ -284,8 +263,8 @@ mod raw {
             }
             unique("gateway", gateways.iter().map(|g: &super::Gateway| g.name.as_str())).map_err(within)?;
             unique("node", nodes.iter().map(|n: &super::Node| n.name.as_str())).map_err(within)?;
-            let RawStarter::Local { via } = self.starter;
-            Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter: Starter::Local { via } })
+            let starter = self.starter.check().map_err(within)?;
+            Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter })
         }
     }
 

@@ -16,7 +16,7 @@ fn the_shortest_file_gets_its_defaults() {
     assert_eq!(site.gateways[0].listen, "0.0.0.0:7700");
     assert_eq!(site.gateways[0].memory, 256 << 20);
     assert_eq!(site.gateways[0].links, 1);
-    assert_eq!(site.starter, Starter::Local { via: vec![] });
+    assert_eq!(site.starter, Starter::Local);
     assert_eq!(site.fingerprint.to_string(), FINGERPRINT);
 }
 
@@ -25,7 +25,8 @@ fn every_field_is_read() {
     let text = file(
         "key = \"a.key\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
          memory = \"64MiB\"\nlinks = 4\n[[site.node]]\nname = \"n1\"\naddress = \"10.0.0.1\"\nslots = 8\n\
-         [site.starter]\nkind = \"local\"\nvia = [\"ssh\", \"{node}\"]\n",
+         [site.starter]\nkind = \"ssh\"\nuser = \"u\"\nport = 22\nidentity = \"id\"\noptions = [\"-J\", \"login\"]\n\
+         landbridge = \"/opt/landbridge\"\n",
     );
     let sites = SitesFile::parse(&text, "x.toml").unwrap();
     let site = &sites.sites[0];
@@ -33,12 +34,20 @@ fn every_field_is_read() {
     let gateway = &site.gateways[0];
     assert_eq!((gateway.inside.as_str(), gateway.memory, gateway.links), ("i:2", 64 << 20, 4));
     assert_eq!(site.nodes[0].slots, Some(8));
-    assert_eq!(site.starter, Starter::Local { via: vec!["ssh".into(), "{node}".into()] });
+    let ssh = Ssh {
+        user: Some("u".into()),
+        port: Some(22),
+        identity: Some("id".into()),
+        options: vec!["-J".into(), "login".into()],
+        landbridge: Some("/opt/landbridge".into()),
+    };
+    assert_eq!(site.starter, Starter::Ssh(ssh));
 }
 
 #[test]
 fn wrong_entries_are_named() {
     let gateway = |line: &str| file(&REST.replace("[[site.node]]", &format!("{line}\n[[site.node]]")));
+    let starter = |kind: &str, line: &str| file(REST) + &format!("[site.starter]\nkind = \"{kind}\"\n{line}\n");
     for (text, expected) in [
         (String::new(), "x.toml: site: a sites file needs at least one"),
         (file(""), "x.toml: site a: needs at least one [[site.gateway]]"),
@@ -51,7 +60,19 @@ fn wrong_entries_are_named() {
         (file(REST).replace("\"a\"", "\"a b\""), "`a b` is not a name"),
         (format!("{}{}", file(REST), file(REST)), "site: `a` appears twice"),
         (file(REST) + "slots = 0\n", "site a: node n1: slots: 0 slots"),
-        (file(REST) + "[site.starter]\nkind = \"pigeon\"\n", "unknown variant `pigeon`"),
+        (starter("pigeon", ""), "unknown variant `pigeon`"),
+        (starter("local", "via = []"), "unknown field `via`"),
+        (starter("ssh", "prot = 1"), "unknown field `prot`"),
+        (starter("ssh", "port = 0"), "site a: starter: port: `0` is no port"),
+        (starter("ssh", "user = \"a b\""), "site a: starter: user: `a b` is not the name"),
+        (starter("ssh", "identity = \"\""), "site a: starter: identity: `` is not a path"),
+        (starter("template", ""), "missing field `command`"),
+        (starter("template", "command = []"), "site a: starter: command: is empty"),
+        (
+            starter("template", "command = [\"x\", \"{nodes}\"]"),
+            "`{nodes}` in `{nodes}` stands for nothing; there are {node}",
+        ),
+        (starter("template", "command = [\"x\", \"{user}@{node}\"]"), "`{user}@{node}` needs `user`"),
         ("[[site]\n".into(), "x.toml: "),
     ] {
         let error = SitesFile::parse(&text, "x.toml").unwrap_err().to_string();

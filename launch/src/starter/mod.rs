@@ -1,0 +1,56 @@
+//! Starters: how a gateway starts the agents of its site, one file for each way the sites file can name.
+//!
+//! Every starter runs one program per node that passes its standard input on to the node's agent. That input is the
+//! agent's order and then its lifeline: it ends with the gateway, whatever way that ends, and the agent with it.
+
+mod local;
+mod process;
+mod shell;
+mod ssh;
+mod template;
+
+use std::path::Path;
+
+use gateway::{AgentHandle, AgentOrder, AgentStarter, StartError};
+use types::sites::Starter;
+
+use crate::order::Order;
+
+/// The starter of a site. `folder`: where the sites file lies.
+pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
+    match site {
+        Starter::Local => Box::new(local::LocalStarter),
+        Starter::Ssh(ssh) => Box::new(ssh::SshStarter::new(ssh, folder)),
+        Starter::Template(template) => Box::new(template::TemplateStarter::new(template)),
+    }
+}
+
+type Started = Result<Box<dyn AgentHandle>, StartError>;
+
+/// The line that tells an agent what to do.
+fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
+    let order = Order {
+        job: order.job,
+        secret: order.secret,
+        home: order.home,
+        site_id: order.site_id,
+        site: order.site,
+        node_id: order.node_id,
+        node: order.node,
+        node_address: order.node_address,
+        gateway_address: order.gateway_address,
+    };
+    order.line().map_err(|e| StartError(e.to_string()))
+}
+
+/// The command of an agent on a node: `landbridge` as the sites file says, else this very program.
+fn agent_words(landbridge: Option<&str>) -> Result<Vec<String>, StartError> {
+    let own = || {
+        let path = std::env::current_exe()
+            .map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?;
+        let text = path.into_os_string().into_string();
+        text.map_err(|path| StartError(format!("the path of landbridge, {path:?}, is not UTF-8: set `landbridge`")))
+    };
+    let program = landbridge.map_or_else(own, |path| Ok(path.to_owned()))?;
+    Ok(vec![program, "agent".to_owned()])
+}

@@ -1,0 +1,158 @@
+//! The program beside the gateway that stands for one agent: the agent itself, or ssh, srun and the like.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::time::Duration;
+
+use gateway::{AgentHandle, StartError};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStderr, ChildStdin, Command};
+use tokio::time::{Instant, sleep_until};
+
+use crate::processes::signal_name;
+
+/// How much of a program's standard error is kept for messages, in bytes.
+const KEEP: usize = 2048;
+/// How long an agent may take to clean up before it is killed itself.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long an agent elsewhere has to notice the end of its standard input before its connection is cut.
+const HANGUP: Duration = Duration::from_millis(300);
+
+/// How a program is made to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// It is the agent: SIGTERM tells it.
+    Child,
+    /// It carries standard input to the agent: the end of that tells it, a signal would only cut the line.
+    Remote,
+}
+
+/// Tells what an exit code and last words mean, if it knows better than "exit status 1: words".
+type Explain = Box<dyn Fn(i32, &str) -> Option<String> + Send>;
+
+/// An agent that was started.
+pub(super) struct AgentProcess {
+    child: Child,
+    manner: Manner,
+    /// Open as long as the agent shall live.
+    stdin: Option<ChildStdin>,
+    stderr: Option<ChildStderr>,
+    /// What is still to be written to its standard input.
+    order: Option<Vec<u8>>,
+    words: Vec<u8>,
+    next: Option<(Instant, Signal)>,
+    explain: Explain,
+}
+
+impl AgentProcess {
+    /// Starts a program in a process group of its own and gives it `order`.
+    pub fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.process_group(0);
+        let name = command.as_std().get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().map_err(|e| StartError(format!("cannot start {name}: {e}")))?;
+        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+        let explain: Explain = Box::new(|_, _| None);
+        Ok(AgentProcess { child, manner, stdin, stderr, order: Some(order), words: Vec::new(), next: None, explain })
+    }
+
+    /// The same, with somebody who knows what its exit codes mean.
+    pub fn explained(mut self, explain: impl Fn(i32, &str) -> Option<String> + Send + 'static) -> AgentProcess {
+        self.explain = Box::new(explain);
+        self
+    }
+}
+
+impl AgentHandle for AgentProcess {
+    fn wait(&mut self) -> Pin<Box<dyn Future<Output = String> + '_>> {
+        Box::pin(self.ended())
+    }
+
+    fn kill(&mut self) {
+        self.stdin = None;
+        if self.next.is_none() {
+            self.next = Some(match self.manner {
+                Manner::Child => {
+                    self.signal(Signal::TERM);
+                    (Instant::now() + GRACE, Signal::KILL)
+                }
+                Manner::Remote => (Instant::now() + HANGUP, Signal::TERM),
+            });
+        }
+    }
+}
+
+impl AgentProcess {
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id as i32)) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    async fn ended(&mut self) -> String {
+        let mut buffer = [0; 1024];
+        loop {
+            // Order first: until the agent has it, nothing else happens. An order is one write below a pipe's capacity.
+            if let (Some(stdin), Some(order)) = (self.stdin.as_mut(), self.order.take())
+                && stdin.write_all(&order).await.is_err()
+            {
+                self.stdin = None;
+            }
+            let next = self.next;
+            tokio::select! {
+                biased;
+                read = read_some(&mut self.stderr, &mut buffer) => match read {
+                    0 => self.stderr = None,
+                    count => {
+                        self.words.extend_from_slice(&buffer[..count]);
+                        let excess = self.words.len().saturating_sub(KEEP);
+                        self.words.drain(..excess);
+                    }
+                },
+                status = self.child.wait() => return self.describe(status),
+                signal = due(next) => {
+                    self.signal(signal);
+                    self.next = (signal != Signal::KILL).then(|| (Instant::now() + GRACE, Signal::KILL));
+                }
+            }
+        }
+    }
+
+    fn describe(&self, status: std::io::Result<std::process::ExitStatus>) -> String {
+        use std::os::unix::process::ExitStatusExt;
+        let words = String::from_utf8_lossy(&self.words);
+        let words = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+        let ended = match status {
+            Err(e) => format!("cannot be waited for: {e}"),
+            Ok(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => match (self.explain)(code, &words) {
+                    Some(explained) => return explained,
+                    None => format!("exit status {code}"),
+                },
+                (None, Some(signal)) => format!("killed by signal {signal} ({})", signal_name(signal)),
+                (None, None) => status.to_string(),
+            },
+        };
+        if words.is_empty() { ended } else { format!("{ended}: {words}") }
+    }
+}
+
+async fn read_some(stderr: &mut Option<ChildStderr>, buffer: &mut [u8]) -> usize {
+    match stderr {
+        Some(stderr) => stderr.read(buffer).await.unwrap_or(0),
+        None => std::future::pending().await,
+    }
+}
+
+/// The signal, when it is time for it.
+async fn due(next: Option<(Instant, Signal)>) -> Signal {
+    match next {
+        Some((deadline, signal)) => {
+            sleep_until(deadline).await;
+            signal
+        }
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,40 @@
+//! Words for a shell on another machine. Pure.
+
+/// One line that any shell, csh and fish included, splits into these words again.
+pub(super) fn line(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as it must be written. Plain ones stay as they are, which keeps messages readable.
+pub(super) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "%+,-./:=@_".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    // A tilde at the beginning stays outside the quotes: it is the login's home.
+    let (home, rest) = match word.strip_prefix("~/") {
+        Some(rest) => ("~/", rest),
+        None => ("", word),
+    };
+    if !home.is_empty() && !rest.is_empty() && rest.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("{home}'{}'", rest.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_a_shell() {
+        let words = ["/opt/a b/x", "it's", "", "$HOME", "plain-1.2", "a\nb", "*"].map(str::to_owned);
+        let script = format!("printf '%s\\0' {}", line(&words));
+        let out = std::process::Command::new("sh").args(["-c", &script]).output().unwrap().stdout;
+        let back: Vec<_> =
+            out.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        assert_eq!(back[..words.len()], words);
+        assert_eq!(line(&["~/bin/landbridge".to_owned(), "agent".to_owned()]), "~/bin/landbridge agent");
+        assert_eq!(quoted("~/my bin/x"), "~/'my bin/x'");
+    }
+}

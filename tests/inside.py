@@ -1,0 +1,192 @@
+"""Runs inside a lab, as its command: brings up what a real site has (sshd on every node, Slurm), gateways with starters that use
+it, and then the command of a test, whose exit code is its own.
+
+inside.py PLAN.json, where the plan has
+  folder    where keys, configuration and logs go
+  landbridge
+  sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm"), `nodes` (false: the sites file names none),
+            `lines` (more lines for the site in the sites file)
+  command   words; run on `host` (default a-n1) with LANDBRIDGE_SITES
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+READY_S = 20
+
+
+class Inside:
+    def __init__(self, plan):
+        self.folder = Path(plan["folder"])
+        self.landbridge = plan["landbridge"]
+        self.lab_sites = Path(os.environ["LANDBRIDGE_SITES"])
+        self.children = []
+
+    def enter(self, host, *words):
+        return [self.landbridge, "lab", "enter", host, "--", *map(str, words)]
+
+    def start(self, host, *words, log, environment=None):
+        with (self.folder / f"{log}.log").open("ab") as out:
+            child = subprocess.Popen(
+                self.enter(host, *words), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env={**os.environ, **(environment or {})},
+            )
+        self.children.append((log, child))
+
+    def wait_for(self, what, host, *words):
+        end = time.monotonic() + READY_S
+        while True:
+            done = subprocess.run(self.enter(host, *words), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return
+            for log, child in self.children:
+                if child.poll() not in (None, 0):
+                    sys.exit(f"inside: {log} ended with {child.returncode}: {(self.folder / f'{log}.log').read_text()[-2000:]}")
+            if time.monotonic() > end:
+                sys.exit(f"inside: {what} is not ready after {READY_S} s: {done.stdout}{done.stderr}")
+            time.sleep(0.1)
+
+    def hosts(self, site, kind):
+        names = [path.name.removesuffix(".sock") for path in self.lab_sites.parent.rglob("*.sock")]
+        return sorted(name for name in names if name.startswith(f"{site}-{kind}"))
+
+    def sshd(self, site):
+        """An sshd of its own for every node, with its own host key, that lets in the one key of this test."""
+        user_key = self.folder / "user_key"
+        known = self.folder / "known_hosts"
+        if not user_key.exists():
+            keygen(user_key)
+        Path("/run/sshd").mkdir(exist_ok=True)
+        for host in self.hosts(site, "n"):
+            host_key = self.folder / f"{host}.hostkey"
+            keygen(host_key)
+            config = self.folder / f"{host}.sshd"
+            config.write_text(
+                f"HostKey {host_key}\nAuthorizedKeysFile {user_key}.pub\nPidFile none\nStrictModes no\nUsePAM no\n"
+                "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+                # ssh carries no environment; the harness looks for what is left of a test by this variable.
+                f"SetEnv LANDBRIDGE_TEST_MARKER={os.environ.get('LANDBRIDGE_TEST_MARKER', '')}\n"
+            )
+            self.start(host, "/usr/sbin/sshd", "-D", "-e", "-f", config, log=f"sshd-{host}")
+            with known.open("a") as file:
+                file.write(f"{host.split('-')[1]} {Path(f'{host_key}.pub').read_text()}")
+        # Names are the same at every site, so host keys are told apart by who asks.
+        known.rename(self.folder / f"known_hosts.{site}")
+        for host in self.hosts(site, "n"):
+            self.wait_for(f"sshd of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22")
+
+    def slurm(self, site):
+        """A munged, a slurmctld and a slurmd per node, of this site alone."""
+        own = Path(f"/run/slurm-{site}")
+        (own / "state").mkdir(parents=True, mode=0o755)
+        (own / "munge").mkdir(mode=0o755)
+        key = own / "munge" / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        [controller] = self.hosts(site, "gw")[:1]
+        nodes = self.hosts(site, "n")
+        number = ord(site) - ord("a") + 1
+        conf = own / "slurm.conf"
+        lines = [
+            f"ClusterName={site}", f"SlurmctldHost={controller}(10.{number}.0.101)", "SlurmUser=root", "SlurmdUser=root",
+            "AuthType=auth/munge", "CredType=cred/munge", f"AuthInfo=socket={own}/munge/socket",
+            "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/none",
+            "MpiDefault=none", "ReturnToService=2", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core",
+            "SchedulerParameters=sched_interval=1,batch_sched_delay=0", "SlurmdParameters=config_overrides", "KillWait=2",
+            f"StateSaveLocation={own}/state", f"SlurmdSpoolDir={own}/spool.%n", f"SlurmdPidFile={own}/slurmd.%n.pid",
+            f"SlurmctldPidFile={own}/slurmctld.pid", f"SlurmdLogFile={self.folder}/slurmd-{site}-%n.log",
+            f"SlurmctldLogFile={self.folder}/slurmctld-{site}.log",
+        ]
+        for host in nodes:
+            index = host.split("-n")[1]
+            lines.append(f"NodeName=n{index} NodeHostname={host} NodeAddr=10.{number}.0.{index} CPUs=2 RealMemory=1000 State=UNKNOWN")
+            (own / f"spool.n{index}").mkdir()
+        lines.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+        lines.append("PartitionName=shut Nodes=ALL MaxTime=INFINITE State=DOWN")
+        conf.write_text("\n".join(lines) + "\n")
+        self.start(
+            controller, "/usr/sbin/munged", "--foreground", "--force", f"--key-file={key}", f"--socket={own}/munge/socket",
+            f"--pid-file={own}/munge/pid", f"--seed-file={own}/munge/seed", "--origin=127.0.0.1", log=f"munged-{site}",
+        )
+        self.wait_for(f"munged of {site}", controller, "test", "-S", own / "munge/socket")
+        slurm = {"SLURM_CONF": str(conf)}
+        self.start(controller, "/usr/sbin/slurmctld", "-D", "-f", conf, log=f"slurmctld-{site}", environment=slurm)
+        for host in nodes:
+            self.start(host, "/usr/sbin/slurmd", "-D", "-f", conf, "-N", host.split("-")[1], log=f"slurmd-{host}", environment=slurm)
+        idle = f"test $(SLURM_CONF={conf} sinfo -h -p main -o '%D %t' | awk '$2==\"idle\" {{n+=$1}} END {{print n+0}}') = {len(nodes)}"
+        self.wait_for(f"Slurm of {site}", controller, "bash", "-c", idle)
+
+    def write_sites(self, plans):
+        """The lab's sites file with other starters; keys stay where they are."""
+        sites = self.lab_sites.read_text().split("[[site]]\n")[1:]
+        text = ""
+        for site in sites:
+            name = re.search(r'^name = "(.*)"', site)[1]
+            site = site.replace(f'key = "{name}.key"', f'key = "{self.lab_sites.parent}/{name}.key"')
+            plan = plans.get(name)
+            if plan:
+                site = site[: site.index("[site.starter]")]
+                if not plan.get("nodes", True):
+                    site = re.sub(r"\[\[site\.node\]\]\n(.+\n)+", "", site)
+                site += f"[site.starter]\n{plan['starter']}\n{plan.get('lines', '')}\n"
+                site = site.replace("{folder}", str(self.folder))
+            text += f"[[site]]\n{site}\n"
+        path = self.folder / "sites.toml"
+        path.write_text(text)
+        return path, [re.search(r'^name = "(.*)"', site)[1] for site in sites]
+
+    def gateway(self, site, sites):
+        environment = {"SLURM_CONF": f"/run/slurm-{site}/slurm.conf"} if Path(f"/run/slurm-{site}").exists() else {}
+        words = [self.landbridge, "gateway", "--sites", sites, "--site", site]
+        self.start(f"{site}-gw1", *words, log=f"gateway-{site}", environment=environment)
+        self.wait_for(f"gateway of {site}", f"{site}-gw1", "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7700")
+
+    def end(self):
+        """In reverse order, so that gateways can still reach what they use."""
+        for _, child in reversed(self.children):
+            child.terminate()
+            try:
+                child.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def keygen(path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, stdin=subprocess.DEVNULL)
+
+
+def main():
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    inside = Inside(plan)
+    # Ctrl-C and SIGTERM are for the command; this process waits for it.
+    command = None
+    signal.signal(signal.SIGTERM, lambda number, _: command and command.send_signal(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for site, wanted in plan["sites"].items():
+            for service in wanted.get("services", []):
+                getattr(inside, service)(site)
+        path, names = inside.write_sites(plan["sites"])
+        for site in names:
+            inside.gateway(site, path)
+        host = plan.get("host", "a-n1")
+        conf = Path(f"/run/slurm-{host.split('-')[0]}/slurm.conf")
+        slurm = {"SLURM_CONF": str(conf)} if conf.exists() else {}
+        command = subprocess.Popen(
+            inside.enter(host, *plan["command"]), env={**os.environ, "LANDBRIDGE_SITES": str(path), **slurm},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        return command.wait()
+    finally:
+        inside.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+//! How a site's agents are started on its nodes: the `[site.starter]` table.
+
+use serde::Deserialize;
+
+use super::Wrong;
+
+/// How agents are started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Starter {
+    /// As children of the gateway, on its own machine.
+    Local,
+    /// Over ssh.
+    Ssh(Ssh),
+    /// By any command that runs another on a node.
+    Template(Template),
+}
+
+/// An ssh login on every node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ssh {
+    /// The user there. `None`: as ssh's configuration says.
+    pub user: Option<String>,
+    /// The port of the nodes' sshd. `None`: as ssh's configuration says.
+    pub port: Option<u16>,
+    /// The private key to use, relative to the sites file. `None`: as ssh's configuration says.
+    pub identity: Option<String>,
+    /// More words for ssh's command line, such as `-J` and `login`.
+    pub options: Vec<String>,
+    /// Path of `landbridge` on the nodes. `None`: that of the gateway's own.
+    pub landbridge: Option<String>,
+}
+
+/// A command that runs another on a node and passes its standard input on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// Program and arguments; `{node}`, `{user}`, `{site}` and `{agent}` stand for what they say. Without `{agent}` the
+    /// agent's command comes after them, word by word.
+    pub command: Vec<String>,
+    /// What `{user}` stands for.
+    pub user: Option<String>,
+    /// Path of `landbridge` on the nodes. `None`: that of the gateway's own.
+    pub landbridge: Option<String>,
+}
+
+/// What a [`Template`] may stand for in braces.
+pub const PLACEHOLDERS: [&str; 4] = ["{node}", "{user}", "{site}", "{agent}"];
+
+/// The table as written.
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Raw {
+    Local {},
+    Ssh(RawSsh),
+    Template(RawTemplate),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSsh {
+    user: Option<String>,
+    port: Option<u16>,
+    identity: Option<String>,
+    #[serde(default)]
+    options: Vec<String>,
+    landbridge: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTemplate {
+    command: Vec<String>,
+    user: Option<String>,
+    landbridge: Option<String>,
+}
+
+impl Default for Raw {
+    fn default() -> Raw {
+        Raw::Local {}
+    }
+}
+
+impl Raw {
+    pub fn check(self) -> Result<Starter, Wrong> {
+        match self {
+            Raw::Local {} => Ok(Starter::Local),
+            Raw::Ssh(raw) => raw.check().map(Starter::Ssh),
+            Raw::Template(raw) => raw.check().map(Starter::Template),
+        }
+        .map_err(|wrong| wrong.within("starter"))
+    }
+}
+
+impl RawSsh {
+    fn check(self) -> Result<Ssh, Wrong> {
+        if self.port == Some(0) {
+            return Err(Wrong::new("port", "`0` is no port: 1 to 65535, or leave it out"));
+        }
+        Ok(Ssh {
+            user: user(self.user)?,
+            port: self.port,
+            identity: path("identity", self.identity)?,
+            options: self.options,
+            landbridge: path("landbridge", self.landbridge)?,
+        })
+    }
+}
+
+impl RawTemplate {
+    fn check(self) -> Result<Template, Wrong> {
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err(Wrong::new(
+                "command",
+                "is empty: give the program and its arguments, such as [\"rsh\", \"{node}\"]",
+            ));
+        }
+        let user = user(self.user)?;
+        for word in &self.command {
+            if let Some(unknown) = braces(word).find(|found| !PLACEHOLDERS.contains(found)) {
+                let known = PLACEHOLDERS.join(", ");
+                return Err(Wrong::new(
+                    "command",
+                    format!("`{unknown}` in `{word}` stands for nothing; there are {known}"),
+                ));
+            }
+            if user.is_none() && word.contains("{user}") {
+                return Err(Wrong::new("command", format!("`{word}` needs `user`, which is not set")));
+            }
+        }
+        Ok(Template { command: self.command, user, landbridge: path("landbridge", self.landbridge)? })
+    }
+}
+
+/// What looks like a placeholder: a lower-case word in braces.
+fn braces(word: &str) -> impl Iterator<Item = &str> {
+    word.match_indices('{').filter_map(|(at, _)| {
+        let length = word[at + 1..].find(|c: char| !c.is_ascii_lowercase())?;
+        (length > 0 && word[at + 1 + length..].starts_with('}')).then(|| &word[at..at + length + 2])
+    })
+}
+
+fn user(value: Option<String>) -> Result<Option<String>, Wrong> {
+    match value {
+        Some(name) if name.is_empty() || name.starts_with('-') || name.contains(char::is_whitespace) => {
+            Err(Wrong::new("user", format!("`{name}` is not the name of a user")))
+        }
+        value => Ok(value),
+    }
+}
+
+fn path(place: &str, value: Option<String>) -> Result<Option<String>, Wrong> {
+    match value {
+        Some(text) if text.is_empty() || text.contains('\0') => {
+            Err(Wrong::new(place, format!("`{}` is not a path", text.escape_debug())))
+        }
+        value => Ok(value),
+    }
+}
