@@ -1,0 +1,98 @@
+//! Why a region cannot be made, opened or used. Each names the path; the caller adds site and node.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// What is wrong with a region or the folder for it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The folder cannot be used.
+    #[error(
+        "memory {folder}: {source}: `memory` in the sites file must name a folder that exists on every node of the site and that \
+         its users can write to; \"off\" does without shared memory",
+        folder = .folder.display()
+    )]
+    Folder {
+        /// Which.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Too little room.
+    #[error(
+        "memory {path}: {needed} bytes are needed and {free} are free{others}: make it larger, remove what dead jobs have left there, or set \
+         `memory = \"off\"` for the site",
+        path = .path.display()
+    )]
+    Room {
+        /// Where.
+        path: PathBuf,
+        /// For the ring, or the region without any.
+        needed: u64,
+        /// What the filesystem has.
+        free: u64,
+        /// Regions of other jobs in the same folder, in words; empty if there are none.
+        others: String,
+    },
+    /// The filesystem cannot share memory.
+    #[error(
+        "memory {path}: {source}: this filesystem cannot map a file into several processes; name a folder in memory (tmpfs, or a \
+         pool that the nodes share), or set `memory = \"off\"` for the site",
+        path = .path.display()
+    )]
+    Mapping {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file of that name exists.
+    #[error("memory {path}: exists already, left over by a dead job of the same number: remove it", path = .0.display())]
+    Leftover(PathBuf),
+    /// The file is not this job's region.
+    #[error("memory {path}: {problem}", path = .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What shows it.
+        problem: String,
+    },
+    /// A place of the region has an owner already.
+    #[error(
+        "memory {path}: endpoint {instance} of rank {rank} is open already in process {pid}: a rank's program can be started once in a job",
+        path = .path.display()
+    )]
+    Taken {
+        /// The file.
+        path: PathBuf,
+        /// The rank.
+        rank: u32,
+        /// Which of its endpoints.
+        instance: u32,
+        /// By whom.
+        pid: u32,
+    },
+    /// More processes than one region can hold.
+    #[error("memory {path}: {ranks} ranks are more than the {most} that one region can hold: set `memory = \"off\"`", path = .path.display())]
+    TooMany {
+        /// The file or folder.
+        path: PathBuf,
+        /// How many.
+        ranks: u32,
+        /// How many it can hold.
+        most: u32,
+    },
+    /// Anything else that the system said.
+    #[error("memory {path}: {what}: {source}", path = .path.display())]
+    System {
+        /// Where.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}

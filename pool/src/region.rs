@@ -1,0 +1,314 @@
+//! A region: its file, from creation to removal, and the places and rings in it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, fstatvfs, ftruncate, openat};
+use rustix::io::Errno;
+use types::JobId;
+
+use crate::error::PoolError;
+use crate::layout::{INSTANCES, LINE, Layout, MAX_RANKS};
+use crate::mapping::Mapping;
+use crate::ring::{Consumer, Producer};
+use crate::seat::{Seat, SeatAt, State};
+
+/// "LBPOOL" and a version: another version's region is refused.
+const MAGIC: u64 = u64::from_le_bytes(*b"LBPOOL\0\x01");
+/// How names of regions begin.
+const PREFIX: &str = "landbridge-";
+/// Bytes written at once where a filesystem cannot allocate.
+const ZEROS: usize = 64 << 10;
+
+/// Words of the header.
+#[derive(Clone, Copy)]
+enum Word {
+    Magic,
+    Job,
+    First,
+    Ranks,
+    Ring,
+}
+
+/// Whose region it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The job.
+    pub job: JobId,
+    /// The first rank that has places in it.
+    pub first: u32,
+    /// How many ranks have, from that one on.
+    pub ranks: u32,
+}
+
+/// An open region.
+pub struct Region {
+    file: File,
+    path: PathBuf,
+    shape: Shape,
+    layout: Layout,
+    /// Everything before the rings.
+    fixed: Mapping,
+}
+
+impl Region {
+    /// Makes a region without a name in `folder`: it is gone with the last process that has it open, however that ends. Others open it
+    /// through its creator's `/proc/…/fd`.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn unnamed(folder: &Path, shape: Shape) -> Result<Region, PoolError> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR);
+        let error = |e| PoolError::Folder { folder: folder.to_owned(), source: io::Error::from(e) };
+        Region::lay_out(File::from(file.map_err(error)?), folder.to_owned(), folder, shape)
+    }
+
+    /// Makes a region that processes on other nodes open by [`Region::name`]. Whoever made it removes it with [`Region::remove`].
+    ///
+    /// # Errors
+    /// [`PoolError`]; nothing stays behind then.
+    pub fn named(folder: &Path, site: &str, shape: Shape) -> Result<Region, PoolError> {
+        let path = Region::name(folder, site, shape.job);
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = match openat(CWD, &path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            Err(Errno::EXIST) => return Err(PoolError::Leftover(path)),
+            Err(e) => return Err(PoolError::Folder { folder: folder.to_owned(), source: e.into() }),
+        };
+        let made = Region::lay_out(file, path.clone(), folder, shape);
+        if made.is_err() {
+            Region::remove(&path);
+        }
+        made
+    }
+
+    /// Where [`Region::named`] makes it.
+    pub fn name(folder: &Path, site: &str, job: JobId) -> PathBuf {
+        folder.join(format!("{PREFIX}{job}-{site}"))
+    }
+
+    /// Removes a named region. One that is gone already, or a folder that is, is what was wanted.
+    pub fn remove(path: &Path) {
+        let _ = rustix::fs::unlinkat(CWD, path, AtFlags::empty());
+    }
+
+    fn lay_out(file: File, path: PathBuf, folder: &Path, shape: Shape) -> Result<Region, PoolError> {
+        let system = |what| {
+            let path = path.clone();
+            move |e: Errno| PoolError::System { path, what, source: e.into() }
+        };
+        let room = fstatvfs(&file).map_err(system("asking for its room"))?;
+        // A tmpfs without a limit says that it has no blocks at all.
+        let free = if room.f_blocks == 0 { u64::MAX } else { room.f_bavail.saturating_mul(room.f_frsize) };
+        let ring = Layout::ring_bytes(shape.ranks, free);
+        let too_many = || PoolError::TooMany { path: path.clone(), ranks: shape.ranks, most: MAX_RANKS };
+        let layout = Layout::new(shape.ranks, ring).ok_or_else(too_many)?;
+        // At least: everybody joins with one endpoint, and talks to a neighbour.
+        let each = layout.row_bytes() + 2 * layout.ring();
+        let needed = layout.seats_end() + u64::from(shape.ranks) * each;
+        if needed > free {
+            return Err(PoolError::Room { path, needed, free, others: others(folder) });
+        }
+        match ftruncate(&file, layout.total()) {
+            Ok(()) => {}
+            Err(Errno::FBIG) => return Err(too_many()),
+            Err(e) => return Err(system("making it long enough")(e)),
+        }
+        allocate(&file, &path, 0, layout.seats_end())?;
+        let fixed = map(&file, &path, 0, layout.fixed())?;
+        let put = |word: Word, value: u64, order| fixed.word(word as u64 * 8).store(value, order);
+        put(Word::Job, shape.job.0.into(), Ordering::Relaxed);
+        put(Word::First, shape.first.into(), Ordering::Relaxed);
+        put(Word::Ranks, shape.ranks.into(), Ordering::Relaxed);
+        put(Word::Ring, ring, Ordering::Relaxed);
+        put(Word::Magic, MAGIC, Ordering::Release);
+        Ok(Region { file, path, shape, layout, fixed })
+    }
+
+    /// Opens the region of a job.
+    ///
+    /// # Errors
+    /// [`PoolError`]: not there, not this job's, damaged.
+    pub fn open(path: &Path, job: JobId) -> Result<Region, PoolError> {
+        let foreign = |problem: String| PoolError::Foreign { path: path.to_owned(), problem };
+        let file = match openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => {
+                return Err(foreign("is not there: is this folder the same on all nodes of the site?".into()));
+            }
+            Err(e) => return Err(PoolError::System { path: path.to_owned(), what: "opening it", source: e.into() }),
+        };
+        let length = file.metadata().map_or(0, |found| found.len());
+        if length < LINE {
+            return Err(foreign(format!("has only {length} bytes: not a region, or not finished yet")));
+        }
+        let header = map(&file, path, 0, LINE)?;
+        let get = |word: Word| header.word(word as u64 * 8).load(Ordering::Acquire);
+        if get(Word::Magic) != MAGIC {
+            return Err(foreign("is not a region of this version of landbridge, or not finished yet".into()));
+        }
+        let number = |word: Word| u32::try_from(get(word));
+        let (Ok(found), Ok(first), Ok(ranks)) = (number(Word::Job), number(Word::First), number(Word::Ranks)) else {
+            return Err(foreign("its header is damaged".into()));
+        };
+        if found != job.0 {
+            return Err(foreign(format!("belongs to job {}, not to {job}", JobId(found))));
+        }
+        let layout = Layout::new(ranks, get(Word::Ring)).filter(|layout| layout.total() == length);
+        let layout = layout.ok_or_else(|| foreign("its header is damaged".into()))?;
+        let fixed = map(&file, path, 0, layout.fixed())?;
+        Ok(Region { file, path: path.to_owned(), shape: Shape { job, first, ranks }, layout, fixed })
+    }
+
+    /// The open file: other processes of this user can open it through `/proc`.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whose it is.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The place of one endpoint of a rank; `None` if the region has none for it.
+    pub fn place(&self, rank: u32, instance: u32) -> Option<u32> {
+        let local = rank.checked_sub(self.shape.first).filter(|local| *local < self.shape.ranks)?;
+        (instance < INSTANCES).then_some(local * INSTANCES + instance)
+    }
+
+    /// Rank and instance that a place belongs to.
+    pub fn owner(&self, place: u32) -> (u32, u32) {
+        (self.shape.first + place / INSTANCES, place % INSTANCES)
+    }
+
+    fn seat_at(&self, place: u32) -> SeatAt<'_> {
+        assert!(place < self.layout.seats(), "a place outside the region");
+        SeatAt { fixed: &self.fixed, offset: self.layout.seat(place) }
+    }
+
+    /// Takes a place; from then on others may write to us.
+    ///
+    /// # Errors
+    /// [`PoolError::Taken`], [`PoolError::Room`].
+    pub fn join(&self, place: u32, seat: &Seat) -> Result<(), PoolError> {
+        let at = self.seat_at(place);
+        if at.state() != State::Empty {
+            let (rank, instance) = self.owner(place);
+            return Err(PoolError::Taken { path: self.path.clone(), rank, instance, pid: at.read().pid });
+        }
+        allocate(&self.file, &self.path, self.layout.row(place), self.layout.row_bytes())?;
+        at.take(seat);
+        Ok(())
+    }
+
+    /// Gives a place back; nobody can take it again.
+    pub fn leave(&self, place: u32) {
+        self.seat_at(place).leave();
+    }
+
+    /// Whether anybody has this place.
+    pub fn state(&self, place: u32) -> State {
+        self.seat_at(place).state()
+    }
+
+    /// Who has this place, if anybody ever had.
+    pub fn seat(&self, place: u32) -> Option<Seat> {
+        let at = self.seat_at(place);
+        (at.state() != State::Empty).then(|| at.read())
+    }
+
+    /// Says that we (at `place`) sleep, or do not any more. Look at all rings once more between this and sleeping.
+    pub fn set_asleep(&self, place: u32, asleep: bool) {
+        self.seat_at(place).set_asleep(asleep);
+    }
+
+    /// Whether the reader at `place` needs its doorbell to see what we have published.
+    pub fn is_asleep(&self, place: u32) -> bool {
+        self.seat_at(place).is_asleep()
+    }
+
+    /// The writing end of the ring between two places, whose memory exists from now on.
+    ///
+    /// # Errors
+    /// [`PoolError::Room`], [`PoolError::Mapping`].
+    pub fn producer(&self, from: u32, to: u32) -> Result<Producer, PoolError> {
+        let (offset, length) = (self.layout.ring_at(from, to), self.layout.ring());
+        allocate(&self.file, &self.path, offset, length)?;
+        Ok(Producer::new(map(&self.file, &self.path, offset, length)?, length))
+    }
+
+    /// Says to the reader at `to` that we write to the ring between us. After the first record.
+    pub fn knock(&self, from: u32, to: u32) {
+        self.fixed.word(self.layout.knock(to, from)).store(1, Ordering::Release);
+    }
+
+    /// The reading end of a ring whose writer has knocked.
+    ///
+    /// # Errors
+    /// [`PoolError::Mapping`].
+    pub fn consumer(&self, from: u32, to: u32) -> Result<Consumer, PoolError> {
+        let length = self.layout.ring();
+        Ok(Consumer::new(map(&self.file, &self.path, self.layout.ring_at(from, to), length)?, length))
+    }
+
+    /// Who has knocked at `to`, of those whom `known` does not know.
+    pub fn knocking(&self, to: u32, known: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
+        let new = move |from: &u32| {
+            self.fixed.word(self.layout.knock(to, *from)).load(Ordering::Acquire) != 0 && !known(*from)
+        };
+        (0..self.layout.seats()).filter(new)
+    }
+}
+
+/// Makes sure that a part of the file has memory: touching what has none would kill the process.
+fn allocate(file: &File, path: &Path, offset: u64, length: u64) -> Result<(), PoolError> {
+    let result = match fallocate(file, FallocateFlags::empty(), offset, length) {
+        // A filesystem without this call; its files grow by writing.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, offset, length),
+        other => other.map_err(io::Error::from),
+    };
+    let Err(source) = result else { return Ok(()) };
+    let path = path.to_owned();
+    if matches!(Errno::from_io_error(&source), Some(Errno::NOSPC | Errno::DQUOT)) {
+        let free = fstatvfs(file).map_or(0, |room| room.f_bavail.saturating_mul(room.f_frsize));
+        return Err(PoolError::Room { path, needed: length, free, others: String::new() });
+    }
+    Err(PoolError::System { path, what: "allocating memory", source })
+}
+
+fn write_zeros(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    let zeros = vec![0; ZEROS.min(length as usize)];
+    let mut done = 0;
+    while done < length {
+        let count = zeros.len().min((length - done) as usize);
+        file.write_all_at(&zeros[..count], offset + done)?;
+        done += count as u64;
+    }
+    Ok(())
+}
+
+fn map(file: &File, path: &Path, offset: u64, length: u64) -> Result<Mapping, PoolError> {
+    Mapping::new(file, offset, length).map_err(|source| PoolError::Mapping { path: path.to_owned(), source })
+}
+
+/// The regions of other jobs in a folder, for a message.
+fn others(folder: &Path) -> String {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
+    names.sort();
+    match names.len() {
+        0 => String::new(),
+        count => {
+            names.truncate(4);
+            format!(" ({count} files of other jobs lie there: {})", names.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! What an endpoint says of itself to the others of its region.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{Ordering, fence};
+
+use crate::host::HostId;
+use crate::layout::LINE;
+use crate::mapping::Mapping;
+
+/// An endpoint as the others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its process.
+    pub pid: u32,
+    /// Where that number counts.
+    pub host: HostId,
+    /// Where a datagram wakes it.
+    pub doorbell: SocketAddrV4,
+    /// Address of a word of its memory, and what is there, by which others find out whether they can read it.
+    pub probe: (u64, u64),
+}
+
+/// Whether anybody has a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not yet.
+    Empty,
+    /// Yes.
+    Open,
+    /// Not any more.
+    Closed,
+}
+
+const EMPTY: u64 = 0;
+const OPEN: u64 = 1;
+
+/// Words of a seat, in the order of their offsets.
+#[derive(Clone, Copy)]
+enum Word {
+    State,
+    Pid,
+    Host,
+    Doorbell,
+    ProbeAddress,
+    ProbeValue,
+}
+
+/// The seat at an offset of the region's fixed part.
+pub struct SeatAt<'a> {
+    pub fixed: &'a Mapping,
+    pub offset: u64,
+}
+
+impl SeatAt<'_> {
+    fn word(&self, word: Word) -> &std::sync::atomic::AtomicU64 {
+        self.fixed.word(self.offset + word as u64 * 8)
+    }
+
+    pub fn state(&self) -> State {
+        match self.word(Word::State).load(Ordering::Acquire) {
+            EMPTY => State::Empty,
+            OPEN => State::Open,
+            _ => State::Closed,
+        }
+    }
+
+    /// Only for its owner.
+    pub fn take(&self, seat: &Seat) {
+        let put = |word, value| self.word(word).store(value, Ordering::Relaxed);
+        put(Word::Pid, seat.pid.into());
+        put(Word::Host, seat.host.0);
+        put(Word::Doorbell, u64::from(seat.doorbell.ip().to_bits()) << 16 | u64::from(seat.doorbell.port()));
+        put(Word::ProbeAddress, seat.probe.0);
+        put(Word::ProbeValue, seat.probe.1);
+        self.word(Word::State).store(OPEN, Ordering::Release);
+    }
+
+    /// Only for its owner.
+    pub fn leave(&self) {
+        self.word(Word::State).store(OPEN + 1, Ordering::Release);
+    }
+
+    /// What its owner wrote; makes sense unless the state is [`State::Empty`].
+    pub fn read(&self) -> Seat {
+        let get = |word| self.word(word).load(Ordering::Relaxed);
+        let doorbell = get(Word::Doorbell);
+        Seat {
+            pid: get(Word::Pid) as u32,
+            host: HostId(get(Word::Host)),
+            doorbell: SocketAddrV4::new(Ipv4Addr::from_bits((doorbell >> 16) as u32), doorbell as u16),
+            probe: (get(Word::ProbeAddress), get(Word::ProbeValue)),
+        }
+    }
+
+    /// Only for its owner, who looks at its rings once more before it sleeps: the fence puts that look behind this word.
+    pub fn set_asleep(&self, asleep: bool) {
+        self.fixed.word(self.offset + LINE).store(asleep.into(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether its owner needs the doorbell to see what was published before this call: the fence puts that before this
+    /// look. Of the two looks at least one finds what the other side wrote.
+    pub fn is_asleep(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.fixed.word(self.offset + LINE).load(Ordering::Relaxed) != 0
+    }
+}
