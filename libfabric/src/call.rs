@@ -1,0 +1,48 @@
+//! Calling libfabric's objects: entries of operation tables, and error numbers.
+
+use std::ffi::c_int;
+
+use thiserror::Error;
+
+/// A call that libfabric refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{call}: {reason} ({code})")]
+pub struct Fault {
+    /// The call.
+    pub call: &'static str,
+    /// libfabric's error number, positive.
+    pub code: c_int,
+    /// What the library says the number means.
+    pub reason: String,
+}
+
+/// What calls answer when there is nothing to do, or no room: `FI_EAGAIN`.
+pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
+/// What reading a completion queue answers when an error is in its way: `FI_EAVAIL`.
+pub(crate) const ERROR_AVAILABLE: isize = -259;
+
+/// An entry of an operation table: the function, or `None` where the provider's table is shorter or has a hole. In an
+/// unsafe block only: the pointer must be null or point to a living `repr(C)` table that begins with its own `size`.
+macro_rules! entry {
+    ($table:expr, $type:ty, $name:ident) => {{
+        let table: *const $type = $table;
+        if table.is_null() || (*table).size < std::mem::offset_of!($type, $name) + size_of::<usize>() {
+            None
+        } else {
+            crate::call::function(&raw const (*table).$name)
+        }
+    }};
+}
+pub(crate) use entry;
+
+/// A function pointer that C wrote, which may be null, as a Rust function pointer, which must not be.
+///
+/// # Safety
+/// `place` can be read, and holds null or a function of type `F`.
+pub(crate) unsafe fn function<F: Copy>(place: *const F) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<usize>()) };
+    // SAFETY: the caller's promise; a number may have any bits.
+    let raw = unsafe { place.cast::<usize>().read() };
+    // SAFETY: not null, so by the caller's promise a function of this type.
+    (raw != 0).then(|| unsafe { place.read() })
+}

@@ -1,0 +1,105 @@
+//! Memory that the provider reads and fills: blocks of equal frames, registered where it asks for that.
+//!
+//! Memory that a provider holds must not move and must not be borrowed by Rust meanwhile, so a block is kept behind raw
+//! pointers, and whoever asks for a frame's bytes says that the provider does not hold it.
+
+use std::ffi::c_void;
+
+use crate::abi::objects::fid_mr;
+
+/// What belongs to a frame besides its bytes. The provider may scribble over `context` (`FI_CONTEXT2`) while it holds the
+/// frame, and gives its address back with the completion.
+#[repr(C)]
+pub(crate) struct Control {
+    context: [u64; 8],
+    /// The frame's number in its port.
+    pub number: usize,
+    /// Whatever the port's user wants to know when it has been sent.
+    pub ticket: u64,
+}
+
+/// `count` frames of `length` bytes each.
+pub(crate) struct Block {
+    controls: *mut Control,
+    bytes: *mut u8,
+    count: usize,
+    length: usize,
+    /// Its registration; null if the provider needs none.
+    pub registration: *mut fid_mr,
+}
+
+impl Block {
+    /// `first`: the number of its first frame.
+    pub fn new(count: usize, length: usize, first: usize) -> Block {
+        let controls: Box<[Control]> =
+            (0..count).map(|at| Control { context: [0; 8], number: first + at, ticket: 0 }).collect();
+        let bytes = vec![0u8; count * length].into_boxed_slice();
+        Block {
+            controls: Box::into_raw(controls).cast(),
+            bytes: Box::into_raw(bytes).cast(),
+            count,
+            length,
+            registration: std::ptr::null_mut(),
+        }
+    }
+
+    /// All of its memory, to be registered.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        (self.bytes, self.count * self.length)
+    }
+
+    pub fn control(&self, at: usize) -> *mut Control {
+        debug_assert!(at < self.count);
+        self.controls.wrapping_add(at)
+    }
+
+    /// What the provider gives back with the completion.
+    pub fn context(&self, at: usize) -> *mut c_void {
+        self.control(at).cast()
+    }
+
+    /// Whether the frame of this number and context is one of these.
+    pub fn holds(&self, context: *mut c_void, number: usize) -> bool {
+        number < self.count && context == self.context(number)
+    }
+
+    pub fn start(&self, at: usize) -> *mut u8 {
+        assert!(at < self.count);
+        self.bytes.wrapping_add(at * self.length)
+    }
+
+    /// What the provider wants to be given along with the memory.
+    pub fn descriptor(&self) -> *mut c_void {
+        // SAFETY: null, or the registration of this block, closed only when the block is dropped.
+        unsafe { self.registration.as_ref() }.map_or(std::ptr::null_mut(), |registration| registration.mem_desc)
+    }
+
+    /// The bytes of a frame.
+    ///
+    /// # Safety
+    /// The provider does not hold it.
+    pub unsafe fn bytes(&self, at: usize, count: usize) -> &[u8] {
+        // SAFETY: within the block, initialised; not written meanwhile, by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.start(at), count.min(self.length)) }
+    }
+
+    /// The bytes of a frame, to be written.
+    ///
+    /// # Safety
+    /// The provider does not hold it.
+    pub unsafe fn bytes_mut(&mut self, at: usize) -> &mut [u8] {
+        // SAFETY: within the block, initialised; nobody else uses it, by the caller's promise and `&mut self`.
+        unsafe { std::slice::from_raw_parts_mut(self.start(at), self.length) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: both were made from boxes of these lengths in `new`; the port drops blocks only after its endpoint, the
+        // only one that knows their addresses, is closed.
+        unsafe {
+            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.controls, self.count)));
+            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.bytes, self.count * self.length)));
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Finding a libfabric that offers a provider.
+//!
+//! Which one? A path that the site names comes first and alone. Else the one that MPI has already loaded: a call from
+//! inside its provider, ours, is safe, because its core holds no lock while it calls a provider. Else one on the library
+//! path or among the system's: an MPI library's own libfabric often has few providers, and the site's has the right ones.
+//!
+//! A second libfabric in a process must not meet the first: it is loaded with `RTLD_LOCAL`, so that nobody finds its
+//! symbols, and `RTLD_DEEPBIND`, so that its own calls of `fi_freeinfo` and the like, which go through the global scope,
+//! find itself. It is never unloaded: providers leave threads and exit handlers behind.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::abi::info::{fi_fabric_attr, fi_info};
+use crate::abi::objects::fid_fabric;
+use crate::call::{Fault, function};
+use crate::offer::{self, Offer};
+
+/// The oldest version whose structures begin as ours do.
+const OLDEST: (u32, u32) = (1, 9);
+const SONAME: &CStr = c"libfabric.so.1";
+/// Where systems keep their libraries, after `LD_LIBRARY_PATH`.
+const FOLDERS: [&str; 7] = [
+    "/usr/local/lib64",
+    "/usr/local/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/opt/amazon/efa/lib64",
+];
+
+type GetInfo = unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
+
+/// A libfabric in this process.
+#[derive(Clone)]
+pub struct Library {
+    path: String,
+    version: (u32, u32),
+    pub(crate) getinfo: GetInfo,
+    pub(crate) freeinfo: unsafe extern "C" fn(*mut fi_info),
+    pub(crate) dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
+    pub(crate) fabric: unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
+    strerror: unsafe extern "C" fn(c_int) -> *const c_char,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}.{})", self.path, self.version.0, self.version.1)
+    }
+}
+
+/// Why no libfabric offers the provider.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FindError {
+    /// There is none at all.
+    #[error("there is no libfabric here: neither has MPI loaded {}, nor is it in LD_LIBRARY_PATH or the system's folders", SONAME.to_string_lossy())]
+    None,
+    /// What each of them said.
+    #[error("no provider `{provider}` here: {seen}")]
+    NotOffered {
+        /// The provider.
+        provider: String,
+        /// Each library, and what it offers or why it cannot be used.
+        seen: String,
+    },
+}
+
+impl Library {
+    /// The first libfabric that offers `provider`, and its offer. `named`: only this file. `address` (an IP address of
+    /// this node, as text) decides between several networks of one provider.
+    ///
+    /// # Errors
+    /// [`FindError`], with what the libraries here do offer.
+    pub fn offering(
+        provider: &str,
+        named: Option<&Path>,
+        address: Option<std::net::Ipv4Addr>,
+    ) -> Result<(Library, Offer), FindError> {
+        let mut seen = Vec::new();
+        for candidate in candidates(named) {
+            let library = match Library::open(&candidate) {
+                Ok(Some(library)) => library,
+                Ok(None) => continue,
+                Err(problem) => {
+                    seen.push(problem);
+                    continue;
+                }
+            };
+            match Offer::find(&library, provider, address) {
+                Ok(offer) => return Ok((library, offer)),
+                Err(fault) => {
+                    let names = offer::names(&library);
+                    let names = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+                    let why = if fault.code == libc::ENODATA { String::new() } else { format!(" ({fault})") };
+                    seen.push(format!("{library:?} offers {names}{why}"));
+                }
+            }
+        }
+        match seen.is_empty() {
+            true => Err(FindError::None),
+            false => Err(FindError::NotOffered { provider: provider.to_owned(), seen: seen.join("; ") }),
+        }
+    }
+
+    /// Its version.
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// Opens one. `None`: there is none.
+    fn open(candidate: &Candidate) -> Result<Option<Library>, String> {
+        let (name, flags) = match candidate {
+            Candidate::Loaded => (SONAME.to_owned(), libc::RTLD_NOW | libc::RTLD_NOLOAD),
+            Candidate::File(path) => {
+                let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return Ok(None) };
+                (name, libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_DEEPBIND)
+            }
+        };
+        // SAFETY: loading runs the library's initialisers, which is what its user asks for; the name ends with a zero.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
+        if handle.is_null() {
+            let Candidate::File(path) = candidate else { return Ok(None) };
+            // SAFETY: gives the text of this thread's last failure, or null.
+            let reason = unsafe { text(libc::dlerror()) };
+            return Err(reason.unwrap_or_else(|| format!("{}: cannot be loaded", path.display())));
+        }
+        let shown = candidate.to_string();
+        // SAFETY: these are the types of libfabric's functions in every version of its ABI.
+        let library = unsafe {
+            let version = symbol::<unsafe extern "C" fn() -> u32>(handle, c"fi_version", &shown)?();
+            let getinfo: GetInfo = symbol(handle, c"fi_getinfo", &shown)?;
+            Library {
+                path: file_of(getinfo as *const c_void).unwrap_or(shown.clone()),
+                version: (version >> 16, version & 0xFFFF),
+                getinfo,
+                freeinfo: symbol(handle, c"fi_freeinfo", &shown)?,
+                dupinfo: symbol(handle, c"fi_dupinfo", &shown)?,
+                fabric: symbol(handle, c"fi_fabric", &shown)?,
+                strerror: symbol(handle, c"fi_strerror", &shown)?,
+            }
+        };
+        if library.version < OLDEST {
+            return Err(format!("{library:?} is too old: at least {}.{} is needed", OLDEST.0, OLDEST.1));
+        }
+        Ok(Some(library))
+    }
+
+    /// The error of a call that returned `code`, negative.
+    pub(crate) fn fault(&self, call: &'static str, code: impl Into<i64>) -> Fault {
+        let code = i32::try_from(-code.into()).unwrap_or(libc::EIO);
+        // SAFETY: gives a constant text for any number.
+        let reason = unsafe { text((self.strerror)(code)) }.unwrap_or_else(|| "unknown error".into());
+        Fault { call, code, reason }
+    }
+
+    /// The error of a call that this provider does not have.
+    pub(crate) fn missing(&self, call: &'static str) -> Fault {
+        self.fault(call, -i64::from(libc::ENOSYS))
+    }
+}
+
+enum Candidate {
+    /// What MPI has loaded.
+    Loaded,
+    File(PathBuf),
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Candidate::Loaded => f.write_str("the libfabric in use"),
+            Candidate::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+fn candidates(named: Option<&Path>) -> Vec<Candidate> {
+    if let Some(path) = named {
+        return vec![Candidate::File(path.to_owned())];
+    }
+    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&listed).chain(FOLDERS.map(PathBuf::from));
+    let files = folders.map(|folder| folder.join(OsStr::from_bytes(SONAME.to_bytes()))).filter(|path| path.is_file());
+    let mut known = Vec::new();
+    let fresh = files.filter(|path| {
+        let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let fresh = !known.contains(&real);
+        known.push(real);
+        fresh
+    });
+    std::iter::once(Candidate::Loaded).chain(fresh.map(Candidate::File)).collect()
+}
+
+/// A function of a loaded library.
+///
+/// # Safety
+/// `F` is the type of the function of this name.
+unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &CStr, library: &str) -> Result<F, String> {
+    // SAFETY: a handle from dlopen, and a name that ends with a zero.
+    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    // SAFETY: the caller knows the type.
+    let found = unsafe { function::<F>((&raw const address).cast()) };
+    found.ok_or_else(|| format!("{library} has no {}: it is not a libfabric", name.to_string_lossy()))
+}
+
+/// The file that an address belongs to.
+fn file_of(address: *const c_void) -> Option<String> {
+    // SAFETY: a structure of pointers; zeroes are valid.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: writes `info` only if it gives something but 0; names of loaded files stay.
+    unsafe { if libc::dladdr(address, &mut info) == 0 { None } else { text(info.dli_fname) } }
+}
+
+/// # Safety
+/// Null, or a text that ends with a zero.
+pub(crate) unsafe fn text(start: *const c_char) -> Option<String> {
+    // SAFETY: not null; the caller's promise.
+    (!start.is_null()).then(|| unsafe { CStr::from_ptr(start) }.to_string_lossy().into_owned())
+}

@@ -1,0 +1,190 @@
+//! What a provider offers here: `fi_getinfo` as a consumer inside a provider must call it.
+//!
+//! MPI is told to use our provider by `FI_PROVIDER=landbridge`, which hides all others from every caller of
+//! `fi_getinfo`, us included. Changing the variable while threads run is no way out, and naming a second provider in it is
+//! none either: MPICH takes the first that fits, which is never ours. The way out is libfabric's own, for providers that
+//! are layered over others:
+//!
+//! - Before the program starts, the variable is set to [`mpis_choice`], such as `landbridge,verbs;landbridge`. A layered
+//!   name makes libfabric load the provider below, `verbs`, but the answer to MPI has only whole matches: `landbridge`.
+//! - We call `fi_getinfo` with the flag `OFI_GETINFO_INTERNAL`, whose answer is not filtered by the variable.
+//!
+//! The flag is not in libfabric's manual pages; tried with 1.17, 2.4 and 2.5. A libfabric that does not know it offers
+//! nothing, which is reported as such.
+
+use std::net::Ipv4Addr;
+
+use crate::abi::constants::*;
+use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info};
+use crate::call::Fault;
+use crate::library::{Library, text};
+
+/// The version of the API we are written for.
+pub(crate) const API: u32 = version(1, 9);
+const INTERNAL: u64 = 1 << 58;
+const HIDDEN: u64 = 1 << 60;
+
+/// The value of `FI_PROVIDER` that makes MPI use our provider and leaves `fabric` to us.
+pub fn mpis_choice(fabric: &str) -> String {
+    let core = fabric.split(';').next().unwrap_or(fabric);
+    format!("landbridge,{core};landbridge")
+}
+
+/// A provider's offer: a reliable datagram endpoint that keeps messages in order and queues what it has no room for.
+#[derive(Debug)]
+pub struct Offer {
+    library: Library,
+    info: *mut fi_info,
+}
+
+// SAFETY: the structures belong to the offer alone; nothing in libfabric ties them to a thread.
+unsafe impl Send for Offer {}
+
+impl Offer {
+    /// The best offer of a provider: its own before one layered over it (`verbs` before `verbs;ofi_rxm`), and of several
+    /// networks the one that has `address`.
+    pub(crate) fn find(library: &Library, provider: &str, address: Option<Ipv4Addr>) -> Result<Offer, Fault> {
+        let all = List::get(library, Some(provider))?;
+        let rank = |info: &fi_info| {
+            // SAFETY: an answer of libfabric; its attributes are there.
+            let name = unsafe { provider_of(info) }.unwrap_or_default();
+            let exact = name == provider || (provider.contains(';') && name.starts_with(provider));
+            let ours = name.split(';').any(|part| part == "landbridge");
+            let matching = name == provider || name.split(';').next() == Some(provider);
+            let near = address.is_some() && source_of(info) == address;
+            (!ours && (matching || exact)).then_some((near, exact))
+        };
+        let best = all.iter().filter_map(|info| rank(info).map(|rank| (rank, info)));
+        // The first of equals: libfabric lists the faster networks first.
+        let best = best.reduce(|best, other| if other.0 > best.0 { other } else { best });
+        let Some((_, info)) = best else { return Err(library.fault("fi_getinfo", -i64::from(libc::ENODATA))) };
+        // SAFETY: copies one entry of the list.
+        let info = unsafe { (library.dupinfo)(info) };
+        if info.is_null() {
+            return Err(library.fault("fi_dupinfo", -i64::from(libc::ENOMEM)));
+        }
+        Ok(Offer { library: library.clone(), info })
+    }
+
+    /// The provider's name in full, such as `verbs;ofi_rxm`.
+    pub fn provider(&self) -> String {
+        // SAFETY: an answer of libfabric.
+        unsafe { provider_of(&*self.info) }.unwrap_or_default()
+    }
+
+    pub(crate) fn info(&self) -> *mut fi_info {
+        self.info
+    }
+
+    /// The answer's parts.
+    pub(crate) fn parts(&self) -> (&fi_info, &fi_ep_attr, &fi_domain_attr) {
+        // SAFETY: `find` chose an entry whose attributes are there (`List::iter`); they live as long as it does.
+        unsafe { (&*self.info, &*(*self.info).ep_attr, &*(*self.info).domain_attr) }
+    }
+
+    pub(crate) fn fabric_attr(&self) -> *mut fi_fabric_attr {
+        // SAFETY: as above.
+        unsafe { (*self.info).fabric_attr }
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        // SAFETY: made by this library, and freed once.
+        unsafe { (self.library.freeinfo)(self.info) };
+    }
+}
+
+/// The names of the providers that this library offers here, for messages.
+pub(crate) fn names(library: &Library) -> Vec<String> {
+    let Ok(list) = List::get(library, None) else { return Vec::new() };
+    // SAFETY: answers of libfabric.
+    let names = list.iter().filter_map(|info| unsafe { provider_of(info) });
+    let mut names: Vec<String> = names.filter(|name| name != "landbridge").collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// A list that `fi_getinfo` gave.
+struct List<'a> {
+    library: &'a Library,
+    first: *mut fi_info,
+}
+
+impl List<'_> {
+    fn get<'a>(library: &'a Library, provider: Option<&str>) -> Result<List<'a>, Fault> {
+        // SAFETY: with null it allocates an empty structure.
+        let hints = unsafe { (library.dupinfo)(std::ptr::null()) };
+        if hints.is_null() {
+            return Err(library.fault("fi_allocinfo", -i64::from(libc::ENOMEM)));
+        }
+        let mut first = std::ptr::null_mut();
+        // SAFETY: `fi_dupinfo` allocates the structure with its attributes, in this library's layout, of which ours is
+        // the beginning. The name is freed by `fi_freeinfo`, so it is allocated with `strdup`.
+        let code = unsafe {
+            let info = &mut *hints;
+            info.caps = FI_MSG;
+            info.mode = FI_CONTEXT | FI_CONTEXT2;
+            (*info.ep_attr).r#type = FI_EP_RDM;
+            (*info.tx_attr).msg_order = FI_ORDER_SAS;
+            (*info.rx_attr).msg_order = FI_ORDER_SAS;
+            let domain = &mut *info.domain_attr;
+            domain.threading = FI_THREAD_DOMAIN;
+            (domain.control_progress, domain.data_progress) = (FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL);
+            domain.resource_mgmt = FI_RM_ENABLED;
+            domain.av_type = FI_AV_TABLE;
+            domain.mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+            if let Some(name) = provider.and_then(|name| std::ffi::CString::new(name).ok()) {
+                (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            }
+            let code = (library.getinfo)(API, std::ptr::null(), std::ptr::null(), INTERNAL | HIDDEN, hints, &mut first);
+            (library.freeinfo)(hints);
+            code
+        };
+        match code {
+            0 => Ok(List { library, first }),
+            code => Err(library.fault("fi_getinfo", code)),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &fi_info> {
+        // SAFETY: a list of libfabric's ends with null, and lives until it is freed.
+        let first = unsafe { self.first.as_ref() };
+        // SAFETY: as above.
+        let all = std::iter::successors(first, |info| unsafe { info.next.as_ref() });
+        all.filter(|info| {
+            !info.ep_attr.is_null()
+                && !info.domain_attr.is_null()
+                && !info.fabric_attr.is_null()
+                && !info.tx_attr.is_null()
+                && !info.rx_attr.is_null()
+        })
+    }
+}
+
+impl Drop for List<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by this library, and freed once.
+        unsafe { (self.library.freeinfo)(self.first) };
+    }
+}
+
+/// # Safety
+/// An answer of libfabric.
+unsafe fn provider_of(info: &fi_info) -> Option<String> {
+    // SAFETY: the caller's promise: null, or a structure whose name is null or a text.
+    unsafe { info.fabric_attr.as_ref().and_then(|attr| text(attr.prov_name)) }
+}
+
+/// The IP address that an offer is for, if it says so.
+fn source_of(info: &fi_info) -> Option<Ipv4Addr> {
+    if info.src_addr.is_null() || info.src_addrlen < 8 {
+        return None;
+    }
+    // SAFETY: at least 8 bytes, as the length says: a `sockaddr_in` has its address in the second four.
+    let bytes: [u8; 8] = unsafe { info.src_addr.cast::<[u8; 8]>().read_unaligned() };
+    let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
+    let ip = info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR;
+    (ip && i32::from(family) == libc::AF_INET).then(|| Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]))
+}
