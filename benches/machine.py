@@ -6,6 +6,8 @@ import platform
 import re
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -125,3 +127,17 @@ def describe():
         "commit": tool(["git", "describe", "--always", "--dirty"]),
     }
 
+
+
+def in_lab(options, commands, rounds):
+    """Runs commands in turns on the first node of a fresh lab (see inside.py); gives samples by name, and failures by name."""
+    with tempfile.TemporaryDirectory(prefix="lab-", dir=OUT) as folder:
+        plan, answer = Path(folder) / "plan.json", Path(folder) / "answer.json"
+        texts = [{**command, "words": [str(word) for word in command["words"]]} for command in commands]
+        plan.write_text(json.dumps({"rounds": rounds, "answer": str(answer), "commands": texts}))
+        limit = 60 + rounds * sum(command.get("limit", 120) for command in commands)
+        words = [LANDBRIDGE, "lab", *options, "--isolation", "namespaces", "--logs", Path(folder) / "logs", "--",
+                 sys.executable, ROOT / "benches" / "inside.py", plan]
+        run(words, clean_environment(), limit=limit)
+        result = json.loads(answer.read_text())
+        return result["samples"], result["failures"]

@@ -114,3 +114,20 @@ def table(result):
     parts += [f"FAILED {problem}" for problem in result["problems"]]
     parts.append(f"load {result['machine']['load_before']} before, {result['machine']['load_after']} after; a ratio under 1 means landbridge is faster")
     return "\n".join(parts)
+
+
+def plot(pyplot, result):
+    if not result["rows"]:
+        return None
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
+    for axis, kind, title in ((axes[0], "latency", "half round trip"), (axes[1], "stream", "stream, time per message")):
+        for mpi in sorted({row["mpi"] for row in result["rows"]}):
+            rows = [row for row in result["rows"] if row["mpi"] == mpi and row["kind"] == kind]
+            axis.plot([max(row["size"], 0.5) for row in rows], [row["ratio"]["median"] for row in rows], marker="o", label=mpi)
+        axis.axhline(1.0, color="grey", linewidth=0.8)
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("bytes")
+        axis.set_ylabel("landbridge / tcp (less is better)")
+        axis.set_title(title)
+        axis.legend()
+    return figure

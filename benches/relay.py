@@ -156,3 +156,16 @@ def table(result):
     parts.append(f"load {result['machine']['load_before']} before, {result['machine']['load_after']} after")
     return "\n".join(parts)
 
+
+
+def plot(pyplot, result):
+    labs = [lab for lab in result["labs"] if lab["throughput"]]
+    if not labs:
+        return None
+    figure, axes = pyplot.subplots(1, len(labs), figsize=(4 * len(labs), 4), squeeze=False)
+    for axis, lab in zip(axes[0], labs):
+        names = [f"{row['path']} ×{row['streams']}" for row in lab["throughput"]]
+        axis.barh(names, [row["mbit_s"]["median"] for row in lab["throughput"]])
+        axis.set_xlabel("Mbit/s")
+        axis.set_title(lab["name"])
+    return figure

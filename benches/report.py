@@ -43,8 +43,10 @@ def columns(rows):
     return "\n".join(lines)
 
 
-def plots(name, result):
-    """Paths of the plots drawn for a result; none, with a reason on one line, when matplotlib is not installed."""
+def plots(name, result, draw):
+    """Paths of the plots that `draw` makes of a result; none, with a reason on one line, when matplotlib is not installed."""
+    if draw is None:
+        return []
     try:
         import matplotlib
     except ImportError:
@@ -53,7 +55,7 @@ def plots(name, result):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    drawn = {"provider": _provider_plot, "relay": _relay_plot}[name](pyplot, result)
+    drawn = draw(pyplot, result)
     if drawn is None:
         return []
     path = OUT / f"{name}.png"
@@ -61,33 +63,3 @@ def plots(name, result):
     drawn.savefig(path, dpi=120)
     pyplot.close(drawn)
     return [path]
-
-
-def _provider_plot(pyplot, result):
-    if not result["rows"]:
-        return None
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
-    for axis, kind, title in ((axes[0], "latency", "half round trip"), (axes[1], "stream", "stream, time per message")):
-        for mpi in sorted({row["mpi"] for row in result["rows"]}):
-            rows = [row for row in result["rows"] if row["mpi"] == mpi and row["kind"] == kind]
-            axis.plot([max(row["size"], 0.5) for row in rows], [row["ratio"]["median"] for row in rows], marker="o", label=mpi)
-        axis.axhline(1.0, color="grey", linewidth=0.8)
-        axis.set_xscale("log", base=2)
-        axis.set_xlabel("bytes")
-        axis.set_ylabel("landbridge / tcp (less is better)")
-        axis.set_title(title)
-        axis.legend()
-    return figure
-
-
-def _relay_plot(pyplot, result):
-    labs = [lab for lab in result["labs"] if lab["throughput"]]
-    if not labs:
-        return None
-    figure, axes = pyplot.subplots(1, len(labs), figsize=(4 * len(labs), 4), squeeze=False)
-    for axis, lab in zip(axes[0], labs):
-        names = [f"{row['path']} ×{row['streams']}" for row in lab["throughput"]]
-        axis.barh(names, [row["mbit_s"]["median"] for row in lab["throughput"]])
-        axis.set_xlabel("Mbit/s")
-        axis.set_title(lab["name"])
-    return figure

