@@ -1,6 +1,7 @@
 //! What an endpoint must know before it opens: where it listens, and its job.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -33,6 +34,8 @@ pub struct JobConfig {
     pub gateways: Vec<SocketAddrV4>,
     /// Bytes that may be under way to one peer behind gateways.
     pub window: u32,
+    /// The region that this rank shares with its neighbours, if there is one.
+    pub memory: Option<PathBuf>,
 }
 
 /// Limits of an endpoint.
@@ -44,6 +47,12 @@ pub struct Limits {
     /// The same for peers behind gateways, where asking costs a WAN round trip. Default 1 MiB
     /// (`LANDBRIDGE_EAGER_REMOTE`).
     pub eager_remote: u64,
+    /// The same for peers that share memory with us, where asking costs a microsecond and what nobody waits for is copied
+    /// twice. Default 64 KiB (`LANDBRIDGE_EAGER_MEMORY`).
+    pub eager_memory: u64,
+    /// Frames in shared memory with at least so many bytes go by single copy, where the kernel allows it. Default 16 KiB
+    /// (`LANDBRIDGE_SINGLE_COPY`).
+    pub single_copy: u64,
     /// Most bytes stored for messages that nobody has asked for yet, over all peers. Default 64 MiB
     /// (`LANDBRIDGE_UNEXPECTED`).
     pub unexpected: u64,
@@ -61,6 +70,8 @@ impl Default for Limits {
         Limits {
             eager: 1 << 20,
             eager_remote: 1 << 20,
+            eager_memory: 64 << 10,
+            single_copy: 16 << 10,
             unexpected: 64 << 20,
             buffered: 64 << 20,
             connect: Duration::from_secs(10),
@@ -87,7 +98,7 @@ impl Config {
         Config { listen, job: None, limits: Limits::default() }
     }
 
-    /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`, and the
+    /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`, `_MEMORY`, and the
     /// limits. Without `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` gives a variable's value.
     ///
     /// # Errors
@@ -104,6 +115,7 @@ impl Config {
                 rank: Rank(env.required("LANDBRIDGE_RANK")?),
                 gateways: env.list("LANDBRIDGE_GATEWAYS")?,
                 window: env.parse("LANDBRIDGE_WINDOW")?.unwrap_or(DEFAULT_WINDOW),
+                memory: env.text("LANDBRIDGE_MEMORY").map(PathBuf::from),
             }),
         };
         if let Some(job) = &job
@@ -115,6 +127,8 @@ impl Config {
         let mut limits = Limits::default();
         limits.eager = env.bytes("LANDBRIDGE_EAGER")?.unwrap_or(limits.eager);
         limits.eager_remote = env.bytes("LANDBRIDGE_EAGER_REMOTE")?.unwrap_or(limits.eager_remote);
+        limits.eager_memory = env.bytes("LANDBRIDGE_EAGER_MEMORY")?.unwrap_or(limits.eager_memory);
+        limits.single_copy = env.bytes("LANDBRIDGE_SINGLE_COPY")?.unwrap_or(limits.single_copy).max(1);
         limits.unexpected = env.bytes("LANDBRIDGE_UNEXPECTED")?.unwrap_or(limits.unexpected);
         Ok(Config { listen: SocketAddrV4::new(ip, 0), job, limits })
     }

@@ -15,6 +15,7 @@ use crate::config::{Config, Limits};
 use crate::gateway::GatewayLink;
 use crate::handshake::Credentials;
 use crate::link::{Bytes, Link, Outgoing, Sink};
+use crate::memory_link::MemoryLink;
 use crate::operation::{
     AtomicOp, Completion, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp, SendOp, UserData, WriteOp,
 };
@@ -41,6 +42,14 @@ pub enum OpenError {
         /// Why not.
         reason: String,
     },
+    /// The memory shared with other ranks.
+    #[error("{place}: {source}")]
+    Memory {
+        /// Site and node.
+        place: String,
+        /// Why not.
+        source: pool::PoolError,
+    },
     /// The rank has more endpoints than an address can name.
     #[error("a rank can have at most 256 endpoints")]
     TooMany,
@@ -55,14 +64,50 @@ impl OpenError {
     }
 }
 
+/// Which link carries items to a peer. Chosen with the first one and then kept, since links do not keep order among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Own,
+    Memory,
+    Site,
+    Gateway,
+}
+
+/// What one link has been given to carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// Messages, and parts of them that were sent separately.
+    pub items: u64,
+    /// Bytes of users in them.
+    pub bytes: u64,
+}
+
+/// What an endpoint has sent, by the link that carries it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Through memory shared with neighbours.
+    pub memory: Carried,
+    /// Over the site's own network.
+    pub site: Carried,
+    /// By way of gateways.
+    pub gateway: Carried,
+}
+
 /// A rank's endpoint. Not shared between threads without a lock; nothing happens outside its methods.
 pub struct Endpoint {
     me: Address,
     own_peer: PeerId,
     limits: Limits,
     protocol: Protocol,
+    memory: Option<MemoryLink>,
     site: SiteLink,
     gateway: Option<GatewayLink>,
+    /// By peer.
+    routes: Vec<Option<Route>>,
+    traffic: Traffic,
+    /// Turns of `progress`, and until which of them sockets are asked every time.
+    turn: u64,
+    sockets_until: u64,
     /// Items to ourselves.
     looped: VecDeque<Outgoing>,
     closed: bool,
@@ -71,6 +116,11 @@ pub struct Endpoint {
 const STANDALONE_CREDIT: u64 = 8 << 20;
 const MAX_CREDIT: u64 = 16 << 20;
 const MIN_CREDIT: u64 = 64 << 10;
+/// With a memory link, a turn costs less than one system call. So sockets are asked on every turn only while they have
+/// something, that is for so many turns after they had; else on every so manieth fruitless turn, and so manieth in all.
+const SOCKETS_FOR: u64 = 64;
+const SOCKETS_WHEN_FRUITLESS: u64 = 8;
+const SOCKETS_ALWAYS: u64 = 64;
 
 impl Endpoint {
     /// Opens the `instance`-th endpoint of this rank: binds the listener and, in a job of several sites, connects to the
@@ -103,10 +153,33 @@ impl Endpoint {
             }
             _ => None,
         };
+        let memory = match job.as_ref().and_then(|job| Some((job, job.memory.as_deref()?))) {
+            None => None,
+            Some((job, path)) => MemoryLink::open(path, &own, limits).map_err(|source| {
+                let names =
+                    |place: types::roster::Place<'_>| format!("site {}: node {}", place.site_name, place.node_name);
+                let place = job.roster.place(job.rank).map(names).unwrap_or_default();
+                OpenError::Memory { place, source }
+            })?,
+        };
         let site = SiteLink::new(listener, own, limits.connect)?;
         let mut protocol = Protocol::new(limits, credit, me.identity.site, regions);
         let own_peer = protocol.intern(me);
-        Ok(Endpoint { me, own_peer, limits, protocol, site, gateway, looped: VecDeque::new(), closed: false })
+        Ok(Endpoint {
+            me,
+            own_peer,
+            limits,
+            protocol,
+            memory,
+            site,
+            gateway,
+            routes: Vec::new(),
+            traffic: Traffic::default(),
+            turn: 0,
+            sockets_until: 0,
+            looped: VecDeque::new(),
+            closed: false,
+        })
     }
 
     /// Its own address.
@@ -130,6 +203,7 @@ impl Endpoint {
     /// [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
     pub fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
         self.check_room()?;
+        self.route(op.to);
         self.protocol.send(op)?;
         self.drain();
         Ok(())
@@ -212,9 +286,18 @@ impl Endpoint {
 
     /// Moves bytes without waiting. Whether anything moved.
     pub fn progress(&mut self) -> bool {
-        let mut moved = self.site.progress(&mut self.protocol);
-        if let Some(gateway) = &mut self.gateway {
-            moved |= gateway.progress(&mut self.protocol);
+        self.turn += 1;
+        let mut moved = self.memory.as_mut().is_some_and(|memory| memory.progress(&mut self.protocol));
+        let every = if moved { SOCKETS_ALWAYS } else { SOCKETS_WHEN_FRUITLESS };
+        if self.memory.is_none() || self.turn <= self.sockets_until || self.turn.is_multiple_of(every) {
+            let mut by_socket = self.site.progress(&mut self.protocol);
+            if let Some(gateway) = &mut self.gateway {
+                by_socket |= gateway.progress(&mut self.protocol);
+            }
+            if by_socket {
+                self.sockets_until = self.turn + SOCKETS_FOR;
+                moved = true;
+            }
         }
         if !self.protocol.outbox.is_empty() {
             self.drain();
@@ -223,20 +306,36 @@ impl Endpoint {
         moved
     }
 
-    /// Sleeps until a socket has something or `timeout` is over; then [`Endpoint::progress`].
+    /// Sleeps until something arrives or `timeout` is over; then [`Endpoint::progress`].
     pub fn wait(&mut self, timeout: Duration) -> bool {
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        let site = PollFd::from_borrowed_fd(self.site.poll_fd(), PollFlags::IN);
-        // An interrupted or failed wait is a short one.
-        let _ = match &self.gateway {
-            None => rustix::event::poll(&mut [site], Some(&timeout)),
-            Some(gateway) => {
-                let gateway = PollFd::from_borrowed_fd(gateway.poll_fd(), PollFlags::IN);
-                rustix::event::poll(&mut [site, gateway], Some(&timeout))
-            }
-        };
+        if self.memory.as_mut().is_none_or(MemoryLink::fall_asleep) {
+            self.sleep(timeout);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.wake_up();
+        }
         self.site.ask_soon();
+        self.sockets_until = self.sockets_until.max(self.turn + 1);
         self.progress()
+    }
+
+    fn sleep(&self, timeout: Duration) {
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        let site = self.site.poll_fd();
+        let others = [self.memory.as_ref().map(MemoryLink::poll_fd), self.gateway.as_ref().map(GatewayLink::poll_fd)];
+        let mut fds = [site; 3].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut count = 1;
+        for fd in others.into_iter().flatten() {
+            fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            count += 1;
+        }
+        // An interrupted or failed wait is a short one.
+        let _ = rustix::event::poll(&mut fds[..count], Some(&timeout));
+    }
+
+    /// What has been sent so far, by link.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
     }
 
     /// The oldest completion not yet taken.
@@ -251,7 +350,10 @@ impl Endpoint {
 
     /// Whether everything has been handed to the operating system.
     pub fn is_flushed(&self) -> bool {
-        self.site.is_idle() && self.gateway.as_ref().is_none_or(Link::is_idle) && self.looped.is_empty()
+        self.site.is_idle()
+            && self.memory.as_ref().is_none_or(Link::is_idle)
+            && self.gateway.as_ref().is_none_or(Link::is_idle)
+            && self.looped.is_empty()
     }
 
     /// Waits (at most [`Limits::linger`]) until what is queued has left, says goodbye, closes. Later operations are refused.
@@ -265,6 +367,9 @@ impl Endpoint {
                 self.wait(Duration::from_millis(1));
             }
         }
+        if let Some(memory) = &mut self.memory {
+            memory.close();
+        }
         self.site.close();
         if let Some(gateway) = &mut self.gateway {
             gateway.close();
@@ -277,23 +382,52 @@ impl Endpoint {
 
     fn check_room(&self) -> Result<(), NotBegun> {
         self.check_open()?;
-        let buffered = self.site.buffered() + self.gateway.as_ref().map_or(0, Link::buffered);
+        let others = [self.memory.as_ref().map(Link::buffered), self.gateway.as_ref().map(Link::buffered)];
+        let buffered = self.site.buffered() + others.into_iter().flatten().sum::<u64>();
         if buffered > self.limits.buffered { Err(NotBegun::Again) } else { Ok(()) }
+    }
+
+    /// The link to a peer.
+    fn route(&mut self, to: PeerId) -> Route {
+        let index = to.0 as usize;
+        if let Some(Some(route)) = self.routes.get(index) {
+            return *route;
+        }
+        let Some(address) = self.protocol.address(to) else { return Route::Site };
+        let route = if to == self.own_peer {
+            Route::Own
+        } else if self.memory.as_ref().is_some_and(|memory| memory.reaches(address)) {
+            self.protocol.set_eager(to, self.limits.eager_memory);
+            Route::Memory
+        } else if self.gateway.is_some() && address.identity.site != self.me.identity.site {
+            Route::Gateway
+        } else {
+            Route::Site
+        };
+        if self.routes.len() <= index {
+            self.routes.resize(index + 1, None);
+        }
+        self.routes[index] = Some(route);
+        route
     }
 
     /// Hands what the protocol wants to send to the links.
     fn drain(&mut self) {
         loop {
             while let Some((to, item)) = self.protocol.outbox.pop_front() {
-                if to == self.own_peer {
-                    self.looped.push_back(item);
-                    continue;
-                }
-                let site = self.protocol.address(to).map(|address| address.identity.site);
-                match &mut self.gateway {
-                    Some(gateway) if site != Some(self.me.identity.site) => gateway.send(to, item, &mut self.protocol),
-                    _ => self.site.send(to, item, &mut self.protocol),
-                }
+                let route = self.route(to);
+                let (link, carried): (&mut dyn Link, _) = match (route, &mut self.memory, &mut self.gateway) {
+                    (Route::Own, ..) => {
+                        self.looped.push_back(item);
+                        continue;
+                    }
+                    (Route::Memory, Some(memory), _) => (memory, &mut self.traffic.memory),
+                    (Route::Gateway, _, Some(gateway)) => (gateway, &mut self.traffic.gateway),
+                    _ => (&mut self.site, &mut self.traffic.site),
+                };
+                carried.items += 1;
+                carried.bytes += item.end - item.at;
+                link.send(to, item, &mut self.protocol);
             }
             let Some(item) = self.looped.pop_front() else { return };
             self.deliver_to_self(item);
@@ -339,4 +473,4 @@ impl Drop for Endpoint {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -16,6 +16,7 @@ mod handshake;
 mod link;
 mod lists;
 mod matching;
+mod memory_link;
 pub mod operation;
 mod protocol;
 mod reader;
@@ -23,7 +24,7 @@ mod site;
 mod writer;
 
 pub use config::{Config, ConfigError, JobConfig, Limits};
-pub use endpoint::{Endpoint, OpenError};
+pub use endpoint::{Carried, Endpoint, OpenError, Traffic};
 pub use operation::{Completion, Failure, NotBegun, PeerId, UserData};
 
 /// An endpoint may move between threads (behind a lock).

@@ -228,6 +228,13 @@ impl Protocol {
         id
     }
 
+    /// How many bytes of a message go to this peer unasked.
+    pub fn set_eager(&mut self, peer: PeerId, eager: u64) {
+        if let Some(peer) = self.peers.get_mut(peer.0 as usize) {
+            peer.eager = eager.min(self.credit_window / 2);
+        }
+    }
+
     /// Whether transfers of ours, or answers to them, are outstanding.
     pub fn is_idle(&self) -> bool {
         self.transfers.is_empty() && self.outbox.is_empty() && self.peers.iter().all(|peer| peer.waiting.is_empty())

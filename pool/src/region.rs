@@ -221,14 +221,14 @@ impl Region {
         (at.state() != State::Empty).then(|| at.read())
     }
 
-    /// Says that we (at `place`) sleep, or do not any more. Look at all rings once more between this and sleeping.
-    pub fn set_asleep(&self, place: u32, asleep: bool) {
-        self.seat_at(place).set_asleep(asleep);
+    /// Says that we (at `place`) are in this nap, or awake: 0. Look at all rings once more between this and sleeping.
+    pub fn set_nap(&self, place: u32, nap: u64) {
+        self.seat_at(place).set_nap(nap);
     }
 
-    /// Whether the reader at `place` needs its doorbell to see what we have published.
-    pub fn is_asleep(&self, place: u32) -> bool {
-        self.seat_at(place).is_asleep()
+    /// The nap that the reader at `place` is in: it then needs its doorbell, once a nap, to see what we have published. 0: awake.
+    pub fn nap(&self, place: u32) -> u64 {
+        self.seat_at(place).nap()
     }
 
     /// The writing end of the ring between two places, whose memory exists from now on.

@@ -92,16 +92,17 @@ impl SeatAt<'_> {
         }
     }
 
-    /// Only for its owner, who looks at its rings once more before it sleeps: the fence puts that look behind this word.
-    pub fn set_asleep(&self, asleep: bool) {
-        self.fixed.word(self.offset + LINE).store(asleep.into(), Ordering::Relaxed);
+    /// Only for its owner: which of its naps it is in, 0 for none. It looks at its rings once more before it sleeps: the fence
+    /// puts that look behind this word.
+    pub fn set_nap(&self, nap: u64) {
+        self.fixed.word(self.offset + LINE).store(nap, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether its owner needs the doorbell to see what was published before this call: the fence puts that before this
-    /// look. Of the two looks at least one finds what the other side wrote.
-    pub fn is_asleep(&self) -> bool {
+    /// The nap its owner is in, 0 for none: the doorbell must tell it of what was published before this call. The fence
+    /// puts that before this look; of the two looks at least one finds what the other side wrote.
+    pub fn nap(&self) -> u64 {
         fence(Ordering::SeqCst);
-        self.fixed.word(self.offset + LINE).load(Ordering::Relaxed) != 0
+        self.fixed.word(self.offset + LINE).load(Ordering::Relaxed)
     }
 }

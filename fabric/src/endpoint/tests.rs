@@ -1,11 +1,17 @@
 use super::*;
+use crate::config::JobConfig;
 use crate::operation::{CompleteWhen, Failure, Kind};
 use memory::Access;
 
 /// Two endpoints outside any job, over real sockets.
-struct Pair {
-    a: Endpoint,
-    b: Endpoint,
+pub(crate) struct Pair {
+    pub a: Endpoint,
+    pub b: Endpoint,
+}
+
+thread_local! {
+    /// Whether this test's pair is of two ranks that share memory.
+    static NEIGHBOURS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 fn endpoint() -> Endpoint {
@@ -14,35 +20,101 @@ fn endpoint() -> Endpoint {
 }
 
 fn pair() -> Pair {
-    Pair { a: endpoint(), b: endpoint() }
+    pair_with([Arc::default(), Arc::default()])
 }
 
-fn user(context: usize) -> UserData {
+fn pair_with(regions: [Arc<Regions>; 2]) -> Pair {
+    let [a, b] = regions;
+    if NEIGHBOURS.get() {
+        return neighbours(a, b, Limits::default());
+    }
+    let open = |regions| Endpoint::open(Config::standalone("127.0.0.1:0".parse().unwrap()), 0, regions).unwrap();
+    Pair { a: open(a), b: open(b) }
+}
+
+/// Two ranks of a job on one node, with a region of their own.
+pub(crate) fn neighbours(a: Arc<Regions>, b: Arc<Regions>, limits: Limits) -> Pair {
+    let region = region();
+    let open = |rank, regions| Endpoint::open(rank_config(&region_path(&region), rank, limits), 0, regions).unwrap();
+    Pair { a: open(0, a), b: open(1, b) }
+}
+
+/// A region for the two ranks of [`rank_config`].
+pub(crate) fn region() -> pool::Region {
+    let shape = pool::Shape { job: JobId(77), first: 0, ranks: 2 };
+    pool::Region::unnamed(std::path::Path::new("/dev/shm"), shape).unwrap()
+}
+
+/// Where processes of this test open it.
+pub(crate) fn region_path(region: &pool::Region) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(region.file()))
+}
+
+/// A rank of a job of two on one node.
+pub(crate) fn rank_config(memory: &str, rank: u32, limits: Limits) -> Config {
+    let job = JobConfig {
+        id: JobId(77),
+        secret: Secret::new([1; 32]),
+        roster: "here:n1*2".parse().unwrap(),
+        rank: types::Rank(rank),
+        gateways: Vec::new(),
+        window: 1 << 20,
+        memory: Some(memory.into()),
+    };
+    Config { listen: "127.0.0.1:0".parse().unwrap(), job: Some(job), limits }
+}
+
+/// The tests below that any link must pass, for ranks that share memory.
+macro_rules! for_neighbours_too {
+    ($($name:ident),*) => {
+        mod in_shared_memory {
+            $(#[test]
+            fn $name() {
+                super::NEIGHBOURS.set(true);
+                super::$name();
+            })*
+        }
+    };
+}
+
+for_neighbours_too!(
+    messages_of_all_lengths_arrive_whole_and_in_order,
+    untagged_data_and_source_are_reported,
+    delivery_means_in_the_receivers_buffer,
+    long_messages_are_truncated_and_say_so,
+    peek_claim_discard_and_cancel,
+    a_multi_receive_takes_messages_until_it_is_full,
+    regions_are_written_read_and_updated,
+    a_flood_is_bounded_and_nothing_is_lost,
+    to_itself
+);
+
+pub(crate) fn user(context: usize) -> UserData {
     UserData { context, flags: 0 }
 }
 
-fn send_op(to: PeerId, tag: u64, bytes: &[u8], context: usize) -> SendOp {
+pub(crate) fn send_op(to: PeerId, tag: u64, bytes: &[u8], context: usize) -> SendOp {
     let buffer = Buffer::owned(bytes.to_vec());
     SendOp { to, tag: Some(tag), data: None, buffer, complete: CompleteWhen::Sent, user: user(context) }
 }
 
-fn recv_op(tag: u64, length: usize, context: usize) -> RecvOp {
+pub(crate) fn recv_op(tag: u64, length: usize, context: usize) -> RecvOp {
     let matching = Match { from: None, tagged: true, tag, ignore: 0 };
     RecvOp { matching, buffer: Buffer::owned(vec![0; length]), multi: None, user: user(context) }
 }
 
-fn pattern(length: usize, seed: usize) -> Vec<u8> {
+pub(crate) fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) ^ seed ^ (at >> 8)) as u8).collect()
 }
 
 impl Pair {
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         self.a.progress();
         self.b.progress();
     }
 
     /// The next completion of one side.
-    fn next(&mut self, of_a: bool) -> Completion {
+    pub fn next(&mut self, of_a: bool) -> Completion {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let side = if of_a { &mut self.a } else { &mut self.b };
@@ -54,7 +126,7 @@ impl Pair {
         }
     }
 
-    fn quiet(&mut self) {
+    pub fn quiet(&mut self) {
         for _ in 0..300 {
             self.turn();
         }
@@ -220,9 +292,8 @@ fn a_multi_receive_takes_messages_until_it_is_full() {
 
 #[test]
 fn regions_are_written_read_and_updated() {
-    let mut pair = pair();
     let regions = Arc::new(Regions::default());
-    pair.b = Endpoint::open(Config::standalone("127.0.0.1:0".parse().unwrap()), 0, regions.clone()).unwrap();
+    let mut pair = pair_with([Arc::default(), regions.clone()]);
     let mut target = vec![0u8; 3 << 20];
     let all = Access { remote_read: true, remote_write: true };
     let key = memory::region::testing::register(&regions, &mut target, all);
@@ -277,7 +348,7 @@ fn a_flood_is_bounded_and_nothing_is_lost() {
         assert!(accepted < 1_000_000, "never refused");
     }
     let held: u64 = pair.b.protocol.stored();
-    assert!(held <= STANDALONE_CREDIT, "{held} bytes stored for messages nobody asked for");
+    assert!(held <= MAX_CREDIT, "{held} bytes stored for messages nobody asked for");
     for n in 0..accepted {
         pair.b.receive(recv_op(1, 2000, n)).unwrap();
         let done = pair.next(false);

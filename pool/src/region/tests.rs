@@ -47,9 +47,9 @@ fn seats_are_taken_once() {
     assert_eq!((region.state(place), region.seat(place)), (State::Empty, None));
     region.join(place, &seat()).unwrap();
     assert_eq!((region.state(place), region.seat(place)), (State::Open, Some(seat())));
-    assert!(!region.is_asleep(place));
-    region.set_asleep(place, true);
-    assert!(region.is_asleep(place));
+    assert_eq!(region.nap(place), 0);
+    region.set_nap(place, 3);
+    assert_eq!(region.nap(place), 3);
     region.leave(place);
     assert_eq!(region.state(place), State::Closed);
     let again = region.join(place, &seat()).unwrap_err().to_string();

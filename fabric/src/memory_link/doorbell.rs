@@ -1,0 +1,87 @@
+//! What ends a sleep: datagrams to a socket of ours, and the end of a neighbour's process.
+
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+const BELL: u64 = u64::MAX;
+const EVENTS: usize = 16;
+/// Datagrams taken after a sleep; more of them only make the next one short.
+const RINGS: usize = 32;
+
+pub(super) struct Doorbell {
+    socket: UdpSocket,
+    address: SocketAddrV4,
+    epoll: OwnedFd,
+}
+
+/// Whether the end of a process will be heard of.
+#[derive(Debug)]
+pub(super) enum Watched {
+    /// Yes, as long as this is open.
+    Yes(#[expect(dead_code, reason = "open is all it has to be")] OwnedFd),
+    /// It has ended already.
+    Ended,
+    /// The system does not tell (before Linux 5.3): the job's agent notices instead.
+    No,
+}
+
+impl Doorbell {
+    /// At an address of this node.
+    pub fn bind(address: Ipv4Addr) -> std::io::Result<Doorbell> {
+        let socket = UdpSocket::bind(SocketAddrV4::new(address, 0))?;
+        socket.set_nonblocking(true)?;
+        let address = SocketAddrV4::new(address, socket.local_addr()?.port());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &socket, EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Doorbell { socket, address, epoll })
+    }
+
+    pub fn address(&self) -> SocketAddrV4 {
+        self.address
+    }
+
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Rings somebody else's. One that nobody hears costs a nap.
+    pub fn ring(&self, other: SocketAddrV4) {
+        let _ = self.socket.send_to(&[], other);
+    }
+
+    /// Forgets who has rung.
+    pub fn silence(&self) {
+        let mut nothing = [0; 1];
+        for _ in 0..RINGS {
+            if self.socket.recv(&mut nothing).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// From now on `name` is among [`Doorbell::ended`] when the process has ended.
+    pub fn watch(&self, pid: u32, name: u64) -> Watched {
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Watched::Ended };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => match epoll::add(&self.epoll, &process, EventData::new_u64(name), EventFlags::IN) {
+                Ok(()) => Watched::Yes(process),
+                Err(_) => Watched::No,
+            },
+            Err(rustix::io::Errno::SRCH) => Watched::Ended,
+            Err(_) => Watched::No,
+        }
+    }
+
+    /// Whose process has ended.
+    pub fn ended(&self) -> Vec<u64> {
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An interrupted call is one that found nothing.
+        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&zero)) else { return Vec::new() };
+        ready.iter().map(|event| event.data.u64()).filter(|name| *name != BELL).collect()
+    }
+}

@@ -1,0 +1,328 @@
+//! One neighbour: the ring to it, the ring from it, and what waits for either.
+
+use std::collections::VecDeque;
+use std::io;
+
+use pool::{Consumer, Corrupt, Kind, Permission, Producer, Record, Seat, read_process};
+use wire::Message;
+use wire::message::MAX_HEADER;
+
+use super::doorbell::Watched;
+use super::{from_region, refusal};
+use crate::link::{Misbehaved, Outgoing, Sink};
+use crate::operation::PeerId;
+
+/// Most bytes of one single copy, so that a reader can look after others in between, and a writer's buffer is free part by part.
+const COPY: u32 = 4 << 20;
+/// The pieces of memory that one such frame can have.
+const PIECES: usize = memory::buffer::MAX_PIECES;
+/// The longest record of a single copy: length, number of pieces, pieces, message header.
+const COPY_RECORD: usize = 16 + 16 * PIECES + MAX_HEADER;
+
+/// Why nothing more comes from a neighbour.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    #[error("it has closed its endpoint")]
+    Goodbye,
+    #[error("{0}")]
+    Corrupt(#[from] Corrupt),
+    #[error("protocol error: {0}")]
+    Misbehaved(#[from] Misbehaved),
+    #[error("its memory cannot be read: {0}")]
+    Copy(io::Error),
+}
+
+pub(super) struct Neighbour {
+    pub peer: PeerId,
+    pub place: u32,
+    pub seat: Seat,
+    /// It knows that we write to it.
+    pub knocked: bool,
+    /// In which of its naps we have rung.
+    pub rung: u64,
+    pub watched: Watched,
+    /// Its process ids are ours.
+    shares: bool,
+    out: Option<Producer>,
+    input: Option<Consumer>,
+    queue: VecDeque<Outgoing>,
+    /// Something of the first item of the queue goes by single copy, and so the rest does.
+    copies: bool,
+    /// Items of which the neighbour has still to copy something, and the position of the ring behind which it has.
+    uncopied: VecDeque<(u64, Outgoing)>,
+    lost: Option<String>,
+}
+
+impl Neighbour {
+    pub fn new(peer: PeerId, place: u32, seat: Seat, shares: bool) -> Neighbour {
+        Neighbour {
+            peer,
+            place,
+            seat,
+            knocked: false,
+            rung: 0,
+            watched: Watched::No,
+            shares,
+            out: None,
+            input: None,
+            queue: VecDeque::new(),
+            copies: false,
+            uncopied: VecDeque::new(),
+            lost: None,
+        }
+    }
+
+    pub fn is_read(&self) -> bool {
+        self.input.is_some() || self.lost.is_some()
+    }
+
+    pub fn is_written(&self) -> bool {
+        self.out.is_some()
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    /// # Errors
+    /// Why it cannot be reached any more.
+    pub fn check(&self) -> Result<(), String> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
+    pub fn write_to(&mut self, ring: Producer) {
+        self.out = Some(ring);
+    }
+
+    /// Finds out whether its memory can be read, by reading a word that it has told us.
+    pub fn read_from(&mut self, ring: Consumer) {
+        let mut word = [0; 8];
+        let read = self.shares
+            && read_process(self.seat.pid, &[(self.seat.probe.0, 8)], 0, &mut word).is_ok_and(|count| count == 8);
+        ring.permit(read && u64::from_ne_bytes(word) == self.seat.probe.1);
+        self.input = Some(ring);
+    }
+
+    /// Whether items wait, or have to be copied.
+    pub fn has_pending(&self) -> bool {
+        !self.queue.is_empty() || !self.uncopied.is_empty()
+    }
+
+    /// Nothing to read, and nothing that could go on.
+    pub fn is_quiet(&mut self) -> bool {
+        if self.lost.is_some() {
+            return true;
+        }
+        let unread = self.input.as_mut().is_some_and(|ring| !matches!(ring.oldest(), Ok(None)));
+        !unread && !self.can_go_on()
+    }
+
+    fn can_go_on(&mut self) -> bool {
+        if !self.has_pending() {
+            return false;
+        }
+        let Some(ring) = &mut self.out else { return false };
+        let Ok(consumed) = ring.consumed() else { return true };
+        let copied = self.uncopied.front().is_some_and(|(position, _)| *position <= consumed);
+        copied || !self.queue.is_empty() && !matches!(ring.reserve(ring.longest()), Ok(None))
+    }
+
+    /// Queues an item. Whether it has to wait for others.
+    pub fn push(&mut self, item: Outgoing) -> bool {
+        self.queue.push_back(item);
+        self.queue.len() > 1
+    }
+
+    /// The item queued last must not need the user's memory any more.
+    pub fn detach_last(&mut self) {
+        if let Some(item) = self.queue.back_mut() {
+            item.detach_now();
+        }
+    }
+
+    /// Reports what has been copied, and writes what the ring takes. Whether anything was written or reported.
+    pub fn flush(
+        &mut self,
+        single_copy: u64,
+        buffered: &mut u64,
+        scratch: &mut Vec<u8>,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, Corrupt> {
+        let Some(ring) = &mut self.out else { return Ok(false) };
+        let mut moved = false;
+        if !self.uncopied.is_empty() {
+            let consumed = ring.consumed()?;
+            while let Some((_, item)) = self.uncopied.pop_front_if(|(position, _)| *position <= consumed) {
+                finish(item, buffered, sink);
+                moved = true;
+            }
+        }
+        while let Some(item) = self.queue.front_mut() {
+            let long = item.end - item.at >= single_copy && !item.is_region();
+            self.copies |= long && ring.permission() == Permission::Yes;
+            let done = if self.copies { write_copy(ring, item)? } else { write_frame(ring, item, scratch, sink)? };
+            let Some(done) = done else { break };
+            moved = true;
+            if !done {
+                continue;
+            }
+            let copied = std::mem::take(&mut self.copies);
+            let Some(item) = self.queue.pop_front() else { break };
+            if copied {
+                self.uncopied.push_back((ring.written(), item));
+            } else {
+                finish(item, buffered, sink);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Takes the oldest record; `None`: there is none. Whether the neighbour was told that its ring has room.
+    pub fn take(&mut self, sink: &mut dyn Sink) -> Result<Option<bool>, Trouble> {
+        let Some(ring) = &mut self.input else { return Ok(None) };
+        let Some(record) = ring.oldest()? else { return Ok(None) };
+        match record.kind {
+            Kind::Frame => read_frame(ring, &record, self.peer, sink)?,
+            Kind::Copy if self.shares => read_copy(ring, &record, self.seat.pid, self.peer, sink)?,
+            Kind::Copy => return Err(Misbehaved::Protocol("a single copy from another node").into()),
+            Kind::Bye => return Err(Trouble::Goodbye),
+        }
+        Ok(Some(ring.done(record, record.kind == Kind::Copy)))
+    }
+
+    /// Whether it was written to, and so has to be told.
+    pub fn say_goodbye(&mut self) -> bool {
+        let Some(ring) = self.out.as_mut().filter(|_| self.lost.is_none() && self.queue.is_empty()) else {
+            return false;
+        };
+        // If the ring is full, the neighbour sees that our place is left, or our process gone.
+        let Ok(Some(space)) = ring.reserve(0) else { return false };
+        space.publish(Kind::Bye);
+        true
+    }
+
+    /// Gives up both rings. What will never be sent.
+    pub fn lose(&mut self, reason: Option<String>) -> Vec<Outgoing> {
+        self.lost = Some(reason.unwrap_or_else(|| Trouble::Goodbye.to_string()));
+        (self.out, self.input, self.watched) = (None, None, Watched::No);
+        let copying = std::mem::take(&mut self.uncopied).into_iter().map(|(_, item)| item);
+        copying.chain(std::mem::take(&mut self.queue)).collect()
+    }
+}
+
+fn finish(item: Outgoing, buffered: &mut u64, sink: &mut dyn Sink) {
+    if item.detach {
+        *buffered -= item.end;
+    }
+    item.sent.into_iter().for_each(|sent| sink.sent(sent));
+}
+
+/// Writes the next frame. Whether it was the item's last; `None`: the ring is full.
+fn write_frame(
+    ring: &mut Producer,
+    item: &mut Outgoing,
+    scratch: &mut Vec<u8>,
+    sink: &dyn Sink,
+) -> Result<Option<bool>, Corrupt> {
+    let (header, count) = item.next_frame(ring.longest());
+    let header = header.as_slice();
+    let Some(mut space) = ring.reserve(header.len() as u32 + count as u32)? else { return Ok(None) };
+    if item.is_region() {
+        if let Err(status) = from_region(item, count, sink.regions(), scratch) {
+            // The region was closed while it was being read: say so instead.
+            let Some(mut space) = ring.reserve(refusal(item, status).as_slice().len() as u32)? else { return Ok(None) };
+            space.write(0, refusal(item, status).as_slice());
+            space.publish(Kind::Frame);
+            item.at = item.end;
+            return Ok(Some(true));
+        }
+        space.write(header.len(), scratch);
+    } else {
+        let mut at = header.len();
+        for slice in item.slices(count) {
+            space.write(at, slice);
+            at += slice.len();
+        }
+    }
+    space.write(0, header);
+    space.publish(Kind::Frame);
+    Ok(Some(item.advance(count)))
+}
+
+/// Writes where the next frame's payload is.
+fn write_copy(ring: &mut Producer, item: &mut Outgoing) -> Result<Option<bool>, Corrupt> {
+    let (header, count) = item.next_frame(COPY + MAX_HEADER as u32);
+    let mut record = [0; COPY_RECORD];
+    let mut at = 16;
+    let mut pieces = 0u64;
+    for slice in item.slices(count) {
+        record[at..at + 8].copy_from_slice(&(slice.as_ptr().expose_provenance() as u64).to_ne_bytes());
+        record[at + 8..at + 16].copy_from_slice(&(slice.len() as u64).to_ne_bytes());
+        at += 16;
+        pieces += 1;
+    }
+    record[..8].copy_from_slice(&count.to_ne_bytes());
+    record[8..16].copy_from_slice(&pieces.to_ne_bytes());
+    let header = header.as_slice();
+    record[at..at + header.len()].copy_from_slice(header);
+    let record = &record[..at + header.len()];
+    let Some(mut space) = ring.reserve(record.len() as u32)? else { return Ok(None) };
+    space.write(0, record);
+    space.publish(Kind::Copy);
+    Ok(Some(item.advance(count)))
+}
+
+fn read_frame(ring: &Consumer, record: &Record, peer: PeerId, sink: &mut dyn Sink) -> Result<(), Trouble> {
+    let mut head = [0; MAX_HEADER];
+    let known = head.len().min(record.length as usize);
+    ring.read(record, 0, &mut head[..known]);
+    let (message, used) = Message::decode(&head[..known], record.length).map_err(Misbehaved::from)?;
+    let mut place = sink.begin(peer, message, record.length - used as u32)?;
+    sink.put(&mut place, &head[used..known]);
+    let (mut at, length) = (known, record.length as usize);
+    while at < length {
+        let mut read = |into: &mut [u8]| {
+            ring.read(record, at, into);
+            Ok(into.len())
+        };
+        at += sink.fill(&mut place, length - at, &mut read).map_err(Trouble::Copy)?;
+    }
+    sink.end(place);
+    Ok(())
+}
+
+fn read_copy(ring: &Consumer, record: &Record, pid: u32, peer: PeerId, sink: &mut dyn Sink) -> Result<(), Trouble> {
+    let wrong = Misbehaved::Protocol("a single copy that makes no sense");
+    let mut body = [0; COPY_RECORD];
+    let body = body.get_mut(..record.length as usize).ok_or(wrong.clone())?;
+    ring.read(record, 0, body);
+    let word = |at: usize| body.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
+    let count = word(0).filter(|count| (1..=u64::from(COPY)).contains(count)).ok_or(wrong.clone())?;
+    let pieces = word(8).filter(|pieces| (1..=PIECES as u64).contains(pieces)).ok_or(wrong.clone())? as usize;
+    let mut places = [(0, 0); PIECES];
+    for (number, place) in places[..pieces].iter_mut().enumerate() {
+        let at = 16 + 16 * number;
+        *place = word(at).zip(word(at + 8)).ok_or(wrong.clone())?;
+    }
+    let places = &places[..pieces];
+    let header = body.get(16 + 16 * pieces..).ok_or(wrong.clone())?;
+    let sum = places.iter().try_fold(0u64, |sum, (_, length)| sum.checked_add(*length));
+    if sum != Some(count) {
+        return Err(wrong.into());
+    }
+    let (message, used) = Message::decode(header, header.len() as u32 + count as u32).map_err(Misbehaved::from)?;
+    if used != header.len() {
+        return Err(wrong.into());
+    }
+    let mut place = sink.begin(peer, message, count as u32)?;
+    let mut at = 0;
+    while at < count {
+        let mut read = |into: &mut [u8]| match read_process(pid, places, at, into)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            read => Ok(read),
+        };
+        at += sink.fill(&mut place, (count - at) as usize, &mut read).map_err(Trouble::Copy)? as u64;
+    }
+    sink.end(place);
+    Ok(())
+}
