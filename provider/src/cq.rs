@@ -52,7 +52,7 @@ pub struct Detail {
     pub errno: Errno,
     /// Bytes that did not fit.
     pub overflow: usize,
-    /// What happened, where.
+    /// What happened, where; empty if the error says it all.
     pub text: String,
 }
 
@@ -364,7 +364,7 @@ unsafe fn put_error(out: *mut fi_cq_err_entry, api: u32, entry: &Entry, detail: 
         (*out).err = detail.errno.0;
         (*out).prov_errno = detail.errno.0;
     }
-    let bytes = text.to_bytes_with_nul();
+    let bytes = if text.is_empty() { &[] } else { text.to_bytes_with_nul() };
     // fi_cq(3): a caller that gives no buffer gets a pointer to ours, which stays until the queue is read again.
     // SAFETY: `err_data` is there in all versions, the other fields in those that are asked for.
     unsafe {
@@ -373,7 +373,9 @@ unsafe fn put_error(out: *mut fi_cq_err_entry, api: u32, entry: &Entry, detail: 
             return;
         }
         let room = (*out).err_data_size;
-        if room == 0 {
+        if bytes.is_empty() {
+            (*out).err_data_size = 0;
+        } else if room == 0 {
             (*out).err_data = bytes.as_ptr().cast_mut().cast();
             (*out).err_data_size = bytes.len();
         } else if (*out).err_data.is_null() {
@@ -453,6 +455,29 @@ mod tests {
     fn entry(context: usize, error: Option<Errno>) -> Entry {
         let error = error.map(|errno| Box::new(Detail { errno, overflow: 3, text: "site a: why".into() }));
         Entry { context, flags: 0, len: 0, buf: 0, data: 0, tag: 0, source: FI_ADDR_NOTAVAIL, error }
+    }
+
+    #[test]
+    fn a_text_goes_where_the_caller_says_and_no_text_nowhere() {
+        let mut room = [7u8; 8];
+        // What a caller leaves there that never heard of texts.
+        let nowhere = 0x10 as *mut c_void;
+        for (text, place, length, expected) in
+            [("", nowhere, 99, 0), ("why", room.as_mut_ptr().cast(), 8, 4), ("", room.as_mut_ptr().cast(), 8, 0)]
+        {
+            // SAFETY: zeros are a valid value of this plain structure.
+            let mut out: fi_cq_err_entry_1_20 = unsafe { std::mem::zeroed() };
+            let head: *mut fi_cq_err_entry = (&raw mut out).cast();
+            let broken = entry(1, Some(crate::errno::ENOMSG));
+            let text = CString::new(text).unwrap();
+            // SAFETY: `out` is of this version, and `place` is valid wherever there is a text.
+            unsafe {
+                ((*head).err_data, (*head).err_data_size) = (place, length);
+                put_error(head, version(2, 5), &broken, broken.error.as_deref().unwrap(), &text);
+                assert_eq!(((*head).err_data, (*head).err_data_size), (place, expected));
+            }
+        }
+        assert_eq!(&room, b"why\0\x07\x07\x07\x07");
     }
 
     #[test]

@@ -148,7 +148,13 @@ fn detail(failure: &Failure) -> Box<Detail> {
         Failure::Truncated { total, kept } => total.saturating_sub(*kept) as usize,
         _ => 0,
     };
-    Box::new(Detail { errno: errno::of_failure(failure), overflow, text: failure.to_string() })
+    // Only what an error number cannot say is worth a text: programs meet the errors of the daily round (a peek that
+    // misses, a cancel, a truncation) with an error entry whose buffer for texts they never set.
+    let text = match failure {
+        Failure::Truncated { .. } | Failure::Cancelled | Failure::NoMessage => String::new(),
+        _ => failure.to_string(),
+    };
+    Box::new(Detail { errno: errno::of_failure(failure), overflow, text })
 }
 
 #[cfg(test)]
