@@ -16,9 +16,9 @@ const ALWAYS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const ALL: u64 = PRIMARY | DIRECTIONS | ON_REQUEST | ALWAYS;
 
 /// Capabilities of the sending side.
-pub const TX_CAPS: u64 = PRIMARY | FI_SEND | FI_READ | FI_WRITE | ALWAYS;
+pub const TX_CAPS: u64 = PRIMARY | FI_SEND | FI_READ | FI_WRITE;
 /// Capabilities of the receiving side.
-pub const RX_CAPS: u64 = PRIMARY | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | ON_REQUEST | ALWAYS;
+pub const RX_CAPS: u64 = PRIMARY | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | ON_REQUEST;
 
 /// There is one sequence per pair of endpoints, and what arrives takes effect in that order. Two things break it: a
 /// message may wait for credit while later reads and writes pass it (no `RAS`, `WAS`), and the bytes of a read leave the
@@ -115,7 +115,8 @@ pub fn negotiate(api: u32, hints: Option<&Hints>) -> Result<Offer, &'static str>
         threading: unless_zero(hints.threading, FI_THREAD_SAFE),
         control_progress: unless_zero(hints.control_progress, FI_PROGRESS_MANUAL),
         data_progress: unless_zero(hints.data_progress, FI_PROGRESS_MANUAL),
-        av_type: unless_zero(hints.av_type, FI_AV_TABLE),
+        // Who names no kind gets "either": with FI_AV_TABLE in the reply it would number the addresses by itself.
+        av_type: hints.av_type,
         mr_mode: mr_mode(api, hints.mr_mode)?,
     })
 }
@@ -150,8 +151,8 @@ fn check(hints: &Hints) -> Result<(), &'static str> {
     let known_format = [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IP].contains(&hints.addr_format);
     for (fits, reason) in [
         (hints.caps & !ALL == 0, "a capability we do not have"),
-        (hints.tx_caps & !TX_CAPS == 0, "a sending capability we do not have"),
-        (hints.rx_caps & !RX_CAPS == 0, "a receiving capability we do not have"),
+        (hints.tx_caps & !(TX_CAPS | ALWAYS) == 0, "a sending capability we do not have"),
+        (hints.rx_caps & !(RX_CAPS | ALWAYS) == 0, "a receiving capability we do not have"),
         (hints.domain_caps & !ALWAYS == 0, "a capability of the domain that we do not have"),
         (known_format, "an address format other than FI_SOCKADDR_IN"),
         (matches!(hints.ep_type, FI_EP_UNSPEC | FI_EP_RDM), "an endpoint type other than FI_EP_RDM"),

@@ -24,7 +24,7 @@ fn mpich() -> Hints {
 #[test]
 fn mpich_gets_what_it_asks_for() {
     let all = negotiate(version(2, 5), None).unwrap();
-    assert_eq!((all.caps, all.threading), (ALL, FI_THREAD_SAFE));
+    assert_eq!((all.caps, all.threading, all.av_type), (ALL, FI_THREAD_SAFE, FI_AV_UNSPEC));
     let offer = negotiate(version(2, 5), Some(&mpich())).unwrap();
     assert_eq!(offer.caps & mpich().caps, mpich().caps);
     assert_eq!(offer.caps & DIRECTIONS, DIRECTIONS);
@@ -92,6 +92,14 @@ fn registration_modes_of_old_and_new_applications() {
     assert_eq!(mode(version(1, 17), FI_MR_BASIC), FI_MR_BASIC);
     assert_eq!(mode(version(1, 17), FI_MR_SCALABLE), FI_MR_SCALABLE);
     assert_eq!(mode(version(1, 17), FI_MR_VIRT_ADDR), 0);
+}
+
+#[test]
+fn what_belongs_to_a_domain_is_none_of_its_sides() {
+    // fi_getinfo(3): FI_LOCAL_COMM and FI_REMOTE_COMM are a domain's; asking for them on a side does no harm.
+    assert_eq!((TX_CAPS & ALWAYS, RX_CAPS & ALWAYS), (0, 0));
+    let hints = Hints { tx_caps: FI_MSG | ALWAYS, rx_caps: FI_MSG | ALWAYS, ..mpich() };
+    assert!(negotiate(version(2, 5), Some(&hints)).is_ok());
 }
 
 #[test]
