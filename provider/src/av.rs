@@ -19,7 +19,7 @@ use crate::abi::constants::{
 use crate::abi::events::fi_av_attr;
 use crate::abi::objects::{fi_ops, fi_ops_av, fid, fid_av, fid_domain};
 use crate::domain::Domain;
-use crate::errno::{Code, EADDRNOTAVAIL, EBADFLAGS, EBUSY, EINVAL, ENOENT, ENOSYS, ETOOSMALL, Errno};
+use crate::errno::{Code, EADDRNOTAVAIL, EBADFLAGS, EBUSY, EINVAL, ENOSYS, ETOOSMALL, Errno};
 
 /// Bytes of an address.
 pub const ADDRESS_LEN: usize = types::id::ADDRESS_LEN;
@@ -326,7 +326,7 @@ unsafe extern "C" fn lookup(av: *mut fid_av, number: u64, buffer: *mut c_void, l
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let av: &Object<Arc<Av>> = unsafe { behind(av) }?;
-        let address = av.inner.address(number).ok_or(ENOENT)?;
+        let address = av.inner.address(number).ok_or(EINVAL)?;
         // SAFETY: and a buffer of the length it gives. fi_av(3): a short buffer is no error.
         match unsafe { give_address(address, buffer, length) } {
             Err(ETOOSMALL) => Ok(()),

@@ -293,7 +293,10 @@ impl Endpoint {
                 }
             }
         }
-        cntr.bound.add(self);
+        // Reading a counter drives the endpoints that move it; `close` takes it from those.
+        if send || recv || read || write {
+            cntr.bound.add(self);
+        }
     }
 
     /// Opens the endpoint: from now on peers can reach it.

@@ -130,9 +130,11 @@ unsafe extern "C" fn bind(endpoint: *mut fid, other: *mut fid, flags: u64) -> c_
             FI_CLASS_CNTR => {
                 // SAFETY: its class says so.
                 let cntr: &Object<Arc<Cntr>> = unsafe { behind(other) }?;
-                // FI_REMOTE_READ and FI_REMOTE_WRITE need FI_RMA_EVENT, fi_endpoint(3), which we do not offer.
                 let kinds = [FI_SEND, FI_RECV, FI_READ, FI_WRITE];
-                if flags == 0 || flags & !kinds.iter().fold(0, |all, kind| all | kind) != 0 {
+                // Peers' reads and writes are counted only with FI_RMA_EVENT, fi_endpoint(3), which we do not offer; but
+                // libfabric's own providers let a counter be bound to everything at once, and programs rely on it.
+                let known = kinds.iter().fold(FI_REMOTE_READ | FI_REMOTE_WRITE, |all, kind| all | kind);
+                if flags == 0 || flags & !known != 0 {
                     return Err(EBADFLAGS);
                 }
                 endpoint.bind_cntr(&cntr.inner, kinds.map(|kind| flags & kind != 0));
