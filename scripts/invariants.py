@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the top of ARCHITECTURE.md's table to its bottom: a crate may use only those that come after it.
-ORDER = ["cli", "lab", "launch", "gateway", "provider", "fabric", "libfabric", "pool", "memory", "channel", "wire", "types"]
+ORDER = ["cli", "lab", "launch", "gateway", "pmix", "provider", "fabric", "libfabric", "pool", "memory", "channel", "wire", "types"]
 
 # Crates that are pure computation: no socket, no thread, no clock.
 PURE = ["types", "wire", "channel", "memory", "pool"]
@@ -25,7 +25,7 @@ IN_RANK = ["provider", "fabric", "libfabric"]
 NOT_IN_RANK = {"tokio", "signal-hook", "signal-hook-registry", "tracing-subscriber", "async-io", "mio", "env_logger", "ctrlc"}
 
 # Where `unsafe` may stand: whole crates, and single files that are nothing but system calls.
-UNSAFE_CRATES = {"libfabric", "memory", "pool", "provider"}
+UNSAFE_CRATES = {"libfabric", "memory", "pmix", "pool", "provider"}
 UNSAFE_FILES = {"lab/src/sys.rs", "launch/src/agent/spawn.rs"}
 
 MOST_LINES = 700

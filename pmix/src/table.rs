@@ -1,0 +1,106 @@
+//! Arrays of `pmix_info_t`, with everything they point to.
+
+use std::ffi::{CStr, CString, c_char};
+
+use crate::PmixError;
+use crate::abi::{Data, DataArray, Info, MAX_KEY, Value, kind};
+
+/// Keys and values for one call. It owns what its entries point to and must outlive the call.
+#[derive(Default)]
+pub(crate) struct Table {
+    infos: Vec<Info>,
+    texts: Vec<CString>,
+    inner: Vec<(Box<DataArray>, Table)>,
+}
+
+impl Table {
+    fn push(&mut self, key: &CStr, kind: u16, data: Data) {
+        let mut name = [0; MAX_KEY + 1];
+        copy_text(&mut name, key);
+        self.infos.push(Info { key: name, flags: 0, value: Value { kind, data } });
+    }
+
+    /// Adds a text.
+    ///
+    /// # Errors
+    /// It has a NUL.
+    pub fn text(&mut self, key: &CStr, value: &str) -> Result<(), PmixError> {
+        let text = c_text(value)?;
+        self.push(key, kind::STRING, Data { string: text.as_ptr() });
+        self.texts.push(text);
+        Ok(())
+    }
+
+    pub fn flag(&mut self, key: &CStr, value: bool) {
+        self.push(key, kind::BOOL, Data { flag: value });
+    }
+
+    pub fn short(&mut self, key: &CStr, value: u16) {
+        self.push(key, kind::UINT16, Data { uint16: value });
+    }
+
+    pub fn number(&mut self, key: &CStr, value: u32) {
+        self.push(key, kind::UINT32, Data { uint32: value });
+    }
+
+    pub fn rank(&mut self, key: &CStr, value: u32) {
+        self.push(key, kind::PROC_RANK, Data { uint32: value });
+    }
+
+    /// Adds a table as one value.
+    pub fn table(&mut self, key: &CStr, value: Table) {
+        let array = DataArray { kind: kind::INFO, size: value.infos.len(), array: value.infos.as_ptr().cast() };
+        let array = Box::new(array);
+        self.push(key, kind::DATA_ARRAY, Data { array: &raw const *array });
+        self.inner.push((array, value));
+    }
+
+    /// The entries, for a library that only reads them.
+    pub fn entries(&mut self) -> (*mut Info, usize) {
+        (self.infos.as_mut_ptr(), self.infos.len())
+    }
+}
+
+/// A text as C has it.
+pub(crate) fn c_text(value: &str) -> Result<CString, PmixError> {
+    CString::new(value).map_err(|_| PmixError::Text { value: value.to_owned(), problem: "it contains a NUL" })
+}
+
+/// Copies a text into a field; what does not fit before the final NUL is left out.
+pub(crate) fn copy_text(field: &mut [c_char], text: &CStr) {
+    let room = field.len().saturating_sub(1);
+    for (to, from) in field[..room].iter_mut().zip(text.to_bytes()) {
+        *to = *from as c_char;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_point_to_what_the_table_keeps() {
+        let mut inner = Table::default();
+        inner.rank(c"pmix.rank", 7);
+        inner.text(c"pmix.hname", "n1").unwrap();
+        let mut table = Table::default();
+        table.number(c"pmix.job.size", 4);
+        table.table(c"pmix.pdata", inner);
+        let mut moved = Box::new(table);
+        assert!(moved.text(c"k", "a\0b").is_err());
+        let (entries, count) = moved.entries();
+        // SAFETY: `moved` owns that many entries, and what they point to, until the end of the test.
+        let entries = unsafe { std::slice::from_raw_parts(entries, count) };
+        assert_eq!(entries.len(), 2);
+        assert_eq!(entries[0].value.kind, kind::UINT32);
+        // SAFETY: the kinds say which members of the unions were written.
+        unsafe {
+            let array = &*entries[1].value.data.array;
+            assert_eq!((array.kind, array.size), (kind::INFO, 2));
+            let infos = std::slice::from_raw_parts(array.array.cast::<Info>(), array.size);
+            assert_eq!(infos[0].value.data.uint32, 7);
+            assert_eq!(CStr::from_ptr(infos[1].key.as_ptr()), c"pmix.hname");
+            assert_eq!(CStr::from_ptr(infos[1].value.data.string), c"n1");
+        }
+    }
+}
