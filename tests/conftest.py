@@ -27,6 +27,11 @@ class Mpi:
     def mpiexec(self):
         return self.home / "bin" / "mpiexec"
 
+    def built(self, program):
+        """A C program as it was compiled for this library. Intel MPI runs what was compiled for MPICH."""
+        path = Path(program)
+        return path.with_name(path.name + "-openmpi") if self.name == "openmpi" else path
+
 
 def mpich():
     home = ROOT / ".venv"
@@ -36,6 +41,10 @@ def mpich():
 def intel():
     home = ROOT / ".venv-intel"
     return Mpi("intel", home, {"I_MPI_ROOT": str(home), "LD_LIBRARY_PATH": str(home / "lib")})
+
+
+def openmpi():
+    return Mpi("openmpi", ROOT / ".venv-openmpi", {})
 
 
 def pytest_configure(config):
@@ -65,17 +74,25 @@ def workshop(request):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=[mpich, intel], ids=["mpich", "intel"])
+@pytest.fixture(params=[mpich, intel, openmpi], ids=["mpich", "intel", "openmpi"])
 def mpi(request):
     found = request.param()
     if not found.python.exists():
-        pytest.skip(f"{found.home} is not there: run make venv venv-intel")
+        pytest.skip(f"{found.home} is not there: run make venv venv-intel venv-openmpi")
     return found
 
 
 @pytest.fixture
 def mpich_only():
     return mpich()
+
+
+@pytest.fixture
+def openmpi_only():
+    found = openmpi()
+    if not found.python.exists():
+        pytest.skip(f"{found.home} is not there: run make venv-openmpi")
+    return found
 
 
 @pytest.fixture

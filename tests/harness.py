@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LANDBRIDGE = ROOT / "target" / "release" / "landbridge"
-PROVIDER = ROOT / "target" / "release" / "liblandbridge-fi.so"
+# Cargo's folder of what is tested; `debug` is quicker to build while working.
+BUILT = ROOT / "target" / os.environ.get("LANDBRIDGE_TEST_PROFILE", "release")
+LANDBRIDGE = BUILT / "landbridge"
+PROVIDER = BUILT / "liblandbridge-fi.so"
 PROGRAMS = ROOT / "tests" / "programs"
 POISSON = ROOT / "examples" / "poisson" / "poisson"
 

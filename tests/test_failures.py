@@ -22,6 +22,12 @@ def test_a_rank_that_crashes_is_named(workshop, mpi, how):
         assert done.code == 9, str(done)
 
 
+def test_an_abort_ends_the_job_with_its_code(workshop, mpi):
+    done = workshop.across(mpi, 4, [mpi.python, PROGRAMS / "abort.py", 2, 37], limit=30).finish()
+    assert done.code == 37, str(done)
+    done.fails_naming("site b", "rank 2", "MPI_Abort with code 37")
+
+
 def start_endless(workshop, mpi, **options):
     """An endless job in a lab; returns once all its ranks work together."""
     working = workshop.folder / "working"

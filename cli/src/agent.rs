@@ -1,8 +1,10 @@
 //! The hidden commands: a node's agent and its keeper.
 
 use std::io::Read;
+use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
+use launch::folder::Folder;
 use launch::order::Order;
 
 use crate::runtime;
@@ -13,7 +15,7 @@ pub fn keep() -> Result<i32> {
 }
 
 /// The agent proper.
-pub fn work(keeper: i32) -> Result<i32> {
+pub fn work(keeper: i32, folder: PathBuf) -> Result<i32> {
     launch::keeper::end_with_keeper(keeper)?;
     let order = Order::read(std::io::stdin().lock())?;
     let (lifeline, gone) = tokio::sync::oneshot::channel();
@@ -23,6 +25,6 @@ pub fn work(keeper: i32) -> Result<i32> {
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
         let _ = lifeline.send(());
     })?;
-    runtime()?.block_on(launch::agent::run(order, gone)).map_err(|e| anyhow!(e))?;
+    runtime()?.block_on(launch::agent::run(order, Folder::at(folder), gone)).map_err(|e| anyhow!(e))?;
     Ok(0)
 }

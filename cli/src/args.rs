@@ -47,6 +47,8 @@ pub enum Command {
     AgentWorker {
         /// Process id of the keeper
         keeper: i32,
+        /// Where files of the node's ranks may go
+        folder: PathBuf,
     },
 }
 
@@ -67,7 +69,7 @@ pub enum Mpi {
     Mpich,
     /// Intel MPI
     Intel,
-    /// Open MPI (comes with the next release)
+    /// Open MPI
     Openmpi,
 }
 

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         },
         Command::Lab(args) => lab::lab(args),
         Command::Agent => agent::keep(),
-        Command::AgentWorker { keeper } => agent::work(keeper),
+        Command::AgentWorker { keeper, folder } => agent::work(keeper, folder),
     };
     match result {
         Ok(code) => exit(code),

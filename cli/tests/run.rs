@@ -85,8 +85,6 @@ fn what_cannot_run_is_named_and_leaves_nothing() {
     let expected =
         format!("node n1: program ./no-such-program not found (looked in {})", stage.folder.path().display());
     assert!(done.err.contains(&expected), "{done:?}");
-    let done = stage.start(&["run", "-n", "2", "--mpi", "openmpi", "--", "/bin/true"]).finish(SOON);
-    assert!(done.code == Some(1) && done.err.contains("next release"), "{done:?}");
     let done = stage.start(&["run", "--site", "mars=2", "--", "/bin/true"]).finish(SOON);
     assert!(done.code == Some(1) && done.err.contains("unknown site `mars`: the sites file has a, b"), "{done:?}");
     stage.nothing_left();

@@ -112,6 +112,11 @@ impl Environment {
         self.0.insert(name.into(), value.into());
     }
 
+    /// Sets a variable whose name may be any bytes.
+    pub fn set_raw(&mut self, name: OsString, value: OsString) {
+        self.0.insert(name, value);
+    }
+
     /// Sets a variable unless the user did.
     pub fn set_default(&mut self, name: &str, value: impl Into<OsString>) {
         self.0.entry(name.into()).or_insert_with(|| value.into());

@@ -11,6 +11,9 @@
 pub mod agent;
 pub mod check;
 pub mod environment;
+pub mod fence;
+pub mod folder;
+pub mod group;
 pub mod keeper;
 pub mod launcher;
 pub mod lines;

@@ -3,6 +3,9 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use types::Identity;
+
+use crate::group::Group;
 
 /// Key and value put into the PMI key-value space.
 pub type Entry = (String, String);
@@ -92,7 +95,7 @@ pub enum Stream {
     Err,
 }
 
-/// Towards the ranks: launcher → agents; first agent of a site → its other agents (barriers only).
+/// Towards the ranks: launcher → agents; first agent of a site → its other agents (fences only).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Down {
     /// Find out whether this can run; answer `Ready` or `Refused`.
@@ -107,10 +110,28 @@ pub enum Down {
         /// The window in bytes.
         window: u32,
     },
-    /// Every rank is in the barrier; these entries were put since the last one.
-    BarrierOut {
-        /// The entries.
-        entries: Vec<Entry>,
+    /// All of the group's ranks are in their fence.
+    FenceOut {
+        /// Who takes part.
+        group: Group,
+        /// What they brought, one after the other.
+        data: Vec<u8>,
+    },
+    /// An agent's rank wants what a rank of this node has published.
+    ModexAsk {
+        /// The agent that asks.
+        asker: Identity,
+        /// Its number for this question.
+        ticket: u32,
+        /// Whose data.
+        rank: u32,
+    },
+    /// The answer to a question of this agent.
+    ModexTell {
+        /// The question.
+        ticket: u32,
+        /// The data; `None` when there is none.
+        data: Option<Vec<u8>>,
     },
     /// End every rank: this signal now, SIGKILL a second later. Answer `Ended`.
     Kill {
@@ -121,7 +142,7 @@ pub enum Down {
     Finish,
 }
 
-/// Away from the ranks: agents → launcher; agents → first agent of their site (barriers only).
+/// Away from the ranks: agents → launcher; agents → first agent of their site (fences only).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Up {
     /// The agent is there.
@@ -140,10 +161,35 @@ pub enum Up {
     },
     /// A rank of this node called `MPI_Init`; sent once.
     UsesMpi,
-    /// All ranks below are in the barrier; these entries were put since the last one.
-    BarrierIn {
-        /// The entries.
-        entries: Vec<Entry>,
+    /// All ranks below that are in the group are in its fence.
+    FenceIn {
+        /// Who takes part.
+        group: Group,
+        /// What they brought, one after the other.
+        data: Vec<u8>,
+    },
+    /// A rank of this node wants what a rank of another node has published.
+    ModexAsk {
+        /// This agent's number for the question.
+        ticket: u32,
+        /// Whose data.
+        rank: u32,
+    },
+    /// The answer to another agent's question.
+    ModexTell {
+        /// The agent that asked.
+        asker: Identity,
+        /// Its number for the question.
+        ticket: u32,
+        /// The data; `None` when there is none.
+        data: Option<Vec<u8>>,
+    },
+    /// Something the user should know about a rank.
+    Note {
+        /// The rank.
+        rank: u32,
+        /// What, for the user; does not repeat the place.
+        text: String,
     },
     /// Whole lines a rank wrote.
     Output {

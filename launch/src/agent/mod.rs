@@ -1,9 +1,10 @@
-//! The agent of a node: finds out whether the program can run, runs the node's ranks, serves them PMI-1, and ends them.
+//! The agent of a node: finds out whether the program can run, runs the node's ranks, serves them PMI-1 or PMIx, and ends them.
 //!
 //! It owns every process below it and nothing else. Whatever it loses (the gateway, the launcher, its keeper), it ends
 //! them all and itself; it never tries to go on alone.
 
-pub mod gather;
+mod fence;
+mod pmix;
 pub mod prepare;
 mod rank;
 mod spawn;
@@ -17,13 +18,17 @@ use tokio::net::lookup_host;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
-use types::{Identity, NodeId, Slot};
+use types::Identity;
 use wire::{FrameHeader, FrameKind};
 
-use self::gather::Gather;
+use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{Prepared, Reach, prepare};
 use self::rank::{Output, RankEvent, RankHandle, Sinks};
-use crate::message::{Down, MpiState, Up};
+use crate::fence::Fences;
+use crate::folder::Folder;
+use crate::group::{Group, first_agent};
+use crate::message::{Down, Entry, MpiState, Up};
+use crate::mpi;
 use crate::order::{Order, OrderError};
 use crate::pmi::mapping::process_mapping;
 use crate::pmi::{Event, Lines, Server};
@@ -82,27 +87,29 @@ pub enum AgentError {
     },
 }
 
-/// Runs an agent until its job is over. `lifeline` fires (or is dropped) when whoever started the agent is gone.
+/// Runs an agent until its job is over. `lifeline` fires (or is dropped) when whoever started the agent is gone. `folder` is
+/// for files of the node's ranks, made when it is needed and removed at the end.
 ///
 /// Must run on the process's main thread, in a runtime of one thread: ranks are killed when the thread that started them
 /// ends.
 ///
 /// # Errors
 /// [`AgentError`]; everything below this process has been ended then too.
-pub async fn run(order: Order, lifeline: oneshot::Receiver<()>) -> Result<(), AgentError> {
-    let result = work(order, lifeline).await;
+pub async fn run(order: Order, folder: Folder, lifeline: oneshot::Receiver<()>) -> Result<(), AgentError> {
+    let result = work(order, folder.clone(), lifeline).await;
     end_descendants(LIMIT);
+    folder.remove();
     result
 }
 
-async fn work(order: Order, lifeline: oneshot::Receiver<()>) -> Result<(), AgentError> {
+async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<()>) -> Result<(), AgentError> {
     let system = |what| move |source| AgentError::System { what, source };
     adopt_orphans().map_err(system("adopting orphans"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
     let me = order.identity()?;
     let (client, gateway) = connect(&order, me).await?;
     let reach = Reach { gateway: gateway.to_string(), local: client.local_address().ip() };
-    let mut agent = Agent::new(order, reach, client.welcome().max_payload)?;
+    let mut agent = Agent::new(order, folder, reach, client.welcome().max_payload)?;
     let (mut receiver, mut sender) = client.split();
     tokio::pin!(lifeline);
     loop {
@@ -111,6 +118,7 @@ async fn work(order: Order, lifeline: oneshot::Receiver<()>) -> Result<(), Agent
         tokio::select! {
             biased;
             frame = receiver.receive() => agent.frame(frame?)?,
+            Some(heard) = agent.heard.recv() => agent.heard(heard)?,
             event = agent.events.recv() => agent.rank_event(event)?,
             output = agent.outputs.recv(), if agent.takes_output() => agent.output(output)?,
             () = until(deadline) => agent.harden(),
@@ -168,9 +176,16 @@ struct Agent {
     outputs: mpsc::Receiver<Output>,
     prepared: Option<Prepared>,
     ranks: Vec<Running>,
+    folder: Folder,
+    /// Of the folder.
+    locks: Vec<std::fs::File>,
     pmi: Option<Server>,
-    /// Barriers of the site's nodes; only at the site's first agent.
-    gather: Option<Gather<Identity>>,
+    /// For ranks of Open MPI.
+    pmix: Option<Pmix>,
+    heard: mpsc::UnboundedReceiver<Heard>,
+    hear: mpsc::UnboundedSender<Heard>,
+    /// Fences of the site's nodes; used at the site's first agent.
+    fences: Fences<Identity>,
     told_mpi: bool,
     /// Next step of ending: SIGKILL, then giving up on output.
     deadline: Option<Instant>,
@@ -188,7 +203,9 @@ struct Running {
 }
 
 impl Agent {
-    fn new(order: Order, reach: Reach, max_payload: u32) -> Result<Agent, AgentError> {
+    fn new(order: Order, folder: Folder, reach: Reach, max_payload: u32) -> Result<Agent, AgentError> {
+        // Ranks that wait for PMIx have one request each under way, so this cannot grow.
+        let (hear, heard) = mpsc::unbounded_channel();
         let (event_sink, events) = mpsc::channel(256);
         let (output_sink, outputs) = mpsc::channel(4);
         let (me, launcher) = (order.identity()?, order.launcher());
@@ -205,8 +222,13 @@ impl Agent {
             outputs,
             prepared: None,
             ranks: Vec::new(),
+            folder,
+            locks: Vec::new(),
             pmi: None,
-            gather: None,
+            pmix: None,
+            heard,
+            hear,
+            fences: Fences::default(),
             told_mpi: false,
             deadline: None,
             killed: false,
@@ -231,11 +253,6 @@ impl Agent {
         Ok(self.post.send(self.launcher, message)?)
     }
 
-    /// The agent of the site's first node, to which barriers go.
-    fn first(&self) -> Identity {
-        Identity { site: self.order.site_id, slot: Slot::agent(NodeId(0)).unwrap_or(Slot::GATEWAY) }
-    }
-
     fn frame(&mut self, frame: Option<Frame>) -> Result<(), AgentError> {
         let Some(Frame { header, payload }) = frame else {
             return Err(AgentError::Closed(self.reach.gateway.clone()));
@@ -252,7 +269,8 @@ impl Agent {
 
     fn mail(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), AgentError> {
         let from = header.from;
-        if from == self.launcher || (from == self.first() && from != self.me) {
+        let first = first_agent(self.order.site_id);
+        if from == self.launcher || (from == first && from != self.me) {
             for message in self.post.receive::<Down>(header, payload)? {
                 self.down(from, message)?;
             }
@@ -260,21 +278,28 @@ impl Agent {
         }
         for message in self.post.receive::<Up>(header, payload)? {
             match message {
-                Up::BarrierIn { entries } => self.barrier_below(from, entries)?,
-                _ => return Err(AgentError::Message { from, problem: "agents exchange only barriers" }),
+                Up::FenceIn { group, data } => self.fence_below(from, group, &data)?,
+                _ => return Err(AgentError::Message { from, problem: "agents exchange only fences" }),
             }
         }
         Ok(())
     }
 
     fn down(&mut self, from: Identity, message: Down) -> Result<(), AgentError> {
-        if from != self.launcher && !matches!(message, Down::BarrierOut { .. }) {
+        if from != self.launcher && !matches!(message, Down::FenceOut { .. }) {
             return Err(AgentError::Message { from, problem: "only the launcher gives orders" });
         }
         match message {
             Down::Prepare { program, roster } => self.prepare(&program, &roster),
             Down::Go { window } => self.go(window),
-            Down::BarrierOut { entries } => self.barrier_out(entries),
+            Down::FenceOut { group, data } => self.fence_out(&group, data),
+            Down::ModexAsk { asker, ticket, rank } => self.modex_asked(asker, ticket, rank),
+            Down::ModexTell { ticket, data } => {
+                if let Some(pmix) = self.pmix.as_mut() {
+                    pmix.told(ticket, data);
+                }
+                Ok(())
+            }
             Down::Kill { signal } => self.kill(signal),
             Down::Finish => {
                 self.finished = true;
@@ -286,30 +311,44 @@ impl Agent {
     fn prepare(&mut self, program: &crate::message::Program, roster: &str) -> Result<(), AgentError> {
         let answer = match prepare(&self.order, &self.reach, program, roster) {
             Err(error) => Up::Refused { reason: error.to_string() },
-            Ok(mut prepared) => {
-                let notes = std::mem::take(&mut prepared.notes);
-                let mapping = process_mapping(&prepared.roster);
-                let (size, local) = (prepared.roster.size(), prepared.count as usize);
-                self.pmi = Some(Server::new(self.order.job, size, local, mapping));
-                if self.me == self.first() {
-                    let site = self.order.site_id;
-                    let agents = prepared.nodes_of(site).filter_map(Slot::agent);
-                    self.gather = Some(Gather::new(agents.map(|slot| Identity { site, slot })));
-                }
-                let mpi = prepared.mpi;
-                self.prepared = Some(prepared);
-                Up::Ready { mpi, notes }
-            }
+            Ok(prepared) => match self.serve(prepared) {
+                Err(reason) => Up::Refused { reason },
+                Ok(ready) => ready,
+            },
         };
         self.report(&answer)
+    }
+
+    /// Starts what the ranks will ask who they are.
+    fn serve(&mut self, mut prepared: Prepared) -> Result<Up, String> {
+        let notes = std::mem::take(&mut prepared.notes);
+        let mapping = process_mapping(&prepared.roster);
+        let (size, local) = (prepared.roster.size(), prepared.count as usize);
+        match prepared.pmix.take() {
+            Some(library) if local > 0 => {
+                self.locks = self.folder.create(prepared.first.0..prepared.first.0 + prepared.count)?;
+                mpi::openmpi::share_memory_in(&mut prepared.environment, self.folder.memory());
+                let (path, order) = (self.folder.path(), &self.order);
+                let started = Pmix::start(library, order.job, &prepared, prepared.index, path, &self.hear);
+                self.pmix = Some(started.map_err(|error| error.to_string())?);
+            }
+            _ => self.pmi = Some(Server::new(self.order.job, size, local, mapping)),
+        }
+        let mpi = prepared.mpi;
+        self.prepared = Some(prepared);
+        Ok(Up::Ready { mpi, notes })
     }
 
     fn go(&mut self, window: u32) -> Result<(), AgentError> {
         let problem = "go before prepare";
         let prepared = self.prepared.take().ok_or(AgentError::Message { from: self.launcher, problem })?;
         for local in 0..prepared.count {
-            let started = rank::start(&prepared, local, window, &self.sinks);
-            let failed = started.as_ref().err().map(|e| format!("cannot start {:?}: {e}", prepared.words.first()));
+            let started = match self.pmix.as_ref().map(|pmix| pmix.admit(local)).transpose() {
+                Ok(variables) => rank::start(&prepared, local, window, variables, &self.sinks)
+                    .map_err(|error| format!("cannot start {:?}: {error}", prepared.words.first())),
+                Err(error) => Err(error.to_string()),
+            };
+            let failed = started.as_ref().err().cloned();
             let handle = started.ok();
             self.ranks.push(Running { alive: handle.is_some(), handle, lines: Lines::default() });
             if let Some(reason) = failed {
@@ -342,8 +381,17 @@ impl Agent {
                     self.output(Some(output))?;
                 }
                 self.ranks[local].alive = false;
-                let state = self.pmi.as_ref().map_or(MpiState::Untouched, |server| server.state(local));
+                // What it told libpmix before its end was queued before, too.
+                while let Ok(heard) = self.heard.try_recv() {
+                    self.heard(heard)?;
+                }
+                let state = match (&self.pmix, &self.pmi) {
+                    (Some(pmix), _) => pmix.state(local),
+                    (None, Some(pmi)) => pmi.state(local),
+                    (None, None) => MpiState::Untouched,
+                };
                 self.report(&Up::Exited { rank: self.rank_number(local), end, state })?;
+                self.modex_ended(self.rank_number(local))?;
                 self.check_ended()
             }
         }
@@ -359,8 +407,10 @@ impl Agent {
                     }
                 }
                 Event::Initialised { local } => self.initialised(local)?,
-                Event::Barrier { entries } if self.me == self.first() => self.barrier_below(self.me, entries)?,
-                Event::Barrier { entries } => self.post.send(self.first(), &Up::BarrierIn { entries })?,
+                Event::Barrier { entries } => self.barrier(&entries)?,
+                Event::SpawnRefused { local, program } => {
+                    self.report(&spawn_refused(self.rank_number(local), &program))?;
+                }
                 Event::Abort { local, code, message } => {
                     self.report(&Up::Aborted { rank: self.rank_number(local), code, message })?;
                 }
@@ -373,6 +423,7 @@ impl Agent {
         Ok(())
     }
 
+    /// A rank that speaks PMI-1 is in `MPI_Init`.
     fn initialised(&mut self, local: usize) -> Result<(), AgentError> {
         if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none()) {
             let program = self.prepared.as_ref().and_then(|prepared| prepared.path.clone()).unwrap_or_default();
@@ -382,34 +433,20 @@ impl Agent {
             );
             return self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason });
         }
+        self.uses_mpi()
+    }
+
+    fn uses_mpi(&mut self) -> Result<(), AgentError> {
         if !std::mem::replace(&mut self.told_mpi, true) {
             self.report(&Up::UsesMpi)?;
         }
         Ok(())
     }
 
-    /// A node of this site (maybe this one) is in the barrier.
-    fn barrier_below(&mut self, from: Identity, entries: Vec<crate::message::Entry>) -> Result<(), AgentError> {
-        let Some(gather) = self.gather.as_mut() else {
-            return Err(AgentError::Message { from, problem: "barriers go to the site's first agent" });
-        };
-        match gather.arrived(&from, entries) {
-            Ok(None) => Ok(()),
-            Ok(Some(entries)) => self.report(&Up::BarrierIn { entries }),
-            Err(problem) => Err(AgentError::Message { from, problem }),
-        }
-    }
-
-    fn barrier_out(&mut self, entries: Vec<crate::message::Entry>) -> Result<(), AgentError> {
-        if self.me == self.first() {
-            let site = self.order.site_id;
-            let nodes: Vec<NodeId> = self.prepared.iter().flat_map(|prepared| prepared.nodes_of(site)).collect();
-            for slot in nodes.into_iter().filter_map(Slot::agent).filter(|slot| *slot != self.me.slot) {
-                self.post.send(Identity { site, slot }, &Down::BarrierOut { entries: entries.clone() })?;
-            }
-        }
-        let events = self.pmi.as_mut().map(|server| server.barrier_out(entries)).unwrap_or_default();
-        self.pmi_events(events)
+    /// All ranks of this node are in a PMI-1 barrier.
+    fn barrier(&mut self, entries: &[Entry]) -> Result<(), AgentError> {
+        let size = self.prepared.as_ref().map_or(0, |prepared| prepared.roster.size());
+        self.fence(Group::all(size), fence::write_entries(entries))
     }
 
     fn takes_output(&self) -> bool {

@@ -24,6 +24,9 @@ pub enum PrepareError {
     /// Its MPI.
     #[error(transparent)]
     Mpi(#[from] MpiError),
+    /// What Open MPI's ranks need to start.
+    #[error(transparent)]
+    Pmix(#[from] pmix::PmixError),
     /// The roster.
     #[error(transparent)]
     Roster(#[from] types::roster::RosterError),
@@ -54,8 +57,21 @@ pub struct Prepared {
     pub first: Rank,
     /// How many ranks the node has.
     pub count: u32,
+    /// Which of the job's nodes, in the order of their ranks, this is.
+    pub index: usize,
+    /// What serves ranks of Open MPI.
+    pub pmix: Option<pmix::Library>,
     /// What the user should know.
     pub notes: Vec<String>,
+}
+
+/// How a rank finds whoever tells it who it is.
+#[derive(Clone, Debug)]
+pub enum Start {
+    /// A PMI-1 server, on this file descriptor.
+    Pmi(i32),
+    /// A PMIx server, by these variables.
+    Pmix(Vec<(OsString, OsString)>),
 }
 
 /// What the agent's connection to its gateway showed.
@@ -73,15 +89,16 @@ pub struct Reach {
 /// [`PrepareError`], for the user.
 pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) -> Result<Prepared, PrepareError> {
     let roster: Roster = roster.parse()?;
-    let (_, _, first, node) = roster
+    let (index, (_, _, first, node)) = roster
         .nodes()
-        .find(|(site, node, _, _)| (*site, *node) == (order.site_id, order.node_id))
+        .enumerate()
+        .find(|(_, (site, node, _, _))| (*site, *node) == (order.site_id, order.node_id))
         .ok_or_else(|| PrepareError::NotInRoster(format!("{}/{}", order.site, order.node)))?;
     let count = node.ranks;
     let mut environment = Environment::new(&program.environment, std::env::vars_os());
     let directory = PathBuf::from(OsStr::from_bytes(&program.directory));
     let words: Vec<OsString> = program.command.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect();
-    let (mut path, mut mpi, mut notes) = (None, None, Vec::new());
+    let (mut path, mut mpi, mut pmix, mut notes) = (None, None, None, Vec::new());
     let provider = mpi::find_provider(&environment);
     if let Some(name) = words.first() {
         let found = program::find(name.as_ref(), &directory, &environment)?;
@@ -91,6 +108,9 @@ pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) ->
             let ours = environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge");
             if ours && !provider.is_file() {
                 return Err(MpiError::NoProvider(provider).into());
+            }
+            if library.family == Family::OpenMpi {
+                pmix = Some(mpi::find_pmix(&library, &environment)?);
             }
             mpi = Some(library.family);
         }
@@ -102,7 +122,7 @@ pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) ->
     }
     environment.set("PWD", &directory);
     describe(&mut environment, order, reach, &roster)?;
-    Ok(Prepared { path, words, directory, environment, mpi, first, count, notes, roster })
+    Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, notes, roster })
 }
 
 /// What every rank of the node is told about its job.
@@ -126,18 +146,27 @@ fn ipv4(address: IpAddr) -> Result<Ipv4Addr, PrepareError> {
 }
 
 impl Prepared {
-    /// The environment of one rank, by its number on the node. `pmi` is the file descriptor of its PMI connection.
-    pub fn rank_environment(&self, local: u32, window: u32, pmi: i32) -> Environment {
+    /// The environment of one rank, by its number on the node.
+    pub fn rank_environment(&self, local: u32, window: u32, start: &Start) -> Environment {
         let mut environment = self.environment.clone();
         let rank = (self.first.0 + local).to_string();
         environment.set("LANDBRIDGE_RANK", &rank);
         environment.set("LANDBRIDGE_LOCAL_RANK", local.to_string());
         environment.set("LANDBRIDGE_WINDOW", window.to_string());
-        environment.set("PMI_FD", pmi.to_string());
-        environment.set("PMI_RANK", rank);
-        environment.set("PMI_SIZE", self.roster.size().to_string());
-        environment.set("MPI_LOCALNRANKS", self.count.to_string());
-        environment.set("MPI_LOCALRANKID", local.to_string());
+        match start {
+            Start::Pmi(descriptor) => {
+                environment.set("PMI_FD", descriptor.to_string());
+                environment.set("PMI_RANK", rank);
+                environment.set("PMI_SIZE", self.roster.size().to_string());
+                environment.set("MPI_LOCALNRANKS", self.count.to_string());
+                environment.set("MPI_LOCALRANKID", local.to_string());
+            }
+            Start::Pmix(variables) => {
+                for (name, value) in variables {
+                    environment.set_raw(name.clone(), value.clone());
+                }
+            }
+        }
         environment
     }
 
@@ -183,7 +212,7 @@ mod tests {
     fn ranks_learn_their_place() {
         let prepared = try_it(&["sh", "-c", "true"]).unwrap();
         assert_eq!((prepared.first, prepared.count, prepared.mpi), (Rank(2), 3, None));
-        let environment = prepared.rank_environment(1, 65536, 9);
+        let environment = prepared.rank_environment(1, 65536, &Start::Pmi(9));
         for (name, value) in [
             ("X", "y"),
             ("LANDBRIDGE_JOB", "00000abc"),

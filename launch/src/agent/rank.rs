@@ -1,5 +1,6 @@
 //! One rank's process as its agent sees it: output in lines, PMI bytes both ways, and its end.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -13,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::prepare::Prepared;
+use super::prepare::{Prepared, Start};
 use super::spawn::spawn;
 use crate::lines::LineBuffer;
 use crate::message::{End, Stream};
@@ -88,17 +89,26 @@ impl RankHandle {
     }
 }
 
-/// Starts a rank and the tasks that watch it.
+/// Starts a rank and the tasks that watch it. `pmix`: the variables by which it finds its PMIx server; without them it has a
+/// PMI-1 connection.
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn start(prepared: &Prepared, local: u32, window: u32, sinks: &Sinks) -> io::Result<RankHandle> {
+pub(super) fn start(
+    prepared: &Prepared,
+    local: u32,
+    window: u32,
+    pmix: Option<Vec<(OsString, OsString)>>,
+    sinks: &Sinks,
+) -> io::Result<RankHandle> {
     let path = prepared.path.as_deref().ok_or_else(|| io::Error::other("no program"))?;
     let (ours, theirs) = StdUnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let theirs = OwnedFd::from(theirs);
-    let environment = prepared.rank_environment(local, window, theirs.as_raw_fd());
-    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, theirs)?;
+    let start = pmix.map_or_else(|| Start::Pmi(theirs.as_raw_fd()), Start::Pmix);
+    let inherited = matches!(start, Start::Pmi(_)).then_some(theirs);
+    let environment = prepared.rank_environment(local, window, &start);
+    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited)?;
     let pid = child.id().ok_or_else(|| io::Error::other("ended at once"))?;
     let (exited, watch_exit) = watch::channel(false);
     let local = local as usize;

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 
 use crate::environment::Environment;
 
-/// Starts a rank in a process group of its own. It inherits `pmi` and is killed when this thread ends.
+/// Starts a rank in a process group of its own. It inherits `pmi`, if any, and is killed when this thread ends.
 ///
 /// # Errors
 /// What the system says.
@@ -22,7 +22,7 @@ pub(super) fn spawn(
     words: &[OsString],
     directory: &Path,
     environment: &Environment,
-    pmi: OwnedFd,
+    pmi: Option<OwnedFd>,
 ) -> io::Result<Child> {
     let mut command = Command::new(path);
     if let [name, arguments @ ..] = words {
@@ -32,7 +32,9 @@ pub(super) fn spawn(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let agent = getpid();
     let before_exec = move || {
-        fcntl_setfd(pmi.as_fd(), FdFlags::empty())?;
+        if let Some(pmi) = &pmi {
+            fcntl_setfd(pmi.as_fd(), FdFlags::empty())?;
+        }
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The agent may have died before the line above; nobody would kill this process then.
         if getppid() != Some(agent) {

@@ -9,13 +9,14 @@ use std::io;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use types::{Identity, NodeId, Rank, Roster, SiteId, Slot};
+use types::{Identity, Rank, Roster, SiteId, Slot};
 use wire::Control;
 use wire::control::Traffic;
 
 use super::outcome::{Failure, SiteSummary, Summary};
 use super::session::Incoming;
-use crate::agent::gather::Gather;
+use crate::fence::{FenceError, Fences};
+use crate::group::{Group, first_agent};
 use crate::message::{Down, End, Family, MpiState, Program, Stream, Up};
 use crate::processes::signal_name;
 
@@ -107,7 +108,7 @@ pub(super) struct Job {
     exits: Vec<Option<(End, MpiState)>>,
     uses_mpi: bool,
     mpi: Option<Family>,
-    gather: Gather<SiteId>,
+    fences: Fences<SiteId>,
     failure: Option<(Weight, Failure, i32)>,
     signal: i32,
     signals: u32,
@@ -127,8 +128,6 @@ impl Job {
             })
         });
         let nodes: Vec<Node> = nodes.collect();
-        let active = roster.sites().iter().enumerate().filter(|(_, site)| site.size() > 0);
-        let gather = Gather::new(active.map(|(at, _)| SiteId(at as u16)));
         Job {
             sites: roster.sites().iter().map(|_| SiteState::default()).collect(),
             exits: vec![None; roster.size() as usize],
@@ -137,7 +136,7 @@ impl Job {
             nodes,
             uses_mpi: false,
             mpi: None,
-            gather,
+            fences: Fences::default(),
             failure: None,
             signal: 15,
             signals: 0,
@@ -413,18 +412,25 @@ impl Job {
                 let ended = (0..self.exits.len()).filter(|rank| self.exits[*rank].is_some()).collect::<Vec<_>>();
                 ended.into_iter().for_each(|rank| self.check_exit(rank as u32, now));
             }
-            Up::BarrierIn { entries } => match self.gather.arrived(&agent.site, entries) {
-                Ok(None) => {}
-                Ok(Some(entries)) => {
-                    let active = self.roster.sites().iter().enumerate().filter(|(_, site)| site.size() > 0);
-                    let firsts: Vec<Identity> = active
-                        .filter_map(|(at, _)| Some(Identity { site: SiteId(at as u16), slot: Slot::agent(NodeId(0))? }))
-                        .collect();
-                    let out = |agent| Action::Send(agent, Down::BarrierOut { entries: entries.clone() });
-                    self.actions.extend(firsts.into_iter().map(out));
+            Up::FenceIn { group, data } => self.fence_in(at, group, &data, now),
+            Up::ModexAsk { ticket, rank } => {
+                let owner = self.roster.place(Rank(rank));
+                let owner = owner.and_then(|place| Some(Identity { site: place.site, slot: Slot::agent(place.node)? }));
+                let action = match owner {
+                    Some(owner) => Action::Send(owner, Down::ModexAsk { asker: agent, ticket, rank }),
+                    None => Action::Send(agent, Down::ModexTell { ticket, data: None }),
+                };
+                self.actions.push_back(action);
+            }
+            Up::ModexTell { asker, ticket, data } => {
+                if self.nodes.iter().any(|node| node.agent == asker) {
+                    self.actions.push_back(Action::Send(asker, Down::ModexTell { ticket, data }));
                 }
-                Err(problem) => self.fail_now(LOST, Failure::at_node(&site, &name, problem), 1, now),
-            },
+            }
+            Up::Note { rank, text } => {
+                let note = self.at_rank(rank, text).to_string();
+                self.actions.push_back(Action::Note(note));
+            }
             Up::Output { rank, stream, bytes } => {
                 self.actions.push_back(Action::Output { agent, rank, stream, bytes });
             }
@@ -451,6 +457,28 @@ impl Job {
             Up::Ended => {
                 self.nodes[at].state = NodeState::Ended;
                 self.check_ended(now);
+            }
+        }
+    }
+
+    /// All ranks of a site that are in the group are in its fence.
+    fn fence_in(&mut self, at: usize, group: Group, data: &[u8], now: Instant) {
+        let sites = group.sites(&self.roster);
+        let arrived = match group.is_valid(self.roster.size()) {
+            true => self.fences.arrived(&group, &self.nodes[at].agent.site, data, sites.clone()),
+            false => Err(FenceError::Group),
+        };
+        match arrived {
+            Ok(None) => {}
+            Ok(Some(data)) => {
+                let out =
+                    |site| Action::Send(first_agent(site), Down::FenceOut { group: group.clone(), data: data.clone() });
+                self.actions.extend(sites.into_iter().map(out));
+            }
+            Err(problem) => {
+                let node = &self.nodes[at];
+                let failure = Failure::at_node(&node.site, &node.name, problem.to_string());
+                self.fail_now(LOST, failure, 1, now);
             }
         }
     }

@@ -3,6 +3,7 @@
 mod elf;
 mod intel;
 mod mpich;
+pub mod openmpi;
 mod provider;
 mod recognise;
 
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use openmpi::find_pmix;
 pub use provider::{PROVIDER_FILE, find_provider};
 pub use recognise::recognise;
 
@@ -21,19 +23,16 @@ use crate::message::{Family, MpiChoice};
 #[non_exhaustive]
 pub enum MpiError {
     /// It was not possible to say which MPI it is.
-    #[error("cannot tell which MPI {program} uses: {problem}. Say it with --mpi mpich or --mpi intel")]
+    #[error("cannot tell which MPI {program} uses: {problem}. Say it with --mpi mpich, --mpi intel or --mpi openmpi")]
     Unsure {
         /// The program.
         program: String,
         /// What was looked at and what was found there.
         problem: String,
     },
-    /// Not supported yet.
-    #[error("{what} uses Open MPI, which comes with the next release: use an MPICH or Intel MPI build of the program")]
-    OpenMpi {
-        /// The program, or the option that said so.
-        what: String,
-    },
+    /// An Open MPI that cannot be started.
+    #[error("{} is Open MPI before 4.1, which cannot start under Landbridge: use 4.1 or 5", .0.display())]
+    TooOld(PathBuf),
     /// No provider.
     #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command, or say where it is with LANDBRIDGE_PROVIDER", .0.display())]
     NoProvider(PathBuf),
@@ -53,7 +52,7 @@ pub struct Library {
 /// Finds out which MPI a program uses: as the user says, or by looking. `None`: none was recognised.
 ///
 /// # Errors
-/// [`MpiError::Unsure`], [`MpiError::OpenMpi`].
+/// [`MpiError::Unsure`], [`MpiError::TooOld`].
 pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> Result<Option<Library>, MpiError> {
     let seen = recognise(program, environment);
     let library = match choice {
@@ -64,13 +63,10 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
             Some(seen.unwrap_or(Library { family, file: None, beside: false }))
         }
     };
-    match library {
-        Some(Library { family: Family::OpenMpi, .. }) => {
-            let what = if choice == MpiChoice::Auto { program.display().to_string() } else { "--mpi openmpi".into() };
-            Err(MpiError::OpenMpi { what })
-        }
-        library => Ok(library),
+    if let Some(Library { family: Family::OpenMpi, file: Some(file), .. }) = &library {
+        openmpi::check_age(file)?;
     }
+    Ok(library)
 }
 
 /// Sets what `library` needs to use the provider at `provider`. Gives notes for the user about settings of theirs that
@@ -83,7 +79,7 @@ pub fn settings(library: &Library, environment: &mut Environment, provider: &Pat
     match library.family {
         Family::Mpich => notes.extend(mpich::settings(environment)),
         Family::Intel => notes.extend(intel::settings(environment, library.file.as_deref(), crosses)),
-        Family::OpenMpi => {}
+        Family::OpenMpi => notes.extend(openmpi::settings(environment, library.file.as_deref(), crosses)),
     }
     notes
 }

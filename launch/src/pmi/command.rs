@@ -3,6 +3,9 @@
 /// The longest line (or multi-line command) a rank may send, in bytes. MPICH's own buffers are smaller.
 const MAX_LINE: usize = 64 << 10;
 
+/// The most lines of a multi-line command: a spawn has one for each argument and hint.
+const MAX_WORDS: usize = 4096;
+
 /// One command: its name and `key=value` words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
@@ -45,7 +48,7 @@ impl Command {
 #[derive(Debug, Default)]
 pub struct Lines {
     buffer: Vec<u8>,
-    multi: Option<String>,
+    multi: Option<Command>,
 }
 
 impl Lines {
@@ -71,17 +74,20 @@ impl Lines {
 
     fn line(&mut self, line: &str) -> Result<Option<Command>, String> {
         let wrong = || format!("`{}` is not a PMI-1 command", line.chars().take(80).collect::<String>());
-        if let Some(head) = &self.multi {
-            // What follows an `mcmd` (arguments of a spawn) is not needed to refuse it.
-            if line != "endcmd" {
-                return Ok(None);
+        if let Some(command) = &mut self.multi {
+            if line == "endcmd" {
+                return Ok(self.multi.take());
             }
-            let command = Command::parse(head);
-            self.multi = None;
-            return command.map(Some).ok_or_else(wrong);
+            if command.words.len() >= MAX_WORDS {
+                return Err(format!("a PMI-1 command of more than {MAX_WORDS} lines"));
+            }
+            // One word a line, whose value may contain blanks.
+            let (key, value) = line.split_once('=').ok_or_else(wrong)?;
+            command.words.push((key.to_owned(), value.to_owned()));
+            return Ok(None);
         }
         if line.starts_with("mcmd=") {
-            self.multi = Some(line.to_owned());
+            self.multi = Some(Command::parse(line).ok_or_else(wrong)?);
             return Ok(None);
         }
         Command::parse(line).map(Some).ok_or_else(wrong)
@@ -108,6 +114,10 @@ mod tests {
         let mut lines = Lines::default();
         let commands = lines.feed(b"mcmd=spawn\nnprocs=2\nexecname=./x y\nendcmd\ncmd=get_maxes\n").unwrap();
         assert_eq!(commands.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["spawn", "get_maxes"]);
+        assert_eq!(commands[0].get("execname"), Some("./x y"));
+        assert!(Lines::default().feed(b"mcmd=spawn\nno word\n").is_err());
+        let endless = b"mcmd=spawn\n".iter().chain(b"arg=x\n".repeat(MAX_WORDS).iter()).copied().collect::<Vec<_>>();
+        assert!(Lines::default().feed(&endless).is_err());
     }
 
     #[test]

@@ -51,6 +51,13 @@ pub enum Event {
         /// Its message, possibly empty.
         message: String,
     },
+    /// A rank called `MPI_Comm_spawn`, and was told that this is not supported.
+    SpawnRefused {
+        /// Number of the rank on its node.
+        local: usize,
+        /// The program it wanted.
+        program: String,
+    },
     /// A rank broke the protocol; the text says how.
     Broken {
         /// Number of the rank on its node.
@@ -130,8 +137,8 @@ impl Server {
                 let message = if message == "abort" { String::new() } else { message.to_owned() };
                 vec![Event::Abort { local, code, message }]
             }
-            // MPI_Comm_spawn and the name service would need new ranks or sites; MPI turns rc into its own error.
-            "spawn" => reply("cmd=spawn_result rc=-1 msg=landbridge_cannot_spawn".into()),
+            // MPI_Comm_spawn would need new ranks, the name service other jobs; MPI turns rc into its own error.
+            "spawn" => spawn(local, command),
             "publish_name" => reply("cmd=publish_result rc=-1 msg=unsupported".into()),
             "unpublish_name" => reply("cmd=unpublish_result rc=-1 msg=unsupported".into()),
             "lookup_name" => reply("cmd=lookup_result rc=-1 msg=unsupported".into()),
@@ -172,6 +179,16 @@ impl Server {
             .map(|local| Event::Reply { local, line: line.into() })
             .collect()
     }
+}
+
+/// Refuses a spawn. Of several programs each comes in a command of its own, and only the last is answered.
+fn spawn(local: usize, command: &Command) -> Vec<Event> {
+    if command.number("spawnssofar") < command.number("totspawns") {
+        return Vec::new();
+    }
+    let program = command.get("execname").unwrap_or_default().to_owned();
+    let line = "cmd=spawn_result rc=-1 msg=landbridge_cannot_spawn\n".to_owned();
+    vec![Event::Reply { local, line }, Event::SpawnRefused { local, program }]
 }
 
 #[cfg(test)]

@@ -62,6 +62,16 @@ fn unknown_keys_spawn_and_nonsense_get_errors() {
 }
 
 #[test]
+fn a_spawn_of_several_programs_is_refused_once() {
+    let mut server = server();
+    let first = "mcmd=spawn\nnprocs=1\nexecname=./a\ntotspawns=2\nspawnssofar=1\nendcmd";
+    assert_eq!(say(&mut server, 0, first), []);
+    let events = say(&mut server, 0, "mcmd=spawn\nnprocs=1\nexecname=./b c\ntotspawns=2\nspawnssofar=2\nendcmd");
+    assert_eq!(replies(&events).len(), 1);
+    assert_eq!(events[1], Event::SpawnRefused { local: 0, program: "./b c".into() });
+}
+
+#[test]
 fn an_abort_has_code_and_message() {
     let events = say(&mut server(), 1, "cmd=abort exitcode=7 error_msg=all is lost");
     assert_eq!(events, [Event::Abort { local: 1, code: 7, message: "all is lost".into() }]);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::message::MpiChoice;
-use types::JobId;
+use types::{JobId, NodeId};
 
 const JOB: JobId = JobId(1);
 
@@ -178,15 +178,37 @@ fn a_rank_that_leaves_without_finalize_fails_the_job() {
 }
 
 #[test]
-fn barriers_go_once_to_each_site() {
+fn fences_go_once_to_each_site() {
     let mut play = Play::running();
     play.sent();
-    play.up(0, Up::BarrierIn { entries: vec![("k".into(), "v".into())] });
+    let group = Group::all(4);
+    play.up(0, Up::FenceIn { group: group.clone(), data: b"one ".to_vec() });
+    let some = Group::of([1, 2]);
+    play.up(0, Up::FenceIn { group: some.clone(), data: b"other ".to_vec() });
     assert_eq!(play.sent(), []);
-    play.up(1, Up::BarrierIn { entries: vec![] });
-    let entries = vec![("k".to_owned(), "v".to_owned())];
-    let out = Down::BarrierOut { entries };
+    play.up(1, Up::FenceIn { group: group.clone(), data: b"two".to_vec() });
+    let out = Down::FenceOut { group: group.clone(), data: b"one two".to_vec() };
     assert_eq!(play.sent(), [(agent(0), out.clone()), (agent(1), out)]);
+    play.up(1, Up::FenceIn { group: some.clone(), data: vec![] });
+    let out = Down::FenceOut { group: some, data: b"other ".to_vec() };
+    assert_eq!(play.sent(), [(agent(0), out.clone()), (agent(1), out)]);
+    play.up(1, Up::FenceIn { group: Group::all(5), data: vec![] });
+    let failure = play.job.summary(0.0).failure.unwrap().to_string();
+    assert_eq!(failure, "site b, node n1: a fence of ranks that this job does not have");
+}
+
+#[test]
+fn questions_for_published_data_find_their_way_and_back() {
+    let mut play = Play::running();
+    play.sent();
+    play.up(0, Up::ModexAsk { ticket: 7, rank: 3 });
+    assert_eq!(play.sent(), [(agent(1), Down::ModexAsk { asker: agent(0), ticket: 7, rank: 3 })]);
+    play.up(1, Up::ModexTell { asker: agent(0), ticket: 7, data: Some(vec![1]) });
+    assert_eq!(play.sent(), [(agent(0), Down::ModexTell { ticket: 7, data: Some(vec![1]) })]);
+    play.up(0, Up::ModexAsk { ticket: 8, rank: 9 });
+    assert_eq!(play.sent(), [(agent(0), Down::ModexTell { ticket: 8, data: None })]);
+    play.up(1, Up::ModexTell { asker: agent(5), ticket: 7, data: None });
+    assert_eq!(play.sent(), []);
 }
 
 #[test]

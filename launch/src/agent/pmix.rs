@@ -1,0 +1,243 @@
+//! The agent's PMIx server, for ranks of Open MPI: what of it waits, and for whom.
+//!
+//! libpmix serves the ranks on a thread of its own. What it cannot know comes here: fences with ranks of other nodes, and what
+//! ranks of other nodes have published.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::path::Path;
+
+use pmix::{Answer, Job, Node, Options, PmixError, Ranks, Upcall};
+use tokio::sync::mpsc::UnboundedSender;
+use types::{Identity, JobId, NodeRoster, Roster, SiteId};
+
+use super::prepare::Prepared;
+use super::{Agent, AgentError};
+use crate::group::Group;
+use crate::message::{MpiState, Up};
+
+/// What libpmix's thread tells the agent.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// A rank of this node.
+    Rank(Upcall),
+    /// What a rank of this node has published, for another agent.
+    Published {
+        /// Who asked.
+        asker: Identity,
+        /// Its number for the question.
+        ticket: u32,
+        /// The data; `None` when there is none.
+        data: Option<Vec<u8>>,
+    },
+}
+
+/// The server, and what waits for an answer from elsewhere.
+#[derive(Debug)]
+pub(super) struct Pmix {
+    server: pmix::Server,
+    heard: UnboundedSender<Heard>,
+    size: u32,
+    first: u32,
+    states: Vec<MpiState>,
+    fences: Vec<(Group, Answer)>,
+    asks: HashMap<u32, Answer>,
+    tickets: u32,
+    /// Questions of other agents: asker, its ticket, the rank asked about.
+    asked: Vec<(Identity, u32, u32)>,
+}
+
+impl Pmix {
+    /// Starts the server for the ranks of this node; `folder` is for its files and the ranks'.
+    pub fn start(
+        library: pmix::Library,
+        job: JobId,
+        prepared: &Prepared,
+        here: usize,
+        folder: &Path,
+        heard: &UnboundedSender<Heard>,
+    ) -> Result<Pmix, PmixError> {
+        let nodes = nodes(&prepared.roster);
+        let host = nodes.get(here).map_or("", |node| node.name.as_str());
+        // Two jobs must not have the same name: Open MPI names shared memory after it.
+        let namespace = format!("landbridge-{job}");
+        let sink = heard.clone();
+        // Nobody listens any more when the agent ends.
+        let deliver = move |upcall| drop(sink.send(Heard::Rank(upcall)));
+        let server = pmix::Server::start(library, Options { namespace: &namespace, host, folder }, deliver)?;
+        server.register(Job { nodes: &nodes, here, folder })?;
+        Ok(Pmix {
+            server,
+            heard: heard.clone(),
+            size: prepared.roster.size(),
+            first: prepared.first.0,
+            states: vec![MpiState::default(); prepared.count as usize],
+            fences: Vec::new(),
+            asks: HashMap::new(),
+            tickets: 0,
+            asked: Vec::new(),
+        })
+    }
+
+    /// The variables by which a rank of this node finds the server.
+    pub fn admit(&self, local: u32) -> Result<Vec<(OsString, OsString)>, PmixError> {
+        self.server.admit(self.first + local)
+    }
+
+    /// How far a rank of this node came.
+    pub fn state(&self, local: usize) -> MpiState {
+        self.states.get(local).copied().unwrap_or_default()
+    }
+
+    fn set_state(&mut self, rank: u32, state: MpiState) {
+        let local = rank.wrapping_sub(self.first) as usize;
+        if let Some(known) = self.states.get_mut(local) {
+            *known = state;
+        }
+    }
+
+    /// Everybody is in the fence.
+    pub fn fence_out(&mut self, group: &Group, data: Vec<u8>) {
+        if let Some(at) = self.fences.iter().position(|(waiting, _)| waiting == group) {
+            self.fences.remove(at).1.give(Some(data));
+        }
+    }
+
+    /// The answer to a question of this node's.
+    pub fn told(&mut self, ticket: u32, data: Option<Vec<u8>>) {
+        if let Some(answer) = self.asks.remove(&ticket) {
+            answer.give(data);
+        }
+    }
+}
+
+impl Agent {
+    /// libpmix's thread said something.
+    pub(super) fn heard(&mut self, heard: Heard) -> Result<(), AgentError> {
+        let Some(pmix) = self.pmix.as_mut() else { return Ok(()) };
+        match heard {
+            Heard::Published { asker, ticket, data } => {
+                let before = pmix.asked.len();
+                pmix.asked.retain(|(who, number, _)| (*who, *number) != (asker, ticket));
+                // Else it was answered when its rank ended.
+                if pmix.asked.len() < before { self.report(&Up::ModexTell { asker, ticket, data }) } else { Ok(()) }
+            }
+            Heard::Rank(upcall) => self.upcall(upcall),
+        }
+    }
+
+    fn upcall(&mut self, upcall: Upcall) -> Result<(), AgentError> {
+        let Some(pmix) = self.pmix.as_mut() else { return Ok(()) };
+        match upcall {
+            Upcall::Connected { rank } => {
+                pmix.set_state(rank, MpiState::Running);
+                self.uses_mpi()
+            }
+            Upcall::Finalised { rank } => {
+                pmix.set_state(rank, MpiState::Finalised);
+                Ok(())
+            }
+            Upcall::Aborted { rank, code, message } => self.report(&Up::Aborted { rank, code, message }),
+            Upcall::SpawnRefused { rank, program } => self.report(&spawn_refused(rank, &program)),
+            Upcall::Modex { rank, answer } => {
+                pmix.tickets = pmix.tickets.wrapping_add(1);
+                let ticket = pmix.tickets;
+                pmix.asks.insert(ticket, answer);
+                self.report(&Up::ModexAsk { ticket, rank })
+            }
+            Upcall::Fence { ranks, data, answer } => {
+                let group = match ranks {
+                    Ranks::All => Group::all(pmix.size),
+                    Ranks::Some(ranks) => Group::of(ranks),
+                };
+                if !group.is_valid(pmix.size) {
+                    answer.give(None);
+                    return Ok(());
+                }
+                pmix.fences.push((group.clone(), answer));
+                self.fence(group, data)
+            }
+        }
+    }
+
+    /// Another agent's rank wants what a rank of this node has published; it may not have done so yet.
+    pub(super) fn modex_asked(&mut self, asker: Identity, ticket: u32, rank: u32) -> Result<(), AgentError> {
+        let local = rank.wrapping_sub(self.prepared.as_ref().map_or(0, |prepared| prepared.first.0)) as usize;
+        let alive = self.ranks.get(local).is_some_and(|rank| rank.alive);
+        let asked = match self.pmix.as_mut().filter(|_| alive) {
+            None => false,
+            Some(pmix) => {
+                pmix.asked.push((asker, ticket, rank));
+                let sink = pmix.heard.clone();
+                let answer = move |data| drop(sink.send(Heard::Published { asker, ticket, data }));
+                let result = pmix.server.published(rank, answer);
+                if let Err(error) = &result {
+                    tracing::warn!(rank, %error, "what a rank has published cannot be read");
+                    pmix.asked.retain(|(who, number, _)| (*who, *number) != (asker, ticket));
+                }
+                result.is_ok()
+            }
+        };
+        if asked { Ok(()) } else { self.report(&Up::ModexTell { asker, ticket, data: None }) }
+    }
+
+    /// A rank of this node has ended: what it has not published by now it never will.
+    pub(super) fn modex_ended(&mut self, rank: u32) -> Result<(), AgentError> {
+        let Some(pmix) = self.pmix.as_mut() else { return Ok(()) };
+        let (over, left) = std::mem::take(&mut pmix.asked).into_iter().partition(|(_, _, about)| *about == rank);
+        pmix.asked = left;
+        let over: Vec<(Identity, u32, u32)> = over;
+        for (asker, ticket, _) in over {
+            self.report(&Up::ModexTell { asker, ticket, data: None })?;
+        }
+        Ok(())
+    }
+}
+
+/// What the user is told about a spawn.
+pub(super) fn spawn_refused(rank: u32, program: &str) -> Up {
+    let program = if program.is_empty() { "another program" } else { program };
+    let text = format!(
+        "called MPI_Comm_spawn for {program}, which Landbridge does not support: start all ranks with `landbridge run`"
+    );
+    Up::Note { rank, text }
+}
+
+/// All nodes of the job, under names that differ even if two sites have nodes of one name: by its name each server knows which
+/// ranks are its own, and Open MPI which of them share memory. What follows a first dot does not count, as in host names.
+fn nodes(roster: &Roster) -> Vec<Node> {
+    let schemes: [fn(&str, &str, usize) -> String; 3] = [
+        |_, node, _| node.to_owned(),
+        |site, node, _| format!("{site}-{node}").replace('.', "_"),
+        |site, node, at| format!("{site}-{node}-{at}").replace('.', "_"),
+    ];
+    let mut named = Vec::new();
+    for scheme in schemes {
+        let node = |(at, (site, _, first, node)): (usize, (SiteId, _, types::Rank, &NodeRoster))| Node {
+            name: scheme(roster.site(site).map_or("", |site| &site.name), &node.name, at),
+            ranks: first.0..first.0 + node.ranks,
+        };
+        named = roster.nodes().enumerate().map(node).collect();
+        let labels: HashSet<&str> = named.iter().filter_map(|node: &Node| node.name.split('.').next()).collect();
+        if labels.len() == named.len() {
+            break;
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_have_names_of_their_own() {
+        let names = |roster: &str| nodes(&roster.parse().unwrap()).into_iter().map(|n| n.name).collect::<Vec<_>>();
+        assert_eq!(names("a:n1*2,n2*1;b:m1*3"), ["n1", "n2", "m1"]);
+        assert_eq!(names("a:n1*2,n2*1;b:n1*3"), ["a-n1", "a-n2", "b-n1"]);
+        assert_eq!(names("a:n1.a.org*2;b:n1.b.org*3"), ["a-n1_a_org", "b-n1_b_org"]);
+        assert_eq!(names("a:b-c*1,c*1;a-b:c*1"), ["a-b-c-0", "a-c-1", "a-b-c-2"]);
+        let ranks: Vec<_> = nodes(&"a:n1*2,n2*1;b:n1*3".parse().unwrap()).into_iter().map(|n| n.ranks).collect();
+        assert_eq!(ranks, [0..2, 2..3, 3..6]);
+    }
+}
