@@ -6,6 +6,16 @@ import sys
 from harness import LANDBRIDGE, PROGRAMS, ROOT, wait_until
 
 
+KNOWN = '"-o", "UserKnownHostsFile={folder}/known_hosts.SITE"'
+
+
+def ssh_site(site, *, known=True, lines="", **more):
+    """A site whose nodes run an sshd each. `known`: their host keys are."""
+    options = KNOWN.replace("SITE", site) if known else '"-o", "UserKnownHostsFile={folder}/nobody"'
+    starter = f'kind = "ssh"\nidentity = "{{folder}}/user_key"\noptions = [{options}]\n{lines}'
+    return {"starter": starter, "services": ["sshd"], **more}
+
+
 def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host="a-n1"):
     """A command inside a lab whose sites have real services."""
     folder = workshop.folder / "inside"
@@ -24,10 +34,11 @@ def run_words(workshop, mpi, program, *options):
     return [LANDBRIDGE, "run", "-n", 4, "--mpi", mpi.name, f"--json={workshop.folder / 'run.json'}", *options, "--", *program]
 
 
-def endless(workshop, mpi, sites, **options):
+def endless(workshop, mpi, sites, wrap=lambda command: command, **options):
+    """An endless job; returns once all its ranks work together."""
     working = workshop.folder / "working"
-    program = [mpi.python, PROGRAMS / "endless.py", working]
-    running = start(workshop, sites, run_words(workshop, mpi, program), environment=mpi.environment, **options)
+    command = wrap(run_words(workshop, mpi, [mpi.python, PROGRAMS / "endless.py", working]))
+    running = start(workshop, sites, command, environment=mpi.environment, **options)
     wait_until(lambda: working.exists() or running.child.poll() is not None, 60, "the job's ranks")
     assert working.exists(), str(running.finish())
     return running

@@ -7,11 +7,10 @@ import shutil
 import pytest
 
 from harness import LANDBRIDGE, PROGRAMS
-from services import endless, run_words, start
+from services import endless, run_words, ssh_site, start
 
 # From a failure to the end of `run`, services of the lab included.
 END_S = 10.0
-KNOWN = '"-o", "UserKnownHostsFile={folder}/known_hosts.SITE"'
 
 
 @pytest.fixture
@@ -20,12 +19,6 @@ def sshd(isolated):
         pytest.skip("sshd in a lab needs root: it changes users")
     if not shutil.which("sshd", path="/usr/sbin:/usr/bin"):
         pytest.skip("no sshd: apt install openssh-server")
-
-
-def ssh_site(site, *, known=True, lines="", **more):
-    options = KNOWN.replace("SITE", site) if known else '"-o", "UserKnownHostsFile={folder}/nobody"'
-    starter = f'kind = "ssh"\nidentity = "{{folder}}/user_key"\noptions = [{options}]\n{lines}'
-    return {"starter": starter, "services": ["sshd"], **more}
 
 
 def test_two_ssh_sites_run_a_job(workshop, mpi, sshd):
@@ -80,7 +73,8 @@ def test_whoever_is_killed_nothing_stays_on_the_nodes(workshop, mpich_only, sshd
     found = sorted(found, key=lambda process: process.pid)
     found[-1].kill()
     done = running.finish(within=END_S)
-    done.fails_naming("site b")
+    # Only gateways are started one after the other, so that the last belongs to the last site.
+    done.fails_naming("site b" if victim == "gateway" else "site ")
 
 
 def test_check_tries_every_node(workshop, mpich_only, sshd):
@@ -89,3 +83,22 @@ def test_check_tries_every_node(workshop, mpich_only, sshd):
     assert done.code == 1, str(done)
     nodes = {(found["site"], found["part"]): found["ok"] for found in json.loads(done.out)["findings"] if "node" in found["part"]}
     assert nodes == {("a", "node n1"): True, ("a", "node n2"): True, ("b", "node n1"): False, ("b", "node n2"): False}
+
+
+def test_a_pbs_job_is_ssh_to_the_nodes_of_its_file(workshop, mpich_only, sshd):
+    """A stand-in for PBS: what it leaves in a job's environment. No PBS is asked."""
+    file = workshop.folder / "nodefile"
+    file.write_text("n2\nn2\nn1\n")
+    pbs = ssh_site("a", nodes=False)
+    pbs["starter"] = pbs["starter"].replace('kind = "ssh"', 'kind = "pbs"')
+    run = [LANDBRIDGE, "run", "--prefix", "--", "sh", "-c", "echo rank $LANDBRIDGE_RANK"]
+    variables = {"PBS_JOBID": "12.server", "PBS_NODEFILE": str(file)}
+    done = start(workshop, {"a": pbs}, run, environment=variables).finish().check()
+    assert sorted(done.out.splitlines()) == ["[a/n1/2] rank 2", "[a/n2/0] rank 0", "[a/n2/1] rank 1"], str(done)
+
+
+def test_outside_a_pbs_job_the_site_has_no_nodes(workshop, mpich_only, sshd):
+    pbs = ssh_site("b", nodes=False)
+    pbs["starter"] = pbs["starter"].replace('kind = "ssh"', 'kind = "pbs"')
+    done = start(workshop, {"b": pbs}, run_words(workshop, mpich_only, ["true"])).finish()
+    done.fails_naming("site b", "PBS job", "qsub")

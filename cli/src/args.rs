@@ -42,6 +42,15 @@ pub enum Command {
     /// Started by gateways
     #[command(hide = true)]
     Agent,
+    /// Started by gateways: a program that ends with them
+    #[command(hide = true, name = launch::leash::LEASH)]
+    Leash {
+        /// Process id of the gateway
+        holder: i32,
+        /// The program and its arguments
+        #[arg(last = true, required = true)]
+        program: Vec<OsString>,
+    },
     /// Started by agents
     #[command(hide = true, name = launch::keeper::WORKER)]
     AgentWorker {
@@ -98,6 +107,9 @@ pub struct RunArgs {
     /// Ranks at this site; give it once for each site that takes part
     #[arg(long = "site", value_name = "NAME=N", value_parser = site_count)]
     pub per_site: Vec<(String, u32)>,
+    /// How long to wait for nodes, at sites where a batch system gives them
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = types::quantity::parse_duration)]
+    pub wait: Duration,
     /// The program's MPI library
     #[arg(long, value_enum, default_value = "auto")]
     pub mpi: Mpi,

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         },
         Command::Lab(args) => lab::lab(args),
         Command::Agent => agent::keep(),
+        Command::Leash { holder, program } => Err(launch::leash::become_leashed(holder, &program).into()),
         Command::AgentWorker { keeper, folder } => agent::work(keeper, folder),
     };
     match result {

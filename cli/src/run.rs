@@ -5,9 +5,10 @@ use std::os::unix::ffi::OsStringExt;
 
 use anyhow::{Context, Result};
 use launch::environment::travelling;
+use launch::held;
 use launch::launcher::{Request, Summary};
 use launch::message::{Family, MpiChoice, Program};
-use launch::spread::{Wish, spread};
+use launch::spread::{SpreadError, Wish, counts};
 
 use crate::args::{Mpi, RunArgs};
 use crate::terminal::Terminal;
@@ -15,16 +16,23 @@ use crate::{runtime, sites_file};
 
 /// Runs the job and gives the exit code.
 pub fn run(args: RunArgs) -> Result<i32> {
-    let sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
-    let wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site: args.per_site };
+    let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
+    let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site: args.per_site };
     // Wrong numbers are told before the network is tried.
-    let first = sites.file.sites.first().map(|site| site.name.clone()).unwrap_or_default();
-    spread(&sites.file, &first, &wish)?;
+    let checked = counts(&sites.file, &wish);
+    if !matches!(checked, Err(SpreadError::NoNumber)) {
+        checked?;
+    }
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
-    let roster = spread(&sites.file, &home, &wish)?;
+    let runtime = runtime()?;
+    let held = runtime.block_on(held::find(sites.site(&home)?))?;
+    if let Some(held) = &held {
+        held::fill(&mut sites.file, &home, held, &mut wish);
+    }
+    counts(&sites.file, &wish)?;
     let program = program(args.program, args.mpi)?;
-    let terminal = Terminal::new(&roster, args.prefix);
-    let summary = runtime()?.block_on(launch::launcher::run(Request { sites, home, roster, program }, terminal));
+    let request = Request { sites, home, wish, held, wait: args.wait, program };
+    let summary = runtime.block_on(launch::launcher::run(request, Terminal::new(args.prefix)));
     if let Some(failure) = &summary.failure {
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
     }

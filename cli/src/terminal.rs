@@ -12,7 +12,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Writes to this process's standard output and error.
 pub struct Terminal {
-    /// The text before each line of a rank, if wanted.
+    /// Whether lines get a prefix.
+    prefix: bool,
+    /// The text before each line of a rank, once ranks are placed.
     prefixes: Option<Vec<String>>,
     interactive: bool,
     doing: Option<(String, Instant)>,
@@ -22,14 +24,10 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// A terminal for a job with this roster.
-    pub fn new(roster: &Roster, prefix: bool) -> Terminal {
-        let prefixes = prefix.then(|| {
-            (0..roster.size())
-                .map(|rank| roster.place(Rank(rank)).map_or(String::new(), |place| format!("[{place}/{rank}] ")))
-                .collect()
-        });
-        Terminal { prefixes, interactive: io::stderr().is_terminal(), doing: None, shown: false, open: [false; 2] }
+    /// A terminal; `prefix`: begin every line of a rank with its place.
+    pub fn new(prefix: bool) -> Terminal {
+        let interactive = io::stderr().is_terminal();
+        Terminal { prefix, prefixes: None, interactive, doing: None, shown: false, open: [false; 2] }
     }
 
     fn clear(&mut self) {
@@ -65,6 +63,11 @@ impl Terminal {
 }
 
 impl Observer for Terminal {
+    fn placed(&mut self, roster: &Roster) {
+        let place = |rank| roster.place(Rank(rank)).map_or(String::new(), |place| format!("[{place}/{rank}] "));
+        self.prefixes = self.prefix.then(|| (0..roster.size()).map(place).collect());
+    }
+
     fn output(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         self.clear();
         let prefixed = self.prefixed(rank, bytes);
@@ -101,9 +104,10 @@ mod tests {
     #[test]
     fn every_line_has_its_prefix() {
         let roster: Roster = "a:n1*1;b:n2*1".parse().unwrap_or_else(|_| panic!("roster"));
-        let terminal = Terminal::new(&roster, true);
+        let mut terminal = Terminal::new(true);
+        terminal.placed(&roster);
         let text = terminal.prefixed(1, b"one\n\ntwo").unwrap_or_default();
         assert_eq!(String::from_utf8_lossy(&text), "[b/n2/1] one\n[b/n2/1] \n[b/n2/1] two\n");
-        assert_eq!(Terminal::new(&roster, false).prefixed(1, b"x"), None);
+        assert_eq!(Terminal::new(false).prefixed(1, b"x"), None);
     }
 }

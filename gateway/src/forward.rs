@@ -238,7 +238,7 @@ impl Gateway {
                 match source {
                     Target::Member(member) => self.control_from_member(member, message),
                     Target::Link(link) => {
-                        if matches!(message, Control::JobOpen { .. }) {
+                        if matches!(message, Control::JobOpen { .. } | Control::Allocate { .. }) {
                             self.kick_trunks();
                         }
                         let result = self.relay.borrow_mut().control_from_trunk(link.trunk, message);
@@ -255,6 +255,14 @@ impl Gateway {
         let job = member.job.get();
         match message {
             Control::Probe { site } => self.probe_later(member.clone(), site),
+            Control::Allocate { job: new, site, home, ask } => {
+                if job != types::JobId::default() {
+                    return Err(Stop::Violation(format!("this connection has job {job} already")));
+                }
+                self.allocate_later(member.clone(), new, site, home, ask);
+            }
+            Control::JobClose { job: unopened }
+                if job == types::JobId::default() && self.relay.borrow_mut().abandoned_by(unopened, member) => {}
             Control::JobOpen { job: new, secret, roster, home } => {
                 if job != types::JobId::default() {
                     return Err(Stop::Violation(format!("this connection has job {job} already")));

@@ -214,9 +214,12 @@ impl<M: Clone + PartialEq> Relay<M> {
         let home =
             home.ok_or_else(|| here(format!("the launcher's site {home_name} is not in the roster {roster}")))?;
         if let Some(own_roster) = roster.site(own)
-            && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.nodes.contains(&node.name))
+            && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.has_node(id, &node.name))
         {
-            let known = self.nodes.join(", ");
+            let known = match self.nodes.join(", ") {
+                none if none.is_empty() => "those of a job's allocation".to_owned(),
+                known => known,
+            };
             return Err(here(format!("site {} has no node {}; it has: {known}", self.site, unknown.name)));
         }
         let local = members_of(&roster, own, home);
@@ -295,7 +298,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// This site cannot take part after all.
-    fn refuse(&mut self, id: JobId, reason: String) {
+    pub(crate) fn refuse(&mut self, id: JobId, reason: String) {
         let site = self.site.clone();
         tracing::warn!(job = %id, reason, "job refused");
         self.tell_launcher(id, Control::JobRefused { job: id, site, reason });
@@ -319,7 +322,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
         let name = job.roster.site(job.own).and_then(|own| own.nodes.get(node.0 as usize));
         let (node, site) = (name.map_or(String::new(), |node| node.name.clone()), self.site.clone());
-        self.tell_launcher(id, Control::AgentLost { job: id, site, node, reason: status });
+        let reason = status + &self.perhaps_cancelled(id);
+        self.tell_launcher(id, Control::AgentLost { job: id, site, node, reason });
     }
 
     /// The launcher sent a control message about its job.
@@ -355,7 +359,9 @@ impl<M: Clone + PartialEq> Relay<M> {
                 }
             }
             self.effects.push(Effect::Timer(id, job.epoch, Timer::Farewell, FAREWELL));
+            self.close_allocations(id);
         }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         let members = job.members.extract_if(|slot, _| *slot != Slot::LAUNCHER).map(|(_, member)| member);
         self.effects.extend(members.map(|member| Effect::Dismiss(member, format!("job {id} is closed: {reason}"))));
         if !job.agents.is_empty() {
@@ -366,7 +372,10 @@ impl<M: Clone + PartialEq> Relay<M> {
 
     /// Ends a job that is closing once nothing of it is left.
     pub(crate) fn finish(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.closing && job.agents.is_empty()) else { return };
+        if self.jobs.get(&id).is_none_or(|job| !job.closing || !job.agents.is_empty()) || self.release(id) {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         let own = &mut job.sites[usize::from(job.own.0)];
         if own.phase != SitePhase::Closed {
             own.phase = SitePhase::Closed;
@@ -384,6 +393,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             return;
         }
         if let Some(mut job) = self.jobs.remove(&id) {
+            self.allocations.remove(&id);
             self.grants.release(job.grant);
             if let Some(launcher) = job.members.remove(&Slot::LAUNCHER) {
                 self.effects.push(Effect::Dismiss(launcher, String::new()));

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod allocation;
 pub mod client;
 pub mod config;
 pub mod counters;
@@ -31,7 +32,9 @@ pub mod window;
 pub use config::{GatewayConfig, site_key};
 pub use error::GatewayError;
 pub use server::{serve, serve_until};
-pub use starter::{AgentHandle, AgentOrder, AgentStarter, StartError};
+pub use starter::{
+    AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError,
+};
 
 /// A number of bytes for people.
 pub(crate) fn quantity(bytes: u64) -> String {

@@ -180,8 +180,11 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: O
     };
     if let Some(how) = leave {
         gateway.relay.borrow_mut().leave(job, identity.slot, &member, how);
-        gateway.settle();
     }
+    if member.client {
+        gateway.relay.borrow_mut().launcher_gone(&member);
+    }
+    gateway.settle();
     member.outlet.finish().await;
     // Closing with unread input would reset the connection and could destroy the goodbye at the other end.
     let mut sink = [0; 4096];

@@ -10,7 +10,9 @@ use std::time::Duration;
 use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::{Control, FrameHeader, Secret};
 
+use crate::allocation::Allocation;
 use crate::job::{Job, SitePhase};
+use crate::starter::AllocationOrder;
 use crate::window::Grants;
 
 /// Index of a trunk: a pair of this gateway and one other.
@@ -39,6 +41,10 @@ pub(crate) enum Effect<M> {
     StartAgents(JobId, Vec<(NodeId, String)>),
     /// Kill all agents of a job that still run; each is reported by [`Relay::agent_exited`] as always.
     KillAgents(JobId),
+    /// Ask for nodes, and report by [`Relay::allocation_news`].
+    Allocate(AllocationOrder),
+    /// Give them back.
+    Release(JobId),
     /// Say goodbye with a reason and close.
     Dismiss(M, String),
     /// Call [`Relay::timer`] after this long.
@@ -119,6 +125,7 @@ pub(crate) struct Relay<M> {
     pub(crate) nodes: Vec<String>,
     pub(crate) trunks: Vec<TrunkInfo>,
     pub(crate) jobs: HashMap<JobId, Job<M>>,
+    pub(crate) allocations: HashMap<JobId, Allocation<M>>,
     pub(crate) grants: Grants,
     pub(crate) effects: Vec<Effect<M>>,
     pub(crate) epoch: u64,
@@ -126,8 +133,9 @@ pub(crate) struct Relay<M> {
 
 impl<M: Clone + PartialEq> Relay<M> {
     pub fn new(site: String, nodes: Vec<String>, trunks: Vec<TrunkInfo>, memory: u64) -> Relay<M> {
-        let (jobs, grants) = (HashMap::new(), Grants::new(memory));
-        Relay { site, nodes, trunks, jobs, grants, effects: Vec::new(), epoch: 0 }
+        let grants = Grants::new(memory);
+        let (jobs, allocations) = (HashMap::new(), HashMap::new());
+        Relay { site, nodes, trunks, jobs, allocations, grants, effects: Vec::new(), epoch: 0 }
     }
 
     /// What is to be done since the last call.
@@ -252,6 +260,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         } else if let Leave::Lost(reason) = how
             && !job.closing
         {
+            let reason = reason + &self.perhaps_cancelled(id);
             self.tell_launcher(id, Control::MemberLost { job: id, member: identity, reason });
         }
     }
@@ -301,6 +310,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 self.finish(id);
             }
         }
+        self.allocations_without(trunk, reason);
     }
 
     /// A control message came over a trunk.
@@ -319,7 +329,15 @@ impl<M: Clone + PartialEq> Relay<M> {
                     let site = self.site.clone();
                     tracing::warn!(%job, from = peer, reason, "job refused");
                     self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job, site, reason }));
+                    self.abandon(job);
                 }
+                Ok(())
+            }
+            Control::Allocate { job, site, home, ask } => {
+                if home != peer || site != self.site {
+                    return wrong("an order for nodes of another site");
+                }
+                self.allocate_asked(trunk, job, ask);
                 Ok(())
             }
             Control::JobClose { job } => match self.jobs.get(&job) {
@@ -328,8 +346,18 @@ impl<M: Clone + PartialEq> Relay<M> {
                     Ok(())
                 }
                 Some(_) => wrong("the end of another site's job"),
-                None => Ok(()),
+                None => {
+                    self.abandoned_over(job, trunk);
+                    Ok(())
+                }
             },
+            Control::Allocating { job, ref site, .. } | Control::Allocated { job, ref site, .. } => {
+                if *site != peer {
+                    return wrong("news of another site");
+                }
+                self.allocation_answer(job, trunk, message);
+                Ok(())
+            }
             Control::JobOpened { job, ref site, .. }
             | Control::JobRefused { job, ref site, .. }
             | Control::AgentLost { job, ref site, .. }
@@ -337,7 +365,11 @@ impl<M: Clone + PartialEq> Relay<M> {
                 if *site != peer {
                     return wrong("news of another site");
                 }
-                self.news(job, trunk, message);
+                if self.jobs.contains_key(&job) {
+                    self.news(job, trunk, message);
+                } else {
+                    self.allocation_answer(job, trunk, message);
+                }
                 Ok(())
             }
             Control::MemberLost { job, member, .. } => {
@@ -381,6 +413,8 @@ impl<M: Clone + PartialEq> Relay<M> {
             }
             self.close(id, reason);
         }
+        let unopened: Vec<JobId> = self.allocations.keys().filter(|id| !self.jobs.contains_key(id)).copied().collect();
+        unopened.into_iter().for_each(|id| self.abandon(id));
     }
 
     /// Sends a message to the launcher of a job, wherever it is.

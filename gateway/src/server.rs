@@ -28,7 +28,7 @@ use crate::{GatewayError, listener, quantity};
 /// How long a handshake may take in all.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a probe waits for a trunk that is not up.
-const PROBE_UP: Duration = Duration::from_millis(3000);
+pub(crate) const PROBE_UP: Duration = Duration::from_millis(3000);
 const PROBE_PING: Duration = Duration::from_secs(2);
 /// How long agents have to end when the gateway is stopped, and how long to die when they do not.
 const STOP_GRACE: Duration = Duration::from_millis(2000);
@@ -37,7 +37,7 @@ const STOP_KILL: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Gateway {
-    me: Weak<Gateway>,
+    pub(crate) me: Weak<Gateway>,
     /// Name of its site.
     pub site: String,
     /// Its name.
@@ -60,9 +60,12 @@ pub(crate) struct Gateway {
     nodes: Vec<Node>,
     inside: String,
     memory: u64,
-    starter: Arc<dyn AgentStarter>,
+    pub(crate) starter: Arc<dyn AgentStarter>,
     agents: RefCell<HashMap<(JobId, NodeId), Rc<Notify>>>,
-    agent_gone: Notify,
+    /// What the batch system gave or is asked for; a notification gives it back.
+    pub(crate) allocations: RefCell<HashMap<JobId, Rc<Notify>>>,
+    /// An agent or an allocation ended.
+    pub(crate) agent_gone: Notify,
     drops: RefCell<Vec<(u64, String)>>,
     next_id: Cell<u64>,
     now: Cell<Instant>,
@@ -166,6 +169,7 @@ impl Gateway {
             memory: own.memory,
             starter,
             agents: RefCell::default(),
+            allocations: RefCell::default(),
             agent_gone: Notify::new(),
             drops: RefCell::default(),
             next_id: Cell::new(1),
@@ -214,7 +218,7 @@ impl Gateway {
         self.settle();
         self.trunks.iter().for_each(|trunk| trunk.goodbye(self, &reason));
         let gone = async {
-            while !self.agents.borrow().is_empty() {
+            while !self.agents.borrow().is_empty() || !self.allocations.borrow().is_empty() {
                 self.agent_gone.notified().await;
             }
         };
@@ -249,6 +253,11 @@ impl Gateway {
                 let agents = self.agents.borrow();
                 agents.iter().filter(|((of, _), _)| *of == job).for_each(|(_, kill)| kill.notify_one());
             }
+            Effect::Allocate(order) => self.allocate(order),
+            Effect::Release(job) => {
+                let release = self.allocations.borrow().get(&job).cloned();
+                release.iter().for_each(|release| release.notify_one());
+            }
             Effect::Dismiss(member, reason) => member.dismiss(&reason),
             Effect::Timer(job, epoch, timer, after) => {
                 let Some(gateway) = self.me.upgrade() else { return };
@@ -267,10 +276,10 @@ impl Gateway {
     }
 
     fn start_agent(&self, job: JobId, node_id: NodeId, node: &str) -> Result<(), StartError> {
-        let (secret, site_id, home) = {
+        let (secret, site_id, home, allocation) = {
             let relay = self.relay.borrow();
             let open = relay.jobs.get(&job).ok_or_else(|| StartError(format!("job {job} is closed")))?;
-            (open.secret.clone(), open.own, open.home)
+            (open.secret.clone(), open.own, open.home, relay.allocation_id(job))
         };
         let entry = self.nodes.iter().find(|entry| entry.name == node);
         let mut handle = self.starter.start(AgentOrder {
@@ -283,6 +292,7 @@ impl Gateway {
             node: node.to_owned(),
             node_address: entry.and_then(|entry| entry.address),
             gateway_address: self.inside.clone(),
+            allocation,
         })?;
         let kill = Rc::new(Notify::new());
         self.agents.borrow_mut().insert((job, node_id), kill.clone());

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use thiserror::Error;
 use types::{JobId, NodeId, SiteId};
 use wire::Secret;
+use wire::control::{AllocatedNode, NodeAsk};
 
 /// Everything a node's agent needs to know to join its job.
 #[derive(Clone, Debug)]
@@ -29,6 +30,33 @@ pub struct AgentOrder {
     pub node_address: Option<IpAddr>,
     /// `host:port` of the gateway, as the node dials it.
     pub gateway_address: String,
+    /// The batch job that the node belongs to, if the starter allocated it.
+    pub allocation: Option<String>,
+}
+
+/// Nodes that a job needs from a batch system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllocationOrder {
+    /// The job.
+    pub job: JobId,
+    /// What it needs.
+    pub ask: NodeAsk,
+}
+
+/// What becomes of an allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllocationNews {
+    /// It waits; why, for the user.
+    Waiting(String),
+    /// It is there.
+    Granted {
+        /// Its number or name in the batch system.
+        id: String,
+        /// Its nodes.
+        nodes: Vec<AllocatedNode>,
+    },
+    /// It was refused, or is gone; why, for the user. The last news.
+    Ended(String),
 }
 
 /// Why an agent could not be started; shown to the user after the names of site and node.
@@ -46,6 +74,25 @@ pub trait AgentStarter: Send + Sync {
     /// # Errors
     /// Why it could not be started.
     fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError>;
+
+    /// Asks for nodes, where a site's nodes are those of batch jobs. Returns at once. Whatever it makes is gone after
+    /// [`AllocationHandle::release`], and when the gateway is killed.
+    ///
+    /// # Errors
+    /// Why it cannot even be tried.
+    fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
+        let AllocationOrder { .. } = order;
+        Err(StartError("its nodes are in the sites file, there is nothing to allocate".into()))
+    }
+}
+
+/// Nodes that were asked for.
+pub trait AllocationHandle {
+    /// What becomes of it next. May be dropped before it is done and called again.
+    fn news(&mut self) -> Pin<Box<dyn Future<Output = AllocationNews> + '_>>;
+
+    /// Gives it back, whether it waits or is granted. Returns at once; [`AllocationNews::Ended`] comes soon.
+    fn release(&mut self);
 }
 
 /// An agent that was started.

@@ -11,7 +11,7 @@ use types::sites::Site;
 use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
 use wire::Control;
 
-use crate::launcher::session::{Incoming, Session};
+use crate::launcher::session::{Connection, Incoming};
 use crate::launcher::{SessionError, Sites};
 use crate::message::{Down, Program, Up};
 
@@ -57,6 +57,10 @@ pub async fn check(sites: &Sites, home: &str, program: &Program) -> Vec<Finding>
         let trunk = check_trunk(sites, own, site).await;
         linked.extend(trunk.ok.then(|| site.name.clone()));
         findings.push(trunk);
+    }
+    for site in sites.file.sites.iter().filter(|site| site.starter.allocates() && linked.contains(&site.name)) {
+        let found = "those of batch jobs, so they cannot be tried before one runs".to_owned();
+        findings.push(Finding::new(&site.name, "nodes", Ok(found)));
     }
     findings.extend(check_nodes(sites, home, &linked, program).await);
     findings
@@ -134,7 +138,7 @@ async fn ask(
     program: &Program,
     asked: &mut Asked,
 ) -> Result<(), SessionError> {
-    let mut session = Session::open(sites, home, roster).await?;
+    let mut session = Connection::new(sites, home).await?.open(roster).await?;
     let end = Instant::now() + AGENTS;
     while !asked.complete() {
         session.flush().await?;

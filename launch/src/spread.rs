@@ -86,23 +86,42 @@ const ADVICE: &str = "ask for fewer, raise --ranks-per-node or `slots`, or add n
 /// # Errors
 /// [`SpreadError`], naming the numbers that do not fit.
 pub fn spread(file: &SitesFile, home: &str, wish: &Wish) -> Result<Roster, SpreadError> {
-    let unknown = |site: &str| SpreadError::UnknownSite { site: site.to_owned(), known: file.names() };
-    file.site(home).ok_or_else(|| unknown(home))?;
-    for (at, (site, _)) in wish.per_site.iter().enumerate() {
-        file.site(site).ok_or_else(|| unknown(site))?;
-        if wish.per_site[..at].iter().any(|(other, _)| other == site) {
-            return Err(SpreadError::Twice(site.clone()));
-        }
-    }
-    let counts = site_counts(file, wish)?;
+    file.site(home).ok_or_else(|| unknown(file, home))?;
     let mut sites = Vec::new();
-    for (site, ranks) in file.sites.iter().zip(counts) {
+    for (site, ranks) in file.sites.iter().zip(counts(file, wish)?) {
         let nodes = node_counts(site, ranks, wish.ranks_per_node)?;
         if ranks > 0 || site.name == home {
             sites.push(SiteRoster { name: site.name.clone(), nodes });
         }
     }
     Ok(Roster::new(sites)?)
+}
+
+/// How many ranks each site of the file gets. A site whose nodes are not known yet has room for any number.
+///
+/// # Errors
+/// [`SpreadError`], naming the numbers that do not fit.
+pub fn counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
+    for (at, (site, _)) in wish.per_site.iter().enumerate() {
+        file.site(site).ok_or_else(|| unknown(file, site))?;
+        if wish.per_site[..at].iter().any(|(other, _)| other == site) {
+            return Err(SpreadError::Twice(site.clone()));
+        }
+    }
+    let counts = site_counts(file, wish)?;
+    for (site, ranks) in file.sites.iter().zip(&counts).filter(|(site, _)| !is_unknown(site)) {
+        node_counts(site, *ranks, wish.ranks_per_node)?;
+    }
+    Ok(counts)
+}
+
+fn unknown(file: &SitesFile, site: &str) -> SpreadError {
+    SpreadError::UnknownSite { site: site.to_owned(), known: file.names() }
+}
+
+/// Its nodes are those of a batch job that is not there yet.
+fn is_unknown(site: &Site) -> bool {
+    site.nodes.is_empty() && site.starter.allocates()
 }
 
 fn site_counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
@@ -124,7 +143,10 @@ fn site_counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
     let rooms: Vec<u64> = file
         .sites
         .iter()
-        .map(|site| site.nodes.iter().map(|node| room(node.slots, wish.ranks_per_node)).sum())
+        .map(|site| match is_unknown(site) {
+            true => u64::from(u32::MAX),
+            false => site.nodes.iter().map(|node| room(node.slots, wish.ranks_per_node)).sum(),
+        })
         .collect();
     fill_evenly(ranks, &rooms).ok_or_else(|| SpreadError::AllFull {
         room: rooms.iter().sum(),

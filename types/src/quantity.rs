@@ -74,12 +74,13 @@ pub fn parse_rate(text: &str) -> Result<u64, QuantityError> {
 /// # Errors
 /// The text is not a number with one of the units ns, us, ms, s, or it exceeds 10⁹ seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
-    const EXPECTED: &str = "a duration such as 5ms, 250us or 1.5s";
+    const EXPECTED: &str = "a duration such as 5ms, 1.5s, 10min or 2h";
     let (number, unit) = split(text);
     if unit.is_empty() && number.parse::<f64>().is_ok_and(|n| n == 0.0) {
         return Ok(Duration::ZERO);
     }
-    let seconds = scaled(text, &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0)], EXPECTED)?;
+    let seconds =
+        scaled(text, &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0)], EXPECTED)?;
     if seconds > 1e9 {
         return Err(QuantityError { text: text.to_owned(), expected: EXPECTED });
     }
@@ -108,6 +109,7 @@ mod tests {
         assert_eq!(parse_duration("5ms"), Ok(Duration::from_millis(5)));
         assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
         assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_duration("2h"), Ok(Duration::from_secs(7200)));
         assert!(parse_duration("5").is_err());
         assert!(parse_rate("fast").is_err());
         assert!(parse_rate("99999999999999999999gbit").is_err(), "not the most a number can hold");

@@ -14,7 +14,7 @@ use crate::roster::is_name;
 
 mod starter;
 
-pub use starter::{PLACEHOLDERS, Ssh, Starter, Template};
+pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
 
 /// The parsed and checked sites file. The order of sites is the order of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Site {
     pub fingerprint: Fingerprint,
     /// Its gateways, at least one.
     pub gateways: Vec<Gateway>,
-    /// Its nodes, at least one.
+    /// Its nodes: at least one, or none where they are those of a batch job ([`Starter::allocates`]).
     pub nodes: Vec<Node>,
     /// How agents are started on its nodes.
     pub starter: Starter,
@@ -258,12 +258,18 @@ mod raw {
             if gateways.is_empty() {
                 return Err(Wrong::new(&place, "needs at least one [[site.gateway]]"));
             }
-            if nodes.is_empty() {
-                return Err(Wrong::new(&place, "needs at least one [[site.node]]"));
+            let starter = self.starter.check().map_err(within)?;
+            match (nodes.first(), starter.allocates()) {
+                (None, false) => return Err(Wrong::new(&place, "needs at least one [[site.node]]")),
+                (Some(node), true) => {
+                    let message =
+                        "a site with this starter has the nodes of its batch jobs: leave out every [[site.node]]";
+                    return Err(Wrong::new(format!("node {}", node.name), message).within(&place));
+                }
+                _ => {}
             }
             unique("gateway", gateways.iter().map(|g: &super::Gateway| g.name.as_str())).map_err(within)?;
             unique("node", nodes.iter().map(|n: &super::Node| n.name.as_str())).map_err(within)?;
-            let starter = self.starter.check().map_err(within)?;
             Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter })
         }
     }

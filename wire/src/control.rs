@@ -23,6 +23,35 @@ pub enum Control {
         /// The site of the launcher.
         home: String,
     },
+    /// Launcher → its gateway → the site's gateway: find nodes for this job, before it is opened.
+    Allocate {
+        /// The job.
+        job: JobId,
+        /// The site whose nodes are wanted.
+        site: String,
+        /// The site of the launcher.
+        home: String,
+        /// What is wanted.
+        ask: NodeAsk,
+    },
+    /// How far a site is in finding nodes; said again as it changes. To the launcher.
+    Allocating {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// For the user, such as `Slurm job 12 waits (Priority)`.
+        state: String,
+    },
+    /// A site has nodes for a job. They are kept until the job is closed. To the launcher.
+    Allocated {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// The nodes, in the order of ranks.
+        nodes: Vec<AllocatedNode>,
+    },
     /// A site has admitted the job and started its agents. To the launcher.
     JobOpened {
         /// The job.
@@ -101,6 +130,37 @@ pub enum Control {
     },
 }
 
+/// Nodes that a job needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeAsk {
+    /// How many ranks.
+    pub ranks: u32,
+    /// How many of them on one node. `None`: as the batch system likes.
+    pub per_node: Option<u32>,
+    /// How long to wait for them, in seconds.
+    pub wait_s: u32,
+    /// The batch job that the user has already: its nodes are taken, and it is left alone afterwards.
+    pub held: Option<HeldAllocation>,
+}
+
+/// A batch job that is the user's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldAllocation {
+    /// Its number or name in the batch system.
+    pub id: String,
+    /// Its nodes.
+    pub nodes: Vec<AllocatedNode>,
+}
+
+/// A node of a batch job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocatedNode {
+    /// Its name in the batch system.
+    pub name: String,
+    /// Most ranks it may run.
+    pub slots: u32,
+}
+
 /// What a gateway counted for a job, in bytes of frames (headers included).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
@@ -117,6 +177,9 @@ impl Control {
     pub fn job(&self) -> Option<JobId> {
         match self {
             Control::JobOpen { job, .. }
+            | Control::Allocate { job, .. }
+            | Control::Allocating { job, .. }
+            | Control::Allocated { job, .. }
             | Control::JobOpened { job, .. }
             | Control::JobRefused { job, .. }
             | Control::AgentLost { job, .. }
@@ -165,6 +228,11 @@ mod tests {
             home: "a".into(),
         };
         assert_eq!(message.job(), Some(JobId(9)));
+        let nodes = vec![AllocatedNode { name: "n1".into(), slots: 2 }];
+        let held = Some(HeldAllocation { id: "12".into(), nodes });
+        let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held };
+        let asked = Control::Allocate { job: JobId(9), site: "b".into(), home: "a".into(), ask };
+        assert_eq!(Control::decode(&asked.encode().unwrap()), Ok(asked));
         assert_eq!(Control::Probe { site: "a".into() }.job(), None);
         assert_eq!(Control::decode(&message.encode().unwrap()), Ok(message));
         assert!(Control::decode(b"{\"JobOpen\":{}}").is_err());

@@ -1,6 +1,7 @@
 //! The launcher: opens a job at all its sites, has its agents check and then start the ranks, passes on what they
 //! write, and ends everything when the job is done or anything is lost.
 
+mod allocate;
 mod job;
 mod observer;
 pub mod outcome;
@@ -10,8 +11,9 @@ use std::time::{Duration, Instant as StdInstant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
-use types::Roster;
+use types::{Roster, SitesFile};
 use wire::Control;
+use wire::control::HeldAllocation;
 
 pub use observer::Observer;
 pub use outcome::{Failure, SiteSummary, Summary};
@@ -19,11 +21,15 @@ pub use session::{SessionError, Sites};
 
 use self::job::{Action, Job};
 use self::observer::{Teller, Told};
-use self::session::Session;
+use self::session::{Connection, Session};
 use crate::message::Program;
+use crate::processes::signal_name;
+use crate::spread::{Wish, spread};
 
 /// How long a user's terminal may block after a failed job's end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long nodes may take to be given back when there will be no job.
+const GIVE_BACK: Duration = Duration::from_secs(4);
 
 /// A job to run.
 #[derive(Clone, Debug)]
@@ -32,8 +38,12 @@ pub struct Request {
     pub sites: Sites,
     /// The user's own site.
     pub home: String,
-    /// Which ranks run where. Includes the own site, if only with no nodes.
-    pub roster: Roster,
+    /// How many ranks, and where.
+    pub wish: Wish,
+    /// The batch job at the own site in which this was typed; the sites have its nodes already.
+    pub held: Option<HeldAllocation>,
+    /// How long to wait for nodes of batch jobs.
+    pub wait: Duration,
     /// What to run.
     pub program: Program,
 }
@@ -43,13 +53,20 @@ pub struct Request {
 /// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once.
 pub async fn run(request: Request, observer: impl Observer) -> Summary {
     let began = StdInstant::now();
-    let mut job = Job::new(request.roster.clone(), request.program.clone());
-    let teller = Teller::new(observer);
-    match (teller, Interrupts::new()) {
-        (Ok(mut teller), Ok(mut interrupts)) => {
+    let (mut teller, mut interrupts) = match (Teller::new(observer), Interrupts::new()) {
+        (Ok(teller), Ok(interrupts)) => (teller, interrupts),
+        (Err(error), _) | (_, Err(error)) => {
+            return Summary::without_job(Failure::new(error.to_string()), 1, began.elapsed().as_secs_f64());
+        }
+    };
+    let summary = match place(&request, &teller, &mut interrupts).await {
+        Err((failure, code)) => Summary::without_job(failure, code, began.elapsed().as_secs_f64()),
+        Ok((roster, connection)) => {
+            teller.placed(roster.clone());
+            let mut job = Job::new(roster.clone(), request.program.clone());
             teller.progress(Some(format!("opening a job at {}", job.site_names())));
             let failed = tokio::select! {
-                opened = Session::open(&request.sites, &request.home, &request.roster) => match opened {
+                opened = open(&request, connection, &roster) => match opened {
                     Err(error) => Some((Failure::new(error.to_string()), 1)),
                     Ok(session) => drive(session, &mut job, &mut teller, &mut interrupts, &request.home).await,
                 },
@@ -58,12 +75,50 @@ pub async fn run(request: Request, observer: impl Observer) -> Summary {
             if let Some((failure, code)) = failed {
                 job.fail(job::LOST, failure, code);
             }
-            // Without a failure everything has been heard already.
-            teller.finish(LAST_WORDS).await;
+            job.summary(began.elapsed().as_secs_f64())
         }
-        (Err(error), _) | (_, Err(error)) => job.fail(job::LOST, Failure::new(error.to_string()), 1),
+    };
+    // Without a failure everything has been heard already.
+    teller.finish(LAST_WORDS).await;
+    summary
+}
+
+async fn open(request: &Request, connection: Option<Connection>, roster: &Roster) -> Result<Session, SessionError> {
+    match connection {
+        Some(connection) => connection.open(roster).await,
+        None => Connection::new(&request.sites, &request.home).await?.open(roster).await,
     }
-    job.summary(began.elapsed().as_secs_f64())
+}
+
+/// Finds out which ranks run where, if need be by asking for nodes; they are held as long as the connection is.
+async fn place(
+    request: &Request,
+    teller: &Teller,
+    interrupts: &mut Interrupts,
+) -> Result<(Roster, Option<Connection>), (Failure, i32)> {
+    let (file, home, wish): (&SitesFile, _, _) = (&request.sites.file, &request.home, &request.wish);
+    let asks = allocate::asks(file, home, wish, request.wait, request.held.as_ref()).map_err(|failure| (failure, 1))?;
+    if asks.is_empty() {
+        let roster = spread(file, home, wish).map_err(|e| (Failure::new(e.to_string()), 1))?;
+        return Ok((roster, None));
+    }
+    let connected = tokio::select! {
+        connected = Connection::new(&request.sites, home) => connected,
+        signal = interrupts.next() => return Err((Failure::new("interrupted"), 128 + signal)),
+    };
+    let mut connection = connected.map_err(|e| (Failure::new(e.to_string()), 1))?;
+    let placed = tokio::select! {
+        placed = allocate::allocate(&mut connection, asks, file, home, wish, teller) => placed.map_err(|failure| (failure, 1)),
+        signal = interrupts.next() => Err((Failure::new(format!("interrupted by {}", signal_name(signal))), 128 + signal)),
+    };
+    match placed {
+        Ok(roster) => Ok((roster, Some(connection))),
+        Err(failure) => {
+            teller.progress(Some("giving nodes back".to_owned()));
+            connection.give_back(GIVE_BACK).await;
+            Err(failure)
+        }
+    }
 }
 
 /// Runs an open job; gives what broke the launcher's own connection, if that happened.

@@ -6,12 +6,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use types::Identity;
+use types::{Identity, Roster};
 
 use crate::message::Stream;
 
 /// Who is told what happens in a job.
 pub trait Observer: Send + 'static {
+    /// Which ranks run where; told once, before anything of theirs.
+    fn placed(&mut self, roster: &Roster) {
+        let _ = roster;
+    }
+
     /// A rank wrote whole lines.
     ///
     /// # Errors
@@ -29,6 +34,7 @@ pub trait Observer: Send + 'static {
 }
 
 enum Telling {
+    Placed(Roster),
     Output { agent: Identity, rank: u32, stream: Stream, bytes: Vec<u8> },
     Progress(Option<String>),
     Note(String),
@@ -61,6 +67,7 @@ impl Teller {
                 match tellings.recv_timeout(Duration::from_millis(100)) {
                     Err(std_mpsc::RecvTimeoutError::Timeout) => observer.tick(),
                     Err(std_mpsc::RecvTimeoutError::Disconnected) => return,
+                    Ok(Telling::Placed(roster)) => observer.placed(&roster),
                     Ok(Telling::Progress(doing)) => observer.progress(doing.as_deref()),
                     Ok(Telling::Note(text)) => observer.note(&text),
                     Ok(Telling::Output { agent, rank, stream, bytes }) => {
@@ -80,6 +87,10 @@ impl Teller {
         if let Some(sender) = &self.sender {
             let _ = sender.send(telling);
         }
+    }
+
+    pub fn placed(&self, roster: Roster) {
+        self.tell(Telling::Placed(roster));
     }
 
     pub fn output(&mut self, agent: Identity, rank: u32, stream: Stream, bytes: Vec<u8>) {

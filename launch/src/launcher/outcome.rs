@@ -81,6 +81,22 @@ pub struct Summary {
     pub failure: Option<Failure>,
 }
 
+impl Summary {
+    /// Of what failed before there was a job.
+    pub(super) fn without_job(failure: Failure, exit_code: i32, seconds: f64) -> Summary {
+        Summary {
+            ok: false,
+            exit_code,
+            seconds,
+            ranks: 0,
+            mpi: None,
+            sites: Vec::new(),
+            bytes_relayed: 0,
+            failure: Some(failure),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

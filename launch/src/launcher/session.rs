@@ -1,13 +1,16 @@
 //! A connection to one's own gateway, and the job opened over it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gateway::client::{Client, ClientError, Receiver, Role, Sender};
 use gateway::key::{self, KeyError};
 use serde::Serialize;
 use thiserror::Error;
+use tokio::time::timeout;
 use types::sites::Site;
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
+use wire::control::NodeAsk;
 use wire::{Control, FrameKind, Secret};
 
 use crate::message::Up;
@@ -112,6 +115,89 @@ impl Sites {
     }
 }
 
+/// A connection over which a job is about to be opened.
+pub(crate) struct Connection {
+    job: JobId,
+    secret: Secret,
+    home: String,
+    gateway: String,
+    receiver: Receiver,
+    sender: Sender,
+    /// Sites that were asked for nodes and have not refused.
+    asked: Vec<String>,
+}
+
+/// Who a launcher is before it has opened its job.
+const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+
+impl Connection {
+    /// Connects to a gateway of the user's own site.
+    pub async fn new(sites: &Sites, home: &str) -> Result<Connection, SessionError> {
+        let (client, gateway) = sites.connect(sites.site(home)?).await?;
+        let (receiver, sender) = client.split();
+        let (job, secret) = random()?;
+        Ok(Connection { job, secret, home: home.to_owned(), gateway, receiver, sender, asked: Vec::new() })
+    }
+
+    /// Asks a site for nodes. Must not be dropped before it is done.
+    pub async fn ask(&mut self, site: &str, ask: NodeAsk) -> Result<(), SessionError> {
+        self.asked.push(site.to_owned());
+        let message = Control::Allocate { job: self.job, site: site.to_owned(), home: self.home.clone(), ask };
+        self.control(&message).await
+    }
+
+    /// The gateway's next message. May be dropped before it is done.
+    pub async fn next(&mut self) -> Result<Control, SessionError> {
+        loop {
+            let frame = self.receiver.receive().await;
+            let Some(frame) = frame.map_err(|source| self.lost(source))? else {
+                return Err(SessionError::Closed(self.home.clone()));
+            };
+            if frame.header.kind == FrameKind::Control {
+                let control = self.receiver.control(&frame).map_err(|source| self.lost(source))?;
+                if let Control::JobRefused { site, .. } | Control::JobClosed { site, .. } = &control {
+                    self.asked.retain(|asked| asked != site);
+                }
+                return Ok(control);
+            }
+        }
+    }
+
+    /// Lets go of what was asked for, and waits until it is given back, not longer than `limit`.
+    pub async fn give_back(mut self, limit: Duration) {
+        let all = async {
+            self.control(&Control::JobClose { job: self.job }).await?;
+            while !self.asked.is_empty() {
+                self.next().await?;
+            }
+            Ok::<(), SessionError>(())
+        };
+        // If it takes longer, or fails, the gateway does it without us.
+        let _ = timeout(limit, all).await;
+    }
+
+    /// Opens a job with this roster.
+    pub async fn open(mut self, roster: &Roster) -> Result<Session, SessionError> {
+        let place = roster.sites().iter().position(|site| site.name == self.home);
+        let place = place.ok_or_else(|| SessionError::NotInRoster(self.home.clone()))?;
+        let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
+        let secret = self.secret.clone();
+        let open = Control::JobOpen { job: self.job, secret, roster: roster.clone(), home: self.home.clone() };
+        self.control(&open).await?;
+        let post = Post::new(self.job, me, self.sender.welcome().max_payload);
+        let Connection { job, home, gateway, receiver, sender, .. } = self;
+        Ok(Session { job, home, gateway, me, post, receiver, sender })
+    }
+
+    async fn control(&mut self, message: &Control) -> Result<(), SessionError> {
+        self.sender.send_control(NOBODY, message).await.map_err(|source| self.lost(source))
+    }
+
+    fn lost(&self, source: ClientError) -> SessionError {
+        SessionError::Gateway { site: self.home.clone(), gateway: self.gateway.clone(), source }
+    }
+}
+
 /// An open job, as its launcher sees it.
 pub(crate) struct Session {
     pub job: JobId,
@@ -133,22 +219,6 @@ pub(crate) enum Incoming {
 }
 
 impl Session {
-    /// Opens a job with this roster at the user's own site.
-    pub async fn open(sites: &Sites, home: &str, roster: &Roster) -> Result<Session, SessionError> {
-        let site = sites.site(home)?;
-        let (client, gateway) = sites.connect(site).await?;
-        let (receiver, mut sender) = client.split();
-        let place = roster.sites().iter().position(|site| site.name == home);
-        let place = place.ok_or_else(|| SessionError::NotInRoster(home.to_owned()))?;
-        let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
-        let (job, secret) = random()?;
-        let open = Control::JobOpen { job, secret, roster: roster.clone(), home: home.to_owned() };
-        let lost = |source| SessionError::Gateway { site: home.to_owned(), gateway: gateway.clone(), source };
-        sender.send_control(me, &open).await.map_err(lost)?;
-        let post = Post::new(job, me, sender.welcome().max_payload);
-        Ok(Session { job, home: home.to_owned(), gateway, me, post, receiver, sender })
-    }
-
     /// Queues a message to an agent; [`Session::flush`] sends it.
     pub fn send<M: Serialize>(&mut self, to: Identity, message: &M) -> Result<(), SessionError> {
         Ok(self.post.send(to, message)?)

@@ -3,9 +3,13 @@
 //! Every starter runs one program per node that passes its standard input on to the node's agent. That input is the
 //! agent's order and then its lifeline: it ends with the gateway, whatever way that ends, and the agent with it.
 
+mod held;
 mod local;
+mod pbs;
 mod process;
+mod salloc;
 mod shell;
+mod slurm;
 mod ssh;
 mod template;
 
@@ -22,6 +26,8 @@ pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
         Starter::Local => Box::new(local::LocalStarter),
         Starter::Ssh(ssh) => Box::new(ssh::SshStarter::new(ssh, folder)),
         Starter::Template(template) => Box::new(template::TemplateStarter::new(template)),
+        Starter::Slurm(slurm) => Box::new(slurm::SlurmStarter::new(slurm)),
+        Starter::Pbs(ssh) => Box::new(pbs::PbsStarter::new(ssh, folder)),
     }
 }
 

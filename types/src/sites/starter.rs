@@ -13,6 +13,17 @@ pub enum Starter {
     Ssh(Ssh),
     /// By any command that runs another on a node.
     Template(Template),
+    /// As steps of a Slurm job, which is the user's own or made for the run.
+    Slurm(Slurm),
+    /// Over ssh, on the nodes of the PBS job in which a run is typed.
+    Pbs(Ssh),
+}
+
+impl Starter {
+    /// Whether the site's nodes are those of a batch job, and so not in the sites file.
+    pub fn allocates(&self) -> bool {
+        matches!(self, Starter::Slurm(_) | Starter::Pbs(_))
+    }
 }
 
 /// An ssh login on every node.
@@ -42,6 +53,23 @@ pub struct Template {
     pub landbridge: Option<String>,
 }
 
+/// What a job is asked of Slurm with. `None`: as Slurm's configuration says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slurm {
+    /// The partition.
+    pub partition: Option<String>,
+    /// The account that pays.
+    pub account: Option<String>,
+    /// The quality of service.
+    pub qos: Option<String>,
+    /// The time limit, as `salloc --time` takes it.
+    pub time: Option<String>,
+    /// More words for salloc's command line, such as `--constraint=gpu`.
+    pub options: Vec<String>,
+    /// Path of `landbridge` on the nodes. `None`: that of the gateway's own.
+    pub landbridge: Option<String>,
+}
+
 /// What a [`Template`] may stand for in braces.
 pub const PLACEHOLDERS: [&str; 4] = ["{node}", "{user}", "{site}", "{agent}"];
 
@@ -52,6 +80,20 @@ pub(super) enum Raw {
     Local {},
     Ssh(RawSsh),
     Template(RawTemplate),
+    Slurm(RawSlurm),
+    Pbs(RawSsh),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSlurm {
+    partition: Option<String>,
+    account: Option<String>,
+    qos: Option<String>,
+    time: Option<String>,
+    #[serde(default)]
+    options: Vec<String>,
+    landbridge: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -85,6 +127,8 @@ impl Raw {
             Raw::Local {} => Ok(Starter::Local),
             Raw::Ssh(raw) => raw.check().map(Starter::Ssh),
             Raw::Template(raw) => raw.check().map(Starter::Template),
+            Raw::Slurm(raw) => raw.check().map(Starter::Slurm),
+            Raw::Pbs(raw) => raw.check().map(Starter::Pbs),
         }
         .map_err(|wrong| wrong.within("starter"))
     }
@@ -127,6 +171,25 @@ impl RawTemplate {
             }
         }
         Ok(Template { command: self.command, user, landbridge: path("landbridge", self.landbridge)? })
+    }
+}
+
+impl RawSlurm {
+    fn check(self) -> Result<Slurm, Wrong> {
+        let value = |place: &str, value: Option<String>| match value {
+            Some(text) if text.is_empty() || text.contains(char::is_whitespace) => {
+                Err(Wrong::new(place, format!("`{text}` is not one word that Slurm could know")))
+            }
+            value => Ok(value),
+        };
+        Ok(Slurm {
+            partition: value("partition", self.partition)?,
+            account: value("account", self.account)?,
+            qos: value("qos", self.qos)?,
+            time: value("time", self.time)?,
+            options: self.options,
+            landbridge: path("landbridge", self.landbridge)?,
+        })
     }
 }
 

@@ -61,6 +61,9 @@ fn wrong_entries_are_named() {
         (format!("{}{}", file(REST), file(REST)), "site: `a` appears twice"),
         (file(REST) + "slots = 0\n", "site a: node n1: slots: 0 slots"),
         (starter("pigeon", ""), "unknown variant `pigeon`"),
+        (file(&REST.replace("[[site.node]]\nname = \"n1\"\n", "")), "site a: needs at least one [[site.node]]"),
+        (starter("slurm", ""), "site a: node n1: a site with this starter has the nodes of its batch jobs"),
+        (starter("slurm", "time = \"\""), "site a: starter: time: `` is not one word"),
         (starter("local", "via = []"), "unknown field `via`"),
         (starter("ssh", "prot = 1"), "unknown field `prot`"),
         (starter("ssh", "port = 0"), "site a: starter: port: `0` is no port"),
@@ -78,4 +81,15 @@ fn wrong_entries_are_named() {
         let error = SitesFile::parse(&text, "x.toml").unwrap_err().to_string();
         assert!(error.contains(expected), "{error}\n  should have said: {expected}");
     }
+}
+
+#[test]
+fn the_nodes_of_a_batch_system_are_not_in_the_file() {
+    let nodeless = REST.replace("[[site.node]]\nname = \"n1\"\n", "");
+    let text = file(&nodeless) + "[site.starter]\nkind = \"slurm\"\npartition = \"p\"\noptions = [\"--exclusive\"]\n";
+    let sites = SitesFile::parse(&text, "x.toml").unwrap();
+    let slurm = Slurm { partition: Some("p".into()), options: vec!["--exclusive".into()], ..Slurm::default() };
+    assert_eq!(sites.sites[0].starter, Starter::Slurm(slurm));
+    let text = file(&nodeless) + "[site.starter]\nkind = \"pbs\"\nuser = \"u\"\n";
+    assert!(SitesFile::parse(&text, "x.toml").unwrap().sites[0].starter.allocates());
 }

@@ -1,0 +1,151 @@
+//! The batch job inside which `run` was typed, if it was: its nodes are the user's already.
+
+use std::path::Path;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::process::Command;
+use tokio::time::timeout;
+use types::SitesFile;
+use types::sites::{Node, Site, Starter};
+use wire::control::{AllocatedNode, HeldAllocation};
+
+use crate::spread::Wish;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A batch job whose environment makes no sense.
+#[derive(Debug, Error)]
+#[error("site {site}: this is batch job {id}, but {problem}")]
+pub struct HeldError {
+    site: String,
+    id: String,
+    problem: String,
+}
+
+/// The batch job around this process, if the site has the batch system that made it.
+///
+/// # Errors
+/// There is one, but its nodes cannot be found out.
+pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let id = match site.starter {
+        Starter::Slurm(_) => variable("SLURM_JOB_ID"),
+        Starter::Pbs(_) => variable("PBS_JOBID"),
+        Starter::Local | Starter::Ssh(_) | Starter::Template(_) => None,
+    };
+    let Some(id) = id else { return Ok(None) };
+    let wrong = |problem: String| HeldError { site: site.name.clone(), id: id.clone(), problem };
+    let unset =
+        |name: &str| wrong(format!("{name} is not set: run landbridge in the job's script, not under srun or ssh"));
+    let nodes = if let Starter::Slurm(_) = site.starter {
+        let list = variable("SLURM_JOB_NODELIST").ok_or_else(|| unset("SLURM_JOB_NODELIST"))?;
+        let tasks = variable("SLURM_TASKS_PER_NODE").ok_or_else(|| unset("SLURM_TASKS_PER_NODE"))?;
+        with_slots(host_names(&list).await.map_err(wrong)?, &tasks).map_err(wrong)?
+    } else {
+        let file = variable("PBS_NODEFILE").ok_or_else(|| unset("PBS_NODEFILE"))?;
+        node_file(Path::new(&file)).map_err(wrong)?
+    };
+    Ok(Some(HeldAllocation { id, nodes }))
+}
+
+/// Makes the nodes of the user's batch job those of its site. A wish without numbers means all of its places.
+pub fn fill(file: &mut SitesFile, site: &str, held: &HeldAllocation, wish: &mut Wish) {
+    for entry in file.sites.iter_mut().filter(|entry| entry.name == site) {
+        entry.nodes = as_nodes(&held.nodes);
+    }
+    if wish.ranks.is_none() && wish.per_site.is_empty() {
+        wish.per_site = vec![(site.to_owned(), held.nodes.iter().map(|node| node.slots).sum())];
+    }
+}
+
+/// Nodes of a batch job as the nodes of a site.
+pub fn as_nodes(nodes: &[AllocatedNode]) -> Vec<Node> {
+    nodes.iter().map(|node| Node { name: node.name.clone(), address: None, slots: Some(node.slots) }).collect()
+}
+
+/// Pairs nodes with Slurm's numbers of tasks, such as `2(x3),1`.
+///
+/// # Errors
+/// Not such a text, or not one number for each node.
+pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>, String> {
+    let wrong = || format!("SLURM_TASKS_PER_NODE=`{tasks}` does not fit its {} nodes", names.len());
+    let mut slots = Vec::new();
+    for part in tasks.split(',') {
+        let (number, times) = match part.split_once("(x") {
+            Some((number, times)) => (number, times.strip_suffix(')').ok_or_else(wrong)?),
+            None => (part, "1"),
+        };
+        let (number, times): (u32, usize) = number.parse().ok().zip(times.parse().ok()).ok_or_else(wrong)?;
+        if slots.len() + times > names.len() {
+            return Err(wrong());
+        }
+        slots.extend(std::iter::repeat_n(number, times));
+    }
+    if slots.len() != names.len() {
+        return Err(wrong());
+    }
+    Ok(names.into_iter().zip(slots).map(|(name, slots)| AllocatedNode { name, slots }).collect())
+}
+
+/// Slurm's own reading of a list such as `n[1-3,07]`.
+async fn host_names(list: &str) -> Result<Vec<String>, String> {
+    let mut command = Command::new("scontrol");
+    command.args(["show", "hostnames", list]).kill_on_drop(true);
+    let failed = |problem: String| format!("`scontrol show hostnames {list}` failed: {problem}");
+    let output = match timeout(LIMIT, command.output()).await {
+        Err(_) => return Err(failed(format!("no answer in {} s", LIMIT.as_secs()))),
+        Ok(output) => output.map_err(|e| failed(e.to_string()))?,
+    };
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// PBS writes one line for each place of a rank, nodes in order.
+fn node_file(path: &Path) -> Result<Vec<AllocatedNode>, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("PBS_NODEFILE {}: {e}", path.display()))?;
+    let mut nodes: Vec<AllocatedNode> = Vec::new();
+    for name in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match nodes.iter_mut().find(|node| node.name == name) {
+            Some(node) => node.slots += 1,
+            None => nodes.push(AllocatedNode { name: name.to_owned(), slots: 1 }),
+        }
+    }
+    if nodes.is_empty() {
+        return Err(format!("PBS_NODEFILE {} names no node", path.display()));
+    }
+    Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_counted_out_to_nodes() {
+        let names = |count: usize| (1..=count).map(|n| format!("n{n}")).collect::<Vec<_>>();
+        let slots = |tasks: &str, count| {
+            with_slots(names(count), tasks).map(|nodes| nodes.iter().map(|node| node.slots).collect::<Vec<_>>())
+        };
+        assert_eq!(slots("2(x3),1", 4), Ok(vec![2, 2, 2, 1]));
+        assert_eq!(slots("7", 1), Ok(vec![7]));
+        for (tasks, count) in
+            [("2(x3)", 2), ("2", 2), ("", 1), ("2(x", 1), ("x(x1)", 1), ("1(x99999999999999999999)", 1)]
+        {
+            assert!(slots(tasks, count).is_err(), "{tasks}");
+        }
+    }
+
+    #[test]
+    fn lines_of_a_node_file_are_places() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "n1\nn1\nn2\n\nn1\n").unwrap();
+        let nodes = node_file(file.path()).unwrap();
+        assert_eq!(nodes, [("n1", 3), ("n2", 1)].map(|(name, slots)| AllocatedNode { name: name.into(), slots }));
+        std::fs::write(file.path(), "\n").unwrap();
+        assert!(node_file(file.path()).unwrap_err().contains("names no node"));
+        assert!(node_file(Path::new("/no/such/file")).unwrap_err().contains("/no/such/file"));
+    }
+}

@@ -1,0 +1,108 @@
+//! Before a job: nodes of sites whose nodes are those of batch jobs. Without such a site nothing is asked.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use types::{Roster, SitesFile};
+use wire::Control;
+use wire::control::{AllocatedNode, HeldAllocation, NodeAsk};
+
+use super::observer::Teller;
+use super::outcome::Failure;
+use super::session::{Connection, SessionError};
+use crate::held::as_nodes;
+use crate::spread::{Wish, counts, spread};
+
+/// How much later than its limit a site's own word about the limit may come.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What a site is asked for.
+pub(super) struct Ask {
+    site: String,
+    ask: NodeAsk,
+}
+
+/// What is to be asked of which site, for this wish. `held`: the batch job of the user's own site `home`, whose nodes
+/// `file` has already.
+pub(super) fn asks(
+    file: &SitesFile,
+    home: &str,
+    wish: &Wish,
+    wait: Duration,
+    held: Option<&HeldAllocation>,
+) -> Result<Vec<Ask>, Failure> {
+    let counts = counts(file, wish).map_err(|e| Failure::new(e.to_string()))?;
+    let wait_s = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
+    let sites = file.sites.iter().zip(counts).filter(|(site, ranks)| *ranks > 0 && site.starter.allocates());
+    Ok(sites
+        .map(|(site, ranks)| {
+            let held = held.filter(|_| site.name == home).cloned();
+            let ask = NodeAsk { ranks, per_node: wish.ranks_per_node, wait_s, held };
+            Ask { site: site.name.clone(), ask }
+        })
+        .collect())
+}
+
+/// Asks, and waits until every site has given its nodes; gives the roster with them.
+///
+/// May be dropped before it is done; the nodes are given back when the connection closes.
+pub(super) async fn allocate(
+    connection: &mut Connection,
+    asks: Vec<Ask>,
+    file: &SitesFile,
+    home: &str,
+    wish: &Wish,
+    teller: &Teller,
+) -> Result<Roster, Failure> {
+    // How ranks are shared out between sites is settled by what was asked.
+    let counts = counts(file, wish).map_err(|e| Failure::new(e.to_string()))?;
+    let per_site = file.sites.iter().zip(counts).filter(|(_, ranks)| *ranks > 0);
+    let per_site = per_site.map(|(site, ranks)| (site.name.clone(), ranks)).collect();
+    let settled = Wish { ranks: None, ranks_per_node: wish.ranks_per_node, per_site };
+    let longest = asks.iter().map(|ask| ask.ask.wait_s).max().unwrap_or(0);
+    let mut waiting: Vec<(String, String)> =
+        asks.iter().map(|ask| (ask.site.clone(), "asked for nodes".to_owned())).collect();
+    for Ask { site, ask } in asks {
+        connection.ask(&site, ask).await.map_err(|e| failure(home, &e))?;
+    }
+    let mut file = file.clone();
+    let deadline = Instant::now() + Duration::from_secs(longest.into()) + GRACE;
+    while let Some((first, _)) = waiting.first() {
+        teller.progress(Some(format!("waiting for nodes: {}", told(&waiting))));
+        let control = tokio::select! {
+            control = connection.next() => control.map_err(|e| failure(home, &e))?,
+            () = sleep_until(deadline) => {
+                return Err(Failure::at_site(first, "said nothing about nodes in time: look at its gateway's log"));
+            }
+        };
+        match control {
+            Control::Allocating { site, state, .. } => {
+                teller.note(format!("site {site}: {state}"));
+                waiting.iter_mut().filter(|(name, _)| *name == site).for_each(|(_, now)| now.clone_from(&state));
+            }
+            Control::Allocated { site, nodes, .. } => {
+                waiting.retain(|(name, _)| *name != site);
+                take(&mut file, &site, &nodes);
+            }
+            Control::JobRefused { site, reason, .. } | Control::SiteLost { site, reason, .. } => {
+                return Err(Failure::at_site(&site, reason));
+            }
+            _ => {}
+        }
+    }
+    spread(&file, home, &settled).map_err(|e| Failure::new(e.to_string()))
+}
+
+fn take(file: &mut SitesFile, site: &str, nodes: &[AllocatedNode]) {
+    for entry in file.sites.iter_mut().filter(|entry| entry.name == site) {
+        entry.nodes = as_nodes(nodes);
+    }
+}
+
+fn told(waiting: &[(String, String)]) -> String {
+    waiting.iter().map(|(site, state)| format!("site {site}: {state}")).collect::<Vec<_>>().join("; ")
+}
+
+fn failure(home: &str, error: &SessionError) -> Failure {
+    Failure::at_site(home, super::without_site(home, error))
+}

@@ -1,0 +1,38 @@
+//! An allocation that is the user's own: nothing is made, nothing is given back.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use gateway::{AllocationHandle, AllocationNews};
+use tokio::sync::Notify;
+use wire::control::HeldAllocation;
+
+pub(super) struct Held {
+    allocation: HeldAllocation,
+    told: bool,
+    released: Notify,
+}
+
+impl Held {
+    pub fn new(allocation: HeldAllocation) -> Held {
+        Held { allocation, told: false, released: Notify::new() }
+    }
+}
+
+impl AllocationHandle for Held {
+    fn news(&mut self) -> Pin<Box<dyn Future<Output = AllocationNews> + '_>> {
+        Box::pin(async {
+            if !std::mem::replace(&mut self.told, true) {
+                let HeldAllocation { id, nodes } = self.allocation.clone();
+                return AllocationNews::Granted { id, nodes };
+            }
+            self.released.notified().await;
+            AllocationNews::Ended("the user's own".to_owned())
+        })
+    }
+
+    fn release(&mut self) {
+        self.told = true;
+        self.released.notify_one();
+    }
+}

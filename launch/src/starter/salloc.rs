@@ -1,0 +1,221 @@
+//! A Slurm job that was asked for: salloc's child process, from the queue to the end of the job.
+//!
+//! salloc keeps the job as long as the program runs that it was given, which reads standard input. So the job ends with
+//! that input, that is with the gateway; while it waits in the queue a signal takes it out (see [`crate::leash`]). When
+//! salloc itself is killed, the job is cancelled by its number.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use gateway::{AllocationHandle, AllocationNews};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::time::{Instant, sleep_until, timeout};
+use wire::control::AllocatedNode;
+
+use super::slurm::slurm_command;
+use crate::held::with_slots;
+
+/// How often a waiting job is asked what it waits for.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long Slurm may take to answer, and to cancel.
+const ANSWER: Duration = Duration::from_secs(5);
+const CANCEL: Duration = Duration::from_secs(2);
+/// Most of salloc's words that are kept, in bytes.
+const KEEP: usize = 64 << 10;
+
+pub(super) struct Salloc {
+    child: Child,
+    /// The job lives no longer than this is open.
+    stdin: Option<ChildStdin>,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    told: String,
+    words: String,
+    /// Its command line, for messages.
+    line: String,
+    id: Option<String>,
+    granted: bool,
+    ended: Option<String>,
+    state: String,
+    look: Instant,
+}
+
+impl Salloc {
+    /// Takes over a salloc whose standard files are pipes.
+    pub fn new(mut child: Child, line: String) -> Salloc {
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (told, words, state) = (String::new(), String::new(), String::new());
+        let look = Instant::now() + LOOK / 5;
+        Salloc { child, stdin, stdout, stderr, told, words, line, id: None, granted: false, ended: None, state, look }
+    }
+
+    async fn next(&mut self) -> AllocationNews {
+        loop {
+            if let Some(reason) = &self.ended {
+                // Cancelling a job that is over is no error, and the only safe thing after a salloc that was killed.
+                let reason = reason.clone();
+                if let Some(id) = self.id.take() {
+                    let mut cancel = slurm_command("scancel");
+                    let _ = timeout(CANCEL, cancel.args(["--quiet", &id]).kill_on_drop(true).status()).await;
+                }
+                return AllocationNews::Ended(reason);
+            }
+            let waits = !self.granted && self.id.is_some();
+            tokio::select! {
+                biased;
+                bytes = read_some(&mut self.stderr) => self.hear(&bytes),
+                bytes = read_some(&mut self.stdout) => {
+                    self.told.push_str(&String::from_utf8_lossy(&bytes));
+                    if let Some(news) = self.grant() {
+                        return news;
+                    }
+                }
+                status = self.child.wait() => {
+                    // What it said last may still be in the pipe.
+                    while let Ok(bytes) = timeout(CANCEL / 10, read_some(&mut self.stderr)).await {
+                        self.hear(&bytes);
+                        if self.stderr.is_none() {
+                            break;
+                        }
+                    }
+                    self.ended = Some(self.why(status.ok().and_then(|status| status.code())));
+                }
+                () = sleep_until(self.look), if waits => {
+                    self.look = Instant::now() + LOOK;
+                    let state = self.queue_state().await;
+                    if state != self.state {
+                        self.state.clone_from(&state);
+                        return AllocationNews::Waiting(state);
+                    }
+                }
+            }
+        }
+    }
+
+    /// salloc's messages: the number of the job is in the first that has one.
+    fn hear(&mut self, bytes: &[u8]) {
+        if self.words.len() < KEEP {
+            self.words.push_str(&String::from_utf8_lossy(bytes));
+        }
+        if self.id.is_none() {
+            self.id = self.words.lines().find_map(job_number);
+        }
+    }
+
+    /// What the script inside the job told, once it is complete: the job and its tasks, its nodes, an empty line.
+    fn grant(&mut self) -> Option<AllocationNews> {
+        let text = self.told.strip_suffix("\n\n").filter(|_| !self.granted)?;
+        self.granted = true;
+        match granted(text) {
+            Ok((id, nodes)) => {
+                self.id = Some(id.clone());
+                Some(AllocationNews::Granted { id, nodes })
+            }
+            Err(problem) => {
+                self.release();
+                self.words = format!("its answer makes no sense: {problem}");
+                None
+            }
+        }
+    }
+
+    async fn queue_state(&self) -> String {
+        let id = self.id.as_deref().unwrap_or_default();
+        let mut squeue = slurm_command("squeue");
+        squeue.args(["--noheader", "--format=%r", "--jobs", id]).kill_on_drop(true);
+        let answer = timeout(ANSWER, squeue.output()).await;
+        let reason = answer.ok().and_then(Result::ok).filter(|output| output.status.success());
+        let reason = reason.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        match reason.filter(|reason| !reason.is_empty() && reason != "None") {
+            Some(reason) => format!("Slurm job {id} waits in the queue ({reason})"),
+            None => format!("Slurm job {id} waits in the queue"),
+        }
+    }
+
+    fn why(&self, code: Option<i32>) -> String {
+        let words: Vec<&str> = self.words.lines().map(|line| line.trim().trim_start_matches("salloc: ")).collect();
+        let said = words.join("; ");
+        match (&self.id, self.granted) {
+            (Some(id), true) => {
+                format!("Slurm job {id} is over: it was cancelled, lost a node, or reached its time limit ({said})")
+            }
+            (Some(id), false) => format!("Slurm job {id} was taken out of the queue: {said}"),
+            (None, _) => {
+                let code = code.map_or("killed".to_owned(), |code| format!("exit status {code}"));
+                format!("Slurm gave no nodes: `{}`: {code}: {said}", self.line)
+            }
+        }
+    }
+}
+
+impl AllocationHandle for Salloc {
+    fn news(&mut self) -> Pin<Box<dyn Future<Output = AllocationNews> + '_>> {
+        Box::pin(self.next())
+    }
+
+    fn release(&mut self) {
+        self.stdin = None;
+        // It waits in the queue, where it does not look at its input.
+        if !self.granted
+            && let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id as i32))
+        {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+}
+
+impl Drop for Salloc {
+    fn drop(&mut self) {
+        // Given up by whoever waited for it: salloc is killed, so only this ends the job.
+        if let Some(id) = self.id.take() {
+            let _ = slurm_command("scancel").args(["--quiet", &id]).spawn();
+        }
+    }
+}
+
+/// Reads what there is; at the end, nothing more will come.
+async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut buffer = [0; 1024];
+    let count = match pipe {
+        Some(pipe) => pipe.read(&mut buffer).await.unwrap_or(0),
+        None => std::future::pending().await,
+    };
+    if count == 0 {
+        *pipe = None;
+    }
+    buffer[..count].to_vec()
+}
+
+/// The job's number in a message such as `salloc: Pending job allocation 12`.
+fn job_number(line: &str) -> Option<String> {
+    let rest = line.split_once("job allocation ")?.1;
+    let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    (!number.is_empty()).then_some(number)
+}
+
+fn granted(text: &str) -> Result<(String, Vec<AllocatedNode>), String> {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    let (id, tasks) = first.split_once(' ').ok_or_else(|| format!("`{first}` is not a job and its tasks"))?;
+    Ok((id.to_owned(), with_slots(lines.map(str::to_owned).collect(), tasks)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_of_a_job_is_read() {
+        let (id, nodes) = granted("12 2(x2),1\nn1\nn2\nn9").unwrap();
+        let nodes: Vec<_> = nodes.iter().map(|node| (node.name.as_str(), node.slots)).collect();
+        assert_eq!((id.as_str(), &nodes[..]), ("12", &[("n1", 2), ("n2", 2), ("n9", 1)][..]));
+        assert!(granted("12 2(x2)\nn1").is_err());
+        assert!(granted("").is_err());
+        assert_eq!(job_number("salloc: Pending job allocation 12"), Some("12".into()));
+        assert_eq!(job_number("salloc: Granted job allocation 7"), Some("7".into()));
+        assert_eq!(job_number("salloc: error: no"), None);
+    }
+}

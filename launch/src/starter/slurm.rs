@@ -1,0 +1,110 @@
+//! `slurm`: agents as steps of a Slurm job, one per node; the job is the user's own, or made by `salloc`.
+
+use std::process::Stdio;
+
+use gateway::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
+use tokio::process::Command;
+use types::sites::Slurm;
+use wire::control::NodeAsk;
+
+use super::held::Held;
+use super::process::{AgentProcess, Manner};
+use super::salloc::Salloc;
+use super::{Started, agent_words, order_line};
+use crate::leash::LEASH;
+
+/// What salloc runs beside the gateway: tells job, tasks and nodes, then keeps the job until its standard input ends.
+const SCRIPT: &str = "echo \"$SLURM_JOB_ID $SLURM_TASKS_PER_NODE\" && \
+                      scontrol show hostnames \"$SLURM_JOB_NODELIST\" && echo && exec cat >/dev/null";
+
+#[derive(Debug)]
+pub(super) struct SlurmStarter {
+    slurm: Slurm,
+}
+
+impl SlurmStarter {
+    pub fn new(slurm: &Slurm) -> SlurmStarter {
+        SlurmStarter { slurm: slurm.clone() }
+    }
+
+    fn salloc_words(&self, name: &str, ask: &NodeAsk) -> Vec<String> {
+        let mut words = vec!["salloc".to_owned(), "--no-bell".into(), format!("--job-name=landbridge-{name}")];
+        words.push(format!("--ntasks={}", ask.ranks));
+        if let Some(per_node) = ask.per_node {
+            words.push(format!("--nodes={}", ask.ranks.div_ceil(per_node.max(1))));
+            words.push(format!("--ntasks-per-node={per_node}"));
+        }
+        let slurm = &self.slurm;
+        let fields =
+            [("partition", &slurm.partition), ("account", &slurm.account), ("qos", &slurm.qos), ("time", &slurm.time)];
+        words.extend(fields.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))));
+        words.extend(slurm.options.iter().cloned());
+        words
+    }
+}
+
+impl AgentStarter for SlurmStarter {
+    fn start(&self, order: AgentOrder) -> Started {
+        let id = order.allocation.clone().ok_or_else(|| StartError("its Slurm job is over".into()))?;
+        let mut command = slurm_command("srun");
+        // One task that may use all that the job has on the node, beside the user's own steps.
+        command.args(["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--quiet"]);
+        command.arg(format!("--jobid={id}")).arg(format!("--nodelist={}", order.node));
+        // The gateway's working directory need not be there; ranks get the user's.
+        command.args(["--chdir=/", "--"]).args(agent_words(self.slurm.landbridge.as_deref())?);
+        Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Remote).map_err(unavailable)?))
+    }
+
+    fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
+        if let Some(held) = order.ask.held {
+            return Ok(Box::new(Held::new(held)));
+        }
+        let words = self.salloc_words(&order.job.to_string(), &order.ask);
+        let mut command = slurm_command(
+            std::env::current_exe()
+                .map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?,
+        );
+        command.arg(LEASH).arg(std::process::id().to_string()).arg("--").args(&words).args(["sh", "-c", SCRIPT]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.process_group(0);
+        let child = command.spawn().map_err(|e| unavailable(StartError(format!("cannot start salloc: {e}"))))?;
+        Ok(Box::new(Salloc::new(child, words.join(" "))))
+    }
+}
+
+/// A command of Slurm's, with nothing of a job in which the gateway itself may have been started.
+pub(super) fn slurm_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("SLURM_") && name != "SLURM_CONF") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn unavailable(StartError(problem): StartError) -> StartError {
+    StartError(format!("{problem}: run the gateway on a machine that has Slurm's commands, such as the login node"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_job_is_asked_with() {
+        let slurm = Slurm {
+            partition: Some("gpu".into()),
+            time: Some("1:00:00".into()),
+            options: vec!["--exclusive".into()],
+            ..Slurm::default()
+        };
+        let words = |per_node| {
+            let ask = NodeAsk { ranks: 7, per_node, wait_s: 1, held: None };
+            SlurmStarter::new(&slurm).salloc_words("ab", &ask).join(" ")
+        };
+        let rest = "--partition=gpu --time=1:00:00 --exclusive";
+        assert_eq!(words(None), format!("salloc --no-bell --job-name=landbridge-ab --ntasks=7 {rest}"));
+        assert!(words(Some(2)).contains("--ntasks=7 --nodes=4 --ntasks-per-node=2 --partition"));
+    }
+}

@@ -1,0 +1,143 @@
+"""The slurm starter against Debian's own Slurm: a munge key and a slurmctld for each site, a slurmd on every node of a lab."""
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from harness import LANDBRIDGE, PROGRAMS, wait_until
+from services import endless, run_words, ssh_site, start
+
+# From a failure to the end of `run`, services of the lab included.
+END_S = 12.0
+# What a script of ours prints of a site's queue when nothing is left in it.
+EMPTY = "QUEUE[]"
+
+
+def queue(site):
+    """Shell words that print what waits or runs at a site, after a while to end it. What Slurm still cleans up (CG) is over."""
+    squeue = f"{LANDBRIDGE} lab enter {site}-gw1 -- env SLURM_CONF=/run/slurm-{site}/slurm.conf squeue -h -t PD,CF,R,S -o %i:%T"
+    return f'for i in $(seq 20); do left=$({squeue}) || left=unknown; test -z "$left" && break; sleep 0.1; done; echo "QUEUE[$left]"'
+
+
+@pytest.fixture
+def slurm(isolated):
+    if os.geteuid() != 0:
+        pytest.skip("Slurm's daemons in a lab need root")
+    missing = [name for name in ("slurmctld", "slurmd", "munged", "sshd") if not shutil.which(name, path="/usr/sbin:/usr/bin")]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)}: apt install slurm-wlm munge openssh-server")
+
+
+def slurm_site(lines=""):
+    return {"starter": f'kind = "slurm"\n{lines}', "services": ["slurm"], "nodes": False}
+
+
+def words(command):
+    return " ".join(f"'{word}'" for word in map(str, command))
+
+
+def watched(command, site="a"):
+    """A command, and then what it left in the queue of a site. The exit code is the command's."""
+    return ["bash", "-c", f"{words(command)}; code=$?; {queue(site)}; exit $code"]
+
+
+def hosts(done):
+    return sorted(line.split(" on ")[1].rstrip(".") for line in done.out.splitlines() if "Hello" in line)
+
+
+def hello(mpi):
+    return [mpi.python, "-m", "mpi4py.bench", "helloworld"]
+
+
+def test_run_makes_a_job_at_each_site_and_gives_it_back(workshop, mpi, slurm):
+    sites = {"a": slurm_site(), "b": slurm_site('partition = "main"\noptions = ["--nodes=2"]')}
+    run = run_words(workshop, mpi, hello(mpi))
+    script = f"{words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
+    done = start(workshop, sites, ["bash", "-c", script], environment=mpi.environment).finish().check()
+    assert len(hosts(done)) == 4 and {"b-n1", "b-n2"} <= set(hosts(done)), str(done)
+    assert done.out.count(EMPTY) == 2, str(done)
+
+
+def test_an_ssh_and_a_slurm_site_run_a_job(workshop, mpich_only, slurm):
+    sites = {"a": ssh_site("a"), "b": slurm_site()}
+    run = run_words(workshop, mpich_only, hello(mpich_only), "--ranks-per-node", 1)
+    done = start(workshop, sites, watched(run, "b"), environment=mpich_only.environment).finish().check()
+    assert hosts(done) == ["a-n1", "a-n2", "b-n1", "b-n2"], str(done)
+    assert EMPTY in done.out, str(done)
+
+
+def test_run_in_a_batch_script_uses_the_jobs_nodes_and_tasks(workshop, mpi, slurm):
+    """Under sbatch no job is made: the user's own is used, and outlives the run."""
+    run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *hello(mpi)]
+    across = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=3", "--site", "b=1", "--", *hello(mpi)]
+    script = workshop.folder / "job.sh"
+    script.write_text(f"#!/bin/bash\n{words(run)}\necho between\n{words(across)}\nsqueue -h -o 'JOB %i %T'\n")
+    out = workshop.folder / "job.out"
+    batch = ["sbatch", "--wait", "-N2", "--ntasks-per-node=2", f"--output={out}", f"--chdir={workshop.folder}", script]
+    sites = {"a": slurm_site(), "b": slurm_site()}
+    done = start(workshop, sites, watched(batch), environment=mpi.environment, host="a-gw1").finish()
+    text = out.read_text()
+    assert done.code == 0, f"{done}\n{text}"
+    one, two = text.split("between\n")
+    assert [one.count(f"a-n{node}") for node in (1, 2)] == [2, 2], text
+    assert two.count(" on a-n") == 3 and two.count(" on b-n") == 1, text
+    assert text.count("JOB ") == 1, text
+
+
+def test_a_refused_job_names_site_and_partition(workshop, mpich_only, slurm):
+    sites = {"a": slurm_site(), "b": slurm_site('partition = "nosuch"')}
+    done = start(workshop, sites, watched(run_words(workshop, mpich_only, ["true"]))).finish()
+    done.fails_naming("site b", "partition=nosuch", "nvalid partition")
+    assert EMPTY in done.out, str(done)
+
+
+def test_a_job_that_waits_too_long_is_taken_out_of_the_queue(workshop, mpich_only, slurm):
+    sites = {"a": slurm_site('partition = "shut"'), "b": slurm_site()}
+    run = run_words(workshop, mpich_only, ["true"], "--wait", "3s")
+    done = start(workshop, sites, watched(run)).finish()
+    done.fails_naming("site a", "no nodes after 3 s", "waits in the queue", "PartitionDown", "--wait")
+    assert EMPTY in done.out, str(done)
+
+
+@pytest.mark.parametrize("what", ["ctrl-c", "kill-9-run", "kill-9-gateway"])
+def test_whatever_happens_in_the_queue_no_job_stays_there(workshop, mpich_only, slurm, what):
+    sites = {"a": slurm_site(), "b": slurm_site('partition = "shut"')}
+    run = run_words(workshop, mpich_only, ["true"])
+    running = start(workshop, sites, watched(run, "b"))
+    wait_until(lambda: "waits in the queue" in running.err() or running.child.poll() is not None, 60, "the queue")
+    assert "site b: Slurm job" in running.err(), running.err()
+    if what == "kill-9-gateway":
+        victims = [gateway for gateway in running.processes("gateway") if gateway.words[-1] == "b"]
+    else:
+        victims = running.processes("run")
+    assert len(victims) == 1, running.processes()
+    victims[0].kill(signal.SIGINT if what == "ctrl-c" else signal.SIGKILL)
+    done = running.finish(within=END_S)
+    assert done.code == {"ctrl-c": 130, "kill-9-run": 137}.get(what, 1), str(done)
+    assert EMPTY in done.out, str(done)
+    if what == "kill-9-gateway":
+        done.fails_naming("site b", "trunk")
+
+
+@pytest.mark.parametrize("what", ["scancel", "kill-9-run", "kill-9-gateway", "kill-9-salloc"])
+def test_whatever_happens_in_mid_run_no_job_stays(workshop, mpich_only, slurm, what):
+    running = endless(workshop, mpich_only, {"a": slurm_site(), "b": slurm_site()}, wrap=lambda run: watched(run, "b"))
+    if what == "scancel":
+        environment = {"SLURM_CONF": "/run/slurm-b/slurm.conf"}
+        [supervisor] = [process for process in running.processes("gateway") if process.words[-1] == "b"]
+        workshop.run(["nsenter", "-t", supervisor.pid, "-a", "scancel", "--user", "root"], environment=environment).check()
+    else:
+        found = {
+            "kill-9-run": lambda: running.processes("run"),
+            "kill-9-gateway": lambda: [gateway for gateway in running.processes("gateway") if gateway.words[-1] == "b"],
+            "kill-9-salloc": lambda: [process for process in running.processes() if process.words[:1] == ["salloc"]],
+        }[what]()
+        found[-1].kill()
+    done = running.finish(within=END_S)
+    assert EMPTY in done.out, str(done)
+    if what != "kill-9-run":
+        done.fails_naming("site " if what == "kill-9-salloc" else "site b")
+    if what in ("scancel", "kill-9-salloc"):
+        assert "Slurm job 1 " in done.err or "batch job 1," in done.err, str(done)
