@@ -56,7 +56,11 @@ static OPS: fi_ops_domain = fi_ops_domain {
 pub fn configuration() -> Result<(Config, Spin), Errno> {
     let lookup = |name: &str| std::env::var(name).ok();
     let config = Config::from_env(lookup).map_err(|error| error.to_string());
-    let spin = lookup("LANDBRIDGE_SPIN").unwrap_or_default().parse();
+    let crowded = lookup("LANDBRIDGE_CROWDED").is_some();
+    let spin = match lookup("LANDBRIDGE_SPIN").filter(|text| !text.is_empty()) {
+        None if crowded => Ok(Spin::CROWDED),
+        text => text.unwrap_or_default().parse(),
+    };
     match (config, spin) {
         (Ok(config), Ok(spin)) => Ok((config, spin)),
         (Err(problem), _) | (_, Err(problem)) => {

@@ -202,7 +202,7 @@ impl Endpoint {
         if state.missed && !moved {
             self.maybe_nap(state);
         } else {
-            state.idle.busy();
+            state.idle.busy(Instant::now);
         }
         result
     }
@@ -212,7 +212,7 @@ impl Endpoint {
         let Ok(mut state) = self.state.try_lock() else { return };
         let Stage::Open(transport) = &mut state.stage else { return };
         if transport.progress() {
-            state.idle.busy();
+            state.idle.busy(Instant::now);
             state.pass_on(self.caps);
             return;
         }
@@ -347,7 +347,17 @@ impl Endpoint {
         if let Stage::Open(mut transport) = std::mem::replace(&mut state.stage, Stage::Closed) {
             transport.close();
             OPEN_ENDPOINTS.fetch_sub(1, Ordering::Relaxed);
-            log::note(format_args!("endpoint {:?} closed", transport.address()));
+            let fabric::Traffic { memory, site, gateway } = transport.traffic();
+            log::note(format_args!(
+                "endpoint {:?} closed; sent through memory {} items of {} bytes, over the site's network {} of {}, by gateways {} of {}",
+                transport.address(),
+                memory.items,
+                memory.bytes,
+                site.items,
+                site.bytes,
+                gateway.items,
+                gateway.bytes
+            ));
         }
         let (tx, rx) = (std::mem::take(&mut state.tx), std::mem::take(&mut state.rx));
         let Counters { send, recv, read, write } = std::mem::take(&mut state.counters);
@@ -391,7 +401,7 @@ impl State {
     fn sleep(&mut self, time: Duration, caps: u64) {
         let Stage::Open(transport) = &mut self.stage else { return };
         if transport.wait(time) {
-            self.idle.busy();
+            self.idle.busy(Instant::now);
         }
         self.pass_on(caps);
     }

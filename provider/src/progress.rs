@@ -1,10 +1,15 @@
 //! Who drives an endpoint, and when it may sleep.
 //!
 //! Nothing moves by itself: reading a completion queue or counter drives the endpoints bound to it. MPI libraries read
-//! in a tight loop while they wait, so a reader that has found nothing for a while sleeps in the endpoint for
-//! some microseconds, which gives the core to whoever is to send (other ranks, a gateway). A nap ends early when a
-//! socket has something. Its length follows the time already waited, so it delays by a fraction of that time at most,
-//! also where the MPI library waits for something we do not see, such as its own shared memory.
+//! in a tight loop while they wait, so a reader that has found nothing for a while sleeps in the endpoint, which gives the core
+//! to whoever is to send (other ranks, a gateway). A nap ends early when a socket has something or a neighbour rings. Its
+//! length follows the time already waited, so it delays by a fraction of that time at most, also where the MPI library waits
+//! for something we do not see, such as its own shared memory.
+//!
+//! How long to spin before that cannot be right for all: over memory an answer takes a microsecond, over a network a
+//! hundred, and a spin that ends just before the answer comes has cost a core and then the latency of waking as well. So it
+//! adapts, as KVM's halt polling does: a wait that ended soon after falling asleep makes the next spin longer, up to the
+//! longest that is worth it; a wait that was longer than any spin makes it shorter.
 
 use std::str::FromStr;
 use std::sync::atomic::AtomicUsize;
@@ -13,20 +18,30 @@ use std::time::{Duration, Instant};
 
 use crate::endpoint::Endpoint;
 
-/// How long a reader spins before it may nap: `LANDBRIDGE_SPIN`, in microseconds, or `always`. Default 50 µs.
+/// How long a reader spins before it may nap: `LANDBRIDGE_SPIN`, in microseconds, or `always`. By default it adapts.
 ///
-/// Raise it when every rank has a core of its own and latency counts most.
+/// Set it to `always` when every rank has a core of its own and nothing but latency counts, to 0 where power does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spin {
+    /// Whatever has helped lately, up to `most`.
+    Adaptive {
+        /// The longest.
+        most: Duration,
+    },
     /// That long.
     For(Duration),
     /// Never nap.
     Always,
 }
 
+impl Spin {
+    /// With fewer cores than ranks (`LANDBRIDGE_CROWDED`): whoever spins keeps from its core the one it waits for.
+    pub const CROWDED: Spin = Spin::Adaptive { most: Duration::from_micros(20) };
+}
+
 impl Default for Spin {
     fn default() -> Spin {
-        Spin::For(Duration::from_micros(50))
+        Spin::Adaptive { most: Duration::from_micros(200) }
     }
 }
 
@@ -45,10 +60,14 @@ impl FromStr for Spin {
     }
 }
 
+/// Where adapting begins, and the least it grows to.
+const FIRST: Duration = Duration::from_micros(50);
+const GROWN: Duration = Duration::from_micros(10);
 /// A nap is at least that long; shorter ones cost more than they give.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// A nap is at most that long: what arrives by a way that does not wake us waits as long.
-const LONGEST: Duration = Duration::from_micros(100);
+/// A nap is at most that long: what arrives by a way that does not wake us waits as long. Who naps so long uses one or two
+/// percent of a core.
+const LONGEST: Duration = Duration::from_millis(1);
 /// Readers that wait come back sooner than this. Who comes back later was busy elsewhere, looks in now and then, and must
 /// not be kept: with naps in such looks, MPICH's `MPI_Get_accumulate` to itself took 30 times longer.
 const AWAY: Duration = Duration::from_micros(20);
@@ -59,7 +78,11 @@ const PATIENCE: u32 = 20;
 #[derive(Debug)]
 pub struct Idle {
     spin: Spin,
+    /// How long it spins at present.
+    current: Duration,
     since: Option<Instant>,
+    /// It has napped since then.
+    napped: bool,
     /// When it looked last.
     looked: Option<Instant>,
 }
@@ -67,22 +90,45 @@ pub struct Idle {
 impl Idle {
     /// Just busy.
     pub fn new(spin: Spin) -> Idle {
-        Idle { spin, since: None, looked: None }
+        let current = match spin {
+            Spin::Adaptive { most } => FIRST.min(most),
+            Spin::For(time) => time,
+            Spin::Always => Duration::MAX,
+        };
+        Idle { spin, current, since: None, napped: false, looked: None }
     }
 
-    /// Something moved, or an operation was begun.
-    pub fn busy(&mut self) {
-        self.since = None;
+    /// Something moved, or an operation was begun. The clock is read only if that matters.
+    pub fn busy(&mut self, clock: impl FnOnce() -> Instant) {
+        let since = self.since.take();
+        if !std::mem::take(&mut self.napped) {
+            return;
+        }
+        if let (Spin::Adaptive { most }, Some(since)) = (self.spin, since) {
+            let waited = clock().saturating_duration_since(since);
+            self.current =
+                if waited <= most { (self.current * 2).clamp(GROWN.min(most), most) } else { self.current / 2 };
+        }
     }
 
     /// Nothing moved. How long to nap now, if at all. `pending`: bytes of ours are still under way.
     pub fn nap(&mut self, now: Instant, pending: bool) -> Option<Duration> {
-        let Spin::For(spin) = self.spin else { return None };
+        if self.spin == Spin::Always {
+            return None;
+        }
         let away = self.looked.replace(now).is_some_and(|looked| now.saturating_duration_since(looked) > AWAY);
-        let since = *self.since.insert(self.since.filter(|_| !away).unwrap_or(now));
+        if away {
+            (self.since, self.napped) = (None, false);
+        }
+        let since = *self.since.get_or_insert(now);
         let idle = now.saturating_duration_since(since);
-        let enough = if pending { spin * PATIENCE } else { spin };
-        (idle > enough).then(|| (idle / 4).clamp(SHORTEST, LONGEST))
+        let patient = if matches!(self.spin, Spin::Adaptive { .. }) { self.current.max(FIRST) } else { self.current };
+        let enough = if pending { patient * PATIENCE } else { self.current };
+        if idle <= enough {
+            return None;
+        }
+        self.napped = true;
+        Some((idle / 4).clamp(SHORTEST, LONGEST))
     }
 
     /// A nap is over: that time the reader was not away.
@@ -147,22 +193,26 @@ mod tests {
         answers.last().flatten().map(|nap| nap.as_micros())
     }
 
+    fn pinned(spin: u64) -> Idle {
+        Idle::new(Spin::For(micros(spin)))
+    }
+
     #[test]
     fn naps_after_spinning_and_longer_the_longer_it_waits() {
-        let mut idle = Idle::new(Spin::For(micros(50)));
+        let mut idle = pinned(50);
         let start = Instant::now();
         assert_eq!(look(&mut idle, start, 0, 50, false), None);
         assert_eq!(look(&mut idle, start, 60, 60, false), Some(15));
         assert_eq!(look(&mut idle, start, 70, 200, false), Some(50));
-        assert_eq!(look(&mut idle, start, 210, 9000, false), Some(100));
-        idle.busy();
-        assert_eq!(look(&mut idle, start, 9010, 9060, false), None);
+        assert_eq!(look(&mut idle, start, 210, 9000, false), Some(1000));
+        idle.busy(|| start + micros(9000));
+        assert_eq!(look(&mut idle, start, 9010, 9060, false), None, "a pinned spin stays");
         assert_eq!(look(&mut idle, start, 9070, 9070, false), Some(15));
     }
 
     #[test]
     fn who_looks_in_now_and_then_is_not_kept() {
-        let mut idle = Idle::new(Spin::For(micros(50)));
+        let mut idle = pinned(50);
         let start = Instant::now();
         for at in (0..10_000).step_by(21) {
             assert_eq!(idle.nap(start + micros(at), false), None, "at {at} µs");
@@ -175,10 +225,45 @@ mod tests {
 
     #[test]
     fn spins_longer_with_bytes_under_way() {
-        let mut idle = Idle::new(Spin::For(micros(50)));
+        let mut idle = pinned(50);
         let start = Instant::now();
         assert_eq!(look(&mut idle, start, 0, 1000, true), None);
-        assert_eq!(look(&mut idle, start, 1010, 1010, true), Some(100));
+        assert_eq!(look(&mut idle, start, 1010, 1010, true), Some(252));
+    }
+
+    /// Waits that all take as long, with looks every 10 µs; gives how long it spins in the end.
+    fn after_waits(spin: Spin, each: u64, count: u64) -> Duration {
+        let mut idle = Idle::new(spin);
+        let start = Instant::now();
+        for wait in 0..count {
+            let begin = wait * 1_000_000;
+            look(&mut idle, start, begin, begin + each, false);
+            idle.busy(|| start + micros(begin + each));
+        }
+        idle.current
+    }
+
+    #[test]
+    fn spinning_adapts_to_how_long_waits_are() {
+        let adaptive = Spin::default();
+        assert_eq!(after_waits(adaptive, 30, 20), FIRST, "a spin that suffices is kept");
+        assert_eq!(after_waits(adaptive, 150, 20), micros(200), "an answer that comes soon is spun for");
+        assert!(after_waits(adaptive, 5000, 20) < micros(1), "a late one is not");
+        assert!(after_waits(Spin::CROWDED, 150, 20) < micros(1));
+        assert_eq!(after_waits(Spin::For(micros(70)), 5000, 20), micros(70));
+    }
+
+    #[test]
+    fn it_recovers_from_not_spinning_at_all() {
+        let mut idle = Idle::new(Spin::default());
+        idle.current = Duration::ZERO;
+        let start = Instant::now();
+        for wait in 0..8 {
+            let begin = wait * 1_000_000;
+            look(&mut idle, start, begin, begin + 40, false);
+            idle.busy(|| start + micros(begin + 40));
+        }
+        assert_eq!(idle.current, micros(40));
     }
 
     #[test]
