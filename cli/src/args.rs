@@ -285,6 +285,12 @@ pub struct LabArgs {
     /// Start this instead of `landbridge gateway` ({site}, {gateway}, {sites_file} are replaced); empty: no gateways
     #[arg(long, value_name = "COMMAND")]
     pub gateway_command: Option<String>,
+    /// A folder in /run that the nodes of each site share as a pool of memory, such as /run/pool
+    #[arg(long, value_name = "DIR")]
+    pub pool: Option<PathBuf>,
+    /// How much fits a pool [default: half of the machine's memory]
+    #[arg(long, value_name = "SIZE", value_parser = types::quantity::parse_bytes, requires = "pool")]
+    pub pool_size: Option<u64>,
     /// A directory below /tmp, /dev/shm or /run that all hosts see
     #[arg(long, value_name = "DIR")]
     pub visible: Vec<PathBuf>,

@@ -46,6 +46,8 @@ fn run(args: LabArgs) -> Result<i32> {
         },
         gateway_memory: args.gateway_memory,
         gateway_command: args.gateway_command.map(|command| command.split_whitespace().map(str::to_owned).collect()),
+        pool: args.pool,
+        pool_bytes: args.pool_size,
         visible: args.visible,
         report: args.report,
         logs: args.logs,

@@ -58,6 +58,7 @@ pub(crate) struct Gateway {
     /// Connections that are not admitted yet.
     pub unadmitted: Cell<usize>,
     nodes: Vec<Node>,
+    shared_memory: types::sites::Memory,
     inside: String,
     memory: u64,
     pub(crate) starter: Arc<dyn AgentStarter>,
@@ -165,6 +166,7 @@ impl Gateway {
             touched: RefCell::default(),
             unadmitted: Cell::new(0),
             nodes: site.nodes.clone(),
+            shared_memory: site.memory.clone(),
             inside: own.inside.clone(),
             memory: own.memory,
             starter,
@@ -293,6 +295,7 @@ impl Gateway {
             node_address: entry.and_then(|entry| entry.address),
             gateway_address: self.inside.clone(),
             allocation,
+            memory: self.shared_memory.clone(),
         })?;
         let kill = Rc::new(Notify::new());
         self.agents.borrow_mut().insert((job, node_id), kill.clone());

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use thiserror::Error;
+use types::sites::Memory;
 use types::{JobId, NodeId, SiteId};
 use wire::Secret;
 use wire::control::{AllocatedNode, NodeAsk};
@@ -32,6 +33,8 @@ pub struct AgentOrder {
     pub gateway_address: String,
     /// The batch job that the node belongs to, if the starter allocated it.
     pub allocation: Option<String>,
+    /// Where the site's ranks share memory.
+    pub memory: Memory,
 }
 
 /// Nodes that a job needs from a batch system.

@@ -45,6 +45,7 @@ pub(crate) fn bring_up(
             isolated: Some(IsolatedPlan {
                 hosts_file: state.hosts_file(site_name(host.site)),
                 visible: visible.to_vec(),
+                pool: options.pool.clone().map(|at| (state.pool(site_name(host.site)), at)),
                 script: network::host(layout, options.nic_rate, host, options.route_directly),
                 forward,
             }),

@@ -171,12 +171,16 @@ impl Layout {
     }
 
     /// The sites file. `fingerprints` has one entry per site; `program` is this program's path.
-    pub fn sites_file(&self, fingerprints: &[String], program: &Path, memory: &str) -> String {
+    pub fn sites_file(&self, fingerprints: &[String], program: &Path, memory: &str, pool: Option<&Path>) -> String {
         let mut text = String::new();
         for (site, fingerprint) in fingerprints.iter().enumerate() {
             let name = site_name(site);
             let _ =
-                writeln!(text, "[[site]]\nname = \"{name}\"\nkey = \"{name}.key\"\nfingerprint = \"{fingerprint}\"\n");
+                writeln!(text, "[[site]]\nname = \"{name}\"\nkey = \"{name}.key\"\nfingerprint = \"{fingerprint}\"");
+            if let Some(pool) = pool {
+                let _ = writeln!(text, "memory = {}", quoted(&pool.to_string_lossy()));
+            }
+            text.push('\n');
             for gateway in self.gateways_of(site) {
                 let _ = writeln!(
                     text,
@@ -258,7 +262,7 @@ mod tests {
     #[test]
     fn a_small_sites_file() {
         let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
-        let text = layout.sites_file(&["sha256:00".to_owned()], Path::new("/opt/land\"bridge"), "256MiB");
+        let text = layout.sites_file(&["sha256:00".to_owned()], Path::new("/opt/land\"bridge"), "256MiB", None);
         let expected = r#"[[site]]
 name = "a"
 key = "a.key"
@@ -288,13 +292,19 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
         let fingerprints = ["sha256:".to_owned() + &"0a".repeat(32), "sha256:".to_owned() + &"ff".repeat(32)];
         for ground in [Ground::Ranges, Ground::SameRange, Ground::Loopback { lab: 9 }] {
             let layout = Layout { sites: 2, nodes: 3, gateways: 2, ground };
-            let text = layout.sites_file(&fingerprints, Path::new("/opt/a b\\c\"\n/landbridge"), "64MiB");
+            let text = layout.sites_file(
+                &fingerprints,
+                Path::new("/opt/a b\\c\"\n/landbridge"),
+                "64MiB",
+                Some(Path::new("/run/pool")),
+            );
             let parsed = types::sites::SitesFile::parse(&text, "sites.toml").unwrap();
             assert_eq!(parsed.names(), "a, b");
             let site = &parsed.sites[1];
             assert_eq!(site.fingerprint.to_string(), fingerprints[1]);
             assert_eq!(site.gateways.len(), 2);
             assert_eq!(site.gateways[1].memory, 64 << 20);
+            assert_eq!(site.memory, types::sites::Memory::Pool("/run/pool".into()));
             assert_eq!(
                 site.nodes[2].address.map(|a| a.to_string()),
                 Some(layout.lan(layout.nodes_of(1).nth(2).unwrap()).to_string())

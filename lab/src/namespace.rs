@@ -1,5 +1,6 @@
 //! Namespaces and mounts: the outer set that holds a lab, and the set of each host.
 
+use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -78,6 +79,20 @@ pub(crate) fn enter_host(name: &str, hosts_file: &Path, visible: &[PathBuf]) -> 
     cover(Path::new("/tmp"), c"mode=1777", visible)?;
     cover(Path::new("/dev/shm"), c"mode=1777", visible)?;
     rustix::mount::mount_bind(hosts_file, "/etc/hosts").map_err(|e| LabError::setup("bind mount on /etc/hosts", e))
+}
+
+/// Makes a site's pool: memory that its nodes have in common.
+pub(crate) fn mount_pool(at: &Path, bytes: Option<u64>) -> Result<(), LabError> {
+    fs::create_dir_all(at).map_err(|e| LabError::setup(at.display().to_string(), e))?;
+    let options = bytes.map_or("mode=1777".to_owned(), |bytes| format!("mode=1777,size={bytes}"));
+    let options = CString::new(options).map_err(|e| LabError::setup("options of a pool", e))?;
+    rustix::mount::mount("tmpfs", at, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str())
+        .map_err(|e| unavailable(format!("mount of a tmpfs on {}", at.display()), e))
+}
+
+/// Shows a pool at a place of this host.
+pub(crate) fn show_pool(pool: &Path, at: &Path) -> Result<(), LabError> {
+    rustix::mount::mount_bind(pool, at).map_err(|e| LabError::setup(format!("pool at {}", at.display()), e))
 }
 
 fn mount_proc() -> Result<(), LabError> {

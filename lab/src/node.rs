@@ -37,6 +37,8 @@ pub(crate) struct NodePlan {
 pub(crate) struct IsolatedPlan {
     pub hosts_file: PathBuf,
     pub visible: Vec<PathBuf>,
+    /// The site's pool: where it is, and where the host sees it.
+    pub pool: Option<(PathBuf, PathBuf)>,
     pub script: Script,
     pub forward: bool,
 }
@@ -65,6 +67,9 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
         Some(isolated) => {
             follow_parent(channel)?;
             namespace::enter_host(&plan.name, &isolated.hosts_file, &isolated.visible)?;
+            if let Some((pool, at)) = &isolated.pool {
+                namespace::show_pool(pool, at)?;
+            }
             channel.send(Kind::Namespaces, &[]).map_err(wrong)?;
             expect(channel, Kind::Go, "supervisor")?;
             namespace::settle_network(isolated.forward)?;

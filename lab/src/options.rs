@@ -58,6 +58,11 @@ pub struct LabOptions {
     pub gateway_command: Option<Vec<String>>,
     /// The `memory` bound that the sites file gives to each gateway. Default `256MiB`.
     pub gateway_memory: String,
+    /// A folder below `/run` that all nodes of a site share, each site its own, as a pool of memory: the sites file names it
+    /// as the site's `memory`. Default: none, so the ranks of each node share its own `/dev/shm`.
+    pub pool: Option<PathBuf>,
+    /// How much fits a pool, in bytes. Default: half of the machine's memory.
+    pub pool_bytes: Option<u64>,
     /// Directories below `/tmp`, `/dev/shm` or `/run` that every host must see although these are private to it. Kept
     /// anyway: the top folders below these that hold the working directory, this program, absolute paths among the
     /// command's words, and what is on `PATH` and `LD_LIBRARY_PATH`. Default: none.
@@ -89,6 +94,8 @@ impl Default for LabOptions {
             isolation: Isolation::Auto,
             gateway_command: None,
             gateway_memory: "256MiB".to_owned(),
+            pool: None,
+            pool_bytes: None,
             visible: Vec::new(),
             report: None,
             logs: None,
@@ -113,6 +120,15 @@ impl LabOptions {
         }
         if !(0.0..1.0).contains(&self.loss) {
             return refuse(format!("loss is {}; it must be at least 0 and below 1", self.loss));
+        }
+        if let Some(pool) = &self.pool {
+            let name = pool.strip_prefix("/run").ok().and_then(|below| below.to_str()).unwrap_or_default();
+            if name.is_empty() || name.contains(['/', '"', '\\']) || name.starts_with("landbridge") {
+                return refuse(format!("pool is {}; it must be a folder directly in /run", pool.display()));
+            }
+            if self.isolation == Isolation::Loopback {
+                return refuse("the hosts of a loopback lab share everything; drop the pool or loopback".to_owned());
+            }
         }
         if self.command.is_empty() {
             return refuse("there is no command to run; give one after --".to_owned());

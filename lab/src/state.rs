@@ -45,6 +45,11 @@ impl State {
         self.sockets().join(format!("{host}.sock"))
     }
 
+    /// Where the pool of a site is mounted.
+    pub fn pool(&self, site: impl std::fmt::Display) -> PathBuf {
+        self.root.join(format!("pool-{site}"))
+    }
+
     pub fn sites_file(&self) -> PathBuf {
         self.root.join("sites.toml")
     }

@@ -112,6 +112,12 @@ fn run_isolated(
         write_files(&plan, &layout, &state)
     };
     prepare()?;
+    if let Some(pool) = &plan.options.pool {
+        fs::create_dir_all(pool).map_err(|e| LabError::setup(pool.display().to_string(), e))?;
+        for site in 0..layout.sites {
+            namespace::mount_pool(&state.pool(site_name(site)), plan.options.pool_bytes)?;
+        }
+    }
     let hosts = hosts::bring_up(&plan.options, &layout, &state, &plan.visible)?;
     // After the cables exist, while the hosts set up their ends.
     let (wan_child, wan) = hosts::start_wan(&plan.options, &layout, &state)?;
@@ -181,7 +187,8 @@ fn write_files(plan: &SupervisorPlan, layout: &Layout, state: &State) -> Result<
         write(state.hosts_file(site_name(site)), layout.hosts_file(site))?;
     }
     let memory = &plan.options.gateway_memory;
-    write(state.sites_file(), layout.sites_file(&fingerprints, &plan.program, memory))
+    let pool = plan.options.pool.as_deref();
+    write(state.sites_file(), layout.sites_file(&fingerprints, &plan.program, memory, pool))
 }
 
 struct Lab {

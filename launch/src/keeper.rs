@@ -4,10 +4,14 @@
 //! killed, its ranks' processes become children of the keeper, which ends them all. If the keeper is killed, the agent
 //! hears of it and ends the same processes itself.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::process::Command;
+use tokio::io::AsyncReadExt;
+use tokio::process::{ChildStdout, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
@@ -41,8 +45,9 @@ pub async fn keep() -> std::io::Result<i32> {
         command.env_remove(name);
     }
     command.envs(LIBPMIX);
-    command.stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut child = command.spawn()?;
+    let left_behind = child.stdout.take();
     let code = tokio::select! {
         status = child.wait() => {
             use std::os::unix::process::ExitStatusExt;
@@ -54,8 +59,34 @@ pub async fn keep() -> std::io::Result<i32> {
     };
     drop(child);
     end_descendants(LIMIT);
+    if let Some(left_behind) = left_behind {
+        remove_all(left_behind).await;
+    }
     folder.remove();
     Ok(code)
+}
+
+/// Called in the agent proper: its keeper removes this file in the end, however the agent ends.
+pub fn remove_in_the_end(path: &Path) {
+    let name = [b"\0", path.as_os_str().as_bytes(), b"\0"].concat();
+    // The agent's standard output goes to its keeper. Without one (in tests) there is nobody to ask.
+    if getppid().is_some() && std::env::args().nth(1).is_some_and(|word| word == WORKER) {
+        let _ = rustix::io::write(rustix::stdio::stdout(), &name);
+    }
+}
+
+/// Removes the files that the agent has named. All processes that could write more are dead.
+async fn remove_all(mut names: ChildStdout) {
+    let mut bytes = Vec::new();
+    if tokio::time::timeout(Duration::from_secs(1), names.read_to_end(&mut bytes)).await.is_err() {
+        tracing::debug!("somebody else holds the agent's standard output");
+    }
+    for path in bytes.split(|byte| *byte == 0).map(|name| Path::new(OsStr::from_bytes(name))) {
+        // Libraries in the agent may print to its standard output too.
+        if pool::Region::is_name(path) {
+            pool::Region::remove(path);
+        }
+    }
 }
 
 /// Makes this process, the agent proper, hear SIGTERM when `keeper` dies.

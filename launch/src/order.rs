@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use types::sites::Memory;
 use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::Secret;
 
@@ -34,6 +35,9 @@ pub struct Order {
     pub node_address: Option<IpAddr>,
     /// `host:port` of the gateway, as the node dials it.
     pub gateway_address: String,
+    /// Where the site's ranks share memory.
+    #[serde(default)]
+    pub memory: Memory,
 }
 
 /// An order that cannot be followed.
@@ -109,9 +113,11 @@ mod tests {
             node: "n3".into(),
             node_address: Some("10.0.0.3".parse().unwrap()),
             gateway_address: "gw:7700".into(),
+            memory: Memory::Pool("/run/pool".into()),
         };
         let read = Order::read(&order.line().unwrap()[..]).unwrap();
         assert_eq!((read.job, read.secret, read.node), (order.job, order.secret, order.node));
+        assert_eq!(read.memory, order.memory);
         assert!(matches!(Order::read(&b""[..]), Err(OrderError::Missing)));
         assert!(matches!(Order::read(&b"hello\n"[..]), Err(OrderError::Format(_))));
     }

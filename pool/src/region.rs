@@ -91,6 +91,12 @@ impl Region {
         folder.join(format!("{PREFIX}{job}-{site}"))
     }
 
+    /// Whether a path looks like one of [`Region::name`].
+    pub fn is_name(path: &Path) -> bool {
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.is_absolute() && name.is_some_and(|name| name.starts_with(PREFIX))
+    }
+
     /// Removes a named region. One that is gone already, or a folder that is, is what was wanted.
     pub fn remove(path: &Path) {
         let _ = rustix::fs::unlinkat(CWD, path, AtFlags::empty());

@@ -12,8 +12,10 @@ use crate::id::SiteId;
 use crate::quantity::parse_bytes;
 use crate::roster::is_name;
 
+mod memory;
 mod starter;
 
+pub use memory::Memory;
 pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
 
 /// The parsed and checked sites file. The order of sites is the order of ranks.
@@ -38,6 +40,8 @@ pub struct Site {
     pub nodes: Vec<Node>,
     /// How agents are started on its nodes.
     pub starter: Starter,
+    /// Where its ranks share memory.
+    pub memory: Memory,
 }
 
 /// A gateway of a site.
@@ -224,6 +228,7 @@ mod raw {
         node: Vec<Node>,
         #[serde(default)]
         starter: super::starter::Raw,
+        memory: Option<String>,
     }
 
     #[derive(Deserialize)]
@@ -270,7 +275,8 @@ mod raw {
             }
             unique("gateway", gateways.iter().map(|g: &super::Gateway| g.name.as_str())).map_err(within)?;
             unique("node", nodes.iter().map(|n: &super::Node| n.name.as_str())).map_err(within)?;
-            Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter })
+            let memory = super::Memory::check(self.memory.as_deref()).map_err(within)?;
+            Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter, memory })
         }
     }
 

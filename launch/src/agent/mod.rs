@@ -4,6 +4,7 @@
 //! them all and itself; it never tries to go on alone.
 
 mod fence;
+pub mod memory;
 mod pmix;
 pub mod prepare;
 mod rank;
@@ -21,6 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use types::Identity;
 use wire::{FrameHeader, FrameKind};
 
+use self::memory::Shared;
 use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{Prepared, Reach, prepare};
 use self::rank::{Output, RankEvent, RankHandle, Sinks};
@@ -342,6 +344,10 @@ impl Agent {
     fn go(&mut self, window: u32) -> Result<(), AgentError> {
         let problem = "go before prepare";
         let prepared = self.prepared.take().ok_or(AgentError::Message { from: self.launcher, problem })?;
+        if let Some(Err(error)) = prepared.shared.as_ref().map(Shared::check) {
+            self.prepared = Some(prepared);
+            return self.report(&Up::Failed { rank: None, reason: error.to_string() });
+        }
         for local in 0..prepared.count {
             let started = match self.pmix.as_ref().map(|pmix| pmix.admit(local)).transpose() {
                 Ok(variables) => rank::start(&prepared, local, window, variables, &self.sinks)

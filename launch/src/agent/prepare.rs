@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use types::{NodeId, Rank, Roster, SiteId};
 
+use super::memory::{Shared, share};
 use crate::environment::Environment;
 use crate::message::{Family, Program};
 use crate::mpi::{self, MpiError};
@@ -33,6 +34,9 @@ pub enum PrepareError {
     /// The roster does not have this node.
     #[error("node {0} is not in the job's roster")]
     NotInRoster(String),
+    /// The memory they would share.
+    #[error(transparent)]
+    Memory(#[from] pool::PoolError),
     /// The ranks need an IPv4 address of this node.
     #[error("address {0} is not IPv4: give the node an IPv4 `address` in the sites file")]
     Address(IpAddr),
@@ -61,6 +65,8 @@ pub struct Prepared {
     pub index: usize,
     /// What serves ranks of Open MPI.
     pub pmix: Option<pmix::Library>,
+    /// The memory they share.
+    pub shared: Option<Shared>,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -122,7 +128,14 @@ pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) ->
     }
     environment.set("PWD", &directory);
     describe(&mut environment, order, reach, &roster)?;
-    Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, notes, roster })
+    let shared = share(order, &roster)?;
+    if let Some(shared) = &shared {
+        environment.set("LANDBRIDGE_MEMORY", shared.path());
+    }
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < count as usize) {
+        environment.set("LANDBRIDGE_CROWDED", "1");
+    }
+    Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, shared, notes, roster })
 }
 
 /// What every rank of the node is told about its job.
@@ -194,6 +207,7 @@ mod tests {
             node: "n1".into(),
             node_address: None,
             gateway_address: "gw:7700".into(),
+            memory: types::sites::Memory::Node,
         }
     }
 

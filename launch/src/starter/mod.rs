@@ -45,6 +45,7 @@ fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
         node: order.node,
         node_address: order.node_address,
         gateway_address: order.gateway_address,
+        memory: order.memory,
     };
     order.line().map_err(|e| StartError(e.to_string()))
 }

@@ -18,12 +18,13 @@ fn the_shortest_file_gets_its_defaults() {
     assert_eq!(site.gateways[0].links, 1);
     assert_eq!(site.starter, Starter::Local);
     assert_eq!(site.fingerprint.to_string(), FINGERPRINT);
+    assert_eq!(site.memory, Memory::Node);
 }
 
 #[test]
 fn every_field_is_read() {
     let text = file(
-        "key = \"a.key\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
+        "key = \"a.key\"\nmemory = \"/run/pool\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
          memory = \"64MiB\"\nlinks = 4\n[[site.node]]\nname = \"n1\"\naddress = \"10.0.0.1\"\nslots = 8\n\
          [site.starter]\nkind = \"ssh\"\nuser = \"u\"\nport = 22\nidentity = \"id\"\noptions = [\"-J\", \"login\"]\n\
          landbridge = \"/opt/landbridge\"\n",
@@ -31,6 +32,7 @@ fn every_field_is_read() {
     let sites = SitesFile::parse(&text, "x.toml").unwrap();
     let site = &sites.sites[0];
     assert_eq!(site.key.as_deref(), Some("a.key"));
+    assert_eq!(site.memory, Memory::Pool("/run/pool".into()));
     let gateway = &site.gateways[0];
     assert_eq!((gateway.inside.as_str(), gateway.memory, gateway.links), ("i:2", 64 << 20, 4));
     assert_eq!(site.nodes[0].slots, Some(8));
@@ -56,6 +58,7 @@ fn wrong_entries_are_named() {
         (gateway("inside = \"nohost\""), "site a: gateway gw1: inside: `nohost` is not host:port"),
         (gateway("links = 0"), "links: `0` is not between"),
         (gateway("lniks = 2"), "unknown field `lniks`"),
+        (file(&format!("memory = \"pool\"\n{REST}")), "x.toml: site a: memory: `pool` is neither the absolute path"),
         (file(REST).replace("sha256:00", "sha256:zz"), "is not a fingerprint"),
         (file(REST).replace("\"a\"", "\"a b\""), "`a b` is not a name"),
         (format!("{}{}", file(REST), file(REST)), "site: `a` appears twice"),

@@ -1,0 +1,181 @@
+"""Ranks that share memory: inside a node, and on a pool of several nodes. Nothing of it is left, whoever dies."""
+
+import re
+import signal
+
+import pytest
+
+from harness import LANDBRIDGE, PROGRAMS, LoopbackSites, wait_until
+
+# What makes an MPI with shared memory of its own use the provider inside a node.
+THROUGH_PROVIDER = {"mpich": {"MPIR_CVAR_NOLOCAL": "1"}, "intel": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt"}}
+CLOSED = re.compile(r"sent through memory (\d+) items of (\d+) bytes, over the site's network (\d+) of (\d+), by gateways (\d+)")
+# From the blow to the end of `landbridge run`.
+END_S = 5.0
+
+
+def carried(log):
+    """What each endpoint's last words say: items and bytes through memory, items over the site's network, items by gateways."""
+    found = [[int(number) for number in numbers] for numbers in CLOSED.findall(log.read_text())]
+    assert found, log.read_text()
+    return [(items, size, site, gateway) for items, size, site, _, gateway in found]
+
+
+def through_provider(workshop, mpi, **more):
+    return {**THROUGH_PROVIDER[mpi.name], "LANDBRIDGE_LOG_FILE": str(workshop.folder / "provider.log"), **more}
+
+
+def is_all_memory(log, ranks):
+    endpoints = carried(log)
+    assert len(endpoints) == ranks, endpoints
+    for items, size, site, gateway in endpoints:
+        assert items > 100 and size > 100_000 and (site, gateway) == (0, 0), endpoints
+
+
+@pytest.mark.parametrize("copies", ["single-copy", "pieces"])
+def test_ranks_of_a_node_use_their_memory(workshop, mpi, copies):
+    more = {"LANDBRIDGE_SINGLE_COPY": "1GiB"} if copies == "pieces" else {}
+    environment = through_provider(workshop, mpi, **more)
+    program = [mpi.python, PROGRAMS / "messages.py", 22]
+    done = workshop.across(mpi, 4, program, sites=1, nodes=1, environment=environment, limit=120).finish().check()
+    assert f"messages: {22 * 4 * 4} good" in done.out, str(done)
+    is_all_memory(workshop.folder / "provider.log", 4)
+
+
+def test_one_sided_through_memory(workshop, mpi):
+    environment = through_provider(workshop, mpi)
+    program = [mpi.python, PROGRAMS / "one_sided.py"]
+    done = workshop.across(mpi, 4, program, sites=1, nodes=1, environment=environment, limit=120).finish().check()
+    assert "one-sided: 4 ranks good" in done.out, str(done)
+    assert all(items > 0 and site == 0 for items, _, site, _ in carried(workshop.folder / "provider.log"))
+
+
+def test_memory_network_and_gateways_in_one_job(workshop, mpi):
+    """Two ranks on each of four nodes at two sites: every pair on the link that is theirs, and order kept on all."""
+    environment = through_provider(workshop, mpi)
+    program = [mpi.python, PROGRAMS / "messages.py", 22]
+    done = workshop.across(mpi, 8, program, environment=environment, limit=120).finish().check()
+    assert f"messages: {22 * 8 * 8} good" in done.out, str(done)
+    for items, _, site, gateway in carried(workshop.folder / "provider.log"):
+        assert min(items, site, gateway) > 0
+
+
+def test_more_ranks_than_cores(workshop, mpi):
+    environment = through_provider(workshop, mpi)
+    program = [mpi.python, PROGRAMS / "collectives.py"]
+    workshop.across(mpi, 12, program, sites=1, nodes=1, environment=environment, limit=120).finish().check()
+
+
+def test_a_pool_joins_the_nodes_of_a_site(workshop, mpi, isolated):
+    """The pool is what two nodes with no other file in common share: their ranks then do without the network."""
+    environment = through_provider(workshop, mpi)
+    program = [mpi.python, PROGRAMS / "messages.py", 22]
+    options = ["--pool", "/run/pool"]
+    lab = workshop.across(mpi, 4, program, sites=1, nodes=2, options=options, environment=environment, limit=120)
+    done = lab.finish().check()
+    assert f"messages: {22 * 4 * 4} good" in done.out, str(done)
+    is_all_memory(workshop.folder / "provider.log", 4)
+
+
+def test_without_shared_memory_there_is_the_network(workshop, mpi):
+    """`memory = "off"`."""
+    sites = LoopbackSites(workshop)
+    file = sites.write("off.toml", a=('name = "a"\n', 'name = "a"\nmemory = "off"\n'))
+    sites.start_gateway("a", file)
+    environment = through_provider(workshop, mpi)
+    words = [LANDBRIDGE, "run", "-n", 2, "--mpi", mpi.name, "--site", "a=2", "--", mpi.python, PROGRAMS / "messages.py", 22]
+    environment = {**mpi.environment, **environment, "LANDBRIDGE_SITES": str(file)}
+    workshop.run(words, environment=environment, limit=60).check()
+    assert all(items == 0 and site > 0 for items, _, site, _ in carried(workshop.folder / "provider.log"))
+
+
+@pytest.fixture
+def pool(workshop):
+    """A folder as the pool of a site `a` of one node on this machine, and its gateway."""
+    folder = workshop.folder / "pool"
+    folder.mkdir()
+    return folder
+
+
+def on_pool(workshop, mpi, pool, program, ranks=3):
+    """A job of site `a` alone, on a pool. Gives the gateway and the started `landbridge run`."""
+    sites = LoopbackSites(workshop)
+    file = sites.write("pool.toml", a=('name = "a"\n', f'name = "a"\nmemory = "{pool}"\n'))
+    gateway = sites.start_gateway("a", file)
+    words = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, "--site", f"a={ranks}", "--", *program]
+    environment = {**mpi.environment, **THROUGH_PROVIDER[mpi.name], "LANDBRIDGE_SITES": str(file)}
+    return gateway, workshop.start(words, environment=environment, limit=60)
+
+
+def is_empty(folder):
+    wait_until(lambda: not list(folder.iterdir()), END_S, f"{folder} to be empty, not {list(folder.iterdir())}")
+
+
+def test_a_pool_is_empty_after_success(workshop, mpi, pool):
+    seen = workshop.folder / "seen"
+    script = f"import os; from mpi4py import MPI; MPI.COMM_WORLD.barrier(); open('{seen}', 'w').write(os.listdir('{pool}')[0])"
+    _, running = on_pool(workshop, mpi, pool, [mpi.python, "-c", script])
+    running.finish().check()
+    assert re.fullmatch(r"landbridge-[0-9a-f]{8}-a", seen.read_text())
+    is_empty(pool)
+
+
+@pytest.mark.parametrize("victim", ["rank", "agent", "agent-worker", "gateway", "run"])
+def test_a_pool_is_empty_whoever_is_killed(workshop, mpich_only, pool, victim):
+    working = workshop.folder / "working"
+    gateway, running = on_pool(workshop, mpich_only, pool, [mpich_only.python, PROGRAMS / "endless.py", working])
+    wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
+    assert working.exists(), str(running.finish())
+    assert len(list(pool.iterdir())) == 1
+    everybody = [*gateway.processes(), *running.processes()]
+    if victim == "rank":
+        chosen = [process for process in everybody if str(PROGRAMS / "endless.py") in process.words and "run" not in process.words[1:4]]
+    else:
+        chosen = [process for process in everybody if process.is_landbridge(victim)]
+    assert chosen, [process.words for process in everybody]
+    chosen[0].kill(signal.SIGKILL)
+    is_empty(pool)
+    if victim != "run":
+        running.finish(within=END_S)
+
+
+def refused(workshop, mpi, memory, *names):
+    sites = LoopbackSites(workshop)
+    file = sites.write("bad.toml", a=('name = "a"\n', f'name = "a"\nmemory = "{memory}"\n'))
+    sites.start_gateway("a", file)
+    environment = {**mpi.environment, "LANDBRIDGE_SITES": str(file)}
+    job = [LANDBRIDGE, "run", "-n", 2, "--mpi", mpi.name, "--site", "a=2", "--", mpi.python, "-c", "from mpi4py import MPI"]
+    workshop.run(job, environment=environment, limit=20).fails_naming("a", "n1", memory, *names)
+    checked = workshop.run([LANDBRIDGE, "sites", "check", "--from", "a"], environment=environment, limit=20)
+    assert checked.code != 0 and memory in checked.out + checked.err, str(checked)
+
+
+def test_a_pool_that_is_missing(workshop, mpich_only):
+    refused(workshop, mpich_only, "/no/such/pool", "No such file or directory", "must name a folder that exists on every node")
+
+
+def test_a_pool_where_nothing_can_be_mapped(workshop, mpich_only):
+    refused(workshop, mpich_only, "/proc")
+
+
+def test_a_pool_that_is_too_small(workshop, mpich_only, isolated):
+    options = ["--pool", "/run/pool", "--pool-size", "64KiB"]
+    running = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "messages.py", 22], sites=1, options=options)
+    running.finish().fails_naming("site a", "n1", "/run/pool", "bytes are needed")
+
+
+def test_a_pool_that_nodes_do_not_share(workshop, mpich_only, isolated):
+    """Every host of a lab has a /tmp of its own: the second node does not find what the first has made."""
+    gateway = workshop.folder / "gateway"
+    file = workshop.folder / "own-tmp.toml"
+    gateway.write_text(
+        f"""#!/bin/sh
+sed 's|^fingerprint|memory = "/tmp"\\nfingerprint|' "$3" > {file}
+ln -sf "$(dirname "$3")/a.key" {workshop.folder}/a.key
+exec {LANDBRIDGE} gateway --sites {file} --site "$1" --gateway "$2"
+"""
+    )
+    gateway.chmod(0o755)
+    options = ["--gateway-command", f"{gateway} {{site}} {{gateway}} {{sites_file}}"]
+    running = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "messages.py", 22], sites=1, options=options)
+    running.finish().fails_naming("site a", "n2", "/tmp/landbridge-", "the same on all nodes of the site")
