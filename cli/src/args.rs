@@ -87,14 +87,15 @@ pub enum Mpi {
 #[command(
     long_about = "Run a program on nodes of several sites.\n\n\
         Without --site, ranks are spread evenly over all sites in contiguous blocks, in the order of the sites file, and \
-        evenly over each site's nodes. The program must be at the same path on every node; it gets your environment and \
-        working directory. Its output comes here line by line. If any rank, node or gateway fails, everything ends and the \
+        evenly over each site's nodes. The program must be at the same path on every node, unless --site or the sites file says where else; \
+        it gets your environment and working directory. Its output comes here line by line. If any rank, node or gateway fails, everything ends and the \
         failure is named.\n\n\
         Exit code: 0 when every rank's was 0; else the failing rank's, 128+N if signal N killed it; 130 after Ctrl-C; 2 for \
         wrong options; 1 for everything else.",
     after_help = "Examples:\n  \
         landbridge run -n 4 -- ./solver --size 512\n  \
         landbridge run --site lyon=32 --site nancy=16 --prefix -- python3 train.py\n  \
+        landbridge run --site lyon=32:./solver-avx512 --site nancy=16 -- ./solver\n  \
         landbridge run -n 8 --ranks-per-node 2 --mpi intel --json=run.json -- ./solver"
 )]
 pub struct RunArgs {
@@ -104,9 +105,9 @@ pub struct RunArgs {
     /// Most ranks on one node; nodes are then filled in order
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_node: Option<u32>,
-    /// Ranks at this site; give it once for each site that takes part
-    #[arg(long = "site", value_name = "NAME=N", value_parser = site_count)]
-    pub per_site: Vec<(String, u32)>,
+    /// Ranks at this site, and the program there if it is another; give it once for each site that takes part
+    #[arg(long = "site", value_name = "NAME=N[:PROGRAM]", value_parser = site_share)]
+    pub per_site: Vec<SiteShare>,
     /// How long to wait for nodes, at sites where a batch system gives them
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = types::quantity::parse_duration)]
     pub wait: Duration,
@@ -129,9 +130,26 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-fn site_count(text: &str) -> Result<(String, u32), String> {
-    let parts = text.split_once('=').and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
-    parts.ok_or_else(|| format!("`{text}` is not NAME=N, such as lyon=4"))
+/// A site's part in a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteShare {
+    /// The site.
+    pub site: String,
+    /// Its ranks.
+    pub ranks: u32,
+    /// What they run, if it is another program.
+    pub program: Option<String>,
+}
+
+fn site_share(text: &str) -> Result<SiteShare, String> {
+    let parts = text.split_once('=').and_then(|(site, rest)| {
+        let (ranks, program) = match rest.split_once(':') {
+            Some((ranks, program)) => (ranks, Some(program.to_owned()).filter(|program| !program.is_empty())?.into()),
+            None => (rest, None),
+        };
+        Some(SiteShare { site: site.to_owned(), ranks: ranks.parse().ok()?, program })
+    });
+    parts.ok_or_else(|| format!("`{text}` is not NAME=N or NAME=N:PROGRAM, such as lyon=4 or lyon=4:./solver-avx512"))
 }
 
 /// `landbridge gateway`
@@ -343,12 +361,13 @@ mod tests {
     fn the_contract_is_understood() {
         let parse = |line: &str| Cli::try_parse_from(line.split(' ')).map(|cli| cli.command);
         let Ok(Command::Run(run)) = parse(
-            "landbridge run -n 4 --ranks-per-node 2 --site a=1 --site b=3 --mpi mpich --prefix --json -- prog --json x",
+            "landbridge run -n 4 --ranks-per-node 2 --site a=1 --site b=3:./x:y --mpi mpich --prefix --json -- prog --json x",
         ) else {
             panic!("run")
         };
         assert_eq!((run.ranks, run.ranks_per_node, run.json), (Some(4), Some(2), Some(None)));
-        assert_eq!(run.per_site, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
+        let shares: Vec<_> = run.per_site.iter().map(|s| (s.site.as_str(), s.ranks, s.program.as_deref())).collect();
+        assert_eq!(shares, [("a", 1, None), ("b", 3, Some("./x:y"))]);
         assert_eq!(run.program, ["prog", "--json", "x"]);
         let Ok(Command::Run(run)) = parse("landbridge run -n 4 --json=f -- prog") else { panic!("run --json=f") };
         assert_eq!(run.json, Some(Some("f".into())));
@@ -364,9 +383,13 @@ mod tests {
         ));
         assert!(parse("landbridge gateway --sites f --site a --gateway gw1").is_ok());
         assert!(parse("landbridge sites check --json -- prog").is_ok());
-        for wrong in
-            ["landbridge run -n 0 -- p", "landbridge run -n 1", "landbridge run --site a -- p", "landbridge lab"]
-        {
+        for wrong in [
+            "landbridge run -n 0 -- p",
+            "landbridge run --site a=1: -- p",
+            "landbridge run -n 1",
+            "landbridge run --site a -- p",
+            "landbridge lab",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -17,7 +17,8 @@ use crate::{runtime, sites_file};
 /// Runs the job and gives the exit code.
 pub fn run(args: RunArgs) -> Result<i32> {
     let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
-    let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site: args.per_site };
+    let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
+    let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site };
     // Wrong numbers are told before the network is tried.
     let checked = counts(&sites.file, &wish);
     if !matches!(checked, Err(SpreadError::NoNumber)) {
@@ -31,7 +32,9 @@ pub fn run(args: RunArgs) -> Result<i32> {
     }
     counts(&sites.file, &wish)?;
     let program = program(args.program, args.mpi)?;
-    let request = Request { sites, home, wish, held, wait: args.wait, program };
+    let own_programs = args.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
+    let own_programs = own_programs.collect();
+    let request = Request { sites, home, wish, held, wait: args.wait, program, own_programs };
     let summary = runtime.block_on(launch::launcher::run(request, Terminal::new(args.prefix)));
     if let Some(failure) = &summary.failure {
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
@@ -49,6 +52,8 @@ pub fn program(command: Vec<std::ffi::OsString>, mpi: Mpi) -> Result<Program> {
         command: command.into_iter().map(OsStringExt::into_vec).collect(),
         directory: directory.into_os_string().into_vec(),
         environment: travelling(std::env::vars_os()),
+        modules: Vec::new(),
+        settings: Vec::new(),
         mpi: match mpi {
             Mpi::Auto => MpiChoice::Auto,
             Mpi::Mpich => MpiChoice::Named(Family::Mpich),

@@ -14,6 +14,7 @@ use wire::Control;
 use crate::launcher::session::{Connection, Incoming};
 use crate::launcher::{SessionError, Sites};
 use crate::message::{Down, Program, Up};
+use crate::tailor::tailored;
 
 /// How long all agents together may take to come and answer.
 const AGENTS: Duration = Duration::from_secs(8);
@@ -146,7 +147,9 @@ async fn ask(
         for incoming in incoming? {
             match incoming {
                 Incoming::Up(agent, Up::Here) => {
-                    let program = Box::new(program.clone());
+                    let site = roster.site(agent.site).and_then(|site| sites.file.site(&site.name));
+                    let program = site.map_or_else(|| program.clone(), |(_, site)| tailored(program, site, None));
+                    let program = Box::new(program);
                     session.send(agent, &Down::Prepare { program, roster: roster.to_string() })?;
                 }
                 Incoming::Up(agent, Up::Ready { mpi, notes }) => {

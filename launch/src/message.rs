@@ -42,15 +42,19 @@ pub enum MpiChoice {
 }
 
 /// What an agent is to run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// The program (looked up in `PATH` unless it has a slash) and its arguments, as raw bytes. Empty: none, the agent
     /// only says whether it could.
     pub command: Vec<Vec<u8>>,
-    /// The directory to run in, as raw bytes.
+    /// The directory to run in, as raw bytes. `~/` at its beginning, or at the program's, is the user's home on the node.
     pub directory: Vec<u8>,
     /// The user's environment.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Environment modules to load first.
+    pub modules: Vec<String>,
+    /// Variables that hold whatever the user's environment and the modules say.
+    pub settings: Vec<(Vec<u8>, Vec<u8>)>,
     /// Which MPI.
     pub mpi: MpiChoice,
 }

@@ -13,9 +13,11 @@ use crate::quantity::parse_bytes;
 use crate::roster::is_name;
 
 mod memory;
+mod run;
 mod starter;
 
 pub use memory::Memory;
+pub use run::RunSettings;
 pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
 
 /// The parsed and checked sites file. The order of sites is the order of ranks.
@@ -42,6 +44,8 @@ pub struct Site {
     pub starter: Starter,
     /// Where its ranks share memory.
     pub memory: Memory,
+    /// What programs need there.
+    pub run: RunSettings,
 }
 
 /// A gateway of a site.
@@ -229,6 +233,8 @@ mod raw {
         #[serde(default)]
         starter: super::starter::Raw,
         memory: Option<String>,
+        #[serde(default)]
+        run: super::run::Raw,
     }
 
     #[derive(Deserialize)]
@@ -276,7 +282,8 @@ mod raw {
             unique("gateway", gateways.iter().map(|g: &super::Gateway| g.name.as_str())).map_err(within)?;
             unique("node", nodes.iter().map(|n: &super::Node| n.name.as_str())).map_err(within)?;
             let memory = super::Memory::check(self.memory.as_deref()).map_err(within)?;
-            Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter, memory })
+            let run = self.run.check().map_err(within)?;
+            Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter, memory, run })
         }
     }
 

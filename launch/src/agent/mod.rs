@@ -10,6 +10,7 @@ pub mod prepare;
 mod rank;
 mod spawn;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ use self::rank::{Output, RankEvent, RankHandle, Sinks};
 use crate::fence::Fences;
 use crate::folder::Folder;
 use crate::group::{Group, first_agent};
-use crate::message::{Down, Entry, MpiState, Up};
+use crate::message::{Down, Entry, MpiState, Program, Up};
+use crate::modules;
 use crate::mpi;
 use crate::order::{Order, OrderError};
 use crate::pmi::mapping::process_mapping;
@@ -292,7 +294,16 @@ impl Agent {
             return Err(AgentError::Message { from, problem: "only the launcher gives orders" });
         }
         match message {
-            Down::Prepare { program, roster } => self.prepare(&program, &roster),
+            Down::Prepare { program, roster } if program.modules.is_empty() => self.prepare(&program, &roster, &[]),
+            Down::Prepare { program, roster } => {
+                let events = self.sinks.events.clone();
+                tokio::spawn(async move {
+                    let loaded = modules::load(&program.modules).await;
+                    // An agent that is gone needs no modules.
+                    let _ = events.send(RankEvent::Modules { program, roster, loaded }).await;
+                });
+                Ok(())
+            }
             Down::Go { window } => self.go(window),
             Down::FenceOut { group, data } => self.fence_out(&group, data),
             Down::ModexAsk { asker, ticket, rank } => self.modex_asked(asker, ticket, rank),
@@ -310,8 +321,8 @@ impl Agent {
         }
     }
 
-    fn prepare(&mut self, program: &crate::message::Program, roster: &str) -> Result<(), AgentError> {
-        let answer = match prepare(&self.order, &self.reach, program, roster) {
+    fn prepare(&mut self, program: &Program, roster: &str, loaded: &[(OsString, OsString)]) -> Result<(), AgentError> {
+        let answer = match prepare(&self.order, &self.reach, program, roster, loaded) {
             Err(error) => Up::Refused { reason: error.to_string() },
             Ok(prepared) => match self.serve(prepared) {
                 Err(reason) => Up::Refused { reason },
@@ -372,6 +383,14 @@ impl Agent {
     fn rank_event(&mut self, event: Option<RankEvent>) -> Result<(), AgentError> {
         match event {
             None => Ok(()),
+            // It was told to end meanwhile.
+            Some(RankEvent::Modules { .. }) if self.ended || self.deadline.is_some() => Ok(()),
+            Some(RankEvent::Modules { program, roster, loaded: Ok(loaded) }) => {
+                self.prepare(&program, &roster, &loaded)
+            }
+            Some(RankEvent::Modules { loaded: Err(error), .. }) => {
+                self.report(&Up::Refused { reason: error.to_string() })
+            }
             Some(RankEvent::Pmi { local, bytes }) => {
                 let commands = match self.ranks[local].lines.feed(&bytes) {
                     Ok(commands) => commands,

@@ -93,7 +93,13 @@ pub struct Reach {
 ///
 /// # Errors
 /// [`PrepareError`], for the user.
-pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) -> Result<Prepared, PrepareError> {
+pub fn prepare(
+    order: &Order,
+    reach: &Reach,
+    program: &Program,
+    roster: &str,
+    loaded: &[(OsString, OsString)],
+) -> Result<Prepared, PrepareError> {
     let roster: Roster = roster.parse()?;
     let (index, (_, _, first, node)) = roster
         .nodes()
@@ -102,8 +108,14 @@ pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) ->
         .ok_or_else(|| PrepareError::NotInRoster(format!("{}/{}", order.site, order.node)))?;
     let count = node.ranks;
     let mut environment = Environment::new(&program.environment, std::env::vars_os());
-    let directory = PathBuf::from(OsStr::from_bytes(&program.directory));
-    let words: Vec<OsString> = program.command.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect();
+    loaded.iter().for_each(|(name, value)| environment.set_raw(name.clone(), value.clone()));
+    let settings = program.settings.iter().map(|(name, value)| (OsStr::from_bytes(name), OsStr::from_bytes(value)));
+    settings.for_each(|(name, value)| environment.set_raw(name.into(), value.into()));
+    let directory = PathBuf::from(at_home(&environment, &program.directory));
+    let mut words: Vec<OsString> = program.command.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect();
+    if let (Some(first), Some(word)) = (words.first_mut(), program.command.first()) {
+        *first = at_home(&environment, word);
+    }
     let (mut path, mut mpi, mut pmix, mut notes) = (None, None, None, Vec::new());
     let provider = mpi::find_provider(&environment);
     if let Some(name) = words.first() {
@@ -136,6 +148,14 @@ pub fn prepare(order: &Order, reach: &Reach, program: &Program, roster: &str) ->
         environment.set("LANDBRIDGE_CROWDED", "1");
     }
     Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, shared, notes, roster })
+}
+
+/// A path whose `~/` is the user's home on this node, which only this node knows.
+fn at_home(environment: &Environment, path: &[u8]) -> OsString {
+    match (path.strip_prefix(b"~/"), environment.get("HOME")) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(OsStr::from_bytes(rest)).into_os_string(),
+        _ => OsStr::from_bytes(path).to_owned(),
+    }
 }
 
 /// What every rank of the node is told about its job.
@@ -218,8 +238,10 @@ mod tests {
             directory: b"/tmp".to_vec(),
             environment: vec![(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec()), (b"X".to_vec(), b"y".to_vec())],
             mpi: crate::message::MpiChoice::Auto,
+            settings: vec![(b"X".to_vec(), b"s".to_vec())],
+            ..Program::default()
         };
-        prepare(&order(), &reach, &program, "a:n1*2;b:n1*3")
+        prepare(&order(), &reach, &program, "a:n1*2;b:n1*3", &[("X".into(), "m".into()), ("M".into(), "m".into())])
     }
 
     #[test]
@@ -228,7 +250,8 @@ mod tests {
         assert_eq!((prepared.first, prepared.count, prepared.mpi), (Rank(2), 3, None));
         let environment = prepared.rank_environment(1, 65536, &Start::Pmi(9));
         for (name, value) in [
-            ("X", "y"),
+            ("X", "s"),
+            ("M", "m"),
             ("LANDBRIDGE_JOB", "00000abc"),
             ("LANDBRIDGE_RANK", "3"),
             ("LANDBRIDGE_LOCAL_RANK", "1"),

@@ -17,7 +17,8 @@ use tokio::time::{sleep, timeout};
 use super::prepare::{Prepared, Start};
 use super::spawn::spawn;
 use crate::lines::LineBuffer;
-use crate::message::{End, Stream};
+use crate::message::{End, Program, Stream};
+use crate::modules::ModulesError;
 use crate::processes::signal_group;
 
 /// How long output may stay silent after a rank's end before it counts as finished, though something holds it open.
@@ -29,9 +30,18 @@ const PMI_LINGER: Duration = Duration::from_millis(300);
 /// Replies that may wait for a rank to read them.
 const REPLIES: usize = 64;
 
-/// What a rank did.
+/// What a rank did, or what was done before there was one.
 #[derive(Debug)]
 pub(super) enum RankEvent {
+    /// The modules of its program are loaded, or not.
+    Modules {
+        /// The program.
+        program: Box<Program>,
+        /// The job's ranks.
+        roster: String,
+        /// What they changed.
+        loaded: Result<Vec<(OsString, OsString)>, ModulesError>,
+    },
     /// It sent this to its PMI server.
     Pmi {
         /// Its number on the node.

@@ -100,7 +100,8 @@ struct SiteState {
 #[derive(Debug)]
 pub(super) struct Job {
     roster: Roster,
-    program: Program,
+    /// One for each site of the roster.
+    programs: Vec<Program>,
     phase: Phase,
     deadline: Option<Instant>,
     nodes: Vec<Node>,
@@ -116,7 +117,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub fn new(roster: Roster, program: Program) -> Job {
+    pub fn new(roster: Roster, programs: Vec<Program>) -> Job {
         let nodes = roster.nodes().filter_map(|(site, node, _, entry)| {
             let slot = Slot::agent(node)?;
             Some(Node {
@@ -142,7 +143,7 @@ impl Job {
             signals: 0,
             actions: VecDeque::new(),
             roster,
-            program,
+            programs,
         }
     }
 
@@ -394,7 +395,8 @@ impl Job {
             Up::Here => {
                 self.nodes[at].state = NodeState::Here;
                 let first = if self.phase == Phase::Opening || self.phase == Phase::Preparing {
-                    Down::Prepare { program: Box::new(self.program.clone()), roster: self.roster.to_string() }
+                    let program = self.programs.get(usize::from(agent.site.0)).cloned().unwrap_or_default();
+                    Down::Prepare { program: Box::new(program), roster: self.roster.to_string() }
                 } else {
                     Down::Kill { signal: 9 }
                 };

@@ -25,6 +25,7 @@ use self::session::{Connection, Session};
 use crate::message::Program;
 use crate::processes::signal_name;
 use crate::spread::{Wish, spread};
+use crate::tailor::tailored;
 
 /// How long a user's terminal may block after a failed job's end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -46,6 +47,8 @@ pub struct Request {
     pub wait: Duration,
     /// What to run.
     pub program: Program,
+    /// Other programs for single sites, by name.
+    pub own_programs: Vec<(String, Vec<u8>)>,
 }
 
 /// Runs a job from its opening to its end. Never fails itself: the summary says what went wrong.
@@ -63,7 +66,7 @@ pub async fn run(request: Request, observer: impl Observer) -> Summary {
         Err((failure, code)) => Summary::without_job(failure, code, began.elapsed().as_secs_f64()),
         Ok((roster, connection)) => {
             teller.placed(roster.clone());
-            let mut job = Job::new(roster.clone(), request.program.clone());
+            let mut job = Job::new(roster.clone(), programs(&request, &roster));
             teller.progress(Some(format!("opening a job at {}", job.site_names())));
             let failed = tokio::select! {
                 opened = open(&request, connection, &roster) => match opened {
@@ -81,6 +84,16 @@ pub async fn run(request: Request, observer: impl Observer) -> Summary {
     // Without a failure everything has been heard already.
     teller.finish(LAST_WORDS).await;
     summary
+}
+
+/// What each site of the roster is to run.
+fn programs(request: &Request, roster: &Roster) -> Vec<Program> {
+    let tailor = |name: &str| {
+        let named = request.own_programs.iter().find(|(site, _)| site == name).map(|(_, program)| &program[..]);
+        let site = request.sites.file.site(name);
+        site.map_or_else(|| request.program.clone(), |(_, site)| tailored(&request.program, site, named))
+    };
+    roster.sites().iter().map(|site| tailor(&site.name)).collect()
 }
 
 async fn open(request: &Request, connection: Option<Connection>, roster: &Roster) -> Result<Session, SessionError> {

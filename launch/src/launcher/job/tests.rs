@@ -1,5 +1,4 @@
 use super::*;
-use crate::message::MpiChoice;
 use types::{JobId, NodeId};
 
 const JOB: JobId = JobId(1);
@@ -16,8 +15,7 @@ fn agent(site: u16) -> Identity {
 
 impl Play {
     fn new() -> Play {
-        let program = Program { command: vec![], directory: vec![], environment: vec![], mpi: MpiChoice::Auto };
-        let mut job = Job::new("a:n1*2;b:n1*2".parse().unwrap(), program);
+        let mut job = Job::new("a:n1*2;b:n1*2".parse().unwrap(), vec![Program::default(); 2]);
         let now = Instant::now();
         job.opened(now);
         Play { job, now }

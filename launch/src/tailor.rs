@@ -1,0 +1,48 @@
+//! A program as one site is to run it: what the user typed, changed by what the user typed for this site and by the
+//! site's entry in the sites file. Pure.
+
+use types::sites::Site;
+
+use crate::message::Program;
+
+/// The program for a site. `named`: the one that was typed for this very site, which goes before the sites file's.
+pub fn tailored(program: &Program, site: &Site, named: Option<&[u8]>) -> Program {
+    let mut program = program.clone();
+    if let Some(word) = program.command.first_mut() {
+        let put = std::str::from_utf8(word).ok().and_then(|typed| site.run.programs.get(typed));
+        if let Some(other) = named.or(put.map(String::as_bytes)) {
+            *word = other.to_vec();
+        }
+    }
+    if let Some(directory) = &site.run.directory {
+        program.directory = directory.clone().into_bytes();
+    }
+    program.modules.clone_from(&site.run.modules);
+    let variables = site.run.environment.iter();
+    program.settings = variables.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes())).collect();
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::SitesFile;
+
+    #[test]
+    fn what_is_typed_for_a_site_goes_before_its_entry() {
+        let text = format!(
+            "[[site]]\nname=\"a\"\nfingerprint=\"sha256:{}\"\ngateway=[{{name=\"g\",inside=\"h:1\"}}]\nnode=[{{name=\"n\"}}]\n\
+             [site.run]\nprograms={{\"./solver\"=\"/opt/solver\"}}\ndirectory=\"~/x\"\nmodules=[\"m/1\"]\nenvironment={{A=\"1\"}}\n",
+            "0".repeat(64)
+        );
+        let file = SitesFile::parse(&text, "x.toml").unwrap();
+        let program = |word: &str| Program { command: vec![word.into(), b"arg".to_vec()], ..Program::default() };
+        let at = |word: &str, named: Option<&[u8]>| tailored(&program(word), &file.sites[0], named);
+        assert_eq!(at("./solver", None).command, [b"/opt/solver".to_vec(), b"arg".to_vec()]);
+        assert_eq!(at("./solver", Some(b"./mine")).command[0], b"./mine");
+        assert_eq!(at("other", None).command[0], b"other");
+        let tailored = at("other", None);
+        assert_eq!((tailored.directory, tailored.modules), (b"~/x".to_vec(), vec!["m/1".to_owned()]));
+        assert_eq!(tailored.settings, [(b"A".to_vec(), b"1".to_vec())]);
+    }
+}

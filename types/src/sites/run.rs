@@ -1,0 +1,60 @@
+//! What running a program at one site needs beside what the user typed: the `[site.run]` table.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Wrong;
+
+/// Settings of programs at one site.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunSettings {
+    /// Another program in place of the one typed, by the word that was typed.
+    pub programs: BTreeMap<String, String>,
+    /// The working directory. `None`: that of `run`.
+    pub directory: Option<String>,
+    /// Environment modules to load, in this order.
+    pub modules: Vec<String>,
+    /// Variables to set, after the modules are loaded.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// The table as written.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Raw {
+    #[serde(default)]
+    programs: BTreeMap<String, String>,
+    directory: Option<String>,
+    #[serde(default)]
+    modules: Vec<String>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+}
+
+impl Raw {
+    pub fn check(self) -> Result<RunSettings, Wrong> {
+        let wrong = |place: String, message: String| Err(Wrong::new(place, message).within("run"));
+        if let Some((typed, _)) = self.programs.iter().find(|(typed, put)| !is_text(typed) || !is_text(put)) {
+            return wrong(format!("programs: `{typed}`"), "both must be programs: a path, or a name in PATH".into());
+        }
+        if let Some(directory) =
+            self.directory.as_ref().filter(|path| !path.starts_with('/') && !path.starts_with("~/"))
+        {
+            return wrong("directory".into(), format!("`{directory}` must begin with / or ~/"));
+        }
+        if let Some(module) = self.modules.iter().find(|name| !is_text(name) || name.starts_with('-')) {
+            return wrong("modules".into(), format!("`{}` is not the name of a module", module.escape_debug()));
+        }
+        let unfit = |name: &str| name.is_empty() || name.contains(['=', '\0']);
+        if let Some((name, _)) = self.environment.iter().find(|(name, value)| unfit(name) || value.contains('\0')) {
+            return wrong("environment".into(), format!("`{}` cannot be set", name.escape_debug()));
+        }
+        let Raw { programs, directory, modules, environment } = self;
+        Ok(RunSettings { programs, directory, modules, environment })
+    }
+}
+
+fn is_text(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_control)
+}
