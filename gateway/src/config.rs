@@ -1,6 +1,6 @@
 //! What one gateway is told: which entry of the sites file it is, and its key.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use types::sites::{Gateway, Site, SitesFile};
@@ -14,6 +14,8 @@ use crate::key::{self, KeyError, SiteKey};
 pub struct GatewayConfig {
     /// All sites.
     pub sites: SitesFile,
+    /// Where they were read from, to be read again when somebody says that a site was added.
+    pub file: Option<PathBuf>,
     /// Index of this gateway's site among them.
     pub site: usize,
     /// Index of this gateway among its site's.
@@ -37,7 +39,7 @@ impl GatewayConfig {
         gateway: Option<&str>,
     ) -> Result<GatewayConfig, GatewayError> {
         let key = site_key(&sites, path, site)?;
-        Self::with_key(sites, site, gateway, key)
+        Ok(GatewayConfig { file: Some(path.to_owned()), ..Self::with_key(sites, site, gateway, key)? })
     }
 
     /// The same with a key that has been read already.
@@ -63,7 +65,7 @@ impl GatewayConfig {
             }
         };
         let site = usize::from(site_id.0);
-        Ok(GatewayConfig { site, gateway: index, key, counters: Arc::default(), sites })
+        Ok(GatewayConfig { site, gateway: index, key, counters: Arc::default(), sites, file: None })
     }
 
     /// This gateway's site.

@@ -187,7 +187,7 @@ impl Gateway {
         };
         match relay.route(origin, header) {
             Route::Member(member) => note(&member.pending, &|| Target::Member(member.clone())),
-            Route::Trunk(trunk) => match self.trunks[trunk.0].link(header.from, header.to) {
+            Route::Trunk(trunk) => match self.trunk(trunk).link(header.from, header.to) {
                 Some(link) => note(&link.pending, &|| Target::Link(link.clone())),
                 None => return Ok(0),
             },
@@ -255,6 +255,10 @@ impl Gateway {
         let job = member.job.get();
         match message {
             Control::Probe { site } => self.probe_later(member.clone(), site),
+            Control::Status { reload } => {
+                let standing = self.standing(reload);
+                member.send_control(self, &standing);
+            }
             Control::Allocate { job: new, site, home, ask } => {
                 if job != types::JobId::default() {
                     return Err(Stop::Violation(format!("this connection has job {job} already")));

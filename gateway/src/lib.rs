@@ -24,6 +24,7 @@ mod outlet;
 mod queue;
 mod relay;
 mod server;
+mod standing;
 pub mod starter;
 mod tls;
 mod trunk;

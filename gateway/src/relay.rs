@@ -430,6 +430,12 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.effects.push(effect);
     }
 
+    /// Takes up a trunk to a site that was not there before; gives its number.
+    pub(crate) fn add_trunk(&mut self, trunk: TrunkInfo) -> TrunkId {
+        self.trunks.push(trunk);
+        TrunkId(self.trunks.len() - 1)
+    }
+
     /// The trunk that serves a site, unless a job came through another: that of its first gateway.
     pub(crate) fn primary_trunk(&self, site: &str) -> Option<TrunkId> {
         self.trunks.iter().position(|trunk| trunk.primary && trunk.site == site).map(TrunkId)

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,12 @@ pub(crate) struct Gateway {
     pub tls: TlsConfig,
     pub counters: Arc<Counters>,
     pub relay: RefCell<Relay<Rc<Member>>>,
-    pub trunks: Vec<Rc<Trunk>>,
+    /// The trunks; sites may be added, so that their ids stay.
+    pub trunks: RefCell<Vec<Rc<Trunk>>>,
+    /// What the gateway works by: its sites file as it was read last, where it lies, and which entry is its own.
+    pub sites: RefCell<SitesFile>,
+    pub file: Option<PathBuf>,
+    pub own: (usize, usize),
     pub connections: RefCell<HashMap<u64, Rc<Member>>>,
     /// Scratch space, one for all connections: nobody holds it across an await.
     pub plain: RefCell<Vec<u8>>,
@@ -157,7 +163,10 @@ impl Gateway {
             tls,
             counters: config.counters.clone(),
             relay: RefCell::new(relay),
-            trunks: trunks.into_iter().map(|(trunk, _)| Rc::new(trunk)).collect(),
+            trunks: RefCell::new(trunks.into_iter().map(|(trunk, _)| Rc::new(trunk)).collect()),
+            sites: RefCell::new(config.sites.clone()),
+            file: config.file.clone(),
+            own: (config.site, config.gateway),
             connections: RefCell::default(),
             plain: RefCell::new(vec![0; SCRATCH]),
             cipher: RefCell::new(vec![0; SCRATCH]),
@@ -177,19 +186,37 @@ impl Gateway {
             next_id: Cell::new(1),
             now: Cell::new(Instant::now()),
         });
-        for trunk in &gateway.trunks {
-            let (site, name) = (&trunk.site, &trunk.gateway);
-            let problem = match &trunk.dial {
-                Some(address) => format!("site {site}: gateway {name} at {address}: not reached yet"),
-                None if own.advertise.is_none() => format!(
-                    "site {site}: neither its gateway {name} nor this one advertises an address: one must be reachable"
-                ),
-                None => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
-            };
-            gateway.relay.borrow_mut().trunk_problem(trunk.id, problem.clone());
-            trunk.expect(problem);
-        }
+        gateway.trunks.borrow().iter().for_each(|trunk| gateway.expect(trunk));
         Ok(gateway)
+    }
+
+    /// Says why a trunk is not up before anything was tried.
+    pub fn expect(&self, trunk: &Trunk) {
+        let (site, name) = (&trunk.site, &trunk.gateway);
+        let dialled = || self.sites.borrow().sites[self.own.0].gateways[self.own.1].advertise.is_some();
+        let problem = match &trunk.dial {
+            Some(address) => format!("site {site}: gateway {name} at {address}: not reached yet"),
+            None if dialled() => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
+            None => format!(
+                "site {site}: neither its gateway {name} nor this one advertises an address: one must be reachable"
+            ),
+        };
+        self.relay.borrow_mut().trunk_problem(trunk.id, problem.clone());
+        trunk.expect(problem);
+    }
+
+    /// Starts to dial a trunk's links, if this is the side that dials.
+    pub fn dial_trunk(&self, trunk: &Rc<Trunk>) {
+        let (Some(address), Some(gateway)) = (&trunk.dial, self.me.upgrade()) else { return };
+        for index in 0..trunk.links() {
+            let dialling = trunk::keep_dialling(gateway.clone(), trunk.clone(), index, address.clone());
+            tokio::task::spawn_local(dialling);
+        }
+    }
+
+    /// A trunk by its number.
+    pub fn trunk(&self, id: TrunkId) -> Rc<Trunk> {
+        self.trunks.borrow()[id.0].clone()
     }
 
     async fn run(
@@ -197,13 +224,7 @@ impl Gateway {
         listener: TcpListener,
         stop: impl Future<Output = Result<(), GatewayError>>,
     ) -> Result<(), GatewayError> {
-        for trunk in &self.trunks {
-            let Some(address) = &trunk.dial else { continue };
-            for index in 0..trunk.links() {
-                let dialling = trunk::keep_dialling(self.clone(), trunk.clone(), index, address.clone());
-                tokio::task::spawn_local(dialling);
-            }
-        }
+        self.trunks.borrow().iter().for_each(|trunk| self.dial_trunk(trunk));
         let result = tokio::select! {
             never = listener::accept(&self, listener) => match never {},
             result = stop => result,
@@ -218,7 +239,7 @@ impl Gateway {
         tracing::info!("{reason}");
         self.relay.borrow_mut().close_all(&reason);
         self.settle();
-        self.trunks.iter().for_each(|trunk| trunk.goodbye(self, &reason));
+        self.trunks.borrow().iter().for_each(|trunk| trunk.goodbye(self, &reason));
         let gone = async {
             while !self.agents.borrow().is_empty() || !self.allocations.borrow().is_empty() {
                 self.agent_gone.notified().await;
@@ -249,7 +270,7 @@ impl Gateway {
     fn carry_out(&self, effect: Effect<Rc<Member>>) {
         match effect {
             Effect::ToMember(member, message) => member.send_control(self, &message),
-            Effect::ToTrunk(trunk, message) => self.trunks[trunk.0].send_control(self, &message),
+            Effect::ToTrunk(trunk, message) => self.trunk(trunk).send_control(self, &message),
             Effect::StartAgents(job, nodes) => self.start_agents(job, &nodes),
             Effect::KillAgents(job) => {
                 let agents = self.agents.borrow();
@@ -341,14 +362,15 @@ impl Gateway {
             return Ok(Duration::ZERO);
         }
         let id = self.relay.borrow().primary_trunk(site);
-        let TrunkId(id) = id.ok_or_else(|| format!("site {}: its gateway knows no site {site}", self.site))?;
-        self.trunks[id].wait_up(PROBE_UP).await?;
-        self.trunks[id].ping(self, PROBE_PING).await
+        let id = id.ok_or_else(|| format!("site {}: its gateway knows no site {site}", self.site))?;
+        let trunk = self.trunk(id);
+        trunk.wait_up(PROBE_UP).await?;
+        trunk.ping(self, PROBE_PING).await
     }
 
     /// Dials all trunks that are down and wait.
     pub fn kick_trunks(&self) {
-        self.trunks.iter().for_each(|trunk| trunk.kick());
+        self.trunks.borrow().iter().for_each(|trunk| trunk.kick());
     }
 
     /// A number nobody else has.
@@ -439,7 +461,7 @@ impl Gateway {
 
 /// The trunks of a gateway: to the first gateway of every other site, and to the others too if it is the first of its
 /// own. Of two sites the earlier in the file dials, if the later advertises an address.
-fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> Vec<(Trunk, bool)> {
+pub(crate) fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> Vec<(Trunk, bool)> {
     let own = &sites.sites[own_site].gateways[own_gateway];
     let mut trunks = Vec::new();
     for (at, site) in sites.sites.iter().enumerate().filter(|(at, _)| *at != own_site) {

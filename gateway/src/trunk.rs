@@ -366,8 +366,9 @@ pub(crate) async fn accept(
     let hello = match handshake::read_hello(&mut stream).await {
         Ok(hello) => hello,
         Err(HandshakeError::Io(_)) => {
-            let whose = gateway.trunks.iter().find(|trunk| presented == Some(trunk.fingerprint));
-            let name = whose.map_or("of no site we know".to_owned(), |trunk| format!("of site {}", trunk.site));
+            let whose = gateway.trunks.borrow().iter().find(|trunk| presented == Some(trunk.fingerprint)).cloned();
+            let name =
+                whose.as_ref().map_or("of no site we know".to_owned(), |trunk| format!("of site {}", trunk.site));
             let problem = format!(
                 "a gateway {name} at {peer} dialled and closed after seeing our key: does its sites file show {} for \
                  site {}?",
@@ -406,7 +407,7 @@ fn admit(
     if hello.purpose != Purpose::Trunk {
         return Err("inside TLS only gateways are served".into());
     }
-    let known = gateway.trunks.iter().find(|trunk| trunk.site == *site && trunk.gateway == *name);
+    let known = gateway.trunks.borrow().iter().find(|trunk| trunk.site == *site && trunk.gateway == *name).cloned();
     let trunk = known
         .ok_or_else(|| format!("site {}: no trunk to gateway {name} of site {site} in its sites file", gateway.site))?;
     if presented != Some(trunk.fingerprint) {
@@ -427,7 +428,7 @@ fn admit(
             trunk.links()
         ));
     }
-    Ok(trunk.clone())
+    Ok(trunk)
 }
 
 /// Serves an established link until it ends.

@@ -34,6 +34,10 @@ pub struct Site {
     pub name: String,
     /// Path of the site's private key (PKCS#8 PEM), relative to the sites file. Only that site's own gateways and users need it.
     pub key: Option<String>,
+    /// How its user reaches it by ssh: `[user@]host[:port]`. Read by the `sites` commands and by `run` where no site is.
+    pub ssh: Option<String>,
+    /// The folder at the site that holds the copies `sites add` made. `None`: its default.
+    pub folder: Option<String>,
     /// Fingerprint of the site's public key: `sha256:` and 64 hexadecimal digits. Peers are known by it.
     pub fingerprint: Fingerprint,
     /// Its gateways, at least one.
@@ -225,6 +229,8 @@ mod raw {
     pub struct Site {
         name: String,
         key: Option<String>,
+        ssh: Option<String>,
+        folder: Option<String>,
         fingerprint: String,
         #[serde(default)]
         gateway: Vec<Gateway>,
@@ -283,7 +289,18 @@ mod raw {
             unique("node", nodes.iter().map(|n: &super::Node| n.name.as_str())).map_err(within)?;
             let memory = super::Memory::check(self.memory.as_deref()).map_err(within)?;
             let run = self.run.check().map_err(within)?;
-            Ok(super::Site { name: site, key: self.key, fingerprint, gateways, nodes, starter, memory, run })
+            Ok(super::Site {
+                name: site,
+                key: self.key,
+                ssh: self.ssh,
+                folder: self.folder,
+                fingerprint,
+                gateways,
+                nodes,
+                starter,
+                memory,
+                run,
+            })
         }
     }
 

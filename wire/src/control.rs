@@ -128,6 +128,31 @@ pub enum Control {
         /// Round trip over the trunk, in nanoseconds, when it works.
         rtt_ns: u64,
     },
+    /// Client → gateway: how do you stand?
+    Status {
+        /// First read the sites file again, and take up sites that were added to it.
+        reload: bool,
+    },
+    /// The answer to [`Control::Status`].
+    Standing {
+        /// Jobs that are open here.
+        jobs: u32,
+        /// The trunks, in the order of the sites file.
+        trunks: Vec<TrunkStanding>,
+        /// Why the gateway does not do what its sites file says now, if so: only a restart helps.
+        stale: Option<String>,
+    },
+}
+
+/// How a trunk stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrunkStanding {
+    /// The site at its other end.
+    pub site: String,
+    /// Whether all its links are up.
+    pub up: bool,
+    /// What went wrong last, for the user; empty when nothing did.
+    pub problem: String,
 }
 
 /// Nodes that a job needs.
@@ -173,7 +198,7 @@ pub struct Traffic {
 }
 
 impl Control {
-    /// The job it is about; `None` for a probe.
+    /// The job it is about, if it is about one.
     pub fn job(&self) -> Option<JobId> {
         match self {
             Control::JobOpen { job, .. }
@@ -187,7 +212,7 @@ impl Control {
             | Control::SiteLost { job, .. }
             | Control::JobClose { job }
             | Control::JobClosed { job, .. } => Some(*job),
-            Control::Probe { .. } | Control::Probed { .. } => None,
+            Control::Probe { .. } | Control::Probed { .. } | Control::Status { .. } | Control::Standing { .. } => None,
         }
     }
 

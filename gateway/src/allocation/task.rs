@@ -10,7 +10,6 @@ use wire::Control;
 use wire::control::NodeAsk;
 
 use crate::member::Member;
-use crate::relay::TrunkId;
 use crate::server::{Gateway, PROBE_UP};
 use crate::starter::{AllocationHandle, AllocationNews, AllocationOrder};
 
@@ -24,9 +23,9 @@ impl Gateway {
         self.kick_trunks();
         tokio::task::spawn_local(async move {
             let trunk = if site == gateway.site { None } else { gateway.relay.borrow().primary_trunk(&site) };
-            if let Some(TrunkId(trunk)) = trunk {
+            if let Some(trunk) = trunk {
                 // If it does not come up, the relay says why.
-                let _ = gateway.trunks[trunk].wait_up(PROBE_UP).await;
+                let _ = gateway.trunk(trunk).wait_up(PROBE_UP).await;
             }
             if !gateway.connections.borrow().contains_key(&launcher.id()) {
                 return;
