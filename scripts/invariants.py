@@ -10,7 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # From the top of ARCHITECTURE.md's table to its bottom: a crate may use only those that come after it.
-ORDER = ["cli", "lab", "launch", "gateway", "pmix", "provider", "fabric", "libfabric", "pool", "memory", "channel", "wire", "types"]
+ORDER = [
+    "cli", "lab", "setup", "launch", "gateway", "pmix", "provider", "fabric", "libfabric", "pool", "memory", "channel", "wire",
+    "types",
+]
 
 # Crates that are pure computation: no socket, no thread, no clock.
 PURE = ["types", "wire", "channel", "memory", "pool"]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::sites_args::SitesArgs;
+
 /// Run one unmodified MPI program across private clusters that cannot reach each other.
 ///
 /// Each cluster is a "site" with a gateway; a sites file describes them. Gateways join the sites by encrypted trunks, and a
@@ -35,7 +37,7 @@ pub enum Command {
     Gateway(GatewayArgs),
     /// Make a site's key, or show the fingerprint of one
     Key(KeyArgs),
-    /// Work with the sites file
+    /// Add, remove and check sites
     Sites(SitesArgs),
     /// Run a command in several sites on this one machine, for trying things out
     Lab(LabArgs),
@@ -51,6 +53,9 @@ pub enum Command {
         #[arg(last = true, required = true)]
         program: Vec<OsString>,
     },
+    /// Started by the `sites` commands at a site's machine
+    #[command(hide = true)]
+    SiteEnd,
     /// Started by agents
     #[command(hide = true, name = launch::keeper::WORKER)]
     AgentWorker {
@@ -170,6 +175,9 @@ pub struct GatewayArgs {
     /// Name of the gateway [default: the site's only one]
     #[arg(long, value_name = "NAME")]
     pub gateway: Option<String>,
+    /// Leave the session it is started in; `sites add` starts gateways so
+    #[arg(long, hide = true)]
+    pub background: bool,
 }
 
 /// `landbridge key`
@@ -191,21 +199,6 @@ pub struct KeyArgs {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// `landbridge sites`
-#[derive(Debug, Args)]
-pub struct SitesArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: SitesCommand,
-}
-
-/// What to do with sites.
-#[derive(Debug, Subcommand)]
-pub enum SitesCommand {
-    /// Try everything a run needs, link by link
-    Check(CheckArgs),
 }
 
 /// `landbridge sites check`

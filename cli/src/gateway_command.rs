@@ -16,6 +16,11 @@ pub fn gateway(args: &GatewayArgs) -> Result<i32> {
     let filter = EnvFilter::try_from_env("LANDBRIDGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+    // Held as long as this process lives: it says that this gateway runs.
+    let _presence = match args.background {
+        true => Some(setup::here::background::enter(&args.site).map_err(|e| anyhow::anyhow!(e))?),
+        false => None,
+    };
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
     let config = GatewayConfig::new(sites.file, &path, &args.site, args.gateway.as_deref())?;

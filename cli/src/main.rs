@@ -8,6 +8,8 @@ mod gateway_command;
 mod key;
 mod lab;
 mod run;
+mod sites_add;
+mod sites_args;
 mod sites_check;
 mod sites_file;
 mod terminal;
@@ -17,7 +19,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command, SitesCommand};
+use crate::args::{Cli, Command};
+use crate::sites_args::SitesCommand;
 
 fn main() -> ExitCode {
     // A lab's own processes are this program started again.
@@ -29,9 +32,14 @@ fn main() -> ExitCode {
         Command::Gateway(args) => gateway_command::gateway(&args),
         Command::Key(args) => key::key(&args),
         Command::Sites(args) => match args.command {
+            SitesCommand::Add(args) => sites_add::add(args),
+            SitesCommand::Remove(args) => sites_add::remove(&args),
+            SitesCommand::List(args) => sites_add::list(&args),
+            SitesCommand::Status(args) => sites_add::status(&args),
             SitesCommand::Check(args) => sites_check::check(args),
         },
         Command::Lab(args) => lab::lab(args),
+        Command::SiteEnd => sites_add::other_end(),
         Command::Agent => agent::keep(),
         Command::Leash { holder, program } => Err(launch::leash::become_leashed(holder, &program).into()),
         Command::AgentWorker { keeper, folder } => agent::work(keeper, folder),

@@ -26,7 +26,8 @@ pub fn check(args: CheckArgs) -> Result<i32> {
     Ok(i32::from(!ok))
 }
 
-fn table(file: &str, home: &str, findings: &[Finding]) -> String {
+/// Findings for people.
+pub fn table(file: &str, home: &str, findings: &[Finding]) -> String {
     let width = |of: fn(&Finding) -> &str, title: &str| {
         findings.iter().map(|finding| of(finding).len()).max().unwrap_or(0).max(title.len())
     };

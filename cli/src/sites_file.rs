@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use launch::launcher::Sites;
+use setup::here::folders::Folders;
 use types::SitesFile;
 
 use crate::args::SitesFileArgs;
@@ -16,19 +17,25 @@ const OWN_SITE: &str = "LANDBRIDGE_SITE_NAME";
 
 /// Where the sites file is.
 pub fn locate(args: &SitesFileArgs) -> Result<PathBuf> {
+    let path = place(args)?;
+    if args.sites.is_none() && std::env::var_os(VARIABLE).is_none_or(|path| path.is_empty()) && !path.exists() {
+        bail!(
+            "no sites file: `landbridge sites add NAME [USER@]HOST` begins one; or give --sites FILE, set {VARIABLE}, or write {}",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+/// Where it is or would be.
+pub fn place(args: &SitesFileArgs) -> Result<PathBuf> {
     if let Some(path) = &args.sites {
         return Ok(path.clone());
     }
     if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }
-    let home = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let config = home.or_else(|| std::env::home_dir().map(|home| home.join(".config")));
-    let path = config.context("no home directory")?.join("landbridge/sites.toml");
-    if !path.exists() {
-        bail!("no sites file: give --sites FILE, set {VARIABLE}, or write {}", path.display());
-    }
-    Ok(path)
+    Ok(Folders::of_user().map_err(|e| anyhow!(e))?.sites_file())
 }
 
 /// Reads it.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use gateway::key;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 use types::sites::Site;
 use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
@@ -20,7 +20,7 @@ use crate::tailor::tailored;
 const AGENTS: Duration = Duration::from_secs(8);
 
 /// One thing that was tried.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The site.
     pub site: String,
@@ -33,7 +33,8 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(site: &str, part: impl Into<String>, result: Result<String, String>) -> Finding {
+    /// A finding: what works and how, or what does not and why.
+    pub fn new(site: &str, part: impl Into<String>, result: Result<String, String>) -> Finding {
         let ok = result.is_ok();
         let detail = result.unwrap_or_else(|problem| problem);
         Finding { site: site.to_owned(), part: part.into(), ok, detail }
@@ -101,7 +102,8 @@ async fn check_gateway(sites: &Sites, own: &Site) -> Vec<Finding> {
     findings
 }
 
-async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
+/// Tries the trunk from the user's own site to another.
+pub async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
     let probed = async {
         let (mut client, _) = sites.connect(own).await.map_err(|e| e.to_string())?;
         client.probe(&site.name).await.map_err(|e| e.to_string())

@@ -1,0 +1,165 @@
+//! `landbridge sites add`, `remove`, `list` and `status`, and the program at the other end.
+
+use std::future::Future;
+use std::io::{IsTerminal, Write};
+
+use anyhow::{Context, Result, anyhow, bail};
+use setup::Progress;
+use setup::add::{Outcome, Wish, prepare};
+use setup::book::Book;
+use tokio::io::BufReader;
+
+use crate::sites_args::{AddArgs, ListArgs, RemoveArgs};
+use crate::sites_check::table;
+use crate::{runtime, sites_file};
+
+/// Lines on standard error, so that standard output holds the result alone.
+struct Lines;
+
+impl Progress for Lines {
+    fn step(&mut self, site: &str, text: &str) {
+        let _ = writeln!(std::io::stderr(), "landbridge: {site}: {text}");
+    }
+}
+
+/// Somebody can be asked for a password.
+fn asking() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// Adds or repairs a site and gives the exit code.
+pub fn add(args: AddArgs) -> Result<i32> {
+    let path = sites_file::place(&args.sites)?;
+    let book = Book::open(&path)?;
+    let place = args.place.as_deref().map(str::parse).transpose().map_err(|e: String| anyhow!(e))?;
+    let wish = Wish {
+        name: args.name,
+        place,
+        folder: args.folder,
+        programs: args.programs,
+        port: args.port,
+        advertise: args.advertise,
+        dial_out: args.dial_out,
+        inside: args.inside,
+        nodes: args.nodes,
+        asking: asking(),
+    };
+    let outcome = runtime()?.block_on(async {
+        // Until something changes, Ctrl-C ends it at once; from then on it is carried to its end, which is seconds away.
+        let prepared = interruptible(prepare(book, wish, &mut Lines)).await??;
+        anyhow::Ok(prepared.commit(&mut Lines).await?)
+    })?;
+    if args.json {
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&outcome)?)?;
+    } else {
+        print(&path.display().to_string(), &outcome)?;
+    }
+    Ok(i32::from(!outcome.ok))
+}
+
+fn print(file: &str, outcome: &Outcome) -> Result<()> {
+    let mut text = table(file, &outcome.site, &outcome.findings);
+    for note in &outcome.notes {
+        text += &format!("note: {note}\n");
+    }
+    std::io::stdout().write_all(text.as_bytes()).context("standard output")
+}
+
+async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T> {
+    tokio::select! {
+        done = work => Ok(done),
+        _ = tokio::signal::ctrl_c() => bail!("interrupted; nothing was changed"),
+    }
+}
+
+/// Takes a site out and gives the exit code.
+pub fn remove(args: &RemoveArgs) -> Result<i32> {
+    let book = Book::open(&sites_file::place(&args.sites)?)?;
+    let removal = runtime()?.block_on(setup::remove::remove(book, &args.name, args.force, asking(), &mut Lines))?;
+    let mut out = std::io::stdout();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string(&removal)?)?;
+    } else {
+        removal.done.iter().try_for_each(|text| writeln!(out, "{text}"))?;
+        removal.left.iter().try_for_each(|text| writeln!(out, "not done: {text}"))?;
+    }
+    Ok(i32::from(!removal.left.is_empty()))
+}
+
+/// Shows the sites file and gives the exit code.
+pub fn list(args: &ListArgs) -> Result<i32> {
+    let path = sites_file::place(&args.sites)?;
+    let sites = Book::open(&path)?.sites()?.sites;
+    let mut out = std::io::stdout();
+    if args.json {
+        let sites = sites.iter().map(|site| {
+            let gateway = site.gateways.first();
+            serde_json::json!({
+                "site": site.name, "ssh": site.ssh, "fingerprint": site.fingerprint.to_string(),
+                "advertise": gateway.and_then(|gateway| gateway.advertise.clone()),
+                "nodes": site.nodes.iter().map(|node| &node.name).collect::<Vec<_>>(),
+            })
+        });
+        writeln!(
+            out,
+            "{}",
+            serde_json::json!({ "file": path.display().to_string(), "sites": sites.collect::<Vec<_>>() })
+        )?;
+        return Ok(0);
+    }
+    if sites.is_empty() {
+        writeln!(out, "no sites in {}: `landbridge sites add NAME [USER@]HOST` adds one", path.display())?;
+        return Ok(0);
+    }
+    for site in &sites {
+        let dialled = site.gateways.first().and_then(|gateway| gateway.advertise.as_deref());
+        let (there, dialled) = (site.ssh.as_deref().unwrap_or("-"), dialled.unwrap_or("dials out"));
+        writeln!(out, "{}  {there}  gateway {dialled}  {} node(s)  {}", site.name, site.nodes.len(), site.fingerprint)?;
+    }
+    Ok(0)
+}
+
+/// Asks every site and gives the exit code.
+pub fn status(args: &ListArgs) -> Result<i32> {
+    let path = sites_file::locate(&args.sites)?;
+    let book = Book::open(&path)?;
+    let all = runtime()?.block_on(interruptible(setup::status::status(&book, asking(), &mut Silent)))??;
+    let ok = all.iter().all(|site| site.ok);
+    let mut out = std::io::stdout();
+    if args.json {
+        writeln!(out, "{}", serde_json::json!({ "ok": ok, "sites": all }))?;
+        return Ok(i32::from(!ok));
+    }
+    for site in &all {
+        let verdict = if site.ok { "ok" } else { "FAILED" };
+        let gateway = match &site.gateway {
+            Some(standing) => match standing.process {
+                Some(process) => format!("gateway {process} on {}, {} job(s)", standing.host, standing.jobs),
+                None => "no gateway".to_owned(),
+            },
+            None => "not reached".to_owned(),
+        };
+        writeln!(out, "{}  {verdict}  {}  {gateway}", site.site, site.place)?;
+        if let Some(problem) = &site.problem {
+            writeln!(out, "  {problem}")?;
+        }
+    }
+    Ok(i32::from(!ok))
+}
+
+struct Silent;
+
+impl Progress for Silent {
+    fn step(&mut self, _site: &str, _text: &str) {}
+}
+
+/// The other end: answers what a user's `sites` command asks.
+pub fn other_end() -> Result<i32> {
+    let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), tokio::io::stdout());
+    let runtime = runtime()?;
+    let served = runtime.block_on(serving);
+    // A read of standard input that nobody will end must not be waited for.
+    runtime.shutdown_background();
+    served.context("standard output")?;
+    Ok(0)
+}

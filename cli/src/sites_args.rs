@@ -1,0 +1,112 @@
+//! The flags of `landbridge sites`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::args::{CheckArgs, SitesFileArgs};
+
+/// `landbridge sites`
+#[derive(Debug, Args)]
+pub struct SitesArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SitesCommand,
+}
+
+/// What to do with sites.
+#[derive(Debug, Subcommand)]
+pub enum SitesCommand {
+    /// Make a cluster you have an account on a site, or repair one
+    Add(AddArgs),
+    /// Take a site out and clean up there
+    Remove(RemoveArgs),
+    /// Show the sites of the sites file
+    List(ListArgs),
+    /// Ask every site how its gateway stands
+    Status(ListArgs),
+    /// Try everything a run needs, link by link
+    Check(CheckArgs),
+}
+
+/// `landbridge sites add`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Make a cluster you have an account on a site, or repair one. No root, there or here.\n\n\
+        Logs in by your own ssh (its configuration, agent, keys and jump hosts), copies this command and the provider to \
+        ~/.local/share/landbridge there, makes the site's key there (it never leaves), starts the site's gateway in the \
+        background, hands the sites file to every site, and tries every connection. If something does not work, all sites \
+        are as they were before and the sites file is not written. Typed again, it repairs: copies what is missing, \
+        restarts a gateway that has ended.\n\n\
+        Without HOST: for a site of the sites file, the machine it is on; else this machine.",
+    after_help = "Examples:\n  \
+        landbridge sites add lyon user@login.lyon.example\n  \
+        landbridge sites add kyoto other@login.kyoto.example:2222 --nodes 'n[1-4]'\n  \
+        landbridge sites add lyon                                 repair it\n  \
+        landbridge sites add home --dial-out                      this machine, which nobody can dial"
+)]
+pub struct AddArgs {
+    /// The site's name: letters, digits, `.`, `_` and `-`
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// [USER@]HOST[:PORT] of its login node, as you would give it to ssh
+    #[arg(value_name = "HOST")]
+    pub place: Option<String>,
+    /// Its nodes, such as n[1-4,7],big1; the login node reaches them by ssh [default: the login node itself]
+    #[arg(long, value_name = "LIST")]
+    pub nodes: Option<String>,
+    /// Port of its gateway [default: the first free one from 7700]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// Where other sites dial its gateway [default: HOST and the port]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub advertise: Option<String>,
+    /// Other sites cannot dial it: it dials them
+    #[arg(long)]
+    pub dial_out: bool,
+    /// Where its own nodes dial its gateway [default: the address towards the first node]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub inside: Option<String>,
+    /// Folder there for the copies [default: ~/.local/share/landbridge]
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<String>,
+    /// Copy the programs in this folder here, built for a site with other machines
+    #[arg(long, value_name = "DIR")]
+    pub programs: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// `landbridge sites remove`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Take a site out of the sites file and of all other sites, end its gateway, and remove what `sites add` left \
+        there: key, log, and with the account's last site the copies and the sites file.",
+    after_help = "Example:\n  landbridge sites remove lyon"
+)]
+pub struct RemoveArgs {
+    /// The site
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Even if jobs are open there or it cannot be reached
+    #[arg(long)]
+    pub force: bool,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// `landbridge sites list`, `landbridge sites status`
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}

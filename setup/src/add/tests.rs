@@ -1,0 +1,56 @@
+use super::*;
+use types::SitesFile;
+use types::sites::Site;
+
+fn site(ssh: &str) -> Site {
+    let print = "0".repeat(64);
+    let text = format!(
+        "[[site]]\nname = \"no-such-site\"\nfingerprint = \"sha256:{print}\"\nssh = \"{ssh}\"\n[[site.gateway]]\nname = \"gw1\"\n\
+         advertise = \"login:7700\"\ninside = \"10.0.0.1:7700\"\n[[site.node]]\nname = \"n1\"\n"
+    );
+    SitesFile::parse(&text, "x").unwrap().sites.remove(0)
+}
+
+fn wish(place: Option<&str>) -> Wish {
+    let place = place.map(|text| text.parse().unwrap());
+    Wish { name: "no-such-site".into(), place, ..Wish::default() }
+}
+
+#[test]
+fn a_name_stays_with_its_place() {
+    let known = site("me@login");
+    let place = |wanted: Option<&str>| plan::place(&wish(wanted), Some(&known)).map_err(|e| e.to_string());
+    assert_eq!(place(None).unwrap().to_string(), "me@login");
+    assert_eq!(place(Some("me@login")).unwrap().to_string(), "me@login");
+    let error = place(Some("me@elsewhere")).unwrap_err();
+    assert!(error.contains("is taken by the site at me@login"), "{error}");
+    for name in ["", "-x", ".ssh", "a b", "a/b"] {
+        assert!(plan::place(&Wish { name: name.into(), ..Wish::default() }, None).is_err(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_user_does_not_say_stays() {
+    let (known, place) = (site("me@login"), "me@login".parse().unwrap());
+    let survey =
+        Survey { host: "login1".into(), port: 7701, inside: Some("10.0.0.9".parse().unwrap()), ..Survey::default() };
+    let mut notes = Vec::new();
+    let entry = plan::entry(&wish(None), &place, &survey, None, Some(&known), &mut notes).await.unwrap();
+    assert_eq!((entry.advertise.as_deref(), entry.inside.as_str()), (Some("login:7700"), "10.0.0.1:7700"));
+    assert_eq!(entry.nodes, ["n1"]);
+    let moved = Wish { port: Some(9000), ..wish(None) };
+    let entry = plan::entry(&moved, &place, &survey, None, Some(&known), &mut notes).await.unwrap();
+    assert_eq!((entry.advertise.as_deref(), entry.inside.as_str()), (Some("login:9000"), "10.0.0.9:9000"));
+    assert_eq!(entry.listen, "0.0.0.0:9000");
+    let said = Wish { advertise: Some("nat.example:443".into()), inside: Some("gw".into()), ..wish(None) };
+    let entry = plan::entry(&said, &place, &survey, None, None, &mut notes).await.unwrap();
+    assert_eq!((entry.advertise.as_deref(), entry.inside.as_str()), (Some("nat.example:443"), "gw:7701"));
+    assert_eq!(entry.nodes, ["login1"]);
+    let here = plan::entry(&wish(None), &Place::Here, &survey, None, None, &mut notes).await.unwrap();
+    assert_eq!(here.advertise, None);
+    assert!(notes.last().unwrap().contains("--advertise"), "{notes:?}");
+    for wrong in ["", "a b", "host:", "host:0", "me@host", ":1"] {
+        let wrong = Wish { advertise: Some(wrong.into()), ..wish(None) };
+        assert!(plan::entry(&wrong, &place, &survey, None, None, &mut notes).await.is_err(), "{wrong:?}");
+    }
+}

@@ -1,0 +1,342 @@
+//! The user's sites file as a document that is edited: what the user wrote in it, comments and order, stays as it is.
+
+use std::path::{Path, PathBuf};
+
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
+use types::SitesFile;
+use types::sites::Fingerprint;
+
+use crate::SetupError;
+use crate::here::folders;
+
+/// A sites file in memory, with the path it came from. It may be missing and may have no site yet.
+#[derive(Clone, Debug)]
+pub struct Book {
+    path: PathBuf,
+    document: DocumentMut,
+}
+
+/// What is written of a site that is new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// `host:port` that other sites dial.
+    pub advertise: Option<String>,
+    /// `host:port` that the site's nodes dial.
+    pub inside: String,
+    /// `address:port` the gateway binds.
+    pub listen: String,
+    /// Its nodes.
+    pub nodes: Vec<String>,
+    /// How agents are started there.
+    pub starter: Start,
+}
+
+/// How agents are started on a new site's nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The node is the gateway's machine.
+    Local,
+    /// The gateway's machine reaches the nodes by ssh.
+    Ssh,
+}
+
+impl Book {
+    /// Reads the sites file at `path`, or begins an empty one.
+    ///
+    /// # Errors
+    /// It cannot be read, or makes no sense.
+    pub fn open(path: &Path) -> Result<Book, SetupError> {
+        let file = |problem: String| SetupError::Request(format!("sites file {problem}"));
+        let text = folders::read(path).map_err(file)?.unwrap_or_default();
+        Book::of(path, &text)
+    }
+
+    /// The same from a text; `path` is its name in messages and where it will be saved.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn of(path: &Path, text: &str) -> Result<Book, SetupError> {
+        let wrong = |e: toml_edit::TomlError| SetupError::Request(format!("{}: {e}", path.display()));
+        let document: DocumentMut = text.parse().map_err(wrong)?;
+        let book = Book { path: path.to_owned(), document };
+        book.sites()?;
+        Ok(book)
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its text.
+    pub fn text(&self) -> String {
+        self.document.to_string()
+    }
+
+    /// The sites in it, checked. Empty if there is none yet.
+    ///
+    /// # Errors
+    /// It is no sites file.
+    pub fn sites(&self) -> Result<SitesFile, SetupError> {
+        match self.document.get("site") {
+            None => Ok(SitesFile { sites: Vec::new() }),
+            Some(Item::ArrayOfTables(sites)) if sites.is_empty() => Ok(SitesFile { sites: Vec::new() }),
+            Some(_) => Ok(SitesFile::parse(&self.text(), &self.path.display().to_string())?),
+        }
+    }
+
+    /// Writes it; one in which nothing is left is removed.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save(&self) -> Result<(), SetupError> {
+        if self.text().trim().is_empty() {
+            return match std::fs::remove_file(&self.path) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    Err(SetupError::File { path: self.path.clone(), source })
+                }
+                _ => Ok(()),
+            };
+        }
+        folders::write(&self.path, &self.text()).map_err(|problem| SetupError::Request(format!("sites file {problem}")))
+    }
+
+    /// Adds a site at the end.
+    pub(crate) fn add(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
+        let mut site = Table::new();
+        site["name"] = value(name);
+        site["key"] = value(folders::key_name(name));
+        if self.tables()?.is_empty() {
+            // What the user wrote into a file without sites stays at its head.
+            let head = self.document.trailing().as_str().unwrap_or_default().to_owned();
+            self.document.set_trailing("");
+            site.decor_mut().set_prefix(head);
+        }
+        self.tables()?.push(site);
+        self.describe(name, entry)
+    }
+
+    /// Sets what others know a site by and how its user reaches it.
+    pub(crate) fn identify(
+        &mut self,
+        name: &str,
+        fingerprint: &Fingerprint,
+        ssh: Option<&str>,
+        folder: Option<&str>,
+    ) -> Result<(), SetupError> {
+        let site = self.table(name)?;
+        site["fingerprint"] = value(fingerprint.to_string());
+        for (field, text) in [("ssh", ssh), ("folder", folder)] {
+            match text {
+                Some(text) => site[field] = value(text),
+                None => {
+                    site.remove(field);
+                }
+            }
+        }
+        if !site.contains_key("key") {
+            site["key"] = value(folders::key_name(name));
+        }
+        Ok(())
+    }
+
+    /// Sets a site's gateway, nodes and starter. What else the user wrote about the gateway stays.
+    pub(crate) fn describe(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
+        self.set_gateway(name, entry)?;
+        let site = self.table(name)?;
+        let mut nodes = ArrayOfTables::new();
+        for name in &entry.nodes {
+            let mut node = Table::new();
+            node["name"] = value(name);
+            nodes.push(node);
+        }
+        site["node"] = Item::ArrayOfTables(nodes);
+        let mut starter = Table::new();
+        starter["kind"] = value(match entry.starter {
+            Start::Local => "local",
+            Start::Ssh => "ssh",
+        });
+        site["starter"] = Item::Table(starter);
+        Ok(())
+    }
+
+    /// Sets where a site's first gateway is found.
+    pub(crate) fn set_gateway(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
+        let site = self.table(name)?;
+        let gateways = site.entry("gateway").or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
+        let Some(gateways) = gateways.as_array_of_tables_mut() else { return Err(inline(name, "gateway")) };
+        if gateways.is_empty() {
+            let mut gateway = Table::new();
+            gateway["name"] = value("gw1");
+            gateways.push(gateway);
+        }
+        let Some(gateway) = gateways.get_mut(0) else { return Err(inline(name, "gateway")) };
+        gateway["inside"] = value(&entry.inside);
+        gateway["listen"] = value(&entry.listen);
+        match &entry.advertise {
+            Some(advertise) => gateway["advertise"] = value(advertise),
+            None => {
+                gateway.remove("advertise");
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a site out; says whether it was there.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<bool, SetupError> {
+        let tables = self.tables()?;
+        let Some(at) = position(tables, name) else { return Ok(false) };
+        tables.remove(at);
+        if tables.is_empty() {
+            self.document.remove("site");
+        }
+        Ok(true)
+    }
+
+    /// Takes over, at the end, the sites of another file that are not in this one, but not `never`; gives their names.
+    pub(crate) fn adopt(&mut self, other: &Book, never: &str) -> Result<Vec<String>, SetupError> {
+        let mut names = Vec::new();
+        let Some(Item::ArrayOfTables(theirs)) = other.document.get("site") else { return Ok(names) };
+        for site in theirs {
+            let Some(name) = site.get("name").and_then(Item::as_str) else { continue };
+            let ours = self.tables()?;
+            if name == never || position(ours, name).is_some() {
+                continue;
+            }
+            let mut site = site.clone();
+            // Where it stood in the other file says nothing about this one: after all that is here.
+            shift(&mut site, (ours.len() as isize + 1) * MOST_TABLES);
+            ours.push(site);
+            names.push(name.to_owned());
+        }
+        self.document = self.text().parse().map_err(|e: toml_edit::TomlError| SetupError::Request(e.to_string()))?;
+        self.sites()?;
+        Ok(names)
+    }
+
+    fn tables(&mut self) -> Result<&mut ArrayOfTables, SetupError> {
+        let sites = self.document.entry("site").or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
+        sites.as_array_of_tables_mut().ok_or_else(|| inline("*", "site"))
+    }
+
+    fn table(&mut self, name: &str) -> Result<&mut Table, SetupError> {
+        let missing = || SetupError::Request(format!("no site {name} in the sites file"));
+        let tables = self.tables()?;
+        let at = position(tables, name).ok_or_else(missing)?;
+        tables.get_mut(at).ok_or_else(missing)
+    }
+}
+
+fn position(tables: &ArrayOfTables, name: &str) -> Option<usize> {
+    tables.iter().position(|site| site.get("name").and_then(Item::as_str) == Some(name))
+}
+
+fn inline(name: &str, what: &str) -> SetupError {
+    SetupError::Request(format!(
+        "sites file: site {name}: `{what}` is an array in brackets; write it as [[…]] tables so that it can be edited"
+    ))
+}
+
+/// More tables than a file has.
+const MOST_TABLES: isize = 1_000_000;
+
+/// Moves a table and those below it back in the order of the file.
+fn shift(table: &mut Table, by: isize) {
+    if let Some(position) = table.position() {
+        table.set_position(position + by);
+    }
+    for (_, item) in table.iter_mut() {
+        match item {
+            Item::Table(table) => shift(table, by),
+            Item::ArrayOfTables(tables) => tables.iter_mut().for_each(|table| shift(table, by)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(port: u16) -> Entry {
+        Entry {
+            advertise: Some(format!("login:{port}")),
+            inside: format!("10.0.0.1:{port}"),
+            listen: format!("0.0.0.0:{port}"),
+            nodes: vec!["n1".into(), "n2".into()],
+            starter: Start::Ssh,
+        }
+    }
+
+    fn with(book: &mut Book, name: &str, port: u16) {
+        book.add(name, &entry(port)).unwrap();
+        book.identify(name, &Fingerprint([7; 32]), Some("me@login"), None).unwrap();
+    }
+
+    #[test]
+    fn a_file_grows_site_by_site_and_is_always_one_that_the_parser_takes() {
+        let mut book = Book::of(Path::new("x"), "# my sites\n").unwrap();
+        assert!(book.sites().unwrap().sites.is_empty());
+        with(&mut book, "lyon", 1);
+        with(&mut book, "kyoto", 2);
+        let sites = book.sites().unwrap();
+        assert_eq!(sites.names(), "lyon, kyoto");
+        let lyon = &sites.sites[0];
+        assert_eq!((lyon.key.as_deref(), lyon.ssh.as_deref()), (Some("lyon.key"), Some("me@login")));
+        assert_eq!((lyon.nodes.len(), lyon.gateways[0].inside.as_str()), (2, "10.0.0.1:1"));
+        assert!(book.text().starts_with("# my sites\n"));
+        assert!(book.remove("lyon").unwrap() && !book.remove("lyon").unwrap());
+        assert_eq!(book.sites().unwrap().names(), "kyoto");
+        book.remove("kyoto").unwrap();
+        assert!(book.sites().unwrap().sites.is_empty());
+        with(&mut book, "lyon", 3);
+        assert_eq!(book.sites().unwrap().names(), "lyon");
+    }
+
+    #[test]
+    fn what_the_user_wrote_survives() {
+        let mut book = Book::of(Path::new("x"), "").unwrap();
+        with(&mut book, "lyon", 1);
+        let text =
+            book.text().replace("[[site.node]]\nname = \"n1\"\n", "[[site.node]]\nname = \"n1\"\nslots = 4 # old\n");
+        let text = text.replace("inside", "memory = \"1GiB\" # big\ninside");
+        let mut book = Book::of(Path::new("x"), &text).unwrap();
+        book.set_gateway("lyon", &Entry { advertise: None, ..entry(9) }).unwrap();
+        book.identify("lyon", &Fingerprint([8; 32]), None, Some("/scratch/lb")).unwrap();
+        let text = book.text();
+        assert!(text.contains("memory = \"1GiB\" # big") && text.contains("slots = 4 # old"), "{text}");
+        let site = &book.sites().unwrap().sites[0];
+        assert_eq!((site.gateways[0].advertise.as_deref(), site.ssh.as_deref()), (None, None));
+        assert_eq!((site.gateways[0].inside.as_str(), site.folder.as_deref()), ("10.0.0.1:9", Some("/scratch/lb")));
+    }
+
+    #[test]
+    fn unknown_sites_are_taken_over_in_order() {
+        let mut ours = Book::of(Path::new("x"), "").unwrap();
+        with(&mut ours, "lyon", 1);
+        let mut theirs = Book::of(Path::new("y"), "").unwrap();
+        for (name, port) in [("kyoto", 5), ("lyon", 6), ("nancy", 7)] {
+            with(&mut theirs, name, port);
+        }
+        let theirs = Book::of(Path::new("y"), &theirs.text()).unwrap();
+        assert_eq!(ours.adopt(&theirs, "").unwrap(), ["kyoto", "nancy"]);
+        let sites = ours.sites().unwrap();
+        assert_eq!(sites.names(), "lyon, kyoto, nancy");
+        assert_eq!(sites.sites[0].gateways[0].inside, "10.0.0.1:1");
+        assert_eq!(sites.sites[2].gateways[0].inside, "10.0.0.1:7");
+        assert!(ours.adopt(&theirs, "").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_edited_is_named() {
+        assert!(Book::of(Path::new("x.toml"), "[[site]\n").unwrap_err().to_string().contains("x.toml"));
+        assert!(Book::of(Path::new("x.toml"), "[[site]]\nname = \"a\"\n").unwrap_err().to_string().contains("x.toml"));
+        let text = format!(
+            "site = [{{ name = \"a\", fingerprint = \"sha256:{}\", gateway = [{{ name = \"g\", inside = \"h:1\" }}], \
+             node = [{{ name = \"n\" }}] }}]\n",
+            "0".repeat(64)
+        );
+        let mut book = Book::of(Path::new("x"), &text).unwrap();
+        assert!(book.add("b", &entry(1)).unwrap_err().to_string().contains("[[…]]"));
+    }
+}

@@ -1,0 +1,62 @@
+# The first thing that runs at a site's machine: says what is there, receives files, becomes the program among them.
+# What comes on standard input is data and a few words, never shell text. Variables set before this: mark, folder, id.
+# Copies are for this user only; what the gateway's jobs write is not our business.
+mask=$(umask)
+umask 077
+say() { printf '%s %s\n' "$mark" "$*"; }
+# Swallows the rest of the input: after a failure, what the other end still sends must go nowhere.
+fail() { say "fail $*"; cat >/dev/null; exit 1; }
+one_line() { tr '\n\r' '  '; }
+say "os $(uname -s)"
+say "arch $(uname -m)"
+say "host $(uname -n)"
+say "user $(id -un 2>/dev/null)"
+say "libc $( (getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1) | head -n 1)"
+case $folder in
+'~/'*) folder=$HOME/${folder#'~/'} ;;
+/*) ;;
+*) fail "folder $folder: must begin with / or ~/" ;;
+esac
+base=$folder
+folder=$folder/$id
+for tool in head sha256sum mkdir chmod mv rm; do
+    command -v "$tool" >/dev/null 2>&1 || fail "the command $tool is not there"
+done
+say "folder $folder"
+say "base $base"
+# Newest first.
+for name in $(ls -t "$base" 2>/dev/null); do
+    if [ -x "$base/$name/landbridge" ]; then say "release $name"; fi
+done
+for name in landbridge liblandbridge-fi.so; do
+    if [ -f "$folder/$name" ]; then say "have $name $(sha256sum <"$folder/$name" | cut -c1-64)"; fi
+done
+say ready
+part=$folder/.part-$$
+trap 'rm -f "$part"' EXIT
+while read -r verb name size sum; do
+    case $verb in
+    put)
+        words=$(mkdir -p "$folder" 2>&1) || fail "cannot make $folder: $(printf %s "$words" | one_line)"
+        words=$({ head -c "$size" >"$part"; } 2>&1) ||
+            { rm -f "$part"; fail "cannot write $folder/$name: $(printf %s "$words" | one_line)"; }
+        if [ "$(sha256sum <"$part" | cut -c1-64)" != "$sum" ]; then
+            rm -f "$part"
+            fail "$folder/$name did not arrive whole (a full disk, or a quota?)"
+        fi
+        words=$({ chmod 755 "$part" && mv -f "$part" "$folder/$name"; } 2>&1) ||
+            fail "cannot put $folder/$name in its place: $(printf %s "$words" | one_line)"
+        say "put $name"
+        ;;
+    go)
+        folder=$base/$name
+        words=$("$folder/landbridge" --version 2>&1 </dev/null) ||
+            fail "$folder/landbridge does not run there: $(printf %s "$words" | one_line)"
+        say "go $words"
+        cd "$HOME" || fail "no home directory"
+        umask "$mask"
+        exec "$folder/landbridge" site-end
+        ;;
+    *) fail "unknown word $verb" ;;
+    esac
+done

@@ -1,0 +1,89 @@
+//! The machines of several sites, reached once and kept while something is done with all of them.
+
+use types::sites::Site;
+
+use crate::here::background;
+use crate::here::folders::Folders;
+use crate::machine::{Machine, Way};
+use crate::message::{Reply, Request};
+use crate::place::Place;
+use crate::release::Release;
+use crate::{Progress, SetupError};
+
+/// Machines that answer, by the names of their sites.
+#[derive(Debug)]
+pub(crate) struct Company {
+    release: Release,
+    asking: bool,
+    machines: Vec<(String, Machine)>,
+}
+
+impl Company {
+    /// Nobody yet. `asking`: somebody sits at a terminal and can be asked.
+    pub fn new(release: Release, asking: bool) -> Company {
+        Company { release, asking, machines: Vec::new() }
+    }
+
+    /// From now on machines get another release.
+    pub fn with_release(self, release: Release) -> Company {
+        Company { release, ..self }
+    }
+
+    /// Reaches a site's machine, unless it is reached already.
+    pub async fn reach(
+        &mut self,
+        site: &str,
+        place: &Place,
+        folder: Option<&str>,
+        progress: &mut dyn Progress,
+    ) -> Result<&mut Machine, SetupError> {
+        let at = match self.machines.iter().position(|(name, _)| name == site) {
+            Some(at) => at,
+            None => {
+                let way = Way { site, place, folder, asking: self.asking };
+                let machine = Machine::reach(&way, &self.release, progress).await?;
+                let (host, user, libc) = (&machine.facts.host, &machine.facts.user, &machine.facts.libc);
+                let text = format!("reached {host} as {user} ({}, {libc})", machine.facts.architecture);
+                progress.step(site, &text);
+                self.machines.push((site.to_owned(), machine));
+                self.machines.len() - 1
+            }
+        };
+        Ok(&mut self.machines[at].1)
+    }
+
+    /// The machine of a site that was reached.
+    pub fn machine(&mut self, site: &str) -> Result<&mut Machine, SetupError> {
+        let found = self.machines.iter_mut().find(|(name, _)| name == site);
+        found.map(|(_, machine)| machine).ok_or_else(|| SetupError::site(site, "was not reached"))
+    }
+
+    /// Names of the sites that were reached, in that order.
+    pub fn names(&self) -> Vec<String> {
+        self.machines.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Asks a site's machine for something.
+    pub async fn ask(&mut self, site: &str, request: &Request) -> Result<Reply, SetupError> {
+        self.machine(site)?.ask(request).await
+    }
+
+    /// The sites file of a site's machine.
+    pub async fn read_sites(&mut self, site: &str) -> Result<Option<String>, SetupError> {
+        match self.ask(site, &Request::ReadSites).await? {
+            Reply::Sites { text } => Ok(text),
+            _ => Err(SetupError::site(site, "an answer to another question")),
+        }
+    }
+}
+
+/// Where the machine of a site in the sites file is: this machine if the site lives here; else where ssh says. `None`: it
+/// joined by itself, and only it can be the first to speak.
+pub(crate) fn whereabouts(site: &Site) -> Result<Option<Place>, SetupError> {
+    let folders = Folders::of_user().map_err(SetupError::Request)?;
+    if background::lives_here(&folders, &site.name) {
+        return Ok(Some(Place::Here));
+    }
+    let wrong = |problem: String| SetupError::Request(format!("sites file: site {}: ssh: {problem}", site.name));
+    site.ssh.as_deref().map(|text| text.parse().map_err(wrong)).transpose()
+}

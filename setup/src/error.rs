@@ -1,0 +1,51 @@
+//! Why a site could not be set up.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use types::sites::SitesError;
+
+/// Why a site could not be set up. Names the site or the file, and says what to do next.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// What the user asked for makes no sense.
+    #[error("{0}")]
+    Request(String),
+    /// A site's machine could not be reached.
+    #[error("site {site}: {place}: {problem}")]
+    Reach {
+        /// The site.
+        site: String,
+        /// Where it was looked for.
+        place: String,
+        /// What ssh said, and what to do.
+        problem: String,
+    },
+    /// Something did not work at a site.
+    #[error("site {site}: {problem}")]
+    Site {
+        /// The site.
+        site: String,
+        /// What, and what to do.
+        problem: String,
+    },
+    /// A file here.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The sites file.
+    #[error(transparent)]
+    Sites(#[from] SitesError),
+}
+
+impl SetupError {
+    pub(crate) fn site(site: &str, problem: impl Into<String>) -> SetupError {
+        SetupError::Site { site: site.to_owned(), problem: problem.into() }
+    }
+}

@@ -1,0 +1,139 @@
+//! The other end: what is asked of the program at a site's machine, carried out here.
+
+pub mod background;
+pub mod folders;
+mod survey;
+
+use std::io;
+use std::time::Duration;
+
+use gateway::key;
+use launch::check::{Finding, check, check_trunk};
+use launch::environment::travelling;
+use launch::launcher::Sites;
+use launch::message::{MpiChoice, Program};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+use types::SitesFile;
+
+use self::background::Background;
+use self::folders::Folders;
+use crate::message::{Reply, Request};
+
+/// How long nobody may ask anything.
+const SILENCE: Duration = Duration::from_secs(1800);
+
+/// Answers requests until their sender is gone.
+///
+/// # Errors
+/// The answers cannot be written.
+pub async fn serve(input: impl AsyncBufRead + Unpin, mut output: impl AsyncWrite + Unpin) -> io::Result<()> {
+    let mut lines = input.lines();
+    while let Ok(Ok(Some(line))) = timeout(SILENCE, lines.next_line()).await {
+        let reply = match serde_json::from_str(&line) {
+            Ok(request) => carry_out(&request).await.unwrap_or_else(|problem| Reply::Failed { problem }),
+            Err(e) => {
+                Reply::Failed { problem: format!("unreadable request: {e}: is landbridge the same release there?") }
+            }
+        };
+        let mut answer = serde_json::to_vec(&reply)?;
+        answer.push(b'\n');
+        output.write_all(&answer).await?;
+        output.flush().await?;
+    }
+    Ok(())
+}
+
+async fn carry_out(request: &Request) -> Result<Reply, String> {
+    let folders = Folders::of_user()?;
+    match request {
+        Request::Survey { nodes, port, site } => survey::survey(&folders, site, nodes, *port).map(Reply::Survey),
+        Request::Key { site } => make_key(&folders, site),
+        Request::ReadSites => folders.read_sites().map(|text| Reply::Sites { text }),
+        Request::WriteSites { text } => {
+            folders.write_sites(text.as_deref())?;
+            Ok(Reply::Done { note: folders.sites_file().display().to_string() })
+        }
+        Request::Gateway { site } => {
+            let (started, note) = Background::new(&folders, site).renew().await?;
+            Ok(Reply::Gateway { started, note })
+        }
+        Request::StopGateway { site, force } => {
+            let note = Background::new(&folders, site).stop(*force).await?;
+            Ok(Reply::Done { note })
+        }
+        Request::Check { site } => {
+            let sites = read(&folders)?;
+            Ok(Reply::Findings(check(&sites, site, &nothing()).await))
+        }
+        Request::Probe { site, to } => {
+            let sites = read(&folders)?;
+            let (own, other) = (entry(&sites, site)?, entry(&sites, to)?);
+            Ok(Reply::Findings(vec![check_trunk(&sites, own, other).await]))
+        }
+        Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
+        Request::Forget { site, base } => forget(&folders, site, base).map(|note| Reply::Done { note }),
+    }
+}
+
+fn make_key(folders: &Folders, site: &str) -> Result<Reply, String> {
+    let path = folders.key(site);
+    let made = !path.exists();
+    let key = if made {
+        folders::make(&folders.configuration)?;
+        key::generate(&path)
+    } else {
+        key::load(&path)
+    };
+    let fingerprint = key.map_err(|e| e.to_string())?.fingerprint().to_string();
+    Ok(Reply::Key { fingerprint, made })
+}
+
+/// The sites file of this machine.
+pub(crate) fn read(folders: &Folders) -> Result<Sites, String> {
+    let path = folders.sites_file();
+    let name = path.display().to_string();
+    let text = folders.read_sites()?.ok_or_else(|| format!("no sites file {name}"))?;
+    let file = SitesFile::parse(&text, &name).map_err(|e| e.to_string())?;
+    Ok(Sites { file, folder: folders.configuration.clone() })
+}
+
+fn entry<'a>(sites: &'a Sites, name: &str) -> Result<&'a types::sites::Site, String> {
+    sites.site(name).map_err(|e| e.to_string())
+}
+
+/// No program: agents only say whether they could run one.
+fn nothing() -> Program {
+    Program {
+        command: Vec::new(),
+        directory: b"/".to_vec(),
+        environment: travelling(std::env::vars_os()),
+        mpi: MpiChoice::Auto,
+    }
+}
+
+/// Removes what a site has here. Copies and the sites file go with the last site of this account.
+fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, String> {
+    folders.remove(&folders.key(site))?;
+    folders.remove(&folders.state_file(site))?;
+    for log in folders.logs(site) {
+        folders.remove(&log)?;
+    }
+    let left = folders.keys()?;
+    if !left.is_empty() {
+        return Ok(format!("key and log removed; the copies stay for {}", left.join(", ")));
+    }
+    folders.remove(&folders.sites_file())?;
+    folders.remove(&folders.sites_file_before())?;
+    folders::remove_releases(base.as_ref())?;
+    for folder in [&folders.configuration, &folders.state] {
+        // Whatever else lies there is the user's.
+        let _ = std::fs::remove_dir(folder);
+    }
+    Ok("key, log, sites file and copies removed".to_owned())
+}
+
+/// A finding about this end that a person reads beside those of [`check`].
+pub(crate) fn finding(site: &str, part: &str, text: impl Into<String>) -> Finding {
+    Finding::new(site, part, Ok(text.into()))
+}

@@ -1,0 +1,298 @@
+//! A site's gateway in the background: a process of its own session, without root and without a terminal.
+//!
+//! While it runs it holds a lock on a small file that says which process it is and where; a lock cannot be left behind,
+//! whatever way the process ends. Only a process that holds this lock is ever signalled.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use gateway::client::Client;
+use launch::launcher::Sites;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+use types::{Identity, SiteId, Slot};
+use wire::{Control, FrameKind};
+
+use crate::here::folders::{self, Folders};
+use crate::message::Standing;
+
+/// How long a gateway may take to listen, and to end.
+const START: Duration = Duration::from_secs(10);
+const END: Duration = Duration::from_secs(6);
+const LOCK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(20);
+/// How much of a log is shown when a gateway does not start, in bytes.
+const TAIL: u64 = 1500;
+
+/// What a gateway says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    process: i32,
+    host: String,
+    release: String,
+}
+
+/// The lock of a running gateway; dropping it is its end.
+#[derive(Debug)]
+pub struct Presence(#[allow(dead_code, reason = "held, not used")] File);
+
+/// Makes this process a site's gateway in the background: leaves the caller's session and takes the lock.
+///
+/// # Errors
+/// Another one runs, or the note cannot be written.
+pub fn enter(site: &str) -> Result<Presence, String> {
+    // Fails only if this process leads a session already, which is as good.
+    let _ = rustix::process::setsid();
+    let folders = Folders::of_user()?;
+    folders::make(&folders.state)?;
+    let path = folders.state_file(site);
+    let wrong = |e: std::io::Error| format!("{}: {e}", path.display());
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut file = options.map_err(wrong)?;
+    // Who looks whether a gateway runs holds the lock for a moment.
+    let end = std::time::Instant::now() + LOCK;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if std::time::Instant::now() > end {
+            return Err(format!("the gateway of site {site} runs already: {}", path.display()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let note = Note { process: std::process::id() as i32, host: host_name(), release: release_folder() };
+    let text = serde_json::to_string(&note).map_err(|e| e.to_string())?;
+    file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes())).map_err(wrong)?;
+    Ok(Presence(file))
+}
+
+/// Whether a site's gateway is at home on this machine: its key is in this account, and no gateway of it says that it runs on
+/// another machine, as happens where several machines share a home directory.
+pub(crate) fn lives_here(folders: &Folders, site: &str) -> bool {
+    let text = std::fs::read_to_string(folders.state_file(site)).unwrap_or_default();
+    let elsewhere = serde_json::from_str::<Note>(&text).is_ok_and(|note| note.host != host_name());
+    folders.key(site).is_file() && !elsewhere
+}
+
+/// A site's gateway in the background, seen from outside.
+#[derive(Debug)]
+pub(crate) struct Background<'a> {
+    folders: &'a Folders,
+    site: &'a str,
+}
+
+impl<'a> Background<'a> {
+    pub fn new(folders: &'a Folders, site: &'a str) -> Background<'a> {
+        Background { folders, site }
+    }
+
+    /// Who runs, if somebody does.
+    fn running(&self) -> Option<Note> {
+        let mut file = OpenOptions::new().read(true).write(true).open(self.folders.state_file(self.site)).ok()?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return None;
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Makes the gateway run this release and the sites file as it is; says whether it was started anew, and how.
+    pub async fn renew(&self) -> Result<(bool, String), String> {
+        let Some(note) = self.running() else {
+            let pid = self.start().await?;
+            return Ok((true, format!("started, process {pid}")));
+        };
+        self.same_host(&note)?;
+        let (jobs, stale) = match self.ask(true).await {
+            Ok((jobs, _, stale)) => (jobs, stale),
+            // One that does not answer its own site's key is of no use to anybody.
+            Err(problem) => (0, Some(problem)),
+        };
+        let why = match stale {
+            None if note.release == release_folder() => return Ok((false, format!("runs, process {}", note.process))),
+            None if jobs > 0 => {
+                let text = format!("runs another release, {}, until its {jobs} job(s) have ended", note.release);
+                return Ok((false, text));
+            }
+            None => "it was another release".to_owned(),
+            Some(problem) => problem,
+        };
+        if jobs > 0 {
+            return Err(format!(
+                "its gateway must be restarted ({why}), but {jobs} job(s) are open there: try again when they have ended"
+            ));
+        }
+        self.end(&note).await?;
+        let pid = self.start().await?;
+        Ok((false, format!("restarted, process {pid} ({why})")))
+    }
+
+    /// Ends the gateway, if it runs.
+    pub async fn stop(&self, force: bool) -> Result<String, String> {
+        let Some(note) = self.running() else { return Ok("was not running".to_owned()) };
+        self.same_host(&note)?;
+        if !force && let Ok((jobs @ 1.., _, _)) = self.ask(false).await {
+            return Err(format!(
+                "{jobs} job(s) are open at its gateway: try again when they have ended, or use --force"
+            ));
+        }
+        self.end(&note).await?;
+        Ok(format!("stopped, process {}", note.process))
+    }
+
+    pub async fn standing(&self) -> Standing {
+        let log = self.folders.logs(self.site)[0].display().to_string();
+        let Some(note) = self.running() else {
+            return Standing { host: host_name(), log, ..Standing::default() };
+        };
+        let (process, host, release) = (Some(note.process), note.host.clone(), note.release.clone());
+        let standing = Standing { process, host, release, log, ..Standing::default() };
+        if let Err(problem) = self.same_host(&note) {
+            return Standing { problem: Some(problem), ..standing };
+        }
+        match self.ask(false).await {
+            Ok((jobs, trunks, problem)) => Standing { jobs, trunks, problem, ..standing },
+            Err(problem) => Standing { problem: Some(problem), ..standing },
+        }
+    }
+
+    fn same_host(&self, note: &Note) -> Result<(), String> {
+        let here = host_name();
+        if note.host == here {
+            return Ok(());
+        }
+        Err(format!(
+            "its gateway runs on {}, and this is {here}: give the address of {0} itself, not one that means several machines",
+            note.host
+        ))
+    }
+
+    /// Asks the gateway how it stands.
+    async fn ask(&self, reload: bool) -> Result<(u32, Vec<wire::control::TrunkStanding>, Option<String>), String> {
+        let sites = super::read(self.folders)?;
+        let site = sites.site(self.site).map_err(|e| e.to_string())?;
+        let (mut client, _) = sites.connect(site).await.map_err(|e| e.to_string())?;
+        let question = Control::Status { reload };
+        match tokio::time::timeout(Duration::from_secs(10), answer(&mut client, &question)).await {
+            Ok(answer) => answer,
+            Err(_) => Err("its gateway admits us and says nothing for 10 s".to_owned()),
+        }
+    }
+
+    async fn start(&self) -> Result<u32, String> {
+        let sites = super::read(self.folders)?;
+        folders::make(&self.folders.state)?;
+        let [log, old] = self.folders.logs(self.site);
+        if log.exists() {
+            std::fs::rename(&log, &old).map_err(|e| format!("{}: {e}", old.display()))?;
+        }
+        let wrong = |e: std::io::Error| format!("{}: {e}", log.display());
+        let output = OpenOptions::new().append(true).create(true).mode(0o600).open(&log).map_err(wrong)?;
+        let program = std::env::current_exe().map_err(|e| format!("cannot find the landbridge command itself: {e}"))?;
+        let mut child = Command::new(&program)
+            .args(["gateway", "--background", "--site", self.site, "--sites"])
+            .arg(self.folders.sites_file())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output)
+            .current_dir("/")
+            .spawn()
+            .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
+        let outcome = self.await_listening(&sites, &mut child, &log).await;
+        if outcome.is_err() {
+            // It is our own child and not waited for yet, so the number is still its.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        outcome.map(|()| child.id())
+    }
+
+    async fn await_listening(&self, sites: &Sites, child: &mut Child, log: &Path) -> Result<(), String> {
+        let site = sites.site(self.site).map_err(|e| e.to_string())?;
+        let end = Instant::now() + START;
+        loop {
+            if let Ok(Some(status)) = child.try_wait() {
+                return Err(format!("its gateway ended at once ({status}): {}", tail(log)));
+            }
+            // Only the one that holds the lock is ours: another program may answer on the port.
+            if self.running().is_some_and(|note| note.process == child.id() as i32) {
+                match sites.connect(site).await {
+                    Ok(_) => return Ok(()),
+                    Err(error) if Instant::now() > end => return Err(format!("{error}; its log: {}", tail(log))),
+                    Err(_) => {}
+                }
+            }
+            if Instant::now() > end {
+                return Err(format!("its gateway does not listen after {} s: {}", START.as_secs(), tail(log)));
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    async fn end(&self, note: &Note) -> Result<(), String> {
+        let Some(pid) = Pid::from_raw(note.process) else { return Err("its note names no process".into()) };
+        for (signal, patience) in [(Signal::TERM, END), (Signal::KILL, Duration::from_secs(2))] {
+            // Between the look and the signal it may end; then its number is free only after its parent waited for it.
+            if self.running().is_none_or(|now| now != *note) {
+                return Ok(());
+            }
+            let _ = kill_process(pid, signal);
+            let end = Instant::now() + patience;
+            while Instant::now() < end {
+                if self.running().is_none() {
+                    return Ok(());
+                }
+                sleep(POLL).await;
+            }
+        }
+        Err(format!("its gateway, process {}, does not end", note.process))
+    }
+}
+
+async fn answer(
+    client: &mut Client,
+    question: &Control,
+) -> Result<(u32, Vec<wire::control::TrunkStanding>, Option<String>), String> {
+    let nobody = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+    client.send_control(nobody, question).await.map_err(|e| e.to_string())?;
+    while let Some(frame) = client.receive().await.map_err(|e| e.to_string())? {
+        if frame.header.kind != FrameKind::Control {
+            continue;
+        }
+        if let Ok(Control::Standing { jobs, trunks, stale }) = Control::decode(&frame.payload) {
+            return Ok((jobs, trunks, stale));
+        }
+    }
+    Err("its gateway closed the connection".to_owned())
+}
+
+/// The end of a log, on one line.
+fn tail(log: &Path) -> String {
+    let mut text = Vec::new();
+    if let Ok(mut file) = File::open(log) {
+        let length = file.metadata().map_or(0, |found| found.len());
+        let _ = file.seek(std::io::SeekFrom::Start(length.saturating_sub(TAIL)));
+        let _ = file.take(TAIL).read_to_end(&mut text);
+    }
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    match lines[lines.len().saturating_sub(3)..].join("; ") {
+        text if text.is_empty() => format!("{} is empty", log.display()),
+        text => text,
+    }
+}
+
+/// The folder of the release that this is.
+fn release_folder() -> String {
+    let program: PathBuf = std::env::current_exe().unwrap_or_default();
+    program.parent().map_or(String::new(), |folder| folder.display().to_string())
+}
+
+/// This machine's name.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

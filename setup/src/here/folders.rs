@@ -1,0 +1,193 @@
+//! Where a user's account keeps what belongs to Landbridge, and writing there so that nothing is ever half written.
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::release::COMMAND_FILE;
+
+/// The folders of one account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folders {
+    /// Sites file and keys: `~/.config/landbridge`.
+    pub configuration: PathBuf,
+    /// Notes and logs of gateways: `~/.local/state/landbridge`.
+    pub state: PathBuf,
+}
+
+const SITES_FILE: &str = "sites.toml";
+
+impl Folders {
+    /// Those of the user who runs this, as the XDG base directory specification places them.
+    ///
+    /// # Errors
+    /// There is no home directory.
+    pub fn of_user() -> Result<Folders, String> {
+        let place = |variable: &str, below: &str| {
+            let named = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+            named.or_else(|| std::env::home_dir().map(|home| home.join(below))).map(|path| path.join("landbridge"))
+        };
+        let none = || "no home directory: set HOME".to_owned();
+        Ok(Folders {
+            configuration: place("XDG_CONFIG_HOME", ".config").ok_or_else(none)?,
+            state: place("XDG_STATE_HOME", ".local/state").ok_or_else(none)?,
+        })
+    }
+
+    /// The sites file.
+    pub fn sites_file(&self) -> PathBuf {
+        self.configuration.join(SITES_FILE)
+    }
+
+    /// A site's key.
+    pub fn key(&self, site: &str) -> PathBuf {
+        self.configuration.join(key_name(site))
+    }
+
+    /// Names of the sites whose keys are here.
+    pub(crate) fn keys(&self) -> Result<Vec<String>, String> {
+        let entries = match std::fs::read_dir(&self.configuration) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(format!("{}: {e}", self.configuration.display())),
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<_> = names.filter_map(|name| Some(name.strip_suffix(".key")?.to_owned())).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// What the gateway in the background says of itself, and locks while it runs.
+    pub(crate) fn state_file(&self, site: &str) -> PathBuf {
+        self.state.join(format!("{site}.gateway"))
+    }
+
+    /// Its log, and the one before.
+    pub(crate) fn logs(&self, site: &str) -> [PathBuf; 2] {
+        [self.state.join(format!("{site}.log")), self.state.join(format!("{site}.log.old"))]
+    }
+
+    /// What the sites file says, if there is one.
+    pub(crate) fn read_sites(&self) -> Result<Option<String>, String> {
+        read(&self.sites_file())
+    }
+
+    /// Replaces the sites file, or removes it. The one before is kept beside it: somebody may have written into it here.
+    pub(crate) fn write_sites(&self, text: Option<&str>) -> Result<(), String> {
+        let before = self.read_sites()?;
+        if let Some(before) = before.as_deref().filter(|before| Some(*before) != text) {
+            write(&self.sites_file_before(), before)?;
+        }
+        match text {
+            Some(text) if before.as_deref() == Some(text) => Ok(()),
+            Some(text) => write(&self.sites_file(), text),
+            None => self.remove(&self.sites_file()),
+        }
+    }
+
+    /// The sites file before the last change.
+    pub(crate) fn sites_file_before(&self) -> PathBuf {
+        self.configuration.join("sites.toml.old")
+    }
+
+    /// Removes a file that need not be there.
+    pub(crate) fn remove(&self, path: &Path) -> Result<(), String> {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(format!("{}: {e}", path.display())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The name of a site's key file, beside the sites file.
+pub(crate) fn key_name(site: &str) -> String {
+    format!("{site}.key")
+}
+
+/// Reads a file that need not be there.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(format!("{}: {e}", path.display())),
+    }
+}
+
+/// Replaces a file at once: whoever reads it sees the old text or the new, also after a crash.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
+    let wrong = |e: std::io::Error| format!("{}: {e}", path.display());
+    // A link stays a link: people keep such files in repositories of their own.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let folder = path.parent().unwrap_or(Path::new("."));
+    make(folder)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = folder.join(format!(".{name}.{}", std::process::id()));
+    let written = (|| {
+        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&part, path)
+    })();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    written.map_err(wrong)
+}
+
+/// Makes a folder for this user only, unless it is there.
+pub(crate) fn make(folder: &Path) -> Result<(), String> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|e| format!("{}: {e}", folder.display()))
+}
+
+/// Removes every release below `base`, and `base` if nothing else is in it. A folder without our command is left alone.
+pub(crate) fn remove_releases(base: &Path) -> Result<(), String> {
+    let Ok(entries) = std::fs::read_dir(base) else { return Ok(()) };
+    for entry in entries.flatten() {
+        if entry.path().join(COMMAND_FILE).is_file() {
+            std::fs::remove_dir_all(entry.path()).map_err(|e| format!("{}: {e}", entry.path().display()))?;
+        }
+    }
+    let _ = std::fs::remove_dir(base);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = Folders { configuration: folder.path().join("deep/er"), state: folder.path().join("state") };
+        assert_eq!(folders.read_sites().unwrap(), None);
+        assert!(folders.keys().unwrap().is_empty());
+        for text in ["one", "two"] {
+            folders.write_sites(Some(text)).unwrap();
+            assert_eq!(folders.read_sites().unwrap().as_deref(), Some(text));
+        }
+        assert_eq!(std::fs::metadata(folders.sites_file()).unwrap().mode() & 0o777, 0o600);
+        std::fs::write(folders.key("lyon"), "").unwrap();
+        assert_eq!(folders.keys().unwrap(), ["lyon"]);
+        assert_eq!(read(&folders.sites_file_before()).unwrap().as_deref(), Some("one"));
+        assert_eq!(std::fs::read_dir(&folders.configuration).unwrap().count(), 3, "nothing beside them");
+        folders.write_sites(None).unwrap();
+        folders.write_sites(None).unwrap();
+        let error = write(Path::new("/proc/no/sites.toml"), "x").unwrap_err();
+        assert!(error.contains("/proc/no"), "{error}");
+    }
+
+    #[test]
+    fn only_releases_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path().join("base");
+        for (name, file) in [("1.0-a", COMMAND_FILE), ("mine", "thesis.tex")] {
+            std::fs::create_dir_all(base.join(name)).unwrap();
+            std::fs::write(base.join(name).join(file), "").unwrap();
+        }
+        remove_releases(&base).unwrap();
+        assert!(!base.join("1.0-a").exists() && base.join("mine/thesis.tex").exists());
+        remove_releases(&folder.path().join("missing")).unwrap();
+    }
+}

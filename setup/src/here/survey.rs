@@ -1,0 +1,156 @@
+//! Looking around on a site's machine: schedulers, file systems, MPI libraries, a free port, the address nodes reach.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::here::background::host_name;
+use crate::here::folders::Folders;
+use crate::message::Survey;
+use crate::nodes;
+
+/// Where a gateway's port is looked for, unless the user names one.
+const FIRST_PORT: u16 = 7700;
+const PORTS: u16 = 100;
+/// An address that is nobody's (RFC 5737): the way to it is the way out.
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// Looks around.
+///
+/// # Errors
+/// The port that was asked for is taken, or none is free.
+pub(crate) fn survey(folders: &Folders, site: &str, named: &[String], port: Option<u16>) -> Result<Survey, String> {
+    let host = host_name();
+    let host = host.split('.').next().unwrap_or(&host).to_owned();
+    let slurm = slurm();
+    let known = if named.is_empty() { slurm.as_deref().unwrap_or(&[]) } else { named };
+    let inside = known.iter().filter(|node| **node != host).find_map(|node| way_to_name(node));
+    let home = std::env::home_dir().unwrap_or_default();
+    let (kind, shared) = file_system(&home);
+    Ok(Survey {
+        port: free_port(folders, site, port)?,
+        inside: inside.or_else(|| way_to(SocketAddr::from((OUTSIDE, 9)))),
+        slurm,
+        pbs: find("qsub").is_some() && find("pbsnodes").is_some(),
+        home: kind,
+        shared_home: shared,
+        python: find("python3").map(|path| path.display().to_string()),
+        mpi: mpi_libraries(),
+        host,
+    })
+}
+
+/// The local address from which a packet to there would leave; nothing is sent.
+fn way_to(there: SocketAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(there).ok()?;
+    let local = socket.local_addr().ok()?.ip();
+    (!local.is_unspecified()).then_some(local)
+}
+
+fn way_to_name(node: &str) -> Option<IpAddr> {
+    let there = (node, 9).to_socket_addrs().ok()?.find(SocketAddr::is_ipv4)?;
+    way_to(there).filter(|local| !local.is_loopback())
+}
+
+fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, String> {
+    // The gateway of the site itself is the one that is to have the port.
+    let own = super::read(folders).ok().and_then(|sites| {
+        let listen = sites.site(site).ok()?.gateways.first()?.listen.clone();
+        listen.rsplit_once(':')?.1.parse::<u16>().ok()
+    });
+    let free = |port: u16| own == Some(port) || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok();
+    match wanted {
+        Some(port) if free(port) => Ok(port),
+        Some(port) => {
+            let problem =
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).err().map_or(String::new(), |e| e.to_string());
+            Err(format!(
+                "port {port} cannot be had: {problem}; `ss -ltnp` there shows who has it; choose another with --port"
+            ))
+        }
+        None => (FIRST_PORT..FIRST_PORT + PORTS).find(|port| free(*port)).ok_or_else(|| {
+            format!("no port from {FIRST_PORT} to {} is free: choose one with --port", FIRST_PORT + PORTS - 1)
+        }),
+    }
+}
+
+/// The nodes that Slurm knows, if there is Slurm and it answers.
+fn slurm() -> Option<Vec<String>> {
+    let program = find("sinfo")?;
+    let mut command = Command::new("timeout");
+    command.arg("10").arg(program).args(["--noheader", "--Node", "--format=%N"]);
+    let answer = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let mut names: Vec<String> = Vec::new();
+    for name in text.lines().flat_map(|line| nodes::expand(line.trim()).unwrap_or_default()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    answer.status.success().then_some(names)
+}
+
+/// The kind of file system a folder is on, and whether other machines see such a one too.
+fn file_system(folder: &Path) -> (String, bool) {
+    let Ok(found) = rustix::fs::statfs(folder) else { return ("unknown".to_owned(), false) };
+    let (name, shared) = match found.f_type as u32 {
+        0x6969 => ("nfs", true),
+        0x0BD0_0BD0 => ("lustre", true),
+        0x4750_4653 => ("gpfs", true),
+        0x1983_0326 => ("beegfs", true),
+        0x00C3_6400 => ("ceph", true),
+        0xFF53_4D42 | 0xFE53_4D42 => ("cifs", true),
+        0x0102_1994 => ("tmpfs", false),
+        0xEF53 => ("ext4", false),
+        0x5846_5342 => ("xfs", false),
+        0x9123_683E => ("btrfs", false),
+        0x794C_7630 => ("overlay", false),
+        other => return (format!("of kind {other:#x}"), false),
+    };
+    (name.to_owned(), shared)
+}
+
+/// Libraries beside every `mpiexec` on the path.
+fn mpi_libraries() -> Vec<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = Vec::new();
+    for folder in std::env::split_paths(&path).filter(|folder| folder.join("mpiexec").is_file()) {
+        let program = std::fs::canonicalize(folder.join("mpiexec")).unwrap_or(folder);
+        let text = program.display().to_string();
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    found
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_named_and_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = Folders { configuration: folder.path().into(), state: folder.path().into() };
+        let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = free_port(&folders, "lyon", Some(port)).unwrap_err();
+        assert!(error.contains(&format!("port {port}")) && error.contains("in use"), "{error}");
+        drop(taken);
+        assert_eq!(free_port(&folders, "lyon", Some(port)), Ok(port));
+    }
+
+    #[test]
+    fn this_machine_has_a_name_and_a_home() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = Folders { configuration: folder.path().into(), state: folder.path().into() };
+        let survey = survey(&folders, "lyon", &["no-such-node.invalid".to_owned()], None).unwrap();
+        assert!(!survey.host.is_empty() && !survey.host.contains('.') && !survey.home.is_empty());
+    }
+}

@@ -1,0 +1,350 @@
+//! The connection to a site's machine: one run of the user's own ssh, over which everything goes.
+//!
+//! A small shell script says what is there, receives the files of a [`Release`] that are missing, and becomes the program
+//! among them (`landbridge site-end`), which then answers requests. One connection, so that whoever needs a password
+//! is asked once. When this process dies, the other end reads the end of its input and ends too.
+
+mod ssh;
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::message::{Reply, Request};
+use crate::place::Place;
+use crate::release::Release;
+use crate::{Progress, SetupError};
+
+const SCRIPT: &str = include_str!("bootstrap.sh");
+/// Where copies go unless the user says otherwise.
+pub const FOLDER: &str = "~/.local/share/landbridge";
+/// How long reaching a machine may take when nobody is asked anything, and when somebody is.
+const REACH: Duration = Duration::from_secs(45);
+const REACH_ASKING: Duration = Duration::from_secs(180);
+/// How long a piece of a file may take.
+const PIECE: Duration = Duration::from_secs(60);
+/// How long a step of the script may take.
+const STEP: Duration = Duration::from_secs(30);
+const PIECE_LEN: usize = 64 << 10;
+/// The longest line of the other end that is read, in bytes.
+const MAX_LINE: u64 = 8 << 20;
+/// How much of what ssh says is kept, in bytes.
+const KEEP: usize = 4096;
+
+/// What the script said about a machine.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// `uname -s`.
+    pub os: String,
+    /// `uname -m`.
+    pub architecture: String,
+    /// `uname -n`.
+    pub host: String,
+    /// The user there.
+    pub user: String,
+    /// The C library and its version.
+    pub libc: String,
+    /// Where the release is.
+    pub folder: String,
+    /// Where releases are.
+    pub base: String,
+    /// Releases that are there, the newest first.
+    pub releases: Vec<String>,
+    /// Files of the release that are there, with their sums.
+    have: HashMap<String, String>,
+}
+
+/// How to reach a machine.
+#[derive(Clone, Debug)]
+pub struct Way<'a> {
+    /// The site, for messages.
+    pub site: &'a str,
+    /// The machine.
+    pub place: &'a Place,
+    /// Where copies go; `None`: [`FOLDER`].
+    pub folder: Option<&'a str>,
+    /// Somebody sits at a terminal and can be asked.
+    pub asking: bool,
+}
+
+/// A machine whose program answers.
+#[derive(Debug)]
+pub struct Machine {
+    /// What the script said.
+    pub facts: Facts,
+    /// Files that had to be copied.
+    pub copied: usize,
+    site: String,
+    place: Place,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    words: Option<JoinHandle<Vec<u8>>>,
+    mark: String,
+}
+
+impl Machine {
+    /// Reaches a machine and makes the release's program answer there.
+    ///
+    /// # Errors
+    /// [`SetupError::Reach`] with what ssh said, or [`SetupError::Site`] with what the machine lacks.
+    pub async fn reach(way: &Way<'_>, release: &Release, progress: &mut dyn Progress) -> Result<Machine, SetupError> {
+        let mut machine = Machine::open(way, &release.id, progress).await?;
+        let id = machine.suits(release)?;
+        // Another machine's release is there already; ours would be of no use.
+        let files = if id == release.id { release.files.as_slice() } else { &[] };
+        for file in files {
+            if machine.facts.have.get(file.name) == Some(&file.sum) {
+                continue;
+            }
+            let size = file.bytes.len();
+            progress.step(way.site, &format!("copying {} ({:.1} MB)", file.name, size as f64 / 1e6));
+            machine.write(format!("put {} {size} {}\n", file.name, file.sum).as_bytes()).await?;
+            for piece in file.bytes.chunks(PIECE_LEN) {
+                // A machine that has given up says why; what it says comes out of the next line.
+                if machine.write(piece).await.is_err() {
+                    break;
+                }
+            }
+            machine.expect("put", PIECE).await?;
+            machine.copied += 1;
+        }
+        machine.write(format!("go {id}\n").as_bytes()).await?;
+        machine.expect("go", STEP).await?;
+        Ok(machine)
+    }
+
+    async fn open(way: &Way<'_>, id: &str, progress: &mut dyn Progress) -> Result<Machine, SetupError> {
+        match Machine::try_open(way, id, false).await {
+            Err(ssh::Refusal { asks: true, problem }) if way.asking => {
+                progress.step(way.site, &format!("ssh needs you ({problem}); it asks once"));
+                Machine::try_open(way, id, true).await
+            }
+            other => other,
+        }
+        .map_err(|refusal| match way.place {
+            Place::Here => SetupError::site(way.site, refusal.problem),
+            place => SetupError::Reach {
+                site: way.site.to_owned(),
+                place: place.to_string(),
+                problem: refusal.advice(place),
+            },
+        })
+    }
+
+    async fn try_open(way: &Way<'_>, id: &str, asking: bool) -> Result<Machine, ssh::Refusal> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|e| ssh::Refusal::new(format!("no random numbers: {e}")))?;
+        let mark = format!("landbridge-{:016x}", u64::from_le_bytes(random));
+        let folder = quoted(way.folder.unwrap_or(FOLDER));
+        let script = format!("mark={mark}\nid={}\nfolder={folder}\n{SCRIPT}", quoted(id));
+        let mut command = ssh::command(way.place, &ssh::reading_script(script.len()), asking);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let started = command.spawn().map_err(|e| ssh::Refusal::new(format!("cannot start a shell: {e}")));
+        let mut child = started?;
+        let (Some(input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(ssh::Refusal::new("no pipes"));
+        };
+        let mut machine = Machine {
+            facts: Facts::default(),
+            copied: 0,
+            site: way.site.to_owned(),
+            place: way.place.clone(),
+            child,
+            input,
+            output: BufReader::new(output),
+            words: Some(tokio::spawn(last_words(errors))),
+            mark,
+        };
+        let limit = if asking { REACH_ASKING } else { REACH };
+        let reached = timeout(limit, async {
+            // Without a reader at the other end the reading below says more.
+            let _ = machine.input.write_all(script.as_bytes()).await;
+            machine.listen().await
+        });
+        match reached.await {
+            Ok(Ok(())) => Ok(machine),
+            Ok(Err(problem)) => Err(machine.refusal(problem).await),
+            Err(_) => Err(machine.refusal(format!("no answer within {} s", limit.as_secs())).await),
+        }
+    }
+
+    /// Reads what the script says until it is ready.
+    async fn listen(&mut self) -> Result<(), String> {
+        while let Some((key, value)) = self.word().await? {
+            match key.as_str() {
+                "os" => self.facts.os = value,
+                "arch" => self.facts.architecture = value,
+                "host" => self.facts.host = value,
+                "user" => self.facts.user = value,
+                "libc" => self.facts.libc = value,
+                "folder" => self.facts.folder = value,
+                "base" => self.facts.base = value,
+                "release" => self.facts.releases.push(value),
+                "have" => {
+                    let (name, sum) = value.split_once(' ').unwrap_or((&value, ""));
+                    self.facts.have.insert(name.to_owned(), sum.to_owned());
+                }
+                "ready" => return Ok(()),
+                "fail" => return Err(value),
+                _ => {}
+            }
+        }
+        Err(String::new())
+    }
+
+    /// The next line of the script: its first word and the rest. Others, such as a login's greeting, are passed over.
+    async fn word(&mut self) -> Result<Option<(String, String)>, String> {
+        let mark = format!("{} ", self.mark);
+        while let Some(line) = self.line().await? {
+            if let Some(said) = line.trim_end().strip_prefix(&mark) {
+                let (key, value) = said.split_once(' ').unwrap_or((said, ""));
+                return Ok(Some((key.to_owned(), value.trim().to_owned())));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn line(&mut self) -> Result<Option<String>, String> {
+        let mut line = Vec::new();
+        let mut limited = (&mut self.output).take(MAX_LINE);
+        match limited.read_until(b'\n', &mut line).await {
+            Ok(0) => Ok(None),
+            Ok(_) if line.ends_with(b"\n") => Ok(Some(String::from_utf8_lossy(&line).into_owned())),
+            Ok(count) if count as u64 == MAX_LINE => Err(format!("a line longer than {MAX_LINE} bytes")),
+            Ok(_) => Ok(None),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    /// Which release is to run there: this one, or, on a machine of another kind, one of its own of the same version.
+    fn suits(&self, release: &Release) -> Result<String, SetupError> {
+        let (facts, ours) = (&self.facts, &release.architecture);
+        if facts.os != "Linux" {
+            return Err(SetupError::site(&self.site, format!("{} runs {}, not Linux", facts.host, facts.os)));
+        }
+        if facts.architecture != *ours {
+            let version = release.id.split('-').next().unwrap_or_default();
+            if let Some(own) = facts.releases.iter().find(|id| id.split('-').next() == Some(version)) {
+                return Ok(own.clone());
+            }
+            return Err(SetupError::site(
+                &self.site,
+                format!(
+                    "{} is {}, this landbridge is for {ours}: build it for {0} and give its folder with --programs DIR",
+                    facts.host, facts.architecture
+                ),
+            ));
+        }
+        Ok(release.id.clone())
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), SetupError> {
+        match timeout(PIECE, self.input.write_all(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(self.lost(String::new()).await),
+            Err(_) => Err(SetupError::site(&self.site, format!("took nothing for {} s", PIECE.as_secs()))),
+        }
+    }
+
+    /// Waits for the script to say this word.
+    async fn expect(&mut self, wanted: &str, limit: Duration) -> Result<String, SetupError> {
+        match timeout(limit, self.word()).await {
+            Ok(Ok(Some((key, value)))) if key == wanted => Ok(value),
+            Ok(Ok(Some((key, value)))) if key == "fail" => Err(SetupError::site(&self.site, hint(&value))),
+            Ok(Ok(Some((key, _)))) => Err(SetupError::site(&self.site, format!("said `{key}` instead of `{wanted}`"))),
+            Ok(Ok(None)) => Err(self.lost(String::new()).await),
+            Ok(Err(problem)) => Err(self.lost(problem).await),
+            Err(_) => Err(SetupError::site(&self.site, format!("no answer within {} s", limit.as_secs()))),
+        }
+    }
+
+    /// Asks the program at the other end for something.
+    ///
+    /// # Errors
+    /// [`SetupError::Site`] with its words, or with why there are none.
+    pub async fn ask(&mut self, request: &Request) -> Result<Reply, SetupError> {
+        let limit = request.limit();
+        let mut line = serde_json::to_vec(request).map_err(|e| SetupError::site(&self.site, e.to_string()))?;
+        line.push(b'\n');
+        self.write(&line).await?;
+        let answer = match timeout(limit, self.line()).await {
+            Ok(Ok(Some(line))) => line,
+            Ok(Ok(None)) => return Err(self.lost(String::new()).await),
+            Ok(Err(problem)) => return Err(self.lost(problem).await),
+            Err(_) => {
+                let text = format!("{}: no answer within {} s", request.name(), limit.as_secs());
+                return Err(SetupError::site(&self.site, text));
+            }
+        };
+        match serde_json::from_str(&answer) {
+            Ok(Reply::Failed { problem }) => Err(SetupError::site(&self.site, problem)),
+            Ok(reply) => Ok(reply),
+            Err(e) => Err(SetupError::site(&self.site, format!("an answer that makes no sense: {e}"))),
+        }
+    }
+
+    /// Why the connection is gone, with what ssh said last.
+    async fn lost(&mut self, problem: String) -> SetupError {
+        let refusal = self.end(problem).await;
+        SetupError::site(&self.site, format!("{}: the connection is lost: {}", self.place, refusal.problem))
+    }
+
+    async fn refusal(mut self, problem: String) -> ssh::Refusal {
+        self.end(problem).await
+    }
+
+    async fn end(&mut self, problem: String) -> ssh::Refusal {
+        let code = match timeout(Duration::from_millis(500), self.child.wait()).await {
+            Ok(Ok(status)) => status.code(),
+            _ => None,
+        };
+        // A connection that others share may keep the pipe open: its words so far must do.
+        let _ = self.child.start_kill();
+        let words = match self.words.take() {
+            Some(words) => timeout(Duration::from_secs(1), words).await.ok().and_then(Result::ok).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        ssh::Refusal::judge(problem, code, &String::from_utf8_lossy(&words))
+    }
+}
+
+/// What to do about what the script could not do.
+fn hint(problem: &str) -> String {
+    let advice = if problem.contains("Permission denied") && problem.contains("does not run") {
+        "; is that folder on a file system without execution (noexec)? Choose another with --folder DIR"
+    } else if problem.contains("GLIBC_") || problem.contains("libc.so") {
+        "; its C library is older than the one this landbridge was built with: build it there, or on as old a system, and \
+         give that folder with --programs DIR"
+    } else if problem.contains("cannot write") || problem.contains("cannot make") || problem.contains("arrive whole") {
+        "; make room there, or choose another folder with --folder DIR"
+    } else {
+        ""
+    };
+    format!("{problem}{advice}")
+}
+
+/// A word for the shell.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// The end of what a program wrote to its standard error.
+async fn last_words(mut errors: ChildStderr) -> Vec<u8> {
+    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
+    while let Ok(count @ 1..) = errors.read(&mut buffer).await {
+        kept.extend_from_slice(&buffer[..count]);
+        let excess = kept.len().saturating_sub(KEEP);
+        kept.drain(..excess);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! What is asked of the program at a site's machine, and what it answers: a line of JSON each, over [`crate::machine`].
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use launch::check::Finding;
+use serde::{Deserialize, Serialize};
+use wire::control::TrunkStanding;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// What is there?
+    Survey {
+        /// The site's nodes, if the user named them.
+        nodes: Vec<String>,
+        /// The port the gateway should have; `None`: a free one.
+        port: Option<u16>,
+        /// The site: the port that its gateway has already counts as free.
+        site: String,
+    },
+    /// Make the site's key unless it is there; show its fingerprint.
+    Key {
+        /// The site.
+        site: String,
+    },
+    /// The sites file of this machine.
+    ReadSites,
+    /// Replace the sites file of this machine; `None`: remove it.
+    WriteSites {
+        /// What it shall say.
+        text: Option<String>,
+    },
+    /// Make the site's gateway run this release and the sites file as it is now.
+    Gateway {
+        /// The site.
+        site: String,
+    },
+    /// End the site's gateway.
+    StopGateway {
+        /// The site.
+        site: String,
+        /// Also if jobs are open.
+        force: bool,
+    },
+    /// Try everything a run needs, from this site.
+    Check {
+        /// This site.
+        site: String,
+    },
+    /// Try the trunk to another site.
+    Probe {
+        /// This site.
+        site: String,
+        /// The other.
+        to: String,
+    },
+    /// How the site's gateway stands.
+    Status {
+        /// The site.
+        site: String,
+    },
+    /// Remove the site's key, notes and log; and the copies and the sites file when no other site of this account uses them.
+    Forget {
+        /// The site.
+        site: String,
+        /// Where the copies are.
+        base: String,
+    },
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Request::Survey`].
+    Survey(Survey),
+    /// To [`Request::Key`].
+    Key {
+        /// The fingerprint, as the sites file shows it.
+        fingerprint: String,
+        /// Whether the key is new.
+        made: bool,
+    },
+    /// To [`Request::ReadSites`]: what it says, if it is there.
+    Sites {
+        /// Its text.
+        text: Option<String>,
+    },
+    /// It is done.
+    Done {
+        /// How, for the user.
+        note: String,
+    },
+    /// To [`Request::Gateway`].
+    Gateway {
+        /// It was not running before.
+        started: bool,
+        /// How, for the user.
+        note: String,
+    },
+    /// To [`Request::Check`] and [`Request::Probe`].
+    Findings(Vec<Finding>),
+    /// To [`Request::Status`].
+    Status(Standing),
+    /// It could not be done.
+    Failed {
+        /// Why, for the user.
+        problem: String,
+    },
+}
+
+/// What a machine offers a site.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Survey {
+    /// Its name, without the domain.
+    pub host: String,
+    /// The gateway's port.
+    pub port: u16,
+    /// The address by which the site's nodes reach it.
+    pub inside: Option<IpAddr>,
+    /// The nodes Slurm knows; `None`: there is no Slurm.
+    pub slurm: Option<Vec<String>>,
+    /// There is PBS.
+    pub pbs: bool,
+    /// The file system of the home directory, and whether other machines see it too.
+    pub home: String,
+    /// As far as can be told by its kind.
+    pub shared_home: bool,
+    /// Python, if there is one.
+    pub python: Option<String>,
+    /// MPI libraries on the path.
+    pub mpi: Vec<String>,
+}
+
+/// How a site's gateway stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its process, if it runs.
+    pub process: Option<i32>,
+    /// The machine it runs or ran on.
+    pub host: String,
+    /// Its release.
+    pub release: String,
+    /// Its log.
+    pub log: String,
+    /// Open jobs.
+    pub jobs: u32,
+    /// Its trunks.
+    pub trunks: Vec<TrunkStanding>,
+    /// What is wrong, if it runs and does not answer, or works by another sites file.
+    pub problem: Option<String>,
+}
+
+impl Request {
+    /// What it is, for messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Request::Survey { .. } => "looking around",
+            Request::Key { .. } => "the key",
+            Request::ReadSites => "reading the sites file",
+            Request::WriteSites { .. } => "writing the sites file",
+            Request::Gateway { .. } => "starting the gateway",
+            Request::StopGateway { .. } => "stopping the gateway",
+            Request::Check { .. } => "checking",
+            Request::Probe { .. } => "trying a trunk",
+            Request::Status { .. } => "asking the gateway",
+            Request::Forget { .. } => "removing",
+        }
+    }
+
+    /// How long the answer may take.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs(match self {
+            Request::Check { .. } => 90,
+            Request::Gateway { .. } | Request::StopGateway { .. } | Request::Survey { .. } => 60,
+            _ => 30,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! Where a site's machine is: `[USER@]HOST[:PORT]` as ssh understands it, or this machine.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Where a site's machine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The machine this runs on.
+    Here,
+    /// One that the user's ssh reaches.
+    Ssh {
+        /// `[user@]host`; the host may be a name of the user's ssh configuration.
+        target: String,
+        /// The port, if not ssh's own.
+        port: Option<u16>,
+    },
+}
+
+impl Place {
+    /// The words after `ssh` and its options.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        match self {
+            Place::Here => Vec::new(),
+            Place::Ssh { target, port } => {
+                let port = port.iter().flat_map(|port| ["-p".to_owned(), port.to_string()]);
+                port.chain(["--".to_owned(), target.clone()]).collect()
+            }
+        }
+    }
+
+    /// The host alone, without user and port; `None` for this machine.
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            Place::Here => None,
+            Place::Ssh { target, .. } => Some(target.rsplit_once('@').map_or(target.as_str(), |(_, host)| host)),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Place, String> {
+        let wrong = |problem: &str| {
+            format!(
+                "`{text}` is not [USER@]HOST[:PORT] ({problem}): for example me@login.lyon.example or me@10.0.0.1:2222"
+            )
+        };
+        if text.starts_with('-') {
+            return Err(wrong("begins with a dash"));
+        }
+        if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return Err(wrong("has a blank in it"));
+        }
+        // An IPv6 address has colons of its own: a port then needs brackets around the address.
+        let (target, port) = match text.rsplit_once(':') {
+            Some((target, port)) if !target.contains(':') || target.ends_with(']') => {
+                let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(|| wrong("the port is no number"))?;
+                (target, Some(port))
+            }
+            _ => (text, None),
+        };
+        let (user, host) = target.rsplit_once('@').map_or((None, target), |(user, host)| (Some(user), host));
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() || user == Some("") || host.starts_with('-') || host.contains(['[', ']', '/']) {
+            return Err(wrong("no host"));
+        }
+        let target = user.map_or_else(|| host.to_owned(), |user| format!("{user}@{host}"));
+        Ok(Place::Ssh { target, port })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Here => f.write_str("this machine"),
+            Place::Ssh { target, port: None } => f.write_str(target),
+            Place::Ssh { target, port: Some(port) } => match target.rsplit_once('@') {
+                Some((user, host)) if host.contains(':') => write!(f, "{user}@[{host}]:{port}"),
+                None if target.contains(':') => write!(f, "[{target}]:{port}"),
+                _ => write!(f, "{target}:{port}"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_people_write_it_and_back() {
+        for (text, target, port, host) in [
+            ("login.lyon", "login.lyon", None, "login.lyon"),
+            ("me@login.lyon", "me@login.lyon", None, "login.lyon"),
+            ("me@10.0.0.1:2222", "me@10.0.0.1", Some(2222), "10.0.0.1"),
+            ("me@fe80::1", "me@fe80::1", None, "fe80::1"),
+            ("me@[fe80::1]:22", "me@fe80::1", Some(22), "fe80::1"),
+        ] {
+            let place: Place = text.parse().unwrap();
+            assert_eq!(place, Place::Ssh { target: target.into(), port }, "{text}");
+            assert_eq!((place.host(), place.to_string().as_str()), (Some(host), text));
+        }
+    }
+
+    #[test]
+    fn what_ssh_would_take_for_an_option_is_refused() {
+        for text in
+            ["", "-oProxyCommand=x", "me@", "@host", "me@-oX", "a b", "host:0", "host:ssh", "host:99999", "me@a/b"]
+        {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What is copied to a site: the command and the provider, as files of one release.
+
+use std::path::{Path, PathBuf};
+
+use launch::environment::Environment;
+use launch::mpi::{PROVIDER_FILE, find_provider};
+use sha2::{Digest, Sha256};
+
+use crate::SetupError;
+
+/// File name of the command.
+pub const COMMAND_FILE: &str = "landbridge";
+
+/// The files of one release for one architecture.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// Version and fingerprint of the files: a site may hold several releases side by side.
+    pub id: String,
+    /// What machine it runs on, as `uname -m` says.
+    pub architecture: String,
+    /// The files, the command last: where it is, all is there.
+    pub files: Vec<File>,
+}
+
+/// A file of a release.
+#[derive(Clone)]
+pub struct File {
+    /// Its name.
+    pub name: &'static str,
+    /// Its content.
+    pub bytes: Vec<u8>,
+    /// SHA-256 of its content, in hexadecimal digits.
+    pub sum: String,
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File({}, {} bytes)", self.name, self.bytes.len())
+    }
+}
+
+impl Release {
+    /// The release this program is of, or the one in `folder`.
+    ///
+    /// # Errors
+    /// A file is missing, or is no program.
+    pub fn read(folder: Option<&Path>) -> Result<Release, SetupError> {
+        let (command, provider) = match folder {
+            Some(folder) => (folder.join(COMMAND_FILE), folder.join(PROVIDER_FILE)),
+            None => {
+                let command = std::env::current_exe()
+                    .map_err(|source| SetupError::File { path: PathBuf::from("/proc/self/exe"), source })?;
+                (command, find_provider(&Environment::default()))
+            }
+        };
+        Release::of(&provider, &command)
+    }
+
+    fn of(provider: &Path, command: &Path) -> Result<Release, SetupError> {
+        let mut digest = Sha256::new();
+        let mut files = Vec::new();
+        for (name, path) in [(PROVIDER_FILE, provider), (COMMAND_FILE, command)] {
+            let bytes = std::fs::read(path).map_err(|source| SetupError::File { path: path.to_owned(), source })?;
+            let sum = hex(&Sha256::digest(&bytes));
+            digest.update(sum.as_bytes());
+            files.push(File { name, bytes, sum });
+        }
+        let architectures: Vec<_> = files.iter().map(|file| architecture(&file.bytes)).collect();
+        let Some(architecture) = architectures[1].filter(|_| architectures[0] == architectures[1]) else {
+            let text = format!("{} and {} are not programs for one machine", provider.display(), command.display());
+            return Err(SetupError::Request(text));
+        };
+        let id = format!("{}-{}", env!("CARGO_PKG_VERSION"), &hex(&digest.finalize())[..12]);
+        Ok(Release { id, architecture: architecture.to_owned(), files })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The machine a program is for, as `uname -m` calls it: ELF's `e_machine`, little endian as all these are.
+fn architecture(bytes: &[u8]) -> Option<&'static str> {
+    let machine = bytes.get(18..20).filter(|_| bytes.starts_with(b"\x7fELF"))?;
+    match u16::from_le_bytes([machine[0], machine[1]]) {
+        62 => Some("x86_64"),
+        183 => Some("aarch64"),
+        243 => Some("riscv64"),
+        21 => Some("ppc64le"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elf(machine: u16, rest: &[u8]) -> Vec<u8> {
+        let mut bytes = b"\x7fELF".to_vec();
+        bytes.resize(18, 0);
+        bytes.extend_from_slice(&machine.to_le_bytes());
+        bytes.extend_from_slice(rest);
+        bytes
+    }
+
+    #[test]
+    fn a_release_is_known_by_its_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+        write(PROVIDER_FILE, &elf(183, b"p"));
+        write(COMMAND_FILE, &elf(183, b"c"));
+        let one = Release::read(Some(folder.path())).unwrap();
+        assert_eq!((one.architecture.as_str(), one.files[1].name), ("aarch64", COMMAND_FILE));
+        assert_eq!(Release::read(Some(folder.path())).unwrap().id, one.id);
+        write(PROVIDER_FILE, &elf(183, b"q"));
+        assert_ne!(Release::read(Some(folder.path())).unwrap().id, one.id);
+        write(PROVIDER_FILE, &elf(62, b"p"));
+        assert!(Release::read(Some(folder.path())).unwrap_err().to_string().contains("not programs for one machine"));
+        write(COMMAND_FILE, b"#!/bin/sh");
+        assert!(Release::read(Some(folder.path())).is_err());
+        std::fs::remove_file(folder.path().join(PROVIDER_FILE)).unwrap();
+        assert!(Release::read(Some(folder.path())).unwrap_err().to_string().contains(PROVIDER_FILE));
+    }
+}

@@ -1,0 +1,93 @@
+//! Taking a site out: its gateway ends, what was copied there goes, the other sites forget it.
+
+use serde::Serialize;
+
+use crate::book::Book;
+use crate::company::{Company, whereabouts};
+use crate::message::{Reply, Request};
+use crate::release::Release;
+use crate::{Progress, SetupError};
+
+/// How it went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Removal {
+    /// The site.
+    pub site: String,
+    /// What was done.
+    pub done: Vec<String>,
+    /// What could not be done, and what to do about it.
+    pub left: Vec<String>,
+}
+
+/// Takes a site out of the sites file and of all sites. `force`: even if jobs are open there, or it cannot be reached.
+///
+/// The sites file is written in any case once the site's own gateway is dealt with: what could not be done elsewhere is told.
+///
+/// # Errors
+/// There is no such site; or it cannot be reached, or jobs are open there, and `force` is not set.
+pub async fn remove(
+    mut book: Book,
+    name: &str,
+    force: bool,
+    asking: bool,
+    progress: &mut dyn Progress,
+) -> Result<Removal, SetupError> {
+    let sites = book.sites()?;
+    let Some((_, site)) = sites.site(name) else {
+        let known = if sites.sites.is_empty() { "none".to_owned() } else { sites.names() };
+        return Err(SetupError::Request(format!("no site {name} in {}; it has: {known}", book.path().display())));
+    };
+    let mut removal = Removal { site: name.to_owned(), ..Removal::default() };
+    let mut company = Company::new(Release::read(None)?, asking);
+    book.remove(name)?;
+    match whereabouts(site)? {
+        Some(place) => {
+            let outcome = async {
+                let machine = company.reach(name, &place, site.folder.as_deref(), progress).await?;
+                let base = machine.facts.base.clone();
+                let stop = Request::StopGateway { site: name.to_owned(), force };
+                let mut notes = Vec::new();
+                for request in [stop, Request::Forget { site: name.to_owned(), base }] {
+                    if let Reply::Done { note } = machine.ask(&request).await? {
+                        notes.push(note);
+                    }
+                }
+                Ok::<_, SetupError>(format!("gateway {}", notes.join("; ")))
+            };
+            match outcome.await {
+                Ok(text) => {
+                    progress.step(name, &text);
+                    removal.done.push(text);
+                }
+                Err(error) if force => removal.left.push(format!("{error}; what is there stays there")),
+                Err(error) => {
+                    return Err(SetupError::Request(format!("{error}\nto take it out of the sites file anyway: --force")));
+                }
+            }
+        }
+        None => removal.left.push(format!(
+            "site {name} joined by itself: what it has stays there until `landbridge sites remove {name}` is typed there"
+        )),
+    }
+    let text = book.text();
+    for other in sites.sites.iter().filter(|site| site.name != name) {
+        let told = async {
+            let Some(place) = whereabouts(other)? else {
+                return Err(SetupError::site(&other.name, "joined by itself and cannot be told from here"));
+            };
+            let machine = company.reach(&other.name, &place, other.folder.as_deref(), progress).await?;
+            machine.ask(&Request::WriteSites { text: Some(text.clone()) }).await?;
+            machine.ask(&Request::Gateway { site: other.name.clone() }).await
+        };
+        match told.await {
+            Ok(Reply::Gateway { note, .. }) => {
+                progress.step(&other.name, &format!("gateway {note}"));
+                removal.done.push(format!("site {} has forgotten it", other.name));
+            }
+            Ok(_) => removal.left.push(format!("site {}: an answer to another question", other.name)),
+            Err(error) => removal.left.push(format!("{error}; until it is told, it still trusts {name}'s key")),
+        }
+    }
+    book.save()?;
+    Ok(removal)
+}

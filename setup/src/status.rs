@@ -1,0 +1,91 @@
+//! How the sites stand: each asked about its own gateway.
+
+use serde::Serialize;
+
+use crate::book::Book;
+use crate::company::{Company, whereabouts};
+use crate::message::{Reply, Request, Standing};
+use crate::release::Release;
+use crate::{Progress, SetupError};
+
+/// How a site stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SiteStatus {
+    /// The site.
+    pub site: String,
+    /// Where its machine is.
+    pub place: String,
+    /// Whether its gateway runs, answers, has all trunks up and works by the sites file.
+    pub ok: bool,
+    /// What is wrong, and what to do.
+    pub problem: Option<String>,
+    /// What its machine says.
+    pub gateway: Option<Standing>,
+}
+
+/// Asks every site.
+///
+/// # Errors
+/// The sites file makes no sense. A site that does not answer is a status, not an error.
+pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> Result<Vec<SiteStatus>, SetupError> {
+    let mut company = Company::new(Release::read(None)?, asking);
+    let mut all = Vec::new();
+    for site in &book.sites()?.sites {
+        let place = whereabouts(site)?;
+        let asked = async {
+            let Some(place) = &place else {
+                return Err(SetupError::site(&site.name, "joined by itself: type `landbridge sites status` there"));
+            };
+            let machine = company.reach(&site.name, place, site.folder.as_deref(), progress).await?;
+            match machine.ask(&Request::Status { site: site.name.clone() }).await? {
+                Reply::Status(standing) => Ok(standing),
+                _ => Err(SetupError::site(&site.name, "an answer to another question")),
+            }
+        };
+        let (gateway, problem) = match asked.await {
+            Ok(standing) => {
+                let problem = judge(&site.name, &standing);
+                (Some(standing), problem)
+            }
+            Err(error) => (None, Some(error.to_string())),
+        };
+        all.push(SiteStatus {
+            site: site.name.clone(),
+            place: place.map_or("unknown from here".to_owned(), |place| place.to_string()),
+            ok: problem.is_none(),
+            problem,
+            gateway,
+        });
+    }
+    Ok(all)
+}
+
+fn judge(site: &str, standing: &Standing) -> Option<String> {
+    if standing.process.is_none() {
+        return Some(format!(
+            "its gateway does not run: `landbridge sites add {site}` starts it; {} is its log",
+            standing.log
+        ));
+    }
+    if let Some(problem) = &standing.problem {
+        return Some(format!("{problem}: `landbridge sites add {site}` repairs it"));
+    }
+    let down: Vec<_> = standing.trunks.iter().filter(|trunk| !trunk.up).map(|trunk| trunk.problem.as_str()).collect();
+    (!down.is_empty()).then(|| down.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::control::TrunkStanding;
+
+    #[test]
+    fn what_is_wrong_comes_with_what_to_do() {
+        let stopped = Standing::default();
+        assert!(judge("lyon", &stopped).is_some_and(|text| text.contains("sites add lyon")));
+        let trunk = |up| TrunkStanding { site: "kyoto".into(), up, problem: "refused".into() };
+        let running = |up| Standing { process: Some(7), trunks: vec![trunk(up)], ..Standing::default() };
+        assert_eq!(judge("lyon", &running(true)), None);
+        assert_eq!(judge("lyon", &running(false)).as_deref(), Some("refused"));
+    }
+}
