@@ -79,6 +79,11 @@ class Result:
         return self
 
 
+def process_of(person, host, site):
+    """Shell words for the process of a site's gateway, as that host numbers it."""
+    return f"$(sed 's/.*\"process\":\\([0-9]*\\).*/\\1/' {person.home(host)}/.local/state/landbridge/{site}.gateway)"
+
+
 @pytest.fixture
 def person(workshop, isolated, mpich_only):
     def make(**options):
@@ -112,3 +117,133 @@ def test_three_commands_then_a_job(person, mpich_only):
     assert not person.file(LAPTOP).exists(), "the last site is gone, and with it what the command wrote"
     left = [path for host in ("a-gw1", "b-gw1") for path in person.home(host).rglob("*") if path.is_file() and ".bench" not in path.name]
     assert not left, f"left at the sites: {left}"
+
+
+def test_a_job_typed_where_no_site_is(person, mpich_only):
+    """Output, exit code and Ctrl-C pass through the ssh connection; nothing of the job is left when it breaks."""
+    person = person()
+    for name, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1")):
+        person.adds(name, host)
+    # Below the home directory here means below the home directory there.
+    for host in (LAPTOP, "a-gw1", "b-gw1"):
+        (person.home(host) / "work").mkdir(parents=True)
+    work, working = person.home(LAPTOP) / "work", person.folder / "working"
+    at_home = {"cwd": str(work)}
+    hello = [mpich_only.python, "-m", "mpi4py.bench", "helloworld"]
+    job = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *hello, **at_home)
+    plain = person.types("landbridge", "run", "-n", 2, "--", "sh", "-c", "pwd; echo to stderr >&2; exit 7", **at_home)
+    elsewhere = person.types("landbridge", "run", "-n", 2, "--", "true", cwd=str(person.folder / "bin"))
+    nowhere = person.types("landbridge", "run", "-n", 2, "--", "true", cwd="/tmp/..//proc/1")
+    summary = person.types("landbridge", "run", "-n", 2, "--json=f", "--", "true", **at_home)
+    endless = [mpich_only.python, PROGRAMS / "endless.py", working]
+    stopped = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *endless, interrupt=str(working), **at_home)
+    status = person.types("landbridge", "sites", "status", "--json")
+    cut = person.types(
+        "sh", "-c", f"rm {working}; {LANDBRIDGE} run -n 4 --mpi mpich -- {' '.join(map(str, endless))} & job=$!; "
+        f"until [ -e {working} ]; do sleep 0.1; done; kill -9 $job; wait $job; echo ended $?", **at_home,
+    )
+    idle = person.types("sh", "-c", f"for i in $(seq 100); do {LANDBRIDGE} sites status --json >{person.folder}/status.json; "
+                        f"grep -q '\"jobs\":[1-9]' {person.folder}/status.json || exit 0; sleep 0.2; done; exit 1")
+    results = person.run(limit=240)
+    assert sorted(line.split()[-1] for line in results[job].good().out.splitlines()) == ["a-gw1.", "a-gw1.", "b-gw1.", "b-gw1."]
+    assert results[plain].code == 7 and "to stderr" in results[plain].err, str(results[plain])
+    assert str(person.home("a-gw1") / "work") in results[plain].out, str(results[plain])
+    results[elsewhere].good()
+    results[nowhere].good()
+    results[summary].bad("--json=f", "lyon")
+    assert results[stopped].code == 130 and "interrupted" in results[stopped].err, str(results[stopped])
+    for place in (status, idle):
+        results[place].good()
+    assert all(site["gateway"]["jobs"] == 0 for site in json.loads(results[status].out)["sites"]), str(results[status])
+    assert "ended 137" in results[cut].out, str(results[cut])
+
+
+def test_what_cannot_be_reached_changes_nothing(person):
+    """Every refusal of ssh is told in its own words, with what to do, and no file is written."""
+    person = person(logins=("a-gw1",), strangers=["a-gw1"], ssh_config="")
+    unknown = person.adds("lyon", "a-gw1", must=False)
+    refused = person.types("landbridge", "sites", "add", "lyon", f"root@{wan('b-gw1')}:2222")
+    nobody = person.types("landbridge", "sites", "add", "lyon", f"me@-oProxyCommand=touch${{IFS}}{person.folder}/pwned")
+    name = person.types("landbridge", "sites", "add", "../x", f"root@{wan('a-gw1')}:2222")
+    nodes = person.types("landbridge", "sites", "add", "lyon", f"root@{wan('a-gw1')}:2222", "--nodes", "n[3-1]")
+    both = person.types("landbridge", "sites", "add", "lyon", f"root@{wan('a-gw1')}:2222", "--dial-out", "--advertise", "x")
+    missing = person.types("landbridge", "sites", "remove", "lyon")
+    run = person.types("landbridge", "run", "-n", 2, "--", "true")
+    nobody_there = person.types("landbridge", "sites", "status")
+    results = person.run()
+    results[unknown].bad("Host key verification failed", "log in once with `ssh -p 2222")
+    results[refused].bad("Connection refused", "ssh -v")
+    results[nobody].bad("-oProxyCommand", "is not [USER@]HOST[:PORT]")
+    assert not (person.folder / "pwned").exists()
+    results[name].bad("../x", "cannot name a site")
+    results[nodes].bad("n[3-1]", "backwards")
+    results[both].bad("--dial-out", "--advertise")
+    results[missing].bad("no site lyon")
+    results[run].bad("sites add")
+    results[nobody_there].bad("sites add")
+    assert not person.file(LAPTOP).exists() and not person.home("a-gw1").joinpath(".config").exists()
+
+
+def test_a_user_who_is_not_let_in_learns_why(person):
+    person = person()
+    # Another key than the one that is let in.
+    denied = person.types(
+        "sh", "-c", f"ssh-keygen -q -t ed25519 -N '' -f {person.folder}/other && "
+        f"sed -i s/user_key/other/ {person.folder}/ssh_config && {LANDBRIDGE} sites add lyon root@{wan('a-gw1')}:{PORT}",
+    )
+    person.run()[denied].bad("Permission denied", "ssh -v", "site lyon")
+
+
+def test_a_site_that_does_not_work_is_undone(person):
+    """The firewall between the sites, a port that is taken, a folder without execution or room: named, and nothing is half done."""
+    person = person()
+    person.adds("lyon", "a-gw1")
+    before = person.types("cat", person.file(LAPTOP))
+    there = person.types("sha256sum", person.file("a-gw1"))
+    # Both dial an address at which nobody is: the firewall in front of the new site.
+    wall = person.adds("kyoto", "b-gw1", "--advertise", f"{wan('b-gw1')}:9", must=False)
+    stopped = person.types("sh", "-c", f"kill -0 {process_of(person, 'b-gw1', 'kyoto')}", on="b-gw1")
+    person.types(sys.executable, "-c", "import socket,time; s=socket.create_server(('0.0.0.0', 7701)); time.sleep(60)", on="b-gw1", background=True)
+    person.types("sleep", "1")
+    taken = person.adds("kyoto", "b-gw1", "--port", "7701", must=False)
+    noexec = person.types("mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", "/mnt", on="b-gw1")
+    cannot = person.adds("kyoto", "b-gw1", "--folder", "/mnt/lb", must=False)
+    person.types("sh", "-c", "umount /mnt && mount -t tmpfs -o size=1m tmpfs /mnt", on="b-gw1")
+    full = person.adds("kyoto", "b-gw1", "--folder", "/mnt/lb", must=False)
+    other = person.adds("lyon", "b-gw1", must=False)
+    after = person.types("cat", person.file(LAPTOP))
+    there_after = person.types("sha256sum", person.file("a-gw1"))
+    status = person.types("landbridge", "sites", "status", "--json")
+    good = person.adds("kyoto", "b-gw1", must=False)
+    results = person.run(limit=240)
+    results[noexec].good()
+    results[wall].bad(f"{wan('b-gw1')}:9", "trunk", "the sites file is as it was", "left there")
+    assert results[stopped].code == 1, f"the new gateway still runs\n{results[stopped]}"
+    results[taken].bad("port 7701", "--port", "kyoto")
+    results[cannot].bad("noexec", "--folder", "/mnt/lb")
+    results[full].bad("No space left", "--folder", "/mnt/lb")
+    results[other].bad("the name lyon is taken", wan("a-gw1"))
+    assert results[before].out == results[after].out, str(results[after])
+    assert results[there].out == results[there_after].out, str(results[there_after])
+    assert json.loads(results[status].good().out)["ok"]
+    results[good].good()
+
+
+def test_repair_and_what_the_user_wrote(person):
+    """A gateway that was killed is started again by the same command; comments in the sites file stay."""
+    person = person()
+    person.adds("lyon", "a-gw1", "--nodes", "a-gw1")
+    person.types("sed", "-i", "s/^name = \"gw1\"/name = \"gw1\" # mine\\nmemory = \"64MiB\"/", person.file(LAPTOP))
+    person.types("sh", "-c", f"kill -9 {process_of(person, 'a-gw1', 'lyon')}", on="a-gw1")
+    down = person.types("landbridge", "sites", "status")
+    repaired = person.types("landbridge", "sites", "add", "lyon")
+    status = person.types("landbridge", "sites", "status", "--json")
+    person.types("rm", "-r", person.home("a-gw1") / ".local/share/landbridge", on="a-gw1")
+    again = person.types("landbridge", "sites", "add", "lyon")
+    results = person.run()
+    results[down].bad("its gateway does not run", "sites add lyon")
+    assert "gateway started" in results[repaired].good().err, str(results[repaired])
+    assert json.loads(results[status].good().out)["sites"][0]["gateway"]["problem"] is None
+    assert "copied to" in results[again].good().out
+    for host in (LAPTOP, "a-gw1"):
+        assert '# mine\nmemory = "64MiB"' in person.file(host).read_text()

@@ -4,6 +4,7 @@
 
 mod agent;
 mod args;
+mod carried;
 mod gateway_command;
 mod key;
 mod lab;

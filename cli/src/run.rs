@@ -12,11 +12,14 @@ use launch::spread::{SpreadError, Wish, counts};
 
 use crate::args::{Mpi, RunArgs};
 use crate::terminal::Terminal;
-use crate::{runtime, sites_file};
+use crate::{carried, runtime, sites_file};
 
 /// Runs the job and gives the exit code.
 pub fn run(args: RunArgs) -> Result<i32> {
     let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
+    if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
+        return carried::run(site);
+    }
     let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
     let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site };
     // Wrong numbers are told before the network is tried.

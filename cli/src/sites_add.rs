@@ -14,7 +14,7 @@ use crate::sites_check::table;
 use crate::{runtime, sites_file};
 
 /// Lines on standard error, so that standard output holds the result alone.
-struct Lines;
+pub struct Lines;
 
 impl Progress for Lines {
     fn step(&mut self, site: &str, text: &str) {
@@ -23,7 +23,7 @@ impl Progress for Lines {
 }
 
 /// Somebody can be asked for a password.
-fn asking() -> bool {
+pub fn asking() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
@@ -153,13 +153,12 @@ impl Progress for Silent {
     fn step(&mut self, _site: &str, _text: &str) {}
 }
 
-/// The other end: answers what a user's `sites` command asks.
+/// The other end: answers what a user's `sites` command asks, or becomes a job.
 pub fn other_end() -> Result<i32> {
-    let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), tokio::io::stdout());
+    let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), tokio::io::stdout(), tokio::io::stderr());
     let runtime = runtime()?;
     let served = runtime.block_on(serving);
     // A read of standard input that nobody will end must not be waited for.
     runtime.shutdown_background();
-    served.context("standard output")?;
-    Ok(0)
+    served.context("standard output")
 }

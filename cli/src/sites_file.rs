@@ -49,7 +49,7 @@ pub fn read(path: &Path) -> Result<Sites> {
 
 /// At which site we are: as said, or the first whose key can be read and whose gateway's machine answers.
 pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
-    let named = from.map(str::to_owned).or_else(|| std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty()));
+    let named = from.map(str::to_owned).or_else(named_site);
     if let Some(name) = named {
         sites.site(&name)?;
         return Ok(name);
@@ -64,6 +64,11 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let problems = sites.file.sites.iter().filter_map(|site| sites.client_secret(site).err());
     let problems = problems.map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
     Err(anyhow!("at which site is this? No site's key can be used here: {problems}. Say it with --from or {OWN_SITE}"))
+}
+
+/// The site that the environment names.
+pub fn named_site() -> Option<String> {
+    std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty())
 }
 
 /// Whether a machine answers there, if only by refusing: a gateway that is down is still the gateway of this site, while

@@ -1,6 +1,7 @@
 //! The other end: what is asked of the program at a site's machine, carried out here.
 
 pub mod background;
+mod carried;
 pub mod folders;
 mod survey;
 
@@ -23,14 +24,27 @@ use crate::message::{Reply, Request};
 /// How long nobody may ask anything.
 const SILENCE: Duration = Duration::from_secs(1800);
 
-/// Answers requests until their sender is gone.
+/// Answers requests until their sender is gone, or until the job is over that it became; gives the exit code.
 ///
 /// # Errors
 /// The answers cannot be written.
-pub async fn serve(input: impl AsyncBufRead + Unpin, mut output: impl AsyncWrite + Unpin) -> io::Result<()> {
+pub async fn serve(
+    input: impl AsyncBufRead + Unpin,
+    mut output: impl AsyncWrite + Unpin,
+    mut errors: impl AsyncWrite + Unpin,
+) -> io::Result<i32> {
     let mut lines = input.lines();
     while let Ok(Ok(Some(line))) = timeout(SILENCE, lines.next_line()).await {
         let reply = match serde_json::from_str(&line) {
+            // Its words go where everything else of the job goes: to standard error.
+            Ok(Request::Carry(carry)) => match carried::carry_out(&carry, &mut lines).await {
+                Ok(code) => return Ok(code),
+                Err(problem) => {
+                    errors.write_all(format!("landbridge: site {}: {problem}\n", carry.site).as_bytes()).await?;
+                    errors.flush().await?;
+                    return Ok(1);
+                }
+            },
             Ok(request) => carry_out(&request).await.unwrap_or_else(|problem| Reply::Failed { problem }),
             Err(e) => {
                 Reply::Failed { problem: format!("unreadable request: {e}: is landbridge the same release there?") }
@@ -41,7 +55,7 @@ pub async fn serve(input: impl AsyncBufRead + Unpin, mut output: impl AsyncWrite
         output.write_all(&answer).await?;
         output.flush().await?;
     }
-    Ok(())
+    Ok(0)
 }
 
 async fn carry_out(request: &Request) -> Result<Reply, String> {
@@ -71,6 +85,7 @@ async fn carry_out(request: &Request) -> Result<Reply, String> {
             let (own, other) = (entry(&sites, site)?, entry(&sites, to)?);
             Ok(Reply::Findings(vec![check_trunk(&sites, own, other).await]))
         }
+        Request::Carry(_) => Err("a job is the last request".to_owned()),
         Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
         Request::Forget { site, base } => forget(&folders, site, base).map(|note| Reply::Done { note }),
     }
@@ -108,6 +123,8 @@ fn nothing() -> Program {
         command: Vec::new(),
         directory: b"/".to_vec(),
         environment: travelling(std::env::vars_os()),
+        modules: Vec::new(),
+        settings: Vec::new(),
         mpi: MpiChoice::Auto,
     }
 }

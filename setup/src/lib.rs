@@ -12,6 +12,7 @@
 
 pub mod add;
 pub mod book;
+pub mod carry;
 mod company;
 mod error;
 pub mod here;

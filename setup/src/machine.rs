@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -30,6 +31,8 @@ const REACH_ASKING: Duration = Duration::from_secs(180);
 const PIECE: Duration = Duration::from_secs(60);
 /// How long a step of the script may take.
 const STEP: Duration = Duration::from_secs(30);
+/// At which signal waiting for a job's end is given up.
+const PATIENCE: u32 = 3;
 const PIECE_LEN: usize = 64 << 10;
 /// The longest line of the other end that is read, in bytes.
 const MAX_LINE: u64 = 8 << 20;
@@ -85,6 +88,8 @@ pub struct Machine {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     words: Option<JoinHandle<Vec<u8>>>,
+    /// Where from now on goes what comes on standard error.
+    heard: Option<oneshot::Sender<mpsc::Sender<Vec<u8>>>>,
     mark: String,
 }
 
@@ -151,6 +156,7 @@ impl Machine {
         else {
             return Err(ssh::Refusal::new("no pipes"));
         };
+        let (heard, hears) = oneshot::channel();
         let mut machine = Machine {
             facts: Facts::default(),
             copied: 0,
@@ -159,7 +165,8 @@ impl Machine {
             child,
             input,
             output: BufReader::new(output),
-            words: Some(tokio::spawn(last_words(errors))),
+            words: Some(tokio::spawn(last_words(errors, hears))),
+            heard: Some(heard),
             mark,
         };
         let limit = if asking { REACH_ASKING } else { REACH };
@@ -290,6 +297,65 @@ impl Machine {
         }
     }
 
+    /// Hands the connection to the job that the request asks for; gives its exit code. Every signal number is passed on; when
+    /// signals keep coming, the connection is given up, which ends the job too.
+    ///
+    /// # Errors
+    /// The connection breaks before the job has it, or our own output cannot be written.
+    pub async fn become_job(
+        mut self,
+        request: &Request,
+        mut output: impl AsyncWrite + Unpin,
+        mut errors: impl AsyncWrite + Unpin,
+        mut signals: mpsc::Receiver<i32>,
+    ) -> Result<i32, SetupError> {
+        let (sender, mut heard) = mpsc::channel(16);
+        if let Some(hear) = self.heard.take() {
+            let _ = hear.send(sender);
+        }
+        let mut line = serde_json::to_vec(request).map_err(|e| SetupError::site(&self.site, e.to_string()))?;
+        line.push(b'\n');
+        self.write(&line).await?;
+        let mut buffer = vec![0; 64 << 10];
+        let (mut out_open, mut errors_open, mut sent) = (true, true, 0);
+        while out_open || errors_open {
+            let written = tokio::select! {
+                read = self.output.read(&mut buffer), if out_open => match read {
+                    Ok(count @ 1..) => pass(&mut output, &buffer[..count]).await,
+                    _ => {
+                        out_open = false;
+                        Ok(())
+                    }
+                },
+                words = heard.recv(), if errors_open => match words {
+                    Some(words) => pass(&mut errors, &words).await,
+                    None => {
+                        errors_open = false;
+                        Ok(())
+                    }
+                },
+                Some(signal) = signals.recv() => {
+                    sent += 1;
+                    if sent >= PATIENCE {
+                        break;
+                    }
+                    // The job may be over already; then its exit code comes next.
+                    let _ = self.input.write_all(format!("{signal}\n").as_bytes()).await;
+                    Ok(())
+                }
+            };
+            if let Err(e) = written {
+                // The other end reads the end of its input and ends the job.
+                return Err(SetupError::Request(format!("output: {e}; the job at site {} ends", self.site)));
+            }
+        }
+        drop(self.input);
+        match timeout(STEP, self.child.wait()).await {
+            Ok(Ok(status)) => Ok(status.code().unwrap_or(255)),
+            _ => Err(SetupError::site(&self.site, "the connection did not close after the job")),
+        }
+    }
+
     /// Why the connection is gone, with what ssh said last.
     async fn lost(&mut self, problem: String) -> SetupError {
         let refusal = self.end(problem).await;
@@ -315,6 +381,11 @@ impl Machine {
     }
 }
 
+async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
+    to.write_all(bytes).await?;
+    to.flush().await
+}
+
 /// What to do about what the script could not do.
 fn hint(problem: &str) -> String {
     let advice = if problem.contains("Permission denied") && problem.contains("does not run") {
@@ -335,10 +406,20 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The end of what a program wrote to its standard error.
-async fn last_words(mut errors: ChildStderr) -> Vec<u8> {
-    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
+/// The end of what a program wrote to its standard error. As soon as somebody hears it, it goes there instead.
+async fn last_words(mut errors: ChildStderr, mut hears: oneshot::Receiver<mpsc::Sender<Vec<u8>>>) -> Vec<u8> {
+    let (mut kept, mut buffer) = (Vec::new(), [0; 4096]);
+    let mut listener: Option<mpsc::Sender<Vec<u8>>> = None;
     while let Ok(count @ 1..) = errors.read(&mut buffer).await {
+        if listener.is_none() {
+            listener = hears.try_recv().ok();
+        }
+        if let Some(listener) = &listener {
+            if listener.send(buffer[..count].to_vec()).await.is_err() {
+                break;
+            }
+            continue;
+        }
         kept.extend_from_slice(&buffer[..count]);
         let excess = kept.len().saturating_sub(KEEP);
         kept.drain(..excess);

@@ -55,6 +55,8 @@ pub enum Request {
         /// The other.
         to: String,
     },
+    /// Run a job; the last request, whose answer is only a failure: else the job has the connection.
+    Carry(Carry),
     /// How the site's gateway stands.
     Status {
         /// The site.
@@ -107,6 +109,19 @@ pub enum Reply {
         /// Why, for the user.
         problem: String,
     },
+}
+
+/// A job of a machine that is no site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carry {
+    /// The site that starts it.
+    pub site: String,
+    /// The words after `landbridge run`.
+    pub words: Vec<Vec<u8>>,
+    /// Where it is run: absolute, or below the home directory.
+    pub directory: Vec<u8>,
+    /// Variables that are set for it.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// What a machine offers a site.
@@ -163,6 +178,7 @@ impl Request {
             Request::StopGateway { .. } => "stopping the gateway",
             Request::Check { .. } => "checking",
             Request::Probe { .. } => "trying a trunk",
+            Request::Carry(_) => "starting the job",
             Request::Status { .. } => "asking the gateway",
             Request::Forget { .. } => "removing",
         }

@@ -1,0 +1,139 @@
+//! `run` on a machine that is no site: it is carried over ssh to a site, where the key is and the gateway.
+//!
+//! The job runs there as if typed there. Its output, its exit code and the signals of the user pass through; when the connection is
+//! lost, or this process, the job ends. Nothing is forwarded and no key leaves its site.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use tokio::io::AsyncWrite;
+use tokio::sync::mpsc;
+use types::sites::Site;
+
+use crate::company::whereabouts;
+use crate::machine::{Machine, Way};
+use crate::message::{Carry, Request};
+use crate::place::Place;
+use crate::release::Release;
+use crate::{Progress, SetupError};
+
+/// Beginnings of the variables that say how a job runs, wherever that is.
+const SETTINGS: [&str; 6] = ["LANDBRIDGE_", "FI_", "MPIR_CVAR_", "I_MPI_", "OMPI_MCA_", "OMP_"];
+/// Those among them that name places of the machine they were set on.
+const PLACES: [&str; 7] = [
+    "LANDBRIDGE_SITES",
+    "LANDBRIDGE_SITE_NAME",
+    "LANDBRIDGE_PROVIDER",
+    "LANDBRIDGE_LOG_FILE",
+    "FI_PROVIDER_PATH",
+    "I_MPI_ROOT",
+    "LANDBRIDGE_TEST_MARKER",
+];
+
+/// The site to which a job of this machine is carried, if this machine is none: `wanted`, or the first that ssh reaches.
+pub fn destination<'a>(sites: &'a [Site], wanted: Option<&str>) -> Option<&'a Site> {
+    let mut named = sites.iter().filter(|site| wanted.is_none_or(|wanted| site.name == wanted));
+    named.find(|site| matches!(whereabouts(site), Ok(Some(Place::Ssh { .. }))))
+}
+
+/// What is carried: the words after `run`, where this was typed, and the settings of this environment.
+///
+/// # Errors
+/// The summary would be written to a file there.
+pub fn request(
+    site: &str,
+    words: impl Iterator<Item = OsString>,
+    directory: &Path,
+    home: Option<&Path>,
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Carry, SetupError> {
+    let mut kept = Vec::new();
+    let mut words = words;
+    while let Some(word) = words.next() {
+        match word.as_bytes() {
+            b"--" => {
+                kept.push(word);
+                kept.extend(words);
+                break;
+            }
+            // It has a sites file of its own there, and this decides from where.
+            b"--sites" | b"--from" => drop(words.next()),
+            text if text.starts_with(b"--sites=") || text.starts_with(b"--from=") => {}
+            text if text.starts_with(b"--json=") => {
+                return Err(SetupError::Request(format!(
+                    "{}: the job is started at site {site}, and the file would be written there; --json alone writes the \
+                     summary to standard output",
+                    word.to_string_lossy()
+                )));
+            }
+            _ => kept.push(word),
+        }
+    }
+    // Below the home directory, the same place below the one there.
+    let below = home.and_then(|home| directory.strip_prefix(home).ok()).unwrap_or(directory);
+    let travels = |name: &OsStr| {
+        let name = name.to_string_lossy();
+        SETTINGS.iter().any(|start| name.starts_with(start)) && !PLACES.contains(&name.as_ref())
+    };
+    Ok(Carry {
+        site: site.to_owned(),
+        words: kept.into_iter().map(OsStringExt::into_vec).collect(),
+        directory: below.as_os_str().as_bytes().to_vec(),
+        environment: environment
+            .filter(|(name, _)| travels(name))
+            .map(|(name, value)| (name.into_vec(), value.into_vec()))
+            .collect(),
+    })
+}
+
+/// Runs the job at the site; gives its exit code. `signals`: numbers of the signals that the user sends.
+///
+/// # Errors
+/// The site cannot be reached, or cannot start the job.
+pub async fn carry(
+    site: &Site,
+    carry: Carry,
+    asking: bool,
+    output: impl AsyncWrite + Unpin,
+    errors: impl AsyncWrite + Unpin,
+    mut signals: mpsc::Receiver<i32>,
+    progress: &mut dyn Progress,
+) -> Result<i32, SetupError> {
+    let place = whereabouts(site)?.ok_or_else(|| SetupError::site(&site.name, "cannot be reached from here"))?;
+    let way = Way { site: &site.name, place: &place, folder: site.folder.as_deref(), asking };
+    let release = Release::read(None)?;
+    let machine = tokio::select! {
+        machine = Machine::reach(&way, &release, progress) => machine?,
+        Some(signal) = signals.recv() => return Ok(128 + signal),
+    };
+    machine.become_job(&Request::Carry(carry), output, errors, signals).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn carried(words: &[&str], directory: &str) -> Result<Carry, SetupError> {
+        let environment =
+            [("OMP_NUM_THREADS", "2"), ("PATH", "/bin"), ("LANDBRIDGE_SITES", "/x"), ("LANDBRIDGE_SPIN", "0")];
+        let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let words = words.iter().map(OsString::from);
+        request("lyon", words, Path::new(directory), Some(Path::new("/home/me")), environment)
+    }
+
+    #[test]
+    fn what_means_this_machine_stays() {
+        let words = ["-n", "4", "--sites", "f", "--from=x", "--prefix", "--", "prog", "--sites", "y"];
+        let carry = carried(&words, "/home/me/work").unwrap();
+        let kept: Vec<_> = carry.words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        assert_eq!(kept, ["-n", "4", "--prefix", "--", "prog", "--sites", "y"]);
+        assert_eq!(carry.directory, b"work");
+        let names: Vec<_> =
+            carry.environment.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
+        assert_eq!(names, ["OMP_NUM_THREADS", "LANDBRIDGE_SPIN"]);
+        assert_eq!(carried(&["--", "p"], "/scratch").unwrap().directory, b"/scratch");
+        let error = carried(&["--json=f", "--", "p"], "/").unwrap_err().to_string();
+        assert!(error.contains("--json=f") && error.contains("lyon"), "{error}");
+    }
+}

@@ -1,0 +1,100 @@
+//! A job of a machine that is no site: `landbridge run` is carried out here, and what is typed there reaches it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufRead, Lines};
+use tokio::process::Command;
+use tokio::time::{Instant, sleep_until};
+
+use super::folders::Folders;
+use crate::message::Carry;
+
+/// How long a job may take to end when whoever started it is gone.
+const FAREWELL: Duration = Duration::from_secs(20);
+
+/// Runs the job with this process's standard output and error; gives its exit code. Lines of the input are signals for it;
+/// the end of the input is the end of the job.
+///
+/// # Errors
+/// It cannot be started.
+pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mut Lines<R>) -> Result<i32, String> {
+    let directory = directory(carry)?;
+    let program = std::env::current_exe().map_err(|e| format!("cannot find the landbridge command itself: {e}"))?;
+    let folders = Folders::of_user()?;
+    let text = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
+    let mut child = Command::new(program)
+        .args(["run", "--from", &carry.site, "--sites"])
+        .arg(folders.sites_file())
+        .args(carry.words.iter().map(text))
+        .envs(carry.environment.iter().map(|(name, value)| (text(name), text(value))))
+        .current_dir(&directory)
+        .env("PWD", &directory)
+        .stdin(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| format!("cannot start the job: {e}"))?;
+    let signal = |id: Option<u32>, number: i32| {
+        let pid = id.and_then(|id| Pid::from_raw(id as i32));
+        if let (Some(pid), Some(signal)) = (pid, known(number)) {
+            let _ = kill_process(pid, signal);
+        }
+    };
+    let mut last: Option<Instant> = None;
+    loop {
+        tokio::select! {
+            status = child.wait() => return Ok(code(status.map_err(|e| e.to_string())?)),
+            line = lines.next_line(), if last.is_none() => match line {
+                Ok(Some(line)) => {
+                    if let Ok(number) = line.trim().parse() {
+                        signal(child.id(), number);
+                    }
+                }
+                _ => {
+                    signal(child.id(), 1);
+                    last = Some(Instant::now() + FAREWELL);
+                }
+            },
+            () = until(last) => {
+                let _ = child.start_kill();
+                last = Some(Instant::now() + FAREWELL);
+            }
+        }
+    }
+}
+
+async fn until(end: Option<Instant>) {
+    match end {
+        Some(end) => sleep_until(end).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals by which a user ends a job.
+fn known(number: i32) -> Option<Signal> {
+    match number {
+        1 => Some(Signal::HUP),
+        2 => Some(Signal::INT),
+        15 => Some(Signal::TERM),
+        _ => None,
+    }
+}
+
+fn code(status: ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// The working directory: below the home directory there, below the home directory here.
+fn directory(carry: &Carry) -> Result<PathBuf, String> {
+    let below = PathBuf::from(OsString::from_vec(carry.directory.clone()));
+    let path = std::env::home_dir().unwrap_or_default().join(&below);
+    if path.is_dir() {
+        return Ok(path);
+    }
+    Err(format!("there is no directory {} there: make it, or start from a directory that is there too", path.display()))
+}
