@@ -38,6 +38,14 @@ struct Note {
     release: String,
 }
 
+impl Note {
+    /// Whether the program it runs is no longer in its place: then it cannot start agents.
+    fn program_is_gone(&self) -> bool {
+        let program = std::fs::read_link(format!("/proc/{}/exe", self.process)).unwrap_or_default();
+        program.to_string_lossy().ends_with(" (deleted)")
+    }
+}
+
 /// The lock of a running gateway; dropping it is its end.
 #[derive(Debug)]
 pub struct Presence(#[allow(dead_code, reason = "held, not used")] File);
@@ -113,6 +121,7 @@ impl<'a> Background<'a> {
             Err(problem) => (0, Some(problem)),
         };
         let why = match stale {
+            None if note.program_is_gone() => "its program was removed or replaced".to_owned(),
             None if note.release == release_folder() => return Ok((false, format!("runs, process {}", note.process))),
             None if jobs > 0 => {
                 let text = format!("runs another release, {}, until its {jobs} job(s) have ended", note.release);
