@@ -52,7 +52,7 @@ pub struct AddArgs {
     /// [USER@]HOST[:PORT] of its login node, as you would give it to ssh
     #[arg(value_name = "HOST")]
     pub place: Option<String>,
-    /// Its nodes, such as n[1-4,7],big1; the login node reaches them by ssh [default: the login node itself]
+    /// Its nodes, such as n[1-4,7],big1; the login node reaches them by ssh [default: those that Slurm gives; without Slurm the login node itself]
     #[arg(long, value_name = "LIST")]
     pub nodes: Option<String>,
     /// Port of its gateway [default: the first free one from 7700]

@@ -38,6 +38,8 @@ pub enum Start {
     Local,
     /// The gateway's machine reaches the nodes by ssh.
     Ssh,
+    /// Slurm gives nodes when a job needs them.
+    Slurm,
 }
 
 impl Book {
@@ -150,11 +152,16 @@ impl Book {
             node["name"] = value(name);
             nodes.push(node);
         }
-        site["node"] = Item::ArrayOfTables(nodes);
+        if nodes.is_empty() {
+            site.remove("node");
+        } else {
+            site["node"] = Item::ArrayOfTables(nodes);
+        }
         let mut starter = Table::new();
         starter["kind"] = value(match entry.starter {
             Start::Local => "local",
             Start::Ssh => "ssh",
+            Start::Slurm => "slurm",
         });
         site["starter"] = Item::Table(starter);
         Ok(())
@@ -291,6 +298,19 @@ mod tests {
         assert!(book.sites().unwrap().sites.is_empty());
         with(&mut book, "lyon", 3);
         assert_eq!(book.sites().unwrap().names(), "lyon");
+    }
+
+    #[test]
+    fn a_site_whose_nodes_slurm_gives_names_none() {
+        let mut book = Book::of(Path::new("x"), "").unwrap();
+        let slurm = Entry { nodes: Vec::new(), starter: Start::Slurm, ..entry(1) };
+        book.add("lyon", &slurm).unwrap();
+        book.identify("lyon", &Fingerprint([7; 32]), None, None).unwrap();
+        assert!(book.sites().unwrap().sites[0].nodes.is_empty());
+        book.describe("lyon", &entry(1)).unwrap();
+        assert_eq!(book.sites().unwrap().sites[0].nodes.len(), 2);
+        book.describe("lyon", &slurm).unwrap();
+        assert!(book.sites().unwrap().sites[0].nodes.is_empty());
     }
 
     #[test]

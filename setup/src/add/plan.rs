@@ -86,18 +86,20 @@ pub(super) async fn entry(
             None => format!("127.0.0.1:{port}"),
         },
     };
-    let nodes = nodes.or_else(|| known.map(|site| site.nodes.iter().map(|node| node.name.clone()).collect()));
-    let nodes = nodes.unwrap_or_else(|| vec![survey.host.clone()]);
-    let starter = if nodes == [survey.host.clone()] { Start::Local } else { Start::Ssh };
-    if starter == Start::Ssh && !survey.shared_home {
+    let (nodes, starter) = match (nodes, known, &survey.slurm) {
+        (Some(nodes), _, _) => (nodes, Start::Ssh),
+        // What the sites file says of them is not written anew.
+        (None, Some(site), _) => (site.nodes.iter().map(|node| node.name.clone()).collect(), Start::Ssh),
+        (None, None, Some(_)) => (Vec::new(), Start::Slurm),
+        (None, None, None) => (vec![survey.host.clone()], Start::Local),
+    };
+    let starter = if nodes == [survey.host.clone()] { Start::Local } else { starter };
+    if starter != Start::Local && !survey.shared_home && known.is_none() {
         notes.push(format!(
             "the home directory of {} is on {}: nodes that do not see it cannot start; --folder DIR puts the programs on a \
              file system that they see",
             wish.name, survey.home
         ));
-    }
-    if survey.slurm.is_some() && wish.nodes.is_none() && known.is_none() {
-        notes.push(format!("site {} has Slurm; without --nodes its only node is {}", wish.name, survey.host));
     }
     Ok(Entry { advertise, inside, listen: format!("0.0.0.0:{port}"), nodes, starter })
 }
@@ -149,6 +151,7 @@ pub(super) fn describe(entry: &Entry, survey: &Survey) -> String {
     let dialled = entry.advertise.as_deref().map_or("it dials out".to_owned(), |text| format!("others dial {text}"));
     let nodes = match entry.nodes.as_slice() {
         [only] if *only == survey.host => "its node is this machine".to_owned(),
+        [] => "its nodes are those that Slurm gives".to_owned(),
         [only] => format!("its node is {only}"),
         nodes => format!("{} nodes, by ssh", nodes.len()),
     };
