@@ -21,7 +21,7 @@ from pathlib import Path
 
 PORT = 2222
 READY_S = 20
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 class Accounts:

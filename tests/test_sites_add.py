@@ -48,7 +48,7 @@ class Person:
     def file(self, host):
         return self.home(host) / ".config/landbridge/sites.toml"
 
-    def run(self, limit=150):
+    def run(self, limit=300):
         plan = self.workshop.folder / "plan.json"
         plan.write_text(json.dumps({**self.plan, "steps": self.steps}))
         command = [sys.executable, ROOT / "tests" / "accounts.py", plan]
@@ -144,7 +144,7 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
     )
     idle = person.types("sh", "-c", f"for i in $(seq 100); do {LANDBRIDGE} sites status --json >{person.folder}/status.json; "
                         f"grep -q '\"jobs\":[1-9]' {person.folder}/status.json || exit 0; sleep 0.2; done; exit 1")
-    results = person.run(limit=240)
+    results = person.run(limit=400)
     assert sorted(line.split()[-1] for line in results[job].good().out.splitlines()) == ["a-gw1.", "a-gw1.", "b-gw1.", "b-gw1."]
     assert results[plain].code == 7 and "to stderr" in results[plain].err, str(results[plain])
     assert str(person.home("a-gw1") / "work") in results[plain].out, str(results[plain])
@@ -215,7 +215,7 @@ def test_a_site_that_does_not_work_is_undone(person):
     there_after = person.types("sha256sum", person.file("a-gw1"))
     status = person.types("landbridge", "sites", "status", "--json")
     good = person.adds("kyoto", "b-gw1", must=False)
-    results = person.run(limit=240)
+    results = person.run(limit=400)
     results[noexec].good()
     results[wall].bad(f"{wan('b-gw1')}:9", "trunk", "the sites file is as it was", "left there")
     assert results[stopped].code == 1, f"the new gateway still runs\n{results[stopped]}"
