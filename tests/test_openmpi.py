@@ -21,6 +21,17 @@ def test_the_library_is_recognised(workshop, openmpi_only):
         assert workshop.summary()["mpi"] == "openmpi"
 
 
+def test_a_hidden_program_does_not_become_many_jobs_of_one_rank(workshop, openmpi_only):
+    """Nothing shows what `sh -c` runs. Open MPI without a PMIx server would start one job a rank and succeed."""
+    code = "from mpi4py import MPI; print('ran with', MPI.COMM_WORLD.size)"
+    hidden = ["sh", "-c", f'{openmpi_only.python} -c "{code}"']
+    done = workshop.lab([LANDBRIDGE, "run", "-n", 2, "--", *hidden]).finish()
+    done.fails_naming("rank")
+    assert "ran with" not in done.out, str(done)
+    done = workshop.lab([LANDBRIDGE, "run", "-n", 2, "--mpi", "openmpi", "--", *hidden]).finish().check()
+    assert done.out.count("ran with 2") == 2, str(done)
+
+
 @pytest.fixture
 def debian(workshop):
     """semantics.c compiled for Debian's Open MPI 4.1."""

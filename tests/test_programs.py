@@ -163,6 +163,11 @@ def test_an_exit_code_comes_back(workshop, mpich_only):
     assert summary["failure"]["site"] == "b" and summary["failure"]["rank"] == 3, summary
 
 
+def test_communicators_from_sessions(workshop, mpi):
+    done = workshop.across(mpi, 6, [mpi.python, PROGRAMS / "sessions.py"]).finish().check()
+    assert "sessions: 6 ranks good" in done.out, str(done)
+
+
 def test_spawning_is_refused_at_once(workshop, mpi):
     """Not supported, and said: an MPI error for the program, a line with rank and program for the user, never a hang."""
     done = workshop.across(mpi, 3, [mpi.python, PROGRAMS / "spawn.py", "./some-worker"]).finish().check()

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::group::Group;
@@ -14,6 +15,23 @@ use crate::group::Group;
 pub const MAX_DATA: usize = 16 << 20;
 /// Most fences under way at one time. MPI libraries have one or two.
 const MAX_OPEN: usize = 1024;
+
+/// Which fence.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fence {
+    /// Who takes part.
+    pub group: Group,
+    /// What tells it from others of the same ranks; empty for the plain ones, which come one after the other. A named fence goes
+    /// to the launcher in any case, and gets a number there.
+    pub name: String,
+}
+
+impl Fence {
+    /// The plain fence of a group.
+    pub fn plain(group: Group) -> Fence {
+        Fence { group, name: String::new() }
+    }
+}
 
 /// A fence that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -42,11 +60,11 @@ pub enum FenceError {
 /// The fences under way at one place. `K` names who comes there.
 #[derive(Debug)]
 pub struct Fences<K> {
-    open: HashMap<Group, Fence<K>>,
+    open: HashMap<Fence, Open<K>>,
 }
 
 #[derive(Debug)]
-struct Fence<K> {
+struct Open<K> {
     awaited: Vec<K>,
     all: Vec<K>,
     data: Vec<u8>,
@@ -65,30 +83,30 @@ impl<K: PartialEq + Clone> Fences<K> {
     /// [`FenceError`].
     pub fn arrived(
         &mut self,
-        group: &Group,
+        fence: &Fence,
         member: &K,
         data: &[u8],
         members: Vec<K>,
     ) -> Result<Option<Vec<u8>>, FenceError> {
-        if !self.open.contains_key(group) && self.open.len() >= MAX_OPEN {
+        if !self.open.contains_key(fence) && self.open.len() >= MAX_OPEN {
             return Err(FenceError::TooMany);
         }
-        let begin = || Fence { awaited: members.clone(), all: members, data: Vec::new() };
-        let fence = self.open.entry(group.clone()).or_insert_with(begin);
-        let Some(at) = fence.awaited.iter().position(|awaited| awaited == member) else {
-            let twice = fence.all.contains(member);
+        let begin = || Open { awaited: members.clone(), all: members, data: Vec::new() };
+        let open = self.open.entry(fence.clone()).or_insert_with(begin);
+        let Some(at) = open.awaited.iter().position(|awaited| awaited == member) else {
+            let twice = open.all.contains(member);
             return Err(if twice { FenceError::Twice } else { FenceError::Stranger });
         };
-        fence.awaited.swap_remove(at);
-        let length = fence.data.len() + data.len();
+        open.awaited.swap_remove(at);
+        let length = open.data.len() + data.len();
         if length > MAX_DATA {
             return Err(FenceError::TooLong { length });
         }
-        fence.data.extend_from_slice(data);
-        if !fence.awaited.is_empty() {
+        open.data.extend_from_slice(data);
+        if !open.awaited.is_empty() {
             return Ok(None);
         }
-        Ok(self.open.remove(group).map(|fence| fence.data))
+        Ok(self.open.remove(fence).map(|open| open.data))
     }
 }
 
@@ -98,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_last_one_gets_everything() {
-        let group = Group::all(2);
+        let group = Fence::plain(Group::all(2));
         let mut fences = Fences::default();
         assert_eq!(fences.arrived(&group, &1, b"a", vec![1, 2]), Ok(None));
         assert_eq!(fences.arrived(&group, &1, b"", vec![1, 2]), Err(FenceError::Twice));
@@ -109,25 +127,29 @@ mod tests {
 
     #[test]
     fn fences_of_different_groups_do_not_mix() {
-        let (all, some) = (Group::all(4), Group::of([0, 2]));
+        let (all, some) = (Fence::plain(Group::all(4)), Fence::plain(Group::of([0, 2])));
+        let named = Fence { name: "make a".into(), ..all.clone() };
         let mut fences = Fences::default();
         assert_eq!(fences.arrived(&all, &1, b"all-1 ", vec![1, 2]), Ok(None));
+        assert_eq!(fences.arrived(&named, &1, b"named-1 ", vec![1, 2]), Ok(None));
         assert_eq!(fences.arrived(&some, &2, b"some-2 ", vec![1, 2]), Ok(None));
         assert_eq!(fences.arrived(&some, &1, b"some-1 ", vec![1, 2]), Ok(Some(b"some-2 some-1 ".to_vec())));
+        assert_eq!(fences.arrived(&named, &2, b"", vec![1, 2]), Ok(Some(b"named-1 ".to_vec())));
         assert_eq!(fences.arrived(&all, &2, b"all-2 ", vec![1, 2]), Ok(Some(b"all-1 all-2 ".to_vec())));
     }
 
     #[test]
     fn what_is_kept_is_bounded() {
         let mut fences = Fences::default();
+        let of = |rank| Fence::plain(Group::of([rank]));
         for rank in 0..MAX_OPEN as u32 {
-            assert_eq!(fences.arrived(&Group::of([rank]), &1, b"", vec![1, 2]), Ok(None));
+            assert_eq!(fences.arrived(&of(rank), &1, b"", vec![1, 2]), Ok(None));
         }
-        assert_eq!(fences.arrived(&Group::all(5), &1, b"", vec![1, 2]), Err(FenceError::TooMany));
+        assert_eq!(fences.arrived(&Fence::plain(Group::all(5)), &1, b"", vec![1, 2]), Err(FenceError::TooMany));
         let long = vec![0; MAX_DATA];
-        assert_eq!(fences.arrived(&Group::of([0]), &2, &long, vec![]), Ok(Some(long.clone())));
-        assert_eq!(fences.arrived(&Group::of([0]), &1, &long, vec![1, 2]), Ok(None));
+        assert_eq!(fences.arrived(&of(0), &2, &long, vec![]), Ok(Some(long.clone())));
+        assert_eq!(fences.arrived(&of(0), &1, &long, vec![1, 2]), Ok(None));
         let length = MAX_DATA + 1;
-        assert_eq!(fences.arrived(&Group::of([0]), &2, b"x", vec![1, 2]), Err(FenceError::TooLong { length }));
+        assert_eq!(fences.arrived(&of(0), &2, b"x", vec![1, 2]), Err(FenceError::TooLong { length }));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use types::Identity;
 
-use crate::group::Group;
+use crate::fence::Fence;
 
 /// Key and value put into the PMI key-value space.
 pub type Entry = (String, String);
@@ -114,12 +114,14 @@ pub enum Down {
         /// The window in bytes.
         window: u32,
     },
-    /// All of the group's ranks are in their fence.
+    /// All ranks of the fence's group are in it.
     FenceOut {
-        /// Who takes part.
-        group: Group,
+        /// Which.
+        fence: Fence,
         /// What they brought, one after the other.
         data: Vec<u8>,
+        /// A named fence's number, different from all others of the job.
+        number: u32,
     },
     /// An agent's rank wants what a rank of this node has published.
     ModexAsk {
@@ -165,10 +167,10 @@ pub enum Up {
     },
     /// A rank of this node called `MPI_Init`; sent once.
     UsesMpi,
-    /// All ranks below that are in the group are in its fence.
+    /// All ranks below that are in the fence's group are in it.
     FenceIn {
-        /// Who takes part.
-        group: Group,
+        /// Which.
+        fence: Fence,
         /// What they brought, one after the other.
         data: Vec<u8>,
     },

@@ -14,6 +14,8 @@ pub(crate) const ERR_NOT_SUPPORTED: Status = -47;
 /// Done before the call returned; there will be no callback.
 pub(crate) const OPERATION_SUCCEEDED: Status = -157;
 
+pub(crate) const GROUP_CONSTRUCT: c_int = 0;
+
 pub(crate) const RANK_WILDCARD: u32 = u32::MAX - 1;
 
 /// Longest namespace in bytes, without the NUL.
@@ -25,9 +27,12 @@ pub(crate) const MAX_KEY: usize = 511;
 pub(crate) mod kind {
     pub(crate) const BOOL: u16 = 1;
     pub(crate) const STRING: u16 = 3;
+    pub(crate) const SIZE: u16 = 4;
     pub(crate) const UINT16: u16 = 13;
     pub(crate) const UINT32: u16 = 14;
+    pub(crate) const PROC: u16 = 22;
     pub(crate) const INFO: u16 = 24;
+    pub(crate) const BYTE_OBJECT: u16 = 27;
     pub(crate) const DATA_ARRAY: u16 = 39;
     pub(crate) const PROC_RANK: u16 = 40;
 }
@@ -65,6 +70,9 @@ pub(crate) mod key {
     pub(crate) const NODE_RANK: &CStr = c"pmix.nrank";
     pub(crate) const NODEID: &CStr = c"pmix.nodeid";
     pub(crate) const APPNUM: &CStr = c"pmix.appnum";
+    pub(crate) const GROUP_MEMBERSHIP: &CStr = c"pmix.grp.mbrs";
+    pub(crate) const GROUP_CONTEXT_ID: &CStr = c"pmix.grp.ctxid";
+    pub(crate) const GROUP_ENDPT_DATA: &CStr = c"pmix.grp.endpt";
 }
 
 /// `pmix_proc_t`.
@@ -83,12 +91,22 @@ pub(crate) struct DataArray {
     pub array: *const c_void,
 }
 
+/// `pmix_byte_object_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ByteObject {
+    pub bytes: *const c_char,
+    pub size: usize,
+}
+
 /// The union in `pmix_value_t`. Its largest member is `pmix_envar_t`: two pointers and a char.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union Data {
     pub flag: bool,
     pub string: *const c_char,
+    pub size: usize,
+    pub bytes: ByteObject,
     pub uint16: u16,
     pub uint32: u32,
     pub array: *const DataArray,
@@ -128,6 +146,8 @@ pub(crate) type OpCallback = unsafe extern "C" fn(Status, *mut c_void);
 pub(crate) type ReleaseCallback = unsafe extern "C" fn(*mut c_void);
 pub(crate) type ModexCallback =
     unsafe extern "C" fn(Status, *const c_char, usize, *mut c_void, Option<ReleaseCallback>, *mut c_void);
+pub(crate) type InfoCallback =
+    unsafe extern "C" fn(Status, *mut Info, usize, *mut c_void, Option<ReleaseCallback>, *mut c_void);
 pub(crate) type SpawnCallback = unsafe extern "C" fn(Status, *const c_char, *mut c_void);
 pub(crate) type DmodexResponse = unsafe extern "C" fn(Status, *mut c_char, usize, *mut c_void);
 
@@ -165,6 +185,17 @@ pub(crate) type SpawnFn = unsafe extern "C" fn(
     Option<SpawnCallback>,
     *mut c_void,
 ) -> Status;
+/// The first argument is `pmix_group_operation_t`, an enumeration: [`GROUP_CONSTRUCT`] or not.
+pub(crate) type GroupFn = unsafe extern "C" fn(
+    c_int,
+    *mut c_char,
+    *const Proc,
+    usize,
+    *const Info,
+    usize,
+    Option<InfoCallback>,
+    *mut c_void,
+) -> Status;
 /// A function of the module that is left out; the library then answers its clients "not supported".
 pub(crate) type Absent = Option<unsafe extern "C" fn()>;
 
@@ -179,7 +210,7 @@ pub(crate) struct Module {
     pub publish_lookup_unpublish: [Absent; 3],
     pub spawn: Option<SpawnFn>,
     pub connect_to_stdin: [Absent; 16],
-    pub group: Absent,
+    pub group: Option<GroupFn>,
     pub fabric: Absent,
     pub client_connected2: Option<Client2Fn>,
     pub later: [Absent; 36],

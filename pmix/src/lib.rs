@@ -18,4 +18,4 @@ mod upcall;
 pub use error::PmixError;
 pub use library::Library;
 pub use server::{Job, Node, Options, Server};
-pub use upcall::{Answer, Ranks, Upcall};
+pub use upcall::{Answer, GroupAnswer, Ranks, Upcall};

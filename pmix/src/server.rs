@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::abi::{MAX_NAMESPACE, OPERATION_SUCCEEDED, Proc, SUCCESS, Status, key};
 use crate::table::{Table, c_text, copy_text};
-use crate::upcall::{MODULE, SINK, Sink};
+use crate::upcall::{SINK, Sink, module};
 use crate::{Library, PmixError, Upcall};
 
 /// How long the library may take over a registration.
@@ -80,7 +80,7 @@ impl Server {
         // Nobody but the job's own ranks has business with this server.
         table.flag(key::SERVER_TOOL_SUPPORT, false);
         table.flag(key::IOF_LOCAL_OUTPUT, false);
-        let mut module = MODULE;
+        let mut module = module(library.major);
         let (entries, count) = table.entries();
         // SAFETY: module and entries are valid during the call, which copies what it keeps.
         let status = unsafe { (library.functions.server_init)(&raw mut module, entries, count) };

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 
 use crate::PmixError;
-use crate::abi::{Data, DataArray, Info, MAX_KEY, Value, kind};
+use crate::abi::{ByteObject, Data, DataArray, Info, MAX_KEY, Proc, Value, kind};
 
 /// Keys and values for one call. It owns what its entries point to and must outlive the call.
 #[derive(Default)]
@@ -11,6 +11,7 @@ pub(crate) struct Table {
     infos: Vec<Info>,
     texts: Vec<CString>,
     inner: Vec<(Box<DataArray>, Table)>,
+    processes: Vec<(Box<DataArray>, Vec<Proc>)>,
 }
 
 impl Table {
@@ -43,6 +44,24 @@ impl Table {
         self.push(key, kind::UINT32, Data { uint32: value });
     }
 
+    pub fn size(&mut self, key: &CStr, value: usize) {
+        self.push(key, kind::SIZE, Data { size: value });
+    }
+
+    /// Adds bytes. The library may take them over: it then frees them and clears the entry.
+    pub fn bytes(&mut self, key: &CStr, value: &[u8]) {
+        // SAFETY: malloc gives null or room for the bytes, which do not overlap with it.
+        let copy = unsafe {
+            let copy = libc::malloc(value.len().max(1)).cast::<u8>();
+            if !copy.is_null() {
+                copy.copy_from_nonoverlapping(value.as_ptr(), value.len());
+            }
+            copy
+        };
+        let size = if copy.is_null() { 0 } else { value.len() };
+        self.push(key, kind::BYTE_OBJECT, Data { bytes: ByteObject { bytes: copy.cast(), size } });
+    }
+
     pub fn rank(&mut self, key: &CStr, value: u32) {
         self.push(key, kind::PROC_RANK, Data { uint32: value });
     }
@@ -55,9 +74,26 @@ impl Table {
         self.inner.push((array, value));
     }
 
+    /// Adds a list of processes.
+    pub fn processes(&mut self, key: &CStr, value: Vec<Proc>) {
+        let array = DataArray { kind: kind::PROC, size: value.len(), array: value.as_ptr().cast() };
+        let array = Box::new(array);
+        self.push(key, kind::DATA_ARRAY, Data { array: &raw const *array });
+        self.processes.push((array, value));
+    }
+
     /// The entries, for a library that only reads them.
     pub fn entries(&mut self) -> (*mut Info, usize) {
         (self.infos.as_mut_ptr(), self.infos.len())
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        for info in self.infos.iter_mut().filter(|info| info.value.kind == kind::BYTE_OBJECT) {
+            // SAFETY: the kind says which member was written. What is still there is from malloc, in `bytes`, and nobody else's.
+            unsafe { libc::free(info.value.data.bytes.bytes.cast_mut().cast()) };
+        }
     }
 }
 

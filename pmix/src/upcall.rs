@@ -8,9 +8,10 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use crate::abi::{
-    App, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERROR, Info, ModexCallback, Module, OPERATION_SUCCEEDED, OpCallback, Proc,
-    RANK_WILDCARD, SUCCESS, SpawnCallback, Status,
+    App, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERROR, GROUP_CONSTRUCT, Info, InfoCallback, ModexCallback, Module,
+    OPERATION_SUCCEEDED, OpCallback, Proc, RANK_WILDCARD, SUCCESS, SpawnCallback, Status, key, kind,
 };
+use crate::table::Table;
 
 /// Who takes part in a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,18 @@ pub enum Upcall {
         /// Where the answer goes.
         answer: Answer,
     },
+    /// All of this node's ranks among `ranks` make a PMIx group, or end one. The answer is a fence's, and for a group that is
+    /// made also a number that no other group of the job has.
+    Group {
+        /// The group's name, and whether it is made or ended: together they tell this meeting from others of the same ranks.
+        name: String,
+        /// Who takes part.
+        ranks: Ranks,
+        /// What this node's ranks contribute.
+        data: Vec<u8>,
+        /// Where the answer goes.
+        answer: GroupAnswer,
+    },
     /// A rank of this node wants what a rank of another node has published (*direct modex*).
     Modex {
         /// Whose data.
@@ -89,11 +102,62 @@ impl Answer {
     pub fn give(self, data: Option<Vec<u8>>) {
         let status = if data.is_some() { SUCCESS } else { ERR_NOT_FOUND };
         let data = Box::new(data.unwrap_or_default());
-        let (bytes, length) = (data.as_ptr().cast(), data.len());
+        // An empty vector's pointer is not null, and the library looks for null.
+        let bytes = if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast() };
+        let length = data.len();
         // SAFETY: the library calls `release` once it has read the bytes, and only then are they freed. The token is its own
         // and is used once, because `self` is consumed.
         unsafe { (self.callback)(status, bytes, length, self.token, Some(release), Box::into_raw(data).cast()) };
     }
+}
+
+/// The way back to ranks that make or end a PMIx group.
+pub struct GroupAnswer {
+    callback: InfoCallback,
+    token: *mut c_void,
+    /// Of a group that is made: all its processes.
+    members: Option<Vec<Proc>>,
+}
+
+// SAFETY: as for `Answer`; the callback is `grpcbfunc`, which only queues the answer for the library's own thread.
+unsafe impl Send for GroupAnswer {}
+
+impl fmt::Debug for GroupAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GroupAnswer")
+    }
+}
+
+impl GroupAnswer {
+    /// Gives everybody's data and the group's number.
+    pub fn give(self, data: Vec<u8>, number: u32) {
+        let mut table = Box::new(Table::default());
+        if let Some(members) = self.members {
+            table.processes(key::GROUP_MEMBERSHIP, members);
+            table.size(key::GROUP_CONTEXT_ID, number as usize);
+            if !data.is_empty() {
+                table.bytes(key::GROUP_ENDPT_DATA, &data);
+            }
+        }
+        let (entries, count) = table.entries();
+        // SAFETY: the library calls `release_table` once it has read the entries, and only then are they freed. The token is its
+        // own and is used once, because `self` is consumed.
+        unsafe {
+            (self.callback)(SUCCESS, entries, count, self.token, Some(release_table), Box::into_raw(table).cast());
+        }
+    }
+
+    /// Says that the group cannot be.
+    pub fn refuse(self) {
+        // SAFETY: the token is the library's own and is used once, because `self` is consumed.
+        unsafe { (self.callback)(ERROR, std::ptr::null_mut(), 0, self.token, None, std::ptr::null_mut()) };
+    }
+}
+
+/// Frees the entries of an answer.
+unsafe extern "C" fn release_table(table: *mut c_void) {
+    // SAFETY: `table` is the box that `GroupAnswer::give` let go of, and the library hands it over once.
+    drop(unsafe { Box::from_raw(table.cast::<Table>()) });
 }
 
 /// Frees an answer's data.
@@ -111,8 +175,14 @@ pub(crate) struct Sink {
 /// The library has one host per process, and its upcalls carry no pointer of ours.
 pub(crate) static SINK: OnceLock<Sink> = OnceLock::new();
 
+/// The functions that the library of a major version is given. Only version 5 makes groups in the way that is served here: 4 leaves
+/// out the members, which Open MPI 5 then misses, and 6 wants the ranks' data in another form.
+pub(crate) fn module(major: u32) -> Module {
+    Module { group: MODULE.group.filter(|_| major == 5), ..MODULE }
+}
+
 /// The functions that the library is given. A panic in one of them ends the process: none may unwind into C.
-pub(crate) const MODULE: Module = Module {
+const MODULE: Module = Module {
     client_connected: None,
     client_finalized: Some(finalised),
     abort: Some(aborted),
@@ -121,7 +191,7 @@ pub(crate) const MODULE: Module = Module {
     publish_lookup_unpublish: [None; 3],
     spawn: Some(spawn),
     connect_to_stdin: [None; 16],
-    group: None,
+    group: Some(group),
     fabric: None,
     client_connected2: Some(connected),
     later: [None; 36],
@@ -147,6 +217,27 @@ unsafe fn rank_of(process: *const Proc) -> Option<u32> {
     let name: Vec<u8> = process.namespace.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
     let ours = SINK.get().is_some_and(|sink| sink.namespace.as_bytes() == name);
     ours.then_some(process.rank)
+}
+
+/// The ranks that these processes are in our job; `None` if there are none, or one is of another.
+///
+/// # Safety
+/// `processes` points to `count` process identifiers.
+unsafe fn ranks_of(processes: *const Proc, count: usize) -> Option<Ranks> {
+    // SAFETY: the caller's promise.
+    let ranks: Option<Vec<u32>> = (0..count).map(|at| unsafe { rank_of(processes.wrapping_add(at)) }).collect();
+    let ranks = ranks.filter(|ranks| !ranks.is_empty())?;
+    Some(if ranks.contains(&RANK_WILDCARD) { Ranks::All } else { Ranks::Some(ranks) })
+}
+
+/// # Safety
+/// `data` is null or points to `length` bytes.
+unsafe fn bytes_of(data: *const c_char, length: usize) -> Vec<u8> {
+    if data.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length) }.to_vec()
 }
 
 /// # Safety
@@ -214,17 +305,44 @@ unsafe extern "C" fn fence(
     token: *mut c_void,
 ) -> Status {
     let Some(callback) = callback else { return ERROR };
-    // SAFETY: the library passes `count` identifiers.
-    let ranks: Option<Vec<u32>> = (0..count).map(|at| unsafe { rank_of(processes.wrapping_add(at)) }).collect();
-    let Some(ranks) = ranks.filter(|ranks| !ranks.is_empty()) else { return ERR_NOT_SUPPORTED };
-    let ranks = if ranks.contains(&RANK_WILDCARD) { Ranks::All } else { Ranks::Some(ranks) };
-    let data = if data.is_null() {
-        Vec::new()
-    } else {
-        // SAFETY: the library passes `length` bytes, which stay its own and are copied here.
-        unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length) }.to_vec()
-    };
+    // SAFETY: the library passes `count` identifiers, and `length` bytes, which stay its own and are copied.
+    let (ranks, data) = unsafe { (ranks_of(processes, count), bytes_of(data, length)) };
+    let Some(ranks) = ranks else { return ERR_NOT_SUPPORTED };
     deliver(Upcall::Fence { ranks, data, answer: Answer { callback, token } })
+}
+
+unsafe extern "C" fn group(
+    operation: c_int,
+    name: *mut c_char,
+    processes: *const Proc,
+    count: usize,
+    infos: *const Info,
+    info_count: usize,
+    callback: Option<InfoCallback>,
+    token: *mut c_void,
+) -> Status {
+    let Some(callback) = callback else { return ERROR };
+    let made = operation == GROUP_CONSTRUCT;
+    let mut data = Vec::new();
+    // SAFETY: the library passes a C string, `count` identifiers and `info_count` entries; the kind says which member of the
+    // union an entry has.
+    let (name, ranks) = unsafe {
+        for at in 0..info_count {
+            let info = &*infos.add(at);
+            let named = info.key.iter().zip(key::GROUP_ENDPT_DATA.to_bytes_with_nul()).all(|(a, b)| *a as u8 == *b);
+            if named && info.value.kind == kind::BYTE_OBJECT {
+                let bytes = info.value.data.bytes;
+                data.extend(bytes_of(bytes.bytes, bytes.size));
+            }
+        }
+        (text_of(name), ranks_of(processes, count))
+    };
+    let Some(ranks) = ranks else { return ERR_NOT_SUPPORTED };
+    // The identifiers are those that were asked for: `ranks_of` found them valid.
+    // SAFETY: the library passes `count` identifiers.
+    let members = made.then(|| unsafe { std::slice::from_raw_parts(processes, count) }.to_vec());
+    let name = format!("{} {name}", if made { "make" } else { "end" });
+    deliver(Upcall::Group { name, ranks, data, answer: GroupAnswer { callback, token, members } })
 }
 
 unsafe extern "C" fn modex(

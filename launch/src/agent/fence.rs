@@ -3,59 +3,59 @@
 use types::Identity;
 
 use super::{Agent, AgentError};
-use crate::fence::{FenceError, MAX_DATA};
+use crate::fence::{Fence, FenceError, MAX_DATA};
 use crate::group::{Group, first_agent};
 use crate::message::{Down, Entry, Up};
 
 impl Agent {
-    /// All ranks of this node that are in the group are in its fence.
-    pub(super) fn fence(&mut self, group: Group, data: Vec<u8>) -> Result<(), AgentError> {
+    /// All ranks of this node that are in the fence's group are in it.
+    pub(super) fn fence(&mut self, fence: Fence, data: Vec<u8>) -> Result<(), AgentError> {
         if data.len() > MAX_DATA {
             return self.fence_failed(FenceError::TooLong { length: data.len() });
         }
         let here = self.order.site_id;
-        if self.fence_sites(&group) == [here] && self.fence_agents(&group) == [self.me] {
-            return self.fence_out(&group, data);
+        if self.stays_here(&fence) && self.fence_agents(&fence.group) == [self.me] {
+            return self.fence_out(&fence, data, 0);
         }
         match first_agent(here) {
-            first if first == self.me => self.fence_below(self.me, group, &data),
-            first => Ok(self.post.send(first, &Up::FenceIn { group, data })?),
+            first if first == self.me => self.fence_below(self.me, fence, &data),
+            first => Ok(self.post.send(first, &Up::FenceIn { fence, data })?),
         }
     }
 
-    /// All ranks of a node of this site (maybe this one) that are in the group are in its fence.
-    pub(super) fn fence_below(&mut self, from: Identity, group: Group, data: &[u8]) -> Result<(), AgentError> {
+    /// All ranks of a node of this site (maybe this one) that are in the fence's group are in it.
+    pub(super) fn fence_below(&mut self, from: Identity, fence: Fence, data: &[u8]) -> Result<(), AgentError> {
         let here = self.order.site_id;
         if self.me != first_agent(here) || from.site != here {
             return Err(AgentError::Message { from, problem: "fences go to the first agent of their site" });
         }
-        let agents = self.fence_agents(&group);
+        let agents = self.fence_agents(&fence.group);
         let size = self.prepared.as_ref().map_or(0, |prepared| prepared.roster.size());
-        let arrived = match group.is_valid(size) {
-            true => self.fences.arrived(&group, &from, data, agents),
+        let arrived = match fence.group.is_valid(size) {
+            true => self.fences.arrived(&fence, &from, data, agents),
             false => Err(FenceError::Group),
         };
         match arrived {
             Ok(None) => Ok(()),
-            Ok(Some(data)) if self.fence_sites(&group) == [here] => self.fence_out(&group, data),
-            Ok(Some(data)) => self.report(&Up::FenceIn { group, data }),
+            Ok(Some(data)) if self.stays_here(&fence) => self.fence_out(&fence, data, 0),
+            Ok(Some(data)) => self.report(&Up::FenceIn { fence, data }),
             Err(problem) => self.fence_failed(problem),
         }
     }
 
     /// Everybody is in the fence.
-    pub(super) fn fence_out(&mut self, group: &Group, data: Vec<u8>) -> Result<(), AgentError> {
-        let agents = self.fence_agents(group);
+    pub(super) fn fence_out(&mut self, fence: &Fence, data: Vec<u8>, number: u32) -> Result<(), AgentError> {
+        let agents = self.fence_agents(&fence.group);
         if self.me == first_agent(self.order.site_id) {
             for agent in agents.iter().filter(|agent| **agent != self.me) {
-                self.post.send(*agent, &Down::FenceOut { group: group.clone(), data: data.clone() })?;
+                self.post.send(*agent, &Down::FenceOut { fence: fence.clone(), data: data.clone(), number })?;
             }
         }
         if !agents.contains(&self.me) {
             return Ok(());
         }
         if let Some(pmix) = self.pmix.as_mut() {
-            pmix.fence_out(group, data);
+            pmix.fence_out(fence, data, number);
             return Ok(());
         }
         let problem = "unreadable entries of a barrier";
@@ -64,8 +64,10 @@ impl Agent {
         self.pmi_events(events)
     }
 
-    fn fence_sites(&self, group: &Group) -> Vec<types::SiteId> {
-        self.prepared.as_ref().map(|prepared| group.sites(&prepared.roster)).unwrap_or_default()
+    /// Whether nobody outside this site has to know of the fence.
+    fn stays_here(&self, fence: &Fence) -> bool {
+        let sites = self.prepared.as_ref().map(|prepared| fence.group.sites(&prepared.roster));
+        fence.name.is_empty() && sites.is_some_and(|sites| sites == [self.order.site_id])
     }
 
     /// The agents of this site that take part.

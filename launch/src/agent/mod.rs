@@ -27,7 +27,7 @@ use self::memory::Shared;
 use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{Prepared, Reach, prepare};
 use self::rank::{Output, RankEvent, RankHandle, Sinks};
-use crate::fence::Fences;
+use crate::fence::{Fence, Fences};
 use crate::folder::Folder;
 use crate::group::{Group, first_agent};
 use crate::message::{Down, Entry, MpiState, Program, Up};
@@ -282,7 +282,7 @@ impl Agent {
         }
         for message in self.post.receive::<Up>(header, payload)? {
             match message {
-                Up::FenceIn { group, data } => self.fence_below(from, group, &data)?,
+                Up::FenceIn { fence, data } => self.fence_below(from, fence, &data)?,
                 _ => return Err(AgentError::Message { from, problem: "agents exchange only fences" }),
             }
         }
@@ -305,7 +305,7 @@ impl Agent {
                 Ok(())
             }
             Down::Go { window } => self.go(window),
-            Down::FenceOut { group, data } => self.fence_out(&group, data),
+            Down::FenceOut { fence, data, number } => self.fence_out(&fence, data, number),
             Down::ModexAsk { asker, ticket, rank } => self.modex_asked(asker, ticket, rank),
             Down::ModexTell { ticket, data } => {
                 if let Some(pmix) = self.pmix.as_mut() {
@@ -471,7 +471,7 @@ impl Agent {
     /// All ranks of this node are in a PMI-1 barrier.
     fn barrier(&mut self, entries: &[Entry]) -> Result<(), AgentError> {
         let size = self.prepared.as_ref().map_or(0, |prepared| prepared.roster.size());
-        self.fence(Group::all(size), fence::write_entries(entries))
+        self.fence(Fence::plain(Group::all(size)), fence::write_entries(entries))
     }
 
     fn takes_output(&self) -> bool {

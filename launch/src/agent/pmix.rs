@@ -7,14 +7,18 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::Path;
 
-use pmix::{Answer, Job, Node, Options, PmixError, Ranks, Upcall};
+use pmix::{Answer, GroupAnswer, Job, Node, Options, PmixError, Ranks, Upcall};
 use tokio::sync::mpsc::UnboundedSender;
 use types::{Identity, JobId, NodeRoster, Roster, SiteId};
 
 use super::prepare::Prepared;
 use super::{Agent, AgentError};
+use crate::fence::Fence;
 use crate::group::Group;
 use crate::message::{MpiState, Up};
+
+/// The longest name of a PMIx group, in bytes.
+const MAX_NAME: usize = 4096;
 
 /// What libpmix's thread tells the agent.
 #[derive(Debug)]
@@ -32,6 +36,13 @@ pub(super) enum Heard {
     },
 }
 
+/// Ranks of this node in a fence.
+#[derive(Debug)]
+enum Waiting {
+    Plain(Answer),
+    Group(GroupAnswer),
+}
+
 /// The server, and what waits for an answer from elsewhere.
 #[derive(Debug)]
 pub(super) struct Pmix {
@@ -40,7 +51,7 @@ pub(super) struct Pmix {
     size: u32,
     first: u32,
     states: Vec<MpiState>,
-    fences: Vec<(Group, Answer)>,
+    fences: Vec<(Fence, Waiting)>,
     asks: HashMap<u32, Answer>,
     tickets: u32,
     /// Questions of other agents: asker, its ticket, the rank asked about.
@@ -97,10 +108,20 @@ impl Pmix {
     }
 
     /// Everybody is in the fence.
-    pub fn fence_out(&mut self, group: &Group, data: Vec<u8>) {
-        if let Some(at) = self.fences.iter().position(|(waiting, _)| waiting == group) {
-            self.fences.remove(at).1.give(Some(data));
+    pub fn fence_out(&mut self, fence: &Fence, data: Vec<u8>, number: u32) {
+        let Some(at) = self.fences.iter().position(|(waiting, _)| waiting == fence) else { return };
+        match self.fences.remove(at).1 {
+            Waiting::Plain(answer) => answer.give(Some(data)),
+            Waiting::Group(answer) => answer.give(data, number),
         }
+    }
+
+    fn group(&self, ranks: Ranks) -> Option<Group> {
+        let group = match ranks {
+            Ranks::All => Group::all(self.size),
+            Ranks::Some(ranks) => Group::of(ranks),
+        };
+        Some(group).filter(|group| group.is_valid(self.size))
     }
 
     /// The answer to a question of this node's.
@@ -145,18 +166,28 @@ impl Agent {
                 pmix.asks.insert(ticket, answer);
                 self.report(&Up::ModexAsk { ticket, rank })
             }
-            Upcall::Fence { ranks, data, answer } => {
-                let group = match ranks {
-                    Ranks::All => Group::all(pmix.size),
-                    Ranks::Some(ranks) => Group::of(ranks),
-                };
-                if !group.is_valid(pmix.size) {
+            Upcall::Fence { ranks, data, answer } => match pmix.group(ranks) {
+                None => {
                     answer.give(None);
-                    return Ok(());
+                    Ok(())
                 }
-                pmix.fences.push((group.clone(), answer));
-                self.fence(group, data)
-            }
+                Some(group) => {
+                    let fence = Fence::plain(group);
+                    pmix.fences.push((fence.clone(), Waiting::Plain(answer)));
+                    self.fence(fence, data)
+                }
+            },
+            Upcall::Group { name, ranks, data, answer } => match pmix.group(ranks).filter(|_| name.len() <= MAX_NAME) {
+                None => {
+                    answer.refuse();
+                    Ok(())
+                }
+                Some(group) => {
+                    let fence = Fence { group, name };
+                    pmix.fences.push((fence.clone(), Waiting::Group(answer)));
+                    self.fence(fence, data)
+                }
+            },
         }
     }
 

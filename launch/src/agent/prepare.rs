@@ -131,6 +131,8 @@ pub fn prepare(
                 pmix = Some(mpi::find_pmix(&library, &environment)?);
             }
             mpi = Some(library.family);
+        } else {
+            mpi::openmpi::refuse_unnamed(&mut environment);
         }
         path = Some(found);
     }

@@ -15,8 +15,8 @@ use wire::control::Traffic;
 
 use super::outcome::{Failure, SiteSummary, Summary};
 use super::session::Incoming;
-use crate::fence::{FenceError, Fences};
-use crate::group::{Group, first_agent};
+use crate::fence::{Fence, FenceError, Fences};
+use crate::group::first_agent;
 use crate::message::{Down, End, Family, MpiState, Program, Stream, Up};
 use crate::processes::signal_name;
 
@@ -110,6 +110,8 @@ pub(super) struct Job {
     uses_mpi: bool,
     mpi: Option<Family>,
     fences: Fences<SiteId>,
+    /// Of named fences. They become communicators' numbers and count down, since Open MPI's own count up.
+    numbers: u32,
     failure: Option<(Weight, Failure, i32)>,
     signal: i32,
     signals: u32,
@@ -138,6 +140,7 @@ impl Job {
             uses_mpi: false,
             mpi: None,
             fences: Fences::default(),
+            numbers: u32::MAX,
             failure: None,
             signal: 15,
             signals: 0,
@@ -414,7 +417,7 @@ impl Job {
                 let ended = (0..self.exits.len()).filter(|rank| self.exits[*rank].is_some()).collect::<Vec<_>>();
                 ended.into_iter().for_each(|rank| self.check_exit(rank as u32, now));
             }
-            Up::FenceIn { group, data } => self.fence_in(at, group, &data, now),
+            Up::FenceIn { fence, data } => self.fence_in(at, fence, &data, now),
             Up::ModexAsk { ticket, rank } => {
                 let owner = self.roster.place(Rank(rank));
                 let owner = owner.and_then(|place| Some(Identity { site: place.site, slot: Slot::agent(place.node)? }));
@@ -463,18 +466,19 @@ impl Job {
         }
     }
 
-    /// All ranks of a site that are in the group are in its fence.
-    fn fence_in(&mut self, at: usize, group: Group, data: &[u8], now: Instant) {
-        let sites = group.sites(&self.roster);
-        let arrived = match group.is_valid(self.roster.size()) {
-            true => self.fences.arrived(&group, &self.nodes[at].agent.site, data, sites.clone()),
+    /// All ranks of a site that are in the fence's group are in it.
+    fn fence_in(&mut self, at: usize, fence: Fence, data: &[u8], now: Instant) {
+        let sites = fence.group.sites(&self.roster);
+        let arrived = match fence.group.is_valid(self.roster.size()) {
+            true => self.fences.arrived(&fence, &self.nodes[at].agent.site, data, sites.clone()),
             false => Err(FenceError::Group),
         };
         match arrived {
             Ok(None) => {}
             Ok(Some(data)) => {
-                let out =
-                    |site| Action::Send(first_agent(site), Down::FenceOut { group: group.clone(), data: data.clone() });
+                self.numbers -= u32::from(!fence.name.is_empty());
+                let out = Down::FenceOut { fence, data, number: self.numbers };
+                let out = |site| Action::Send(first_agent(site), out.clone());
                 self.actions.extend(sites.into_iter().map(out));
             }
             Err(problem) => {

@@ -39,6 +39,12 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
     notes
 }
 
+/// For a program whose MPI is not known: without a PMIx server each rank of Open MPI would become a job of its own, without a
+/// word. A component that does not exist makes `MPI_Init` fail instead, and Open MPI prints its name.
+pub fn refuse_unnamed(environment: &mut Environment) {
+    environment.set_default("OMPI_MCA_pml", "say_--mpi_openmpi");
+}
+
 /// Whether ranks of this library could start by PMIx alone: before 4.1 each would become a job of its own, without a word.
 ///
 /// # Errors

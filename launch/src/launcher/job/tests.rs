@@ -1,4 +1,5 @@
 use super::*;
+use crate::group::Group;
 use types::{JobId, NodeId};
 
 const JOB: JobId = JobId(1);
@@ -179,18 +180,18 @@ fn a_rank_that_leaves_without_finalize_fails_the_job() {
 fn fences_go_once_to_each_site() {
     let mut play = Play::running();
     play.sent();
-    let group = Group::all(4);
-    play.up(0, Up::FenceIn { group: group.clone(), data: b"one ".to_vec() });
-    let some = Group::of([1, 2]);
-    play.up(0, Up::FenceIn { group: some.clone(), data: b"other ".to_vec() });
+    let all = Fence::plain(Group::all(4));
+    let named = Fence { group: Group::of([1, 2]), name: "make x".into() };
+    play.up(0, Up::FenceIn { fence: all.clone(), data: b"one ".to_vec() });
+    play.up(0, Up::FenceIn { fence: named.clone(), data: b"other ".to_vec() });
     assert_eq!(play.sent(), []);
-    play.up(1, Up::FenceIn { group: group.clone(), data: b"two".to_vec() });
-    let out = Down::FenceOut { group: group.clone(), data: b"one two".to_vec() };
+    play.up(1, Up::FenceIn { fence: all.clone(), data: b"two".to_vec() });
+    let out = Down::FenceOut { fence: all, data: b"one two".to_vec(), number: u32::MAX };
     assert_eq!(play.sent(), [(agent(0), out.clone()), (agent(1), out)]);
-    play.up(1, Up::FenceIn { group: some.clone(), data: vec![] });
-    let out = Down::FenceOut { group: some, data: b"other ".to_vec() };
+    play.up(1, Up::FenceIn { fence: named.clone(), data: vec![] });
+    let out = Down::FenceOut { fence: named, data: b"other ".to_vec(), number: u32::MAX - 1 };
     assert_eq!(play.sent(), [(agent(0), out.clone()), (agent(1), out)]);
-    play.up(1, Up::FenceIn { group: Group::all(5), data: vec![] });
+    play.up(1, Up::FenceIn { fence: Fence::plain(Group::all(5)), data: vec![] });
     let failure = play.job.summary(0.0).failure.unwrap().to_string();
     assert_eq!(failure, "site b, node n1: a fence of ranks that this job does not have");
 }
