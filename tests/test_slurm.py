@@ -1,5 +1,6 @@
 """The slurm starter against Debian's own Slurm: a munge key and a slurmctld for each site, a slurmd on every node of a lab."""
 
+import json
 import os
 import shutil
 import signal
@@ -141,3 +142,13 @@ def test_whatever_happens_in_mid_run_no_job_stays(workshop, mpich_only, slurm, w
         done.fails_naming("site " if what == "kill-9-salloc" else "site b")
     if what in ("scancel", "kill-9-salloc"):
         assert "Slurm job 1 " in done.err or "batch job 1," in done.err, str(done)
+
+
+def test_check_asks_slurm_and_makes_no_job(workshop, mpich_only, slurm):
+    sites = {"a": slurm_site(), "b": slurm_site('partition = "nosuch"')}
+    done = start(workshop, sites, watched([LANDBRIDGE, "sites", "check", "--json"])).finish()
+    assert done.code == 1 and EMPTY in done.out, str(done)
+    findings = json.loads(done.out.splitlines()[0])["findings"]
+    nodes = {found["site"]: (found["ok"], found["detail"]) for found in findings if found["part"] == "nodes"}
+    assert nodes["a"][0] and "partition main" in nodes["a"][1], nodes
+    assert not nodes["b"][0] and "nvalid partition" in nodes["b"][1], nodes

@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use types::sites::Site;
 use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
 use wire::Control;
+use wire::control::NodeAsk;
 
 use crate::launcher::session::{Connection, Incoming};
 use crate::launcher::{SessionError, Sites};
@@ -61,8 +62,7 @@ pub async fn check(sites: &Sites, home: &str, program: &Program) -> Vec<Finding>
         findings.push(trunk);
     }
     for site in sites.file.sites.iter().filter(|site| site.starter.allocates() && linked.contains(&site.name)) {
-        let found = "those of batch jobs, so they cannot be tried before one runs".to_owned();
-        findings.push(Finding::new(&site.name, "nodes", Ok(found)));
+        findings.push(Finding::new(&site.name, "nodes", try_nodes(sites, home, &site.name).await));
     }
     findings.extend(check_nodes(sites, home, &linked, program).await);
     findings
@@ -110,6 +110,27 @@ pub async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
     };
     let result = probed.await.map(|rtt| format!("round trip from {} {:.2} ms", own.name, rtt.as_secs_f64() * 1e3));
     Finding::new(&site.name, format!("trunk from {}", own.name), result)
+}
+
+/// Asks a site's batch system whether it would give nodes; makes no job.
+async fn try_nodes(sites: &Sites, home: &str, site: &str) -> Result<String, String> {
+    let mut connection = Connection::new(sites, home).await.map_err(|e| e.to_string())?;
+    let wait_s = AGENTS.as_secs() as u32;
+    connection.ask(site, NodeAsk { ranks: 0, per_node: None, wait_s, held: None }).await.map_err(|e| e.to_string())?;
+    let mut said = String::new();
+    let answer = async {
+        loop {
+            match connection.next().await.map_err(|e| e.to_string())? {
+                Control::Allocating { state, .. } => said = state,
+                Control::Allocated { .. } => return Ok(std::mem::take(&mut said)),
+                Control::JobRefused { reason, .. } => return Err(reason),
+                _ => {}
+            }
+        }
+    };
+    let answer = timeout_at(Instant::now() + AGENTS * 2, answer).await;
+    connection.give_back(Duration::from_secs(1)).await;
+    answer.unwrap_or_else(|_| Err(format!("no answer within {} s: look at its gateway's log", 2 * AGENTS.as_secs())))
 }
 
 /// Starts an agent on every node in a job without ranks, and asks it for provider and program.

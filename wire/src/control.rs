@@ -158,7 +158,7 @@ pub struct TrunkStanding {
 /// Nodes that a job needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAsk {
-    /// How many ranks.
+    /// How many ranks. 0: only say whether there would be nodes, as [`Control::Allocating`], and grant none.
     pub ranks: u32,
     /// How many of them on one node. `None`: as the batch system likes.
     pub per_node: Option<u32>,

@@ -12,6 +12,7 @@ mod shell;
 mod slurm;
 mod ssh;
 mod template;
+mod trial;
 
 use std::path::Path;
 

@@ -10,6 +10,7 @@ use types::sites::Ssh;
 use super::Started;
 use super::held::Held;
 use super::ssh::SshStarter;
+use super::trial::Trial;
 
 #[derive(Debug)]
 pub(super) struct PbsStarter {
@@ -30,6 +31,9 @@ impl AgentStarter for PbsStarter {
     fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
         match order.ask.held {
             Some(held) => Ok(Box::new(Held::new(held))),
+            None if order.ask.ranks == 0 => {
+                Ok(Box::new(Trial::known("those of the PBS job in which `landbridge run` is typed, which cannot be tried from here")))
+            }
             None => Err(StartError(
                 "its nodes are those of a PBS job, and Landbridge makes none: type `landbridge run` in the script of one \
                  (qsub), at this site"

@@ -10,6 +10,7 @@ use wire::control::NodeAsk;
 use super::held::Held;
 use super::process::{AgentProcess, Manner};
 use super::salloc::Salloc;
+use super::trial::Trial;
 use super::{Started, agent_words, order_line};
 use crate::leash::LEASH;
 
@@ -58,6 +59,13 @@ impl AgentStarter for SlurmStarter {
     fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
         if let Some(held) = order.ask.held {
             return Ok(Box::new(Held::new(held)));
+        }
+        if order.ask.ranks == 0 {
+            // Of Slurm's commands sbatch is the one that only looks, and takes the same words.
+            let ask = NodeAsk { ranks: 1, ..order.ask };
+            let mut sbatch = slurm_command("sbatch");
+            sbatch.args(["--test-only", "--wrap=true"]).args(&self.salloc_words("trial", &ask)[2..]);
+            return Ok(Box::new(Trial::new(sbatch, "sbatch: ")));
         }
         let words = self.salloc_words(&order.job.to_string(), &order.ask);
         let mut command = slurm_command(
