@@ -21,7 +21,7 @@ use crate::cq::Cq;
 use crate::domain::Domain;
 use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPBADSTATE, Errno};
 use crate::log;
-use crate::progress::{Idle, OPEN_ENDPOINTS};
+use crate::progress::{Idle, USED_ENDPOINTS};
 
 pub use calls::{endpoint_behind, open, open2};
 pub use route::Wanted;
@@ -57,6 +57,8 @@ pub struct State {
     rx: Side,
     counters: Counters,
     multi: route::MultiBuffers,
+    /// It has carried something, and counts among [`USED_ENDPOINTS`].
+    used: bool,
     /// A peek has just found nothing.
     missed: bool,
     idle: Idle,
@@ -153,6 +155,7 @@ impl Endpoint {
             rx: Side::default(),
             counters: Counters::default(),
             multi: route::MultiBuffers::default(),
+            used: false,
             missed: false,
             idle: Idle::new(domain.spin),
         };
@@ -196,6 +199,9 @@ impl Endpoint {
         };
         let result = work(&mut active);
         let moved = active.moved;
+        if !state.used && transport.traffic() != fabric::Traffic::default() {
+            state.set_used();
+        }
         state.missed = false;
         state.pass_on(self.caps);
         // Whoever peeks in a loop waits: MPI_Probe does, and mpi4py's receives.
@@ -212,6 +218,7 @@ impl Endpoint {
         let Ok(mut state) = self.state.try_lock() else { return };
         let Stage::Open(transport) = &mut state.stage else { return };
         if transport.progress() {
+            state.set_used();
             state.idle.busy(Instant::now);
             state.pass_on(self.caps);
             return;
@@ -224,7 +231,8 @@ impl Endpoint {
 
     /// Nothing was there for a reader: naps if that is due, and nobody else is kept by it.
     fn maybe_nap(&self, state: &mut State) {
-        if OPEN_ENDPOINTS.load(Ordering::Relaxed) != 1 || self.waiting.load(Ordering::Relaxed) > 0 {
+        if USED_ENDPOINTS.load(Ordering::Relaxed) > usize::from(state.used) || self.waiting.load(Ordering::Relaxed) > 0
+        {
             return;
         }
         let Stage::Open(transport) = &state.stage else { return };
@@ -346,7 +354,7 @@ impl Endpoint {
         let mut state = self.lock();
         if let Stage::Open(mut transport) = std::mem::replace(&mut state.stage, Stage::Closed) {
             transport.close();
-            OPEN_ENDPOINTS.fetch_sub(1, Ordering::Relaxed);
+            USED_ENDPOINTS.fetch_sub(usize::from(std::mem::take(&mut state.used)), Ordering::Relaxed);
             let fabric::Traffic { memory, site, gateway } = transport.traffic();
             log::note(format_args!(
                 "endpoint {:?} closed; sent through memory {} items of {} bytes, over the site's network {} of {}, by gateways {} of {}",
@@ -383,7 +391,6 @@ impl State {
         let instance = NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed);
         match fabric::Endpoint::open(config, instance, domain.regions.clone()) {
             Ok(transport) => {
-                OPEN_ENDPOINTS.fetch_add(1, Ordering::Relaxed);
                 log::note(format_args!("endpoint {:?} opened", transport.address()));
                 self.stage = Stage::Open(transport);
                 Ok(())
@@ -398,9 +405,16 @@ impl State {
         }
     }
 
+    fn set_used(&mut self) {
+        if !std::mem::replace(&mut self.used, true) {
+            USED_ENDPOINTS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn sleep(&mut self, time: Duration, caps: u64) {
         let Stage::Open(transport) = &mut self.stage else { return };
         if transport.wait(time) {
+            self.set_used();
             self.idle.busy(Instant::now);
         }
         self.pass_on(caps);

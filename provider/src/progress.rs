@@ -137,8 +137,9 @@ impl Idle {
     }
 }
 
-/// Open endpoints of this process. With several, a nap in one would keep the others waiting.
-pub static OPEN_ENDPOINTS: AtomicUsize = AtomicUsize::new(0);
+/// Endpoints of this process that have carried something. With several, a nap in one would keep the others waiting. Open MPI opens
+/// one that it uses for windows only: what comes there first waits for the end of a nap, like what we do not see.
+pub static USED_ENDPOINTS: AtomicUsize = AtomicUsize::new(0);
 
 /// The endpoints that a completion queue or counter is bound to, and so drives.
 #[derive(Default)]
