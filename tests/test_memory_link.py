@@ -8,17 +8,19 @@ import pytest
 from harness import LANDBRIDGE, PROGRAMS, LoopbackSites, wait_until
 
 # What makes an MPI with shared memory of its own use the provider inside a node.
-THROUGH_PROVIDER = {"mpich": {"MPIR_CVAR_NOLOCAL": "1"}, "intel": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt"}}
+THROUGH_PROVIDER = {"mpich": {"MPIR_CVAR_NOLOCAL": "1"}, "intel": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt"}, "openmpi": {}}
 CLOSED = re.compile(r"sent through memory (\d+) items of (\d+) bytes, over the site's network (\d+) of (\d+), by gateways (\d+)")
 # From the blow to the end of `landbridge run`.
 END_S = 5.0
 
 
 def carried(log):
-    """What each endpoint's last words say: items and bytes through memory, items over the site's network, items by gateways."""
+    """What each endpoint's last words say: items and bytes through memory, items over the site's network, items by gateways. Without
+    endpoints that were never used: Open MPI has one for windows."""
     found = [[int(number) for number in numbers] for numbers in CLOSED.findall(log.read_text())]
-    assert found, log.read_text()
-    return [(items, size, site, gateway) for items, size, site, _, gateway in found]
+    used = [(items, size, site, gateway) for items, size, site, _, gateway in found if items + site + gateway]
+    assert used, log.read_text()
+    return used
 
 
 def through_provider(workshop, mpi, **more):
@@ -29,7 +31,7 @@ def is_all_memory(log, ranks):
     endpoints = carried(log)
     assert len(endpoints) == ranks, endpoints
     for items, size, site, gateway in endpoints:
-        assert items > 100 and size > 100_000 and (site, gateway) == (0, 0), endpoints
+        assert items > 50 and size > 100_000 and (site, gateway) == (0, 0), endpoints
 
 
 @pytest.mark.parametrize("copies", ["single-copy", "pieces"])
@@ -162,6 +164,16 @@ def test_a_pool_that_is_too_small(workshop, mpich_only, isolated):
     options = ["--pool", "/run/pool", "--pool-size", "64KiB"]
     running = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "messages.py", 22], sites=1, options=options)
     running.finish().fails_naming("site a", "n1", "/run/pool", "bytes are needed")
+
+
+def test_a_pool_that_fills_up(workshop, mpich_only, isolated):
+    """Room for the region and some rings, not for all pairs: an error of the rank that needed more, and no SIGBUS."""
+    environment = through_provider(workshop, mpich_only)
+    options = ["--pool", "/run/pool", "--pool-size", "512KiB"]
+    program = [mpich_only.python, PROGRAMS / "messages.py", 22]
+    running = workshop.across(mpich_only, 8, program, sites=1, options=options, environment=environment)
+    done = running.finish().fails_naming("site a", "/run/pool/landbridge-", "16384 bytes are needed and")
+    assert "SIGBUS" not in done.err and "signal 7" not in done.err, str(done)
 
 
 def test_a_pool_that_nodes_do_not_share(workshop, mpich_only, isolated):

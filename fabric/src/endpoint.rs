@@ -98,6 +98,8 @@ pub struct Endpoint {
     me: Address,
     own_peer: PeerId,
     limits: Limits,
+    /// Site and node, as messages name them.
+    place: String,
     protocol: Protocol,
     memory: Option<MemoryLink>,
     site: SiteLink,
@@ -153,14 +155,12 @@ impl Endpoint {
             }
             _ => None,
         };
-        let memory = match job.as_ref().and_then(|job| Some((job, job.memory.as_deref()?))) {
+        let names = |place: types::roster::Place<'_>| format!("site {}: node {}", place.site_name, place.node_name);
+        let place = job.as_ref().and_then(|job| job.roster.place(job.rank)).map(names).unwrap_or_default();
+        let memory = match job.as_ref().and_then(|job| job.memory.as_deref()) {
             None => None,
-            Some((job, path)) => MemoryLink::open(path, &own, limits).map_err(|source| {
-                let names =
-                    |place: types::roster::Place<'_>| format!("site {}: node {}", place.site_name, place.node_name);
-                let place = job.roster.place(job.rank).map(names).unwrap_or_default();
-                OpenError::Memory { place, source }
-            })?,
+            Some(path) => MemoryLink::open(path, &own, limits)
+                .map_err(|source| OpenError::Memory { place: place.clone(), source })?,
         };
         let site = SiteLink::new(listener, own, limits.connect)?;
         let mut protocol = Protocol::new(limits, credit, me.identity.site, regions);
@@ -169,6 +169,7 @@ impl Endpoint {
             me,
             own_peer,
             limits,
+            place,
             protocol,
             memory,
             site,
@@ -331,6 +332,12 @@ impl Endpoint {
         }
         // An interrupted or failed wait is a short one.
         let _ = rustix::event::poll(&mut fds[..count], Some(&timeout));
+    }
+
+    /// Why operations have failed that no peer is to blame for: the memory that ranks share is at its end. Said once.
+    pub fn take_trouble(&mut self) -> Option<String> {
+        let trouble = self.memory.as_mut()?.take_trouble()?;
+        Some(format!("{}: {trouble}", self.place))
     }
 
     /// What has been sent so far, by link.

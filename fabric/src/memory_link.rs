@@ -56,6 +56,8 @@ pub(crate) struct MemoryLink {
     nap: u64,
     buffered: u64,
     scratch: Vec<u8>,
+    /// Why the region cannot give what a neighbour needs: nothing that the neighbour could help.
+    trouble: Option<PoolError>,
     /// A word that others read to find out whether they can read us.
     _probe: Box<u64>,
 }
@@ -103,6 +105,7 @@ impl MemoryLink {
             nap: 0,
             buffered: 0,
             scratch: Vec::new(),
+            trouble: None,
             _probe: probe,
         }))
     }
@@ -123,6 +126,11 @@ impl MemoryLink {
     /// Readable when somebody rings, or a neighbour's process has ended.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.poll_fd()
+    }
+
+    /// What is wrong with the region itself, once.
+    pub fn take_trouble(&mut self) -> Option<PoolError> {
+        self.trouble.take()
     }
 
     /// To be called before sleeping; `false`: something is there already. Either way [`MemoryLink::wake_up`] afterwards.
@@ -175,7 +183,10 @@ impl MemoryLink {
                     self.neighbours[at].read_from(consumer);
                     self.reading.insert(0, at);
                 }
-                Err(error) => self.lose(at, Some(error.to_string()), sink),
+                Err(error) => {
+                    self.lose(at, Some(error.to_string()), sink);
+                    self.trouble.get_or_insert(error);
+                }
             }
         }
         !new.is_empty()
@@ -300,7 +311,14 @@ impl MemoryLink {
         let neighbour = &mut self.neighbours[at];
         neighbour.check()?;
         if !neighbour.is_written() {
-            neighbour.write_to(self.region.producer(self.place, neighbour.place).map_err(|error| error.to_string())?);
+            match self.region.producer(self.place, neighbour.place) {
+                Ok(ring) => neighbour.write_to(ring),
+                Err(error) => {
+                    let reason = error.to_string();
+                    self.trouble.get_or_insert(error);
+                    return Err(reason);
+                }
+            }
         }
         Ok(at)
     }

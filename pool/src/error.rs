@@ -37,6 +37,20 @@ pub enum PoolError {
         /// Regions of other jobs in the same folder, in words; empty if there are none.
         others: String,
     },
+    /// Files may not be as long.
+    #[error(
+        "memory {path}: its file is {needed} bytes long, most of them never written, and the limit is {limit}: raise it on the nodes \
+         (ulimit -f unlimited), or set `memory = \"off\"` for the site",
+        path = .path.display()
+    )]
+    FileSize {
+        /// Where.
+        path: PathBuf,
+        /// Its length.
+        needed: u64,
+        /// The process's limit.
+        limit: u64,
+    },
     /// The filesystem cannot share memory.
     #[error(
         "memory {path}: {source}: this filesystem cannot map a file into several processes; name a folder in memory (tmpfs, or a \

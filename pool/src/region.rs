@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, fstatvfs, ftruncate, openat};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use types::JobId;
 
 use crate::error::PoolError;
@@ -119,6 +120,10 @@ impl Region {
         if needed > free {
             return Err(PoolError::Room { path, needed, free, others: others(folder) });
         }
+        // The system would end the process that asks for more.
+        if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| layout.total() > *limit) {
+            return Err(PoolError::FileSize { path, needed: layout.total(), limit });
+        }
         match ftruncate(&file, layout.total()) {
             Ok(()) => {}
             Err(Errno::FBIG) => return Err(too_many()),
@@ -144,7 +149,7 @@ impl Region {
         let file = match openat(CWD, path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => {
-                return Err(foreign("is not there: is this folder the same on all nodes of the site?".into()));
+                return Err(foreign(absent(path).into()));
             }
             Err(e) => return Err(PoolError::System { path: path.to_owned(), what: "opening it", source: e.into() }),
         };
@@ -299,6 +304,15 @@ fn write_zeros(file: &File, offset: u64, length: u64) -> io::Result<()> {
 
 fn map(file: &File, path: &Path, offset: u64, length: u64) -> Result<Mapping, PoolError> {
     Mapping::new(file, offset, length).map_err(|source| PoolError::Mapping { path: path.to_owned(), source })
+}
+
+/// Why a region may not be where it should.
+fn absent(path: &Path) -> &'static str {
+    if path.starts_with("/proc") {
+        "cannot be seen: does the program run in a container with process ids of its own? Set `memory = \"off\"` for the site"
+    } else {
+        "is not there: is this folder the same on all nodes of the site?"
+    }
 }
 
 /// The regions of other jobs in a folder, for a message.

@@ -138,6 +138,21 @@ fn put(producer: &mut Producer, number: u64) -> bool {
     true
 }
 
+#[test]
+#[ignore = "started by a_limit_on_files_is_an_error_and_no_signal"]
+fn under_a_limit() {
+    let error = Region::unnamed(Path::new("/dev/shm"), shape(8)).err().unwrap().to_string();
+    assert!(error.contains("the limit is 1048576") && error.contains("ulimit"), "{error}");
+}
+
+#[test]
+fn a_limit_on_files_is_an_error_and_no_signal() {
+    let test = std::env::current_exe().unwrap();
+    let script = format!("ulimit -f 1024; exec {} --ignored --exact region::tests::under_a_limit", test.display());
+    let status = Command::new("bash").args(["-c", &script]).stdout(Stdio::null()).status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
 /// The other half of the test below: writes records until it is killed.
 #[test]
 #[ignore = "started by two_processes_and_a_killed_one"]

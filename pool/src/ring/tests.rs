@@ -96,7 +96,7 @@ fn two_threads_at_full_speed() {
     for seed in [1, 99, 0xDEAD_BEEF] {
         let (region, mut producer, mut consumer) = ring();
         let region = Arc::new(region);
-        const COUNT: u64 = 30_000;
+        const COUNT: u64 = 10_000;
         let writer = std::thread::spawn({
             let region = region.clone();
             move || {

@@ -10,6 +10,7 @@ use crate::abi::constants::{
 };
 use crate::cq::{Detail, Entry};
 use crate::errno;
+use crate::log;
 
 /// What an operation wants of its completion; travels with it in [`UserData::flags`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +82,12 @@ impl State {
             let Stage::Open(transport) = &mut self.stage else { return any };
             let Some(completion) = transport.next_completion() else { return any };
             any = true;
+            // MPI libraries print no more of it than a number.
+            if matches!(completion.result, Err(Failure::PeerLost { .. }))
+                && let Some(trouble) = transport.take_trouble()
+            {
+                log::fatal(format_args!("{trouble}"));
+            }
             let source = match completion.from {
                 Some(peer) if caps & FI_SOURCE != 0 => {
                     State::number(&mut self.known, self.av.as_deref(), transport, peer)
