@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use libfabric::{Library, Port};
 use thiserror::Error;
 use types::{JobId, Rank, Roster};
 use wire::Secret;
@@ -15,8 +16,19 @@ pub struct Config {
     pub listen: SocketAddrV4,
     /// The job; `None` outside a job, where any peer is believed.
     pub job: Option<JobConfig>,
+    /// The site's own network; `None`: ranks of a site talk over TCP.
+    pub native: Option<NativeConfig>,
     /// Limits; change them when memory is scarce or links are long.
     pub limits: Limits,
+}
+
+/// A network of the site's own, reached through one of libfabric's providers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeConfig {
+    /// The provider, such as `verbs`, `cxi`, `tcp`.
+    pub provider: String,
+    /// The libfabric that has it; `None`: the one that MPI uses, else one of the system's.
+    pub library: Option<PathBuf>,
 }
 
 /// An endpoint's place in a job.
@@ -95,10 +107,11 @@ pub struct ConfigError {
 impl Config {
     /// Outside any job, listening on this address.
     pub fn standalone(listen: SocketAddrV4) -> Config {
-        Config { listen, job: None, limits: Limits::default() }
+        Config { listen, job: None, native: None, limits: Limits::default() }
     }
 
-    /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`, `_MEMORY`, and the
+    /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`, `_MEMORY`,
+    /// `_FABRIC` (the site's own network, by libfabric's provider), `_LIBFABRIC` (path of a libfabric that has it), and the
     /// limits. Without `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` gives a variable's value.
     ///
     /// # Errors
@@ -130,10 +143,26 @@ impl Config {
         limits.eager_memory = env.bytes("LANDBRIDGE_EAGER_MEMORY")?.unwrap_or(limits.eager_memory);
         limits.single_copy = env.bytes("LANDBRIDGE_SINGLE_COPY")?.unwrap_or(limits.single_copy).max(1);
         limits.unexpected = env.bytes("LANDBRIDGE_UNEXPECTED")?.unwrap_or(limits.unexpected);
-        Ok(Config { listen: SocketAddrV4::new(ip, 0), job, limits })
+        let native = env
+            .text("LANDBRIDGE_FABRIC")
+            .map(|provider| NativeConfig { provider, library: env.text("LANDBRIDGE_LIBFABRIC").map(PathBuf::from) });
+        Ok(Config { listen: SocketAddrV4::new(ip, 0), job, native, limits })
     }
 }
 
+impl NativeConfig {
+    /// Opens a port on the network, at this address if it has several.
+    pub(crate) fn open(&self, address: Ipv4Addr) -> Result<Port, String> {
+        let found = Library::offering(&self.provider, self.library.as_deref(), Some(address));
+        let (library, offer) = found.map_err(|error| error.to_string())?;
+        Port::open(&library, offer, FRAME, RECEIVES).map_err(|fault| format!("{library:?}: {fault}"))
+    }
+}
+
+/// Bytes of a frame on a site's own network: long enough that its cost hardly shows, short enough that several fit a cache.
+const FRAME: usize = 64 << 10;
+/// Frames that are awaited at a time.
+const RECEIVES: usize = 64;
 const DEFAULT_WINDOW: u32 = 1 << 20;
 
 struct Env<'a> {
@@ -210,6 +239,15 @@ mod tests {
         assert_eq!(*config.listen.ip(), Ipv4Addr::new(10, 2, 0, 1));
         let job = config.job.unwrap();
         assert_eq!((job.id, job.rank, job.gateways.len()), (JobId(0xBEEF), Rank(3), 1));
+        assert_eq!(config.native, None);
+    }
+
+    #[test]
+    fn a_site_may_have_a_network_of_its_own() {
+        let library = "/opt/cray/lib64/libfabric.so.1";
+        let config = lookup(&[("LANDBRIDGE_FABRIC", "cxi"), ("LANDBRIDGE_LIBFABRIC", library)]).unwrap();
+        let native = NativeConfig { provider: "cxi".into(), library: Some(library.into()) };
+        assert_eq!(config.native, Some(native));
     }
 
     #[test]

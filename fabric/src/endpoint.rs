@@ -50,6 +50,18 @@ pub enum OpenError {
         /// Why not.
         source: pool::PoolError,
     },
+    /// The site's own network.
+    #[error(
+        "{place}: the site's fabric `{provider}` cannot be used: {reason}; the sites file's `fabric` and `libfabric` say which"
+    )]
+    Native {
+        /// Site and node, as far as known.
+        place: String,
+        /// libfabric's provider.
+        provider: String,
+        /// Why not, and what there is instead.
+        reason: String,
+    },
     /// The rank has more endpoints than an address can name.
     #[error("a rank can have at most 256 endpoints")]
     TooMany,
@@ -131,7 +143,7 @@ impl Endpoint {
     /// # Errors
     /// [`OpenError`], naming the address.
     pub fn open(config: Config, instance: u32, regions: Arc<Regions>) -> Result<Endpoint, OpenError> {
-        let Config { listen, job, limits } = config;
+        let Config { listen, job, native, limits } = config;
         let at = |source| OpenError::Listen { address: listen, source };
         let listener = TcpListener::bind(listen).map_err(at)?;
         let port = listener.local_addr().map_err(at)?.port();
@@ -162,7 +174,21 @@ impl Endpoint {
             Some(path) => MemoryLink::open(path, &own, limits)
                 .map_err(|source| OpenError::Memory { place: place.clone(), source })?,
         };
-        let site = SiteLink::new(listener, own, limits.connect)?;
+        // No way to others at the site is needed where there are none, or all are reached through memory.
+        let here = job.as_ref().and_then(|job| job.roster.site(me.identity.site));
+        let needless = here.is_some_and(|site| {
+            let nodes = site.nodes.iter().filter(|node| node.ranks > 0).count();
+            site.size() < 2 || (memory.is_some() && nodes < 2)
+        });
+        let port = match native.filter(|_| !needless) {
+            Some(native) => Some(native.open(*listen.ip()).map_err(|reason| OpenError::Native {
+                place: if place.is_empty() { "this node".to_owned() } else { place.clone() },
+                provider: native.provider,
+                reason,
+            })?),
+            None => None,
+        };
+        let site = SiteLink::new(listener, own, limits.connect, port)?;
         let mut protocol = Protocol::new(limits, credit, me.identity.site, regions);
         let own_peer = protocol.intern(me);
         Ok(Endpoint {
@@ -309,6 +335,7 @@ impl Endpoint {
 
     /// Sleeps until something arrives or `timeout` is over; then [`Endpoint::progress`].
     pub fn wait(&mut self, timeout: Duration) -> bool {
+        let timeout = self.site.longest_sleep().map_or(timeout, |longest| timeout.min(longest));
         if self.memory.as_mut().is_none_or(MemoryLink::fall_asleep) {
             self.sleep(timeout);
         }

@@ -104,6 +104,22 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Writes the next bytes, as many as fit `out`; the status if a region is gone.
+    pub fn copy_into(&self, regions: &Regions, out: &mut [u8]) -> Result<(), Status> {
+        if self.is_region() {
+            let mut copy = Vec::with_capacity(out.len());
+            self.copy_to(out.len() as u64, regions, &mut copy)?;
+            out.copy_from_slice(&copy);
+            return Ok(());
+        }
+        let mut at = 0;
+        for slice in self.slices(out.len() as u64) {
+            out[at..at + slice.len()].copy_from_slice(slice);
+            at += slice.len();
+        }
+        Ok(())
+    }
+
     /// Whether the bytes have to be copied out under the regions' lock.
     pub fn is_region(&self) -> bool {
         matches!(self.bytes, Bytes::Region { .. })

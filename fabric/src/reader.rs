@@ -40,6 +40,9 @@ pub(crate) enum Broken {
     Misbehaved(Misbehaved),
     #[error("{0}")]
     Refused(String),
+    /// The way through the site's own network, not its TCP connection.
+    #[error("{0}")]
+    Lane(String),
 }
 
 impl From<Misbehaved> for Broken {

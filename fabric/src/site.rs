@@ -1,4 +1,5 @@
-//! The site link: one TCP connection between two ranks of a site, dialled by whoever sends first.
+//! The site link: one TCP connection between two ranks of a site, dialled by whoever sends first. If the site has a network
+//! of its own (`native`), frames go through that, and TCP remains for the handshake and to tell when a peer is gone.
 //!
 //! If both dial at once, the connection of the smaller address stays: the other side refuses its own as a duplicate, or
 //! drops it, before anything but handshakes was sent. (Two one-way connections would work, but TCP could not let answers
@@ -10,6 +11,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use libfabric::Port;
 use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -20,11 +22,15 @@ use wire::frame::{FrameKind, MAX_PAYLOAD};
 use wire::handshake::{Handshake, Purpose};
 
 mod connection;
+mod driving;
+mod lane;
+mod native;
 
 use connection::{Connection, PeerFrames, Phase};
+use native::Native;
 
 use crate::handshake::{Acceptor, Credentials, Initiator, Step};
-use crate::link::{Link, Outgoing, Sink};
+use crate::link::{Link, Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 use crate::reader::{Broken, Reader};
 use crate::writer::Writer;
@@ -32,6 +38,7 @@ use crate::writer::Writer;
 /// The reason of a refusal that is none: the connection dialled the other way is the one to use.
 const DUPLICATE: &str = "duplicate: use the connection that the other side has dialled";
 const LISTENER: u64 = u64::MAX;
+const PORT: u64 = u64::MAX - 1;
 /// Most events taken from epoll at once.
 const EVENTS: usize = 32;
 /// How many connections are read without asking epoll.
@@ -57,13 +64,25 @@ pub(crate) struct SiteLink {
     opening: usize,
     /// Items for peers whose own dialling we wait for, and until when.
     parked: FxHashMap<PeerId, (Instant, VecDeque<Outgoing>)>,
+    /// The site's own network, if it has one: then TCP only introduces peers, and tells when they are gone.
+    native: Option<Native>,
 }
 
 impl SiteLink {
-    pub fn new(listener: TcpListener, own: Credentials, connect_timeout: Duration) -> std::io::Result<SiteLink> {
+    /// `port`: on the site's own network, if it has one.
+    pub fn new(
+        listener: TcpListener,
+        own: Credentials,
+        connect_timeout: Duration,
+        port: Option<Port>,
+    ) -> std::io::Result<SiteLink> {
         listener.set_nonblocking(true)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let native = port.map(Native::new);
+        if let Some(fd) = native.as_ref().and_then(Native::wait_fd) {
+            epoll::add(&epoll, fd, EventData::new_u64(PORT), EventFlags::IN)?;
+        }
         Ok(SiteLink {
             listener,
             own,
@@ -76,12 +95,18 @@ impl SiteLink {
             connect_timeout,
             opening: 0,
             parked: FxHashMap::default(),
+            native,
         })
     }
 
-    /// Readable when `progress` has something to do.
+    /// Readable when `progress` has something to do, during [`SiteLink::longest_sleep`].
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    /// How long a waiter may sleep at `poll_fd` at most; `None`: as long as it likes.
+    pub fn longest_sleep(&self) -> Option<Duration> {
+        self.native.as_ref().and_then(Native::longest_sleep)
     }
 
     #[cfg(test)]
@@ -110,6 +135,7 @@ impl SiteLink {
             fruitless: 0,
             deadline: Instant::now() + self.connect_timeout,
             goodbye: false,
+            lane: None,
         });
         self.opening += 1;
         Ok(key)
@@ -151,7 +177,7 @@ impl SiteLink {
         match self.try_turn(key, sink) {
             Ok(moved) => moved,
             Err(broken) => {
-                self.drop_connection(key, broken, sink);
+                self.lose_connection(key, broken, sink);
                 true
             }
         }
@@ -165,8 +191,14 @@ impl SiteLink {
         let connection = &mut self.connections[key];
         if matches!(connection.phase, Phase::Open) {
             let Some(peer) = connection.peer else { return Ok(moved) };
-            let mut frames = PeerFrames { peer, own: &self.own, goodbye: &mut connection.goodbye };
+            let mut introduced = None;
+            let introduction = self.native.is_some().then_some(&mut introduced);
+            let mut frames = PeerFrames { peer, own: &self.own, goodbye: &mut connection.goodbye, introduction };
             moved |= connection.reader.pump(connection.socket.as_fd(), &mut frames, sink)?;
+            if let (Some(native), Some(lane), Some(introduction)) = (&mut self.native, &mut connection.lane, introduced)
+            {
+                native.introduced(lane, &introduction)?;
+            }
             if !connection.blocked && (!connection.writer.is_empty() || !connection.queue.is_empty()) {
                 moved |= self.flush(key, sink)?;
             }
@@ -228,6 +260,16 @@ impl SiteLink {
                     connection.peer = Some(peer);
                     connection.phase = Phase::Open;
                     self.opening -= 1;
+                    if let Some(native) = &mut self.native {
+                        let (lane, introduction) = native.lane(key)?;
+                        let me = self.own.me.identity;
+                        let header = FrameHeader::plain(FrameKind::Introduction, self.own.job, me, me);
+                        let connection = &mut self.connections[key];
+                        connection.lane = Some(lane);
+                        connection
+                            .writer
+                            .stage(&header.with_payload(&introduction.encode()).map_err(Misbehaved::from)?);
+                    }
                     self.adopt(peer, key);
                     self.flush(key, sink)?;
                     return Ok(true);
@@ -242,6 +284,13 @@ impl SiteLink {
     fn flush(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
         let connection = &mut self.connections[key];
         let mut moved = false;
+        if let Some(native) = &mut self.native {
+            moved |= !connection.writer.is_empty();
+            connection.writer.send(connection.socket.as_fd(), None)?;
+            moved |= native.flush(key, connection, &mut self.buffered, sink)?;
+            self.update_interest(key)?;
+            return Ok(moved);
+        }
         let me = self.own.me.identity;
         let plain = FrameHeader::plain(FrameKind::Data, self.own.job, me, me);
         let header = |length| FrameHeader { length, ..plain };
@@ -303,8 +352,28 @@ impl SiteLink {
         self.sending.insert(peer, key);
     }
 
+    /// A connection cannot be used any more. If it has a lane, what the peer sent before, and maybe its goodbye, is
+    /// waited for.
+    fn lose_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
+        let waits = matches!(broken, Broken::Closed | Broken::Io(_) | Broken::Lane(_));
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if let (Some(native), Some(lane), false, true) =
+            (&mut self.native, &mut connection.lane, connection.goodbye, waits)
+        {
+            native.end(key, lane, broken.to_string());
+            self.hot.retain(|hot| *hot != key);
+            // A socket that epoll does not watch any more is as good.
+            let _ = epoll::delete(&self.epoll, &connection.socket);
+            return;
+        }
+        self.drop_connection(key, broken, sink);
+    }
+
     fn drop_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
         let mut connection = self.connections.remove(key);
+        if let (Some(native), Some(lane)) = (&mut self.native, connection.lane.take()) {
+            native.forget(key, lane);
+        }
         self.hot.retain(|hot| *hot != key);
         if !matches!(connection.phase, Phase::Open) {
             self.opening -= 1;
@@ -365,6 +434,8 @@ impl SiteLink {
             let (data, flags) = (event.data.u64(), event.flags);
             if data == LISTENER {
                 moved |= self.accept();
+            } else if data == PORT {
+                // Polled in every turn.
             } else if let Some(connection) = self.connections.get_mut(data as usize) {
                 connection.blocked &= !flags.contains(EventFlags::OUT);
                 let key = data as usize;
@@ -431,16 +502,15 @@ impl Link for SiteLink {
             && connection.queue.len() == 1
             && let Err(broken) = self.flush(key, sink)
         {
-            self.drop_connection(key, broken, sink);
-            return;
+            self.lose_connection(key, broken, sink);
         }
-        if detach && let Some(item) = self.connections[key].queue.back_mut() {
+        if detach && let Some(item) = self.connections.get_mut(key).and_then(|c| c.queue.back_mut()) {
             item.detach_now();
         }
     }
 
     fn progress(&mut self, sink: &mut dyn Sink) -> bool {
-        let mut moved = false;
+        let mut moved = self.native.is_some() && self.drive_port(sink);
         let mut at = 0;
         while let Some(key) = self.hot.get(at).copied() {
             if self.turn(key, sink) {
@@ -469,7 +539,10 @@ impl Link for SiteLink {
     }
 
     fn is_idle(&self) -> bool {
-        self.parked.is_empty() && self.connections.iter().all(|(_, c)| c.queue.is_empty() && c.writer.is_empty())
+        let is_idle = |c: &Connection| {
+            c.queue.is_empty() && c.writer.is_empty() && c.lane.as_ref().is_none_or(|lane| lane.is_idle())
+        };
+        self.parked.is_empty() && self.connections.iter().all(|(_, connection)| is_idle(connection))
     }
 
     fn buffered(&self) -> u64 {
@@ -477,12 +550,15 @@ impl Link for SiteLink {
     }
 
     fn close(&mut self) {
+        self.leave_lanes();
         let me = self.own.me.identity;
         let header = FrameHeader::plain(FrameKind::Bye, self.own.job, me, me);
         for connection in self.connections.drain() {
             let mut connection = connection;
             if matches!(connection.phase, Phase::Open) && connection.queue.is_empty() {
-                connection.writer.stage(&header.encode());
+                if connection.lane.is_none() {
+                    connection.writer.stage(&header.encode());
+                }
                 // A peer that does not read our goodbye sees the connection close instead.
                 let _ = connection.writer.send(connection.socket.as_fd(), None);
                 let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
@@ -491,5 +567,6 @@ impl Link for SiteLink {
         self.sending.clear();
         self.hot.clear();
         self.opening = 0;
+        self.native = None;
     }
 }

@@ -247,7 +247,7 @@ impl Gateway {
                     }
                 }
             }
-            FrameKind::Data | FrameKind::Ack | FrameKind::Undeliverable => Ok(()),
+            FrameKind::Data | FrameKind::Ack | FrameKind::Undeliverable | FrameKind::Introduction => Ok(()),
         }
     }
 
@@ -297,7 +297,7 @@ impl Gateway {
 fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let limit = match header.kind {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
-        FrameKind::Ack => 0,
+        FrameKind::Ack | FrameKind::Introduction => 0,
         FrameKind::Ping | FrameKind::Pong => MAX_PING,
         FrameKind::Control => MAX_PAYLOAD,
     };
@@ -316,6 +316,7 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
         )),
         FrameKind::Control if !member.client => Err(Stop::Violation("only launchers send control messages".into())),
         FrameKind::Undeliverable => Err(Stop::Violation("only gateways say what is undeliverable".into())),
+        FrameKind::Introduction => Err(Stop::Violation("ranks introduce themselves to each other, not here".into())),
         _ => Ok(()),
     }
 }

@@ -21,4 +21,4 @@ pub mod port;
 pub use call::Fault;
 pub use library::{FindError, Library};
 pub use offer::Offer;
-pub use port::{Event, PeerAddress, Port};
+pub use port::{Event, PeerAddress, Port, Posted, Staged};

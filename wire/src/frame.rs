@@ -44,6 +44,8 @@ pub enum FrameKind {
     Undeliverable = 5,
     /// The other end closes this connection on purpose; the payload says why, as text (empty: all done).
     Bye = 6,
+    /// From rank to rank of one site: an [`crate::Introduction`], after which frames go through the site's own network.
+    Introduction = 7,
 }
 
 impl FrameKind {
@@ -56,6 +58,7 @@ impl FrameKind {
             4 => FrameKind::Pong,
             5 => FrameKind::Undeliverable,
             6 => FrameKind::Bye,
+            7 => FrameKind::Introduction,
             code => return Err(WireError::Unknown { what: "frame kind", code }),
         })
     }
@@ -156,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_survive(length in 0u32..=MAX_PAYLOAD, kind in 0u8..7, route: u16, job: u32, a: (u16, u32), b: (u16, u32), sequence: u32, ack: u32) {
+        fn headers_survive(length in 0u32..=MAX_PAYLOAD, kind in 0u8..8, route: u16, job: u32, a: (u16, u32), b: (u16, u32), sequence: u32, ack: u32) {
             let header = FrameHeader {
                 length, kind: FrameKind::from_code(kind).unwrap(), route, job: JobId(job),
                 to: Identity { site: SiteId(a.0), slot: Slot(a.1) }, from: Identity { site: SiteId(b.0), slot: Slot(b.1) },

@@ -13,12 +13,14 @@
 pub mod control;
 pub mod frame;
 pub mod handshake;
+pub mod introduction;
 pub mod message;
 pub mod proof;
 mod reader;
 
 pub use control::Control;
 pub use frame::{FrameHeader, FrameKind};
+pub use introduction::Introduction;
 pub use message::Message;
 pub use proof::Secret;
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::JobConfig;
+use crate::config::{JobConfig, NativeConfig};
 use crate::operation::{CompleteWhen, Failure, Kind};
 use memory::Access;
 
@@ -14,9 +14,18 @@ thread_local! {
     static NEIGHBOURS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
+thread_local! {
+    /// The site's own network in tests that are run again by `through`.
+    static NATIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
+}
+
+fn config() -> Config {
+    let native = NATIVE.get().map(|provider| NativeConfig { provider: provider.into(), library: None });
+    Config { native, ..Config::standalone("127.0.0.1:0".parse().unwrap()) }
+}
+
 fn endpoint() -> Endpoint {
-    let config = Config::standalone("127.0.0.1:0".parse().unwrap());
-    Endpoint::open(config, 0, Arc::new(Regions::default())).unwrap()
+    Endpoint::open(config(), 0, Arc::new(Regions::default())).unwrap()
 }
 
 fn pair() -> Pair {
@@ -28,7 +37,7 @@ fn pair_with(regions: [Arc<Regions>; 2]) -> Pair {
     if NEIGHBOURS.get() {
         return neighbours(a, b, Limits::default());
     }
-    let open = |regions| Endpoint::open(Config::standalone("127.0.0.1:0".parse().unwrap()), 0, regions).unwrap();
+    let open = |regions| Endpoint::open(config(), 0, regions).unwrap();
     Pair { a: open(a), b: open(b) }
 }
 
@@ -61,7 +70,7 @@ pub(crate) fn rank_config(memory: &str, rank: u32, limits: Limits) -> Config {
         window: 1 << 20,
         memory: Some(memory.into()),
     };
-    Config { listen: "127.0.0.1:0".parse().unwrap(), job: Some(job), limits }
+    Config { listen: "127.0.0.1:0".parse().unwrap(), job: Some(job), native: None, limits }
 }
 
 /// The tests below that any link must pass, for ranks that share memory.
@@ -127,7 +136,13 @@ impl Pair {
     }
 
     pub fn quiet(&mut self) {
-        for _ in 0..300 {
+        // Libfabric's own connections take longer than ours.
+        let least = Duration::from_millis(if NATIVE.get().is_some() { 200 } else { 0 });
+        let begin = Instant::now();
+        for turn in 0.. {
+            if turn >= 300 && begin.elapsed() >= least {
+                return;
+            }
             self.turn();
         }
     }
@@ -164,6 +179,7 @@ fn messages_of_all_lengths_arrive_whole_and_in_order() {
         sent.sort_unstable();
         assert_eq!(sent, (0..lengths.len()).collect::<Vec<_>>());
     }
+    pair.quiet();
     assert!(pair.a.is_idle());
 }
 
@@ -245,6 +261,11 @@ fn peek_claim_discard_and_cancel() {
     assert_eq!(pair.next(false).result, Err(Failure::NoMessage));
     for tag in 0..3 {
         pair.a.send(send_op(b, tag, &pattern(300_000, tag as usize), 0)).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while pair.b.protocol.stored() < 900_000 {
+        assert!(Instant::now() < deadline, "the messages do not arrive");
+        pair.turn();
     }
     pair.quiet();
     pair.b.peek(any, PeekThen::Leave, user(1));
@@ -383,7 +404,8 @@ fn a_lost_peer_fails_what_waits_for_it() {
     pair.a.receive(RecvOp { matching, ..recv_op(9, 8, 2) }).unwrap();
     // As a crash would: the sockets close without goodbye.
     pair.b.site =
-        SiteLink::new(TcpListener::bind("127.0.0.1:0").unwrap(), credentials(&pair.b), Duration::from_secs(1)).unwrap();
+        SiteLink::new(TcpListener::bind("127.0.0.1:0").unwrap(), credentials(&pair.b), Duration::from_secs(1), None)
+            .unwrap();
     for context in [1, 2] {
         let done = pair.next(true);
         assert_eq!(done.user.context, context);
@@ -432,4 +454,80 @@ fn a_stranger_on_the_port_harms_nobody() {
     pair.b.receive(recv_op(1, 1, 1)).unwrap();
     pair.a.send(send_op(b, 1, b"x", 1)).unwrap();
     assert_eq!(pair.next(false).result, Ok(()));
+}
+
+/// Runs a test again with a site's own network between the endpoints.
+fn through(provider: &'static str, test: fn()) {
+    NATIVE.set(Some(provider));
+    test();
+    NATIVE.set(None);
+}
+
+macro_rules! through {
+    ($($module:ident: $provider:literal;)*) => {$(
+        mod $module {
+            through! { @ $provider
+                messages_of_all_lengths_arrive_whole_and_in_order
+                both_dialling_at_once_leaves_one_connection
+                delivery_means_in_the_receivers_buffer
+                long_messages_are_truncated_and_say_so
+                peek_claim_discard_and_cancel
+                regions_are_written_read_and_updated
+                a_flood_is_bounded_and_nothing_is_lost
+                a_lost_peer_fails_what_waits_for_it
+                an_address_where_nobody_listens_fails
+                a_stranger_on_the_port_harms_nobody
+                a_goodbye_lets_everything_arrive_first
+            }
+        }
+    )*};
+    (@ $provider:literal $($test:ident)*) => {$(
+        #[test]
+        fn $test() {
+            super::through($provider, super::$test);
+        }
+    )*};
+}
+
+through! {
+    through_libfabrics_tcp: "tcp";
+    through_libfabrics_shm: "shm";
+}
+
+#[test]
+fn a_goodbye_lets_everything_arrive_first() {
+    for length in [0, 100, 60_000, 3 << 20] {
+        let mut pair = pair();
+        let b = pair.a.peer(pair.b.address());
+        let a = pair.b.peer(pair.a.address());
+        pair.b.receive(recv_op(1, length, 1)).unwrap();
+        // B names A: a goodbye is not a loss, so this one stays posted.
+        let matching = Match { from: Some(a), tagged: true, tag: 9, ignore: 0 };
+        pair.b.receive(RecvOp { matching, ..recv_op(9, 8, 2) }).unwrap();
+        pair.a.send(send_op(b, 1, &pattern(length, 5), 3)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        assert_eq!(pair.next(true).result, Ok(()));
+        // Closing waits for the other end to have heard the goodbye.
+        let Pair { mut a, mut b } = pair;
+        let closing = std::thread::spawn(move || a.close());
+        while b.site.connection_count() > 0 {
+            assert!(Instant::now() < deadline, "the connection stays");
+            b.progress();
+        }
+        closing.join().unwrap();
+        let done = b.next_completion().unwrap();
+        assert_eq!((done.user.context, done.result.clone()), (1, Ok(())));
+        assert!(done.buffer.unwrap().to_vec(0..length) == pattern(length, 5));
+        assert!(b.next_completion().is_none(), "a goodbye is no loss");
+    }
+}
+
+#[test]
+fn a_fabric_that_is_not_there_is_named() {
+    let native = Some(NativeConfig { provider: "cxi".into(), library: None });
+    let config = Config { native, ..config() };
+    let error = Endpoint::open(config, 0, Arc::new(Regions::default())).map(drop).unwrap_err().to_string();
+    for expected in ["this node: the site's fabric `cxi` cannot be used", "tcp", "sites file's `fabric`"] {
+        assert!(error.contains(expected), "{error}");
+    }
 }

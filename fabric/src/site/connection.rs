@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use wire::FrameHeader;
 use wire::frame::FrameKind;
+use wire::{FrameHeader, Introduction};
 
+use super::lane::Lane;
+use super::native::NOT_INTRODUCED;
 use crate::handshake::{Acceptor, Credentials, Initiator};
 use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
@@ -27,6 +29,8 @@ pub(super) struct Connection {
     pub fruitless: u32,
     pub deadline: Instant,
     pub goodbye: bool,
+    /// The way through the site's own network, if the site has one: then frames go there.
+    pub lane: Option<Lane>,
 }
 
 /// How far it is.
@@ -55,6 +59,8 @@ pub(super) struct PeerFrames<'a> {
     pub peer: PeerId,
     pub own: &'a Credentials,
     pub goodbye: &'a mut bool,
+    /// Where the peer's introduction goes; `None`: this site has no network of its own.
+    pub introduction: Option<&'a mut Option<Introduction>>,
 }
 
 impl Frames for PeerFrames<'_> {
@@ -62,16 +68,26 @@ impl Frames for PeerFrames<'_> {
         if header.job != self.own.job {
             return Err(Misbehaved::Protocol("a frame of another job"));
         }
+        if self.introduction.is_some() {
+            return Err(NOT_INTRODUCED);
+        }
         Ok(self.peer)
     }
 
-    fn other(&mut self, header: &FrameHeader, _: &[u8], _: &mut dyn Sink) -> Result<(), Misbehaved> {
-        match header.kind {
-            FrameKind::Bye => {
+    fn other(&mut self, header: &FrameHeader, payload: &[u8], _: &mut dyn Sink) -> Result<(), Misbehaved> {
+        match (header.kind, &mut self.introduction) {
+            (FrameKind::Introduction, Some(introduction)) => {
+                **introduction = Some(Introduction::decode(payload)?);
+                Ok(())
+            }
+            (FrameKind::Introduction, None) => Err(Misbehaved::Protocol(
+                "an introduction, though this rank's site has no fabric: give all its nodes the same sites file",
+            )),
+            (FrameKind::Bye, _) => {
                 *self.goodbye = true;
                 Ok(())
             }
-            _ => Err(Misbehaved::Protocol("a frame kind that ranks do not exchange")),
+            (..) => Err(Misbehaved::Protocol("a frame kind that ranks do not exchange")),
         }
     }
 }

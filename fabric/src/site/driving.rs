@@ -1,0 +1,112 @@
+//! Driving the port: the part of the site link that is there only if the site has a network of its own.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::net::{RecvFlags, recv};
+use wire::FrameHeader;
+use wire::frame::FrameKind;
+
+use super::SiteLink;
+use super::connection::{Connection, Phase};
+use crate::link::Sink;
+use crate::reader::Broken;
+
+/// How long closing waits for goodbyes to leave.
+const FAREWELL: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_micros(20);
+
+impl SiteLink {
+    /// Takes what the port has and gives it what waits. Whether anything moved.
+    pub(super) fn drive_port(&mut self, sink: &mut dyn Sink) -> bool {
+        let Some(native) = &mut self.native else { return false };
+        let (mut broken, mut farewells) = (Vec::new(), Vec::new());
+        let mut moved = match native.poll(&mut self.connections, Some(sink), &mut broken, &mut farewells) {
+            Ok(moved) => moved,
+            // The port itself is broken, and with it every lane.
+            Err(reason) => {
+                let keys = self.connections.iter().filter(|(_, connection)| connection.lane.is_some());
+                broken.extend(keys.map(|(key, _)| (key, Broken::Lane(reason.to_string()))));
+                true
+            }
+        };
+        self.answer(&farewells);
+        for (key, reason) in broken {
+            self.lose_connection(key, reason, sink);
+        }
+        let waiting = self.native.as_mut().map(|native| native.take_waiting()).unwrap_or_default();
+        for key in waiting {
+            if self.connections.contains(key) {
+                match self.flush(key, sink) {
+                    Ok(any) => moved |= any,
+                    Err(broken) => self.lose_connection(key, broken, sink),
+                }
+            }
+        }
+        if self.native.as_ref().is_some_and(|native| !native.ending.is_empty()) {
+            self.end_lanes(sink);
+        }
+        moved
+    }
+
+    /// Drops connections whose peer has said goodbye, or had the time for it.
+    fn end_lanes(&mut self, sink: &mut dyn Sink) {
+        let now = Instant::now();
+        let keys = self.native.as_ref().map(|native| native.ending.clone()).unwrap_or_default();
+        for key in keys {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            let Some((until, reason)) = connection.lane.as_ref().and_then(|lane| lane.ending.clone()) else { continue };
+            if connection.goodbye || until < now {
+                self.drop_connection(key, Broken::Lane(reason), sink);
+            }
+        }
+    }
+
+    /// Answers goodbyes, over TCP: those who said them may close then.
+    fn answer(&mut self, farewells: &[usize]) {
+        let me = self.own.me.identity;
+        let header = FrameHeader::plain(FrameKind::Bye, self.own.job, me, me);
+        for key in farewells {
+            let Some(connection) = self.connections.get_mut(*key) else { continue };
+            connection.writer.stage(&header.encode());
+            // A peer that does not read the answer waits a little longer.
+            let _ = connection.writer.send(connection.socket.as_fd(), None);
+        }
+    }
+
+    /// Says goodbye on all lanes, and waits a moment until what is on them has left and the goodbyes are answered.
+    pub(super) fn leave_lanes(&mut self) {
+        let deadline = Instant::now() + FAREWELL;
+        while let Some(native) = &mut self.native {
+            let mut all_left = true;
+            for (_, connection) in &mut self.connections {
+                let done = !matches!(connection.phase, Phase::Open) || !connection.queue.is_empty();
+                if done || connection.goodbye || has_answered(connection) {
+                    continue;
+                }
+                let Some(lane) = connection.lane.as_mut().filter(|lane| lane.ending.is_none()) else { continue };
+                if lane.peer.is_some() {
+                    native.say_goodbye(lane);
+                    all_left = false;
+                }
+            }
+            // What else arrives is for nobody.
+            let mut farewells = Vec::new();
+            let moved = native.poll(&mut self.connections, None, &mut Vec::new(), &mut farewells);
+            self.answer(&farewells);
+            if all_left || moved.is_err() || Instant::now() > deadline {
+                return;
+            }
+            if matches!(moved, Ok(false)) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+/// Whether the peer has answered our goodbye, or closed its end: after introductions nothing else comes over TCP.
+fn has_answered(connection: &Connection) -> bool {
+    let mut byte = [0];
+    let peeked = recv(&connection.socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
+    !matches!(peeked, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
+}

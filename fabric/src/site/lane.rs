@@ -1,0 +1,157 @@
+//! A lane: what two ranks remember of the way they have to each other through the site's own network.
+//!
+//! Every frame on a lane begins with 16 bytes: the token that its receiver gave out over TCP, so that nobody else is
+//! heard; its number on the lane, because a provider may report a short frame before a long one that was sent earlier;
+//! and what it is. A message header and bytes follow, as in a frame on TCP.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use libfabric::{PeerAddress, Staged};
+use memory::Regions;
+use wire::Message;
+use wire::message::MAX_HEADER;
+
+use crate::link::{Misbehaved, Outgoing, Sink};
+use crate::operation::PeerId;
+
+pub(super) const PREFIX: usize = 16;
+/// Frames that may be ahead of one that is missing. Providers report out of order only among the receives that are posted.
+const MAX_AHEAD: u32 = 1024;
+
+const DATA: u8 = 0;
+const BYE: u8 = 1;
+
+pub(super) struct Lane {
+    /// What the peer puts first in its frames.
+    pub token: u64,
+    /// Where the peer is, and its token; unknown until it has introduced itself.
+    pub peer: Option<(PeerAddress, u64)>,
+    /// Our frames that the provider holds.
+    pub under_way: usize,
+    /// A frame that the provider had no room for, and its length.
+    pub pending: Option<(Staged, usize)>,
+    /// The lane is broken, or the peer gone: for this reason, unless its goodbye comes until then.
+    pub ending: Option<(Instant, String)>,
+    pub said_goodbye: bool,
+    next_out: u32,
+    next_in: u32,
+    ahead: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Lane {
+    pub fn new(token: u64) -> Lane {
+        Lane {
+            token,
+            peer: None,
+            under_way: 0,
+            pending: None,
+            ending: None,
+            said_goodbye: false,
+            next_out: 0,
+            next_in: 0,
+            ahead: BTreeMap::new(),
+        }
+    }
+
+    /// Whether all that was given to it has left.
+    pub fn is_idle(&self) -> bool {
+        self.under_way == 0 && self.pending.is_none()
+    }
+
+    /// Writes the item's next frame into `bytes`. Gives its length, and whether it was the item's last.
+    pub fn write_frame(
+        &mut self,
+        theirs: u64,
+        item: &mut Outgoing,
+        regions: &Regions,
+        bytes: &mut [u8],
+    ) -> (usize, bool) {
+        self.write_prefix(theirs, DATA, bytes);
+        let bytes = &mut bytes[PREFIX..];
+        let (message, count) = item.next_frame(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        let head = message.as_slice().len();
+        bytes[..head].copy_from_slice(message.as_slice());
+        match item.copy_into(regions, &mut bytes[head..head + count as usize]) {
+            Ok(()) => (PREFIX + head + count as usize, item.advance(count)),
+            Err(status) => {
+                // The region was closed while it was being read: say so instead.
+                let message = Message::Fetched { id: item.id, status }.encode(0);
+                let head = message.as_slice().len();
+                bytes[..head].copy_from_slice(message.as_slice());
+                item.at = item.end;
+                (PREFIX + head, true)
+            }
+        }
+    }
+
+    /// Writes a goodbye. Gives its length.
+    pub fn write_goodbye(&mut self, theirs: u64, bytes: &mut [u8]) -> usize {
+        self.said_goodbye = true;
+        self.write_prefix(theirs, BYE, bytes);
+        PREFIX
+    }
+
+    fn write_prefix(&mut self, theirs: u64, kind: u8, bytes: &mut [u8]) {
+        bytes[..8].copy_from_slice(&theirs.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.next_out.to_le_bytes());
+        bytes[12..PREFIX].copy_from_slice(&[kind, 0, 0, 0]);
+        self.next_out = self.next_out.wrapping_add(1);
+    }
+
+    /// A frame has arrived: takes it, and those ahead of it that waited for it. Whether one of them was the goodbye.
+    pub fn take(&mut self, frame: &[u8], from: PeerId, sink: &mut dyn Sink) -> Result<bool, Misbehaved> {
+        let number = number_of(frame);
+        match number.wrapping_sub(self.next_in) {
+            0 => {}
+            early if early <= MAX_AHEAD => {
+                self.ahead.insert(number, frame.to_vec());
+                return Ok(false);
+            }
+            _ => return Err(Misbehaved::Protocol("a frame out of all order")),
+        }
+        self.next_in = self.next_in.wrapping_add(1);
+        let mut goodbye = accept(frame, from, sink)?;
+        while let Some(frame) = self.ahead.remove(&self.next_in) {
+            self.next_in = self.next_in.wrapping_add(1);
+            goodbye |= accept(&frame, from, sink)?;
+        }
+        Ok(goodbye)
+    }
+}
+
+/// The token of a frame; `None` if it is too short to be one.
+pub(super) fn token_of(frame: &[u8]) -> Option<u64> {
+    let token = frame.get(..PREFIX)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*token))
+}
+
+/// Whether a frame, long enough to be one, is a goodbye.
+pub(super) fn is_goodbye(frame: &[u8]) -> bool {
+    frame[12] == BYE
+}
+
+fn number_of(frame: &[u8]) -> u32 {
+    u32::from_le_bytes([frame[8], frame[9], frame[10], frame[11]])
+}
+
+/// The content of a frame whose turn it is. Whether it is a goodbye.
+fn accept(frame: &[u8], from: PeerId, sink: &mut dyn Sink) -> Result<bool, Misbehaved> {
+    let (kind, content) = (frame[12], &frame[PREFIX..]);
+    match kind {
+        BYE => return Ok(true),
+        DATA => {}
+        _ => return Err(Misbehaved::Protocol("a frame kind that lanes do not have")),
+    }
+    let head = &content[..content.len().min(MAX_HEADER)];
+    // A frame is at most as long as a port's, far below 4 GiB.
+    let (message, used) = Message::decode(head, content.len() as u32)?;
+    let payload = content.get(used..).unwrap_or_default();
+    let mut place = sink.begin(from, message, payload.len() as u32)?;
+    sink.put(&mut place, payload);
+    sink.end(place);
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests;

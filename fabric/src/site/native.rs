@@ -1,0 +1,251 @@
+//! The site's own network under the site link: one port of this rank, and a lane to each peer.
+//!
+//! A connection over TCP opens as ever and proves the job's secret; then both ends introduce their ports to each other,
+//! and everything else goes through the lane. TCP stays: when it closes, the peer is gone. What that peer sent before may
+//! still be on its way through the other network, so a lane whose TCP has closed is given a moment for the goodbye. And
+//! whoever closes waits a moment until its goodbyes are answered, over TCP: what a port has sent may need the port until
+//! it is received (libfabric's shm 1.17 crashes the receiver otherwise).
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use libfabric::{Event, Fault, Port, Posted};
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use wire::Introduction;
+
+use super::connection::Connection;
+use super::lane::{Lane, is_goodbye, token_of};
+use crate::link::{Misbehaved, Sink};
+use crate::reader::Broken;
+
+/// Most frames of a lane that the provider holds.
+const LANE_FRAMES: usize = 16;
+/// Most frames that it holds in all.
+const ALL_FRAMES: usize = 256;
+/// How long the goodbye of a peer whose TCP connection has closed may take.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long a waiter may sleep when the provider has no descriptor to wake it by.
+const LONGEST_NAP: Duration = Duration::from_micros(100);
+
+pub(super) struct Native {
+    port: Port,
+    /// The provider's name in full.
+    provider: String,
+    /// Our tokens, and the connection each was given to.
+    tokens: FxHashMap<u64, usize>,
+    /// Connections whose lane could not take all there was.
+    waiting: Vec<usize>,
+    /// Connections whose lane is ending.
+    pub ending: Vec<usize>,
+    under_way: usize,
+}
+
+impl Native {
+    pub fn new(port: Port) -> Native {
+        let provider = port.provider();
+        Native { port, provider, tokens: FxHashMap::default(), waiting: Vec::new(), ending: Vec::new(), under_way: 0 }
+    }
+
+    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.wait_fd()
+    }
+
+    /// How long a waiter may sleep now; `None`: as long as it likes, its descriptor wakes it.
+    pub fn longest_sleep(&self) -> Option<Duration> {
+        match self.port.wait_fd() {
+            None => Some(LONGEST_NAP),
+            Some(_) if self.port.may_sleep() => None,
+            Some(_) => Some(Duration::ZERO),
+        }
+    }
+
+    /// A lane for the connection `key`, and how it is introduced to the peer.
+    pub fn lane(&mut self, key: usize) -> Result<(Lane, Introduction), Broken> {
+        let mut token = [0; 8];
+        getrandom::fill(&mut token).map_err(|e| std::io::Error::other(e.to_string()))?;
+        let token = u64::from_le_bytes(token);
+        self.tokens.insert(token, key);
+        let introduction = Introduction { token, provider: self.provider.clone(), name: self.port.name().to_vec() };
+        Ok((Lane::new(token), introduction))
+    }
+
+    /// The peer's introduction.
+    pub fn introduced(&mut self, lane: &mut Lane, introduction: &Introduction) -> Result<(), Broken> {
+        let own = &self.provider;
+        if introduction.provider != *own {
+            let theirs = &introduction.provider;
+            return Err(Broken::Refused(format!(
+                "its node has provider `{theirs}` for the site's fabric, this one `{own}`"
+            )));
+        }
+        let peer = self.port.insert(&introduction.name).map_err(|fault| self.broken(&fault))?;
+        lane.peer = Some((peer, introduction.token));
+        Ok(())
+    }
+
+    /// Forgets a lane. What its peer still sends is dropped.
+    pub fn forget(&mut self, key: usize, mut lane: Lane) {
+        self.tokens.remove(&lane.token);
+        self.waiting.retain(|waiting| *waiting != key);
+        self.ending.retain(|ending| *ending != key);
+        self.under_way -= lane.under_way;
+        if let Some((staged, _)) = lane.pending.take() {
+            self.port.unstage(staged);
+        }
+    }
+
+    /// Lets a lane end. Its goodbye may still come.
+    pub fn end(&mut self, key: usize, lane: &mut Lane, reason: String) {
+        if lane.ending.is_none() {
+            lane.ending = Some((Instant::now() + GRACE, reason));
+            self.ending.push(key);
+        }
+    }
+
+    /// Gives the provider what a connection's lane has for it. Whether anything left.
+    pub fn flush(
+        &mut self,
+        key: usize,
+        connection: &mut Connection,
+        buffered: &mut u64,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, Broken> {
+        let Some(lane) = &mut connection.lane else { return Ok(false) };
+        let (Some((to, theirs)), None) = (lane.peer, &lane.ending) else { return Ok(false) };
+        let (token, mut moved) = (lane.token, false);
+        loop {
+            let Some(lane) = &mut connection.lane else { break };
+            let (staged, length, finished) = match lane.pending.take() {
+                Some((staged, length)) => (staged, length, false),
+                None => {
+                    let Some(item) = connection.queue.front_mut() else { break };
+                    if lane.under_way >= LANE_FRAMES || self.under_way >= ALL_FRAMES {
+                        self.wait(key);
+                        break;
+                    }
+                    let staged = self.port.stage().map_err(|fault| self.broken(&fault))?;
+                    let (length, finished) = lane.write_frame(theirs, item, sink.regions(), self.port.bytes(&staged));
+                    (staged, length, finished)
+                }
+            };
+            let posted = self.port.post(staged, length, to, token);
+            let again = matches!(posted, Ok(Posted::Again(_)));
+            match posted.map_err(|fault| self.broken(&fault))? {
+                Posted::Left => {}
+                Posted::UnderWay => {
+                    lane.under_way += 1;
+                    self.under_way += 1;
+                }
+                Posted::Again(staged) => lane.pending = Some((staged, length)),
+            }
+            if finished {
+                connection.finish_front(buffered, sink);
+            }
+            if again {
+                self.wait(key);
+                break;
+            }
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn wait(&mut self, key: usize) {
+        if !self.waiting.contains(&key) {
+            self.waiting.push(key);
+        }
+    }
+
+    /// Connections whose lane may take more now.
+    pub fn take_waiting(&mut self) -> Vec<usize> {
+        if self.under_way >= ALL_FRAMES { Vec::new() } else { std::mem::take(&mut self.waiting) }
+    }
+
+    /// Takes what has arrived to `sink`, or throws it away, except goodbyes. Whether anything has. `broken`: connections
+    /// that have to end. `farewells`: connections whose peer has just said goodbye.
+    pub fn poll(
+        &mut self,
+        connections: &mut Slab<Connection>,
+        mut sink: Option<&mut dyn Sink>,
+        broken: &mut Vec<(usize, Broken)>,
+        farewells: &mut Vec<usize>,
+    ) -> Result<bool, Broken> {
+        let Native { port, provider, tokens, under_way, .. } = self;
+        let result = port.poll(&mut |event| match event {
+            Event::Received(frame) => {
+                let key = token_of(frame).and_then(|token| tokens.get(&token).copied());
+                let Some((key, connection)) = key.and_then(|key| Some((key, connections.get_mut(key)?))) else {
+                    return;
+                };
+                let (Some(lane), Some(peer)) = (&mut connection.lane, connection.peer) else { return };
+                let taken = match sink.as_deref_mut() {
+                    Some(sink) => lane.take(frame, peer, sink),
+                    None => Ok(is_goodbye(frame)),
+                };
+                match taken {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        connection.goodbye = true;
+                        farewells.push(key);
+                    }
+                    Err(misbehaved) => broken.push((key, misbehaved.into())),
+                }
+            }
+            Event::Sent(ticket) | Event::Failed(ticket, _) => {
+                // The connection may be gone already.
+                let Some(key) = tokens.get(&ticket).copied() else { return };
+                let Some(lane) = connections.get_mut(key).and_then(|connection| connection.lane.as_mut()) else {
+                    return;
+                };
+                lane.under_way -= 1;
+                *under_way -= 1;
+                if let Event::Failed(_, fault) = event {
+                    broken.push((key, lost(provider, &fault)));
+                }
+            }
+        });
+        result.map_err(|fault| lost(provider, &fault))
+    }
+
+    /// Says goodbye on a lane, if the provider has room for it now; nothing is sent on it afterwards.
+    pub fn say_goodbye(&mut self, lane: &mut Lane) {
+        let Some((to, theirs)) = lane.peer else { return };
+        loop {
+            let (staged, length) = match lane.pending.take() {
+                Some(pending) => pending,
+                None if lane.said_goodbye => return,
+                None => {
+                    let Ok(staged) = self.port.stage() else { return };
+                    let length = lane.write_goodbye(theirs, self.port.bytes(&staged));
+                    (staged, length)
+                }
+            };
+            match self.port.post(staged, length, to, lane.token) {
+                Ok(Posted::Again(staged)) => {
+                    lane.pending = Some((staged, length));
+                    return;
+                }
+                Ok(Posted::UnderWay) => {
+                    lane.under_way += 1;
+                    self.under_way += 1;
+                }
+                Ok(Posted::Left) => {}
+                // A peer that cannot be told sees TCP close.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn broken(&self, fault: &Fault) -> Broken {
+        lost(&self.provider, fault)
+    }
+}
+
+fn lost(provider: &str, fault: &Fault) -> Broken {
+    Broken::Lane(format!("fabric {provider}: {fault}"))
+}
+
+/// What a peer that keeps to TCP has done.
+pub(super) const NOT_INTRODUCED: Misbehaved =
+    Misbehaved::Protocol("data over TCP, though this site has a fabric: give all its nodes the same sites file");

@@ -1,0 +1,81 @@
+//! What two ranks of a site tell each other over TCP before they talk through the site's own network.
+
+use crate::WireError;
+use crate::reader::{Reader, put_text};
+
+/// Longest address of a provider, in bytes.
+pub const MAX_NAME: usize = 256;
+const MAX_PROVIDER: usize = 64;
+
+/// Where the sender's port is, and how frames to it are to be marked. The connection it comes on has proved the job's
+/// secret; who knows the token has it from there.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Introduction {
+    /// First in every frame to the sender.
+    pub token: u64,
+    /// The libfabric provider in full, such as `verbs;ofi_rxm`: both must use the same.
+    pub provider: String,
+    /// The port's address, as the provider writes it.
+    pub name: Vec<u8>,
+}
+
+impl std::fmt::Debug for Introduction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Introduction({}, {:02x?})", self.provider, self.name)
+    }
+}
+
+impl Introduction {
+    /// A frame's payload.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        out.extend_from_slice(&self.token.to_le_bytes());
+        put_text(&mut out, &self.provider, MAX_PROVIDER);
+        let count = self.name.len().min(MAX_NAME);
+        out.extend_from_slice(&(count as u16).to_le_bytes());
+        out.extend_from_slice(&self.name[..count]);
+        out
+    }
+
+    /// From a frame's payload.
+    ///
+    /// # Errors
+    /// [`WireError`]: it is not one.
+    pub fn decode(bytes: &[u8]) -> Result<Introduction, WireError> {
+        let mut reader = Reader::new("introduction", bytes);
+        let (token, provider) = (reader.u64()?, reader.text(MAX_PROVIDER)?);
+        let count = usize::from(reader.u16()?);
+        if count > MAX_NAME {
+            let (length, limit) = (count as u64, MAX_NAME as u64);
+            return Err(WireError::TooLong { what: "introduction: name", length, limit });
+        }
+        let name = reader.take(count)?.to_vec();
+        reader.end()?;
+        Ok(Introduction { token, provider, name })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn introductions_survive(token: u64, provider in "[a-z;_]{0,64}", name in prop::collection::vec(any::<u8>(), 0..256)) {
+            let introduction = Introduction { token, provider, name };
+            prop_assert_eq!(Introduction::decode(&introduction.encode()), Ok(introduction));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let _ = Introduction::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn the_token_is_not_shown() {
+        let introduction = Introduction { token: 0x1234_5678, provider: "tcp".into(), name: vec![1] };
+        assert_eq!(format!("{introduction:?}"), "Introduction(tcp, [01])");
+    }
+}
