@@ -5,7 +5,8 @@ inside.py PLAN.json, where the plan has
   folder    where keys, configuration and logs go
   landbridge
   sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm"), `nodes` (false: the sites file names none),
-            `lines` (more lines for the site in the sites file)
+            `lines` (more lines for the site in the sites file), `head` (lines of the site's own table); without `starter`
+            the lab's own is kept
   command   words; run on `host` (default a-n1) with LANDBRIDGE_SITES
 """
 
@@ -129,8 +130,9 @@ class Inside:
         for site in sites:
             name = re.search(r'^name = "(.*)"', site)[1]
             site = site.replace(f'key = "{name}.key"', f'key = "{self.lab_sites.parent}/{name}.key"')
-            plan = plans.get(name)
-            if plan:
+            plan = plans.get(name, {})
+            site = plan.get("head", "") + site
+            if "starter" in plan:
                 site = site[: site.index("[site.starter]")]
                 if not plan.get("nodes", True):
                     site = re.sub(r"\[\[site\.node\]\]\n(.+\n)+", "", site)

@@ -367,6 +367,11 @@ impl Endpoint {
         Some(format!("{}: {trouble}", self.place))
     }
 
+    /// The site's own network, if frames to ranks of this site go through one: provider and library, for people.
+    pub fn fabric(&self) -> Option<String> {
+        self.site.fabric()
+    }
+
     /// What has been sent so far, by link.
     pub fn traffic(&self) -> Traffic {
         self.traffic

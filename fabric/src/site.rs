@@ -104,6 +104,11 @@ impl SiteLink {
         self.epoll.as_fd()
     }
 
+    /// The site's own network, for people.
+    pub fn fabric(&self) -> Option<String> {
+        self.native.as_ref().map(Native::describe)
+    }
+
     /// How long a waiter may sleep at `poll_fd` at most; `None`: as long as it likes.
     pub fn longest_sleep(&self) -> Option<Duration> {
         self.native.as_ref().and_then(Native::longest_sleep)

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, timeout};
-use types::sites::{Fingerprint, Node, SitesFile};
+use types::sites::{Fabric, Fingerprint, Node, SitesFile};
 use types::{JobId, NodeId};
 use wire::{Control, Secret};
 
@@ -65,6 +65,7 @@ pub(crate) struct Gateway {
     pub unadmitted: Cell<usize>,
     nodes: Vec<Node>,
     shared_memory: types::sites::Memory,
+    fabric: Option<Fabric>,
     inside: String,
     memory: u64,
     pub(crate) starter: Arc<dyn AgentStarter>,
@@ -176,6 +177,7 @@ impl Gateway {
             unadmitted: Cell::new(0),
             nodes: site.nodes.clone(),
             shared_memory: site.memory.clone(),
+            fabric: site.fabric.clone(),
             inside: own.inside.clone(),
             memory: own.memory,
             starter,
@@ -314,6 +316,7 @@ impl Gateway {
             node_id,
             node: node.to_owned(),
             node_address: entry.and_then(|entry| entry.address),
+            fabric: self.fabric.clone(),
             gateway_address: self.inside.clone(),
             allocation,
             memory: self.shared_memory.clone(),

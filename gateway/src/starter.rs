@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 
 use thiserror::Error;
-use types::sites::Memory;
+use types::sites::{Fabric, Memory};
 use types::{JobId, NodeId, SiteId};
 use wire::Secret;
 use wire::control::{AllocatedNode, NodeAsk};
@@ -29,6 +29,8 @@ pub struct AgentOrder {
     pub node: String,
     /// The IP its ranks listen on, if the sites file says so.
     pub node_address: Option<IpAddr>,
+    /// The site's own network, if the sites file names one.
+    pub fabric: Option<Fabric>,
     /// `host:port` of the gateway, as the node dials it.
     pub gateway_address: String,
     /// The batch job that the node belongs to, if the starter allocated it.

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use types::sites::Memory;
+use types::sites::{Fabric, Memory};
 use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::Secret;
 
@@ -33,6 +33,8 @@ pub struct Order {
     pub node: String,
     /// The IP its ranks listen on, if the sites file says so.
     pub node_address: Option<IpAddr>,
+    /// The site's own network, if the sites file names one.
+    pub fabric: Option<Fabric>,
     /// `host:port` of the gateway, as the node dials it.
     pub gateway_address: String,
     /// Where the site's ranks share memory.
@@ -112,6 +114,7 @@ mod tests {
             node_id: NodeId(2),
             node: "n3".into(),
             node_address: Some("10.0.0.3".parse().unwrap()),
+            fabric: None,
             gateway_address: "gw:7700".into(),
             memory: Memory::Pool("/run/pool".into()),
         };

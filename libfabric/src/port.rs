@@ -123,6 +123,11 @@ impl Port {
         Ok(port)
     }
 
+    /// The provider and the libfabric that has it, for people.
+    pub fn describe(&self) -> String {
+        format!("{} of {:?}", self.provider(), self.library)
+    }
+
     /// The provider's name in full.
     pub fn provider(&self) -> String {
         self.offer.provider()

@@ -391,7 +391,8 @@ impl State {
         let instance = NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed);
         match fabric::Endpoint::open(config, instance, domain.regions.clone()) {
             Ok(transport) => {
-                log::note(format_args!("endpoint {:?} opened", transport.address()));
+                let fabric = transport.fabric().map(|fabric| format!(", fabric {fabric}")).unwrap_or_default();
+                log::note(format_args!("endpoint {:?} opened{fabric}", transport.address()));
                 self.stage = Stage::Open(transport);
                 Ok(())
             }

@@ -12,10 +12,12 @@ use crate::id::SiteId;
 use crate::quantity::parse_bytes;
 use crate::roster::is_name;
 
+mod fabric;
 mod memory;
 mod run;
 mod starter;
 
+pub use fabric::Fabric;
 pub use memory::Memory;
 pub use run::RunSettings;
 pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
@@ -50,6 +52,8 @@ pub struct Site {
     pub memory: Memory,
     /// What programs need there.
     pub run: RunSettings,
+    /// Its own network. `None`: its ranks talk over TCP.
+    pub fabric: Option<Fabric>,
 }
 
 /// A gateway of a site.
@@ -241,6 +245,8 @@ mod raw {
         memory: Option<String>,
         #[serde(default)]
         run: super::run::Raw,
+        fabric: Option<String>,
+        libfabric: Option<String>,
     }
 
     #[derive(Deserialize)]
@@ -289,6 +295,7 @@ mod raw {
             unique("node", nodes.iter().map(|n: &super::Node| n.name.as_str())).map_err(within)?;
             let memory = super::Memory::check(self.memory.as_deref()).map_err(within)?;
             let run = self.run.check().map_err(within)?;
+            let fabric = super::fabric::check(self.fabric, self.libfabric, nodes.len()).map_err(within)?;
             Ok(super::Site {
                 name: site,
                 key: self.key,
@@ -300,6 +307,7 @@ mod raw {
                 starter,
                 memory,
                 run,
+                fabric,
             })
         }
     }

@@ -263,7 +263,7 @@ fn peek_claim_discard_and_cancel() {
         pair.a.send(send_op(b, tag, &pattern(300_000, tag as usize), 0)).unwrap();
     }
     let deadline = Instant::now() + Duration::from_secs(20);
-    while pair.b.protocol.stored() < 900_000 {
+    while NATIVE.get().is_some() && pair.b.protocol.stored() < 900_000 {
         assert!(Instant::now() < deadline, "the messages do not arrive");
         pair.turn();
     }

@@ -47,6 +47,11 @@ impl Native {
         Native { port, provider, tokens: FxHashMap::default(), waiting: Vec::new(), ending: Vec::new(), under_way: 0 }
     }
 
+    /// Provider and library, for people.
+    pub fn describe(&self) -> String {
+        self.port.describe()
+    }
+
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.wait_fd()
     }

@@ -140,6 +140,7 @@ pub fn prepare(
     if count == 0 && !provider.is_file() {
         return Err(MpiError::NoProvider(provider).into());
     }
+    mpi::use_fabric(order.fabric.as_ref(), &mut environment);
     environment.set("PWD", &directory);
     describe(&mut environment, order, reach, &roster)?;
     let shared = share(order, &roster)?;
@@ -228,6 +229,7 @@ mod tests {
             node_id: NodeId(0),
             node: "n1".into(),
             node_address: None,
+            fabric: None,
             gateway_address: "gw:7700".into(),
             memory: types::sites::Memory::Node,
         }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub use openmpi::find_pmix;
-pub use provider::{PROVIDER_FILE, find_provider};
+pub use provider::{PROVIDER_FILE, find_provider, use_fabric};
 pub use recognise::recognise;
 
 use crate::environment::Environment;

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use types::sites::Fabric;
+
 use super::insist;
 use crate::environment::Environment;
 
@@ -34,6 +36,19 @@ pub(super) fn settings(environment: &mut Environment, provider: &Path, crosses: 
         environment.set("FI_PROVIDER_PATH", provider.parent().unwrap_or(Path::new(".")));
     }
     notes
+}
+
+/// Tells our provider, if it is the one that will be used, of the site's own network. A libfabric that the node names in
+/// `LANDBRIDGE_LIBFABRIC` goes before the site's.
+pub fn use_fabric(fabric: Option<&Fabric>, environment: &mut Environment) {
+    const LIBRARY: &str = "LANDBRIDGE_LIBFABRIC";
+    let Some(fabric) = fabric.filter(|_| is_ours(environment)) else { return };
+    environment.set("LANDBRIDGE_FABRIC", &fabric.provider);
+    let library = std::env::var_os(LIBRARY).filter(|path| !path.is_empty());
+    if let Some(path) = library.or_else(|| fabric.library.as_ref().map(Into::into)) {
+        environment.set(LIBRARY, path);
+    }
+    environment.set("FI_PROVIDER", libfabric::offer::mpis_choice(&fabric.provider));
 }
 
 /// Whether our provider is the one that will be used.

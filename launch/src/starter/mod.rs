@@ -45,6 +45,7 @@ fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
         node_id: order.node_id,
         node: order.node,
         node_address: order.node_address,
+        fabric: order.fabric,
         gateway_address: order.gateway_address,
         memory: order.memory,
     };

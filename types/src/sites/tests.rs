@@ -24,7 +24,7 @@ fn the_shortest_file_gets_its_defaults() {
 #[test]
 fn every_field_is_read() {
     let text = file(
-        "key = \"a.key\"\nmemory = \"/run/pool\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
+        "key = \"a.key\"\nmemory = \"/run/pool\"\nfabric = \"verbs;ofi_rxm\"\nlibfabric = \"/opt/libfabric.so.1\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
          memory = \"64MiB\"\nlinks = 4\n[[site.node]]\nname = \"n1\"\naddress = \"10.0.0.1\"\nslots = 8\n\
          [site.starter]\nkind = \"ssh\"\nuser = \"u\"\nport = 22\nidentity = \"id\"\noptions = [\"-J\", \"login\"]\n\
          landbridge = \"/opt/landbridge\"\n",
@@ -36,6 +36,8 @@ fn every_field_is_read() {
     let gateway = &site.gateways[0];
     assert_eq!((gateway.inside.as_str(), gateway.memory, gateway.links), ("i:2", 64 << 20, 4));
     assert_eq!(site.nodes[0].slots, Some(8));
+    let fabric = Fabric { provider: "verbs;ofi_rxm".into(), library: Some("/opt/libfabric.so.1".into()) };
+    assert_eq!(site.fabric, Some(fabric));
     let ssh = Ssh {
         user: Some("u".into()),
         port: Some(22),
@@ -53,6 +55,17 @@ fn wrong_entries_are_named() {
     for (text, expected) in [
         (String::new(), "x.toml: site: a sites file needs at least one"),
         (file(""), "x.toml: site a: needs at least one [[site.gateway]]"),
+        (file(&format!("fabric = \"\"\n{REST}")), "x.toml: site a: fabric: `` is not a libfabric provider"),
+        (file(&format!("fabric = \"landbridge\"\n{REST}")), "fabric: `landbridge` is not a libfabric provider"),
+        (
+            file(&format!("libfabric = \"/x\"\n{REST}")),
+            "libfabric: `/x` is for the site's `fabric`, which is not given",
+        ),
+        (file(&format!("fabric = \"tcp\"\nlibfabric = \"x\"\n{REST}")), "libfabric: `x` is not an absolute path"),
+        (
+            file(&format!("fabric = \"shm\"\n{REST}[[site.node]]\nname = \"n2\"\n")),
+            "fabric: `shm` reaches no other node, and this site has 2",
+        ),
         (gateway("memory = \"1KiB\""), "x.toml: site a: gateway gw1: memory: `1KiB` is under"),
         (gateway("memory = \"lots\""), "site a: gateway gw1: memory: `lots` is not a size"),
         (gateway("inside = \"nohost\""), "site a: gateway gw1: inside: `nohost` is not host:port"),

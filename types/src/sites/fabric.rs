@@ -1,0 +1,47 @@
+//! The `fabric` and `libfabric` of a site: its own network, and whose software reaches it.
+
+use serde::{Deserialize, Serialize};
+
+use super::Wrong;
+
+/// A site's own network, as libfabric knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fabric {
+    /// libfabric's provider, such as `verbs`, `cxi` or `tcp`; a layered one has a semicolon, as `verbs;ofi_rxm`.
+    pub provider: String,
+    /// Path of the libfabric that has it. `None`: the one that the MPI library uses, else one of the system's.
+    pub library: Option<String>,
+}
+
+/// The provider that reaches only processes of one node.
+const WITHIN_A_NODE: &str = "shm";
+
+/// Checks the two fields. `nodes`: how many nodes the site names.
+pub(super) fn check(fabric: Option<String>, library: Option<String>, nodes: usize) -> Result<Option<Fabric>, Wrong> {
+    let Some(provider) = fabric else {
+        return match library {
+            None => Ok(None),
+            Some(path) => {
+                let problem = format!("`{path}` is for the site's `fabric`, which is not given");
+                Err(Wrong::new("libfabric", problem))
+            }
+        };
+    };
+    let is_name = |part: &str| {
+        !part.is_empty() && part.len() <= 32 && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+    };
+    if !provider.split(';').all(is_name) || provider.split(';').any(|part| part == "landbridge") {
+        let problem = format!(
+            "`{provider}` is not a libfabric provider such as verbs, cxi, efa, psm3 or tcp (`fi_info` lists them)"
+        );
+        return Err(Wrong::new("fabric", problem));
+    }
+    if provider == WITHIN_A_NODE && nodes > 1 {
+        let problem = format!("`{provider}` reaches no other node, and this site has {nodes}");
+        return Err(Wrong::new("fabric", problem));
+    }
+    if let Some(path) = library.as_ref().filter(|path| !path.starts_with('/')) {
+        return Err(Wrong::new("libfabric", format!("`{path}` is not an absolute path of a libfabric.so.1")));
+    }
+    Ok(Some(Fabric { provider, library }))
+}
