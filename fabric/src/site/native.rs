@@ -119,8 +119,7 @@ impl Native {
         let Some(lane) = &mut connection.lane else { return Ok(false) };
         let (Some((to, theirs)), None) = (lane.peer, &lane.ending) else { return Ok(false) };
         let (token, mut moved) = (lane.token, false);
-        loop {
-            let Some(lane) = &mut connection.lane else { break };
+        while let Some(lane) = &mut connection.lane {
             let (staged, length, finished) = match lane.pending.take() {
                 Some((staged, length)) => (staged, length, false),
                 None => {

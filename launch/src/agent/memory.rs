@@ -137,6 +137,7 @@ mod tests {
             node: format!("n{node}"),
             node_address: None,
             gateway_address: "gw:7700".into(),
+            fabric: None,
             memory,
         }
     }
