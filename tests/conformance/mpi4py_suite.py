@@ -1,0 +1,144 @@
+"""mpi4py's own test suite, from its source package: one file at a time, one result per case.
+
+A case that hangs or ends the program costs only itself: its file is started again without what has been run so far.
+"""
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from harness import ROOT
+
+from . import mpis
+from .job import CRASHED, FAILED, HUNG, NOT_REACHED, OUT, OURS, PASSED, RIVAL, SKIPPED, Job, result
+
+NAME = "mpi4py"
+REQUIREMENT = ROOT / "tests" / "requirements" / "mpi4py-suite.txt"
+RUNNER = Path(__file__).with_name("cases.py")
+# Without a case's beginning or end on any rank. The slowest take some seconds, and a minute on a busy machine.
+QUIET_S = 90.0
+LIMIT_S = 900.0
+# After so many hangs and crashes the rest of a file is not reached.
+STARTS = 6
+
+# What a quick look takes: files that send much, each another way, and take little time.
+QUICK = ["test_p2p_buf_matched", "test_p2p_obj", "test_cco_buf", "test_comm_inter", "test_win"]
+
+
+def missing():
+    """Why this suite cannot run, or None."""
+    try:
+        source()
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"no mpi4py source package: {error}"
+    return None
+
+
+def source():
+    """The folder of mpi4py's source, fetched once, by pip, which checks its hash."""
+    pinned = REQUIREMENT.read_text().split("==")[1].split()[0]
+    folder = OUT / "sources" / f"mpi4py-{pinned}"
+    if not (folder / "test").is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", "mpi4py"]
+        words += ["--require-hashes", "--dest", folder.parent, "--requirement", REQUIREMENT]
+        subprocess.run(list(map(str, words)), check=True, timeout=300)
+        with tarfile.open(folder.parent / f"{folder.name}.tar.gz") as archive:
+            archive.extractall(folder.parent)
+    return folder
+
+
+def jobs(options):
+    """Every file of the suite on every MPI, place and number of ranks asked for. No tcp across sites: it cannot get there."""
+    found = sorted(path.stem for path in (source() / "test").glob("test_*.py"))
+    units = ["provider", *(unit for unit in found if not options.quick or unit in QUICK)]
+    for mpi in options.mpis:
+        for where in options.places:
+            for ranks in options.ranks:
+                providers = [OURS] if where == "two-sites" else [OURS, RIVAL]
+                yield from (Job(NAME, unit, provider, mpi, where, ranks) for unit in units for provider in providers)
+
+
+def execute(job):
+    """Runs one file; a result for each of its cases."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    if job.unit == "provider":
+        return [mpis.check_provider(job, QUIET_S)]
+    for old in job.folder.glob("*"):
+        old.unlink()
+    done = {}
+    for _ in range(STARTS):
+        if _start(job, done):
+            return list(done.values())
+    done["the rest"] = result("the rest", NOT_REACHED, f"{STARTS} cases before it hung or crashed")
+    return list(done.values())
+
+
+def _start(job, done):
+    """Starts the file without the cases done, adds to them. Whether it came to its end."""
+    for old in [*job.folder.glob("*.jsonl"), *job.folder.glob("*.trace")]:
+        old.unlink()
+    skipped = job.folder / "skipped"
+    skipped.write_text("".join(f"{case}\n" for case in done))
+    program = [mpis.library(job.mpi).python, RUNNER, source(), job.folder, f"{job.unit}.py", QUIET_S, skipped]
+    child = mpis.start(job, program, job.folder)
+    written = [job.folder / f"{rank}.jsonl" for rank in range(job.ranks)]
+    ended = child.wait(LIMIT_S, lambda: [path.stat().st_size for path in written if path.exists()], QUIET_S)
+    ranks = [_read(path) for path in written]
+    cases = list(dict.fromkeys(case for rank in ranks for case in rank))
+    for case in cases:
+        entries = [rank.get(case) for rank in ranks]
+        if all(entry and entry["event"] != "began" for entry in entries):
+            done[case] = _outcome(case, entries)
+            continue
+        # The first that some rank did not finish; what others did meanwhile is run again.
+        outcome = HUNG if ended.late else CRASHED
+        done[case] = result(case, outcome, f"{ended}\n{_wheres(job)}\n{_details(entries)}\n{child.text()}")
+        return False
+    if ended.code == 0 and cases:
+        return True
+    # All cases ended, but not the program: its beginning (no cases) or MPI's finalization.
+    case = f"{job.unit} (end of the program)" if cases else f"{job.unit} (start of the program)"
+    done[case] = result(case, HUNG if ended.late else CRASHED, f"{ended}\n{_wheres(job)}\n{child.text()}")
+    return True
+
+
+def _read(path):
+    """The last line of each case in a rank's file."""
+    if not path.exists():
+        return {}
+    found = {}
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # a rank that was killed may leave half a line
+        found[entry["case"]] = entry
+    return found
+
+
+def _outcome(case, entries):
+    """What became of a case over all ranks: failed if anywhere, skipped if everywhere."""
+    events = {entry["event"] for entry in entries}
+    seconds = max(entry["seconds"] for entry in entries)
+    if "failed" in events:
+        return result(case, FAILED, _details(entries), seconds)
+    if events == {"skipped"}:
+        return result(case, SKIPPED, entries[0]["detail"], seconds)
+    return result(case, PASSED, seconds=seconds)
+
+
+def _details(entries):
+    said = {}
+    for rank, entry in enumerate(entries):
+        if entry and entry["detail"]:
+            said.setdefault(entry["detail"], []).append(rank)
+    return "\n".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in said.items())
+
+
+def _wheres(job):
+    """Where the ranks' threads were when they hung."""
+    traces = [(path.stem, path.read_text(errors="replace")[:1500]) for path in sorted(job.folder.glob("*.trace"))]
+    return "\n".join(f"rank {rank} was at\n{text}" for rank, text in traces if text)
