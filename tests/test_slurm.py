@@ -152,3 +152,10 @@ def test_check_asks_slurm_and_makes_no_job(workshop, mpich_only, slurm):
     nodes = {found["site"]: (found["ok"], found["detail"]) for found in findings if found["part"] == "nodes"}
     assert nodes["a"][0] and "partition main" in nodes["a"][1], nodes
     assert not nodes["b"][0] and "nvalid partition" in nodes["b"][1], nodes
+
+
+def test_run_under_srun_says_where_it_belongs(workshop, mpich_only, slurm):
+    """Every task of a step would start the whole job."""
+    sites = {"a": slurm_site(), "b": slurm_site()}
+    step = ["srun", "-N2", "-n2", LANDBRIDGE, "run", "--", "true"]
+    start(workshop, sites, watched(step), host="a-gw1").finish().fails_naming("site a", "srun started several", "script")

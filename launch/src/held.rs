@@ -38,6 +38,9 @@ pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     let wrong = |problem: String| HeldError { site: site.name.clone(), id: id.clone(), problem };
     let unset =
         |name: &str| wrong(format!("{name} is not set: run landbridge in the job's script, not under srun or ssh"));
+    if variable("SLURM_STEP_NUM_TASKS").is_some_and(|tasks| tasks != "1") && matches!(site.starter, Starter::Slurm(_)) {
+        return Err(wrong("srun started several of this: type `landbridge run` once, in the job's script".to_owned()));
+    }
     let nodes = if let Starter::Slurm(_) = site.starter {
         let list = variable("SLURM_JOB_NODELIST").ok_or_else(|| unset("SLURM_JOB_NODELIST"))?;
         let tasks = variable("SLURM_TASKS_PER_NODE").ok_or_else(|| unset("SLURM_TASKS_PER_NODE"))?;

@@ -14,10 +14,14 @@ use std::time::Duration;
 use gateway::client::{Client, Frame, Role};
 use gateway::counters::Counters;
 use gateway::key::SiteKey;
-use gateway::{AgentHandle, AgentOrder, AgentStarter, GatewayConfig, StartError, serve_until};
+use gateway::{
+    AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, GatewayConfig,
+    StartError, serve_until,
+};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 use types::{Identity, Instance, JobId, NodeId, Rank, Roster, SiteId, SitesFile, Slot};
+use wire::control::AllocatedNode;
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
 /// No step of a test takes longer.
@@ -42,6 +46,7 @@ struct State {
     killed: usize,
     refuse: Option<String>,
     orders: Vec<AgentOrder>,
+    held: usize,
 }
 
 struct FakeAgent {
@@ -56,6 +61,10 @@ impl FakeAgents {
     }
     pub fn killed(&self) -> usize {
         self.state.lock().unwrap().killed
+    }
+    /// Allocations that were asked for and not given back.
+    pub fn held(&self) -> usize {
+        self.state.lock().unwrap().held
     }
     pub fn orders(&self) -> Vec<AgentOrder> {
         self.state.lock().unwrap().orders.clone()
@@ -87,6 +96,43 @@ impl AgentStarter for Starter {
         state.running.insert(key);
         state.orders.push(order);
         Ok(Box::new(FakeAgent { agents: self.0.clone(), key, killed: false }))
+    }
+
+    fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
+        self.0.state.lock().unwrap().held += 1;
+        let ranks = order.ask.ranks;
+        let news = match ranks {
+            0..=ROOM => {
+                let nodes = vec![AllocatedNode { name: "n7".into(), slots: ranks }];
+                AllocationNews::Granted { id: "12".into(), nodes }
+            }
+            _ => AllocationNews::Waiting("no room".into()),
+        };
+        Ok(Box::new(FakeAllocation { agents: self.0.clone(), news: Some(news) }))
+    }
+}
+
+/// So many ranks get nodes at once, more wait for ever.
+pub const ROOM: u32 = 8;
+
+struct FakeAllocation {
+    agents: Arc<FakeAgents>,
+    news: Option<AllocationNews>,
+}
+
+impl AllocationHandle for FakeAllocation {
+    fn news(&mut self) -> Pin<Box<dyn Future<Output = AllocationNews> + '_>> {
+        Box::pin(async {
+            match self.news.take() {
+                Some(news) => news,
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn release(&mut self) {
+        self.agents.state.lock().unwrap().held -= 1;
+        self.news = Some(AllocationNews::Ended("given back".into()));
     }
 }
 
