@@ -96,6 +96,14 @@ pub enum ClientError {
         /// Its words.
         reason: String,
     },
+    /// A gateway that was asked to let a site join did not.
+    #[error("gateway at {address}: {problem}")]
+    Join {
+        /// Where.
+        address: String,
+        /// Why, and what to do.
+        problem: String,
+    },
     /// A trunk that was probed does not work.
     #[error("{0}")]
     Probe(String),

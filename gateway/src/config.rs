@@ -7,6 +7,7 @@ use types::sites::{Gateway, Site, SitesFile};
 
 use crate::GatewayError;
 use crate::counters::Counters;
+use crate::join::Doorkeeper;
 use crate::key::{self, KeyError, SiteKey};
 
 /// The configuration of one gateway. All of it comes from the sites file; nothing has another default.
@@ -20,6 +21,8 @@ pub struct GatewayConfig {
     pub site: usize,
     /// Index of this gateway among its site's.
     pub gateway: usize,
+    /// Who takes sites that join into the sites file; `None`: nobody joins here.
+    pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
     /// The site's key.
     pub key: SiteKey,
     /// Where it counts; keep a clone to look.
@@ -65,7 +68,7 @@ impl GatewayConfig {
             }
         };
         let site = usize::from(site_id.0);
-        Ok(GatewayConfig { site, gateway: index, key, counters: Arc::default(), sites, file: None })
+        Ok(GatewayConfig { site, gateway: index, key, counters: Arc::default(), sites, file: None, doorkeeper: None })
     }
 
     /// This gateway's site.

@@ -255,6 +255,10 @@ impl Gateway {
         let job = member.job.get();
         match message {
             Control::Probe { site } => self.probe_later(member.clone(), site),
+            Control::Invite { seconds } => {
+                let invited = self.invite(seconds).map_err(Stop::Violation)?;
+                member.send_control(self, &invited);
+            }
             Control::Status { reload } => {
                 let standing = self.standing(reload);
                 member.send_control(self, &standing);

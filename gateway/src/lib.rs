@@ -17,6 +17,7 @@ mod error;
 mod forward;
 pub mod handshake;
 mod job;
+mod join;
 pub mod key;
 mod listener;
 mod member;
@@ -32,6 +33,7 @@ pub mod window;
 
 pub use config::{GatewayConfig, site_key};
 pub use error::GatewayError;
+pub use join::{Doorkeeper, Invitation, join};
 pub use server::{serve, serve_until};
 pub use starter::{
     AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError,

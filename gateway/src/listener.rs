@@ -89,6 +89,8 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
 enum Admitted {
     Member(Rc<Member>, tokio::net::tcp::OwnedReadHalf),
     Link(Rc<trunk::Trunk>, usize, Box<crate::tls::TlsStream>),
+    /// A site that joined; nothing more is said on its connection.
+    Joined,
     /// Closed without a word, as port scanners and health checks do.
     Nobody,
 }
@@ -119,6 +121,7 @@ async fn admit(gateway: &Rc<Gateway>, waiting: Unadmitted, stream: TcpStream, pe
     match admitted {
         Ok(Ok(Admitted::Member(member, read))) => member::serve(gateway, member, read).await,
         Ok(Ok(Admitted::Link(trunk, index, stream))) => trunk::serve(gateway, &trunk, index, *stream, peer).await,
+        Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
         Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
         Ok(Err(reason)) => refused(&reason),
         Err(_) => refused(&format!("handshake not done within {} s", HANDSHAKE_TIMEOUT.as_secs())),
@@ -129,10 +132,10 @@ async fn shake_hands(gateway: &Rc<Gateway>, stream: TcpStream, peer: SocketAddr)
     let mut first = [0; 1];
     match stream.peek(&mut first).await.map_err(|e| e.to_string())? {
         0 => Ok(Admitted::Nobody),
-        _ if first[0] == TLS_HANDSHAKE => {
-            let (trunk, index, stream) = trunk::accept(gateway, stream, peer).await?;
-            Ok(Admitted::Link(trunk, index, Box::new(stream)))
-        }
+        _ if first[0] == TLS_HANDSHAKE => Ok(match trunk::accept(gateway, stream, peer).await? {
+            Some((trunk, index, stream)) => Admitted::Link(trunk, index, Box::new(stream)),
+            None => Admitted::Joined,
+        }),
         _ if first[0] == PREFACE[0] => {
             let (member, read) = accept_member(gateway, stream, peer).await?;
             Ok(Admitted::Member(member, read))
@@ -158,7 +161,7 @@ async fn accept_member(
         Purpose::Client => Ok((gateway.client_secret.clone(), "the site's key is another")),
         Purpose::Member => gateway.relay.borrow().secret(hello.job).map(|secret| (secret, "not the job's secret")),
         Purpose::Peer => Err("this is a gateway, not a rank".into()),
-        Purpose::Trunk => Err("gateways speak TLS".into()),
+        Purpose::Trunk | Purpose::Join => Err("gateways speak TLS".into()),
     };
     let (secret, whose) = match claims {
         Ok(claims) => claims,

@@ -19,6 +19,7 @@ use wire::{Control, Secret};
 use crate::config::GatewayConfig;
 use crate::counters::Counters;
 use crate::forward::{Partial, SCRATCH, Target};
+use crate::join::{Doorkeeper, Tickets};
 use crate::member::Member;
 use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
 use crate::starter::{AgentOrder, AgentStarter, StartError};
@@ -54,6 +55,8 @@ pub(crate) struct Gateway {
     pub sites: RefCell<SitesFile>,
     pub file: Option<PathBuf>,
     pub own: (usize, usize),
+    pub tickets: RefCell<Tickets>,
+    pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
     pub connections: RefCell<HashMap<u64, Rc<Member>>>,
     /// Scratch space, one for all connections: nobody holds it across an await.
     pub plain: RefCell<Vec<u8>>,
@@ -168,6 +171,8 @@ impl Gateway {
             sites: RefCell::new(config.sites.clone()),
             file: config.file.clone(),
             own: (config.site, config.gateway),
+            tickets: RefCell::default(),
+            doorkeeper: config.doorkeeper.clone(),
             connections: RefCell::default(),
             plain: RefCell::new(vec![0; SCRATCH]),
             cipher: RefCell::new(vec![0; SCRATCH]),

@@ -33,7 +33,7 @@ impl Gateway {
     }
 
     /// Reads the sites file again and takes up what was added.
-    fn reload(&self) -> Result<(), String> {
+    pub fn reload(&self) -> Result<(), String> {
         let Some(path) = &self.file else { return Err("this gateway was started without a sites file".into()) };
         self.take_up(read(path)?)
     }

@@ -24,6 +24,7 @@ use wire::{Control, FrameHeader, FrameKind, Secret};
 
 use crate::forward::{GATEWAY, MAX_DATA, READ, Stop, Target};
 use crate::handshake::{self, HandshakeError, initiate};
+use crate::join;
 use crate::outlet::Outlet;
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
@@ -353,12 +354,12 @@ fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
     socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
 }
 
-/// The accepting side of a link's handshake. The caller bounds its time.
+/// The accepting side of a link's handshake. The caller bounds its time. `None`: it was a site that joined.
 pub(crate) async fn accept(
     gateway: &Rc<Gateway>,
     tcp: TcpStream,
     peer: SocketAddr,
-) -> Result<(Rc<Trunk>, usize, TlsStream), String> {
+) -> Result<Option<(Rc<Trunk>, usize, TlsStream)>, String> {
     prepare(&tcp).map_err(|e| e.to_string())?;
     let session = gateway.tls.accept().map_err(|e| e.to_string())?;
     let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
@@ -381,13 +382,16 @@ pub(crate) async fn accept(
         }
         Err(error) => return Err(error.to_string()),
     };
+    if hello.purpose == Purpose::Join {
+        return join::admit(gateway, &mut stream, &hello, presented).await.map(|()| None);
+    }
     match admit(gateway, &hello, presented, peer) {
         Ok(trunk) => {
             let shaken = handshake::challenge(&mut stream, &hello, &Secret::NONE, "a trunk's is public").await;
             shaken.map_err(|e| e.to_string())?;
             let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0 });
             handshake::write(&mut stream, &welcome).await.map_err(|e| e.to_string())?;
-            Ok((trunk, usize::from(hello.link), stream))
+            Ok(Some((trunk, usize::from(hello.link), stream)))
         }
         Err(reason) => {
             // Best effort: the reason is logged here in any case.

@@ -128,6 +128,30 @@ pub enum Control {
         /// Round trip over the trunk, in nanoseconds, when it works.
         rtt_ns: u64,
     },
+    /// Client → gateway: let a site that shows a ticket join, once.
+    Invite {
+        /// How long the ticket is good, in seconds.
+        seconds: u32,
+    },
+    /// The answer to [`Control::Invite`].
+    Invited {
+        /// The ticket's number.
+        ticket: JobId,
+        /// What its holder proves.
+        secret: Secret,
+    },
+    /// A site that has proved a ticket → gateway: take this entry into your sites file.
+    Join {
+        /// The entry, as a sites file with this site alone.
+        entry: String,
+    },
+    /// The answer to [`Control::Join`].
+    Joined {
+        /// The sites file, with the new site in it; `None`: it was not taken in.
+        sites: Option<String>,
+        /// Why not, for the user.
+        problem: String,
+    },
     /// Client → gateway: how do you stand?
     Status {
         /// First read the sites file again, and take up sites that were added to it.
@@ -213,6 +237,7 @@ impl Control {
             | Control::JobClose { job }
             | Control::JobClosed { job, .. } => Some(*job),
             Control::Probe { .. } | Control::Probed { .. } | Control::Status { .. } | Control::Standing { .. } => None,
+            Control::Invite { .. } | Control::Invited { .. } | Control::Join { .. } | Control::Joined { .. } => None,
         }
     }
 

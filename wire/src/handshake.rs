@@ -40,6 +40,8 @@ pub enum Purpose {
     Client = 2,
     /// One link of a trunk; inside TLS.
     Trunk = 3,
+    /// A site that holds a ticket and wants to become known; inside TLS, proof by the ticket's secret.
+    Join = 4,
 }
 
 /// Who opens a connection, and what for.
@@ -47,13 +49,13 @@ pub enum Purpose {
 pub struct Hello {
     /// What for.
     pub purpose: Purpose,
-    /// The job; zero outside a job.
+    /// The job; zero outside a job. `Join`: the ticket's number.
     pub job: JobId,
     /// The initiator.
     pub from: Address,
     /// Whom the initiator means to reach; for `Member`, `Client` and `Trunk` only its identity's site counts.
     pub to: Address,
-    /// `Trunk`: name of the initiator's site. Else empty.
+    /// `Trunk`, `Join`: name of the initiator's site. Else empty.
     pub site: String,
     /// `Trunk`: name of the initiator's gateway. Else empty.
     pub gateway: String,
@@ -193,6 +195,7 @@ impl Hello {
                 1 => Purpose::Member,
                 2 => Purpose::Client,
                 3 => Purpose::Trunk,
+                4 => Purpose::Join,
                 code => return Err(WireError::Unknown { what: "connection purpose", code }),
             },
             job: JobId(reader.u32()?),
