@@ -247,3 +247,26 @@ def test_repair_and_what_the_user_wrote(person):
     assert "copied to" in results[again].good().out
     for host in (LAPTOP, "a-gw1"):
         assert '# mine\nmemory = "64MiB"' in person.file(host).read_text()
+
+
+def test_a_site_that_nobody_can_dial_joins_by_a_ticket(person, mpich_only):
+    """One command typed there, no ssh from outside; a ticket is good once."""
+    person = person(logins=("a-gw1",))
+    person.adds("lyon", "a-gw1")
+    ticket = person.folder / "ticket"
+    invited = person.types("sh", "-c", f"{LANDBRIDGE} sites invite >{ticket}", must=True)
+    joined = person.types("sh", "-c", f"{LANDBRIDGE} sites join kyoto - <{ticket}", on="b-gw1", must=True)
+    job = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", mpich_only.python, "-m", "mpi4py.bench", "helloworld", on="b-gw1")
+    again = person.types("sh", "-c", f"{LANDBRIDGE} sites join nancy - <{ticket}", on="b-gw1")
+    broken = person.types("sh", "-c", f"{LANDBRIDGE} sites join nancy $(cut -c1-99 {ticket})", on="b-gw1")
+    told = person.types("landbridge", "sites", "add", "lyon")
+    listed = person.types("landbridge", "sites", "list", "--json")
+    results = person.run()
+    results[invited].good()
+    assert "trunk from kyoto" in results[joined].good().out, str(results[joined])
+    hosts = sorted(line.split()[-1] for line in results[job].good().out.splitlines())
+    assert hosts == ["a-gw1.", "a-gw1.", "b-gw1.", "b-gw1."], str(results[job])
+    results[again].bad("unknown, used or expired", "sites invite")
+    results[broken].bad("no ticket", "sites invite")
+    assert "site kyoto taken over" in results[told].good().out, str(results[told])
+    assert [site["site"] for site in json.loads(results[listed].out)["sites"]] == ["lyon", "kyoto"]

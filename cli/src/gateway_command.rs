@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use gateway::GatewayConfig;
 use launch::starter::starter;
+use setup::join::Doorman;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::GatewayArgs;
@@ -23,7 +24,8 @@ pub fn gateway(args: &GatewayArgs) -> Result<i32> {
     };
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
-    let config = GatewayConfig::new(sites.file, &path, &args.site, args.gateway.as_deref())?;
+    let mut config = GatewayConfig::new(sites.file, &path, &args.site, args.gateway.as_deref())?;
+    config.doorkeeper = Some(Arc::new(Doorman::new(std::path::absolute(&path)?)));
     let starter = starter(&config.own_site().starter, &sites.folder);
     gateway::serve(config, Arc::from(starter))?;
     Ok(0)

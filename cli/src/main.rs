@@ -13,6 +13,7 @@ mod sites_add;
 mod sites_args;
 mod sites_check;
 mod sites_file;
+mod sites_join;
 mod terminal;
 
 use std::io::Write;
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
         Command::Key(args) => key::key(&args),
         Command::Sites(args) => match args.command {
             SitesCommand::Add(args) => sites_add::add(args),
+            SitesCommand::Invite(args) => sites_join::invite(&args),
+            SitesCommand::Join(args) => sites_join::join(args),
             SitesCommand::Remove(args) => sites_add::remove(&args),
             SitesCommand::List(args) => sites_add::list(&args),
             SitesCommand::Status(args) => sites_add::status(&args),

@@ -57,7 +57,8 @@ pub fn add(args: AddArgs) -> Result<i32> {
     Ok(i32::from(!outcome.ok))
 }
 
-fn print(file: &str, outcome: &Outcome) -> Result<()> {
+/// The outcome for people.
+pub fn print(file: &str, outcome: &Outcome) -> Result<()> {
     let mut text = table(file, &outcome.site, &outcome.findings);
     for note in &outcome.notes {
         text += &format!("note: {note}\n");

@@ -19,6 +19,10 @@ pub struct SitesArgs {
 pub enum SitesCommand {
     /// Make a cluster you have an account on a site, or repair one
     Add(AddArgs),
+    /// Make a ticket for a site that can only dial out
+    Invite(InviteArgs),
+    /// Make this machine a site by a ticket
+    Join(JoinArgs),
     /// Take a site out and clean up there
     Remove(RemoveArgs),
     /// Show the sites of the sites file
@@ -78,6 +82,62 @@ pub struct AddArgs {
     pub json: bool,
     #[command(flatten)]
     pub sites: SitesFileArgs,
+}
+
+/// `landbridge sites invite`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Make a ticket for a cluster that you cannot log in to from here, or that nobody can dial. It is one word, good once; \
+        carry it to that cluster and type `landbridge sites join NAME TICKET` there. Whoever has it can make a site of theirs \
+        one of yours, so treat it as a password.",
+    after_help = "Example:\n  landbridge sites invite --minutes 30"
+)]
+pub struct InviteArgs {
+    /// The site whose gateway the newcomer dials [default: the first that can be dialled]
+    #[arg(long, value_name = "SITE")]
+    pub at: Option<String>,
+    /// How long the ticket is good
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1440))]
+    pub minutes: u32,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// `landbridge sites join`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Make this machine a site by a ticket that `landbridge sites invite` printed elsewhere. No ssh from outside is needed: \
+        its gateway, in the background, dials the others. Typed again with a new ticket, it repairs.",
+    after_help = "Example:\n  landbridge sites join kyoto lb1/login.lyon:7700/…"
+)]
+pub struct JoinArgs {
+    /// The name of the new site
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The ticket; `-` reads it from standard input, so that it shows in no process list
+    #[arg(value_name = "TICKET")]
+    pub ticket: String,
+    /// Its nodes, as for `sites add`
+    #[arg(long, value_name = "LIST")]
+    pub nodes: Option<String>,
+    /// Port of its gateway [default: the first free one from 7700]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// Where other sites can dial it after all
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub advertise: Option<String>,
+    /// Where its own nodes dial its gateway
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub inside: Option<String>,
+    /// Folder for the copies [default: ~/.local/share/landbridge]
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `landbridge sites remove`

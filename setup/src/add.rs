@@ -150,6 +150,34 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     Ok(Prepared { wish, new: old_entry.is_none(), after, company, old, findings, notes, left })
 }
 
+/// The entry of this machine as a site, and the connection to it; nothing else is touched.
+pub(crate) async fn describe_here(
+    wish: &Wish,
+    known: Option<&types::sites::Site>,
+    progress: &mut dyn Progress,
+) -> Result<(Company, Book, Vec<Finding>), SetupError> {
+    let name = wish.name.clone();
+    plan::place(wish, None)?;
+    let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose().map_err(SetupError::Request)?;
+    let folder = wish.folder.clone().or_else(|| known.and_then(|site| site.folder.clone()));
+    let mut company = Company::new(Release::read(wish.programs.as_deref())?, wish.asking);
+    let machine = company.reach(&name, &Place::Here, folder.as_deref(), progress).await?;
+    let programs = machine.facts.folder.clone();
+    let survey = look_around(&mut company, &name, nodes.clone().unwrap_or_default(), wish.port).await?;
+    let key = match company.ask(&name, &Request::Key { site: name.clone() }).await? {
+        Reply::Key { fingerprint, .. } => fingerprint,
+        _ => return Err(SetupError::site(&name, "an answer to another question")),
+    };
+    let key = key.parse().map_err(|problem: String| SetupError::site(&name, problem))?;
+    let entry = plan::entry(wish, &Place::Here, &survey, nodes, known, &mut Vec::new()).await?;
+    let mut book = Book::of(&PathBuf::from("the entry of this site"), "")?;
+    book.add(&name, &entry)?;
+    book.identify(&name, &key, None, folder.as_deref())?;
+    let findings =
+        vec![finding(&name, "programs", programs), finding(&name, "machine", plan::describe_machine(&survey))];
+    Ok((company, book, findings))
+}
+
 async fn look_around(
     company: &mut Company,
     site: &str,

@@ -85,6 +85,7 @@ async fn carry_out(request: &Request) -> Result<Reply, String> {
             let (own, other) = (entry(&sites, site)?, entry(&sites, to)?);
             Ok(Reply::Findings(vec![check_trunk(&sites, own, other).await]))
         }
+        Request::Invite { site, seconds } => Background::new(&folders, site).invite(*seconds).await,
         Request::Carry(_) => Err("a job is the last request".to_owned()),
         Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
         Request::Forget { site, base } => forget(&folders, site, base).map(|note| Reply::Done { note }),

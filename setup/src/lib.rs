@@ -16,6 +16,7 @@ pub mod carry;
 mod company;
 mod error;
 pub mod here;
+pub mod join;
 pub mod machine;
 pub mod message;
 pub mod nodes;
@@ -23,6 +24,7 @@ pub mod place;
 pub mod release;
 pub mod remove;
 pub mod status;
+pub mod ticket;
 
 pub use error::SetupError;
 

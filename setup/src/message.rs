@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use launch::check::Finding;
 use serde::{Deserialize, Serialize};
+use types::JobId;
+use wire::Secret;
 use wire::control::TrunkStanding;
 
 /// A request.
@@ -55,6 +57,13 @@ pub enum Request {
         /// The other.
         to: String,
     },
+    /// Make a ticket for a site that wants to join.
+    Invite {
+        /// The site.
+        site: String,
+        /// How long it is good, in seconds.
+        seconds: u32,
+    },
     /// Run a job; the last request, whose answer is only a failure: else the job has the connection.
     Carry(Carry),
     /// How the site's gateway stands.
@@ -102,6 +111,13 @@ pub enum Reply {
     },
     /// To [`Request::Check`] and [`Request::Probe`].
     Findings(Vec<Finding>),
+    /// To [`Request::Invite`].
+    Invited {
+        /// The ticket's number.
+        ticket: JobId,
+        /// Its secret.
+        secret: Secret,
+    },
     /// To [`Request::Status`].
     Status(Standing),
     /// It could not be done.
@@ -178,6 +194,7 @@ impl Request {
             Request::StopGateway { .. } => "stopping the gateway",
             Request::Check { .. } => "checking",
             Request::Probe { .. } => "trying a trunk",
+            Request::Invite { .. } => "making a ticket",
             Request::Carry(_) => "starting the job",
             Request::Status { .. } => "asking the gateway",
             Request::Forget { .. } => "removing",

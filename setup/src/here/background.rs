@@ -20,7 +20,7 @@ use types::{Identity, SiteId, Slot};
 use wire::{Control, FrameKind};
 
 use crate::here::folders::{self, Folders};
-use crate::message::Standing;
+use crate::message::{Reply, Standing};
 
 /// How long a gateway may take to listen, and to end.
 const START: Duration = Duration::from_secs(10);
@@ -180,13 +180,28 @@ impl<'a> Background<'a> {
         ))
     }
 
+    /// Asks the gateway for a ticket.
+    pub async fn invite(&self, seconds: u32) -> Result<Reply, String> {
+        match self.control(&Control::Invite { seconds }).await? {
+            Control::Invited { ticket, secret } => Ok(Reply::Invited { ticket, secret }),
+            _ => Err("its gateway makes no tickets: is it another release?".to_owned()),
+        }
+    }
+
     /// Asks the gateway how it stands.
     async fn ask(&self, reload: bool) -> Result<(u32, Vec<wire::control::TrunkStanding>, Option<String>), String> {
+        match self.control(&Control::Status { reload }).await? {
+            Control::Standing { jobs, trunks, stale } => Ok((jobs, trunks, stale)),
+            _ => Err("its gateway answers another question".to_owned()),
+        }
+    }
+
+    /// Asks the gateway something as its user.
+    async fn control(&self, question: &Control) -> Result<Control, String> {
         let sites = super::read(self.folders)?;
         let site = sites.site(self.site).map_err(|e| e.to_string())?;
         let (mut client, _) = sites.connect(site).await.map_err(|e| e.to_string())?;
-        let question = Control::Status { reload };
-        match tokio::time::timeout(Duration::from_secs(10), answer(&mut client, &question)).await {
+        match tokio::time::timeout(Duration::from_secs(10), answer(&mut client, question)).await {
             Ok(answer) => answer,
             Err(_) => Err("its gateway admits us and says nothing for 10 s".to_owned()),
         }
@@ -262,19 +277,14 @@ impl<'a> Background<'a> {
     }
 }
 
-async fn answer(
-    client: &mut Client,
-    question: &Control,
-) -> Result<(u32, Vec<wire::control::TrunkStanding>, Option<String>), String> {
+async fn answer(client: &mut Client, question: &Control) -> Result<Control, String> {
     let nobody = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
     client.send_control(nobody, question).await.map_err(|e| e.to_string())?;
     while let Some(frame) = client.receive().await.map_err(|e| e.to_string())? {
         if frame.header.kind != FrameKind::Control {
             continue;
         }
-        if let Ok(Control::Standing { jobs, trunks, stale }) = Control::decode(&frame.payload) {
-            return Ok((jobs, trunks, stale));
-        }
+        return Control::decode(&frame.payload).map_err(|e| e.to_string());
     }
     Err("its gateway closed the connection".to_owned())
 }

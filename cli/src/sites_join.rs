@@ -1,0 +1,60 @@
+//! `landbridge sites invite` and `landbridge sites join`.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, anyhow};
+use setup::add::Wish;
+use setup::book::Book;
+use setup::here::folders::Folders;
+use setup::ticket::Ticket;
+
+use crate::sites_add::{Lines, asking, print};
+use crate::sites_args::{InviteArgs, JoinArgs};
+use crate::{runtime, sites_file};
+
+/// Prints a ticket and gives the exit code.
+pub fn invite(args: &InviteArgs) -> Result<i32> {
+    let book = Book::open(&sites_file::locate(&args.sites)?)?;
+    let (at, seconds, mut lines) = (args.at.as_deref(), args.minutes * 60, Lines);
+    let (site, ticket) = runtime()?.block_on(setup::join::invite(&book, at, seconds, asking(), &mut lines))?;
+    let (mut out, ticket) = (std::io::stdout(), ticket.to_string());
+    if args.json {
+        writeln!(out, "{}", serde_json::json!({ "site": site, "ticket": ticket, "minutes": args.minutes }))?;
+        return Ok(0);
+    }
+    writeln!(out, "{ticket}")?;
+    let mut err = std::io::stderr();
+    writeln!(
+        err,
+        "landbridge: good once and for {} minutes; at the new site: landbridge sites join NAME TICKET",
+        args.minutes
+    )?;
+    writeln!(err, "landbridge: when it has joined, `landbridge sites add {site}` here tells all other sites")?;
+    Ok(0)
+}
+
+/// Joins and gives the exit code.
+pub fn join(args: JoinArgs) -> Result<i32> {
+    let text = match args.ticket.as_str() {
+        "-" => std::io::read_to_string(std::io::stdin()).context("the ticket on standard input")?,
+        text => text.to_owned(),
+    };
+    let ticket: Ticket = text.parse().map_err(|e: String| anyhow!(e))?;
+    let wish = Wish {
+        name: args.name,
+        folder: args.folder,
+        port: args.port,
+        advertise: args.advertise,
+        inside: args.inside,
+        nodes: args.nodes,
+        ..Wish::default()
+    };
+    let outcome = runtime()?.block_on(setup::join::join(wish, &ticket, &mut Lines))?;
+    if args.json {
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&outcome)?)?;
+    } else {
+        let file = Folders::of_user().map_err(|e| anyhow!(e))?.sites_file();
+        print(&file.display().to_string(), &outcome)?;
+    }
+    Ok(i32::from(!outcome.ok))
+}

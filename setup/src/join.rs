@@ -1,0 +1,172 @@
+//! A site that nobody can reach joins by itself: a ticket from a site that is there already, and one command typed at the new one.
+
+use std::path::PathBuf;
+
+use gateway::{Doorkeeper, Invitation};
+use types::sites::Fingerprint;
+
+use crate::add::{Outcome, Wish};
+use crate::book::Book;
+use crate::company::{Company, whereabouts};
+use crate::here::finding;
+use crate::here::folders::Folders;
+use crate::message::{Reply, Request};
+use crate::release::Release;
+use crate::ticket::Ticket;
+use crate::{Progress, SetupError, add};
+
+/// Makes a ticket at a site: the one named, or the first that can be reached and dialled.
+///
+/// # Errors
+/// No such site, or none that can be dialled; its gateway does not run.
+pub async fn invite(
+    book: &Book,
+    at: Option<&str>,
+    seconds: u32,
+    asking: bool,
+    progress: &mut dyn Progress,
+) -> Result<(String, Ticket), SetupError> {
+    let sites = book.sites()?;
+    let mut named = sites.sites.iter().filter(|site| at.is_none_or(|at| site.name == at));
+    let found = named.find_map(|site| Some((site, site.gateways[0].advertise.clone()?, whereabouts(site).ok()??)));
+    let Some((site, address, place)) = found else {
+        return Err(SetupError::Request(match at {
+            Some(at) => {
+                format!("site {at} is not in the sites file, or cannot be reached from here, or advertises no address")
+            }
+            None => "no site that can be reached from here and dialled: a newcomer needs one".to_owned(),
+        }));
+    };
+    let mut company = Company::new(Release::read(None)?, asking);
+    let machine = company.reach(&site.name, &place, site.folder.as_deref(), progress).await?;
+    match machine.ask(&Request::Invite { site: site.name.clone(), seconds }).await? {
+        Reply::Invited { ticket, secret } => {
+            let invitation = Invitation { address, fingerprint: site.fingerprint, ticket, secret };
+            Ok((site.name.clone(), Ticket(invitation)))
+        }
+        _ => Err(SetupError::site(&site.name, "an answer to another question")),
+    }
+}
+
+/// Makes this machine a site by a ticket. Typed again with a new ticket, it repairs.
+///
+/// # Errors
+/// The wish or the ticket makes no sense, the gateway of the ticket cannot be dialled or refuses, the own gateway does not start.
+pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> Result<Outcome, SetupError> {
+    let name = wish.name.clone();
+    let folders = Folders::of_user().map_err(SetupError::Request)?;
+    let here = Book::open(&folders.sites_file())?;
+    let known = here.sites()?.site(&name).map(|(_, site)| site.clone());
+    let wish = Wish { place: None, dial_out: wish.advertise.is_none(), ..wish };
+    let (mut company, newcomer, findings) = add::describe_here(&wish, known.as_ref(), progress).await?;
+    let key = gateway::key::load(&folders.key(&name)).map_err(|e| SetupError::site(&name, e.to_string()))?;
+    progress.step(&name, &format!("joining at {}", ticket.0.address));
+    let text = gateway::join(&ticket.0, &key, &name, &newcomer.text()).await;
+    let text = text.map_err(|e| SetupError::site(&name, e.to_string()))?;
+    // The others' order counts: who dials whom follows from it.
+    let mut joined = Book::of(&folders.sites_file(), &text)?;
+    for taken in joined.adopt(&here, &name)? {
+        progress.step(&name, &format!("site {taken} was in the sites file here already and stays"));
+    }
+    let mut outcome = Outcome { site: name.clone(), ok: true, findings, notes: Vec::new() };
+    for request in [
+        Request::WriteSites { text: Some(joined.text()) },
+        Request::Gateway { site: name.clone() },
+        Request::Check { site: name.clone() },
+    ] {
+        match company.ask(&name, &request).await? {
+            Reply::Gateway { note, .. } => progress.step(&name, &format!("gateway {note}")),
+            Reply::Findings(findings) => outcome.findings.extend(findings),
+            _ => {}
+        }
+    }
+    outcome.findings.push(finding(&name, "joined", format!("at {}", ticket.0.address)));
+    // Other sites may not have been told yet; the one of the ticket has.
+    let host = joined
+        .sites()?
+        .sites
+        .iter()
+        .find(|site| site.fingerprint == ticket.0.fingerprint)
+        .map(|site| site.name.clone());
+    let counts = |site: &str| site == name || Some(site) == host.as_deref();
+    outcome.ok = outcome.findings.iter().all(|finding| finding.ok || !counts(&finding.site));
+    outcome.notes.push(
+        "other sites learn of it when `landbridge sites add SITE` is typed for one of them where you add sites"
+            .to_owned(),
+    );
+    Ok(outcome)
+}
+
+/// Takes newcomers into the sites file of a gateway.
+#[derive(Debug)]
+pub struct Doorman {
+    file: PathBuf,
+}
+
+impl Doorman {
+    /// For the gateway of this sites file.
+    pub fn new(file: PathBuf) -> Doorman {
+        Doorman { file }
+    }
+}
+
+impl Doorkeeper for Doorman {
+    fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, String> {
+        let told = Book::of(&PathBuf::from("its entry"), entry).map_err(|e| e.to_string())?;
+        let sites = told.sites().map_err(|e| e.to_string())?.sites;
+        let [newcomer] = sites.as_slice() else { return Err(format!("its entry has {} sites", sites.len())) };
+        if newcomer.name != site || newcomer.fingerprint != fingerprint {
+            return Err("its entry is of another site or key than it shows".to_owned());
+        }
+        let mut book = Book::open(&self.file).map_err(|e| e.to_string())?;
+        match book.sites().map_err(|e| e.to_string())?.site(site) {
+            Some((_, known)) if known.fingerprint != fingerprint => {
+                Err(format!("the name {site} is taken: choose another"))
+            }
+            // It comes back to be repaired.
+            Some(_) => Ok(book.text()),
+            None => {
+                book.adopt(&told, "").map_err(|e| e.to_string())?;
+                book.save().map_err(|e| e.to_string())?;
+                Ok(book.text())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, print: u8) -> String {
+        let print = format!("{print:02x}").repeat(32);
+        format!(
+            "[[site]]\nname = \"{name}\"\nfingerprint = \"sha256:{print}\"\n[[site.gateway]]\nname = \"gw1\"\ninside = \"h:1\"\n\
+             [[site.node]]\nname = \"n1\"\n"
+        )
+    }
+
+    #[test]
+    fn newcomers_are_judged_by_what_they_show() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sites.toml");
+        std::fs::write(&path, format!("# mine\n{}", entry("lyon", 1))).unwrap();
+        let door = Doorman::new(path.clone());
+        let admit = |name: &str, print: u8, entry: &str| door.admit(name, Fingerprint([print; 32]), entry);
+        for (name, print, entry, problem) in [
+            ("kyoto", 2, "nonsense".to_owned(), "its entry"),
+            ("kyoto", 2, String::new(), "0 sites"),
+            ("kyoto", 2, entry("kyoto", 2) + &entry("nancy", 3), "2 sites"),
+            ("kyoto", 2, entry("nancy", 2), "another site or key"),
+            ("kyoto", 2, entry("kyoto", 3), "another site or key"),
+            ("lyon", 2, entry("lyon", 2), "the name lyon is taken"),
+        ] {
+            let error = admit(name, print, &entry).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+            assert!(!std::fs::read_to_string(&path).unwrap().contains("kyoto"));
+        }
+        let text = admit("kyoto", 2, &entry("kyoto", 2)).unwrap();
+        assert!(text.starts_with("# mine\n") && text == std::fs::read_to_string(&path).unwrap());
+        assert_eq!(admit("kyoto", 2, &entry("kyoto", 2)).unwrap(), text, "once");
+    }
+}
