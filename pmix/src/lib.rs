@@ -4,7 +4,7 @@
 //! none), hands its upcalls on as values of [`Upcall`] and takes answers back. It refuses to know where ranks run and how
 //! nodes exchange data; that is the agent's.
 //!
-//! Start reading at [`Server`]. [`library`] says which libpmix is taken, [`abi`] what of its interface is relied on.
+//! Start reading at [`Server`]. [`library`] says which libpmix is taken, `abi` what of its interface is relied on.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
