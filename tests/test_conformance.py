@@ -85,6 +85,7 @@ def test_fewer_combinations_than_on_tcp_are_a_regression():
     ours, theirs = Job("fabtests", "fi_ubertest rma", OURS), Job("fabtests", "fi_ubertest rma", RIVAL)
     counted = [{**result("fi_ubertest rma", PASSED), "passes": passes} for passes in (10, 12)]
     assert compare({ours: counted[:1], theirs: counted[1:]})[0]["judged"] == "regression"
+    assert compare({ours: [{**counted[0], "again": PASSED}], theirs: counted[1:]})[0]["judged"] == "regression"
     assert compare({ours: counted[1:], theirs: counted[:1]})[0]["judged"] == "fine"
 
 

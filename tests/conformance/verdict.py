@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from .job import OURS, PASSED, RIVAL, SKIPPED
+from .job import FAILED, OURS, PASSED, RIVAL, SKIPPED
 from .known import known
 
 # Where tcp cannot get, what it does between two nodes of one site is the measure.
@@ -38,7 +38,7 @@ def _row(job, ours, theirs, compared):
     there = theirs["outcome"] if theirs else ("missing" if compared else "not run")
     here = ours["outcome"]
     fewer = theirs is not None and here == PASSED == there and ours.get("passes", 0) < theirs.get("passes", 0)
-    reason = known(job, ours["case"], here)
+    reason = known(job, ours["case"], FAILED if fewer else here)
     if here == PASSED and not fewer:
         judged = FINE if there in (PASSED, "not run") else ONLY_HERE
     elif here == SKIPPED and there in (SKIPPED, "not run", "missing"):
@@ -47,7 +47,7 @@ def _row(job, ours, theirs, compared):
         judged = KNOWN if reason else REGRESSION
     else:
         judged = BOTH_FAIL
-    if ours.get("again") == PASSED and judged == REGRESSION:
+    if ours.get("again") == PASSED and judged == REGRESSION and not fewer:
         judged = UNSTEADY
     detail = ours["detail"] + (f"\n(tcp: {theirs['detail']})" if fewer else "")
     return {
