@@ -4,6 +4,7 @@ accounts.py PLAN.json, where the plan has
   folder     where keys, homes and logs go
   landbridge
   logins     hosts that get an sshd (on port 2222) and a home directory of their own
+  user       who logs in, if not root
   environment   what a login there finds in its environment
   steps      one after the other: `host`, `words`, and perhaps `environment`, `stdin`, `limit`; `interrupt`: a path, when it exists the
              step gets SIGINT; `background`: it goes on until the end. What came of each is written to results.json.
@@ -13,6 +14,7 @@ A private sshd per login, with its own host key and one user key; the user's ssh
 
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -67,17 +69,24 @@ class Accounts:
             # ssh carries no environment; the harness looks for what is left of a test by this variable.
             "LANDBRIDGE_TEST_MARKER": os.environ.get("LANDBRIDGE_TEST_MARKER", ""), **self.plan.get("environment", {}),
         }
-        words = " ".join(f'"{key}={value}"' for key, value in carried.items())
+        settings = " ".join(f'"{key}={value}"' for key, value in carried.items())
         config = self.folder / f"{host}.sshd"
         config.write_text(
             f"Port {PORT}\nHostKey {host_key}\nAuthorizedKeysFile {self.folder / 'user_key'}.pub\nPidFile none\nStrictModes no\n"
-            f"UsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nSetEnv {words}\n"
+            f"UsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nSetEnv {settings}\n"
         )
         Path("/run/sshd").mkdir(exist_ok=True)
+        words = ["/usr/sbin/sshd", "-D", "-e", "-f", config]
+        if user := self.plan.get("user"):
+            # An ordinary user's own sshd lets in that user alone, and needs no root for anything.
+            found = pwd.getpwnam(user)
+            for path in (self.home(host), host_key):
+                os.chown(path, found.pw_uid, found.pw_gid)
+            words = ["setpriv", "--reuid", found.pw_uid, "--regid", found.pw_gid, "--clear-groups", *words]
         log = (self.folder / f"sshd-{host}.log").open("ab")
         self.children.append(
             subprocess.Popen(
-                self.enter(host, ["/usr/sbin/sshd", "-D", "-e", "-f", config]), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                self.enter(host, words), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )
         )
         end = time.monotonic() + READY_S

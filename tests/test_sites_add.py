@@ -1,7 +1,8 @@
 """First use by a person with ssh accounts: `sites add` against real sshd in a lab, the job that follows, and what goes wrong."""
 
 import json
-import shutil
+import os
+import pwd
 import sys
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class Person:
         return len(self.steps) - 1
 
     def adds(self, name, host, *options, must=True, **step):
-        return self.types("landbridge", "sites", "add", name, f"root@{wan(host)}:{PORT}", *options, must=must, **step)
+        return self.types("landbridge", "sites", "add", name, f"{self.plan.get('user', 'root')}@{wan(host)}:{PORT}", *options, must=must, **step)
 
     def home(self, host):
         return self.folder / "homes" / host
@@ -156,6 +157,28 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
         results[place].good()
     assert all(site["gateway"]["jobs"] == 0 for site in json.loads(results[status].out)["sites"]), str(results[status])
     assert "ended 137" in results[cut].out, str(results[cut])
+
+
+def ordinary_user():
+    """Somebody on this machine who is not root and may log in, or None."""
+    shells = Path("/etc/shells").read_text().split()
+    names = [entry.pw_name for entry in pwd.getpwall() if entry.pw_uid and entry.pw_shell in shells]
+    return names[0] if names else None
+
+
+@pytest.mark.skipif(ordinary_user() is None, reason="no user but root has a login shell on this machine")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_sites_of_an_ordinary_user(person):
+    """Nothing at a site needs root: the whole way as somebody else, from login to clean-up."""
+    person = person(user=ordinary_user())
+    for name, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1")):
+        person.adds(name, host)
+    job = person.types("landbridge", "run", "-n", 4, "--", "id", "-un", cwd="/")
+    for name in ("lyon", "kyoto"):
+        person.types("landbridge", "sites", "remove", name)
+    results = [result.good() for result in person.run()]
+    assert results[job].out.split() == [ordinary_user()] * 4, str(results[job])
+    assert not [path for path in person.home("a-gw1").rglob("*") if path.is_file()]
 
 
 def test_what_cannot_be_reached_changes_nothing(person):

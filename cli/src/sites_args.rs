@@ -53,7 +53,7 @@ pub struct AddArgs {
     /// The site's name: letters, digits, `.`, `_` and `-`
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// [USER@]HOST[:PORT] of its login node, as you would give it to ssh
+    /// Its login node as you would give it to ssh: `[USER@]HOST[:PORT]`
     #[arg(value_name = "HOST")]
     pub place: Option<String>,
     /// Its nodes, such as n[1-4,7],big1; the login node reaches them by ssh [default: those that Slurm gives; without Slurm the login node itself]
