@@ -37,6 +37,12 @@ use crate::writer::Writer;
 
 /// The reason of a refusal that is none: the connection dialled the other way is the one to use.
 const DUPLICATE: &str = "duplicate: use the connection that the other side has dialled";
+/// Connections that may say nothing for longer than the time to connect: ranks that dialled and then computed, or strangers.
+const MAX_SILENT: usize = 256;
+/// Seconds without a sign of life after which the peer's kernel is asked for one, and between the questions; and how many go
+/// unanswered before the peer is lost.
+const KEEPALIVE_S: u64 = 10;
+const KEEPALIVE_COUNT: u32 = 3;
 const LISTENER: u64 = u64::MAX;
 const PORT: u64 = u64::MAX - 1;
 /// Most events taken from epoll at once.
@@ -125,6 +131,7 @@ impl SiteLink {
     }
 
     fn add(&mut self, socket: OwnedFd, phase: Phase, flags: EventFlags) -> std::io::Result<usize> {
+        watch(&socket)?;
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         epoll::add(&self.epoll, &socket, EventData::new_u64(key as u64), flags)?;
@@ -402,13 +409,28 @@ impl SiteLink {
         self.give_up(peer, connection.queue, sink);
     }
 
+    /// Gives up what has waited too long. Only the peer's kernel has to be quick: its process answers a handshake when it next
+    /// calls, which may be after hours of computing. That it lives is watched by TCP's keepalive, see [`watch`].
     fn expire(&mut self, sink: &mut dyn Sink) {
         let now = Instant::now();
-        let late = |c: &Connection| !matches!(c.phase, Phase::Open) && c.deadline < now;
-        let keys: Vec<usize> = self.connections.iter().filter(|(_, c)| late(c)).map(|(key, _)| key).collect();
+        let unreachable = |c: &Connection| matches!(c.phase, Phase::Connecting(_)) && c.deadline < now;
+        let keys: Vec<usize> = self.connections.iter().filter(|(_, c)| unreachable(c)).map(|(key, _)| key).collect();
         for key in keys {
             let reason = format!("no answer within {} s of dialling", self.connect_timeout.as_secs());
             self.drop_connection(key, Broken::Refused(reason), sink);
+        }
+        let silent = |c: &Connection| matches!(c.phase, Phase::Accepting(Acceptor::Hello)) && c.deadline < now;
+        let mut silent: Vec<(Instant, usize)> =
+            self.connections.iter().filter(|(_, c)| silent(c)).map(|(key, c)| (c.deadline, key)).collect();
+        if silent.len() > MAX_SILENT {
+            silent.sort_unstable();
+            for (_, key) in &silent[..silent.len() - MAX_SILENT] {
+                self.drop_connection(*key, Broken::Refused("it has said nothing, and others wait".into()), sink);
+            }
+        }
+        // Whoever dials us may be one of those that have still to say who they are.
+        if self.connections.iter().any(|(_, c)| matches!(c.phase, Phase::Accepting(_))) {
+            return;
         }
         let late = |(peer, (deadline, _)): (&PeerId, &(Instant, _))| (*deadline < now).then_some(*peer);
         let peers: Vec<PeerId> = self.parked.iter().filter_map(late).collect();
@@ -473,6 +495,14 @@ fn is_duplicate(
 ) -> bool {
     let existing = sink.known(from).and_then(|peer| sending.get(&peer));
     existing.is_some_and(|key| matches!(connections[*key].phase, Phase::Open) || own.me.key() < from.key())
+}
+
+/// Lets the kernel find out when the peer's machine is gone: its process may be silent for hours.
+fn watch(socket: &OwnedFd) -> std::io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(KEEPALIVE_S))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(KEEPALIVE_S))?;
+    Ok(sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT)?)
 }
 
 impl Link for SiteLink {

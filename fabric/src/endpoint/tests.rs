@@ -183,6 +183,55 @@ fn messages_of_all_lengths_arrive_whole_and_in_order() {
     assert!(pair.a.is_idle());
 }
 
+/// Two endpoints that give an unreachable peer up after 50 ms.
+fn impatient() -> Pair {
+    let limits = Limits { connect: Duration::from_millis(50), ..Limits::default() };
+    let open = || Endpoint::open(Config { limits, ..config() }, 0, Arc::default()).unwrap();
+    Pair { a: open(), b: open() }
+}
+
+#[test]
+fn a_peer_that_computes_for_long_is_not_lost() {
+    // The dialled one computes.
+    let mut pair = impatient();
+    let to_b = pair.a.peer(pair.b.address());
+    pair.a.send(send_op(to_b, 5, b"early", 1)).unwrap();
+    let until = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < until {
+        pair.a.progress();
+    }
+    pair.b.receive(recv_op(5, 100, 2)).unwrap();
+    assert!([true, false].into_iter().all(|of_a| pair.next(of_a).result.is_ok()));
+
+    // The one that dialled computes, before it has said a word.
+    let mut pair = impatient();
+    let to_b = pair.a.peer(pair.b.address());
+    pair.a.send(send_op(to_b, 5, b"early", 1)).unwrap();
+    pair.b.receive(recv_op(5, 100, 2)).unwrap();
+    let until = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < until {
+        pair.b.progress();
+    }
+    assert!([true, false].into_iter().all(|of_a| pair.next(of_a).result.is_ok()));
+
+    // Both dial, and the one whose connection is to stay computes.
+    let mut pair = impatient();
+    if pair.a.address().key() > pair.b.address().key() {
+        std::mem::swap(&mut pair.a, &mut pair.b);
+    }
+    let (to_b, to_a) = (pair.a.peer(pair.b.address()), pair.b.peer(pair.a.address()));
+    pair.a.send(send_op(to_b, 5, b"there", 1)).unwrap();
+    pair.b.send(send_op(to_a, 6, b"and back", 2)).unwrap();
+    pair.a.progress();
+    let until = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < until {
+        pair.b.progress();
+    }
+    pair.b.receive(recv_op(5, 100, 3)).unwrap();
+    pair.a.receive(recv_op(6, 100, 4)).unwrap();
+    assert!([true, false, true, false].into_iter().all(|of_a| pair.next(of_a).result.is_ok()));
+}
+
 #[test]
 fn both_dialling_at_once_leaves_one_connection() {
     for _ in 0..20 {
