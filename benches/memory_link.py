@@ -1,6 +1,6 @@
 """The memory link against libfabric's shm provider, and against Open MPI's own shared memory: two ranks of one node, taking turns."""
 
-from machine import LANDBRIDGE, PROGRAMS, PROVIDER, VENV, Failed, describe, in_lab, load, need
+from machine import LANDBRIDGE, OPENMPI, PROVIDER, VENV, Failed, describe, in_lab, load, need, program
 from report import columns, size_name, summary
 
 LAB = ["--sites", "1", "--nodes", "1", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
@@ -21,8 +21,7 @@ def rivals(mpi):
         ours = {"I_MPI_FABRICS": "ofi"}
         theirs = {**libraries, **ours, "I_MPI_ROOT": str(home), "FI_PROVIDER": "shm", "I_MPI_OFI_PROVIDER": "shm", "FI_PROVIDER_PATH": str(home / "lib")}
         return "shm provider", launcher, theirs, ours
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return "Open MPI's own", [*launcher, "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", "self,sm"], {**libraries, **root}, {}
+    return "Open MPI's own", [*launcher, "--mca", "pml", "ob1", "--mca", "btl", "self,sm"], {**libraries, **OPENMPI}, {}
 
 
 def measure(arguments):
@@ -34,10 +33,9 @@ def measure(arguments):
     result = {"machine": describe(), "rounds": rounds, "rows": [], "problems": []}
     for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
         rival, launcher, theirs, ours = rivals(mpi)
-        program = PROGRAMS / ("pingpong-openmpi" if mpi == "openmpi" else "pingpong")
         commands = []
         for kind in FIGURES:
-            words = [program, kind, seconds, *(size for size in sizes if size or kind == "latency")]
+            words = [program("pingpong", mpi), kind, seconds, *(size for size in sizes if size or kind == "latency")]
             limit = 60 + 4 * seconds * len(sizes)
             commands.append({"name": f"{kind} landbridge", "words": [LANDBRIDGE, "run", "-n", 2, "--mpi", mpi, "--", *words], "environment": ours, "limit": limit})
             commands.append({"name": f"{kind} rival", "words": [*launcher, *words], "environment": theirs, "limit": limit})

@@ -3,7 +3,7 @@
 import platform
 from statistics import median
 
-from machine import PROGRAMS, PROVIDER, RELEASE, VENV, Failed, clean_environment, describe, first_match, json_lines, load, need, run
+from machine import OPENMPI, PROVIDER, RELEASE, VENV, Failed, clean_environment, describe, first_match, json_lines, load, need, program, run
 from report import columns, size_name, summary
 
 SIZES = [0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]
@@ -21,7 +21,9 @@ def launch(mpi, provider, words, extra=(), limit=180.0):
     if provider == "landbridge":
         # Intel MPI's own providers are separate files of its lib folder; a path that lacks it would hide them.
         environment["FI_PROVIDER_PATH"] = f"{RELEASE}:{home / 'lib'}" if mpi == "intel" else str(RELEASE)
-    if mpi == "intel":
+    if mpi == "openmpi":
+        environment.update(OPENMPI, OMPI_MCA_pml="cm", OMPI_MCA_mtl="ofi", OMPI_MCA_mtl_ofi_provider_include=provider)
+    elif mpi == "intel":
         environment.update(I_MPI_ROOT=str(home), I_MPI_FABRICS="ofi", I_MPI_OFI_PROVIDER=provider)
     else:
         environment.update(MPIR_CVAR_NOLOCAL="1", MPIR_CVAR_CH4_NETMOD="ofi")
@@ -31,9 +33,9 @@ def launch(mpi, provider, words, extra=(), limit=180.0):
 
 def chosen(mpi, provider):
     """Which provider MPI really took, in its own words: a fallback must not be measured under another's name."""
-    debug = {"I_MPI_DEBUG": "5"} if mpi == "intel" else {"MPIR_CVAR_DEBUG_SUMMARY": "1"}
-    out, err = launch(mpi, provider, [PROGRAMS / "pingpong", "latency", "0.01", "1"], debug.items(), limit=40)
-    taken = first_match(r"libfabric provider: (\S+)", out + err)
+    debug = {"intel": {"I_MPI_DEBUG": "5"}, "mpich": {"MPIR_CVAR_DEBUG_SUMMARY": "1"}, "openmpi": {"OMPI_MCA_opal_common_ofi_verbose": "1"}}[mpi]
+    out, err = launch(mpi, provider, [program("pingpong", mpi), "latency", "0.01", "1"], debug.items(), limit=40)
+    taken = first_match(r"(?:libfabric provider|mtl:ofi:prov(?:ider)?): (\S+)", out + err)
     if taken.split(";")[0] != provider:
         raise Failed(f"{mpi} was told to use {provider} and took {taken}:\n{(out + err)[-3000:]}")
     return taken
@@ -67,7 +69,7 @@ def _mpi(mpi, sizes, rounds, seconds):
         for kind in KINDS:
             stream_sizes = [size for size in sizes if size] if kind == "stream" else sizes
             for provider in order:
-                out, _ = launch(mpi, provider, [PROGRAMS / "pingpong", kind, seconds, *stream_sizes])
+                out, _ = launch(mpi, provider, [program("pingpong", mpi), kind, seconds, *stream_sizes])
                 for line in json_lines(out):
                     samples.setdefault((kind, line["size"]), {}).setdefault(provider, []).append(line)
     return [_row(mpi, kind, size, by_provider) for (kind, size), by_provider in sorted(samples.items())]

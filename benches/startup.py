@@ -1,6 +1,6 @@
 """Start-up: 64 ranks over two sites against the MPI's own mpiexec on one host, from the command to its end."""
 
-from machine import LANDBRIDGE, PROGRAMS, VENV, Failed, describe, in_lab, load, need
+from machine import LANDBRIDGE, OPENMPI, VENV, Failed, describe, in_lab, load, need, program
 from report import columns, summary
 
 LAB = ["--sites", "2", "--nodes", "2", "--delay", "5ms", "--nic-rate", "0"]
@@ -13,18 +13,16 @@ def measure(arguments):
     result = {"machine": describe(), "rounds": rounds, "rows": [], "problems": []}
     for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
         home = VENV[mpi]
-        program = [PROGRAMS / ("waiting-openmpi" if mpi == "openmpi" else "waiting"), "start"]
+        words = [program("waiting", mpi), "start"]
         environment = {"LD_LIBRARY_PATH": str(home / "lib")}
-        options = []
         if mpi == "intel":
             environment["I_MPI_ROOT"] = str(home)
         if mpi == "openmpi":
-            environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-            options = ["--oversubscribe"]
+            environment.update(OPENMPI)
         commands = []
         for count in counts:
-            commands.append({"name": f"{count} landbridge", "words": [LANDBRIDGE, "run", "-n", count, "--mpi", mpi, "--", *program]})
-            commands.append({"name": f"{count} mpiexec", "words": [home / "bin" / "mpiexec", *options, "-n", count, *program], "environment": environment})
+            commands.append({"name": f"{count} landbridge", "words": [LANDBRIDGE, "run", "-n", count, "--mpi", mpi, "--", *words]})
+            commands.append({"name": f"{count} mpiexec", "words": [home / "bin" / "mpiexec", "-n", count, *words], "environment": environment})
         try:
             samples, failures = in_lab(LAB, commands, rounds)
         except Failed as failed:
