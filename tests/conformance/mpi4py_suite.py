@@ -23,8 +23,8 @@ LIMIT_S = 900.0
 # After so many hangs and crashes the rest of a file is not reached.
 STARTS = 6
 
-# What a quick look takes: files that send much, each another way, and take little time.
-QUICK = ["test_p2p_buf_matched", "test_p2p_obj", "test_cco_buf", "test_comm_inter", "test_win"]
+# What a quick look takes: files that send much, each another way, take little time, and hang on no MPI's tcp.
+QUICK = ["test_p2p_obj", "test_cco_buf", "test_comm_inter", "test_win"]
 
 
 def missing():
