@@ -71,7 +71,7 @@ def test_two_sites_with_unlike_fabrics(workshop, mpi, isolated, libfabric):
 
 def test_semantics_through_a_fabric(workshop, mpi, isolated, libfabric):
     sites = {"a": site("shm", NO_MEMORY), "b": site("tcp", NO_MEMORY)}
-    done = begin(workshop, mpi, sites, [PROGRAMS / "semantics"], ranks=4, nodes=1, environment=NOT_LOCAL).finish().check()
+    done = begin(workshop, mpi, sites, [mpi.built(PROGRAMS / "semantics")], ranks=4, nodes=1, environment=NOT_LOCAL).finish().check()
     assert "all good" in done.out, str(done)
     through(workshop, a="shm", b="tcp")
 

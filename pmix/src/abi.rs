@@ -73,6 +73,7 @@ pub(crate) mod key {
     pub(crate) const GROUP_MEMBERSHIP: &CStr = c"pmix.grp.mbrs";
     pub(crate) const GROUP_CONTEXT_ID: &CStr = c"pmix.grp.ctxid";
     pub(crate) const GROUP_ENDPT_DATA: &CStr = c"pmix.grp.endpt";
+    pub(crate) const GROUP_LOCAL_ONLY: &CStr = c"pmix.grp.lcl";
 }
 
 /// `pmix_proc_t`.

@@ -324,13 +324,15 @@ unsafe extern "C" fn group(
     let Some(callback) = callback else { return ERROR };
     let made = operation == GROUP_CONSTRUCT;
     let mut data = Vec::new();
+    let mut local = false;
     // SAFETY: the library passes a C string, `count` identifiers and `info_count` entries; the kind says which member of the
     // union an entry has.
     let (name, ranks) = unsafe {
         for at in 0..info_count {
             let info = &*infos.add(at);
-            let named = info.key.iter().zip(key::GROUP_ENDPT_DATA.to_bytes_with_nul()).all(|(a, b)| *a as u8 == *b);
-            if named && info.value.kind == kind::BYTE_OBJECT {
+            let is = |key: &CStr| info.key.iter().zip(key.to_bytes_with_nul()).all(|(a, b)| *a as u8 == *b);
+            local |= is(key::GROUP_LOCAL_ONLY);
+            if is(key::GROUP_ENDPT_DATA) && info.value.kind == kind::BYTE_OBJECT {
                 let bytes = info.value.data.bytes;
                 data.extend(bytes_of(bytes.bytes, bytes.size));
             }
@@ -338,6 +340,11 @@ unsafe extern "C" fn group(
         (text_of(name), ranks_of(processes, count))
     };
     let Some(ranks) = ranks else { return ERR_NOT_SUPPORTED };
+    if local && !made {
+        // All its ranks are here and have come. Up to 5.0.11 the library asks a second time where the answer takes time, with
+        // a tracker that the first answer frees (`pmix_server_grpdestruct`).
+        return OPERATION_SUCCEEDED;
+    }
     // The identifiers are those that were asked for: `ranks_of` found them valid.
     // SAFETY: the library passes `count` identifiers.
     let members = made.then(|| unsafe { std::slice::from_raw_parts(processes, count) }.to_vec());

@@ -1,4 +1,5 @@
-"""Communicators made from MPI-4 sessions, without MPI_COMM_WORLD: of all ranks, and of every second one at the same time."""
+"""Communicators made from MPI-4 sessions, without MPI_COMM_WORLD: of all ranks, and at the same time of every second one, of
+neighbours (who may share a node) and of each alone."""
 
 import sys
 
@@ -12,12 +13,14 @@ for number in range(3):
     if comm.allreduce(comm.rank) != ranks * (ranks - 1) // 2:
         sys.exit("wrong sum over all ranks")
     mine = world.Get_rank()
-    half = world.Incl([rank for rank in range(ranks) if rank % 2 == mine % 2])
-    part = MPI.Intracomm.Create_from_group(half, f"half-{mine % 2}")
-    if part.allreduce(mine) != sum(rank for rank in range(ranks) if rank % 2 == mine % 2):
-        sys.exit("wrong sum over half of the ranks")
-    part.Free()
-    half.Free()
+    for kind, part_of in (("half", lambda rank: rank % 2), ("pair", lambda rank: rank // 2), ("alone", lambda rank: rank)):
+        members = [rank for rank in range(ranks) if part_of(rank) == part_of(mine)]
+        group = world.Incl(members)
+        part = MPI.Intracomm.Create_from_group(group, f"{kind}-{part_of(mine)}")
+        if part.allreduce(mine) != sum(members):
+            sys.exit(f"wrong sum over ranks {members}")
+        part.Free()
+        group.Free()
     if number == 2 and comm.rank == 0:
         print(f"sessions: {ranks} ranks good", flush=True)
     comm.Free()
