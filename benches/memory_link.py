@@ -18,8 +18,8 @@ def rivals(mpi):
         ours = {"MPIR_CVAR_NOLOCAL": "1"}
         return "shm provider", launcher, {**libraries, **ours, "FI_PROVIDER": "shm", "MPIR_CVAR_CH4_NETMOD": "ofi"}, ours
     if mpi == "intel":
-        ours = {"I_MPI_FABRICS": "ofi"}
-        theirs = {**libraries, **ours, "I_MPI_ROOT": str(home), "FI_PROVIDER": "shm", "I_MPI_OFI_PROVIDER": "shm", "FI_PROVIDER_PATH": str(home / "lib")}
+        ours = {**libraries, "I_MPI_ROOT": str(home), "I_MPI_FABRICS": "ofi"}
+        theirs = {**ours, "FI_PROVIDER": "shm", "I_MPI_OFI_PROVIDER": "shm", "FI_PROVIDER_PATH": str(home / "lib")}
         return "shm provider", launcher, theirs, ours
     return "Open MPI's own", [*launcher, "--mca", "pml", "ob1", "--mca", "btl", "self,sm"], {**libraries, **OPENMPI}, {}
 

@@ -42,7 +42,9 @@ fn open(rank: u32, memory: Option<&str>) -> Endpoint {
         }
     };
     bytes("LANDBRIDGE_EAGER_MEMORY", &mut config.limits.eager_memory);
-    bytes("LANDBRIDGE_SINGLE_COPY", &mut config.limits.single_copy);
+    let mut single_copy = 0;
+    bytes("LANDBRIDGE_SINGLE_COPY", &mut single_copy);
+    config.limits.single_copy = Some(single_copy).filter(|least| *least > 0);
     Endpoint::open(config, 0, Arc::new(Regions::default())).unwrap()
 }
 

@@ -62,9 +62,9 @@ pub struct Limits {
     /// The same for peers that share memory with us, where asking costs a microsecond and what nobody waits for is copied
     /// twice. Default 64 KiB (`LANDBRIDGE_EAGER_MEMORY`).
     pub eager_memory: u64,
-    /// Frames in shared memory with at least so many bytes go by single copy, where the kernel allows it. Default 16 KiB
-    /// (`LANDBRIDGE_SINGLE_COPY`).
-    pub single_copy: u64,
+    /// Frames in shared memory with at least so many bytes go by single copy, where the kernel allows it
+    /// (`LANDBRIDGE_SINGLE_COPY`). By default from 128 KiB on, or from 16 KiB where writing into a ring turns out to be slow.
+    pub single_copy: Option<u64>,
     /// Most bytes stored for messages that nobody has asked for yet, over all peers. Default 64 MiB
     /// (`LANDBRIDGE_UNEXPECTED`).
     pub unexpected: u64,
@@ -83,7 +83,7 @@ impl Default for Limits {
             eager: 1 << 20,
             eager_remote: 1 << 20,
             eager_memory: 64 << 10,
-            single_copy: 16 << 10,
+            single_copy: None,
             unexpected: 64 << 20,
             buffered: 64 << 20,
             connect: Duration::from_secs(10),
@@ -141,7 +141,7 @@ impl Config {
         limits.eager = env.bytes("LANDBRIDGE_EAGER")?.unwrap_or(limits.eager);
         limits.eager_remote = env.bytes("LANDBRIDGE_EAGER_REMOTE")?.unwrap_or(limits.eager_remote);
         limits.eager_memory = env.bytes("LANDBRIDGE_EAGER_MEMORY")?.unwrap_or(limits.eager_memory);
-        limits.single_copy = env.bytes("LANDBRIDGE_SINGLE_COPY")?.unwrap_or(limits.single_copy).max(1);
+        limits.single_copy = env.bytes("LANDBRIDGE_SINGLE_COPY")?.map(|least| least.max(1));
         limits.unexpected = env.bytes("LANDBRIDGE_UNEXPECTED")?.unwrap_or(limits.unexpected);
         let native = env
             .text("LANDBRIDGE_FABRIC")

@@ -17,7 +17,7 @@ use crate::handshake::Credentials;
 use crate::link::{Bytes, Link, Outgoing, Sink};
 use crate::memory_link::MemoryLink;
 use crate::operation::{
-    AtomicOp, Completion, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp, SendOp, UserData, WriteOp,
+    AtomicOp, CompleteWhen, Completion, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp, SendOp, UserData, WriteOp,
 };
 use crate::protocol::Protocol;
 use crate::site::SiteLink;
@@ -133,7 +133,7 @@ const MIN_CREDIT: u64 = 64 << 10;
 /// With a memory link, a turn costs less than one system call. So sockets are asked on every turn only while they have
 /// something, that is for so many turns after they had; else on every so manieth fruitless turn, and so manieth in all.
 const SOCKETS_FOR: u64 = 64;
-const SOCKETS_WHEN_FRUITLESS: u64 = 8;
+const SOCKETS_WHEN_FRUITLESS: u64 = 32;
 const SOCKETS_ALWAYS: u64 = 64;
 
 impl Endpoint {
@@ -230,7 +230,25 @@ impl Endpoint {
     /// [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
     pub fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
         self.check_room()?;
-        self.route(op.to);
+        let mut op = op;
+        if self.route(op.to) == Route::Memory
+            && let Some(memory) = &mut self.memory
+        {
+            let (to, length) = (op.to, op.buffer.len() as u64);
+            let copied = op.complete == CompleteWhen::Buffered;
+            match self.protocol.send_whole(op, |message, bytes| memory.write_whole(to, message, bytes)) {
+                Ok(()) => {
+                    self.traffic.memory.items += 1;
+                    self.traffic.memory.bytes += length;
+                    return Ok(());
+                }
+                Err(back) => op = back,
+            }
+            // What would only be copied to wait: better later.
+            if copied && memory.is_full(to) {
+                return Err(NotBegun::Again);
+            }
+        }
         self.protocol.send(op)?;
         self.drain();
         Ok(())

@@ -159,6 +159,15 @@ pub(crate) enum Sent {
 pub(crate) trait Sink {
     /// A frame from a peer begins, with `following` bytes after its message header. Says where they go.
     fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<Place, Misbehaved>;
+    /// A frame that is there with all its bytes, `following` of them: takes it whole if it is a message that has found its
+    /// receive. `read` copies the bytes out. Else the frame has to `begin`.
+    fn take_whole(
+        &mut self,
+        from: PeerId,
+        message: &Message,
+        following: u32,
+        read: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, Misbehaved>;
     /// Bytes of the frame, already read.
     fn put(&mut self, place: &mut Place, bytes: &[u8]);
     /// Bytes of the frame, to be read by `read` into the memory it is given (at most `limit` bytes). Gives how many.

@@ -1,7 +1,7 @@
 //! Which receive gets which message: posted receives and unexpected messages.
 //!
 //! Both queues find an exact match in constant time, whatever their length; receives that ignore tag bits are looked at in
-//! the order they were posted. The rule is MPI's: a message goes to the oldest receive that matches it, a receive
+//! the order they were posted. A queue of a few is looked through, which is faster than any index. The rule is MPI's: a message goes to the oldest receive that matches it, a receive
 //! gets the oldest message that matches it. Entries are numbers whose meaning is the caller's.
 
 use slab::Slab;
@@ -35,6 +35,16 @@ impl Match {
     }
 }
 
+/// A queue that grows longer gets an index, which it keeps until it is empty. Tests have both kinds all the time.
+const FEW: usize = if cfg!(test) { 4 } else { 32 };
+
+/// Takes a number out of a short queue.
+fn take_out(few: &mut Vec<u32>, key: usize) {
+    if let Some(at) = few.iter().position(|known| *known as usize == key) {
+        few.remove(at);
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum PostedList {
     Exact(PeerId, bool, u64),
@@ -62,6 +72,9 @@ struct PostedEntry<T> {
 /// Receives that wait for a message.
 pub(crate) struct Posted<T> {
     entries: Slab<PostedEntry<T>>,
+    /// All of them, oldest first, unless they are `indexed`.
+    few: Vec<u32>,
+    indexed: bool,
     lists: Lists<PostedList>,
     next_order: u64,
 }
@@ -72,18 +85,36 @@ pub(crate) struct PostedKey(usize);
 
 impl<T> Posted<T> {
     pub fn new() -> Posted<T> {
-        Posted { entries: Slab::new(), lists: Lists::new(), next_order: 0 }
+        Posted {
+            entries: Slab::new(),
+            few: Vec::with_capacity(FEW),
+            indexed: false,
+            lists: Lists::new(),
+            next_order: 0,
+        }
     }
 
     pub fn push(&mut self, matching: Match, value: T) {
         let order = self.next_order;
         self.next_order += 1;
         let key = self.entries.insert(PostedEntry { matching, order, value });
+        if !self.indexed && self.few.len() < FEW {
+            self.few.push(key as u32);
+            return;
+        }
+        for old in self.few.drain(..) {
+            self.lists.push(PostedList::of(&self.entries[old as usize].matching), old);
+        }
+        self.indexed = true;
         self.lists.push(PostedList::of(&matching), key as u32);
     }
 
     /// The oldest receive that takes this message.
     pub fn find(&self, envelope: &Envelope) -> Option<PostedKey> {
+        if !self.indexed {
+            let found = self.few.iter().find(|key| self.entries[**key as usize].matching.takes(envelope));
+            return found.map(|key| PostedKey(*key as usize));
+        }
         let Envelope { from, tagged, tag } = *envelope;
         let exact = self.lists.first(PostedList::Exact(from, tagged, tag));
         let any = self.lists.first(PostedList::AnyPeer(tagged, tag));
@@ -99,7 +130,12 @@ impl<T> Posted<T> {
 
     pub fn remove(&mut self, key: PostedKey) -> (Match, T) {
         let entry = self.entries.remove(key.0);
-        self.lists.remove(PostedList::of(&entry.matching), key.0 as u32);
+        if self.indexed {
+            self.lists.remove(PostedList::of(&entry.matching), key.0 as u32);
+            self.indexed = !self.entries.is_empty();
+        } else {
+            take_out(&mut self.few, key.0);
+        }
         (entry.matching, entry.value)
     }
 
@@ -118,6 +154,9 @@ struct UnexpectedEntry<T> {
 /// Messages that wait for a receive.
 pub(crate) struct Unexpected<T> {
     entries: Slab<UnexpectedEntry<T>>,
+    /// All that can be found, oldest first, unless they are indexed: then, how many.
+    few: Vec<u32>,
+    indexed: usize,
     /// All tagged, all untagged: in order of arrival.
     all: Lists<bool>,
     by_tag: Lists<(bool, u64)>,
@@ -130,19 +169,41 @@ pub(crate) struct UnexpectedKey(usize);
 
 impl<T> Unexpected<T> {
     pub fn new() -> Unexpected<T> {
-        Unexpected { entries: Slab::new(), all: Lists::new(), by_tag: Lists::new(), exact: Lists::new() }
+        Unexpected {
+            entries: Slab::new(),
+            few: Vec::with_capacity(FEW),
+            indexed: 0,
+            all: Lists::new(),
+            by_tag: Lists::new(),
+            exact: Lists::new(),
+        }
+    }
+
+    fn index(&mut self, key: u32) {
+        let Envelope { from, tagged, tag } = self.entries[key as usize].envelope;
+        self.all.push(tagged, key);
+        self.by_tag.push((tagged, tag), key);
+        self.exact.push((from, tagged, tag), key);
+        self.indexed += 1;
     }
 
     pub fn push(&mut self, envelope: Envelope, value: T) -> UnexpectedKey {
         let key = self.entries.insert(UnexpectedEntry { envelope, value });
-        self.all.push(envelope.tagged, key as u32);
-        self.by_tag.push((envelope.tagged, envelope.tag), key as u32);
-        self.exact.push((envelope.from, envelope.tagged, envelope.tag), key as u32);
+        self.few.push(key as u32);
+        if self.indexed > 0 || self.few.len() > FEW {
+            for key in std::mem::take(&mut self.few) {
+                self.index(key);
+            }
+        }
         UnexpectedKey(key)
     }
 
     /// The oldest message that this receive takes.
     pub fn find(&self, matching: &Match) -> Option<UnexpectedKey> {
+        if self.indexed == 0 {
+            let found = self.few.iter().find(|key| matching.takes(&self.entries[**key as usize].envelope));
+            return found.map(|key| UnexpectedKey(*key as usize));
+        }
         let tagged = matching.tagged;
         let key = match (matching.exact_tag(), matching.from) {
             (Some(tag), Some(from)) => self.exact.first((from, tagged, tag)),
@@ -167,6 +228,10 @@ impl<T> Unexpected<T> {
     /// Takes a message out, so that it cannot be found any more; [`Unexpected::get`] still works until
     /// [`Unexpected::remove`].
     pub fn hide(&mut self, key: UnexpectedKey) {
+        if self.indexed == 0 {
+            return take_out(&mut self.few, key.0);
+        }
+        self.indexed -= 1;
         let Envelope { from, tagged, tag } = self.entries[key.0].envelope;
         self.all.remove(tagged, key.0 as u32);
         self.by_tag.remove((tagged, tag), key.0 as u32);

@@ -10,13 +10,14 @@
 
 mod doorbell;
 mod neighbour;
+mod pace;
 
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use memory::Regions;
-use pool::{HostId, INSTANCES, PoolError, Region, Seat, State};
+use pool::{Corrupt, HostId, INSTANCES, PoolError, Region, Seat, State};
 use rustc_hash::FxHashMap;
 use types::id::SlotKind;
 use types::{Address, Identity, Instance, Rank, Slot};
@@ -157,7 +158,7 @@ impl MemoryLink {
         let seat = self.region.seat(place)?;
         let at = self.neighbours.len();
         let shares = seat.host.shares_processes(self.host);
-        let mut neighbour = Neighbour::new(peer, place, seat, shares);
+        let mut neighbour = Neighbour::new(peer, place, seat, shares, self.limits.single_copy);
         if shares && seat.pid != std::process::id() {
             neighbour.watched = self.doorbell.watch(seat.pid, at as u64);
         }
@@ -243,7 +244,12 @@ impl MemoryLink {
     /// Writes what a neighbour's ring takes.
     fn flush(&mut self, at: usize, sink: &mut dyn Sink) -> bool {
         let neighbour = &mut self.neighbours[at];
-        let result = neighbour.flush(self.limits.single_copy, &mut self.buffered, &mut self.scratch, sink);
+        let result = neighbour.flush(&mut self.buffered, &mut self.scratch, sink);
+        self.written(at, result, sink)
+    }
+
+    /// A neighbour's ring was written to, or not. Whether it was, or is broken.
+    fn written(&mut self, at: usize, result: Result<bool, Corrupt>, sink: &mut dyn Sink) -> bool {
         let moved = match result {
             Ok(moved) => moved,
             Err(corrupt) => {
@@ -300,6 +306,22 @@ impl MemoryLink {
         }
     }
 
+    /// Writes a short message to a neighbour that has been written to before, if its ring takes it at once.
+    pub fn write_whole(&mut self, to: PeerId, message: &wire::Message, bytes: &[u8]) -> bool {
+        let Some(at) = self.by_peer.get(&to) else { return false };
+        let neighbour = &mut self.neighbours[*at];
+        if !neighbour.knocked || !neighbour.write_whole(message, bytes) {
+            return false;
+        }
+        wake(&self.region, &self.doorbell, neighbour);
+        true
+    }
+
+    /// Whether the ring to this neighbour has no room, or others wait for it.
+    pub fn is_full(&mut self, to: PeerId) -> bool {
+        self.by_peer.get(&to).is_some_and(|at| self.neighbours[*at].is_full())
+    }
+
     fn neighbour_for(&mut self, to: PeerId, sink: &dyn Sink) -> Result<usize, String> {
         let at = match self.by_peer.get(&to) {
             Some(at) => *at,
@@ -347,14 +369,13 @@ impl Link for MemoryLink {
         if detach {
             self.buffered += item.end;
             // Its reader would come for it after we have returned.
-            if item.end - item.at >= self.limits.single_copy {
+            if self.neighbours[at].may_want_single_copy(item.end - item.at) {
                 item.detach_now();
             }
         }
-        let waits = self.neighbours[at].push(item);
-        if !waits {
-            self.flush(at, sink);
-        }
+        let neighbour = &mut self.neighbours[at];
+        let result = neighbour.send(item, &mut self.buffered, &mut self.scratch, sink);
+        self.written(at, result, sink);
         let neighbour = &mut self.neighbours[at];
         if detach {
             neighbour.detach_last();

@@ -34,6 +34,8 @@ pub(crate) const ENVELOPE: u64 = 128;
 /// Most operations that wait at a peer for credit before new ones are refused.
 const MAX_WAITING: usize = 16_384;
 const SCRATCH: usize = 64 << 10;
+/// The number of messages that are sent whole, to which nobody refers again; the lowest of those that `number` gives is above.
+const WHOLE: TransferId = 1 << 31;
 
 /// Where the bytes of a frame go.
 #[derive(Debug)]
@@ -268,6 +270,33 @@ impl Protocol {
         Ok(())
     }
 
+    /// Sends a short message whole, if nothing speaks against it and `write` takes it at once; else gives the operation back.
+    /// What most messages over memory need, without what the others do.
+    pub fn send_whole(&mut self, op: SendOp, write: impl FnOnce(&Message, &[u8]) -> bool) -> Result<(), SendOp> {
+        let (Some(bytes), Some(peer)) = (op.buffer.as_slice(), self.peers.get_mut(op.to.0 as usize)) else {
+            return Err(op);
+        };
+        let total = bytes.len() as u64;
+        let delivered = op.complete == CompleteWhen::Delivered;
+        if delivered
+            || total > peer.eager
+            || peer.credit < ENVELOPE + total
+            || !peer.waiting.is_empty()
+            || peer.lost.is_some()
+        {
+            return Err(op);
+        }
+        let (tagged, tag) = (op.tag.is_some(), op.tag.unwrap_or(0));
+        let message =
+            Message::Start { id: WHOLE, tagged, tag, total, promised: total, data: op.data, wants_done: false };
+        if !write(&message, bytes) {
+            return Err(op);
+        }
+        peer.credit -= ENVELOPE + total;
+        self.completions.push_back(Completion { tagged, tag, length: total, ..blank(Kind::Send, op.user) });
+        Ok(())
+    }
+
     /// Begins sends that waited for credit.
     fn start_waiting(&mut self, to: PeerId) {
         loop {
@@ -322,8 +351,8 @@ impl Protocol {
 
     /// Numbers a transfer of which we keep no state: apart from those numbered by `transfers`.
     fn number(&mut self) -> TransferId {
-        self.next_number = self.next_number.wrapping_add(1);
-        self.next_number | 1 << 31
+        self.next_number = self.next_number % 0x7FFF_FFFE + 1;
+        self.next_number | WHOLE
     }
 
     fn unsent_op(&mut self, op: &SendOp) {

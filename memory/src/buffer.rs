@@ -16,7 +16,8 @@ pub struct Buffer {
 
 enum Store {
     One(Piece),
-    Several([Piece; MAX_PIECES]),
+    /// Boxed: hardly an operation has them, and all operations are moved about.
+    Several(Box<[Piece; MAX_PIECES]>),
     Owned(Vec<u8>),
 }
 
@@ -64,7 +65,7 @@ impl Buffer {
             count += 1;
             total = total.checked_add(length).filter(|total| isize::try_from(*total).is_ok())?;
         }
-        let store = if count <= 1 { Store::One(several[0]) } else { Store::Several(several) };
+        let store = if count <= 1 { Store::One(several[0]) } else { Store::Several(Box::new(several)) };
         Some(Buffer { length: total, store })
     }
 
@@ -94,7 +95,7 @@ impl Buffer {
         let owned: &[u8];
         match &self.store {
             Store::One(piece) => (one, owned) = (std::slice::from_ref(piece), &[]),
-            Store::Several(pieces) => (one, owned) = (pieces, &[]),
+            Store::Several(pieces) => (one, owned) = (pieces.as_slice(), &[]),
             Store::Owned(bytes) => (one, owned) = (&[], bytes),
         }
         let mut skip = range.start;
@@ -108,11 +109,20 @@ impl Buffer {
         })
     }
 
+    /// Its bytes, if they are in one piece.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match &self.store {
+            Store::One(piece) => Some(piece.as_slice()),
+            Store::Several(_) => None,
+            Store::Owned(bytes) => Some(bytes),
+        }
+    }
+
     /// The contiguous memory that starts at `offset`; empty at the end.
     pub fn contiguous_mut(&mut self, offset: usize) -> &mut [u8] {
         let pieces: &mut [Piece] = match &mut self.store {
             Store::One(piece) => std::slice::from_mut(piece),
-            Store::Several(pieces) => pieces,
+            Store::Several(pieces) => pieces.as_mut_slice(),
             Store::Owned(bytes) => return bytes.get_mut(offset..).unwrap_or_default(),
         };
         let mut skip = offset;

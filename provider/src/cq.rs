@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,8 @@ pub struct Cq {
     entry_size: usize,
     api: u32,
     queue: Mutex<Queue>,
+    /// How many entries it has, so that who finds none needs no lock.
+    count: AtomicUsize,
     signalled: AtomicBool,
     _domain: Arc<Domain>,
 }
@@ -82,7 +84,9 @@ impl Cq {
 
     /// Adds a completion.
     pub fn push(&self, entry: Entry) {
-        self.queue().entries.push_back(entry);
+        let mut queue = self.queue();
+        queue.entries.push_back(entry);
+        self.count.store(queue.entries.len(), Ordering::Release);
     }
 
     /// Hands over up to `most` completions.
@@ -90,16 +94,26 @@ impl Cq {
     /// # Errors
     /// `FI_EAVAIL`: the next one is an error. `FI_EAGAIN`: none is there.
     fn read(&self, most: usize, may_nap: bool, mut give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
-        {
+        if self.count.load(Ordering::Acquire) > 0 {
             let mut queue = self.queue();
             if !queue.entries.is_empty() && queue.skips < MOST_SKIPS {
                 queue.skips += 1;
-                return queue.take(most, &mut give);
+                return self.take(&mut queue, most, &mut give);
             }
-            queue.skips = 0;
         }
         self.bound.poll(may_nap);
-        self.queue().take(most, &mut give)
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Err(EAGAIN);
+        }
+        let mut queue = self.queue();
+        queue.skips = 0;
+        self.take(&mut queue, most, &mut give)
+    }
+
+    fn take(&self, queue: &mut Queue, most: usize, give: &mut impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
+        let result = queue.take(most, give);
+        self.count.store(queue.entries.len(), Ordering::Release);
+        result
     }
 
     /// The same, waiting for up to `timeout` (`None`: for ever) or until signalled.
@@ -131,6 +145,7 @@ impl Cq {
         let mut queue = self.queue();
         queue.entries.front()?.error.as_ref()?;
         let entry = queue.entries.pop_front()?;
+        self.count.store(queue.entries.len(), Ordering::Release);
         let detail = entry.error.as_deref()?;
         let text = CString::new(detail.text.replace('\0', " ")).unwrap_or_default();
         let (_, text) = queue.last.insert((detail.errno.0, text));
@@ -225,6 +240,7 @@ pub unsafe extern "C" fn open(
             entry_size,
             api: domain.inner.api,
             queue: Mutex::new(Queue { entries: VecDeque::with_capacity(size), ..Queue::default() }),
+            count: AtomicUsize::new(0),
             signalled: AtomicBool::new(false),
             _domain: domain.inner.clone(),
         };

@@ -236,8 +236,7 @@ impl Endpoint {
             return;
         }
         let Stage::Open(transport) = &state.stage else { return };
-        let pending = !transport.is_idle();
-        if let Some(nap) = state.idle.nap(Instant::now(), pending) {
+        if let Some(nap) = state.idle.nap(Instant::now, || !transport.is_idle()) {
             state.sleep(nap, self.caps);
             state.idle.woke(Instant::now());
         }

@@ -24,7 +24,7 @@ pub const FABRIC_NAME: &CStr = c"landbridge";
 /// Its one domain.
 pub const DOMAIN_NAME: &CStr = c"landbridge0";
 /// The longest message that may be injected, in bytes.
-pub const INJECT_SIZE: usize = 16 << 10;
+pub const INJECT_SIZE: usize = 4 << 10;
 /// The longest message, in bytes.
 pub const MAX_MESSAGE: usize = 1 << 40;
 /// The depth of queues that we announce. Ours grow; this is what a careful user counts on.

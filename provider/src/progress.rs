@@ -68,9 +68,12 @@ const SHORTEST: Duration = Duration::from_micros(10);
 /// A nap is at most that long: what arrives by a way that does not wake us waits as long. Who naps so long uses one or two
 /// percent of a core.
 const LONGEST: Duration = Duration::from_millis(1);
-/// Readers that wait come back sooner than this. Who comes back later was busy elsewhere, looks in now and then, and must
-/// not be kept: with naps in such looks, MPICH's `MPI_Get_accumulate` to itself took 30 times longer.
-const AWAY: Duration = Duration::from_micros(20);
+/// Readers that wait come back sooner than this, our own work included. Who comes back later was busy elsewhere, looks in now and
+/// then, and must not be kept: with naps in such looks, MPICH's `MPI_Get_accumulate` to itself took 30 times longer, and a
+/// program that computes for 10 µs between two calls of `MPI_Test` would come to a standstill.
+const AWAY: Duration = Duration::from_micros(8);
+/// The clock is read once in so many looks: it costs as much as looking.
+const LOOKS: u32 = 8;
 /// While bytes of ours are under way, we wait this many times longer before napping.
 const PATIENCE: u32 = 20;
 
@@ -83,8 +86,9 @@ pub struct Idle {
     since: Option<Instant>,
     /// It has napped since then.
     napped: bool,
-    /// When it looked last.
-    looked: Option<Instant>,
+    /// When the clock was read last, and looks since then.
+    read: Option<Instant>,
+    looks: u32,
 }
 
 impl Idle {
@@ -95,7 +99,7 @@ impl Idle {
             Spin::For(time) => time,
             Spin::Always => Duration::MAX,
         };
-        Idle { spin, current, since: None, napped: false, looked: None }
+        Idle { spin, current, since: None, napped: false, read: None, looks: 0 }
     }
 
     /// Something moved, or an operation was begun. The clock is read only if that matters.
@@ -111,20 +115,23 @@ impl Idle {
         }
     }
 
-    /// Nothing moved. How long to nap now, if at all. `pending`: bytes of ours are still under way.
-    pub fn nap(&mut self, now: Instant, pending: bool) -> Option<Duration> {
-        if self.spin == Spin::Always {
+    /// Nothing moved. How long to nap now, if at all. `pending`: whether bytes of ours are still under way.
+    pub fn nap(&mut self, clock: impl FnOnce() -> Instant, pending: impl FnOnce() -> bool) -> Option<Duration> {
+        self.looks += 1;
+        if self.looks < LOOKS || self.spin == Spin::Always {
             return None;
         }
-        let away = self.looked.replace(now).is_some_and(|looked| now.saturating_duration_since(looked) > AWAY);
-        if away {
-            (self.since, self.napped) = (None, false);
+        let now = clock();
+        let looks = std::mem::take(&mut self.looks);
+        let passed = self.read.replace(now).map_or(Duration::ZERO, |read| now.saturating_duration_since(read));
+        if passed > AWAY * looks {
+            // Time spent elsewhere is not waited.
+            self.since = self.since.map(|since| (since + passed).min(now));
         }
         let since = *self.since.get_or_insert(now);
         let idle = now.saturating_duration_since(since);
         let patient = if matches!(self.spin, Spin::Adaptive { .. }) { self.current.max(FIRST) } else { self.current };
-        let enough = if pending { patient * PATIENCE } else { self.current };
-        if idle <= enough {
+        if idle <= self.current || (idle <= patient * PATIENCE && pending()) {
             return None;
         }
         self.napped = true;
@@ -133,7 +140,8 @@ impl Idle {
 
     /// A nap is over: that time the reader was not away.
     pub fn woke(&mut self, now: Instant) {
-        self.looked = Some(now);
+        self.read = Some(now);
+        self.looks = 0;
     }
 }
 
@@ -188,10 +196,29 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// Looks every 10 µs from `from` to `to`, without napping; gives the last answer.
+    /// Looks every microsecond from `from` to `to`, without napping; gives the last answer of those that looked at the clock.
     fn look(idle: &mut Idle, start: Instant, from: u64, to: u64, pending: bool) -> Option<u128> {
-        let answers = (from..=to).step_by(10).map(|at| idle.nap(start + micros(at), pending));
-        answers.last().flatten().map(|nap| nap.as_micros())
+        idle.looks = 0;
+        let mut last = None;
+        for at in from..=to {
+            let mut asked = false;
+            let answer = idle.nap(
+                || {
+                    asked = true;
+                    start + micros(at)
+                },
+                || pending,
+            );
+            if asked {
+                last = answer;
+            }
+        }
+        last.map(|nap| nap.as_micros())
+    }
+
+    /// Whether a nap has that length, give or take the looks between two looks at the clock.
+    fn about(nap: Option<u128>, expected: u128) -> bool {
+        nap.is_some_and(|nap| nap.abs_diff(expected) <= 2)
     }
 
     fn pinned(spin: u64) -> Idle {
@@ -203,25 +230,26 @@ mod tests {
         let mut idle = pinned(50);
         let start = Instant::now();
         assert_eq!(look(&mut idle, start, 0, 50, false), None);
-        assert_eq!(look(&mut idle, start, 60, 60, false), Some(15));
-        assert_eq!(look(&mut idle, start, 70, 200, false), Some(50));
-        assert_eq!(look(&mut idle, start, 210, 9000, false), Some(1000));
+        assert!(about(look(&mut idle, start, 60, 67, false), 15));
+        assert!(about(look(&mut idle, start, 70, 207, false), 49));
+        assert_eq!(look(&mut idle, start, 210, 9001, false), Some(1000));
         idle.busy(|| start + micros(9000));
         assert_eq!(look(&mut idle, start, 9010, 9060, false), None, "a pinned spin stays");
-        assert_eq!(look(&mut idle, start, 9070, 9070, false), Some(15));
+        assert!(about(look(&mut idle, start, 9070, 9077, false), 15));
     }
 
     #[test]
     fn who_looks_in_now_and_then_is_not_kept() {
         let mut idle = pinned(50);
         let start = Instant::now();
-        for at in (0..10_000).step_by(21) {
-            assert_eq!(idle.nap(start + micros(at), false), None, "at {at} µs");
+        for at in (0..100_000).step_by(9) {
+            assert_eq!(idle.nap(|| start + micros(at), || false), None, "at {at} µs");
         }
-        // A nap itself is no absence.
-        assert_eq!(look(&mut idle, start, 20_000, 20_060, false), Some(15));
-        idle.woke(start + micros(20_200));
-        assert_eq!(look(&mut idle, start, 20_210, 20_210, false), Some(52));
+        // A nap itself is no absence, and neither is a single slow look.
+        assert!(about(look(&mut idle, start, 200_000, 200_070, false), 15));
+        idle.woke(start + micros(200_200));
+        assert!(about(look(&mut idle, start, 200_210, 200_217, false), 52));
+        assert!(look(&mut idle, start, 200_250, 200_257, false).is_some());
     }
 
     #[test]
@@ -229,10 +257,10 @@ mod tests {
         let mut idle = pinned(50);
         let start = Instant::now();
         assert_eq!(look(&mut idle, start, 0, 1000, true), None);
-        assert_eq!(look(&mut idle, start, 1010, 1010, true), Some(252));
+        assert!(about(look(&mut idle, start, 1010, 1017, true), 252));
     }
 
-    /// Waits that all take as long, with looks every 10 µs; gives how long it spins in the end.
+    /// Waits that all take as long, with looks every microsecond; gives how long it spins in the end.
     fn after_waits(spin: Spin, each: u64, count: u64) -> Duration {
         let mut idle = Idle::new(spin);
         let start = Instant::now();
@@ -264,7 +292,7 @@ mod tests {
             look(&mut idle, start, begin, begin + 40, false);
             idle.busy(|| start + micros(begin + 40));
         }
-        assert_eq!(idle.current, micros(40));
+        assert!(idle.current >= micros(40), "{:?}", idle.current);
     }
 
     #[test]
@@ -272,7 +300,7 @@ mod tests {
         assert_eq!("".parse(), Ok(Spin::default()));
         assert_eq!("0".parse(), Ok(Spin::For(Duration::ZERO)));
         assert_eq!("always".parse(), Ok(Spin::Always));
-        assert_eq!(Idle::new(Spin::Always).nap(Instant::now() + micros(1 << 40), false), None);
+        assert_eq!(look(&mut Idle::new(Spin::Always), Instant::now(), 0, 1000, false), None);
         let error = "often".parse::<Spin>().unwrap_err();
         assert!(error.contains("LANDBRIDGE_SPIN=often"), "{error}");
     }

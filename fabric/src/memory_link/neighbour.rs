@@ -8,6 +8,7 @@ use wire::Message;
 use wire::message::MAX_HEADER;
 
 use super::doorbell::Watched;
+use super::pace::Pace;
 use super::{from_region, refusal};
 use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
@@ -44,6 +45,7 @@ pub(super) struct Neighbour {
     /// Its process ids are ours.
     shares: bool,
     out: Option<Producer>,
+    pace: Pace,
     input: Option<Consumer>,
     queue: VecDeque<Outgoing>,
     /// Something of the first item of the queue goes by single copy, and so the rest does.
@@ -54,7 +56,7 @@ pub(super) struct Neighbour {
 }
 
 impl Neighbour {
-    pub fn new(peer: PeerId, place: u32, seat: Seat, shares: bool) -> Neighbour {
+    pub fn new(peer: PeerId, place: u32, seat: Seat, shares: bool, single_copy: Option<u64>) -> Neighbour {
         Neighbour {
             peer,
             place,
@@ -64,6 +66,7 @@ impl Neighbour {
             watched: Watched::No,
             shares,
             out: None,
+            pace: Pace::new(single_copy),
             input: None,
             queue: VecDeque::new(),
             copies: false,
@@ -103,9 +106,20 @@ impl Neighbour {
         self.input = Some(ring);
     }
 
+    /// Whether so many bytes may be left where they are, for the neighbour to copy.
+    pub fn may_want_single_copy(&self, bytes: u64) -> bool {
+        self.pace.may_want_single_copy(bytes)
+    }
+
     /// Whether items wait, or have to be copied.
     pub fn has_pending(&self) -> bool {
         !self.queue.is_empty() || !self.uncopied.is_empty()
+    }
+
+    /// Whether the ring has no room for a long record, or something waits for room.
+    pub fn is_full(&mut self) -> bool {
+        let full = |ring: &mut Producer| matches!(ring.reserve(ring.longest()), Ok(None));
+        !self.queue.is_empty() || self.out.as_mut().is_some_and(full)
     }
 
     /// Nothing to read, and nothing that could go on.
@@ -127,10 +141,53 @@ impl Neighbour {
         copied || !self.queue.is_empty() && !matches!(ring.reserve(ring.longest()), Ok(None))
     }
 
-    /// Queues an item. Whether it has to wait for others.
-    pub fn push(&mut self, item: Outgoing) -> bool {
+    /// Writes a short message, if nothing is before it and the ring takes it.
+    pub fn write_whole(&mut self, message: &Message, bytes: &[u8]) -> bool {
+        let count = bytes.len() as u64;
+        if !self.queue.is_empty() || self.pace.wants_single_copy(count) {
+            return false;
+        }
+        let Some(ring) = &mut self.out else { return false };
+        let header = message.encode(bytes.len() as u64);
+        let header = header.as_slice();
+        let length = header.len() + bytes.len();
+        if length > ring.longest() as usize {
+            return false;
+        }
+        // If it is damaged, who comes after this meets that again, and says so.
+        let Ok(Some(mut space)) = ring.reserve(length as u32) else { return false };
+        space.write(0, header);
+        self.pace.time(count, || space.write(header.len(), bytes));
+        space.publish(Kind::Frame);
+        true
+    }
+
+    /// Writes an item at once if nothing is before it and the ring takes it whole; else what is left of it is queued. Whether
+    /// anything was written.
+    pub fn send(
+        &mut self,
+        mut item: Outgoing,
+        buffered: &mut u64,
+        scratch: &mut Vec<u8>,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, Corrupt> {
+        if !self.queue.is_empty() {
+            self.queue.push_back(item);
+            return Ok(false);
+        }
+        let mut begun = false;
+        if !self.pace.wants_single_copy(item.end - item.at)
+            && let Some(ring) = &mut self.out
+        {
+            let done = write_frame(ring, &mut self.pace, &mut item, scratch, sink)?;
+            if done == Some(true) {
+                finish(item, buffered, sink);
+                return Ok(true);
+            }
+            begun = done.is_some();
+        }
         self.queue.push_back(item);
-        self.queue.len() > 1
+        Ok(self.flush(buffered, scratch, sink)? || begun)
     }
 
     /// The item queued last must not need the user's memory any more.
@@ -141,13 +198,7 @@ impl Neighbour {
     }
 
     /// Reports what has been copied, and writes what the ring takes. Whether anything was written or reported.
-    pub fn flush(
-        &mut self,
-        single_copy: u64,
-        buffered: &mut u64,
-        scratch: &mut Vec<u8>,
-        sink: &mut dyn Sink,
-    ) -> Result<bool, Corrupt> {
+    pub fn flush(&mut self, buffered: &mut u64, scratch: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<bool, Corrupt> {
         let Some(ring) = &mut self.out else { return Ok(false) };
         let mut moved = false;
         if !self.uncopied.is_empty() {
@@ -158,9 +209,13 @@ impl Neighbour {
             }
         }
         while let Some(item) = self.queue.front_mut() {
-            let long = item.end - item.at >= single_copy && !item.is_region();
-            self.copies |= long && ring.permission() == Permission::Yes;
-            let done = if self.copies { write_copy(ring, item)? } else { write_frame(ring, item, scratch, sink)? };
+            if !self.copies && !item.is_region() && self.pace.wants_single_copy(item.end - item.at) {
+                self.copies = ring.permission() == Permission::Yes;
+            }
+            let done = match self.copies {
+                true => write_copy(ring, item)?,
+                false => write_frame(ring, &mut self.pace, item, scratch, sink)?,
+            };
             let Some(done) = done else { break };
             moved = true;
             if !done {
@@ -220,6 +275,7 @@ fn finish(item: Outgoing, buffered: &mut u64, sink: &mut dyn Sink) {
 /// Writes the next frame. Whether it was the item's last; `None`: the ring is full.
 fn write_frame(
     ring: &mut Producer,
+    pace: &mut Pace,
     item: &mut Outgoing,
     scratch: &mut Vec<u8>,
     sink: &dyn Sink,
@@ -238,11 +294,13 @@ fn write_frame(
         }
         space.write(header.len(), scratch);
     } else {
-        let mut at = header.len();
-        for slice in item.slices(count) {
-            space.write(at, slice);
-            at += slice.len();
-        }
+        pace.time(count, || {
+            let mut at = header.len();
+            for slice in item.slices(count) {
+                space.write(at, slice);
+                at += slice.len();
+            }
+        });
     }
     space.write(0, header);
     space.publish(Kind::Frame);
@@ -277,7 +335,11 @@ fn read_frame(ring: &Consumer, record: &Record, peer: PeerId, sink: &mut dyn Sin
     let known = head.len().min(record.length as usize);
     ring.read(record, 0, &mut head[..known]);
     let (message, used) = Message::decode(&head[..known], record.length).map_err(Misbehaved::from)?;
-    let mut place = sink.begin(peer, message, record.length - used as u32)?;
+    let following = record.length - used as u32;
+    if sink.take_whole(peer, &message, following, &mut |into| ring.read(record, used, into))? {
+        return Ok(());
+    }
+    let mut place = sink.begin(peer, message, following)?;
     sink.put(&mut place, &head[used..known]);
     let (mut at, length) = (known, record.length as usize);
     while at < length {

@@ -8,8 +8,8 @@ use wire::Message;
 use wire::message::{AtomicForm, Status, TransferId};
 
 use super::{
-    Active, Arriving, ENVELOPE, Incoming, Into, MAX_ATOMIC, Place, Protocol, SCRATCH, Target, Transfer, Waiting, blank,
-    completion_of,
+    Active, Arriving, ENVELOPE, Incoming, Into, MAX_ATOMIC, Place, Protocol, Receive, SCRATCH, Target, Transfer,
+    Waiting, blank, completion_of,
 };
 use crate::link::{Bytes, Misbehaved, Outgoing, Sent, Sink, status_of};
 use crate::matching::{Envelope, UnexpectedKey};
@@ -71,6 +71,49 @@ impl Sink for Protocol {
             _ => return Err(Misbehaved::Protocol("a message of a later version")),
         };
         Ok(Place { from, target, at: 0, start: 0 })
+    }
+
+    fn take_whole(
+        &mut self,
+        from: PeerId,
+        message: &Message,
+        following: u32,
+        read: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<bool, Misbehaved> {
+        let Message::Start { tagged, tag, total, promised, data, wants_done: false, .. } = *message else {
+            return Ok(false);
+        };
+        let envelope = Envelope { from, tagged, tag: if tagged { tag } else { 0 } };
+        let Some(key) = self.posted.find(&envelope).filter(|_| promised == total && u64::from(following) == total)
+        else {
+            return Ok(false);
+        };
+        let receive = self.posted.get_mut(key);
+        let Some(into) = receive.buffer.contiguous_mut(0).get_mut(..total as usize).filter(|_| receive.multi.is_none())
+        else {
+            return Ok(false);
+        };
+        let cost = ENVELOPE + total;
+        let peer = &mut self.peers[from.0 as usize];
+        if peer.held + peer.freed + cost > self.credit_window {
+            return Err(Misbehaved::Protocol("messages beyond the credit it has"));
+        }
+        peer.held += cost;
+        read(into);
+        self.free(from, cost);
+        let (_, Receive { buffer, user, .. }) = self.posted.remove(key);
+        let done = blank(Kind::Recv, user);
+        let done = Completion {
+            tagged,
+            tag: envelope.tag,
+            length: total,
+            data,
+            from: Some(from),
+            buffer: Some(buffer),
+            ..done
+        };
+        self.completions.push_back(done);
+        Ok(true)
     }
 
     fn put(&mut self, place: &mut Place, mut bytes: &[u8]) {
@@ -560,7 +603,9 @@ impl Protocol {
 
     fn finish_receive(&mut self, key: usize) {
         let active = self.active.remove(key);
-        self.incoming.remove(&(active.from, active.id));
+        if !self.incoming.is_empty() {
+            self.incoming.remove(&(active.from, active.id));
+        }
         if active.wants_done {
             self.outbox.push_back((active.from, Outgoing::header(Message::Done { id: active.id, status: Status::Ok })));
         }

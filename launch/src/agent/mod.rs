@@ -3,6 +3,7 @@
 //! It owns every process below it and nothing else. Whatever it loses (the gateway, the launcher, its keeper), it ends
 //! them all and itself; it never tries to go on alone.
 
+pub mod cores;
 mod fence;
 pub mod memory;
 mod pmix;

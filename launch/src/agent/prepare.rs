@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use thiserror::Error;
 use types::{NodeId, Rank, Roster, SiteId};
 
+use rustix::thread::CpuSet;
+
+use super::cores::{self, BindError};
 use super::memory::{Shared, share};
 use crate::environment::Environment;
 use crate::message::{Family, Program};
@@ -37,6 +40,9 @@ pub enum PrepareError {
     /// The memory they would share.
     #[error(transparent)]
     Memory(#[from] pool::PoolError),
+    /// Which cores they are to run on.
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// The ranks need an IPv4 address of this node.
     #[error("address {0} is not IPv4: give the node an IPv4 `address` in the sites file")]
     Address(IpAddr),
@@ -67,6 +73,8 @@ pub struct Prepared {
     pub pmix: Option<pmix::Library>,
     /// The memory they share.
     pub shared: Option<Shared>,
+    /// The cores of each of them, if they are kept apart.
+    pub cores: Option<Vec<CpuSet>>,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -147,10 +155,11 @@ pub fn prepare(
     if let Some(shared) = &shared {
         environment.set("LANDBRIDGE_MEMORY", shared.path());
     }
+    let cores = cores::shares(count, &environment)?;
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < count as usize) {
         environment.set("LANDBRIDGE_CROWDED", "1");
     }
-    Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, shared, notes, roster })
+    Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, shared, cores, notes, roster })
 }
 
 /// A path whose `~/` is the user's home on this node, which only this node knows.

@@ -118,7 +118,8 @@ pub(super) fn start(
     let start = pmix.map_or_else(|| Start::Pmi(theirs.as_raw_fd()), Start::Pmix);
     let inherited = matches!(start, Start::Pmi(_)).then_some(theirs);
     let environment = prepared.rank_environment(local, window, &start);
-    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited)?;
+    let cores = prepared.cores.as_ref().and_then(|cores| cores.get(local as usize));
+    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited, cores.copied())?;
     let pid = child.id().ok_or_else(|| io::Error::other("ended at once"))?;
     let (exited, watch_exit) = watch::channel(false);
     let local = local as usize;

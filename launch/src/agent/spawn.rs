@@ -9,11 +9,13 @@ use std::process::Stdio;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::process::{Child, Command};
 
 use crate::environment::Environment;
 
-/// Starts a rank in a process group of its own. It inherits `pmi`, if any, and is killed when this thread ends.
+/// Starts a rank in a process group of its own, on these `cores` only if it is given some. It inherits `pmi`, if any, and is killed
+/// when this thread ends.
 ///
 /// # Errors
 /// What the system says.
@@ -23,6 +25,7 @@ pub(super) fn spawn(
     directory: &Path,
     environment: &Environment,
     pmi: Option<OwnedFd>,
+    cores: Option<CpuSet>,
 ) -> io::Result<Child> {
     let mut command = Command::new(path);
     if let [name, arguments @ ..] = words {
@@ -35,6 +38,9 @@ pub(super) fn spawn(
         if let Some(pmi) = &pmi {
             fcntl_setfd(pmi.as_fd(), FdFlags::empty())?;
         }
+        if let Some(cores) = &cores {
+            sched_setaffinity(None, cores)?;
+        }
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The agent may have died before the line above; nobody would kill this process then.
         if getppid() != Some(agent) {
@@ -42,7 +48,7 @@ pub(super) fn spawn(
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe work is allowed. The closure makes four direct system calls
+    // SAFETY: between fork and exec only async-signal-safe work is allowed. The closure makes five direct system calls
     // through rustix and neither allocates nor takes a lock; building the error from a number does not allocate either.
     unsafe { command.pre_exec(before_exec) };
     command.spawn()

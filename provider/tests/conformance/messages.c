@@ -481,7 +481,7 @@ void case_flood(void)
 {
 	struct node a, b;
 	open_pair(&a, &b, &(struct options){ 0 });
-	enum { MESSAGES = 20000, SIZE = 10000 };
+	enum { MESSAGES = 50000, SIZE = 4000 };
 	static char out[SIZE], in[SIZE];
 	int sent = 0, refused = 0;
 	while (sent < MESSAGES && refused < 1000) {

@@ -1,0 +1,102 @@
+//! Which cores each rank of a node may run on.
+//!
+//! Each gets an equal share, whole cores and neighbours where possible, so that two ranks that wake each other do not end
+//! up on one core while another is free (in virtual machines Linux does that all the time), and a rank's threads still have
+//! their cores. A share, not one core: two jobs on one node then get into each other's way no more than without it.
+
+use std::path::Path;
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+use thiserror::Error;
+
+use crate::environment::Environment;
+
+const VARIABLE: &str = "LANDBRIDGE_BIND";
+const TOPOLOGY: &str = "/sys/devices/system/cpu";
+
+/// A wish that is none.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("LANDBRIDGE_BIND={0}: give `share` (each rank gets an equal share of the node's cores) or `none`")]
+pub struct BindError(String);
+
+/// The share of each of a node's ranks; `None`: they run where the system likes, because the user wants that, there are fewer cores
+/// than ranks, or the system does not tell.
+///
+/// # Errors
+/// [`BindError`].
+pub fn shares(ranks: u32, environment: &Environment) -> Result<Option<Vec<CpuSet>>, BindError> {
+    match environment.get(VARIABLE).map(|value| value.to_string_lossy()).as_deref() {
+        None | Some("" | "share") => {}
+        Some("none") => return Ok(None),
+        Some(other) => return Err(BindError(other.to_owned())),
+    }
+    // More cores than a set can name: such a machine has one for everybody.
+    let Ok(allowed) = sched_getaffinity(None) else { return Ok(None) };
+    let mut cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    cores.sort_by_key(|core| neighbourhood(Path::new(TOPOLOGY), *core));
+    Ok(split(&cores, ranks as usize))
+}
+
+/// Equal shares of cores, as far as the number allows.
+fn split(cores: &[usize], ranks: usize) -> Option<Vec<CpuSet>> {
+    if ranks < 2 || cores.len() < ranks {
+        return None;
+    }
+    let share = |rank: usize| {
+        let mut set = CpuSet::new();
+        cores[rank * cores.len() / ranks..(rank + 1) * cores.len() / ranks].iter().for_each(|core| set.set(*core));
+        set
+    };
+    Some((0..ranks).map(share).collect())
+}
+
+/// Package, core in it, and number: threads of one core are then next to each other. What the system does not tell is 0.
+fn neighbourhood(topology: &Path, core: usize) -> (u32, u32, usize) {
+    let number = |what: &str| {
+        let text = std::fs::read_to_string(topology.join(format!("cpu{core}/topology/{what}"))).ok()?;
+        text.trim().parse().ok()
+    };
+    (number("physical_package_id").unwrap_or(0), number("core_id").unwrap_or(0), core)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(shares: &[CpuSet]) -> Vec<Vec<usize>> {
+        shares.iter().map(|set| (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()).collect()
+    }
+
+    #[test]
+    fn everybody_gets_as_much() {
+        assert_eq!(listed(&split(&[0, 1], 2).unwrap()), [[0], [1]]);
+        assert_eq!(listed(&split(&[3, 7, 5, 9, 11], 2).unwrap()), [vec![3, 7], vec![5, 9, 11]]);
+        assert_eq!(split(&[0, 1], 3), None, "fewer cores than ranks");
+        assert_eq!(split(&[0, 1, 2, 3], 1), None, "nobody to keep apart");
+    }
+
+    #[test]
+    fn threads_of_a_core_stay_together() {
+        let folder = tempfile::tempdir().unwrap();
+        // Two packages of two cores of two threads, numbered as Linux does on most machines: 4 is the other thread of 0.
+        for cpu in 0..8 {
+            let topology = folder.path().join(format!("cpu{cpu}/topology"));
+            std::fs::create_dir_all(&topology).unwrap();
+            std::fs::write(topology.join("physical_package_id"), format!("{}\n", cpu / 2 % 2)).unwrap();
+            std::fs::write(topology.join("core_id"), format!("{}\n", cpu % 2)).unwrap();
+        }
+        let mut cores: Vec<usize> = (0..8).collect();
+        cores.sort_by_key(|core| neighbourhood(folder.path(), *core));
+        assert_eq!(cores, [0, 4, 1, 5, 2, 6, 3, 7]);
+        assert_eq!(neighbourhood(folder.path(), 99), (0, 0, 99));
+    }
+
+    #[test]
+    fn a_wish_that_is_none_is_named() {
+        let mut environment = Environment::default();
+        environment.set(VARIABLE, "core");
+        assert_eq!(shares(2, &environment).unwrap_err().to_string(), BindError("core".into()).to_string());
+        environment.set(VARIABLE, "none");
+        assert_eq!(shares(2, &environment), Ok(None));
+    }
+}
