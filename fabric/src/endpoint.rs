@@ -395,6 +395,12 @@ impl Endpoint {
         self.traffic
     }
 
+    /// Whether a completion has not yet been taken.
+    #[inline]
+    pub fn has_completed(&self) -> bool {
+        !self.protocol.completions.is_empty()
+    }
+
     /// The oldest completion not yet taken.
     pub fn next_completion(&mut self) -> Option<Completion> {
         self.protocol.completions.pop_front()

@@ -52,6 +52,11 @@ impl<Key: Hash + Eq + Copy> Lists<Key> {
         }
     }
 
+    /// Empties all lists.
+    pub fn clear(&mut self) {
+        self.ends.clear();
+    }
+
     /// The oldest node.
     pub fn first(&self, key: Key) -> Option<u32> {
         self.ends.get(&key).map(|(first, _)| *first)

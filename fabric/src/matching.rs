@@ -35,8 +35,9 @@ impl Match {
     }
 }
 
-/// A queue that grows longer gets an index, which it keeps until it is empty. Tests have both kinds all the time.
+/// A queue that grows longer gets an index, which it keeps until it is a lot shorter. Tests have both kinds all the time.
 const FEW: usize = if cfg!(test) { 4 } else { 32 };
+const FEW_AGAIN: usize = FEW / 4;
 
 /// Takes a number out of a short queue.
 fn take_out(few: &mut Vec<u32>, key: usize) {
@@ -132,7 +133,12 @@ impl<T> Posted<T> {
         let entry = self.entries.remove(key.0);
         if self.indexed {
             self.lists.remove(PostedList::of(&entry.matching), key.0 as u32);
-            self.indexed = !self.entries.is_empty();
+            if self.entries.len() <= FEW_AGAIN {
+                self.indexed = false;
+                self.lists.clear();
+                self.few.extend(self.entries.iter().map(|(key, _)| key as u32));
+                self.few.sort_unstable_by_key(|key| self.entries[*key as usize].order);
+            }
         } else {
             take_out(&mut self.few, key.0);
         }
@@ -236,6 +242,14 @@ impl<T> Unexpected<T> {
         self.all.remove(tagged, key.0 as u32);
         self.by_tag.remove((tagged, tag), key.0 as u32);
         self.exact.remove((from, tagged, tag), key.0 as u32);
+        if self.indexed <= FEW_AGAIN {
+            self.indexed = 0;
+            // Tagged and untagged never meet: their order does not matter.
+            self.few.extend(self.all.iter(true).chain(self.all.iter(false)));
+            self.all.clear();
+            self.by_tag.clear();
+            self.exact.clear();
+        }
     }
 
     /// Forgets a hidden message.

@@ -224,7 +224,9 @@ impl Endpoint {
             return;
         }
         // Operations may fail without anything having moved: a peer took too long.
-        if !state.pass_on(self.caps) && may_nap {
+        if transport.has_completed() {
+            state.pass_on(self.caps);
+        } else if may_nap {
             self.maybe_nap(&mut state);
         }
     }
