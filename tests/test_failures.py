@@ -108,3 +108,13 @@ def test_a_rank_that_leaves_without_finalize_is_noticed(workshop, mpich_only):
     done = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "crash.py", 2, 0], limit=30).finish()
     done.fails_naming("rank 2")
     assert time.monotonic() - begin < 20
+
+
+def test_nothing_stays_in_a_nodes_shared_memory(workshop, mpi):
+    """MPICH removes its files there only at MPI_Finalize; a rank that is killed does not come to that."""
+    run = f"{LANDBRIDGE} run --site a=2 --site b=2 --mpi {mpi.name} -- {mpi.python} {PROGRAMS / 'crash.py'} 1 9"
+    wait = 'for i in 1 2 3 4 5 6 7 8 9; do [ -z "$(ls -A /dev/shm)" ] && break; sleep 0.2; done'
+    script = f"{run}; code=$?; {wait}; echo left: $(ls -A /dev/shm); exit $code"
+    done = workshop.lab(["bash", "-c", script], nodes=1, environment=mpi.environment, limit=30).finish()
+    done.fails_naming("site a", "rank 1")
+    assert "left:\n" in done.out, str(done)

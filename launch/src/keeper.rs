@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
+use crate::agent::leftovers;
 use crate::folder::Folder;
 use crate::processes::{adopt_orphans, end_descendants};
 
@@ -85,6 +86,9 @@ async fn remove_all(mut names: ChildStdout) {
         // Libraries in the agent may print to its standard output too.
         if pool::Region::is_name(path) {
             pool::Region::remove(path);
+        } else if leftovers::is_name(path) {
+            // At an orderly end the ranks have done so.
+            let _ = std::fs::remove_file(path);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod cores;
 mod fence;
+pub mod leftovers;
 pub mod memory;
 mod pmix;
 pub mod prepare;
@@ -24,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use types::Identity;
 use wire::{FrameHeader, FrameKind};
 
+use self::leftovers::Leftovers;
 use self::memory::Shared;
 use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{Prepared, Reach, prepare};
@@ -192,6 +194,7 @@ struct Agent {
     /// Fences of the site's nodes; used at the site's first agent.
     fences: Fences<Identity>,
     told_mpi: bool,
+    leftovers: Leftovers,
     /// Next step of ending: SIGKILL, then giving up on output.
     deadline: Option<Instant>,
     killed: bool,
@@ -235,6 +238,7 @@ impl Agent {
             hear,
             fences: Fences::default(),
             told_mpi: false,
+            leftovers: Leftovers::default(),
             deadline: None,
             killed: false,
             dumping: false,
@@ -494,7 +498,13 @@ impl Agent {
         }
     }
 
+    fn look_for_leftovers(&mut self) {
+        let alive = self.ranks.iter().filter(|rank| rank.alive).filter_map(|rank| rank.handle.as_ref());
+        self.leftovers.look(alive.map(|handle| handle.pid));
+    }
+
     fn kill(&mut self, signal: i32) -> Result<(), AgentError> {
+        self.look_for_leftovers();
         self.signal_ranks(signal);
         if signal == 9 {
             self.killed = true;

@@ -28,10 +28,10 @@ pub(super) fn needed(program: &Path, environment: &Environment) -> Option<Vec<Ne
     let mut elf = false;
     let beside = program.parent().and_then(Path::parent).map(|prefix| prefix.join("lib")).unwrap_or_default();
     while let Some(file) = queue.pop() {
-        let Some((names, places)) = direct(&file) else { continue };
+        let Some(Direct { names, before, after }) = direct(&file) else { continue };
         elf = true;
         let inherited = environment.get("LD_LIBRARY_PATH").map(std::env::split_paths).into_iter().flatten();
-        let places: Vec<PathBuf> = places.into_iter().chain(inherited).chain(system_folders()).collect();
+        let places: Vec<PathBuf> = before.into_iter().chain(inherited).chain(after).chain(system_folders()).collect();
         for name in names {
             if seen.len() < MAX_FILES && seen.insert(name.clone()) {
                 let path = places.iter().map(|place| place.join(&name)).find(|path| path.is_file());
@@ -45,15 +45,26 @@ pub(super) fn needed(program: &Path, environment: &Environment) -> Option<Vec<Ne
     elf.then_some(found)
 }
 
-/// The names a file needs, and the folders it says to look in.
-fn direct(file: &Path) -> Option<(Vec<String>, Vec<PathBuf>)> {
+/// The names a file needs, and the folders it says to look in: before those of `LD_LIBRARY_PATH` (its RPATH), or after
+/// them (its RUNPATH, next to which an RPATH does not count); ld.so(8).
+struct Direct {
+    names: Vec<String>,
+    before: Vec<PathBuf>,
+    after: Vec<PathBuf>,
+}
+
+fn direct(file: &Path) -> Option<Direct> {
     let bytes = std::fs::read(file).ok()?;
     let elf = Elf::parse(&bytes).ok()?;
     let real = std::fs::canonicalize(file).ok()?;
     let origin = real.parent()?.to_string_lossy().into_owned();
-    let folders = elf.rpaths.iter().chain(&elf.runpaths).flat_map(|list| list.split(':'));
-    let folders = folders.map(|f| PathBuf::from(f.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin)));
-    Some((elf.libraries.iter().map(|name| (*name).to_owned()).collect(), folders.collect()))
+    let folders = |lists: &[&str]| {
+        let folders = lists.iter().flat_map(|list| list.split(':'));
+        folders.map(|f| PathBuf::from(f.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin))).collect()
+    };
+    let names = elf.libraries.iter().map(|name| (*name).to_owned()).collect();
+    let before = if elf.runpaths.is_empty() { folders(&elf.rpaths) } else { Vec::new() };
+    Some(Direct { names, before, after: folders(&elf.runpaths) })
 }
 
 fn system_folders() -> Vec<PathBuf> {

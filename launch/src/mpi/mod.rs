@@ -30,6 +30,18 @@ pub enum MpiError {
         /// What was looked at and what was found there.
         problem: String,
     },
+    /// The program loads another than the user said.
+    #[error("--mpi {wish}, but {program} loads {}, which is {found}'s: put the library that you mean into LD_LIBRARY_PATH, or leave --mpi out", .file.display())]
+    Other {
+        /// What the user said.
+        wish: Family,
+        /// The program.
+        program: String,
+        /// What it is.
+        found: Family,
+        /// Its file.
+        file: PathBuf,
+    },
     /// An Open MPI that cannot be started.
     #[error("{} is Open MPI before 4.1, which cannot start under Landbridge: use 4.1 or 5", .0.display())]
     TooOld(PathBuf),
@@ -47,6 +59,8 @@ pub struct Library {
     pub file: Option<PathBuf>,
     /// Whether the dynamic linker must be told where it is.
     pub beside: bool,
+    /// Whether the program itself is linked to it: no other can come instead.
+    pub linked: bool,
 }
 
 /// Finds out which MPI a program uses: as the user says, or by looking. `None`: none was recognised.
@@ -59,8 +73,14 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
         MpiChoice::Auto => seen?,
         // The file still tells where the library's other parts are.
         MpiChoice::Named(family) => {
-            let seen = seen.ok().flatten().filter(|library| library.family == family);
-            Some(seen.unwrap_or(Library { family, file: None, beside: false }))
+            match seen {
+                // Its ranks would start, and not find each other.
+                Ok(Some(Library { family: found, file: Some(file), linked: true, .. })) if found != family => {
+                    return Err(MpiError::Other { wish: family, program: program.display().to_string(), found, file });
+                }
+                Ok(Some(library)) if library.family == family => Some(library),
+                _ => Some(Library { family, file: None, beside: false, linked: false }),
+            }
         }
     };
     if let Some(Library { family: Family::OpenMpi, file: Some(file), .. }) = &library {

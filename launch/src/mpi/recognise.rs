@@ -61,7 +61,7 @@ fn among(program: &Path, needed: &[Needed]) -> Result<Option<Library>, MpiError>
         match (family_of(library), &library.file) {
             // The core library knows where its installation is; wrappers for other languages may lie elsewhere.
             (Some(family), file) if found.is_none() || library.name.starts_with("libmpi.so") => {
-                found = Some(Library { family, file: file.clone(), beside: library.beside });
+                found = Some(Library { family, file: file.clone(), beside: library.beside, linked: true });
             }
             (Some(_), _) => {}
             (None, _) => missing = Some(library),
@@ -118,7 +118,7 @@ fn python(interpreter: &Path, environment: &Environment) -> Result<Option<Librar
         [file] => {
             let family =
                 family_of_file(file).ok_or_else(|| unsure(format!("{} does not say whose it is", file.display())))?;
-            return Ok(Some(Library { family, file: Some(file.clone()), beside: false }));
+            return Ok(Some(Library { family, file: Some(file.clone()), beside: false, linked: false }));
         }
         _ => return Err(unsure(format!("{} holds both libmpi.so.12 and libmpi.so.40", lib.display()))),
     }
@@ -126,6 +126,7 @@ fn python(interpreter: &Path, environment: &Environment) -> Result<Option<Librar
     let mut found: Vec<Library> = Vec::new();
     for module in &modules {
         let library = elf::needed(module, environment).and_then(|needed| among(module, &needed).ok().flatten());
+        let library = library.map(|library| Library { linked: false, ..library });
         found.extend(library.filter(|library| found.iter().all(|other| other.family != library.family)));
     }
     match (modules.is_empty(), found.len()) {

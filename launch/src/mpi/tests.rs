@@ -44,9 +44,9 @@ fn doubt_is_said_and_can_be_settled() {
     let error = library(MpiChoice::Auto, &python, &environment()).unwrap_err();
     assert!(error.to_string().contains("--mpi mpich"), "{error}");
     let named = library(MpiChoice::Named(Family::Mpich), &python, &environment()).unwrap();
-    assert_eq!(named, Some(Library { family: Family::Mpich, file: None, beside: false }));
+    assert_eq!(named, Some(Library { family: Family::Mpich, file: None, beside: false, linked: false }));
     let named = library(MpiChoice::Named(Family::OpenMpi), &python, &environment()).unwrap();
-    assert_eq!(named, Some(Library { family: Family::OpenMpi, file: None, beside: false }));
+    assert_eq!(named, Some(Library { family: Family::OpenMpi, file: None, beside: false, linked: false }));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_program_without_mpi_has_none() {
 #[test]
 fn the_users_settings_stay_where_they_can() {
     let provider = Path::new("/opt/lb/liblandbridge-fi.so");
-    let mpich = Library { family: Family::Mpich, file: None, beside: false };
+    let mpich = Library { family: Family::Mpich, file: None, beside: false, linked: false };
     let mut one_site = environment();
     one_site.set("FI_PROVIDER", "tcp");
     one_site.set("FI_PROVIDER_PATH", "/mine");
@@ -80,11 +80,58 @@ fn intel_learns_where_it_is_installed() {
         ("/v/lib/libmpi.so.12", "/v", "/v/lib"),
         ("/opt/mpi/lib/release/libmpi.so.12", "/opt/mpi", "/opt/mpi/lib/release:/opt/mpi/lib"),
     ] {
-        let intel = Library { family: Family::Intel, file: Some(file.into()), beside: false };
+        let intel = Library { family: Family::Intel, file: Some(file.into()), beside: false, linked: true };
         let mut environment = environment();
         settings(&intel, &mut environment, provider, true);
         assert_eq!(environment.get("I_MPI_ROOT"), Some(OsStr::new(root)));
         assert_eq!(environment.get("LD_LIBRARY_PATH"), Some(OsStr::new(path)));
         assert_eq!(environment.get("I_MPI_FABRICS"), Some(OsStr::new("shm:ofi")));
     }
+}
+
+/// A program linked to an MPI in `linked`, with a run-time search path there of this kind, and another MPI in `named`.
+fn linked_program(folder: &Path, dtags: &str) -> PathBuf {
+    let cc = |words: &[&str]| {
+        let done = std::process::Command::new("cc").current_dir(folder).args(words).status().unwrap();
+        assert!(done.success(), "cc {words:?}");
+    };
+    for (place, text) in [("linked", "MPICH Version"), ("named", "Intel(R) MPI Library")] {
+        std::fs::create_dir(folder.join(place)).unwrap();
+        std::fs::write(
+            folder.join("mpi.c"),
+            format!("const char *version = \"{text}\"; int MPI_Init(void) {{ return 0; }}"),
+        )
+        .unwrap();
+        cc(&["-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", "-o", &format!("{place}/libmpi.so.12"), "mpi.c"]);
+    }
+    std::fs::write(folder.join("main.c"), "int MPI_Init(void); int main(void) { return MPI_Init(); }").unwrap();
+    let path = format!("-Wl,-rpath,{},{dtags}", folder.join("linked").display());
+    cc(&["-o", "main", "main.c", "linked/libmpi.so.12", &path]);
+    folder.join("main")
+}
+
+#[test]
+fn libraries_are_looked_for_where_the_dynamic_linker_does() {
+    let mut environment = Environment::default();
+    for (dtags, expected) in [("--enable-new-dtags", Family::Intel), ("--disable-new-dtags", Family::Mpich)] {
+        let folder = tempfile::tempdir().unwrap();
+        let program = linked_program(folder.path(), dtags);
+        environment.set("LD_LIBRARY_PATH", folder.path().join("named"));
+        let found = library(MpiChoice::Auto, &program, &environment).unwrap().unwrap();
+        assert_eq!((found.family, found.linked), (expected, true), "{dtags}");
+        environment.set("LD_LIBRARY_PATH", "");
+        assert_eq!(library(MpiChoice::Auto, &program, &environment).unwrap().unwrap().family, Family::Mpich);
+    }
+}
+
+#[test]
+fn another_mpi_than_the_user_said_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = linked_program(folder.path(), "--enable-new-dtags");
+    let error = library(MpiChoice::Named(Family::Intel), &program, &Environment::default()).unwrap_err().to_string();
+    let file = folder.path().join("linked/libmpi.so.12");
+    assert!(
+        error.contains("--mpi intel") && error.contains(file.to_str().unwrap()) && error.contains("mpich"),
+        "{error}"
+    );
 }
