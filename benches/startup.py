@@ -14,14 +14,13 @@ def measure(arguments):
     for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
         home = VENV[mpi]
         words = [program("waiting", mpi), "start"]
-        environment = {"LD_LIBRARY_PATH": str(home / "lib")}
+        libraries = {"LD_LIBRARY_PATH": str(home / "lib")}
         if mpi == "intel":
-            environment["I_MPI_ROOT"] = str(home)
-        if mpi == "openmpi":
-            environment.update(OPENMPI)
+            libraries["I_MPI_ROOT"] = str(home)
+        environment = {**libraries, **OPENMPI} if mpi == "openmpi" else libraries
         commands = []
         for count in counts:
-            commands.append({"name": f"{count} landbridge", "words": [LANDBRIDGE, "run", "-n", count, "--mpi", mpi, "--", *words]})
+            commands.append({"name": f"{count} landbridge", "words": [LANDBRIDGE, "run", "-n", count, "--mpi", mpi, "--", *words], "environment": libraries})
             commands.append({"name": f"{count} mpiexec", "words": [home / "bin" / "mpiexec", "-n", count, *words], "environment": environment})
         try:
             samples, failures = in_lab(LAB, commands, rounds)

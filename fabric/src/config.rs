@@ -65,6 +65,9 @@ pub struct Limits {
     /// Frames in shared memory with at least so many bytes go by single copy, where the kernel allows it
     /// (`LANDBRIDGE_SINGLE_COPY`). By default from 128 KiB on, or from 16 KiB where writing into a ring turns out to be slow.
     pub single_copy: Option<u64>,
+    /// How long the messages are that a program is told it may hand over to be copied, instead of leaving them where they are until
+    /// they are sent. Default 4 KiB (`LANDBRIDGE_INJECT`).
+    pub inject: u64,
     /// Most bytes stored for messages that nobody has asked for yet, over all peers. Default 64 MiB
     /// (`LANDBRIDGE_UNEXPECTED`).
     pub unexpected: u64,
@@ -84,6 +87,7 @@ impl Default for Limits {
             eager_remote: 1 << 20,
             eager_memory: 64 << 10,
             single_copy: None,
+            inject: 4 << 10,
             unexpected: 64 << 20,
             buffered: 64 << 20,
             connect: Duration::from_secs(10),
@@ -142,6 +146,7 @@ impl Config {
         limits.eager_remote = env.bytes("LANDBRIDGE_EAGER_REMOTE")?.unwrap_or(limits.eager_remote);
         limits.eager_memory = env.bytes("LANDBRIDGE_EAGER_MEMORY")?.unwrap_or(limits.eager_memory);
         limits.single_copy = env.bytes("LANDBRIDGE_SINGLE_COPY")?.map(|least| least.max(1));
+        limits.inject = env.bytes("LANDBRIDGE_INJECT")?.unwrap_or(limits.inject);
         limits.unexpected = env.bytes("LANDBRIDGE_UNEXPECTED")?.unwrap_or(limits.unexpected);
         let native = env
             .text("LANDBRIDGE_FABRIC")

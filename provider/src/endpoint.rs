@@ -36,6 +36,8 @@ static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
 pub struct Endpoint {
     /// Negotiated capabilities.
     pub caps: u64,
+    /// The longest message that may be injected, in bytes.
+    pub inject_size: usize,
     /// `op_flags` of sends, writes, reads and atomics.
     pub tx_flags: AtomicU64,
     /// `op_flags` of receives.
@@ -146,7 +148,13 @@ impl Active<'_> {
 
 impl Endpoint {
     /// An endpoint that is not enabled yet. `source`: where it is to listen, if the user said so.
-    fn new(domain: Arc<Domain>, caps: u64, op_flags: (u64, u64), source: Option<SocketAddrV4>) -> Endpoint {
+    fn new(
+        domain: Arc<Domain>,
+        caps: u64,
+        op_flags: (u64, u64),
+        inject_size: usize,
+        source: Option<SocketAddrV4>,
+    ) -> Endpoint {
         let state = State {
             stage: Stage::Configured(source),
             av: None,
@@ -161,6 +169,7 @@ impl Endpoint {
         };
         Endpoint {
             caps,
+            inject_size,
             tx_flags: AtomicU64::new(op_flags.0),
             rx_flags: AtomicU64::new(op_flags.1),
             min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),

@@ -23,8 +23,8 @@ use offer::{Hints, Offer};
 pub const FABRIC_NAME: &CStr = c"landbridge";
 /// Its one domain.
 pub const DOMAIN_NAME: &CStr = c"landbridge0";
-/// The longest message that may be injected, in bytes.
-pub const INJECT_SIZE: usize = 4 << 10;
+/// The longest message that may be injected, in bytes. We announce less, see [`fabric::Limits::inject`].
+pub const INJECT_SIZE: usize = 16 << 10;
 /// The longest message, in bytes.
 pub const MAX_MESSAGE: usize = 1 << 40;
 /// The depth of queues that we announce. Ours grow; this is what a careful user counts on.
@@ -204,7 +204,7 @@ fn build(version: u32, offer: &Offer, source: Address, destination: Option<Addre
     tx_ref.caps = offer.caps & offer::TX_CAPS;
     tx_ref.op_flags = offer.tx_op_flags;
     tx_ref.msg_order = offer::MSG_ORDER;
-    tx_ref.inject_size = INJECT_SIZE;
+    tx_ref.inject_size = (configuration()?.0.limits.inject as usize).max(offer.inject_size).min(INJECT_SIZE);
     tx_ref.size = offer.queue_size;
     tx_ref.iov_limit = IOV_LIMIT;
     tx_ref.rma_iov_limit = if offer.caps & (FI_RMA | FI_ATOMIC) == 0 { 0 } else { RMA_IOV_LIMIT };

@@ -52,7 +52,7 @@ fn start_write(
     check_transmit_flags(flags)?;
     let inject = flags & FI_INJECT != 0;
     if inject {
-        check_inject(buffer.len())?;
+        check_inject(endpoint, buffer.len())?;
     }
     let buffer = if inject { buffer.into_owned() } else { buffer };
     endpoint.begin(|active| {

@@ -14,7 +14,6 @@ use crate::abi::constants::{
 use crate::abi::transfers::iovec;
 use crate::endpoint::{Endpoint, Wanted};
 use crate::errno::{EBADFLAGS, EINVAL, EMSGSIZE, Errno, of_not_begun};
-use crate::info::INJECT_SIZE;
 
 /// One piece of user memory.
 ///
@@ -92,8 +91,8 @@ pub fn check_transmit_flags(flags: u64) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `FI_EMSGSIZE`.
-pub fn check_inject(length: usize) -> Result<(), Errno> {
-    if length <= INJECT_SIZE { Ok(()) } else { Err(EMSGSIZE) }
+pub fn check_inject(endpoint: &Endpoint, length: usize) -> Result<(), Errno> {
+    if length <= endpoint.inject_size { Ok(()) } else { Err(EMSGSIZE) }
 }
 
 /// A message to send.
@@ -119,7 +118,7 @@ pub fn send(endpoint: &Endpoint, buffer: Buffer, sending: Sending) -> Result<(),
     check_transmit_flags(flags)?;
     let inject = flags & FI_INJECT != 0;
     if inject {
-        check_inject(buffer.len())?;
+        check_inject(endpoint, buffer.len())?;
     }
     // FI_INJECT_COMPLETE and FI_TRANSMIT_COMPLETE: when all bytes have left, the buffer is free and no longer our concern.
     let (complete, buffer) = match (flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0, inject) {

@@ -45,6 +45,8 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
         let chosen = environment.get("FI_PROVIDER").unwrap_or_default().to_owned();
         environment.set_default("I_MPI_OFI_PROVIDER", chosen);
     }
+    // Beyond what may be injected it asks to hear of every delivery, which costs a message each.
+    environment.set_default("LANDBRIDGE_INJECT", "16KiB");
     // Hydra is not there to pin ranks, and several jobs or sites may share a machine.
     environment.set_default("I_MPI_PIN", "0");
     notes

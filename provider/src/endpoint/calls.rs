@@ -73,7 +73,9 @@ pub unsafe extern "C" fn open(
             _ => None,
         };
         let op_flags = (tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags));
-        let endpoint = Endpoint::new(domain.inner.clone(), info.caps, op_flags, source);
+        let announced = domain.inner.config.limits.inject as usize;
+        let inject_size = tx.map_or(0, |tx| tx.inject_size).max(announced).min(INJECT_SIZE);
+        let endpoint = Endpoint::new(domain.inner.clone(), info.caps, op_flags, inject_size, source);
         let fid = fid { fclass: FI_CLASS_EP, context, ops: &FID_OPS };
         let fid = fid_ep {
             fid,

@@ -78,6 +78,8 @@ pub struct Offer {
     pub tx_op_flags: u64,
     pub rx_op_flags: u64,
     pub queue_size: usize,
+    /// The least that may be injected.
+    pub inject_size: usize,
     pub tclass: u32,
     pub mem_tag_format: u64,
     pub threading: i32,
@@ -105,6 +107,7 @@ pub fn negotiate(api: u32, hints: Option<&Hints>) -> Result<Offer, &'static str>
         tx_op_flags: hints.tx_op_flags,
         rx_op_flags: hints.rx_op_flags,
         queue_size: unless_zero(hints.queue_size, QUEUE_SIZE),
+        inject_size: hints.inject_size,
         tclass: hints.tclass,
         // Any 64 bits will do as a tag; the newer named formats are echoed, patterns are answered by the widest one.
         mem_tag_format: match hints.mem_tag_format {
