@@ -4,13 +4,16 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::client::{Client, ClientError, Role};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use types::{Identity, JobId, NodeId, SiteId, Slot};
+use wire::frame::HEADER_LEN;
 use wire::{Control, FrameKind, Secret};
 
 const ROSTER: &str = "a:n1*2;b:n1*2";
@@ -69,22 +72,31 @@ async fn many_frames_stay_whole_and_in_order() {
     let job = open(&sites[0], "a", 7, ROSTER).await;
     let (a, b) = (rank(0, 0), rank(1, 2));
     let (_, mut sender) = sites[0].member(&job, a).await.split();
-    let (mut receiver, _keep) = sites[1].member(&job, b).await.split();
+    let (mut receiver, keep) = sites[1].member(&job, b).await.split();
     let header = data(&job, a, b, 0);
     const COUNT: u32 = 3000;
-    // More than the window, but the receiver reads all the time.
+    // Many times the window in all, never more than it on the way: a receiver that is slow for a moment is within its rights.
+    let window = sender.welcome().window.min(keep.welcome().window);
+    let room = Arc::new(Semaphore::new(window as usize));
+    let taken = room.clone();
     let sending = tokio::spawn(async move {
         for number in 0..COUNT {
             let payload = vec![number as u8; (number as usize * 37) % 16_385];
+            let cost = (HEADER_LEN + payload.len()) as u32;
+            taken.acquire_many(cost).await.unwrap().forget();
             sender.send(wire::FrameHeader { sequence: number, ..header }, &payload).await.unwrap();
         }
         sender
     });
     for number in 0..COUNT {
+        if number % 500 == 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         let frame = within("frame", receiver.receive()).await.unwrap().unwrap();
         assert_eq!(frame.header.sequence, number);
         assert_eq!(frame.payload.len(), (number as usize * 37) % 16_385);
         assert!(frame.payload.iter().all(|byte| *byte == number as u8));
+        room.add_permits(HEADER_LEN + frame.payload.len());
     }
     sending.await.unwrap();
 }
