@@ -138,6 +138,8 @@ enum Transfer {
         to: PeerId,
         rest: Option<Arc<Buffer>>,
         promised: u64,
+        /// Items of it that have not left: until then they need the user's memory.
+        queued: u8,
         complete: CompleteWhen,
         done: Sent,
     },
@@ -341,9 +343,11 @@ impl Protocol {
                     self.completions.push_back(completion_of(done, Ok(())));
                 }
                 let rest = (promised < total).then(|| buffer.clone());
-                let id = self.transfers.insert(Transfer::Send { to, rest, promised, complete, done }) as TransferId;
+                let id = self.transfers.insert(Transfer::Send { to, rest, promised, queued: 1, complete, done });
+                let id = id as TransferId;
                 let bytes = if promised > 0 { Bytes::Shared(buffer) } else { Bytes::None };
-                item(id, complete == CompleteWhen::Delivered, promised, bytes)
+                let sent = Some(Sent::Transfer(id));
+                Outgoing { sent, ..item(id, complete == CompleteWhen::Delivered, promised, bytes) }
             }
         };
         self.outbox.push_back((to, item));

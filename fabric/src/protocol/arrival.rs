@@ -89,19 +89,14 @@ impl Sink for Protocol {
             return Ok(false);
         };
         let receive = self.posted.get_mut(key);
-        let Some(into) = receive.buffer.contiguous_mut(0).get_mut(..total as usize).filter(|_| receive.multi.is_none())
-        else {
+        if receive.multi.is_some() || (receive.buffer.contiguous_mut(0).len() as u64) < total {
             return Ok(false);
-        };
-        let cost = ENVELOPE + total;
-        let peer = &mut self.peers[from.0 as usize];
-        if peer.held + peer.freed + cost > self.credit_window {
-            return Err(Misbehaved::Protocol("messages beyond the credit it has"));
         }
-        peer.held += cost;
-        read(into);
+        let cost = ENVELOPE + total;
+        self.hold(from, cost)?;
         self.free(from, cost);
-        let (_, Receive { buffer, user, .. }) = self.posted.remove(key);
+        let (_, Receive { mut buffer, user, .. }) = self.posted.remove(key);
+        read(&mut buffer.contiguous_mut(0)[..total as usize]);
         let done = blank(Kind::Recv, user);
         let done = Completion {
             tagged,
@@ -230,14 +225,9 @@ impl Sink for Protocol {
             self.completions.push_back(completion_of(sent, Ok(())));
             return;
         };
-        if let Some(Transfer::Send { complete, done, .. }) = self.transfers.get(id as usize) {
-            let (complete, done) = (*complete, *done);
-            if complete != CompleteWhen::Delivered {
-                self.transfers.remove(id as usize);
-            }
-            if complete == CompleteWhen::Sent {
-                self.completions.push_back(completion_of(done, Ok(())));
-            }
+        if let Some(Transfer::Send { queued, .. }) = self.transfers.get_mut(id as usize) {
+            *queued -= 1;
+            self.end_send(id);
         }
     }
 
@@ -314,11 +304,7 @@ impl Protocol {
     fn arrive(&mut self, message: &Arriving, following: u32) -> Result<Target, Misbehaved> {
         let from = message.envelope.from;
         let cost = ENVELOPE + message.promised;
-        let peer = &mut self.peers[from.0 as usize];
-        peer.held += cost;
-        if peer.held + peer.freed > self.credit_window {
-            return Err(Misbehaved::Protocol("messages beyond the credit it has"));
-        }
+        self.hold(from, cost)?;
         let whole = u64::from(following) == message.promised;
         while let Some(key) = self.posted.find(&message.envelope) {
             let (user, multi) = (self.posted.get_mut(key).user, self.posted.get_mut(key).multi);
@@ -421,6 +407,16 @@ impl Protocol {
         }
     }
 
+    /// A message takes so much of its sender's credit.
+    fn hold(&mut self, from: PeerId, cost: u64) -> Result<(), Misbehaved> {
+        let peer = &mut self.peers[from.0 as usize];
+        peer.held += cost;
+        if peer.held + peer.freed > self.credit_window {
+            return Err(Misbehaved::Protocol("messages beyond the credit it has"));
+        }
+        Ok(())
+    }
+
     /// Gives credit back, in batches.
     fn free(&mut self, from: PeerId, cost: u64) {
         let peer = &mut self.peers[from.0 as usize];
@@ -480,31 +476,51 @@ impl Protocol {
 
     fn go(&mut self, from: PeerId, id: TransferId, limit: u64) -> Result<(), Misbehaved> {
         self.transfer_with(from, id)?;
-        let Some(Transfer::Send { rest, promised, .. }) = self.transfers.get_mut(id as usize) else {
+        let Some(Transfer::Send { rest, promised, queued, .. }) = self.transfers.get_mut(id as usize) else {
             return Err(Misbehaved::Protocol("a go for something else than a send"));
         };
         let rest = rest.take().ok_or(Misbehaved::Protocol("a second go"))?;
         let (at, end) = (*promised, limit.min(rest.len() as u64));
         if end <= at {
-            self.sent(Sent::Transfer(id));
+            // A receive too short even for what was promised, of which some may not have left.
+            self.end_send(id);
             return Ok(());
         }
+        *queued += 1;
         let (bytes, sent) = (Bytes::Shared(rest), Some(Sent::Transfer(id)));
         self.outbox.push_back((from, Outgoing { head: None, id, reply: false, at, end, bytes, detach: false, sent }));
         Ok(())
     }
 
+    /// Ends a send of which nothing is left to send or to be asked for; one to be delivered ends when its peer says so.
+    fn end_send(&mut self, id: TransferId) {
+        let Some(Transfer::Send { rest: None, queued: 0, complete, done, .. }) = self.transfers.get(id as usize) else {
+            return;
+        };
+        let (complete, done) = (*complete, *done);
+        if complete != CompleteWhen::Delivered {
+            self.transfers.remove(id as usize);
+        }
+        if complete == CompleteWhen::Sent {
+            self.completions.push_back(completion_of(done, Ok(())));
+        }
+    }
+
     fn done(&mut self, from: PeerId, id: TransferId, status: Status) -> Result<(), Misbehaved> {
         self.transfer_with(from, id)?;
         let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
-        let completion = match self.transfers.remove(id as usize) {
-            Transfer::Send { complete: CompleteWhen::Delivered, done, .. } => Some(completion_of(done, result)),
-            Transfer::Write { report, .. } => report.map(|done| completion_of(done, result)),
-            Transfer::Atomic { user, .. } => Some(Completion { result, ..blank(Kind::Atomic, user) }),
-            Transfer::Send { .. } | Transfer::Read { .. } => {
-                return Err(Misbehaved::Protocol("a done nobody asked for"));
+        let completion = match self.transfers.get_mut(id as usize) {
+            Some(Transfer::Send { rest: None, complete: complete @ CompleteWhen::Delivered, .. }) => {
+                // All is there, but a link may not have noticed yet that it need not keep the memory.
+                *complete = CompleteWhen::Sent;
+                self.end_send(id);
+                return Ok(());
             }
+            Some(Transfer::Write { report, .. }) => report.map(|done| completion_of(done, result)),
+            Some(Transfer::Atomic { user, .. }) => Some(Completion { result, ..blank(Kind::Atomic, *user) }),
+            _ => return Err(Misbehaved::Protocol("a done nobody asked for")),
         };
+        self.transfers.remove(id as usize);
         self.completions.extend(completion);
         Ok(())
     }

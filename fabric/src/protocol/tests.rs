@@ -13,6 +13,8 @@ struct End {
     peer: PeerId,
     /// Items under way to the other side, and frames cut off them.
     items: VecDeque<Outgoing>,
+    /// Items of which all has arrived, without our knowing: a neighbour copies from our memory.
+    left: Vec<Outgoing>,
 }
 
 struct World {
@@ -31,7 +33,7 @@ impl World {
             let mut protocol = Protocol::new(limits, credit, SiteId(0), Arc::new(Regions::default()));
             protocol.intern(address(own));
             let peer = protocol.intern(address(other));
-            End { protocol, peer, items: VecDeque::new() }
+            End { protocol, peer, items: VecDeque::new(), left: Vec::new() }
         };
         World { ends: [end(1, 2), end(2, 1)], seed: seed | 1 }
     }
@@ -47,9 +49,14 @@ impl World {
     fn step(&mut self, from: usize) -> bool {
         let max_payload = MAX_PAYLOADS[self.random(4) as usize];
         let piece = 1 + self.random(5000) as usize;
+        let notices = self.random(3) == 0;
         let [a, b] = &mut self.ends;
         let (sender, receiver) = if from == 0 { (a, b) } else { (b, a) };
         sender.items.extend(sender.protocol.outbox.drain(..).map(|(_, item)| item));
+        if notices || sender.items.is_empty() {
+            let left = sender.left.drain(..).filter_map(|item| item.sent);
+            left.for_each(|sent| sender.protocol.sent(sent));
+        }
         let Some(item) = sender.items.front_mut() else { return false };
         let (header, count) = item.next_frame(max_payload);
         let mut payload = Vec::new();
@@ -57,13 +64,20 @@ impl World {
         let length = header.as_slice().len() as u32 + count as u32;
         let (message, _) = Message::decode(header.as_slice(), length).unwrap();
         if item.advance(count) {
-            let item = sender.items.pop_front().unwrap();
-            item.sent.into_iter().for_each(|sent| sender.protocol.sent(sent));
+            sender.left.extend(sender.items.pop_front());
         }
         let mut place = receiver.protocol.begin(receiver.peer, message, count as u32).unwrap();
         payload.chunks(piece).for_each(|chunk| receiver.protocol.put(&mut place, chunk));
         receiver.protocol.end(place);
         true
+    }
+
+    /// Whether every item that lends from a send's memory has its transfer: only with its end may the user take it back.
+    fn lends_only_what_is_not_complete(&self) -> bool {
+        let [end, _] = &self.ends;
+        let items = end.items.iter().chain(&end.left).chain(end.protocol.outbox.iter().map(|(_, item)| item));
+        let mut lent = items.filter(|item| matches!(item.bytes, Bytes::Shared(_)));
+        lent.all(|item| matches!(end.protocol.transfers.get(item.id as usize), Some(Transfer::Send { .. })))
     }
 
     fn settle(&mut self) {
@@ -120,6 +134,7 @@ proptest! {
                 Action::Move(count) => for _ in 0..count {
                     let from = world.random(2) as usize;
                     world.step(from);
+                    prop_assert!(world.lends_only_what_is_not_complete());
                 },
             }
         }
