@@ -49,6 +49,12 @@ def build_programs():
                 raise Missing(f"benches/programs do not compile:\n{done.stdout}")
 
 
+def libraries(mpi):
+    """The environment by which programs find an MPI library of PyPI."""
+    home = VENV[mpi]
+    return {"LD_LIBRARY_PATH": str(home / "lib"), **({"I_MPI_ROOT": str(home)} if mpi == "intel" else {})}
+
+
 def program(name, mpi):
     """One of benches/programs, for this MPI."""
     return PROGRAMS / (f"{name}-openmpi" if mpi == "openmpi" else name)

@@ -1,6 +1,6 @@
 """The memory link against libfabric's shm provider, and against Open MPI's own shared memory: two ranks of one node, taking turns."""
 
-from machine import LANDBRIDGE, OPENMPI, PROVIDER, VENV, Failed, describe, in_lab, load, need, program
+from machine import LANDBRIDGE, OPENMPI, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need, program
 from report import columns, size_name, summary
 
 LAB = ["--sites", "1", "--nodes", "1", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
@@ -12,16 +12,15 @@ FIGURES = {"latency": "p50_us", "stream": "messages_s"}
 def rivals(mpi):
     """Name, words and environment of what the memory link is compared with, and the environment that makes MPI use the provider inside a node."""
     home = VENV[mpi]
-    libraries = {"LD_LIBRARY_PATH": str(home / "lib")}
     launcher = [home / "bin" / "mpiexec", "-n", "2"]
     if mpi == "mpich":
         ours = {"MPIR_CVAR_NOLOCAL": "1"}
-        return "shm provider", launcher, {**libraries, **ours, "FI_PROVIDER": "shm", "MPIR_CVAR_CH4_NETMOD": "ofi"}, ours
+        return "shm provider", launcher, {**libraries(mpi), **ours, "FI_PROVIDER": "shm", "MPIR_CVAR_CH4_NETMOD": "ofi"}, ours
     if mpi == "intel":
-        ours = {**libraries, "I_MPI_ROOT": str(home), "I_MPI_FABRICS": "ofi"}
+        ours = {**libraries(mpi), "I_MPI_FABRICS": "ofi"}
         theirs = {**ours, "FI_PROVIDER": "shm", "I_MPI_OFI_PROVIDER": "shm", "FI_PROVIDER_PATH": str(home / "lib")}
         return "shm provider", launcher, theirs, ours
-    return "Open MPI's own", [*launcher, "--mca", "pml", "ob1", "--mca", "btl", "self,sm"], {**libraries, **OPENMPI}, {}
+    return "Open MPI's own", [*launcher, "--mca", "pml", "ob1", "--mca", "btl", "self,sm"], {**libraries(mpi), **OPENMPI}, {}
 
 
 def measure(arguments):

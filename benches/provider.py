@@ -3,7 +3,7 @@
 import platform
 from statistics import median
 
-from machine import OPENMPI, PROVIDER, RELEASE, VENV, Failed, clean_environment, describe, first_match, json_lines, load, need, program, run
+from machine import OPENMPI, PROVIDER, RELEASE, VENV, Failed, clean_environment, describe, first_match, json_lines, libraries, load, need, program, run
 from report import columns, size_name, summary
 
 SIZES = [0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]
@@ -16,15 +16,14 @@ def launch(mpi, provider, words, extra=(), limit=180.0):
     """Runs two ranks of an MPI's own launcher with one provider; gives stdout and stderr."""
     home = VENV[mpi]
     environment = clean_environment()
-    environment["LD_LIBRARY_PATH"] = str(home / "lib")
-    environment["FI_PROVIDER"] = provider
+    environment.update(libraries(mpi), FI_PROVIDER=provider)
     if provider == "landbridge":
         # Intel MPI's own providers are separate files of its lib folder; a path that lacks it would hide them.
         environment["FI_PROVIDER_PATH"] = f"{RELEASE}:{home / 'lib'}" if mpi == "intel" else str(RELEASE)
     if mpi == "openmpi":
         environment.update(OPENMPI, OMPI_MCA_pml="cm", OMPI_MCA_mtl="ofi", OMPI_MCA_mtl_ofi_provider_include=provider)
     elif mpi == "intel":
-        environment.update(I_MPI_ROOT=str(home), I_MPI_FABRICS="ofi", I_MPI_OFI_PROVIDER=provider, LANDBRIDGE_INJECT="16KiB")  # as `landbridge run` sets it
+        environment.update(I_MPI_FABRICS="ofi", I_MPI_OFI_PROVIDER=provider, LANDBRIDGE_INJECT="16KiB")  # as `landbridge run` sets it
     else:
         environment.update(MPIR_CVAR_NOLOCAL="1", MPIR_CVAR_CH4_NETMOD="ofi")
     environment.update(extra)

@@ -1,6 +1,6 @@
 """Start-up: 64 ranks over two sites against the MPI's own mpiexec on one host, from the command to its end."""
 
-from machine import LANDBRIDGE, OPENMPI, VENV, Failed, describe, in_lab, load, need, program
+from machine import LANDBRIDGE, OPENMPI, VENV, Failed, describe, in_lab, libraries, load, need, program
 from report import columns, summary
 
 LAB = ["--sites", "2", "--nodes", "2", "--delay", "5ms", "--nic-rate", "0"]
@@ -14,14 +14,12 @@ def measure(arguments):
     for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
         home = VENV[mpi]
         words = [program("waiting", mpi), "start"]
-        libraries = {"LD_LIBRARY_PATH": str(home / "lib")}
-        if mpi == "intel":
-            libraries["I_MPI_ROOT"] = str(home)
-        environment = {**libraries, **OPENMPI} if mpi == "openmpi" else libraries
+        ours = libraries(mpi)
+        theirs = {**ours, **OPENMPI} if mpi == "openmpi" else ours
         commands = []
         for count in counts:
-            commands.append({"name": f"{count} landbridge", "words": [LANDBRIDGE, "run", "-n", count, "--mpi", mpi, "--", *words], "environment": libraries})
-            commands.append({"name": f"{count} mpiexec", "words": [home / "bin" / "mpiexec", "-n", count, *words], "environment": environment})
+            commands.append({"name": f"{count} landbridge", "words": [LANDBRIDGE, "run", "-n", count, "--mpi", mpi, "--", *words], "environment": ours})
+            commands.append({"name": f"{count} mpiexec", "words": [home / "bin" / "mpiexec", "-n", count, *words], "environment": theirs})
         try:
             samples, failures = in_lab(LAB, commands, rounds)
         except Failed as failed:

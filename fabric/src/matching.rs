@@ -1,8 +1,9 @@
 //! Which receive gets which message: posted receives and unexpected messages.
 //!
 //! Both queues find an exact match in constant time, whatever their length; receives that ignore tag bits are looked at in
-//! the order they were posted. A queue of a few is looked through, which is faster than any index. The rule is MPI's: a message goes to the oldest receive that matches it, a receive
-//! gets the oldest message that matches it. Entries are numbers whose meaning is the caller's.
+//! the order they were posted. A queue of a few is looked through, which is faster than any index. The rule is MPI's: a
+//! message goes to the oldest receive that matches it, a receive gets the oldest message that matches it. Entries are numbers
+//! whose meaning is the caller's.
 
 use slab::Slab;
 

@@ -82,11 +82,17 @@ impl Cq {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the queue, and tells how many entries it has then.
+    fn change<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
+        let mut queue = self.queue();
+        let result = change(&mut queue);
+        self.count.store(queue.entries.len(), Ordering::Release);
+        result
+    }
+
     /// Adds a completion.
     pub fn push(&self, entry: Entry) {
-        let mut queue = self.queue();
-        queue.entries.push_back(entry);
-        self.count.store(queue.entries.len(), Ordering::Release);
+        self.change(|queue| queue.entries.push_back(entry));
     }
 
     /// Hands over up to `most` completions.
@@ -94,26 +100,22 @@ impl Cq {
     /// # Errors
     /// `FI_EAVAIL`: the next one is an error. `FI_EAGAIN`: none is there.
     fn read(&self, most: usize, may_nap: bool, mut give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
-        if self.count.load(Ordering::Acquire) > 0 {
-            let mut queue = self.queue();
-            if !queue.entries.is_empty() && queue.skips < MOST_SKIPS {
+        if self.count.load(Ordering::Acquire) > 0
+            && let Some(result) = self.change(|queue| {
                 queue.skips += 1;
-                return self.take(&mut queue, most, &mut give);
-            }
+                (queue.skips <= MOST_SKIPS && !queue.entries.is_empty()).then(|| queue.take(most, &mut give))
+            })
+        {
+            return result;
         }
         self.bound.poll(may_nap);
         if self.count.load(Ordering::Acquire) == 0 {
             return Err(EAGAIN);
         }
-        let mut queue = self.queue();
-        queue.skips = 0;
-        self.take(&mut queue, most, &mut give)
-    }
-
-    fn take(&self, queue: &mut Queue, most: usize, give: &mut impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
-        let result = queue.take(most, give);
-        self.count.store(queue.entries.len(), Ordering::Release);
-        result
+        self.change(|queue| {
+            queue.skips = 0;
+            queue.take(most, &mut give)
+        })
     }
 
     /// The same, waiting for up to `timeout` (`None`: for ever) or until signalled.
@@ -142,14 +144,13 @@ impl Cq {
 
     /// Takes the next completion if it is an error; its text stays until the next is taken.
     fn take_error<R>(&self, give: impl FnOnce(&Entry, &Detail, &CStr) -> R) -> Option<R> {
-        let mut queue = self.queue();
-        queue.entries.front()?.error.as_ref()?;
-        let entry = queue.entries.pop_front()?;
-        self.count.store(queue.entries.len(), Ordering::Release);
-        let detail = entry.error.as_deref()?;
-        let text = CString::new(detail.text.replace('\0', " ")).unwrap_or_default();
-        let (_, text) = queue.last.insert((detail.errno.0, text));
-        Some(give(&entry, detail, text))
+        self.change(|queue| {
+            let entry = queue.entries.pop_front_if(|entry| entry.error.is_some())?;
+            let detail = entry.error.as_deref()?;
+            let text = CString::new(detail.text.replace('\0', " ")).unwrap_or_default();
+            let (_, text) = queue.last.insert((detail.errno.0, text));
+            Some(give(&entry, detail, text))
+        })
     }
 
     /// What an error number means; if it is that of the error read last, what happened.

@@ -17,6 +17,7 @@ use crate::av::{ADDRESS_LEN, resolve};
 use crate::domain::configuration;
 use crate::errno::{Code, ENODATA, Errno};
 use crate::log;
+use fabric::Config;
 use offer::{Hints, Offer};
 
 /// The one fabric.
@@ -69,22 +70,28 @@ pub unsafe extern "C" fn getinfo(
         })?;
         // SAFETY: null or C strings.
         let name = unsafe { (text(node), text(service)) };
+        let (config, _) = configuration()?;
         // SAFETY: null or valid hints.
-        let (source, destination) = addresses(name, flags, unsafe { hints.as_ref() })?;
+        let (source, destination) = addresses(&config, name, flags, unsafe { hints.as_ref() })?;
         log::note(format_args!("getinfo for API {}.{}: caps {:#x}", api.0, api.1, offer.caps));
         // SAFETY: as above.
-        unsafe { write_out(out, build(version, &offer, source, destination)?) }
+        unsafe { write_out(out, build(version, &config, &offer, source, destination)?) }
     })
     .code()
 }
 
+/// The longest message that may be injected by who asks for `wanted` bytes.
+pub fn inject_size(config: &Config, wanted: usize) -> usize {
+    (config.limits.inject as usize).max(wanted).min(INJECT_SIZE)
+}
+
 /// Where endpoints listen, and whom the caller named.
 fn addresses(
+    config: &Config,
     name: (Option<&str>, Option<&str>),
     flags: u64,
     hints: Option<&fi_info>,
 ) -> Result<(Address, Option<Address>), Errno> {
-    let (config, _) = configuration()?;
     let named = match name {
         (None, None) => None,
         (node, service) => {
@@ -179,7 +186,13 @@ unsafe fn read_hints(info: &fi_info) -> Result<Hints, &'static str> {
 }
 
 /// The reply, all of it to be freed by the core.
-fn build(version: u32, offer: &Offer, source: Address, destination: Option<Address>) -> Result<*mut fi_info, Errno> {
+fn build(
+    version: u32,
+    config: &Config,
+    offer: &Offer,
+    source: Address,
+    destination: Option<Address>,
+) -> Result<*mut fi_info, Errno> {
     // Memory is only lost if there is none left, and then the process will not last.
     let info = allocate::<fi_info>()?;
     let (tx, rx) = (allocate::<fi_tx_attr>()?, allocate::<fi_rx_attr>()?);
@@ -204,7 +217,7 @@ fn build(version: u32, offer: &Offer, source: Address, destination: Option<Addre
     tx_ref.caps = offer.caps & offer::TX_CAPS;
     tx_ref.op_flags = offer.tx_op_flags;
     tx_ref.msg_order = offer::MSG_ORDER;
-    tx_ref.inject_size = (configuration()?.0.limits.inject as usize).max(offer.inject_size).min(INJECT_SIZE);
+    tx_ref.inject_size = inject_size(config, offer.inject_size);
     tx_ref.size = offer.queue_size;
     tx_ref.iov_limit = IOV_LIMIT;
     tx_ref.rma_iov_limit = if offer.caps & (FI_RMA | FI_ATOMIC) == 0 { 0 } else { RMA_IOV_LIMIT };

@@ -216,11 +216,6 @@ mod tests {
         last.map(|nap| nap.as_micros())
     }
 
-    /// Whether a nap has that length, give or take the looks between two looks at the clock.
-    fn about(nap: Option<u128>, expected: u128) -> bool {
-        nap.is_some_and(|nap| nap.abs_diff(expected) <= 2)
-    }
-
     fn pinned(spin: u64) -> Idle {
         Idle::new(Spin::For(micros(spin)))
     }
@@ -230,12 +225,12 @@ mod tests {
         let mut idle = pinned(50);
         let start = Instant::now();
         assert_eq!(look(&mut idle, start, 0, 50, false), None);
-        assert!(about(look(&mut idle, start, 60, 67, false), 15));
-        assert!(about(look(&mut idle, start, 70, 207, false), 49));
+        assert_eq!(look(&mut idle, start, 60, 67, false), Some(15));
+        assert_eq!(look(&mut idle, start, 70, 207, false), Some(49));
         assert_eq!(look(&mut idle, start, 210, 9001, false), Some(1000));
         idle.busy(|| start + micros(9000));
         assert_eq!(look(&mut idle, start, 9010, 9060, false), None, "a pinned spin stays");
-        assert!(about(look(&mut idle, start, 9070, 9077, false), 15));
+        assert_eq!(look(&mut idle, start, 9070, 9077, false), Some(15));
     }
 
     #[test]
@@ -246,9 +241,9 @@ mod tests {
             assert_eq!(idle.nap(|| start + micros(at), || false), None, "at {at} µs");
         }
         // A nap itself is no absence, and neither is a single slow look.
-        assert!(about(look(&mut idle, start, 200_000, 200_070, false), 15));
+        assert_eq!(look(&mut idle, start, 200_000, 200_070, false), Some(14));
         idle.woke(start + micros(200_200));
-        assert!(about(look(&mut idle, start, 200_210, 200_217, false), 52));
+        assert_eq!(look(&mut idle, start, 200_210, 200_217, false), Some(52));
         assert!(look(&mut idle, start, 200_250, 200_257, false).is_some());
     }
 
@@ -257,7 +252,7 @@ mod tests {
         let mut idle = pinned(50);
         let start = Instant::now();
         assert_eq!(look(&mut idle, start, 0, 1000, true), None);
-        assert!(about(look(&mut idle, start, 1010, 1017, true), 252));
+        assert_eq!(look(&mut idle, start, 1010, 1017, true), Some(252));
     }
 
     /// Waits that all take as long, with looks every microsecond; gives how long it spins in the end.
@@ -292,7 +287,7 @@ mod tests {
             look(&mut idle, start, begin, begin + 40, false);
             idle.busy(|| start + micros(begin + 40));
         }
-        assert!(idle.current >= micros(40), "{:?}", idle.current);
+        assert_eq!(idle.current, micros(40));
     }
 
     #[test]

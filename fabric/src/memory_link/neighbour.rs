@@ -144,11 +144,11 @@ impl Neighbour {
     /// Writes a short message, if nothing is before it and the ring takes it.
     pub fn write_whole(&mut self, message: &Message, bytes: &[u8]) -> bool {
         let count = bytes.len() as u64;
-        if !self.queue.is_empty() || self.pace.wants_single_copy(count) {
+        if !self.queue.is_empty() || count >= self.pace.single_copy_from() {
             return false;
         }
         let Some(ring) = &mut self.out else { return false };
-        let header = message.encode(bytes.len() as u64);
+        let header = message.encode(count);
         let header = header.as_slice();
         let length = header.len() + bytes.len();
         if length > ring.longest() as usize {
@@ -162,11 +162,10 @@ impl Neighbour {
         true
     }
 
-    /// Writes an item at once if nothing is before it and the ring takes it whole; else what is left of it is queued. Whether
-    /// anything was written.
+    /// Queues an item, and writes of it what the ring takes if nothing is before it. Whether anything was written.
     pub fn send(
         &mut self,
-        mut item: Outgoing,
+        item: Outgoing,
         buffered: &mut u64,
         scratch: &mut Vec<u8>,
         sink: &mut dyn Sink,
@@ -175,19 +174,8 @@ impl Neighbour {
             self.queue.push_back(item);
             return Ok(false);
         }
-        let mut begun = false;
-        if !self.pace.wants_single_copy(item.end - item.at)
-            && let Some(ring) = &mut self.out
-        {
-            let done = write_frame(ring, &mut self.pace, &mut item, scratch, sink)?;
-            if done == Some(true) {
-                finish(item, buffered, sink);
-                return Ok(true);
-            }
-            begun = done.is_some();
-        }
         self.queue.push_back(item);
-        Ok(self.flush(buffered, scratch, sink)? || begun)
+        self.flush(buffered, scratch, sink)
     }
 
     /// The item queued last must not need the user's memory any more.

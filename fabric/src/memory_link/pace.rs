@@ -32,17 +32,21 @@ impl Pace {
         Pace { pinned, slow: 0, spared: 0 }
     }
 
-    /// Whether so many bytes are better copied once.
-    pub fn wants_single_copy(&mut self, bytes: u64) -> bool {
-        let least = match self.pinned {
+    /// From how many bytes on a message is better copied once.
+    pub fn single_copy_from(&self) -> u64 {
+        match self.pinned {
             Some(pinned) => pinned,
             None if self.slow >= SURE => SLOW,
             None => FAST,
-        };
-        if bytes < least {
+        }
+    }
+
+    /// Whether a message of so many bytes is to be copied once; now and then not, to see how fast the ring is.
+    pub fn wants_single_copy(&mut self, bytes: u64) -> bool {
+        if bytes < self.single_copy_from() {
             return false;
         }
-        if self.pinned.is_none() && least == SLOW && bytes < FAST {
+        if self.pinned.is_none() && bytes < FAST {
             self.spared += 1;
             return !self.spared.is_multiple_of(AGAIN);
         }

@@ -8,10 +8,6 @@ use std::path::{Path, PathBuf};
 use crate::keeper;
 use crate::processes::descendants;
 
-const FOLDER: &str = "/dev/shm/";
-/// How the names of such files begin; programs may have others there, which are theirs.
-const NAMES: &[&str] = &["mpich_shm_"];
-
 /// What has been found so far.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
@@ -34,12 +30,6 @@ impl Leftovers {
     }
 }
 
-/// Whether a path can be one of these files.
-pub fn is_name(path: &Path) -> bool {
-    let name = path.to_str().and_then(|path| path.strip_prefix(FOLDER));
-    name.is_some_and(|name| NAMES.iter().any(|start| name.starts_with(start)) && !name.contains(['/', ' ']))
-}
-
 /// Such files that a process has mapped. All ranks of a node have the same.
 fn files_of(pid: u32) -> Vec<PathBuf> {
     in_maps(&std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default())
@@ -48,8 +38,10 @@ fn files_of(pid: u32) -> Vec<PathBuf> {
 fn in_maps(maps: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
     for line in maps.lines() {
-        let Some(file) = line.find(FOLDER).and_then(|at| line.get(at..)).map(Path::new) else { continue };
-        if is_name(file) && files.last().is_none_or(|last| last != file) {
+        let Some(file) = line.find(keeper::SHARED_MEMORY).and_then(|at| line.get(at..)).map(Path::new) else {
+            continue;
+        };
+        if keeper::is_shared_by_mpi(file) && files.last().is_none_or(|last| last != file) {
             files.push(file.to_owned());
         }
     }

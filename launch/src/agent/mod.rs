@@ -5,7 +5,7 @@
 
 pub mod cores;
 mod fence;
-pub mod leftovers;
+mod leftovers;
 pub mod memory;
 mod pmix;
 pub mod prepare;
@@ -33,7 +33,7 @@ use self::rank::{Output, RankEvent, RankHandle, Sinks};
 use crate::fence::{Fence, Fences};
 use crate::folder::Folder;
 use crate::group::{Group, first_agent};
-use crate::message::{Down, Entry, MpiState, Program, Up};
+use crate::message::{Down, Entry, Family, MpiState, Program, Up};
 use crate::modules;
 use crate::mpi;
 use crate::order::{Order, OrderError};
@@ -499,6 +499,10 @@ impl Agent {
     }
 
     fn look_for_leftovers(&mut self) {
+        // The others' leave nothing, and looking takes time.
+        if matches!(self.prepared.as_ref().and_then(|prepared| prepared.mpi), Some(Family::Intel | Family::OpenMpi)) {
+            return;
+        }
         let alive = self.ranks.iter().filter(|rank| rank.alive).filter_map(|rank| rank.handle.as_ref());
         self.leftovers.look(alive.map(|handle| handle.pid));
     }

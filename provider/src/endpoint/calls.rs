@@ -18,7 +18,7 @@ use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::domain::Domain;
 use crate::errno::{Code, EBADFLAGS, EINVAL, ENOENT, ENOPROTOOPT, ENOSYS, ETOOSMALL, Errno};
-use crate::info::{INJECT_SIZE, MAX_MESSAGE, QUEUE_SIZE};
+use crate::info::{INJECT_SIZE, MAX_MESSAGE, QUEUE_SIZE, inject_size};
 use crate::{atomic, msg, rma, tagged};
 
 impl Behind for Arc<Endpoint> {
@@ -73,8 +73,7 @@ pub unsafe extern "C" fn open(
             _ => None,
         };
         let op_flags = (tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags));
-        let announced = domain.inner.config.limits.inject as usize;
-        let inject_size = tx.map_or(0, |tx| tx.inject_size).max(announced).min(INJECT_SIZE);
+        let inject_size = inject_size(&domain.inner.config, tx.map_or(0, |tx| tx.inject_size));
         let endpoint = Endpoint::new(domain.inner.clone(), info.caps, op_flags, inject_size, source);
         let fid = fid { fclass: FI_CLASS_EP, context, ops: &FID_OPS };
         let fid = fid_ep {
