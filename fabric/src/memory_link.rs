@@ -296,6 +296,8 @@ impl MemoryLink {
         self.sending.retain(|sending| *sending != at);
         let neighbour = &mut self.neighbours[at];
         let peer = neighbour.peer;
+        // Before it went it may have taken what we sent. A ring that is broken says nothing about that.
+        let _ = neighbour.report_copied(&mut self.buffered, sink);
         let items = neighbour.lose(reason.clone());
         sink.lost(peer, reason);
         for item in items {

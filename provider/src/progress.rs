@@ -60,6 +60,15 @@ impl FromStr for Spin {
     }
 }
 
+fn clock2() -> Instant {
+    Instant::now()
+}
+fn yield_after() -> Duration {
+    static Y: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
+    *Y.get_or_init(|| {
+        std::env::var("LANDBRIDGE_YIELD").ok().and_then(|t| t.parse().ok()).map_or(Duration::MAX, Duration::from_micros)
+    })
+}
 /// Where adapting begins, and the least it grows to.
 const FIRST: Duration = Duration::from_micros(50);
 const GROWN: Duration = Duration::from_micros(10);
@@ -132,6 +141,10 @@ impl Idle {
         let idle = now.saturating_duration_since(since);
         let patient = if matches!(self.spin, Spin::Adaptive { .. }) { self.current.max(FIRST) } else { self.current };
         if idle <= self.current || (idle <= patient * PATIENCE && pending()) {
+            if idle >= yield_after() {
+                std::thread::yield_now();
+                self.woke(clock2());
+            }
             return None;
         }
         self.napped = true;

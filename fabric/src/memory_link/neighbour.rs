@@ -187,15 +187,8 @@ impl Neighbour {
 
     /// Reports what has been copied, and writes what the ring takes. Whether anything was written or reported.
     pub fn flush(&mut self, buffered: &mut u64, scratch: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<bool, Corrupt> {
+        let mut moved = self.report_copied(buffered, sink)?;
         let Some(ring) = &mut self.out else { return Ok(false) };
-        let mut moved = false;
-        if !self.uncopied.is_empty() {
-            let consumed = ring.consumed()?;
-            while let Some((_, item)) = self.uncopied.pop_front_if(|(position, _)| *position <= consumed) {
-                finish(item, buffered, sink);
-                moved = true;
-            }
-        }
         while let Some(item) = self.queue.front_mut() {
             if !self.copies && !item.is_region() && self.pace.wants_single_copy(item.end - item.at) {
                 self.copies = ring.permission() == Permission::Yes;
@@ -216,6 +209,18 @@ impl Neighbour {
             } else {
                 finish(item, buffered, sink);
             }
+        }
+        Ok(moved)
+    }
+
+    /// Reports the items of which the neighbour has copied all. Whether there were any.
+    pub fn report_copied(&mut self, buffered: &mut u64, sink: &mut dyn Sink) -> Result<bool, Corrupt> {
+        let Some(ring) = self.out.as_mut().filter(|_| !self.uncopied.is_empty()) else { return Ok(false) };
+        let consumed = ring.consumed()?;
+        let mut moved = false;
+        while let Some((_, item)) = self.uncopied.pop_front_if(|(position, _)| *position <= consumed) {
+            finish(item, buffered, sink);
+            moved = true;
         }
         Ok(moved)
     }

@@ -246,6 +246,26 @@ fn a_closed_endpoint_is_a_goodbye_even_to_who_never_heard_from_it() {
     assert!(matches!(completion(&mut pair.a).result, Err(Failure::PeerLost { .. })));
 }
 
+/// Its last act was to copy what we had sent, and we hear of both at once.
+#[test]
+fn a_message_that_a_neighbour_copied_before_it_closed_has_been_sent() {
+    let mut pair = pair(Limits { single_copy: Some(SINGLE_COPY), eager_memory: 1 << 20, ..Limits::default() });
+    let (a, b) = (pair.b.peer(pair.a.address()), pair.a.peer(pair.b.address()));
+    // The first messages find out that memory can be read, and open the ring of the goodbye.
+    pair.b.send(send_op(a, 1, b"x", 5)).unwrap();
+    pair.a.receive(recv_op(1, 1, 5)).unwrap();
+    assert_eq!(completion(&mut pair.a).result, Ok(()));
+    for (context, length) in [(6, 1), (7, 100_000)] {
+        pair.a.send(send_op(b, 1, &pattern(length, context), context)).unwrap();
+        pair.b.receive(recv_op(1, length, context)).unwrap();
+        while completion(&mut pair.b).user.context != context {}
+    }
+    assert_eq!(pair.a.next_completion().map(|done| done.user.context), Some(6));
+    pair.b.close();
+    let done = completion(&mut pair.a);
+    assert_eq!((done.user.context, done.result), (7, Ok(())));
+}
+
 #[test]
 fn what_was_sent_before_closing_arrives() {
     let mut pair = pair(Limits::default());
