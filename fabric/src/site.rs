@@ -237,13 +237,8 @@ impl SiteLink {
             let first = matches!(connection.phase, Phase::Accepting(Acceptor::Hello));
             let Some(message) = connection.reader.handshake(first)? else { break };
             moved = true;
-            if let Handshake::Hello(hello) = &message
-                && is_duplicate(&self.connections, &self.sending, &self.own, hello.from, sink)
-            {
-                let connection = &mut self.connections[key];
-                connection.writer.stage(&Handshake::Refuse(DUPLICATE.into()).encode());
-                connection.writer.send(connection.socket.as_fd(), None)?;
-                return Err(Broken::Refused(DUPLICATE.into()));
+            if let Handshake::Hello(hello) = &message {
+                self.refuse_duplicate(key, hello.from, sink)?;
             }
             let connection = &mut self.connections[key];
             let step = match &mut connection.phase {
@@ -260,6 +255,11 @@ impl SiteLink {
                 Step::Open { reply, peer, .. } => (reply, Some(Ok(peer))),
                 Step::Refused { reply, reason } => (reply, Some(Err(reason))),
             };
+            // We may have dialled since it said hello.
+            if let (Phase::Accepting(_), Some(Ok(address))) = (&connection.phase, &done) {
+                self.refuse_duplicate(key, *address, sink)?;
+            }
+            let connection = &mut self.connections[key];
             if let Some(reply) = reply {
                 connection.writer.stage(&reply.encode());
                 connection.writer.send(connection.socket.as_fd(), None)?;
@@ -290,6 +290,22 @@ impl SiteLink {
         }
         self.update_interest(key)?;
         Ok(moved)
+    }
+
+    /// Refuses a connection that this peer has dialled if we have, or will have, one without it. Of two that dial each other at
+    /// once, the lower address's connection is kept; both ends have to see it so until the very end of the handshake, or each
+    /// closes what the other keeps.
+    fn refuse_duplicate(&mut self, key: usize, from: Address, sink: &dyn Sink) -> Result<(), Broken> {
+        let existing = sink.known(from).and_then(|peer| self.sending.get(&peer));
+        let is_kept =
+            |key: &usize| matches!(self.connections[*key].phase, Phase::Open) || self.own.me.key() < from.key();
+        if !existing.is_some_and(is_kept) {
+            return Ok(());
+        }
+        let connection = &mut self.connections[key];
+        connection.writer.stage(&Handshake::Refuse(DUPLICATE.into()).encode());
+        connection.writer.send(connection.socket.as_fd(), None)?;
+        Err(Broken::Refused(DUPLICATE.into()))
     }
 
     /// Sends what is queued, as far as the socket takes it. Whether anything left.
@@ -483,18 +499,6 @@ impl SiteLink {
             self.hot.push(key);
         }
     }
-}
-
-/// Whether we have, or will have, a connection to this peer without the one it is dialling now.
-fn is_duplicate(
-    connections: &Slab<Connection>,
-    sending: &FxHashMap<PeerId, usize>,
-    own: &Credentials,
-    from: Address,
-    sink: &dyn Sink,
-) -> bool {
-    let existing = sink.known(from).and_then(|peer| sending.get(&peer));
-    existing.is_some_and(|key| matches!(connections[*key].phase, Phase::Open) || own.me.key() < from.key())
 }
 
 /// Lets the kernel find out when the peer's machine is gone: its process may be silent for hours.

@@ -251,6 +251,62 @@ fn both_dialling_at_once_leaves_one_connection() {
     }
 }
 
+/// Who dials first; turns until the other one does; whether that one has waited long, so that its connections are not hot any
+/// more; turns of each in a row then.
+fn schedules() -> impl Iterator<Item = (bool, usize, bool, [usize; 2])> {
+    let paces = [[1, 1], [1, 4], [4, 1], [0, 1], [1, 0]];
+    let starts = [true, false].into_iter().flat_map(|first| (0..8).map(move |start| (first, start)));
+    let waits = starts.flat_map(|(first, start)| [false, true].into_iter().map(move |waits| (first, start, waits)));
+    waits.flat_map(move |(first, start, waits)| paces.into_iter().map(move |pace| (first, start, waits, pace)))
+}
+
+/// Whoever dials first, and however late the other one does and however slow it is.
+#[test]
+fn dialling_each_other_at_any_moment_leaves_one_connection() {
+    for (a_first, head_start, waits, pace) in schedules() {
+        let mut pair = pair();
+        let b = pair.a.peer(pair.b.address());
+        let a = pair.b.peer(pair.a.address());
+        pair.a.receive(recv_op(1, 3, 1)).unwrap();
+        pair.b.receive(recv_op(1, 3, 1)).unwrap();
+        let send = |pair: &mut Pair, of_a: bool| match of_a {
+            true => pair.a.send(send_op(b, 1, b"a b", 2)).unwrap(),
+            false => pair.b.send(send_op(a, 1, b"b a", 2)).unwrap(),
+        };
+        let turns = |endpoint: &mut Endpoint, count: usize| (0..count).for_each(|_| _ = endpoint.progress());
+        send(&mut pair, a_first);
+        for turn in 0..head_start {
+            turns(if (turn % 2 == 0) == a_first { &mut pair.b } else { &mut pair.a }, 1);
+        }
+        if waits {
+            turns(if a_first { &mut pair.b } else { &mut pair.a }, 500);
+        }
+        send(&mut pair, !a_first);
+        if waits {
+            turns(if a_first { &mut pair.b } else { &mut pair.a }, 3);
+        }
+        for _ in 0..10 {
+            turns(&mut pair.a, pace[0]);
+            turns(&mut pair.b, pace[1]);
+        }
+        for of_a in [true, false] {
+            for _ in 0..2 {
+                let done = pair.next(of_a);
+                assert_eq!(done.result, Ok(()), "{:?}", (a_first, head_start, waits, pace));
+                if done.kind == Kind::Recv {
+                    assert_eq!(done.buffer.unwrap().to_vec(0..3), if of_a { b"b a" } else { b"a b" });
+                }
+            }
+        }
+        pair.quiet();
+        for of_a in [true, false] {
+            send(&mut pair, of_a);
+            assert_eq!(pair.next(of_a).result, Ok(()), "{:?}", (a_first, head_start, waits, pace));
+        }
+        assert_eq!((pair.a.site.connection_count(), pair.b.site.connection_count()), (1, 1));
+    }
+}
+
 #[test]
 fn untagged_data_and_source_are_reported() {
     let mut pair = pair();
