@@ -12,7 +12,7 @@ use crate::abi::info::fi_info;
 use crate::abi::objects::{fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric};
 use crate::errno::{Code, EBUSY, EINVAL, Errno};
 use crate::fabric_object::{Fabric, fabric_behind};
-use crate::progress::Spin;
+use crate::progress::Waiting;
 use crate::{atomic, av, cntr, cq, endpoint, log, mr};
 
 /// What endpoints of one domain share.
@@ -27,8 +27,8 @@ pub struct Domain {
     pub provider_keys: bool,
     /// How endpoints open.
     pub config: Config,
-    /// How long their readers spin.
-    pub spin: Spin,
+    /// How their readers wait.
+    pub waiting: Waiting,
     /// Closes after us.
     _fabric: Arc<Fabric>,
 }
@@ -53,16 +53,11 @@ static OPS: fi_ops_domain = fi_ops_domain {
 ///
 /// # Errors
 /// `FI_EINVAL`; the reason is on standard error.
-pub fn configuration() -> Result<(Config, Spin), Errno> {
+pub fn configuration() -> Result<(Config, Waiting), Errno> {
     let lookup = |name: &str| std::env::var(name).ok();
     let config = Config::from_env(lookup).map_err(|error| error.to_string());
-    let crowded = lookup("LANDBRIDGE_CROWDED").is_some();
-    let spin = match lookup("LANDBRIDGE_SPIN").filter(|text| !text.is_empty()) {
-        None if crowded => Ok(Spin::CROWDED),
-        text => text.unwrap_or_default().parse(),
-    };
-    match (config, spin) {
-        (Ok(config), Ok(spin)) => Ok((config, spin)),
+    match (config, Waiting::from_env(lookup)) {
+        (Ok(config), Ok(waiting)) => Ok((config, waiting)),
         (Err(problem), _) | (_, Err(problem)) => {
             log::fatal(format_args!("{problem}"));
             Err(EINVAL)
@@ -87,14 +82,14 @@ pub unsafe fn open(
     let (fabric, api) = unsafe { fabric_behind(fabric) }?;
     // SAFETY: and a valid fi_info, whose attributes are null or valid.
     let mr_mode = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) }.ok_or(EINVAL)?.mr_mode;
-    let (config, spin) = configuration()?;
+    let (config, waiting) = configuration()?;
     let domain = Domain {
         api,
         regions: Arc::default(),
         virtual_addresses: mr_mode & (FI_MR_BASIC | FI_MR_VIRT_ADDR) != 0,
         provider_keys: mr_mode & (FI_MR_BASIC | FI_MR_PROV_KEY) != 0,
         config,
-        spin,
+        waiting,
         _fabric: fabric.clone(),
     };
     log::note(format_args!("domain opened, API {}.{}, mr_mode {mr_mode:#x}", api >> 16, api & 0xFFFF));

@@ -21,7 +21,7 @@ use crate::cq::Cq;
 use crate::domain::Domain;
 use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPBADSTATE, Errno};
 use crate::log;
-use crate::progress::{Idle, USED_ENDPOINTS};
+use crate::progress::{Idle, Use};
 
 pub use calls::{endpoint_behind, open, open2};
 pub use route::Wanted;
@@ -59,8 +59,7 @@ pub struct State {
     rx: Side,
     counters: Counters,
     multi: route::MultiBuffers,
-    /// It has carried something, and counts among [`USED_ENDPOINTS`].
-    used: bool,
+    used: Use,
     /// A peek has just found nothing.
     missed: bool,
     idle: Idle,
@@ -163,9 +162,9 @@ impl Endpoint {
             rx: Side::default(),
             counters: Counters::default(),
             multi: route::MultiBuffers::default(),
-            used: false,
+            used: Use::default(),
             missed: false,
-            idle: Idle::new(domain.spin),
+            idle: Idle::new(domain.waiting),
         };
         Endpoint {
             caps,
@@ -208,9 +207,7 @@ impl Endpoint {
         };
         let result = work(&mut active);
         let moved = active.moved;
-        if !state.used && transport.traffic() != fabric::Traffic::default() {
-            state.set_used();
-        }
+        let carried = state.used.is_counted() || transport.traffic() != fabric::Traffic::default();
         state.missed = false;
         state.pass_on(self.caps);
         // Whoever peeks in a loop waits: MPI_Probe does, and mpi4py's receives.
@@ -218,6 +215,9 @@ impl Endpoint {
             self.maybe_nap(state);
         } else {
             state.idle.busy(Instant::now);
+            if carried {
+                state.used.moved();
+            }
         }
         result
     }
@@ -227,7 +227,7 @@ impl Endpoint {
         let Ok(mut state) = self.state.try_lock() else { return };
         let Stage::Open(transport) = &mut state.stage else { return };
         if transport.progress() {
-            state.set_used();
+            state.used.moved();
             state.idle.busy(Instant::now);
             state.pass_on(self.caps);
             return;
@@ -242,12 +242,11 @@ impl Endpoint {
 
     /// Nothing was there for a reader: naps if that is due, and nobody else is kept by it.
     fn maybe_nap(&self, state: &mut State) {
-        if USED_ENDPOINTS.load(Ordering::Relaxed) > usize::from(state.used) || self.waiting.load(Ordering::Relaxed) > 0
-        {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
         let Stage::Open(transport) = &state.stage else { return };
-        if let Some(nap) = state.idle.nap(Instant::now, || !transport.is_idle()) {
+        if let Some(nap) = state.idle.nap(Instant::now, || !transport.is_idle(), state.used.others()) {
             state.sleep(nap, self.caps);
             state.idle.woke(Instant::now());
         }
@@ -364,7 +363,7 @@ impl Endpoint {
         let mut state = self.lock();
         if let Stage::Open(mut transport) = std::mem::replace(&mut state.stage, Stage::Closed) {
             transport.close();
-            USED_ENDPOINTS.fetch_sub(usize::from(std::mem::take(&mut state.used)), Ordering::Relaxed);
+            state.used.end();
             let fabric::Traffic { memory, site, gateway } = transport.traffic();
             log::note(format_args!(
                 "endpoint {:?} closed; sent through memory {} items of {} bytes, over the site's network {} of {}, by gateways {} of {}",
@@ -416,16 +415,10 @@ impl State {
         }
     }
 
-    fn set_used(&mut self) {
-        if !std::mem::replace(&mut self.used, true) {
-            USED_ENDPOINTS.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     fn sleep(&mut self, time: Duration, caps: u64) {
         let Stage::Open(transport) = &mut self.stage else { return };
         if transport.wait(time) {
-            self.set_used();
+            self.used.moved();
             self.idle.busy(Instant::now);
         }
         self.pass_on(caps);

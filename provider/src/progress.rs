@@ -12,7 +12,7 @@
 //! longest that is worth it; a wait that was longer than any spin makes it shorter.
 
 use std::str::FromStr;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub enum Spin {
 }
 
 impl Spin {
-    /// With fewer cores than ranks (`LANDBRIDGE_CROWDED`): whoever spins keeps from its core the one it waits for.
+    /// With fewer cores than ranks: whoever spins keeps from its core the one it waits for.
     pub const CROWDED: Spin = Spin::Adaptive { most: Duration::from_micros(20) };
 }
 
@@ -69,14 +69,51 @@ fn yield_after() -> Duration {
         std::env::var("LANDBRIDGE_YIELD").ok().and_then(|t| t.parse().ok()).map_or(Duration::MAX, Duration::from_micros)
     })
 }
+/// How readers wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    spin: Spin,
+    /// Ranks of this node to a core, rounded up.
+    crowd: u32,
+}
+
+impl Waiting {
+    /// As `LANDBRIDGE_SPIN` and `LANDBRIDGE_CROWDED` say; the latter is set where ranks share cores, to how many do.
+    ///
+    /// # Errors
+    /// What is wrong, with variable and value.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Waiting, String> {
+        let set = |name: &str| lookup(name).filter(|text| !text.is_empty());
+        let crowd = set("LANDBRIDGE_CROWDED").map_or(Ok(1), |text| match text.parse() {
+            Ok(0) => Err(format!("LANDBRIDGE_CROWDED={text}: at least one rank runs on a core")),
+            Ok(ranks) => Ok(ranks),
+            Err(error) => Err(format!("LANDBRIDGE_CROWDED={text}: {error}; give the number of ranks to a core")),
+        })?;
+        let spin = match set("LANDBRIDGE_SPIN") {
+            None if crowd > 1 => Spin::CROWDED,
+            text => text.unwrap_or_default().parse()?,
+        };
+        Ok(Waiting { spin, crowd })
+    }
+
+    /// The longest nap. Who wakes has to look, and where many share a core their looks alone would fill it.
+    fn longest(self, of_several: bool) -> Duration {
+        (if of_several { LONGEST_OF_SEVERAL } else { LONGEST }) * self.crowd.min(MOST_CROWD)
+    }
+}
+
 /// Where adapting begins, and the least it grows to.
 const FIRST: Duration = Duration::from_micros(50);
 const GROWN: Duration = Duration::from_micros(10);
 /// A nap is at least that long; shorter ones cost more than they give.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// A nap is at most that long: what arrives by a way that does not wake us waits as long. Who naps so long uses one or two
-/// percent of a core.
+/// A nap is at most that long, times the ranks to a core: what arrives by a way that does not wake us waits as long. Who naps so
+/// long uses one or two percent of a core.
 const LONGEST: Duration = Duration::from_millis(1);
+/// The same in a process with several endpoints in use, where what comes to another one waits for the end of the nap.
+const LONGEST_OF_SEVERAL: Duration = Duration::from_micros(250);
+/// Beyond so many ranks to a core naps are not longer.
+const MOST_CROWD: u32 = 16;
 /// Readers that wait come back sooner than this, our own work included. Who comes back later was busy elsewhere, looks in now and
 /// then, and must not be kept: with naps in such looks, MPICH's `MPI_Get_accumulate` to itself took 30 times longer, and a
 /// program that computes for 10 µs between two calls of `MPI_Test` would come to a standstill.
@@ -89,7 +126,7 @@ const PATIENCE: u32 = 20;
 /// Since when an endpoint's reader has been waiting.
 #[derive(Debug)]
 pub struct Idle {
-    spin: Spin,
+    waiting: Waiting,
     /// How long it spins at present.
     current: Duration,
     since: Option<Instant>,
@@ -98,17 +135,19 @@ pub struct Idle {
     /// When the clock was read last, and looks since then.
     read: Option<Instant>,
     looks: u32,
+    /// What the other endpoints had done when this was looked at last.
+    others: u64,
 }
 
 impl Idle {
     /// Just busy.
-    pub fn new(spin: Spin) -> Idle {
-        let current = match spin {
+    pub fn new(waiting: Waiting) -> Idle {
+        let current = match waiting.spin {
             Spin::Adaptive { most } => FIRST.min(most),
             Spin::For(time) => time,
             Spin::Always => Duration::MAX,
         };
-        Idle { spin, current, since: None, napped: false, read: None, looks: 0 }
+        Idle { waiting, current, since: None, napped: false, read: None, looks: 0, others: 0 }
     }
 
     /// Something moved, or an operation was begun. The clock is read only if that matters.
@@ -117,17 +156,23 @@ impl Idle {
         if !std::mem::take(&mut self.napped) {
             return;
         }
-        if let (Spin::Adaptive { most }, Some(since)) = (self.spin, since) {
+        if let (Spin::Adaptive { most }, Some(since)) = (self.waiting.spin, since) {
             let waited = clock().saturating_duration_since(since);
             self.current =
                 if waited <= most { (self.current * 2).clamp(GROWN.min(most), most) } else { self.current / 2 };
         }
     }
 
-    /// Nothing moved. How long to nap now, if at all. `pending`: whether bytes of ours are still under way.
-    pub fn nap(&mut self, clock: impl FnOnce() -> Instant, pending: impl FnOnce() -> bool) -> Option<Duration> {
+    /// Nothing moved. How long to nap now, if at all. `pending`: whether bytes of ours are still under way. `others`: how much the
+    /// endpoints of this process have done, if there are others: where they go on, nobody waits for this one alone.
+    pub fn nap(
+        &mut self,
+        clock: impl FnOnce() -> Instant,
+        pending: impl FnOnce() -> bool,
+        others: Option<u64>,
+    ) -> Option<Duration> {
         self.looks += 1;
-        if self.looks < LOOKS || self.spin == Spin::Always {
+        if self.looks < LOOKS || self.waiting.spin == Spin::Always {
             return None;
         }
         let now = clock();
@@ -137,9 +182,13 @@ impl Idle {
             // Time spent elsewhere is not waited.
             self.since = self.since.map(|since| (since + passed).min(now));
         }
+        if others.is_some_and(|others| std::mem::replace(&mut self.others, others) != others) {
+            self.since = None;
+        }
         let since = *self.since.get_or_insert(now);
         let idle = now.saturating_duration_since(since);
-        let patient = if matches!(self.spin, Spin::Adaptive { .. }) { self.current.max(FIRST) } else { self.current };
+        let patient =
+            if matches!(self.waiting.spin, Spin::Adaptive { .. }) { self.current.max(FIRST) } else { self.current };
         if idle <= self.current || (idle <= patient * PATIENCE && pending()) {
             if idle >= yield_after() {
                 std::thread::yield_now();
@@ -148,7 +197,7 @@ impl Idle {
             return None;
         }
         self.napped = true;
-        Some((idle / 4).clamp(SHORTEST, LONGEST))
+        Some((idle / 4).clamp(SHORTEST, self.waiting.longest(others.is_some())))
     }
 
     /// A nap is over: that time the reader was not away.
@@ -158,9 +207,44 @@ impl Idle {
     }
 }
 
-/// Endpoints of this process that have carried something. With several, a nap in one would keep the others waiting. Open MPI opens
-/// one that it uses for windows only: what comes there first waits for the end of a nap, like what we do not see.
-pub static USED_ENDPOINTS: AtomicUsize = AtomicUsize::new(0);
+/// Endpoints of this process that have carried something: Open MPI opens a second one for windows. A nap in one keeps the others
+/// waiting, so all of them have to be idle, and naps are short then. What comes first to one that has carried nothing waits for the
+/// end of a nap, like what we do not see.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// How often something has moved at one of several.
+static MOVES: AtomicU64 = AtomicU64::new(0);
+
+/// Whether an endpoint has carried something, as the others of its process have to know.
+#[derive(Debug, Default)]
+pub struct Use {
+    counted: bool,
+}
+
+impl Use {
+    /// It carries something now.
+    pub fn moved(&mut self) {
+        if !std::mem::replace(&mut self.counted, true) {
+            USED.fetch_add(1, Ordering::Relaxed);
+        }
+        if USED.load(Ordering::Relaxed) > 1 {
+            MOVES.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn is_counted(&self) -> bool {
+        self.counted
+    }
+
+    /// How much has moved at the endpoints of this process, if others than this one are in use.
+    pub fn others(&self) -> Option<u64> {
+        (USED.load(Ordering::Relaxed) > usize::from(self.counted)).then(|| MOVES.load(Ordering::Relaxed))
+    }
+
+    /// It is closed.
+    pub fn end(&mut self) {
+        USED.fetch_sub(usize::from(std::mem::take(&mut self.counted)), Ordering::Relaxed);
+    }
+}
 
 /// The endpoints that a completion queue or counter is bound to, and so drives.
 #[derive(Default)]
@@ -221,6 +305,7 @@ mod tests {
                     start + micros(at)
                 },
                 || pending,
+                None,
             );
             if asked {
                 last = answer;
@@ -229,8 +314,12 @@ mod tests {
         last.map(|nap| nap.as_micros())
     }
 
+    fn new(spin: Spin) -> Idle {
+        Idle::new(Waiting { spin, crowd: 1 })
+    }
+
     fn pinned(spin: u64) -> Idle {
-        Idle::new(Spin::For(micros(spin)))
+        new(Spin::For(micros(spin)))
     }
 
     #[test]
@@ -251,13 +340,24 @@ mod tests {
         let mut idle = pinned(50);
         let start = Instant::now();
         for at in (0..100_000).step_by(9) {
-            assert_eq!(idle.nap(|| start + micros(at), || false), None, "at {at} µs");
+            assert_eq!(idle.nap(|| start + micros(at), || false, None), None, "at {at} µs");
         }
         // A nap itself is no absence, and neither is a single slow look.
         assert_eq!(look(&mut idle, start, 200_000, 200_070, false), Some(14));
         idle.woke(start + micros(200_200));
         assert_eq!(look(&mut idle, start, 200_210, 200_217, false), Some(52));
         assert!(look(&mut idle, start, 200_250, 200_257, false).is_some());
+    }
+
+    #[test]
+    fn of_several_endpoints_one_naps_when_all_are_idle_and_not_for_long() {
+        let mut idle = pinned(50);
+        let start = Instant::now();
+        let mut busy = (0..1000).map(|at| idle.nap(|| start + micros(at), || false, Some(at / 40)));
+        assert!(busy.all(|nap| nap.is_none()), "another one moved every 40 µs");
+        let waited = (1000..3000).filter_map(|at| idle.nap(|| start + micros(at), || false, Some(25)));
+        let naps: Vec<u128> = waited.map(|nap| nap.as_micros()).collect();
+        assert_eq!((naps.first(), naps.last()), (Some(&14), Some(&250)));
     }
 
     #[test]
@@ -270,7 +370,7 @@ mod tests {
 
     /// Waits that all take as long, with looks every microsecond; gives how long it spins in the end.
     fn after_waits(spin: Spin, each: u64, count: u64) -> Duration {
-        let mut idle = Idle::new(spin);
+        let mut idle = new(spin);
         let start = Instant::now();
         for wait in 0..count {
             let begin = wait * 1_000_000;
@@ -292,7 +392,7 @@ mod tests {
 
     #[test]
     fn it_recovers_from_not_spinning_at_all() {
-        let mut idle = Idle::new(Spin::default());
+        let mut idle = new(Spin::default());
         idle.current = Duration::ZERO;
         let start = Instant::now();
         for wait in 0..8 {
@@ -305,11 +405,28 @@ mod tests {
 
     #[test]
     fn the_environment_says_how_long() {
-        assert_eq!("".parse(), Ok(Spin::default()));
-        assert_eq!("0".parse(), Ok(Spin::For(Duration::ZERO)));
-        assert_eq!("always".parse(), Ok(Spin::Always));
-        assert_eq!(look(&mut Idle::new(Spin::Always), Instant::now(), 0, 1000, false), None);
-        let error = "often".parse::<Spin>().unwrap_err();
+        let waiting = |spin: &'static str, crowd: &'static str| {
+            Waiting::from_env(move |name| Some(if name == "LANDBRIDGE_SPIN" { spin } else { crowd }.to_owned()))
+        };
+        assert_eq!(Waiting::from_env(|_| None), Ok(Waiting { spin: Spin::default(), crowd: 1 }));
+        assert_eq!(waiting("", ""), Ok(Waiting { spin: Spin::default(), crowd: 1 }));
+        assert_eq!(waiting("0", "3"), Ok(Waiting { spin: Spin::For(Duration::ZERO), crowd: 3 }));
+        assert_eq!(waiting("", "3"), Ok(Waiting { spin: Spin::CROWDED, crowd: 3 }));
+        assert_eq!(waiting("always", ""), Ok(Waiting { spin: Spin::Always, crowd: 1 }));
+        assert_eq!(look(&mut new(Spin::Always), Instant::now(), 0, 1000, false), None);
+        let error = waiting("often", "").unwrap_err();
         assert!(error.contains("LANDBRIDGE_SPIN=often"), "{error}");
+        for crowd in ["0", "many"] {
+            let error = waiting("", crowd).unwrap_err();
+            assert!(error.contains(&format!("LANDBRIDGE_CROWDED={crowd}: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn many_on_a_core_nap_longer() {
+        for (crowd, longest) in [(1, 1000), (8, 8000), (64, 16_000)] {
+            let mut idle = Idle::new(Waiting { spin: Spin::CROWDED, crowd });
+            assert_eq!(look(&mut idle, Instant::now(), 0, 100_000, false), Some(longest));
+        }
     }
 }

@@ -156,8 +156,9 @@ pub fn prepare(
         environment.set("LANDBRIDGE_MEMORY", shared.path());
     }
     let cores = cores::shares(count, &environment)?;
-    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < count as usize) {
-        environment.set("LANDBRIDGE_CROWDED", "1");
+    let crowd = std::thread::available_parallelism().map_or(1, |cores| count.div_ceil(cores.get() as u32));
+    if crowd > 1 {
+        environment.set("LANDBRIDGE_CROWDED", crowd.to_string());
     }
     Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, shared, cores, notes, roster })
 }
