@@ -9,8 +9,8 @@ import re
 import sys
 from pathlib import Path
 
-from machine import LANDBRIDGE, ROOT, Failed, describe, in_lab, load, need
-from report import columns, summary
+from machine import LANDBRIDGE, ROOT, Failed, describe, in_lab, load, need, program
+from report import columns, size_name, summary
 
 POOL = "/run/pool"
 LAB = ["--sites", "1", "--nodes", "4", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0", "--pool", POOL]
@@ -20,6 +20,9 @@ TRANSPORTS = {"memory pool": {}, "tcp": {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "
 SIZES = ["33x33x65", "65x65x129", "129x129x257", "257x257x513"]
 LARGEST = "513x513x1025"
 QUICK_SIZES = SIZES[:2]
+# Between two nodes, without computing: what a halo of the solver costs.
+MESSAGES = [8, 1024, 16384, 65536, 262144, 1048576]
+FIGURES = {"latency": "p50_us", "stream": "messages_s"}
 RANKS = {1: ["1x1x1"], 2: ["1x2x1", "1x1x2"], 4: ["1x4x1", "1x1x4"]}
 TOO_BIG = "257x257x513"
 BYTES_PER_POINT = 14 * 4  # arrays of float32
@@ -46,7 +49,7 @@ def measure(arguments):
     sizes = list(QUICK_SIZES if arguments.quick else SIZES)
     if not arguments.quick and available() > 1.3 * points(LARGEST) * BYTES_PER_POINT:
         sizes.append(LARGEST)
-    rounds, seconds = arguments.rounds or 3, 0.5 if arguments.quick else 1.5
+    rounds, seconds = arguments.rounds or (3 if arguments.quick else 5), 0.5 if arguments.quick else 1.5
     commands = []
     for size in sizes:
         # Three iterations, a first touch of the memory and a start besides the seconds that are asked for.
@@ -57,7 +60,11 @@ def measure(arguments):
                     if ranks > 1 or transport == "memory pool":
                         name = f"{size} {ranks} {decomposition} {transport}"
                         commands.append({**solve(size, ranks, decomposition, seconds, limit=limit), "name": name, "environment": environment})
-    result = {"machine": describe(), "rounds": rounds, "sizes": sizes, "rows": [], "problems": []}
+    result = {"machine": describe(), "rounds": rounds, "sizes": sizes, "rows": [], "messages": [], "problems": []}
+    try:
+        result["messages"] = _messages(rounds, 0.05 if arguments.quick else 0.2)
+    except Failed as failed:
+        result["problems"].append(f"messages: {failed}")
     for size in sizes:
         print(f"lambda: {size}", file=sys.stderr, flush=True)
         mine = [command for command in commands if command["name"].startswith(f"{size} ")]
@@ -73,6 +80,26 @@ def measure(arguments):
     return result
 
 
+def _messages(rounds, seconds):
+    commands = []
+    for kind in FIGURES:
+        for transport, environment in TRANSPORTS.items():
+            words = [LANDBRIDGE, "run", "-n", 2, "--ranks-per-node", 1, "--mpi", "mpich", "--", program("pingpong", "mpich"), kind, seconds, *MESSAGES]
+            commands.append({"name": f"{kind} {transport}", "words": words, "environment": environment})
+    samples, failures = in_lab(LAB, commands, rounds)
+    if failures:
+        raise Failed("; ".join(failures.values()))
+    rows = []
+    for kind, figure in FIGURES.items():
+        for size in MESSAGES:
+            ours, theirs = ([line[figure] for line in samples[f"{kind} {transport}"] if line["size"] == size] for transport in TRANSPORTS)
+            if kind == "stream":
+                ours, theirs = ([1e6 / value for value in values] for values in (ours, theirs))
+            ratio = summary([a / b for a, b in zip(ours, theirs)])
+            rows.append({"kind": kind, "bytes": size, "pool_us": summary(ours), "tcp_us": summary(theirs), "time_of_tcp": ratio})
+    return rows
+
+
 def _rows(size, samples):
     rows = []
     for name, lines in samples.items():
@@ -86,6 +113,7 @@ def _rows(size, samples):
         if rival := samples.get(f"{size} {ranks} {decomposition} tcp"):
             theirs = [line["seconds"] / line["iterations"] for line in rival]
             row["time_of_tcp"] = summary([ours / other for ours, other in zip(iteration_s, theirs)])
+            row["least_of_tcp"] = min(iteration_s) / min(theirs)
         rows.append(row)
     return rows
 
@@ -108,15 +136,22 @@ def _too_big():
 
 
 def table(result):
-    rows = [["array", "ranks", "decomposition", "transport", "MFLOPS", "ms per iteration", "communicating", "time of tcp's", "± spread"]]
+    rows = [["message", "bytes", "pool µs", "tcp µs", "time of tcp's", "± spread"]]
+    for row in result["messages"]:
+        ratio = row["time_of_tcp"]
+        medians = [f"{row[name]['median']:.2f}" for name in ("pool_us", "tcp_us")]
+        rows.append([row["kind"], size_name(row["bytes"]), *medians, f"{ratio['median']:.2f}", f"{ratio['spread']:.2f}"])
+    parts = [columns(rows)]
+    rows = [["array", "ranks", "decomposition", "transport", "MFLOPS", "ms per iteration", "communicating", "time of tcp's", "± spread", "of minima"]]
     for row in result["rows"]:
         against = row.get("time_of_tcp") if row["transport"] != "tcp" else None
         rows.append([
             row["size"], str(row["ranks"]), row["decomposition"], row["transport"] if row["ranks"] > 1 else "none", f"{row['mflops']['median']:.0f}",
             f"{row['iteration_ms']['median']:.3f}", f"{row['share_communicating']['median'] * 100:.0f} %",
             f"{against['median']:.2f}" if against else "", f"{against['spread']:.2f}" if against else "",
+            f"{row['least_of_tcp']:.2f}" if against else "",
         ])
-    parts = [columns(rows)]
+    parts.append(columns(rows))
     big = result["too_big"]
     both = big["two_nodes"]
     two = f"{both['mflops']:.0f} MFLOPS on two" if isinstance(both, dict) else f"FAILED on two: {both}"
@@ -130,7 +165,7 @@ def table(result):
 def plot(pyplot, result):
     if not result["rows"]:
         return None
-    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5))
+    figure, axes = pyplot.subplots(1, 4, figsize=(20, 4.5))
     series = {}
     for row in result["rows"]:
         series.setdefault((row["ranks"], row["decomposition"], row["transport"]), []).append(row)
@@ -144,10 +179,15 @@ def plot(pyplot, result):
             axes[1].plot(x, [row["share_communicating"]["median"] for row in rows], **style)
             if transport != "tcp" and all("time_of_tcp" in row for row in rows):
                 axes[2].plot(x, [row["time_of_tcp"]["median"] for row in rows], **style)
-    axes[2].axhline(1.0, color="grey", linewidth=0.8)
-    for axis, title in zip(axes, ("MFLOPS", "share of time communicating", "memory pool: time of tcp's (less is better)")):
+    for kind, name in (("latency", "half round trip"), ("stream", "stream, time per message")):
+        mine = [row for row in result["messages"] if row["kind"] == kind]
+        axes[3].plot([row["bytes"] for row in mine], [row["time_of_tcp"]["median"] for row in mine], marker="o", label=name)
+    for axis in axes[2:]:
+        axis.axhline(1.0, color="grey", linewidth=0.8)
+    titles = ("MFLOPS", "share of time communicating", "memory pool: time of tcp's (less is better)", "messages alone: time of tcp's")
+    for axis, title, unit in zip(axes, titles, ["grid points"] * 3 + ["bytes"]):
         axis.set_xscale("log")
-        axis.set_xlabel("grid points")
+        axis.set_xlabel(unit)
         axis.set_title(title)
         axis.legend(fontsize="x-small")
     return figure
