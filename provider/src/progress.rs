@@ -60,15 +60,6 @@ impl FromStr for Spin {
     }
 }
 
-fn clock2() -> Instant {
-    Instant::now()
-}
-fn yield_after() -> Duration {
-    static Y: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
-    *Y.get_or_init(|| {
-        std::env::var("LANDBRIDGE_YIELD").ok().and_then(|t| t.parse().ok()).map_or(Duration::MAX, Duration::from_micros)
-    })
-}
 /// How readers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
@@ -190,10 +181,6 @@ impl Idle {
         let patient =
             if matches!(self.waiting.spin, Spin::Adaptive { .. }) { self.current.max(FIRST) } else { self.current };
         if idle <= self.current || (idle <= patient * PATIENCE && pending()) {
-            if idle >= yield_after() {
-                std::thread::yield_now();
-                self.woke(clock2());
-            }
             return None;
         }
         self.napped = true;
@@ -231,6 +218,7 @@ impl Use {
         }
     }
 
+    /// Whether it has carried something.
     pub fn is_counted(&self) -> bool {
         self.counted
     }
