@@ -414,7 +414,8 @@ impl SiteLink {
             let open =
                 |(_, other): &(usize, &Connection)| other.peer == Some(peer) && matches!(other.phase, Phase::Open);
             let items = std::mem::take(&mut connection.queue);
-            self.parked.insert(peer, (connection.deadline, items));
+            // It may have computed for hours before it refused: its own dialling counts from now.
+            self.parked.insert(peer, (Instant::now() + self.connect_timeout, items));
             if let Some(other) = self.connections.iter().find(open).map(|(key, _)| key) {
                 self.adopt(peer, other);
                 self.turn(other, sink);
