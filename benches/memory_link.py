@@ -1,12 +1,11 @@
 """The memory link against libfabric's shm provider, and against Open MPI's own shared memory: two ranks of one node, taking turns."""
 
-from machine import LANDBRIDGE, OPENMPI, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need, program
+from machine import LANDBRIDGE, OPENMPI, PINGPONG, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need, program
 from report import columns, size_name, summary
 
 LAB = ["--sites", "1", "--nodes", "1", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
 SIZES = [0, 8, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]
 QUICK_SIZES = [0, 64, 1024, 16384, 65536, 1048576]
-FIGURES = {"latency": "p50_us", "stream": "messages_s"}
 
 
 def rivals(mpi):
@@ -33,7 +32,7 @@ def measure(arguments):
     for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
         rival, launcher, theirs, ours = rivals(mpi)
         commands = []
-        for kind in FIGURES:
+        for kind in PINGPONG:
             words = [program("pingpong", mpi), kind, seconds, *(size for size in sizes if size or kind == "latency")]
             limit = 60 + 4 * seconds * len(sizes)
             commands.append({"name": f"{kind} landbridge", "words": [LANDBRIDGE, "run", "-n", 2, "--mpi", mpi, "--", *words], "environment": ours, "limit": limit})
@@ -51,7 +50,7 @@ def measure(arguments):
 
 def _rows(mpi, rival, samples):
     rows = []
-    for kind, figure in FIGURES.items():
+    for kind, figure in PINGPONG.items():
         ours, theirs = samples.get(f"{kind} landbridge", []), samples.get(f"{kind} rival", [])
         for size in sorted({sample["size"] for sample in ours}):
             a, b = [s for s in ours if s["size"] == size], [s for s in theirs if s["size"] == size]
@@ -84,7 +83,7 @@ def plot(pyplot, result):
     if not result["rows"]:
         return None
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4))
-    for axis, kind, title in zip(axes, FIGURES, ("half round trip", "stream, time per message")):
+    for axis, kind, title in zip(axes, PINGPONG, ("half round trip", "stream, time per message")):
         for mpi in dict.fromkeys(row["mpi"] for row in result["rows"]):
             rows = [row for row in result["rows"] if (row["mpi"], row["kind"]) == (mpi, kind)]
             if rows:

@@ -3,13 +3,12 @@
 import platform
 from statistics import median
 
-from machine import OPENMPI, PROVIDER, RELEASE, VENV, Failed, clean_environment, describe, first_match, json_lines, libraries, load, need, program, run
+from machine import OPENMPI, PINGPONG, PROVIDER, RELEASE, VENV, Failed, clean_environment, describe, first_match, json_lines, libraries, load, need, program, run
 from report import columns, size_name, summary
 
 SIZES = [0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]
 QUICK_SIZES = [0, 64, 1024, 16384, 65536, 1048576, 4194304]
 RIVAL = "tcp"
-KINDS = {"latency": "p50_us", "stream": "messages_s"}
 
 
 def launch(mpi, provider, words, extra=(), limit=180.0):
@@ -65,7 +64,7 @@ def _mpi(mpi, sizes, rounds, seconds):
     for number in range(rounds):
         # Whoever is first changes with the round, so that a drift of the machine favours nobody.
         order = ["landbridge", RIVAL] if number % 2 == 0 else [RIVAL, "landbridge"]
-        for kind in KINDS:
+        for kind in PINGPONG:
             stream_sizes = [size for size in sizes if size] if kind == "stream" else sizes
             for provider in order:
                 out, _ = launch(mpi, provider, [program("pingpong", mpi), kind, seconds, *stream_sizes])
@@ -76,7 +75,7 @@ def _mpi(mpi, sizes, rounds, seconds):
 
 def _row(mpi, kind, size, by_provider):
     ours, theirs = by_provider["landbridge"], by_provider[RIVAL]
-    figure = KINDS[kind]
+    figure = PINGPONG[kind]
     if kind == "latency":
         ratios = [a[figure] / b[figure] for a, b in zip(ours, theirs)]
     else:

@@ -170,12 +170,9 @@ impl Neighbour {
         scratch: &mut Vec<u8>,
         sink: &mut dyn Sink,
     ) -> Result<bool, Corrupt> {
-        if !self.queue.is_empty() {
-            self.queue.push_back(item);
-            return Ok(false);
-        }
+        let first = self.queue.is_empty();
         self.queue.push_back(item);
-        self.flush(buffered, scratch, sink)
+        if first { self.flush(buffered, scratch, sink) } else { Ok(false) }
     }
 
     /// The item queued last must not need the user's memory any more.

@@ -510,7 +510,7 @@ impl Protocol {
         self.transfer_with(from, id)?;
         let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
         let completion = match self.transfers.get_mut(id as usize) {
-            Some(Transfer::Send { rest: None, complete: complete @ CompleteWhen::Delivered, .. }) => {
+            Some(Transfer::Send { rest: None, complete: complete @ CompleteWhen::Delivered, .. }) if result.is_ok() => {
                 // All is there, but a link may not have noticed yet that it need not keep the memory.
                 *complete = CompleteWhen::Sent;
                 self.end_send(id);

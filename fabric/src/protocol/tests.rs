@@ -194,6 +194,23 @@ proptest! {
     }
 }
 
+/// Receivers confirm what they have: a confirmation with an error is none.
+#[test]
+fn a_delivery_that_is_refused_is_not_complete() {
+    let mut world = World::new(1, 1000, 20_000);
+    let end = &mut world.ends[0];
+    let (buffer, user) = (Buffer::owned(content(1, 10)), UserData::default());
+    let op = SendOp { to: end.peer, tag: Some(1), data: None, buffer, complete: CompleteWhen::Delivered, user };
+    end.protocol.send(op).unwrap();
+    let (_, item) = end.protocol.outbox.pop_front().unwrap();
+    end.protocol.sent(item.sent.unwrap());
+    let done = |status| Message::Done { id: item.id, status };
+    end.protocol.begin(end.peer, done(Status::UnknownKey), 0).unwrap_err();
+    assert!(end.protocol.completions.is_empty());
+    end.protocol.begin(end.peer, done(Status::Ok), 0).unwrap();
+    assert_eq!(end.protocol.completions.pop_front().unwrap().result, Ok(()));
+}
+
 /// Every frame of a message beyond 4 GiB, of which only the last bytes are looked at: the memory is never touched before.
 #[test]
 fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
