@@ -99,6 +99,15 @@ def test_a_killed_rank_ends_the_job(workshop, mpi, isolated, libfabric, fabric):
     assert not left, left
 
 
+def test_a_fabric_that_is_cut_ends_the_job(workshop, mpich_only, isolated, libfabric):
+    """Its provider says nothing, and TCP, on another address, lives on."""
+    program = [mpich_only.python, PROGRAMS / "cut.py", "127.0.0.1/8", "lo"]
+    environment = {**NOT_LOCAL, "FI_TCP_IFACE": "lo"}
+    done = begin(workshop, mpich_only, {"a": site("tcp", NO_MEMORY)}, program, nodes=1, environment=environment).finish(within=60)
+    done.fails_naming("site a", "fabric tcp", "carries nothing any more")
+    assert "cut" in done.out and "went on" not in done.out, str(done)
+
+
 def test_a_provider_that_is_not_there_is_named_with_what_is(workshop, mpi, isolated, libfabric):
     done = begin(workshop, mpi, {"b": site("cxi")}, [mpi.python, PROGRAMS / "messages.py", 11]).finish()
     done.fails_naming("site b: node n", "the site's fabric `cxi` cannot be used", "no provider `cxi` here", "tcp", "shm")

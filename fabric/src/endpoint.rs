@@ -379,9 +379,11 @@ impl Endpoint {
         let _ = rustix::event::poll(&mut fds[..count], Some(&timeout));
     }
 
-    /// Why operations have failed that no peer is to blame for: the memory that ranks share is at its end. Said once.
+    /// Why operations have failed though no process may have ended: the memory that ranks share is at its end, or there is no
+    /// way to a peer of this site. Said once.
     pub fn take_trouble(&mut self) -> Option<String> {
-        let trouble = self.memory.as_mut()?.take_trouble()?;
+        let of_memory = self.memory.as_mut().and_then(MemoryLink::take_trouble).map(|error| error.to_string());
+        let trouble = of_memory.or_else(|| self.site.take_trouble())?;
         Some(format!("{}: {trouble}", self.place))
     }
 

@@ -408,7 +408,9 @@ impl Frames for GatewayFrames<'_> {
                 Ok(())
             }
             FrameKind::Bye => Err(Misbehaved::Said(String::from_utf8_lossy(payload).into_owned())),
-            FrameKind::Introduction => Err(Misbehaved::Protocol("an introduction, which ranks of one site exchange")),
+            FrameKind::Introduction | FrameKind::Tally => {
+                Err(Misbehaved::Protocol("an introduction or a tally, which ranks of one site exchange"))
+            }
             FrameKind::Control | FrameKind::Pong | FrameKind::Data => Ok(()),
         }
     }

@@ -99,6 +99,24 @@ impl Reader {
         Ok(Some(message))
     }
 
+    /// Passes over the next frame in the buffer, which is not data: its kind, if it is there as a whole.
+    pub fn skip_other(&mut self) -> Result<Option<FrameKind>, Misbehaved> {
+        let bytes = &self.buffer[self.start..self.end];
+        if bytes.len() < HEADER_LEN {
+            return Ok(None);
+        }
+        let header = FrameHeader::decode(bytes, MAX_OTHER)?;
+        let length = HEADER_LEN + header.length as usize;
+        if header.kind == FrameKind::Data {
+            return Err(Misbehaved::Protocol("data, where there can be none"));
+        }
+        if bytes.len() < length {
+            return Ok(None);
+        }
+        self.start += length;
+        Ok(Some(header.kind))
+    }
+
     /// Takes frames until the socket has no more, or it is others' turn. Whether anything came.
     pub fn pump(
         &mut self,

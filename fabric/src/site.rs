@@ -6,6 +6,7 @@
 //! carry acknowledgements: half a segment and two microseconds more per short message.) Recently active connections are read without asking epoll first, which saves a system call per message.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,8 +26,9 @@ mod connection;
 mod driving;
 mod lane;
 mod native;
+mod tally;
 
-use connection::{Connection, PeerFrames, Phase};
+use connection::{Connection, PeerFrames, Phase, Said};
 use native::Native;
 
 use crate::handshake::{Acceptor, Credentials, Initiator, Step};
@@ -72,6 +74,8 @@ pub(crate) struct SiteLink {
     parked: FxHashMap<PeerId, (Instant, VecDeque<Outgoing>)>,
     /// The site's own network, if it has one: then TCP only introduces peers, and tells when they are gone.
     native: Option<Native>,
+    /// Why a peer was lost though its process may well live, until it is said.
+    trouble: Option<String>,
 }
 
 impl SiteLink {
@@ -102,6 +106,7 @@ impl SiteLink {
             opening: 0,
             parked: FxHashMap::default(),
             native,
+            trouble: None,
         })
     }
 
@@ -118,6 +123,11 @@ impl SiteLink {
     /// How long a waiter may sleep at `poll_fd` at most; `None`: as long as it likes.
     pub fn longest_sleep(&self) -> Option<Duration> {
         self.native.as_ref().and_then(Native::longest_sleep)
+    }
+
+    /// Why a peer cannot be reached, if it is not that it has ended. Said once.
+    pub fn take_trouble(&mut self) -> Option<String> {
+        self.trouble.take()
     }
 
     #[cfg(test)]
@@ -203,13 +213,17 @@ impl SiteLink {
         let connection = &mut self.connections[key];
         if matches!(connection.phase, Phase::Open) {
             let Some(peer) = connection.peer else { return Ok(moved) };
-            let mut introduced = None;
-            let introduction = self.native.is_some().then_some(&mut introduced);
-            let mut frames = PeerFrames { peer, own: &self.own, goodbye: &mut connection.goodbye, introduction };
+            let mut of_lane = Said::default();
+            let said = self.native.is_some().then_some(&mut of_lane);
+            let mut frames = PeerFrames { peer, own: &self.own, goodbye: &mut connection.goodbye, said };
             moved |= connection.reader.pump(connection.socket.as_fd(), &mut frames, sink)?;
-            if let (Some(native), Some(lane), Some(introduction)) = (&mut self.native, &mut connection.lane, introduced)
-            {
-                native.introduced(lane, &introduction)?;
+            if let (Some(native), Some(lane)) = (&mut self.native, &mut connection.lane) {
+                if let Some(introduction) = of_lane.introduction {
+                    native.introduced(lane, &introduction)?;
+                }
+                if let Some(sent) = of_lane.tally {
+                    native.hear(lane, sent);
+                }
             }
             if !connection.blocked && (!connection.writer.is_empty() || !connection.queue.is_empty()) {
                 moved |= self.flush(key, sink)?;
@@ -384,6 +398,7 @@ impl SiteLink {
     /// waited for.
     fn lose_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
         let waits = matches!(broken, Broken::Closed | Broken::Io(_) | Broken::Lane(_));
+        self.note(key, &broken, sink);
         let Some(connection) = self.connections.get_mut(key) else { return };
         if let (Some(native), Some(lane), false, true) =
             (&mut self.native, &mut connection.lane, connection.goodbye, waits)
@@ -395,6 +410,20 @@ impl SiteLink {
             return;
         }
         self.drop_connection(key, broken, sink);
+    }
+
+    /// Keeps the reason for a person, if it is one that nobody else will tell: of a process that has ended its agent does.
+    fn note(&mut self, key: usize, broken: &Broken, sink: &dyn Sink) {
+        let has_ended = match broken {
+            Broken::Closed => true,
+            Broken::Io(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+            Broken::Refused(reason) => reason == DUPLICATE,
+            Broken::Misbehaved(_) | Broken::Lane(_) => false,
+        };
+        let peer = self.connections.get(key).filter(|connection| !connection.goodbye).and_then(|c| c.peer);
+        if let (false, Some(address)) = (has_ended, peer.and_then(|peer| sink.address(peer))) {
+            self.trouble.get_or_insert_with(|| format!("no way to {address:?}: {broken}"));
+        }
     }
 
     fn drop_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
@@ -434,7 +463,7 @@ impl SiteLink {
         let keys: Vec<usize> = self.connections.iter().filter(|(_, c)| unreachable(c)).map(|(key, _)| key).collect();
         for key in keys {
             let reason = format!("no answer within {} s of dialling", self.connect_timeout.as_secs());
-            self.drop_connection(key, Broken::Refused(reason), sink);
+            self.lose_connection(key, Broken::Refused(reason), sink);
         }
         let silent = |c: &Connection| matches!(c.phase, Phase::Accepting(Acceptor::Hello)) && c.deadline < now;
         let mut silent: Vec<(Instant, usize)> =

@@ -247,7 +247,11 @@ impl Gateway {
                     }
                 }
             }
-            FrameKind::Data | FrameKind::Ack | FrameKind::Undeliverable | FrameKind::Introduction => Ok(()),
+            FrameKind::Data
+            | FrameKind::Ack
+            | FrameKind::Undeliverable
+            | FrameKind::Introduction
+            | FrameKind::Tally => Ok(()),
         }
     }
 
@@ -301,7 +305,7 @@ impl Gateway {
 fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let limit = match header.kind {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
-        FrameKind::Ack | FrameKind::Introduction => 0,
+        FrameKind::Ack | FrameKind::Introduction | FrameKind::Tally => 0,
         FrameKind::Ping | FrameKind::Pong => MAX_PING,
         FrameKind::Control => MAX_PAYLOAD,
     };
@@ -320,7 +324,9 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
         )),
         FrameKind::Control if !member.client => Err(Stop::Violation("only launchers send control messages".into())),
         FrameKind::Undeliverable => Err(Stop::Violation("only gateways say what is undeliverable".into())),
-        FrameKind::Introduction => Err(Stop::Violation("ranks introduce themselves to each other, not here".into())),
+        FrameKind::Introduction | FrameKind::Tally => {
+            Err(Stop::Violation("ranks introduce themselves to each other, not here".into()))
+        }
         _ => Ok(()),
     }
 }

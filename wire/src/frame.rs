@@ -46,6 +46,9 @@ pub enum FrameKind {
     Bye = 6,
     /// From rank to rank of one site: an [`crate::Introduction`], after which frames go through the site's own network.
     Introduction = 7,
+    /// From rank to rank of one site: how many frames the sender has put on its lane so far, wrapping, in 4 bytes. A network
+    /// that no longer carries them, and does not say so, is found out by that.
+    Tally = 8,
 }
 
 impl FrameKind {
@@ -59,6 +62,7 @@ impl FrameKind {
             5 => FrameKind::Undeliverable,
             6 => FrameKind::Bye,
             7 => FrameKind::Introduction,
+            8 => FrameKind::Tally,
             code => return Err(WireError::Unknown { what: "frame kind", code }),
         })
     }

@@ -1,7 +1,7 @@
 //! A connection of the site link: its phase, what waits to be written, and what its frames mean.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use wire::frame::FrameKind;
@@ -43,6 +43,20 @@ pub(super) enum Phase {
 }
 
 impl Connection {
+    /// Whether the peer has answered our goodbye on the lane, or closed its end.
+    pub fn has_answered(&mut self) -> bool {
+        if self.reader.fill(self.socket.as_fd()).is_err() {
+            return true;
+        }
+        loop {
+            match self.reader.skip_other() {
+                Ok(Some(FrameKind::Bye)) | Err(_) => return true,
+                Ok(Some(_)) => {}
+                Ok(None) => return false,
+            }
+        }
+    }
+
     /// The first item has left.
     pub fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
         if let Some(item) = self.queue.pop_front() {
@@ -59,8 +73,15 @@ pub(super) struct PeerFrames<'a> {
     pub peer: PeerId,
     pub own: &'a Credentials,
     pub goodbye: &'a mut bool,
-    /// Where the peer's introduction goes; `None`: this site has no network of its own.
-    pub introduction: Option<&'a mut Option<Introduction>>,
+    /// Where goes what it says of its lane; `None`: this site has no network of its own.
+    pub said: Option<&'a mut Said>,
+}
+
+/// What a peer says over TCP of the way through the site's own network.
+#[derive(Default)]
+pub(super) struct Said {
+    pub introduction: Option<Introduction>,
+    pub tally: Option<u32>,
 }
 
 impl Frames for PeerFrames<'_> {
@@ -68,19 +89,24 @@ impl Frames for PeerFrames<'_> {
         if header.job != self.own.job {
             return Err(Misbehaved::Protocol("a frame of another job"));
         }
-        if self.introduction.is_some() {
+        if self.said.is_some() {
             return Err(NOT_INTRODUCED);
         }
         Ok(self.peer)
     }
 
     fn other(&mut self, header: &FrameHeader, payload: &[u8], _: &mut dyn Sink) -> Result<(), Misbehaved> {
-        match (header.kind, &mut self.introduction) {
-            (FrameKind::Introduction, Some(introduction)) => {
-                **introduction = Some(Introduction::decode(payload)?);
+        match (header.kind, &mut self.said) {
+            (FrameKind::Introduction, Some(said)) => {
+                said.introduction = Some(Introduction::decode(payload)?);
                 Ok(())
             }
-            (FrameKind::Introduction, None) => Err(Misbehaved::Protocol(
+            (FrameKind::Tally, Some(said)) => {
+                let count = payload.try_into().map_err(|_| Misbehaved::Protocol("a tally of this length"))?;
+                said.tally = Some(u32::from_le_bytes(count));
+                Ok(())
+            }
+            (FrameKind::Introduction | FrameKind::Tally, None) => Err(Misbehaved::Protocol(
                 "an introduction, though this rank's site has no fabric: give all its nodes the same sites file",
             )),
             (FrameKind::Bye, _) => {

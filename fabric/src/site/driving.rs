@@ -3,12 +3,12 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, recv};
 use wire::FrameHeader;
 use wire::frame::FrameKind;
 
 use super::SiteLink;
-use super::connection::{Connection, Phase};
+use super::connection::Phase;
+use super::native::Finding;
 use crate::link::Sink;
 use crate::reader::Broken;
 
@@ -43,10 +43,33 @@ impl SiteLink {
                 }
             }
         }
+        self.tally(sink);
         if self.native.as_ref().is_some_and(|native| !native.ending.is_empty()) {
             self.end_lanes(sink);
         }
         moved
+    }
+
+    /// Tells peers how many frames we have sent them, and ends lanes that do not carry theirs.
+    fn tally(&mut self, sink: &mut dyn Sink) {
+        let Some(native) = &mut self.native else { return };
+        let found = native.look(&mut self.connections);
+        let me = self.own.me.identity;
+        let header = FrameHeader::plain(FrameKind::Tally, self.own.job, me, me);
+        for (key, finding) in found {
+            let broken = match finding {
+                Finding::Broken(broken) => Some(broken),
+                Finding::Tell(made) => {
+                    let Some(connection) = self.connections.get_mut(key) else { continue };
+                    connection.writer.stage(&FrameHeader { length: 4, ..header }.encode());
+                    connection.writer.stage(&made.to_le_bytes());
+                    connection.writer.send(connection.socket.as_fd(), None).err().map(Broken::from)
+                }
+            };
+            if let Some(broken) = broken {
+                self.lose_connection(key, broken, sink);
+            }
+        }
     }
 
     /// Drops connections whose peer has said goodbye, or had the time for it.
@@ -81,7 +104,7 @@ impl SiteLink {
             let mut all_left = true;
             for (_, connection) in &mut self.connections {
                 let done = !matches!(connection.phase, Phase::Open) || !connection.queue.is_empty();
-                if done || connection.goodbye || has_answered(connection) {
+                if done || connection.goodbye || connection.has_answered() {
                     continue;
                 }
                 let Some(lane) = connection.lane.as_mut().filter(|lane| lane.ending.is_none()) else { continue };
@@ -102,11 +125,4 @@ impl SiteLink {
             }
         }
     }
-}
-
-/// Whether the peer has answered our goodbye, or closed its end: after introductions nothing else comes over TCP.
-fn has_answered(connection: &Connection) -> bool {
-    let mut byte = [0];
-    let peeked = recv(&connection.socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
-    !matches!(peeked, Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR))
 }

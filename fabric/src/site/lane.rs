@@ -12,6 +12,7 @@ use memory::Regions;
 use wire::Message;
 use wire::message::MAX_HEADER;
 
+use super::tally::Tally;
 use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 
@@ -34,6 +35,7 @@ pub(super) struct Lane {
     /// The lane is broken, or the peer gone: for this reason, unless its goodbye comes until then.
     pub ending: Option<(Instant, String)>,
     pub said_goodbye: bool,
+    pub tally: Tally,
     next_out: u32,
     next_in: u32,
     ahead: BTreeMap<u32, Vec<u8>>,
@@ -48,6 +50,7 @@ impl Lane {
             pending: None,
             ending: None,
             said_goodbye: false,
+            tally: Tally::new(),
             next_out: 0,
             next_in: 0,
             ahead: BTreeMap::new(),
@@ -57,6 +60,11 @@ impl Lane {
     /// Whether all that was given to it has left.
     pub fn is_idle(&self) -> bool {
         self.under_way == 0 && self.pending.is_none()
+    }
+
+    /// How many frames have been put on the lane, and how many have come, each in its turn. Both wrap.
+    pub fn counts(&self) -> (u32, u32) {
+        (self.next_out, self.next_in)
     }
 
     /// Writes the item's next frame into `bytes`. Gives its length, and whether it was the item's last.

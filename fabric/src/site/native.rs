@@ -1,10 +1,10 @@
 //! The site's own network under the site link: one port of this rank, and a lane to each peer.
 //!
 //! A connection over TCP opens as ever and proves the job's secret; then both ends introduce their ports to each other,
-//! and everything else goes through the lane. TCP stays: when it closes, the peer is gone. What that peer sent before may
-//! still be on its way through the other network, so a lane whose TCP has closed is given a moment for the goodbye. And
-//! whoever closes waits a moment until its goodbyes are answered, over TCP: what a port has sent may need the port until
-//! it is received (libfabric's shm 1.17 crashes the receiver otherwise).
+//! and everything else goes through the lane. TCP stays: it tells when a lane has lost frames (`tally`), and when it closes,
+//! the peer is gone. What that peer sent before may still be on its way through the other network, so a lane whose TCP has
+//! closed is given a moment for the goodbye. And whoever closes waits a moment until its goodbyes are answered, over TCP:
+//! what a port has sent may need the port until it is received (libfabric's shm 1.17 crashes the receiver otherwise).
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use wire::Introduction;
 
 use super::connection::Connection;
 use super::lane::{Lane, is_goodbye, token_of};
+use super::tally::LOOK;
 use crate::link::{Misbehaved, Sink};
 use crate::reader::Broken;
 
@@ -28,6 +29,14 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How long a waiter may sleep when the provider has no descriptor to wake it by.
 const LONGEST_NAP: Duration = Duration::from_micros(100);
 
+/// What a look at a connection's tally finds.
+pub(super) enum Finding {
+    /// The peer does not know that so many frames have been put on its lane.
+    Tell(u32),
+    /// The lane has to end.
+    Broken(Broken),
+}
+
 pub(super) struct Native {
     port: Port,
     /// The provider's name in full.
@@ -39,12 +48,25 @@ pub(super) struct Native {
     /// Connections whose lane is ending.
     pub ending: Vec<usize>,
     under_way: usize,
+    /// When tallies were last looked at.
+    looked: Instant,
+    /// Whether there may be a lane of which an end does not know all.
+    unsettled: bool,
 }
 
 impl Native {
     pub fn new(port: Port) -> Native {
         let provider = port.provider();
-        Native { port, provider, tokens: FxHashMap::default(), waiting: Vec::new(), ending: Vec::new(), under_way: 0 }
+        Native {
+            port,
+            provider,
+            tokens: FxHashMap::default(),
+            waiting: Vec::new(),
+            ending: Vec::new(),
+            under_way: 0,
+            looked: Instant::now(),
+            unsettled: false,
+        }
     }
 
     /// Provider and library, for people.
@@ -60,9 +82,41 @@ impl Native {
     pub fn longest_sleep(&self) -> Option<Duration> {
         match self.port.wait_fd() {
             None => Some(LONGEST_NAP),
-            Some(_) if self.port.may_sleep() => None,
-            Some(_) => Some(Duration::ZERO),
+            Some(_) if !self.port.may_sleep() => Some(Duration::ZERO),
+            Some(_) => (self.unsettled || !self.ending.is_empty()).then_some(LOOK),
         }
+    }
+
+    /// The peer has told how many frames it has put on its lane.
+    pub fn hear(&mut self, lane: &mut Lane, sent: u32) {
+        lane.tally.hear(sent);
+        self.unsettled = true;
+    }
+
+    /// Looks at the tallies of all connections, if it is time.
+    pub fn look(&mut self, connections: &mut Slab<Connection>) -> Vec<(usize, Finding)> {
+        let mut found = Vec::new();
+        let elapsed = self.looked.elapsed();
+        if elapsed < LOOK || !self.unsettled {
+            return found;
+        }
+        self.looked = Instant::now();
+        self.unsettled = false;
+        for (key, connection) in connections {
+            let Some(lane) = connection.lane.as_mut().filter(|lane| lane.ending.is_none()) else { continue };
+            let (made, arrived) = lane.counts();
+            found.extend(lane.tally.tell(made).map(|made| (key, Finding::Tell(made))));
+            // Who computes for an hour between two calls has not looked for an hour.
+            if let Err(missing) = lane.tally.look(arrived, elapsed.min(2 * LOOK)) {
+                let reason = format!(
+                    "fabric {}: it carries nothing any more: TCP says that {missing} frames were sent which have not come",
+                    self.provider
+                );
+                found.push((key, Finding::Broken(Broken::Lane(reason))));
+            }
+            self.unsettled |= !lane.tally.is_settled(made);
+        }
+        found
     }
 
     /// A lane for the connection `key`, and how it is introduced to the peer.
@@ -119,6 +173,7 @@ impl Native {
         let Some(lane) = &mut connection.lane else { return Ok(false) };
         let (Some((to, theirs)), None) = (lane.peer, &lane.ending) else { return Ok(false) };
         let (token, mut moved) = (lane.token, false);
+        self.unsettled = true;
         while let Some(lane) = &mut connection.lane {
             let (staged, length, finished) = match lane.pending.take() {
                 Some((staged, length)) => (staged, length, false),

@@ -1,0 +1,104 @@
+//! Whether a lane still carries what is put on it.
+//!
+//! Most providers report what they cannot deliver. One that does not, or whose network is cut where it does not notice, would
+//! let its ranks wait without end while TCP, on another network, says that all are well. So each end tells the other over
+//! TCP, now and then while there is something new, how many frames it has put on the lane; and who knows that there are more
+//! than have arrived waits for them only so long.
+
+use std::time::Duration;
+
+/// How often an end tells, and looks.
+pub(super) const LOOK: Duration = Duration::from_millis(500);
+/// How long frames may be on their way while none of the lane arrives.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One end's view of a lane. Counts wrap.
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// What the peer knows of us.
+    told: u32,
+    /// How many frames of the peer we know of.
+    sent: u32,
+    /// How many had arrived when we last looked.
+    arrived: u32,
+    patience: Duration,
+}
+
+impl Tally {
+    pub fn new() -> Tally {
+        Tally { told: 0, sent: 0, arrived: 0, patience: PATIENCE }
+    }
+
+    /// What to tell the peer, when `made` frames have been put on the lane; `None`: it knows.
+    pub fn tell(&mut self, made: u32) -> Option<u32> {
+        (std::mem::replace(&mut self.told, made) != made).then_some(made)
+    }
+
+    /// The peer has put so many frames on the lane.
+    pub fn hear(&mut self, sent: u32) {
+        self.sent = sent;
+    }
+
+    /// `arrived` frames have come so far, each in its turn; `elapsed`: how long anybody has looked for more since the last
+    /// look.
+    ///
+    /// # Errors
+    /// How many frames are missing that should have come.
+    pub fn look(&mut self, arrived: u32, elapsed: Duration) -> Result<(), u32> {
+        if std::mem::replace(&mut self.arrived, arrived) != arrived || self.missing() == 0 {
+            self.patience = PATIENCE;
+            return Ok(());
+        }
+        self.patience = self.patience.saturating_sub(elapsed);
+        if self.patience.is_zero() { Err(self.missing()) } else { Ok(()) }
+    }
+
+    /// Whether both ends know all, when `made` frames have been put on the lane.
+    pub fn is_settled(&self, made: u32) -> bool {
+        self.told == made && self.missing() == 0
+    }
+
+    /// Frames that we know of and that have not arrived; what arrives before we are told of it counts as none.
+    fn missing(&self) -> u32 {
+        let missing = self.sent.wrapping_sub(self.arrived);
+        if missing > u32::MAX / 2 { 0 } else { missing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_arrived_is_not_waited_for() {
+        let mut tally = Tally::new();
+        assert_eq!((tally.tell(0), tally.tell(3), tally.tell(3), tally.tell(4)), (None, Some(3), None, Some(4)));
+        tally.hear(5);
+        for _ in 0..100 {
+            assert_eq!(tally.look(7, LOOK), Ok(()));
+        }
+        assert!(tally.is_settled(4) && !tally.is_settled(5));
+    }
+
+    #[test]
+    fn patience_ends_only_while_nothing_comes() {
+        let mut tally = Tally::new();
+        tally.hear(100);
+        for arrived in 1..99 {
+            for _ in 0..19 {
+                assert_eq!(tally.look(arrived, LOOK), Ok(()));
+            }
+        }
+        assert!(!tally.is_settled(0));
+        // The first of nineteen looks found a frame, so half a second is left twice.
+        assert_eq!((tally.look(98, LOOK), tally.look(98, LOOK)), (Ok(()), Err(2)));
+    }
+
+    #[test]
+    fn counts_wrap() {
+        let mut tally = Tally::new();
+        tally.hear(2);
+        assert_eq!(tally.look(u32::MAX, PATIENCE), Ok(()));
+        assert_eq!(tally.look(u32::MAX, PATIENCE), Err(3));
+    }
+}
