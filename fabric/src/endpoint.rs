@@ -380,10 +380,10 @@ impl Endpoint {
     }
 
     /// Why operations have failed though no process may have ended: the memory that ranks share is at its end, or there is no
-    /// way to a peer of this site. Said once.
+    /// way to a peer of this site. Said once, and in jobs only: who started a program otherwise expects nothing of us.
     pub fn take_trouble(&mut self) -> Option<String> {
         let of_memory = self.memory.as_mut().and_then(MemoryLink::take_trouble).map(|error| error.to_string());
-        let trouble = of_memory.or_else(|| self.site.take_trouble())?;
+        let trouble = of_memory.or_else(|| self.site.take_trouble()).filter(|_| !self.place.is_empty())?;
         Some(format!("{}: {trouble}", self.place))
     }
 

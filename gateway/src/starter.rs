@@ -4,6 +4,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use types::sites::{Fabric, Memory};
 use types::{JobId, NodeId, SiteId};
@@ -11,7 +12,7 @@ use wire::Secret;
 use wire::control::{AllocatedNode, NodeAsk};
 
 /// Everything a node's agent needs to know to join its job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentOrder {
     /// The job.
     pub job: JobId,

@@ -4,42 +4,26 @@
 //! the starter is gone and the agent ends.
 
 use std::io::BufRead;
-use std::net::IpAddr;
+use std::ops::Deref;
 
+use gateway::AgentOrder;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use types::sites::{Fabric, Memory};
-use types::{Identity, JobId, NodeId, SiteId, Slot};
-use wire::Secret;
+use types::{Identity, Slot};
 
 const MAX_ORDER: u64 = 64 << 10;
 
 /// Everything an agent must know to join its job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
-    /// The job.
-    pub job: JobId,
-    /// Its secret.
-    pub secret: Secret,
-    /// The launcher's site in the job's roster.
-    pub home: SiteId,
-    /// The agent's site in the job's roster.
-    pub site_id: SiteId,
-    /// Name of that site.
-    pub site: String,
-    /// The node in the roster of its site.
-    pub node_id: NodeId,
-    /// Name of the node.
-    pub node: String,
-    /// The IP its ranks listen on, if the sites file says so.
-    pub node_address: Option<IpAddr>,
-    /// The site's own network, if the sites file names one.
-    pub fabric: Option<Fabric>,
-    /// `host:port` of the gateway, as the node dials it.
-    pub gateway_address: String,
-    /// Where the site's ranks share memory.
-    #[serde(default)]
-    pub memory: Memory,
+#[serde(transparent)]
+pub struct Order(pub AgentOrder);
+
+impl Deref for Order {
+    type Target = AgentOrder;
+
+    fn deref(&self) -> &AgentOrder {
+        &self.0
+    }
 }
 
 /// An order that cannot be followed.
@@ -99,28 +83,38 @@ impl Order {
     }
 }
 
+/// An order as tests of agents need it: of site b's node with that number, from 0.
+#[cfg(test)]
+pub(crate) fn example(memory: types::sites::Memory, node: u32) -> Order {
+    Order(AgentOrder {
+        job: types::JobId(std::process::id()),
+        secret: wire::Secret::new([1; 32]),
+        home: types::SiteId(0),
+        site_id: types::SiteId(1),
+        site: "b".into(),
+        node_id: types::NodeId(node),
+        node: format!("n{}", node + 1),
+        node_address: None,
+        fabric: None,
+        gateway_address: "gw:7700".into(),
+        allocation: None,
+        memory,
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use types::sites::Memory;
+
     use super::*;
 
     #[test]
     fn orders_survive_and_nonsense_does_not() {
-        let order = Order {
-            job: JobId(7),
-            secret: Secret::new([3; 32]),
-            home: SiteId(0),
-            site_id: SiteId(1),
-            site: "b".into(),
-            node_id: NodeId(2),
-            node: "n3".into(),
-            node_address: Some("10.0.0.3".parse().unwrap()),
-            fabric: None,
-            gateway_address: "gw:7700".into(),
-            memory: Memory::Pool("/run/pool".into()),
-        };
+        let mut order = example(Memory::Pool("/run/pool".into()), 2);
+        order.0.node_address = Some("10.0.0.3".parse().unwrap());
         let read = Order::read(&order.line().unwrap()[..]).unwrap();
-        assert_eq!((read.job, read.secret, read.node), (order.job, order.secret, order.node));
-        assert_eq!(read.memory, order.memory);
+        assert_eq!((read.job, &read.secret, &read.node), (order.job, &order.secret, &order.node));
+        assert_eq!((&read.memory, read.node_address), (&order.memory, order.node_address));
         assert!(matches!(Order::read(&b""[..]), Err(OrderError::Missing)));
         assert!(matches!(Order::read(&b"hello\n"[..]), Err(OrderError::Format(_))));
     }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};
-use crate::abi::constants::{FI_CLASS_CNTR, FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP, FI_GETWAITOBJ, FI_WAIT_NONE};
+use crate::abi::border::{Behind, Object, behind, guard, hand_out, write_out};
+use crate::abi::constants::{FI_CLASS_CNTR, FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP};
 use crate::abi::events::fi_cntr_attr;
 use crate::abi::objects::{fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
 use crate::cq::{can_wait_with, timeout};
 use crate::domain::Domain;
-use crate::errno::{Code, EAVAIL, EBUSY, EINVAL, ENOSYS, ETIMEDOUT, Errno};
+use crate::errno::{Code, EAVAIL, EINVAL, ENOSYS, ETIMEDOUT, Errno};
 use crate::progress::Bound;
+use crate::waitable::{Waitable, operations};
 
 /// The longest that a waiting reader keeps an endpoint to itself.
 const SLICE: Duration = Duration::from_micros(500);
@@ -74,7 +75,13 @@ impl Behind for Arc<Cntr> {
     type Fid = fid_cntr;
 }
 
-static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::REFUSING };
+impl Waitable for Arc<Cntr> {
+    fn bound(&self) -> &Bound {
+        &self.bound
+    }
+}
+
+static FID_OPS: fi_ops = operations::<Arc<Cntr>>();
 static OPS: fi_ops_cntr = fi_ops_cntr { read, readerr, add, set, wait, adderr, seterr, ..fi_ops_cntr::REFUSING };
 
 /// `fi_cntr_open`.
@@ -157,30 +164,4 @@ unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
 unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, millis: c_int) -> c_int {
     // SAFETY: as above.
     unsafe { with(cntr, |cntr| cntr.wait(threshold, timeout(millis))) }.and_then(|result| result).code()
-}
-
-unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    guard(|| {
-        // SAFETY: libfabric's caller promises a live object.
-        let _: &Object<Arc<Cntr>> = unsafe { behind(fid) }?;
-        match command {
-            // SAFETY: and, for this command, a place for the kind of wait object.
-            FI_GETWAITOBJ => unsafe { write_out(argument.cast::<c_int>(), FI_WAIT_NONE) },
-            _ => Err(ENOSYS),
-        }
-    })
-    .code()
-}
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
-        // SAFETY: libfabric's caller promises a live object.
-        let object: &Object<Arc<Cntr>> = unsafe { behind(fid) }?;
-        if !object.inner.bound.is_empty() {
-            return Err(EBUSY);
-        }
-        // SAFETY: closing is the last use of an object.
-        unsafe { take_back::<Arc<Cntr>>(fid) }.map(drop)
-    })
-    .code()
 }

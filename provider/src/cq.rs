@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out, write_text};
+use crate::abi::border::{Behind, Object, behind, guard, hand_out, write_out, write_text};
 use crate::abi::constants::{
     FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
-    FI_CQ_FORMAT_UNSPEC, FI_GETWAITOBJ, FI_PEER, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, version,
+    FI_CQ_FORMAT_UNSPEC, FI_PEER, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, version,
 };
 use crate::abi::events::{fi_cq_attr, fi_cq_err_entry, fi_cq_err_entry_1_20, fi_cq_tagged_entry};
 use crate::abi::objects::{fi_ops, fi_ops_cq, fid, fid_cq, fid_domain};
 use crate::domain::Domain;
-use crate::errno::{Code, EAGAIN, EAVAIL, EBUSY, EINVAL, ENOSYS, Errno};
+use crate::errno::{Code, EAGAIN, EAVAIL, EINVAL, ENOSYS, Errno};
 use crate::progress::Bound;
+use crate::waitable::{Waitable, operations};
 
 /// A full queue is handed over without driving the endpoints at most that many times in a row.
 const MOST_SKIPS: u32 = 8;
@@ -209,7 +210,13 @@ impl Behind for Arc<Cq> {
     type Fid = fid_cq;
 }
 
-static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::REFUSING };
+impl Waitable for Arc<Cq> {
+    fn bound(&self) -> &Bound {
+        &self.bound
+    }
+}
+
+static FID_OPS: fi_ops = operations::<Arc<Cq>>();
 static OPS: fi_ops_cq =
     fi_ops_cq { read, readfrom, readerr, sread, sreadfrom, signal, strerror, ..fi_ops_cq::REFUSING };
 
@@ -437,32 +444,6 @@ unsafe extern "C" fn strerror(
             Err(_) => give(meaning(number)),
         }
     })
-}
-
-unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    guard(|| {
-        // SAFETY: libfabric's caller promises a live object.
-        let _: &Object<Arc<Cq>> = unsafe { behind(fid) }?;
-        match command {
-            // SAFETY: and, for this command, a place for the kind of wait object.
-            FI_GETWAITOBJ => unsafe { write_out(argument.cast::<c_int>(), FI_WAIT_NONE) },
-            _ => Err(ENOSYS),
-        }
-    })
-    .code()
-}
-
-unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    guard(|| {
-        // SAFETY: libfabric's caller promises a live object.
-        let object: &Object<Arc<Cq>> = unsafe { behind(fid) }?;
-        if !object.inner.bound.is_empty() {
-            return Err(EBUSY);
-        }
-        // SAFETY: closing is the last use of an object.
-        unsafe { take_back::<Arc<Cq>>(fid) }.map(drop)
-    })
-    .code()
 }
 
 #[cfg(test)]

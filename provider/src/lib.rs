@@ -30,6 +30,7 @@ mod progress;
 mod rma;
 mod tagged;
 mod transfer;
+mod waitable;
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

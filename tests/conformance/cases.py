@@ -9,9 +9,14 @@ case, the rank writes where its threads are.
 import faulthandler
 import json
 import sys
+import tempfile
 import time
 import unittest
 from pathlib import Path
+
+
+# Where the suite's own files go, in the job's folder, which all nodes of a lab share: MPI's files are for all ranks.
+FILES = "files"
 
 
 class Recorder(unittest.TestResult):
@@ -80,6 +85,7 @@ def main():
     source, folder, name, quiet = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])
     skipped = set(Path(sys.argv[5]).read_text().splitlines()) if len(sys.argv) > 5 else set()
     sys.dont_write_bytecode = True
+    tempfile.tempdir = str(folder / FILES)
     sys.path.insert(0, str(source / "test"))
     # As the suite's own main.py does unless asked: no arrays on GPUs.
     sys.modules["cupy"] = sys.modules["numba"] = None

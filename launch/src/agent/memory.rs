@@ -123,27 +123,10 @@ impl Drop for Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{NodeId, SiteId};
-    use wire::Secret;
-
-    fn order(memory: Memory, node: u32) -> Order {
-        Order {
-            job: JobId(std::process::id()),
-            secret: Secret::new([1; 32]),
-            home: SiteId(0),
-            site_id: SiteId(1),
-            site: "b".into(),
-            node_id: NodeId(node),
-            node: format!("n{node}"),
-            node_address: None,
-            gateway_address: "gw:7700".into(),
-            fabric: None,
-            memory,
-        }
-    }
+    use crate::order::example;
 
     fn shared(memory: Memory, node: u32, roster: &str) -> Result<Option<Shared>, PoolError> {
-        share(&order(memory, node), &roster.parse().unwrap())
+        share(&example(memory, node), &roster.parse().unwrap())
     }
 
     #[test]

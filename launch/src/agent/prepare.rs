@@ -226,24 +226,9 @@ impl Prepared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::JobId;
-    use wire::Secret;
+    use types::sites::Memory;
 
-    fn order() -> Order {
-        Order {
-            job: JobId(0xabc),
-            secret: Secret::new([1; 32]),
-            home: SiteId(0),
-            site_id: SiteId(1),
-            site: "b".into(),
-            node_id: NodeId(0),
-            node: "n1".into(),
-            node_address: None,
-            fabric: None,
-            gateway_address: "gw:7700".into(),
-            memory: types::sites::Memory::Node,
-        }
-    }
+    use crate::order::example;
 
     fn try_it(command: &[&str]) -> Result<Prepared, PrepareError> {
         let reach = Reach { gateway: "10.0.0.1:7700".into(), local: "10.0.0.7".parse().unwrap() };
@@ -255,7 +240,9 @@ mod tests {
             settings: vec![(b"X".to_vec(), b"s".to_vec())],
             ..Program::default()
         };
-        prepare(&order(), &reach, &program, "a:n1*2;b:n1*3", &[("X".into(), "m".into()), ("M".into(), "m".into())])
+        let mut order = example(Memory::Node, 0);
+        order.0.job = types::JobId(0xabc);
+        prepare(&order, &reach, &program, "a:n1*2;b:n1*3", &[("X".into(), "m".into()), ("M".into(), "m".into())])
     }
 
     #[test]

@@ -36,20 +36,7 @@ type Started = Result<Box<dyn AgentHandle>, StartError>;
 
 /// The line that tells an agent what to do.
 fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
-    let order = Order {
-        job: order.job,
-        secret: order.secret,
-        home: order.home,
-        site_id: order.site_id,
-        site: order.site,
-        node_id: order.node_id,
-        node: order.node,
-        node_address: order.node_address,
-        fabric: order.fabric,
-        gateway_address: order.gateway_address,
-        memory: order.memory,
-    };
-    order.line().map_err(|e| StartError(e.to_string()))
+    Order(order).line().map_err(|e| StartError(e.to_string()))
 }
 
 /// The command of an agent on a node: `landbridge` as the sites file says, else this very program.
