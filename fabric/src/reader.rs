@@ -1,9 +1,9 @@
 //! Taking frames off a socket: headers through a buffer, long payloads straight into their place.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 use wire::frame::{FrameKind, HEADER_LEN};
 use wire::handshake::Handshake;
 use wire::message::MAX_HEADER;
@@ -16,6 +16,10 @@ use crate::protocol::Place;
 const BUFFER: usize = 64 << 10;
 /// Payloads with at least this much to come are read past the buffer.
 const DIRECT: u32 = 8 << 10;
+/// Where a payload of this length was, the next is likely: only so much is read ahead into the buffer, from which what is
+/// payload has to be copied once more.
+const LONG: u32 = 32 << 10;
+const AHEAD: usize = 4 << 10;
 /// Most bytes taken from one connection before others have their turn.
 const TURN: usize = 2 << 20;
 /// The longest payload of a frame that is not data.
@@ -65,12 +69,14 @@ pub(crate) struct Reader {
     start: usize,
     end: usize,
     payload: Option<(Place, u32)>,
+    /// How many bytes are read at once when a header is next.
+    ahead: usize,
     pub max_payload: u32,
 }
 
 impl Reader {
     pub fn new(max_payload: u32) -> Reader {
-        Reader { buffer: vec![0; BUFFER].into(), start: 0, end: 0, payload: None, max_payload }
+        Reader { buffer: vec![0; BUFFER].into(), start: 0, end: 0, payload: None, ahead: BUFFER, max_payload }
     }
 
     /// Reads what is there, without waiting. Whether anything was.
@@ -80,7 +86,8 @@ impl Reader {
             self.end -= self.start;
             self.start = 0;
         }
-        match read_some(socket, &mut self.buffer[self.end..])? {
+        let limit = BUFFER.min(self.end + self.ahead);
+        match read_some(socket, &mut self.buffer[self.end..limit])? {
             None => Ok(false),
             Some(0) => Err(Broken::Closed),
             Some(count) => {
@@ -129,16 +136,22 @@ impl Reader {
         loop {
             let (count, asked) = match &mut self.payload {
                 Some((place, left)) if *left >= DIRECT && self.start == self.end => {
-                    let mut asked = 0;
+                    let (mut asked, mut beyond, whole) = (0, 0, *left as usize);
+                    let next = &mut self.buffer[..AHEAD];
                     let mut read = |into: &mut [u8]| {
-                        asked = into.len();
-                        read_some(socket, into)?.ok_or(io::ErrorKind::WouldBlock.into())
+                        // The next header comes with the end of this payload, which saves a call.
+                        let after = if into.len() == whole { &mut *next } else { &mut [] };
+                        asked = into.len() + after.len();
+                        let count = read_both(socket, into, after)?.ok_or(io::ErrorKind::WouldBlock)?;
+                        beyond = count.saturating_sub(into.len());
+                        Ok(count - beyond)
                     };
-                    match sink.fill(place, *left as usize, &mut read) {
+                    match sink.fill(place, whole, &mut read) {
                         Ok(0) => return Err(Broken::Closed),
                         Ok(count) => {
                             *left -= count as u32;
-                            (count, asked)
+                            (self.start, self.end) = (0, beyond);
+                            (count + beyond, asked)
                         }
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(taken > 0),
                         Err(e) => return Err(e.into()),
@@ -149,7 +162,7 @@ impl Reader {
                     if !self.fill(socket)? {
                         return Ok(taken > 0);
                     }
-                    (self.end - before, BUFFER - before)
+                    (self.end - before, BUFFER.min(before + self.ahead) - before)
                 }
             };
             taken += count;
@@ -199,8 +212,25 @@ impl Reader {
             let following = header.length - used as u32;
             let place = sink.begin(from, message, following)?;
             self.start += HEADER_LEN + used;
+            self.ahead = if following >= LONG { AHEAD } else { BUFFER };
             self.payload = Some((place, following));
         }
+    }
+}
+
+/// As [`read_some`], into one place after the other.
+fn read_both(socket: BorrowedFd<'_>, first: &mut [u8], second: &mut [u8]) -> io::Result<Option<usize>> {
+    if second.is_empty() {
+        return read_some(socket, first);
+    }
+    loop {
+        let mut slices = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        return match recvmsg(socket, &mut slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT) {
+            Ok(message) => Ok(Some(message.bytes)),
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => Err(e.into()),
+        };
     }
 }
 
