@@ -22,9 +22,9 @@ def launch(mpi, provider, words, extra=(), limit=180.0):
     if mpi == "openmpi":
         environment.update(OPENMPI, OMPI_MCA_pml="cm", OMPI_MCA_mtl="ofi", OMPI_MCA_mtl_ofi_provider_include=provider)
     elif mpi == "intel":
-        environment.update(I_MPI_FABRICS="ofi", I_MPI_OFI_PROVIDER=provider, LANDBRIDGE_INJECT="16KiB")  # as `landbridge run` sets it
+        environment.update(I_MPI_FABRICS="ofi", I_MPI_OFI_PROVIDER=provider, LANDBRIDGE_INJECT="16KiB", LANDBRIDGE_CONFIRM_SENDS="no")  # as `landbridge run` sets them
     else:
-        environment.update(MPIR_CVAR_NOLOCAL="1", MPIR_CVAR_CH4_NETMOD="ofi")
+        environment.update(MPIR_CVAR_NOLOCAL="1", MPIR_CVAR_CH4_NETMOD="ofi", LANDBRIDGE_CONFIRM_SENDS="no")
     environment.update(extra)
     return run([home / "bin" / "mpiexec", "-n", "2", *words], environment, limit)
 

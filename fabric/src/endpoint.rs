@@ -492,7 +492,8 @@ impl Endpoint {
                 };
                 carried.items += 1;
                 carried.bytes += item.end - item.at;
-                link.send(to, item, &mut self.protocol);
+                let more = self.protocol.outbox.front().is_some_and(|(next, _)| *next == to);
+                link.send(to, item, more, &mut self.protocol);
             }
             let Some(item) = self.looped.pop_front() else { return };
             self.deliver_to_self(item);

@@ -268,7 +268,7 @@ fn wait_readable(socket: &OwnedFd, deadline: Instant) -> Result<(), Broken> {
 }
 
 impl Link for GatewayLink {
-    fn send(&mut self, to: PeerId, mut item: Outgoing, sink: &mut dyn Sink) {
+    fn send(&mut self, to: PeerId, mut item: Outgoing, _more: bool, sink: &mut dyn Sink) {
         let Some(address) = sink.address(to) else { return };
         let lost = match self.gateways.is_empty() {
             true => Some("this rank has no gateway (LANDBRIDGE_GATEWAYS is empty)".to_owned()),

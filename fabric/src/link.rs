@@ -211,8 +211,9 @@ pub(crate) enum Misbehaved {
 
 /// A way to reach peers.
 pub(crate) trait Link {
-    /// Sends, or queues, an item for a peer this link reaches.
-    fn send(&mut self, to: PeerId, item: Outgoing, sink: &mut dyn Sink);
+    /// Sends, or queues, an item for a peer this link reaches. `more`: another for it follows at once, so that both may leave
+    /// by one system call.
+    fn send(&mut self, to: PeerId, item: Outgoing, more: bool, sink: &mut dyn Sink);
     /// Moves what can be moved without waiting. Whether anything moved.
     fn progress(&mut self, sink: &mut dyn Sink) -> bool;
     /// Whether nothing is queued.

@@ -358,7 +358,7 @@ fn wake(region: &Region, doorbell: &Doorbell, neighbour: &mut Neighbour) {
 }
 
 impl Link for MemoryLink {
-    fn send(&mut self, to: PeerId, mut item: Outgoing, sink: &mut dyn Sink) {
+    fn send(&mut self, to: PeerId, mut item: Outgoing, _more: bool, sink: &mut dyn Sink) {
         let at = match self.neighbour_for(to, sink) {
             Ok(at) => at,
             Err(reason) => {

@@ -18,7 +18,7 @@ const BUFFER: usize = 64 << 10;
 const DIRECT: u32 = 8 << 10;
 /// Where a payload of this length was, the next is likely: only so much is read ahead into the buffer, from which what is
 /// payload has to be copied once more.
-const LONG: u32 = 32 << 10;
+const LONG: u32 = 20 << 10;
 const AHEAD: usize = 4 << 10;
 /// Most bytes taken from one connection before others have their turn.
 const TURN: usize = 2 << 20;

@@ -154,6 +154,7 @@ impl SiteLink {
             queue: VecDeque::new(),
             wants_write: flags.contains(EventFlags::OUT),
             blocked: false,
+            held: false,
             fruitless: 0,
             deadline: Instant::now() + self.connect_timeout,
             goodbye: false,
@@ -540,7 +541,7 @@ fn watch(socket: &OwnedFd) -> std::io::Result<()> {
 }
 
 impl Link for SiteLink {
-    fn send(&mut self, to: PeerId, item: Outgoing, sink: &mut dyn Sink) {
+    fn send(&mut self, to: PeerId, item: Outgoing, more: bool, sink: &mut dyn Sink) {
         if let Some((_, items)) = self.parked.get_mut(&to) {
             let mut item = item;
             if item.detach {
@@ -566,9 +567,13 @@ impl Link for SiteLink {
             self.buffered += item.end;
         }
         let connection = &mut self.connections[key];
+        // Else it goes when what is before it can.
+        let is_next = connection.queue.is_empty() || connection.held;
         connection.queue.push_back(item);
+        connection.held = is_next && more;
         if matches!(connection.phase, Phase::Open)
-            && connection.queue.len() == 1
+            && is_next
+            && !more
             && let Err(broken) = self.flush(key, sink)
         {
             self.lose_connection(key, broken, sink);

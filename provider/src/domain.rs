@@ -29,6 +29,8 @@ pub struct Domain {
     pub config: Config,
     /// How their readers wait.
     pub waiting: Waiting,
+    /// Whether messages whose delivery is to be confirmed by default are.
+    pub confirms_sends: bool,
     /// Closes after us.
     _fabric: Arc<Fabric>,
 }
@@ -53,15 +55,25 @@ static OPS: fi_ops_domain = fi_ops_domain {
 ///
 /// # Errors
 /// `FI_EINVAL`; the reason is on standard error.
-pub fn configuration() -> Result<(Config, Waiting), Errno> {
+pub fn configuration() -> Result<(Config, Waiting, bool), Errno> {
     let lookup = |name: &str| std::env::var(name).ok();
-    let config = Config::from_env(lookup).map_err(|error| error.to_string());
-    match (config, Waiting::from_env(lookup)) {
-        (Ok(config), Ok(waiting)) => Ok((config, waiting)),
-        (Err(problem), _) | (_, Err(problem)) => {
-            log::fatal(format_args!("{problem}"));
-            Err(EINVAL)
-        }
+    let read = || {
+        let config = Config::from_env(lookup).map_err(|error| error.to_string())?;
+        Ok((config, Waiting::from_env(lookup)?, confirms_sends(lookup)?))
+    };
+    read().map_err(|problem: String| {
+        log::fatal(format_args!("{problem}"));
+        EINVAL
+    })
+}
+
+/// As `LANDBRIDGE_CONFIRM_SENDS` says: `no` where whoever asks for confirmations of everything needs them of one-sided
+/// operations only, as MPICH and Intel MPI do (MPICH's `ofi_init.c` says so).
+fn confirms_sends(lookup: impl Fn(&str) -> Option<String>) -> Result<bool, String> {
+    match lookup("LANDBRIDGE_CONFIRM_SENDS").as_deref() {
+        None | Some("" | "yes") => Ok(true),
+        Some("no") => Ok(false),
+        Some(text) => Err(format!("LANDBRIDGE_CONFIRM_SENDS={text}: give yes or no")),
     }
 }
 
@@ -82,7 +94,7 @@ pub unsafe fn open(
     let (fabric, api) = unsafe { fabric_behind(fabric) }?;
     // SAFETY: and a valid fi_info, whose attributes are null or valid.
     let mr_mode = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) }.ok_or(EINVAL)?.mr_mode;
-    let (config, waiting) = configuration()?;
+    let (config, waiting, confirms_sends) = configuration()?;
     let domain = Domain {
         api,
         regions: Arc::default(),
@@ -90,6 +102,7 @@ pub unsafe fn open(
         provider_keys: mr_mode & (FI_MR_BASIC | FI_MR_PROV_KEY) != 0,
         config,
         waiting,
+        confirms_sends,
         _fabric: fabric.clone(),
     };
     log::note(format_args!("domain opened, API {}.{}, mr_mode {mr_mode:#x}", api >> 16, api & 0xFFFF));

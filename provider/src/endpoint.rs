@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fabric::PeerId;
 use types::Address;
 
-use crate::abi::constants::{FI_ADDR_NOTAVAIL, FI_MSG, FI_RECV, FI_SEND, FI_TAGGED};
+use crate::abi::constants::{FI_ADDR_NOTAVAIL, FI_DELIVERY_COMPLETE, FI_MSG, FI_RECV, FI_SEND, FI_TAGGED};
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::Cq;
@@ -176,6 +176,12 @@ impl Endpoint {
             state: Mutex::new(state),
             waiting: AtomicU32::new(0),
         }
+    }
+
+    /// The flags of a send that says none itself.
+    pub fn send_flags(&self) -> u64 {
+        let flags = self.tx_flags.load(Ordering::Relaxed);
+        if self.domain.confirms_sends { flags } else { flags & !FI_DELIVERY_COMPLETE }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

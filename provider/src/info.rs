@@ -70,7 +70,7 @@ pub unsafe extern "C" fn getinfo(
         })?;
         // SAFETY: null or C strings.
         let name = unsafe { (text(node), text(service)) };
-        let (config, _) = configuration()?;
+        let (config, ..) = configuration()?;
         // SAFETY: null or valid hints.
         let (source, destination) = addresses(&config, name, flags, unsafe { hints.as_ref() })?;
         log::note(format_args!("getinfo for API {}.{}: caps {:#x}", api.0, api.1, offer.caps));

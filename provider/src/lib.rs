@@ -6,7 +6,8 @@
 //! start reading at `endpoint`.
 //!
 //! Environment: the variables of [`fabric::Config`], `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or
-//! `always`) and `LANDBRIDGE_LOG_FILE` (a file for notes; by default there are none).
+//! `always`), `LANDBRIDGE_CONFIRM_SENDS` (`no`: sends are complete when they have left, even on an endpoint opened for confirmed
+//! delivery) and `LANDBRIDGE_LOG_FILE` (a file for notes; by default there are none).
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

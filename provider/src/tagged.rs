@@ -88,7 +88,7 @@ unsafe extern "C" fn send(
     guard(|| {
         // SAFETY: libfabric's caller promises a live endpoint and a buffer that stays as it is until the completion.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
-        let flags = endpoint.tx_flags.load(Ordering::Relaxed);
+        let flags = endpoint.send_flags();
         let notify = Notify::context(context);
         transfer::send(endpoint, buffer, Sending { to, tag: Some(tag), data: None, flags, notify })
     })
@@ -107,7 +107,7 @@ unsafe extern "C" fn sendv(
     guard(|| {
         // SAFETY: as in `send`, for each piece.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer_of(pieces, count)?) };
-        let flags = endpoint.tx_flags.load(Ordering::Relaxed);
+        let flags = endpoint.send_flags();
         let notify = Notify::context(context);
         transfer::send(endpoint, buffer, Sending { to, tag: Some(tag), data: None, flags, notify })
     })
@@ -150,7 +150,7 @@ unsafe extern "C" fn senddata(
     guard(|| {
         // SAFETY: as in `send`.
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
-        let flags = endpoint.tx_flags.load(Ordering::Relaxed);
+        let flags = endpoint.send_flags();
         let notify = Notify::context(context);
         transfer::send(endpoint, buffer, Sending { to, tag: Some(tag), data: Some(data), flags, notify })
     })

@@ -121,7 +121,7 @@ macro_rules! cases {
 
 cases! {
     hints addresses names busy options waiting events formats tagged untagged matching self_ peek_tagged peek_untagged
-    cancel truncation multi_recv selective delivery directed flood av_remove counters lost_peer refusals threads rma
+    cancel truncation multi_recv selective delivery confirmation directed flood av_remove counters lost_peer refusals threads rma
     rma_errors registration atomics atomic_forms
 }
 

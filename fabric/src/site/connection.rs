@@ -26,6 +26,8 @@ pub(super) struct Connection {
     pub wants_write: bool,
     /// The socket is full: epoll will say when it takes more.
     pub blocked: bool,
+    /// What is in the queue waits only for more, which follows at once.
+    pub held: bool,
     pub fruitless: u32,
     pub deadline: Instant,
     pub goodbye: bool,

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::insist;
 use super::provider::is_ours;
+use super::{confirm_no_sends, insist};
 use crate::environment::Environment;
 
 /// The installation a library file belongs to, and the folders its libraries are in.
@@ -45,8 +45,8 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
         let chosen = environment.get("FI_PROVIDER").unwrap_or_default().to_owned();
         environment.set_default("I_MPI_OFI_PROVIDER", chosen);
     }
-    // Beyond what may be injected it asks to hear of every delivery, which costs a message each.
     environment.set_default("LANDBRIDGE_INJECT", "16KiB");
+    confirm_no_sends(environment);
     // Hydra is not there to pin ranks, and several jobs or sites may share a machine.
     environment.set_default("I_MPI_PIN", "0");
     notes

@@ -112,5 +112,11 @@ fn insist(environment: &mut Environment, name: &str, value: &str, notes: &mut Ve
     environment.set(name, value);
 }
 
+/// MPICH and its kin open their endpoints for confirmed delivery because their one-sided operations need it, and would then pay
+/// a message of confirmation for each send, which they do not need.
+fn confirm_no_sends(environment: &mut Environment) {
+    environment.set_default("LANDBRIDGE_CONFIRM_SENDS", "no");
+}
+
 #[cfg(test)]
 mod tests;

@@ -65,6 +65,7 @@ fn the_users_settings_stay_where_they_can() {
     assert_eq!(settings(&mpich, &mut one_site, provider, false), Vec::<String>::new());
     assert_eq!(one_site.get("FI_PROVIDER"), Some(OsStr::new("tcp")));
     assert_eq!(one_site.get("FI_PROVIDER_PATH"), Some(OsStr::new("/mine")));
+    assert_eq!(one_site.get("LANDBRIDGE_CONFIRM_SENDS"), Some(OsStr::new("no")));
     let mut across = environment();
     across.set("FI_PROVIDER", "tcp");
     let notes = settings(&mpich, &mut across, provider, true);

@@ -23,6 +23,7 @@ void case_truncation(void);
 void case_multi_recv(void);
 void case_selective(void);
 void case_delivery(void);
+void case_confirmation(void);
 void case_directed(void);
 void case_flood(void);
 void case_av_remove(void);

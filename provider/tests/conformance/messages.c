@@ -439,6 +439,47 @@ void case_delivery(void)
 	close_pair(&a, &b);
 }
 
+/* Endpoints opened for confirmed delivery, with and without confirmations of sends that do not ask for one themselves. */
+void case_confirmation(void)
+{
+	const char *settings[] = { NULL, "yes", "no" };
+	for (int i = 0; i < 3; i++) {
+		if (settings[i])
+			setenv("LANDBRIDGE_CONFIRM_SENDS", settings[i], 1);
+		bool confirmed = i < 2;
+		struct node a, b;
+		open_pair(&a, &b, &(struct options){ .tx_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE });
+		int out = 17, in[4] = { 0 };
+		struct iovec iov = { &out, sizeof out };
+		struct fi_msg message = { .msg_iov = &iov, .iov_count = 1, .addr = a.peer, .context = in };
+		for (int form = 0; form < 4; form++) {
+			if (form == 0)
+				EQUAL(fi_tsend(a.ep, &out, sizeof out, NULL, a.peer, 1, &in[form]), 0);
+			if (form == 1)
+				EQUAL(fi_send(a.ep, &out, sizeof out, NULL, a.peer, &in[form]), 0);
+			if (form == 2)
+				EQUAL(fi_tsenddata(a.ep, &out, sizeof out, NULL, 5, a.peer, 1, &in[form]), 0);
+			/* Who asks for this one's is told, whatever the setting. */
+			if (form == 3)
+				EQUAL(fi_sendmsg(a.ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE), 0);
+			bool waits = confirmed || form == 3;
+			if (waits)
+				quiet(a.tx, &a, &b);
+			else
+				good(a.tx, &a, &b);
+			if (form % 2)
+				EQUAL(fi_recv(b.ep, &in[form], sizeof *in, NULL, FI_ADDR_UNSPEC, NULL), 0);
+			else
+				EQUAL(fi_trecv(b.ep, &in[form], sizeof *in, NULL, FI_ADDR_UNSPEC, 1, 0, NULL), 0);
+			good(b.rx, &a, &b);
+			EQUAL(in[form], 17);
+			if (waits)
+				good(a.tx, &a, &b);
+		}
+		close_pair(&a, &b);
+	}
+}
+
 void case_directed(void)
 {
 	struct node a, b, c;
