@@ -21,7 +21,7 @@ const DIRECT: u32 = 8 << 10;
 const LONG: u32 = 20 << 10;
 const AHEAD: usize = 4 << 10;
 /// Most bytes taken from one connection before others have their turn.
-const TURN: usize = 2 << 20;
+const TURN: usize = 256 << 10;
 /// The longest payload of a frame that is not data.
 const MAX_OTHER: u32 = 4096;
 
