@@ -60,7 +60,7 @@ pub struct Limits {
     /// (`LANDBRIDGE_EAGER_REMOTE`).
     pub eager_remote: u64,
     /// The same for peers that share memory with us, where asking costs a microsecond and what nobody waits for is copied
-    /// twice. Default 64 KiB (`LANDBRIDGE_EAGER_MEMORY`).
+    /// twice. Default 64 KiB (`LANDBRIDGE_EAGER_MEMORY`; agents set 8 KiB where ranks share cores).
     pub eager_memory: u64,
     /// Frames in shared memory with at least so many bytes go by single copy, where the kernel allows it
     /// (`LANDBRIDGE_SINGLE_COPY`). By default from 128 KiB on, or from 16 KiB where writing into a ring turns out to be slow.

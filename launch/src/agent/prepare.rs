@@ -159,6 +159,8 @@ pub fn prepare(
     let crowd = std::thread::available_parallelism().map_or(1, |cores| count.div_ceil(cores.get() as u32));
     if crowd > 1 {
         environment.set("LANDBRIDGE_CROWDED", crowd.to_string());
+        // Who has no core now has not posted its receives either, and what nobody waits for is copied twice: asking costs less.
+        environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
     }
     Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, shared, cores, notes, roster })
 }
@@ -231,6 +233,10 @@ mod tests {
     use crate::order::example;
 
     fn try_it(command: &[&str]) -> Result<Prepared, PrepareError> {
+        try_with(command, "a:n1*2;b:n1*3")
+    }
+
+    fn try_with(command: &[&str], roster: &str) -> Result<Prepared, PrepareError> {
         let reach = Reach { gateway: "10.0.0.1:7700".into(), local: "10.0.0.7".parse().unwrap() };
         let program = Program {
             command: command.iter().map(|word| word.as_bytes().to_vec()).collect(),
@@ -242,7 +248,7 @@ mod tests {
         };
         let mut order = example(Memory::Node, 0);
         order.0.job = types::JobId(0xabc);
-        prepare(&order, &reach, &program, "a:n1*2;b:n1*3", &[("X".into(), "m".into()), ("M".into(), "m".into())])
+        prepare(&order, &reach, &program, roster, &[("X".into(), "m".into()), ("M".into(), "m".into())])
     }
 
     #[test]
@@ -265,6 +271,17 @@ mod tests {
             ("PMI_FD", "9"),
         ] {
             assert_eq!(environment.get(name), Some(OsStr::new(value)), "{name}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_share_cores_are_told() {
+        let cores = std::thread::available_parallelism().unwrap().get();
+        for (ranks, crowd, eager) in [(cores, None, None), (2 * cores, Some("2"), Some("8KiB"))] {
+            let prepared = try_with(&["sh", "-c", "true"], &format!("a:n1*1;b:n1*{ranks}")).unwrap();
+            let environment = prepared.rank_environment(0, 65536, &Start::Pmi(9));
+            assert_eq!(environment.get("LANDBRIDGE_CROWDED"), crowd.map(OsStr::new), "{ranks} ranks");
+            assert_eq!(environment.get("LANDBRIDGE_EAGER_MEMORY"), eager.map(OsStr::new), "{ranks} ranks");
         }
     }
 
