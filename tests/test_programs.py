@@ -168,6 +168,14 @@ def test_communicators_from_sessions(workshop, mpi):
     assert "sessions: 6 ranks good" in done.out, str(done)
 
 
+def test_names_are_refused_at_once(workshop, openmpi_only):
+    """Open MPI's ports need names that PMIx keeps; MPICH's and Intel's do not."""
+    done = workshop.across(openmpi_only, 2, [openmpi_only.python, PROGRAMS / "ports.py"]).finish().check()
+    assert done.out.count("ports: refused") == 2, str(done)
+    for rank in range(2):
+        assert re.search(rf"rank {rank} published or looked up a name", done.err), str(done)
+
+
 def test_spawning_is_refused_at_once(workshop, mpi):
     """Not supported, and said: an MPI error for the program, a line with rank and program for the user, never a hang."""
     done = workshop.across(mpi, 3, [mpi.python, PROGRAMS / "spawn.py", "./some-worker"]).finish().check()

@@ -177,6 +177,12 @@ pub(crate) type FenceFn = unsafe extern "C" fn(
 ) -> Status;
 pub(crate) type DmodexFn =
     unsafe extern "C" fn(*const Proc, *const Info, usize, Option<ModexCallback>, *mut c_void) -> Status;
+/// Publishes: its information, and whom to tell.
+pub(crate) type PublishFn =
+    unsafe extern "C" fn(*const Proc, *const Info, usize, Option<OpCallback>, *mut c_void) -> Status;
+/// Looks up, or takes back: the names, information, and whom to tell (for the former another function, which is never called).
+pub(crate) type NamesFn =
+    unsafe extern "C" fn(*const Proc, *mut *mut c_char, *const Info, usize, Option<OpCallback>, *mut c_void) -> Status;
 pub(crate) type SpawnFn = unsafe extern "C" fn(
     *const Proc,
     *const Info,
@@ -208,7 +214,9 @@ pub(crate) struct Module {
     pub abort: Option<AbortFn>,
     pub fence_nb: Option<FenceFn>,
     pub direct_modex: Option<DmodexFn>,
-    pub publish_lookup_unpublish: [Absent; 3],
+    pub publish: Option<PublishFn>,
+    pub lookup: Option<NamesFn>,
+    pub unpublish: Option<NamesFn>,
     pub spawn: Option<SpawnFn>,
     pub connect_to_stdin: [Absent; 16],
     pub group: Option<GroupFn>,
@@ -251,6 +259,7 @@ mod tests {
         assert_eq!((size_of::<App>(), offset_of!(App, count), offset_of!(App, info_count)), (56, 32, 48));
         let slot = size_of::<Absent>();
         assert_eq!(offset_of!(Module, direct_modex), 4 * slot);
+        assert_eq!(offset_of!(Module, lookup), 6 * slot);
         assert_eq!(offset_of!(Module, spawn), 8 * slot);
         assert_eq!(offset_of!(Module, group), 25 * slot);
         assert_eq!(offset_of!(Module, client_connected2), 27 * slot);

@@ -79,6 +79,11 @@ pub enum Upcall {
         /// The program it wanted.
         program: String,
     },
+    /// It published a name or asked for one, as in `MPI_Publish_name` or `MPI_Comm_accept`, and was told that this is not supported.
+    NamesRefused {
+        /// Who.
+        rank: u32,
+    },
 }
 
 /// The way back to a rank that waits. Must be given, or the rank waits as long as the job lives.
@@ -188,7 +193,9 @@ const MODULE: Module = Module {
     abort: Some(aborted),
     fence_nb: Some(fence),
     direct_modex: Some(modex),
-    publish_lookup_unpublish: [None; 3],
+    publish: Some(publish),
+    lookup: Some(look_up),
+    unpublish: Some(look_up),
     spawn: Some(spawn),
     connect_to_stdin: [None; 16],
     group: Some(group),
@@ -366,6 +373,36 @@ unsafe extern "C" fn modex(
         }
         _ => ERR_NOT_FOUND,
     }
+}
+
+unsafe extern "C" fn publish(
+    process: *const Proc,
+    _infos: *const Info,
+    _count: usize,
+    _callback: Option<OpCallback>,
+    _token: *mut c_void,
+) -> Status {
+    // SAFETY: the library passes a valid identifier.
+    refuse_names(unsafe { rank_of(process) })
+}
+
+unsafe extern "C" fn look_up(
+    process: *const Proc,
+    _names: *mut *mut c_char,
+    _infos: *const Info,
+    _count: usize,
+    _callback: Option<OpCallback>,
+    _token: *mut c_void,
+) -> Status {
+    // SAFETY: the library passes a valid identifier.
+    refuse_names(unsafe { rank_of(process) })
+}
+
+fn refuse_names(rank: Option<u32>) -> Status {
+    if let Some(rank) = rank {
+        deliver(Upcall::NamesRefused { rank });
+    }
+    ERR_NOT_SUPPORTED
 }
 
 unsafe extern "C" fn spawn(

@@ -160,6 +160,7 @@ impl Agent {
             }
             Upcall::Aborted { rank, code, message } => self.report(&Up::Aborted { rank, code, message }),
             Upcall::SpawnRefused { rank, program } => self.report(&spawn_refused(rank, &program)),
+            Upcall::NamesRefused { rank } => self.report(&names_refused(rank)),
             Upcall::Modex { rank, answer } => {
                 pmix.tickets = pmix.tickets.wrapping_add(1);
                 let ticket = pmix.tickets;
@@ -232,6 +233,12 @@ pub(super) fn spawn_refused(rank: u32, program: &str) -> Up {
         "called MPI_Comm_spawn for {program}, which Landbridge does not support: start all ranks with `landbridge run`"
     );
     Up::Note { rank, text }
+}
+
+fn names_refused(rank: u32) -> Up {
+    let text = "published or looked up a name, as MPI_Publish_name, MPI_Comm_accept and MPI_Comm_connect of Open MPI do, which \
+                Landbridge does not support: start all ranks with one `landbridge run`";
+    Up::Note { rank, text: text.into() }
 }
 
 /// All nodes of the job, under names that differ even if two sites have nodes of one name: by its name each server knows which
