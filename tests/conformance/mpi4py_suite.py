@@ -70,12 +70,12 @@ def jobs(options):
 
 def execute(job):
     """Runs one file; a result for each of its cases."""
-    job.folder.mkdir(parents=True, exist_ok=True)
     if job.unit == "provider":
+        job.folder.mkdir(parents=True, exist_ok=True)
         return [mpis.check_provider(job, QUIET_S)]
-    for old in job.folder.iterdir():
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
-    (job.folder / FILES).mkdir()
+    if job.folder.exists():
+        shutil.rmtree(job.folder)
+    (job.folder / FILES).mkdir(parents=True)
     done = {}
     for _ in range(STARTS):
         if _start(job, done):
