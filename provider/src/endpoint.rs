@@ -21,7 +21,7 @@ use crate::cq::Cq;
 use crate::domain::Domain;
 use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPBADSTATE, Errno};
 use crate::log;
-use crate::progress::{Idle, Use};
+use crate::progress::{Idle, Pause, Use};
 
 pub use calls::{endpoint_behind, open, open2};
 pub use route::Wanted;
@@ -218,7 +218,7 @@ impl Endpoint {
         state.pass_on(self.caps);
         // Whoever peeks in a loop waits: MPI_Probe does, and mpi4py's receives.
         if state.missed && !moved {
-            self.maybe_nap(state);
+            self.maybe_pause(state);
         } else {
             state.idle.busy(Instant::now);
             if carried {
@@ -242,20 +242,22 @@ impl Endpoint {
         if transport.has_completed() {
             state.pass_on(self.caps);
         } else if may_nap {
-            self.maybe_nap(&mut state);
+            self.maybe_pause(&mut state);
         }
     }
 
-    /// Nothing was there for a reader: naps if that is due, and nobody else is kept by it.
-    fn maybe_nap(&self, state: &mut State) {
+    /// Nothing was there for a reader: yields or naps if that is due, and nobody else is kept by it.
+    fn maybe_pause(&self, state: &mut State) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
         let Stage::Open(transport) = &state.stage else { return };
-        if let Some(nap) = state.idle.nap(Instant::now, || !transport.is_idle(), state.used.others()) {
-            state.sleep(nap, self.caps);
-            state.idle.woke(Instant::now());
+        match state.idle.pause(Instant::now, || !transport.is_idle(), state.used.others()) {
+            Pause::None => return,
+            Pause::Yield => std::thread::yield_now(),
+            Pause::Nap(time) => state.sleep(time, self.caps),
         }
+        state.idle.woke(Instant::now());
     }
 
     /// Sleeps until something arrives or the time is over; then drives the endpoint.

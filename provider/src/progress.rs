@@ -9,7 +9,9 @@
 //! How long to spin before that cannot be right for all: over memory an answer takes a microsecond, over a network a
 //! hundred, and a spin that ends just before the answer comes has cost a core and then the latency of waking as well. So it
 //! adapts, as KVM's halt polling does: a wait that ended soon after falling asleep makes the next spin longer, up to the
-//! longest that is worth it; a wait that was longer than any spin makes it shorter.
+//! longest that is worth it; a wait that was longer than any spin makes it shorter. The longest is what neighbours that compute
+//! between messages are apart, not what a message takes, so whoever spins for long offers its core to others (a gateway, another
+//! job) at every look at the clock.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -41,7 +43,7 @@ impl Spin {
 
 impl Default for Spin {
     fn default() -> Spin {
-        Spin::Adaptive { most: Duration::from_micros(200) }
+        Spin::Adaptive { most: Duration::from_millis(2) }
     }
 }
 
@@ -96,6 +98,8 @@ impl Waiting {
 /// Where adapting begins, and the least it grows to.
 const FIRST: Duration = Duration::from_micros(50);
 const GROWN: Duration = Duration::from_micros(10);
+/// Beyond that a spinning reader offers its core.
+const POLITE: Duration = Duration::from_micros(100);
 /// A nap is at least that long; shorter ones cost more than they give.
 const SHORTEST: Duration = Duration::from_micros(10);
 /// A nap is at most that long, times the ranks to a core: what arrives by a way that does not wake us waits as long. Who naps so
@@ -111,8 +115,20 @@ const MOST_CROWD: u32 = 16;
 const AWAY: Duration = Duration::from_micros(8);
 /// The clock is read once in so many looks: it costs as much as looking.
 const LOOKS: u32 = 8;
-/// While bytes of ours are under way, we wait this many times longer before napping.
+/// While bytes of ours are under way, we wait this many times longer before napping, and at most so long.
 const PATIENCE: u32 = 20;
+const MOST_PATIENT: Duration = Duration::from_millis(4);
+
+/// What a reader that has found nothing does before it looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Nothing: it spins.
+    None,
+    /// Offers its core to who else could use it.
+    Yield,
+    /// Sleeps that long, or until something arrives.
+    Nap(Duration),
+}
 
 /// Since when an endpoint's reader has been waiting.
 #[derive(Debug)]
@@ -154,17 +170,17 @@ impl Idle {
         }
     }
 
-    /// Nothing moved. How long to nap now, if at all. `pending`: whether bytes of ours are still under way. `others`: how much the
+    /// Nothing moved: what to do now. `pending`: whether bytes of ours are still under way. `others`: how much the
     /// endpoints of this process have done, if there are others: where they go on, nobody waits for this one alone.
-    pub fn nap(
+    pub fn pause(
         &mut self,
         clock: impl FnOnce() -> Instant,
         pending: impl FnOnce() -> bool,
         others: Option<u64>,
-    ) -> Option<Duration> {
+    ) -> Pause {
         self.looks += 1;
         if self.looks < LOOKS || self.waiting.spin == Spin::Always {
-            return None;
+            return Pause::None;
         }
         let now = clock();
         let looks = std::mem::take(&mut self.looks);
@@ -178,16 +194,17 @@ impl Idle {
         }
         let since = *self.since.get_or_insert(now);
         let idle = now.saturating_duration_since(since);
-        let patient =
-            if matches!(self.waiting.spin, Spin::Adaptive { .. }) { self.current.max(FIRST) } else { self.current };
-        if idle <= self.current || (idle <= patient * PATIENCE && pending()) {
-            return None;
+        let adaptive = matches!(self.waiting.spin, Spin::Adaptive { .. });
+        let patience =
+            if adaptive { (self.current.max(FIRST) * PATIENCE).min(MOST_PATIENT) } else { self.current * PATIENCE };
+        if idle <= self.current || (idle <= patience && pending()) {
+            return if adaptive && idle > POLITE { Pause::Yield } else { Pause::None };
         }
         self.napped = true;
-        Some((idle / 4).clamp(SHORTEST, self.waiting.longest(others.is_some())))
+        Pause::Nap((idle / 4).clamp(SHORTEST, self.waiting.longest(others.is_some())))
     }
 
-    /// A nap is over: that time the reader was not away.
+    /// A pause is over: that time the reader was not away.
     pub fn woke(&mut self, now: Instant) {
         self.read = Some(now);
         self.looks = 0;
@@ -281,13 +298,22 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// Looks every microsecond from `from` to `to`, without napping; gives the last answer of those that looked at the clock.
-    fn look(idle: &mut Idle, start: Instant, from: u64, to: u64, pending: bool) -> Option<u128> {
+    /// One look, at `at` µs; how long it naps, if it does.
+    fn nap(idle: &mut Idle, start: Instant, at: u64, others: Option<u64>) -> Option<u128> {
+        napping(idle.pause(|| start + micros(at), || false, others))
+    }
+
+    fn napping(pause: Pause) -> Option<u128> {
+        if let Pause::Nap(time) = pause { Some(time.as_micros()) } else { None }
+    }
+
+    /// Looks every microsecond from `from` to `to`, without pausing; gives the last answer of those that looked at the clock.
+    fn last_pause(idle: &mut Idle, start: Instant, from: u64, to: u64, pending: bool) -> Pause {
         idle.looks = 0;
-        let mut last = None;
+        let mut last = Pause::None;
         for at in from..=to {
             let mut asked = false;
-            let answer = idle.nap(
+            let answer = idle.pause(
                 || {
                     asked = true;
                     start + micros(at)
@@ -299,7 +325,12 @@ mod tests {
                 last = answer;
             }
         }
-        last.map(|nap| nap.as_micros())
+        last
+    }
+
+    /// The same, how long it naps.
+    fn look(idle: &mut Idle, start: Instant, from: u64, to: u64, pending: bool) -> Option<u128> {
+        napping(last_pause(idle, start, from, to, pending))
     }
 
     fn new(spin: Spin) -> Idle {
@@ -328,7 +359,7 @@ mod tests {
         let mut idle = pinned(50);
         let start = Instant::now();
         for at in (0..100_000).step_by(9) {
-            assert_eq!(idle.nap(|| start + micros(at), || false, None), None, "at {at} µs");
+            assert_eq!(nap(&mut idle, start, at, None), None, "at {at} µs");
         }
         // A nap itself is no absence, and neither is a single slow look.
         assert_eq!(look(&mut idle, start, 200_000, 200_070, false), Some(14));
@@ -341,10 +372,9 @@ mod tests {
     fn of_several_endpoints_one_naps_when_all_are_idle_and_not_for_long() {
         let mut idle = pinned(50);
         let start = Instant::now();
-        let mut busy = (0..1000).map(|at| idle.nap(|| start + micros(at), || false, Some(at / 40)));
+        let mut busy = (0..1000).map(|at| nap(&mut idle, start, at, Some(at / 40)));
         assert!(busy.all(|nap| nap.is_none()), "another one moved every 40 µs");
-        let waited = (1000..3000).filter_map(|at| idle.nap(|| start + micros(at), || false, Some(25)));
-        let naps: Vec<u128> = waited.map(|nap| nap.as_micros()).collect();
+        let naps: Vec<u128> = (1000..3000).filter_map(|at| nap(&mut idle, start, at, Some(25))).collect();
         assert_eq!((naps.first(), naps.last()), (Some(&14), Some(&250)));
     }
 
@@ -373,9 +403,25 @@ mod tests {
         let adaptive = Spin::default();
         assert_eq!(after_waits(adaptive, 30, 20), FIRST, "a spin that suffices is kept");
         assert_eq!(after_waits(adaptive, 150, 20), micros(200), "an answer that comes soon is spun for");
+        assert_eq!(
+            after_waits(adaptive, 1700, 20),
+            micros(2000),
+            "so is a neighbour that computes for a little longer"
+        );
         assert!(after_waits(adaptive, 5000, 20) < micros(1), "a late one is not");
         assert!(after_waits(Spin::CROWDED, 150, 20) < micros(1));
         assert_eq!(after_waits(Spin::For(micros(70)), 5000, 20), micros(70));
+    }
+
+    #[test]
+    fn who_spins_for_long_offers_its_core() {
+        let mut idle = new(Spin::default());
+        idle.current = micros(1000);
+        let start = Instant::now();
+        assert_eq!(last_pause(&mut idle, start, 0, 100, false), Pause::None);
+        assert_eq!(last_pause(&mut idle, start, 110, 1000, false), Pause::Yield);
+        assert_eq!(look(&mut idle, start, 1010, 1017, false), Some(252));
+        assert_eq!(last_pause(&mut pinned(1000), start, 0, 1000, false), Pause::None, "a pinned spin keeps its core");
     }
 
     #[test]
