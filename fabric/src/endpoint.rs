@@ -360,9 +360,14 @@ impl Endpoint {
         if let Some(memory) = &mut self.memory {
             memory.wake_up();
         }
+        self.ask_sockets_soon();
+        self.progress()
+    }
+
+    /// Makes the next [`Endpoint::progress`] ask all sockets: time has passed in which others ran.
+    pub fn ask_sockets_soon(&mut self) {
         self.site.ask_soon();
         self.sockets_until = self.sockets_until.max(self.turn + 1);
-        self.progress()
     }
 
     fn sleep(&self, timeout: Duration) {

@@ -251,10 +251,13 @@ impl Endpoint {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
-        let Stage::Open(transport) = &state.stage else { return };
+        let Stage::Open(transport) = &mut state.stage else { return };
         match state.idle.pause(Instant::now, || !transport.is_idle(), state.used.others()) {
             Pause::None => return,
-            Pause::Yield => std::thread::yield_now(),
+            Pause::Yield => {
+                std::thread::yield_now();
+                transport.ask_sockets_soon();
+            }
             Pause::Nap(time) => state.sleep(time, self.caps),
         }
         state.idle.woke(Instant::now());
