@@ -1,7 +1,9 @@
 """The suites, and running their jobs: in a lab, or here."""
 
 import json
+import shutil
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -46,8 +48,9 @@ def run_jobs(jobs):
 
 
 def _in_lab(where, jobs):
-    folder = OUT / "labs" / where
-    folder.mkdir(parents=True, exist_ok=True)
+    # One of its own: runs of other MPIs or numbers of ranks may go on at the same time.
+    (OUT / "labs").mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{where}-", dir=OUT / "labs"))
     (folder / "jobs.json").write_text(json.dumps([asdict(job) for job in jobs]))
     lab = [LANDBRIDGE, "lab", "--isolation", "namespaces", *PLACES[where], "--nic-rate", "0", "--wan-rate", "0"]
     # Labs have a /tmp, /dev/shm and /run of their own; what is needed of ours they are told.
@@ -57,7 +60,10 @@ def _in_lab(where, jobs):
     shown = Tail(child.out)
     ended = child.wait(LIMIT_S, shown.show)
     shown.show()
-    return None if ended.code == 0 else f"the lab {where}: {ended}\n{child.text()}"
+    if ended.code != 0:
+        return f"the lab {where}: {ended}\n{child.text()}"
+    shutil.rmtree(folder)
+    return None
 
 
 class Tail:
