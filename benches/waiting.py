@@ -2,7 +2,7 @@
 
 import os
 
-from machine import LANDBRIDGE, PROGRAMS, VENV, Failed, describe, in_lab, load, need
+from machine import LANDBRIDGE, PROGRAMS, VENV, Failed, describe, in_lab, libraries, load, need
 from report import columns, summary
 
 LAB = ["--sites", "1", "--nodes", "4", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
@@ -11,13 +11,14 @@ TCP = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
 ALWAYS = {"LANDBRIDGE_SPIN": "always"}
 
 
-def ranks(count, per_node, *words):
-    return [LANDBRIDGE, "run", "-n", count, "--ranks-per-node", per_node, "--mpi", "mpich", "--", *words]
+def ranks(count, per_node, *words, mpi="mpich"):
+    return [LANDBRIDGE, "run", "-n", count, "--ranks-per-node", per_node, "--mpi", mpi, "--", *words]
 
 
 def measure(arguments):
     need(LANDBRIDGE, "run make")
     need(VENV["mpich"], "run make venv")
+    need(VENV["intel"], "run make venv-intel")
     rounds, seconds = arguments.rounds or (3 if arguments.quick else 5), 1 if arguments.quick else 3
     crowd = 2 * (os.cpu_count() or 2)
     one_each, one_node = 1, crowd
@@ -38,6 +39,11 @@ def measure(arguments):
         {"name": "pingpong, in a node", "words": ranks(2, 2, *pingpong), "environment": inside},
         {"name": "pingpong, in a node, always spinning", "words": ranks(2, 2, *pingpong), "environment": {**inside, **ALWAYS}},
     ]
+    # Messages that pass us by: the library reads from us all the same while it waits for them.
+    for mpi in ("mpich", "intel"):
+        for name, environment in (("", {}), (", tcp", TCP)):
+            commands.append({"name": f"pingpong, {mpi}'s own memory{name}", "words": ranks(2, 2, *pingpong, mpi=mpi),
+                             "environment": {**libraries(mpi), **environment}})
     result = {"machine": describe(), "rounds": rounds, "rows": [], "problems": []}
     try:
         samples, failures = in_lab(LAB, commands, rounds)

@@ -418,6 +418,12 @@ impl Endpoint {
         self.protocol.is_idle() && self.is_flushed()
     }
 
+    /// Whether a reader may wait for this endpoint: a receive is posted, or something is under way. Buffers for several messages,
+    /// which MPI libraries keep posted all the time, do not count.
+    pub fn is_awaited(&self) -> bool {
+        self.protocol.is_awaited() || !self.is_flushed()
+    }
+
     /// Whether everything has been handed to the operating system.
     pub fn is_flushed(&self) -> bool {
         self.site.is_idle()

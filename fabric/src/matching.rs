@@ -111,6 +111,10 @@ impl<T> Posted<T> {
         self.lists.push(PostedList::of(&matching), key as u32);
     }
 
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The oldest receive that takes this message.
     pub fn find(&self, envelope: &Envelope) -> Option<PostedKey> {
         if !self.indexed {

@@ -244,6 +244,13 @@ impl Protocol {
         self.transfers.is_empty() && self.outbox.is_empty() && self.peers.iter().all(|peer| peer.waiting.is_empty())
     }
 
+    /// Whether something has been asked for that is yet to come or to leave. Buffers that take several messages, which MPI
+    /// libraries keep posted all the time, do not count.
+    pub fn is_awaited(&self) -> bool {
+        let standing = self.multis.iter().filter(|(_, multi)| !multi.retired).count();
+        self.posted.len() > standing || !self.is_idle()
+    }
+
     /// Bytes stored for messages that nobody has asked for.
     #[cfg(test)]
     pub fn stored(&self) -> u64 {

@@ -21,7 +21,7 @@ use crate::cq::Cq;
 use crate::domain::Domain;
 use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPBADSTATE, Errno};
 use crate::log;
-use crate::progress::{Idle, Pause, Use};
+use crate::progress::{Awaited, Idle, Pause, Ran, Use};
 
 pub use calls::{endpoint_behind, open, open2};
 pub use route::Wanted;
@@ -218,7 +218,7 @@ impl Endpoint {
         state.pass_on(self.caps);
         // Whoever peeks in a loop waits: MPI_Probe does, and mpi4py's receives.
         if state.missed && !moved {
-            self.maybe_pause(state);
+            self.maybe_pause(state, |_| Awaited::Arrival);
         } else {
             state.idle.busy(Instant::now);
             if carried {
@@ -242,17 +242,21 @@ impl Endpoint {
         if transport.has_completed() {
             state.pass_on(self.caps);
         } else if may_nap {
-            self.maybe_pause(&mut state);
+            self.maybe_pause(&mut state, |transport| match () {
+                () if !transport.is_idle() => Awaited::Departure,
+                () if transport.is_awaited() => Awaited::Arrival,
+                () => Awaited::Nothing,
+            });
         }
     }
 
     /// Nothing was there for a reader: yields or naps if that is due, and nobody else is kept by it.
-    fn maybe_pause(&self, state: &mut State) {
+    fn maybe_pause(&self, state: &mut State, awaited: impl FnOnce(&fabric::Endpoint) -> Awaited) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
         let Stage::Open(transport) = &mut state.stage else { return };
-        match state.idle.pause(Instant::now, || !transport.is_idle(), state.used.others()) {
+        match state.idle.pause(Instant::now, Ran::now, || awaited(transport), state.used.others()) {
             Pause::None => return,
             Pause::Yield => {
                 std::thread::yield_now();
@@ -260,7 +264,7 @@ impl Endpoint {
             }
             Pause::Nap(time) => state.sleep(time, self.caps),
         }
-        state.idle.woke(Instant::now());
+        state.idle.woke(Instant::now(), Ran::now);
     }
 
     /// Sleeps until something arrives or the time is over; then drives the endpoint.

@@ -3,8 +3,11 @@
 //! Nothing moves by itself: reading a completion queue or counter drives the endpoints bound to it. MPI libraries read
 //! in a tight loop while they wait, so a reader that has found nothing for a while sleeps in the endpoint, which gives the core
 //! to whoever is to send (other ranks, a gateway). A nap ends early when a socket has something or a neighbour rings. Its
-//! length follows the time already waited, so it delays by a fraction of that time at most, also where the MPI library waits
-//! for something we do not see, such as its own shared memory.
+//! length follows the time already waited, so it delays by a fraction of that time at most.
+//!
+//! An MPI library with shared memory of its own reads on while it waits for that, which wakes nobody who naps here, and we do not
+//! see where one such wait ends and the next begins: naps would make messages there a hundred times slower. So beside such memory
+//! naps only who awaits something of ours; where messages may come either way, only if ranks share cores. The others yield.
 //!
 //! How long to spin before that cannot be right for all: over memory an answer takes a microsecond, over a network a
 //! hundred, and a spin that ends just before the answer comes has cost a core and then the latency of waking as well. So it
@@ -62,16 +65,29 @@ impl FromStr for Spin {
     }
 }
 
+/// What the MPI library may wait for in shared memory of its own, where nobody wakes who naps here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnMemory {
+    /// Nothing: all comes through the provider.
+    None,
+    /// Windows and their locks: Open MPI's.
+    Windows,
+    /// Messages as well: MPICH's and Intel MPI's.
+    Messages,
+}
+
 /// How readers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     spin: Spin,
     /// Ranks of this node to a core, rounded up.
     crowd: u32,
+    own_memory: OwnMemory,
 }
 
 impl Waiting {
-    /// As `LANDBRIDGE_SPIN` and `LANDBRIDGE_CROWDED` say; the latter is set where ranks share cores, to how many do.
+    /// As `LANDBRIDGE_SPIN`, `LANDBRIDGE_CROWDED` and `LANDBRIDGE_MPI_SHM` say. The second is set where ranks share cores, to how
+    /// many do; the third where ranks are beside each other on their node.
     ///
     /// # Errors
     /// What is wrong, with variable and value.
@@ -86,7 +102,13 @@ impl Waiting {
             None if crowd > 1 => Spin::CROWDED,
             text => text.unwrap_or_default().parse()?,
         };
-        Ok(Waiting { spin, crowd })
+        let own_memory = match set("LANDBRIDGE_MPI_SHM").as_deref() {
+            None => OwnMemory::None,
+            Some("windows") => OwnMemory::Windows,
+            Some("messages") => OwnMemory::Messages,
+            Some(other) => return Err(format!("LANDBRIDGE_MPI_SHM={other}: give \"windows\" or \"messages\"")),
+        };
+        Ok(Waiting { spin, crowd, own_memory })
     }
 
     /// The longest nap. Who wakes has to look, and where many share a core their looks alone would fill it.
@@ -103,8 +125,7 @@ const GROWN: Duration = Duration::from_micros(10);
 const POLITE: Duration = Duration::from_micros(100);
 /// A nap is at least that long; shorter ones cost more than they give.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// A nap is at most that long: what arrives by a way that does not wake us waits as long, such as the MPI library's own shared
-/// memory. Who naps so long uses a few percent of a core.
+/// A nap is at most that long: who naps so long uses a few percent of a core.
 const LONGEST: Duration = Duration::from_micros(1250);
 /// The same in a process with several endpoints in use, where what comes to another one waits for the end of the nap.
 const LONGEST_OF_SEVERAL: Duration = Duration::from_micros(250);
@@ -113,7 +134,8 @@ const FEW: u32 = 4;
 const MOST_CROWD: u32 = 16;
 /// Readers that wait come back sooner than this, our own work included. Who comes back later was busy elsewhere, looks in now and
 /// then, and must not be kept: with naps in such looks, MPICH's `MPI_Get_accumulate` to itself took 30 times longer, and a
-/// program that computes for 10 µs between two calls of `MPI_Test` would come to a standstill.
+/// program that computes for 10 µs between two calls of `MPI_Test` would come to a standstill. Unless others had its core: where
+/// ranks share cores, a reader that yields, as MPICH's do with `MPI_THREAD_MULTIPLE`, is back as late.
 const AWAY: Duration = Duration::from_micros(8);
 /// The clock is read once in so many looks: it costs as much as looking.
 const LOOKS: u32 = 8;
@@ -132,6 +154,42 @@ pub enum Pause {
     Nap(Duration),
 }
 
+/// What a reader may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// Nothing of this endpoint: it looks in while it waits for what we do not see, such as the MPI library's own shared memory,
+    /// or takes what comes unasked.
+    Nothing,
+    /// A message that is yet to come.
+    Arrival,
+    /// The end of what is under way.
+    Departure,
+}
+
+/// What a thread has done so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// How long it has run.
+    pub time: Duration,
+    /// How often it has given up its core to wait for something. Yielding is not that.
+    pub waits: i64,
+}
+
+impl Ran {
+    /// Of the calling thread.
+    pub fn now() -> Ran {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: `usage` is writable and as large as the call fills in, and all zeroes is a value of it should the call fail,
+        // which with these arguments it does not.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        let time = |value: libc::timeval| Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
+        Ran { time: time(usage.ru_utime) + time(usage.ru_stime), waits: usage.ru_nvcsw }
+    }
+}
+
 /// Since when an endpoint's reader has been waiting.
 #[derive(Debug)]
 pub struct Idle {
@@ -144,6 +202,8 @@ pub struct Idle {
     /// When the clock was read last, and looks since then.
     read: Option<Instant>,
     looks: u32,
+    /// What its thread had done then, if it came back late.
+    ran: Option<Ran>,
     /// What the other endpoints had done when this was looked at last.
     others: u64,
 }
@@ -156,7 +216,7 @@ impl Idle {
             Spin::For(time) => time,
             Spin::Always => Duration::MAX,
         };
-        Idle { waiting, current, since: None, napped: false, read: None, looks: 0, others: 0 }
+        Idle { waiting, current, since: None, napped: false, read: None, looks: 0, ran: None, others: 0 }
     }
 
     /// Something moved, or an operation was begun. The clock is read only if that matters.
@@ -172,12 +232,14 @@ impl Idle {
         }
     }
 
-    /// Nothing moved: what to do now. `pending`: whether bytes of ours are still under way. `others`: how much the
-    /// endpoints of this process have done, if there are others: where they go on, nobody waits for this one alone.
+    /// Nothing moved: what to do now. `ran`: what this thread has done; asked for if the last look was long ago. `awaited`:
+    /// what it may wait for. `others`: how much the endpoints of this process have done, if there are others: where they go on,
+    /// nobody waits for this one alone.
     pub fn pause(
         &mut self,
         clock: impl FnOnce() -> Instant,
-        pending: impl FnOnce() -> bool,
+        ran: impl FnOnce() -> Ran,
+        awaited: impl FnOnce() -> Awaited,
         others: Option<u64>,
     ) -> Pause {
         self.looks += 1;
@@ -187,7 +249,9 @@ impl Idle {
         let now = clock();
         let looks = std::mem::take(&mut self.looks);
         let passed = self.read.replace(now).map_or(Duration::ZERO, |read| now.saturating_duration_since(read));
-        if passed > AWAY * looks {
+        if passed <= AWAY * looks {
+            self.ran = None;
+        } else if self.was_elsewhere(ran(), AWAY * looks) {
             // Time spent elsewhere is not waited.
             self.since = self.since.map(|since| (since + passed).min(now));
         }
@@ -199,17 +263,34 @@ impl Idle {
         let adaptive = matches!(self.waiting.spin, Spin::Adaptive { .. });
         let patience =
             if adaptive { (self.current.max(FIRST) * PATIENCE).min(MOST_PATIENT) } else { self.current * PATIENCE };
-        if idle <= self.current || (idle <= patience && pending()) {
-            return if adaptive && idle > POLITE { Pause::Yield } else { Pause::None };
+        let spin = if adaptive && idle > POLITE { Pause::Yield } else { Pause::None };
+        if idle <= self.current {
+            return spin;
+        }
+        let own_memory = if adaptive { self.waiting.own_memory } else { OwnMemory::None };
+        match awaited() {
+            _ if own_memory == OwnMemory::Messages && self.waiting.crowd == 1 => return spin,
+            Awaited::Nothing if own_memory != OwnMemory::None => return Pause::Yield,
+            Awaited::Departure if idle <= patience => return spin,
+            Awaited::Nothing | Awaited::Arrival | Awaited::Departure => (),
         }
         self.napped = true;
         Pause::Nap((idle / 4).clamp(SHORTEST, self.waiting.longest(others.is_some())))
     }
 
+    /// Whether a reader that came back late has done something else, rather than nothing because others had its core.
+    fn was_elsewhere(&mut self, ran: Ran, late: Duration) -> bool {
+        let before = self.ran.replace(ran);
+        before.is_none_or(|before| before.waits != ran.waits || ran.time.saturating_sub(before.time) > late)
+    }
+
     /// A pause is over: that time the reader was not away.
-    pub fn woke(&mut self, now: Instant) {
+    pub fn woke(&mut self, now: Instant, ran: impl FnOnce() -> Ran) {
         self.read = Some(now);
         self.looks = 0;
+        if self.ran.is_some() {
+            self.ran = Some(ran());
+        }
     }
 }
 
@@ -300,9 +381,14 @@ mod tests {
         Duration::from_micros(micros)
     }
 
+    /// A thread that has run all the time.
+    const fn busy(at: u64) -> Ran {
+        Ran { time: micros(at), waits: 0 }
+    }
+
     /// One look, at `at` µs; how long it naps, if it does.
     fn nap(idle: &mut Idle, start: Instant, at: u64, others: Option<u64>) -> Option<u128> {
-        napping(idle.pause(|| start + micros(at), || false, others))
+        napping(idle.pause(|| start + micros(at), || busy(at), || Awaited::Arrival, others))
     }
 
     fn napping(pause: Pause) -> Option<u128> {
@@ -320,7 +406,8 @@ mod tests {
                     asked = true;
                     start + micros(at)
                 },
-                || pending,
+                || busy(at),
+                || if pending { Awaited::Departure } else { Awaited::Arrival },
                 None,
             );
             if asked {
@@ -336,7 +423,7 @@ mod tests {
     }
 
     fn new(spin: Spin) -> Idle {
-        Idle::new(Waiting { spin, crowd: 1 })
+        Idle::new(Waiting { spin, crowd: 1, own_memory: OwnMemory::None })
     }
 
     fn pinned(spin: u64) -> Idle {
@@ -365,9 +452,40 @@ mod tests {
         }
         // A nap itself is no absence, and neither is a single slow look.
         assert_eq!(look(&mut idle, start, 200_000, 200_070, false), Some(14));
-        idle.woke(start + micros(200_200));
+        idle.woke(start + micros(200_200), || busy(200_200));
         assert_eq!(look(&mut idle, start, 200_210, 200_217, false), Some(52));
         assert!(look(&mut idle, start, 200_250, 200_257, false).is_some());
+    }
+
+    /// Looks every 100 µs for 100 ms, of which the thread ran so long and gave up its core so often each time; how often it
+    /// is kept.
+    fn late_looks(ran: u64, waits: i64) -> usize {
+        let (mut idle, start) = (pinned(50), Instant::now());
+        let looks = 0..1000;
+        let nap = |look: u64| {
+            let done = Ran { time: micros(look * ran), waits: look as i64 * waits };
+            idle.pause(|| start + micros(look * 100), || done, || Awaited::Arrival, None)
+        };
+        looks.map(nap).filter(|pause| napping(*pause).is_some()).count()
+    }
+
+    #[test]
+    fn who_is_late_because_others_had_its_core_waits_all_the_same() {
+        assert_eq!(late_looks(20, 0), 0, "it computes");
+        assert_eq!(late_looks(2, 1), 0, "it reads a file");
+        assert!(late_looks(2, 0) > 100, "it yields");
+    }
+
+    #[test]
+    fn a_thread_knows_what_it_has_done() {
+        let before = Ran::now();
+        std::thread::sleep(Duration::from_millis(1));
+        let slept = Ran::now();
+        assert!(slept.waits > before.waits);
+        let begun = Instant::now();
+        while Ran::now().time < slept.time + Duration::from_millis(1) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "no time runs");
+        }
     }
 
     #[test]
@@ -442,26 +560,67 @@ mod tests {
     #[test]
     fn the_environment_says_how_long() {
         let waiting = |spin: &'static str, crowd: &'static str| {
-            Waiting::from_env(move |name| Some(if name == "LANDBRIDGE_SPIN" { spin } else { crowd }.to_owned()))
+            let value = move |name: &str| match name {
+                "LANDBRIDGE_SPIN" => Some(spin.to_owned()),
+                "LANDBRIDGE_CROWDED" => Some(crowd.to_owned()),
+                _ => None,
+            };
+            Waiting::from_env(value)
         };
-        assert_eq!(Waiting::from_env(|_| None), Ok(Waiting { spin: Spin::default(), crowd: 1 }));
-        assert_eq!(waiting("", ""), Ok(Waiting { spin: Spin::default(), crowd: 1 }));
-        assert_eq!(waiting("0", "3"), Ok(Waiting { spin: Spin::For(Duration::ZERO), crowd: 3 }));
-        assert_eq!(waiting("", "3"), Ok(Waiting { spin: Spin::CROWDED, crowd: 3 }));
-        assert_eq!(waiting("always", ""), Ok(Waiting { spin: Spin::Always, crowd: 1 }));
+        assert_eq!(
+            Waiting::from_env(|_| None),
+            Ok(Waiting { spin: Spin::default(), crowd: 1, own_memory: OwnMemory::None })
+        );
+        assert_eq!(waiting("", ""), Ok(Waiting { spin: Spin::default(), crowd: 1, own_memory: OwnMemory::None }));
+        assert_eq!(
+            waiting("0", "3"),
+            Ok(Waiting { spin: Spin::For(Duration::ZERO), crowd: 3, own_memory: OwnMemory::None })
+        );
+        assert_eq!(waiting("", "3"), Ok(Waiting { spin: Spin::CROWDED, crowd: 3, own_memory: OwnMemory::None }));
+        assert_eq!(waiting("always", ""), Ok(Waiting { spin: Spin::Always, crowd: 1, own_memory: OwnMemory::None }));
         assert_eq!(look(&mut new(Spin::Always), Instant::now(), 0, 1000, false), None);
         let error = waiting("often", "").unwrap_err();
         assert!(error.contains("LANDBRIDGE_SPIN=often"), "{error}");
+        let error = Waiting::from_env(|name| (name == "LANDBRIDGE_MPI_SHM").then(|| "some".into())).unwrap_err();
+        assert!(error.contains("LANDBRIDGE_MPI_SHM=some"), "{error}");
         for crowd in ["0", "many"] {
             let error = waiting("", crowd).unwrap_err();
             assert!(error.contains(&format!("LANDBRIDGE_CROWDED={crowd}: ")), "{error}");
         }
     }
 
+    /// The pause of one that has waited for 100 ms beside an MPI library with shared memory of its own.
+    fn beside(own_memory: OwnMemory, spin: Spin, crowd: u32, awaited: Awaited) -> Pause {
+        let mut idle = Idle::new(Waiting { spin, crowd, own_memory });
+        let start = Instant::now();
+        let mut look = |at: u64| {
+            idle.looks = LOOKS;
+            idle.pause(|| start + micros(at), || busy(at), || awaited, None)
+        };
+        for at in (0..100_000).step_by(5) {
+            look(at);
+        }
+        look(100_000)
+    }
+
+    #[test]
+    fn beside_memory_that_we_do_not_see_naps_only_who_awaits_something() {
+        use OwnMemory::{Messages, Windows};
+        let nap = Pause::Nap(LONGEST);
+        for awaited in [Awaited::Nothing, Awaited::Arrival, Awaited::Departure] {
+            let nap_if_awaited = if awaited == Awaited::Nothing { Pause::Yield } else { nap };
+            assert_eq!(beside(Messages, Spin::default(), 1, awaited), Pause::Yield);
+            assert_eq!(beside(Messages, Spin::CROWDED, 2, awaited), nap_if_awaited);
+            assert_eq!(beside(Windows, Spin::default(), 1, awaited), nap_if_awaited);
+            assert_eq!(beside(Windows, Spin::CROWDED, 2, awaited), nap_if_awaited);
+            assert_eq!(beside(Messages, Spin::For(Duration::ZERO), 1, awaited), nap, "power counts");
+        }
+    }
+
     #[test]
     fn many_on_a_core_nap_longer() {
         for (crowd, longest) in [(1, 1250), (4, 1250), (8, 10_000), (64, 20_000)] {
-            let mut idle = Idle::new(Waiting { spin: Spin::CROWDED, crowd });
+            let mut idle = Idle::new(Waiting { spin: Spin::CROWDED, crowd, own_memory: OwnMemory::None });
             assert_eq!(look(&mut idle, Instant::now(), 0, 100_000, false), Some(longest));
         }
     }

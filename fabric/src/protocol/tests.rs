@@ -250,3 +250,34 @@ fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
     assert_eq!((done.result, done.length), (Ok(()), TOTAL as u64));
     assert_eq!(done.buffer.unwrap().to_vec(TOTAL - TAIL as usize..TOTAL), content(7, TAIL as usize));
 }
+
+/// Who may be waited for: receives of one message and what is under way, not buffers that always stand ready.
+#[test]
+fn standing_buffers_are_not_awaited() {
+    let mut world = World::new(1, 1000, 20_000);
+    let any = |tagged| Match { from: None, tagged, tag: 0, ignore: u64::MAX };
+    let [sender, receiver] = &mut world.ends;
+    let user = |context| UserData { context, ..UserData::default() };
+    let buffer = || Buffer::owned(vec![0; 100]);
+    for context in [1, 2] {
+        let op = RecvOp { matching: any(false), buffer: buffer(), multi: Some(50), user: user(context) };
+        receiver.protocol.receive(op).unwrap();
+    }
+    assert!(!receiver.protocol.is_awaited());
+    receiver.protocol.receive(RecvOp { matching: any(true), buffer: buffer(), multi: None, user: user(3) }).unwrap();
+    assert!(receiver.protocol.is_awaited());
+    assert!(receiver.protocol.cancel(1), "one buffer fewer");
+    assert!(receiver.protocol.is_awaited());
+    let send = |tag, length| {
+        let buffer = Buffer::owned(content(1, length));
+        SendOp { to: sender.peer, tag, data: None, buffer, complete: CompleteWhen::Sent, user: user(4) }
+    };
+    let sends = [send(None, 60), send(Some(1), 10)];
+    for op in sends {
+        world.ends[0].protocol.send(op).unwrap();
+        assert!(world.ends[0].protocol.is_awaited());
+    }
+    world.settle();
+    let [sender, receiver] = &world.ends;
+    assert!(!sender.protocol.is_awaited() && !receiver.protocol.is_awaited());
+}

@@ -159,8 +159,14 @@ pub fn prepare(
     let crowd = std::thread::available_parallelism().map_or(1, |cores| count.div_ceil(cores.get() as u32));
     if crowd > 1 {
         environment.set("LANDBRIDGE_CROWDED", crowd.to_string());
+        if let Some(family) = mpi {
+            mpi::share_cores(family, &mut environment);
+        }
         // Who has no core now has not posted its receives either, and what nobody waits for is copied twice: asking costs less.
         environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
+    }
+    if let Some(what) = mpi.filter(|_| count > 1).and_then(|family| mpi::own_memory(family, &environment)) {
+        environment.set("LANDBRIDGE_MPI_SHM", what);
     }
     Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, shared, cores, notes, roster })
 }
@@ -237,18 +243,29 @@ mod tests {
     }
 
     fn try_with(command: &[&str], roster: &str) -> Result<Prepared, PrepareError> {
+        try_on(crate::message::MpiChoice::Auto, command, roster, &[])
+    }
+
+    fn try_on(
+        mpi: crate::message::MpiChoice,
+        command: &[&str],
+        roster: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Prepared, PrepareError> {
         let reach = Reach { gateway: "10.0.0.1:7700".into(), local: "10.0.0.7".parse().unwrap() };
         let program = Program {
             command: command.iter().map(|word| word.as_bytes().to_vec()).collect(),
             directory: b"/tmp".to_vec(),
             environment: vec![(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec()), (b"X".to_vec(), b"y".to_vec())],
-            mpi: crate::message::MpiChoice::Auto,
+            mpi,
             settings: vec![(b"X".to_vec(), b"s".to_vec())],
             ..Program::default()
         };
         let mut order = example(Memory::Node, 0);
         order.0.job = types::JobId(0xabc);
-        prepare(&order, &reach, &program, roster, &[("X".into(), "m".into()), ("M".into(), "m".into())])
+        let mut machine = vec![("X".into(), "m".into()), ("M".into(), "m".into())];
+        machine.extend(settings.iter().map(|(name, value)| (name.into(), value.into())));
+        prepare(&order, &reach, &program, roster, &machine)
     }
 
     #[test]
@@ -283,6 +300,21 @@ mod tests {
             assert_eq!(environment.get("LANDBRIDGE_CROWDED"), crowd.map(OsStr::new), "{ranks} ranks");
             assert_eq!(environment.get("LANDBRIDGE_EAGER_MEMORY"), eager.map(OsStr::new), "{ranks} ranks");
         }
+    }
+
+    #[test]
+    fn ranks_are_told_of_memory_that_only_their_mpi_sees() {
+        let shared = |family, count, settings: &[(&str, &str)]| {
+            let settings = [&[("LANDBRIDGE_PROVIDER", "/bin/sh")], settings].concat();
+            let choice = crate::message::MpiChoice::Named(family);
+            let prepared = try_on(choice, &["sh"], &format!("a:n1*1;b:n1*{count}"), &settings).unwrap();
+            let environment = prepared.rank_environment(0, 65536, &Start::Pmi(9));
+            environment.get("LANDBRIDGE_MPI_SHM").map(OsStr::to_owned)
+        };
+        assert_eq!(shared(Family::Mpich, 2, &[]), Some("messages".into()));
+        assert_eq!(shared(Family::Mpich, 1, &[]), None, "nobody is beside it");
+        assert_eq!(shared(Family::Mpich, 2, &[("MPIR_CVAR_NOLOCAL", "1")]), None);
+        assert_eq!(shared(Family::Intel, 2, &[("I_MPI_FABRICS", "ofi")]), Some("messages".into()), "its collectives");
     }
 
     #[test]

@@ -104,6 +104,26 @@ pub fn settings(library: &Library, environment: &mut Environment, provider: &Pat
     notes
 }
 
+/// Sets what `family` needs to know on a node with more ranks than cores.
+pub fn share_cores(family: Family, environment: &mut Environment) {
+    match family {
+        Family::Intel => intel::share_cores(environment),
+        Family::Mpich | Family::OpenMpi => (),
+    }
+}
+
+/// What ranks of `family` wait for in shared memory of its own when there are others beside them on their node, as the provider's
+/// `LANDBRIDGE_MPI_SHM` has it.
+pub fn own_memory(family: Family, environment: &Environment) -> Option<&'static str> {
+    match family {
+        Family::Mpich => mpich::has_own_memory(environment).then_some("messages"),
+        // Its collectives use it also with I_MPI_FABRICS=ofi.
+        Family::Intel => Some("messages"),
+        // It gives all messages to the provider.
+        Family::OpenMpi => Some("windows"),
+    }
+}
+
 /// Sets a variable that only one value works for; says so if the user had another.
 fn insist(environment: &mut Environment, name: &str, value: &str, notes: &mut Vec<String>) {
     if let Some(old) = environment.get(name).filter(|old| *old != value) {

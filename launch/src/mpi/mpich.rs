@@ -9,3 +9,9 @@ pub(super) fn settings(environment: &mut Environment) -> Vec<String> {
     confirm_no_sends(environment);
     notes
 }
+
+/// Messages inside a node go through MPICH's own shared memory unless the user has switched that off.
+pub(super) fn has_own_memory(environment: &Environment) -> bool {
+    let off = environment.get("MPIR_CVAR_NOLOCAL").and_then(|value| value.to_str()).unwrap_or_default();
+    !["1", "yes", "true", "on"].iter().any(|word| off.eq_ignore_ascii_case(word))
+}

@@ -90,6 +90,28 @@ fn intel_learns_where_it_is_installed() {
     }
 }
 
+#[test]
+fn who_has_memory_of_its_own_and_who_is_told_to_yield() {
+    let mut environment = environment();
+    share_cores(Family::Mpich, &mut environment);
+    assert_eq!(environment.get("I_MPI_WAIT_MODE"), None);
+    share_cores(Family::Intel, &mut environment);
+    assert_eq!(environment.get("I_MPI_WAIT_MODE"), Some(OsStr::new("1")));
+    assert_eq!(environment.get("I_MPI_SPIN_COUNT"), Some(OsStr::new("20")));
+    environment.set("I_MPI_WAIT_MODE", "0");
+    share_cores(Family::Intel, &mut environment);
+    assert_eq!(environment.get("I_MPI_WAIT_MODE"), Some(OsStr::new("0")), "the user's own stays");
+    let has = |environment: &Environment| {
+        [Family::Mpich, Family::Intel, Family::OpenMpi].map(|family| own_memory(family, environment))
+    };
+    let all = [Some("messages"), Some("messages"), Some("windows")];
+    assert_eq!(has(&environment), all);
+    environment.set("MPIR_CVAR_NOLOCAL", "Yes");
+    assert_eq!(has(&environment), [None, Some("messages"), Some("windows")]);
+    environment.set("MPIR_CVAR_NOLOCAL", "0");
+    assert_eq!(has(&environment), all);
+}
+
 /// A program linked to an MPI in `linked`, with a run-time search path there of this kind, and another MPI in `named`.
 fn linked_program(folder: &Path, dtags: &str) -> PathBuf {
     let cc = |words: &[&str]| {
