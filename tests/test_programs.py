@@ -57,6 +57,24 @@ def test_one_sided(workshop, mpi):
     assert "one-sided: 4 ranks good" in done.out, str(done)
 
 
+def test_a_window_that_is_not_freed_does_no_harm(workshop, mpi):
+    code = "from mpi4py import MPI; w = MPI.Win.Allocate(1024); w.Fence(); print('fenced', flush=True)"
+    done = workshop.across(mpi, 4, [mpi.python, "-c", code]).finish().check()
+    assert done.out.count("fenced") == 4, str(done)
+
+
+def test_naps_do_not_slow_what_passes_us_by(workshop, mpi):
+    """Against never napping: while a rank waits for the library's own shared memory, nothing of ours would wake it."""
+    program, found = [mpi.python, PROGRAMS / "beside.py"], {}
+    for spin in ("", "always"):
+        done = workshop.across(mpi, 2, program, sites=1, nodes=1, environment={"LANDBRIDGE_SPIN": spin}).finish().check()
+        found[spin] = {name: float(value) for name, value in re.findall(r"^(.+): ([\d.]+) us$", done.out, re.MULTILINE)}
+        assert len(found[spin]) == 3, str(done)
+    # Naps made it a hundred times slower.
+    slow = [name for name, value in found[""].items() if value > 15 * found["always"][name]]
+    assert not slow, found
+
+
 @pytest.mark.slow
 def test_twelve_ranks_on_two_cores(workshop, mpi):
     program = [mpi.python, PROGRAMS / "collectives.py"]

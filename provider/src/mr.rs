@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use memory::Access;
+use memory::{Access, Regions};
 
 use crate::abi::border::{Behind, Object, array, behind, guard, hand_out, take_back, write_out};
 use crate::abi::constants::{FI_CLASS_EP, FI_CLASS_MR, FI_ENABLE, FI_REFRESH, FI_REMOTE_READ, FI_REMOTE_WRITE};
@@ -17,9 +17,10 @@ use crate::abi::transfers::iovec;
 use crate::domain::Domain;
 use crate::errno::{self, Code, EINVAL, ENOSYS, Errno};
 
-/// One registration.
+/// One registration. It may outlive its domain: with a window that the program has not freed, `MPI_Finalize` of Intel MPI and
+/// MPICH closes the domain before, and fails if that is refused.
 pub struct Mr {
-    domain: Arc<Domain>,
+    regions: Arc<Regions>,
     key: u64,
 }
 
@@ -69,7 +70,7 @@ unsafe fn register(
     let key = unsafe { domain.regions.register(piece.iov_base.cast(), piece.iov_len, origin, access, key) }
         .map_err(errno::of_region)?;
     let fid = fid { fclass: FI_CLASS_MR, context, ops: &FID_OPS };
-    let object = hand_out(fid_mr { fid, mem_desc: null_mut(), key }, Mr { domain: domain.clone(), key });
+    let object = hand_out(fid_mr { fid, mem_desc: null_mut(), key }, Mr { regions: domain.regions.clone(), key });
     // SAFETY: not null, checked above.
     unsafe { write_out(out, object) }
 }
@@ -148,7 +149,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     guard(|| {
         // SAFETY: closing is the last use of an object, libfabric's caller promises.
         let object = unsafe { take_back::<Mr>(fid) }?;
-        object.inner.domain.regions.remove(object.inner.key);
+        object.inner.regions.remove(object.inner.key);
         Ok(())
     })
     .code()

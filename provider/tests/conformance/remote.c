@@ -156,10 +156,10 @@ void case_registration(void)
 	struct fi_mr_attr attr = { .mr_iov = iov, .iov_count = 1, .access = ALL, .requested_key = 10 };
 	EQUAL(fi_mr_regattr(a.domain, &attr, 0, &other), 0);
 	EQUAL(fi_mr_key(other), 10);
-	EQUAL(fi_close(&a.domain->fid), -FI_EBUSY);
 	EQUAL(fi_close(&mr->fid), 0);
-	EQUAL(fi_close(&other->fid), 0);
+	/* Programs that do not free their windows close the domain first. */
 	close_node(&a);
+	EQUAL(fi_close(&other->fid), 0);
 }
 
 /* Values of a datatype made from small numbers, and back. */
