@@ -264,12 +264,11 @@ impl Idle {
         let patience =
             if adaptive { (self.current.max(FIRST) * PATIENCE).min(MOST_PATIENT) } else { self.current * PATIENCE };
         let spin = if adaptive && idle > POLITE { Pause::Yield } else { Pause::None };
-        if idle <= self.current {
+        let own_memory = if adaptive { self.waiting.own_memory } else { OwnMemory::None };
+        if idle <= self.current || (own_memory == OwnMemory::Messages && self.waiting.crowd == 1) {
             return spin;
         }
-        let own_memory = if adaptive { self.waiting.own_memory } else { OwnMemory::None };
         match awaited() {
-            _ if own_memory == OwnMemory::Messages && self.waiting.crowd == 1 => return spin,
             Awaited::Nothing if own_memory != OwnMemory::None => return Pause::Yield,
             Awaited::Departure if idle <= patience => return spin,
             Awaited::Nothing | Awaited::Arrival | Awaited::Departure => (),

@@ -1,7 +1,6 @@
-"""Two ranks on one node: what messages of the MPI library's own shared memory cost, half a round trip in microseconds, median of
-five, with a receive from anybody posted all the time and without."""
+"""Two ranks on one node: what messages of the MPI library's own shared memory cost, microseconds per exchange, median of five, with a
+receive from anybody posted all the time and without."""
 
-import sys
 import time
 from statistics import median
 
@@ -43,4 +42,4 @@ figures["beside a receive"] = measure(sendrecv)
 world.Send(out, there, 99)
 standing.Wait()
 if world.rank == 0:
-    print(*(f"{name}: {value:.2f} us" for name, value in figures.items()), sep="\n", file=sys.stdout, flush=True)
+    print(*(f"{name}: {value:.2f} us" for name, value in figures.items()), sep="\n", flush=True)
