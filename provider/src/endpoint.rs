@@ -242,10 +242,14 @@ impl Endpoint {
         if transport.has_completed() {
             state.pass_on(self.caps);
         } else if may_nap {
-            self.maybe_pause(&mut state, |transport| match () {
-                () if !transport.is_idle() => Awaited::Departure,
-                () if transport.is_awaited() => Awaited::Arrival,
-                () => Awaited::Nothing,
+            self.maybe_pause(&mut state, |transport| {
+                if !transport.is_idle() {
+                    Awaited::Departure
+                } else if transport.is_awaited() {
+                    Awaited::Arrival
+                } else {
+                    Awaited::Nothing
+                }
             });
         }
     }
