@@ -1,11 +1,14 @@
 """Processes under test: started with a marker, always ended, and checked to leave nothing behind."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import socket
+import struct
 import subprocess
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -239,23 +242,30 @@ class LoopbackSites:
     """Two sites `a` and `b` on this machine, a gateway each on 127.0.0.1, started one by one: for what a lab, whose
     gateways are always right, cannot show."""
 
-    def __init__(self, workshop, memory="64MiB"):
+    def __init__(self, workshop, memory="64MiB", *, proxies=None, links=1, patience="10s"):
+        """`proxies`: by site, what stands between it and whoever dials it."""
         self.workshop = workshop
+        self.proxies, self.links, self.patience = proxies or {}, links, patience
         self.ports = {site: free_port() for site in "ab"}
         self.fingerprints = {}
         for site in "ab":
             shown = workshop.run([LANDBRIDGE, "key", workshop.folder / f"{site}.key"]).check()
             self.fingerprints[site] = FINGERPRINT.search(shown.out)[0]
         self.memory = memory
+        for site, proxy in self.proxies.items():
+            proxy.serve(self.ports[site])
         self.file = self.write("sites.toml")
 
     def write(self, name, **changed):
         """A sites file; `changed` replaces whole texts in it, as old=new pairs under any names."""
         text = ""
         for site in "ab":
+            own = self.ports[site]
+            dialled = self.proxies[site].port if site in self.proxies else own
             text += (
-                f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\n'
-                f'[[site.gateway]]\nname = "gw1"\nadvertise = "127.0.0.1:{self.ports[site]}"\nmemory = "{self.memory}"\n'
+                f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\npatience = "{self.patience}"\n'
+                f'[[site.gateway]]\nname = "gw1"\nadvertise = "127.0.0.1:{dialled}"\ninside = "127.0.0.1:{own}"\n'
+                f'listen = "127.0.0.1:{own}"\nmemory = "{self.memory}"\nlinks = {self.links}\n'
                 f'[[site.node]]\nname = "n1"\naddress = "127.0.0.1"\n\n'
             )
         for old, new in changed.values():
@@ -276,6 +286,104 @@ class LoopbackSites:
     def run(self, mpi, program, *options, ranks=2, file=None, limit=30):
         words = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, *options, "--", *program]
         return self.workshop.run(words, environment={**mpi.environment, "LANDBRIDGE_SITES": str(file or self.file)}, limit=limit)
+
+
+class CuttingProxy:
+    """A TCP proxy whose connections can be reset, or stop to carry anything. Stands for a WAN that fails."""
+
+    def __init__(self):
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        self.pairs, self.cuts = [], 0
+        self.lock = threading.Lock()
+        self.flows, self.ended = threading.Event(), threading.Event()
+        self.flows.set()
+
+    def serve(self, port):
+        """Accepts for ever, for a server on this port."""
+        threading.Thread(target=self._accept, args=(port,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.flows.set()
+        self.server.close()
+        self.cut()
+
+    def _accept(self, port):
+        while not self.ended.is_set():
+            try:
+                near, _ = self.server.accept()
+            except OSError:
+                return
+            self.flows.wait()
+            try:
+                far = socket.create_connection(("127.0.0.1", port), timeout=5)
+            except OSError:
+                near.close()
+                continue
+            far.settimeout(None)
+            with self.lock:
+                self.pairs.append((near, far))
+            threading.Thread(target=self._serve_pair, args=(near, far), daemon=True).start()
+
+    def _serve_pair(self, near, far):
+        back = threading.Thread(target=self._carry, args=(far, near), daemon=True)
+        back.start()
+        self._carry(near, far)
+        back.join()
+        for end in (near, far):
+            # At once, with whatever is under way.
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.close()
+
+    def _carry(self, source, target):
+        try:
+            while data := source.recv(65536):
+                self.flows.wait()
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def cut(self, chosen=lambda: True):
+        """Resets the connections there are; `chosen` says which."""
+        with self.lock:
+            cut = [pair for pair in self.pairs if chosen()]
+            self.pairs = [pair for pair in self.pairs if pair not in cut]
+        for near, _ in cut:
+            try:
+                near.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue  # it has ended by itself
+            self.cuts += 1
+
+    def hold(self, on):
+        """Nothing gets through, and nobody is told, until it is over."""
+        self.flows.clear() if on else self.flows.set()
+
+    @contextlib.contextmanager
+    def cutting_every(self, seconds):
+        """Resets all connections so often meanwhile."""
+        over = threading.Event()
+
+        def work():
+            while not over.wait(seconds):
+                self.cut()
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        try:
+            yield
+        finally:
+            over.set()
+            worker.join()
 
 
 def free_port():

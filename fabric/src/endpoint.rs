@@ -437,11 +437,11 @@ impl Endpoint {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        let deadline = Instant::now() + self.limits.linger;
-        while !self.is_idle() && Instant::now() < deadline {
-            if !self.progress() {
-                self.wait(Duration::from_millis(1));
-            }
+        self.progress_until(Endpoint::is_idle);
+        if let Some(gateway) = &mut self.gateway {
+            gateway.leave(&mut self.protocol);
+            // What was handed to a gateway may be lost with it, and nobody could send it again.
+            self.progress_until(|endpoint| endpoint.gateway.as_ref().is_none_or(GatewayLink::is_settled));
         }
         if let Some(memory) = &mut self.memory {
             memory.close();
@@ -449,6 +449,20 @@ impl Endpoint {
         self.site.close();
         if let Some(gateway) = &mut self.gateway {
             gateway.close();
+        }
+    }
+
+    /// Moves bytes until this is so, at most for [`Limits::linger`] and for as long as gateways are patient with a site that is
+    /// cut off.
+    fn progress_until(&mut self, done: impl Fn(&Endpoint) -> bool) {
+        let mut deadline = Instant::now() + self.limits.linger;
+        while !done(self) && Instant::now() < deadline {
+            if !self.progress() {
+                self.wait(Duration::from_millis(1));
+            }
+            if self.gateway.as_ref().is_some_and(GatewayLink::is_cut_off) {
+                deadline = Instant::now() + self.limits.linger;
+            }
         }
     }
 

@@ -93,7 +93,7 @@ impl Acceptor {
                 if !own.secret.verify(&challenge, &hello.claims(), &proof) {
                     return refuse(format!("the proof of job {} is wrong", hello.job));
                 }
-                let welcome = Welcome { max_payload: MAX_PAYLOAD, window: u32::MAX };
+                let welcome = Welcome { max_payload: MAX_PAYLOAD, window: u32::MAX, run: 0 };
                 Ok(Step::Open { reply: Some(Handshake::Welcome(welcome)), peer: hello.from, welcome })
             }
             _ => Err(Misbehaved::Protocol("a handshake message out of turn")),

@@ -10,7 +10,7 @@ use memory::{Buffer, Regions};
 use types::Address;
 use wire::frame::HEADER_LEN;
 use wire::message::{Encoded, MAX_HEADER, Status, TransferId};
-use wire::{Message, WireError};
+use wire::{FrameHeader, Message, WireError};
 
 use crate::operation::{Kind, PeerId, UserData};
 use crate::protocol::Place;
@@ -88,6 +88,30 @@ impl Outgoing {
         self.head = None;
         self.at += count;
         self.at == self.end
+    }
+
+    /// Appends the next frame to `out`, with the header for its length. Whether it was the last.
+    pub fn cut_frame(
+        &mut self,
+        max_payload: u32,
+        header: impl FnOnce(u32) -> FrameHeader,
+        regions: &Regions,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let (message, count) = self.next_frame(max_payload);
+        let begin = out.len();
+        let header = header(message.as_slice().len() as u32 + count as u32);
+        out.extend_from_slice(&header.encode());
+        out.extend_from_slice(message.as_slice());
+        let Err(status) = self.copy_to(count, regions, out) else { return self.advance(count) };
+        // The region was closed while it was being read: say so instead.
+        out.truncate(begin);
+        let message = Message::Fetched { id: self.id, status }.encode(0);
+        let header = FrameHeader { length: message.as_slice().len() as u32, ..header };
+        out.extend_from_slice(&header.encode());
+        out.extend_from_slice(message.as_slice());
+        self.at = self.end;
+        true
     }
 
     /// Appends bytes `at..at + count` to `out`; the status if a region is gone.

@@ -30,7 +30,7 @@ const MAX_OTHER: u32 = 4096;
 pub(crate) trait Frames {
     /// A data frame begins: from which peer?
     fn data(&mut self, header: &FrameHeader, sink: &mut dyn Sink) -> Result<PeerId, Misbehaved>;
-    /// A frame of another kind.
+    /// A frame of another kind; on a connection that takes whole frames, any.
     fn other(&mut self, header: &FrameHeader, payload: &[u8], sink: &mut dyn Sink) -> Result<(), Misbehaved>;
 }
 
@@ -72,12 +72,33 @@ pub(crate) struct Reader {
     payload: Option<(Place, u32)>,
     /// How many bytes are read at once when a header is next.
     ahead: usize,
+    /// Data too is given to [`Frames::other`], frame by frame.
+    whole: bool,
     pub max_payload: u32,
 }
 
 impl Reader {
     pub fn new(max_payload: u32) -> Reader {
-        Reader { buffer: vec![0; BUFFER].into(), start: 0, end: 0, payload: None, ahead: BUFFER, max_payload }
+        Reader {
+            buffer: vec![0; BUFFER].into(),
+            start: 0,
+            end: 0,
+            payload: None,
+            ahead: BUFFER,
+            whole: false,
+            max_payload,
+        }
+    }
+
+    /// Takes data too as whole frames, for connections that may be lost in the middle of one that then comes again. Frames must
+    /// be shorter than the buffer.
+    pub fn take_whole(&mut self, max_payload: u32) -> Result<(), Misbehaved> {
+        if max_payload as usize > BUFFER / 2 {
+            return Err(Misbehaved::Protocol("a frame length out of bounds"));
+        }
+        self.max_payload = max_payload;
+        self.whole = true;
+        Ok(())
     }
 
     /// Reads what is there, without waiting. Whether anything was.
@@ -197,8 +218,8 @@ impl Reader {
             }
             let header = FrameHeader::decode(bytes, self.max_payload)?;
             let payload = &bytes[HEADER_LEN..];
-            if header.kind != FrameKind::Data {
-                if header.length > MAX_OTHER {
+            if self.whole || header.kind != FrameKind::Data {
+                if header.kind != FrameKind::Data && header.length > MAX_OTHER {
                     return Err(Misbehaved::Protocol("a control frame of this length"));
                 }
                 let Some(payload) = payload.get(..header.length as usize) else { return Ok(()) };

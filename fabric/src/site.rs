@@ -340,7 +340,7 @@ impl SiteLink {
         loop {
             while connection.writer.has_room() {
                 let Some(item) = connection.queue.front_mut() else { break };
-                if connection.writer.stage_frame(item, header, true, sink) {
+                if connection.writer.stage_frame(item, header, sink) {
                     moved = true;
                     connection.finish_front(&mut self.buffered, sink);
                 }

@@ -5,7 +5,6 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use wire::FrameHeader;
-use wire::message::Status;
 
 use crate::link::{Outgoing, Sink};
 
@@ -43,41 +42,23 @@ impl Writer {
         self.staged.extend_from_slice(bytes);
     }
 
-    /// Stages the item's next frame. `allow_direct`: a long payload may stay where it is, and the item must then be given to
+    /// Stages the item's next frame. A long payload stays where it is, and the item must then be given to
     /// [`Writer::send`] until it has been sent. Whether that was the item's last frame and it is staged entirely.
     pub fn stage_frame(
         &mut self,
         item: &mut Outgoing,
         header: impl FnOnce(u32) -> FrameHeader,
-        allow_direct: bool,
         sink: &dyn Sink,
     ) -> bool {
         let (message, count) = item.next_frame(self.max_payload);
-        let length = message.as_slice().len() as u32 + count as u32;
-        let begin = self.staged.len();
-        let header = header(length);
-        self.staged.extend_from_slice(&header.encode());
-        self.staged.extend_from_slice(message.as_slice());
-        if allow_direct && count > COPY && !item.is_region() {
-            self.direct = count;
-            item.head = None;
-            return false;
+        if count <= COPY || item.is_region() {
+            return item.cut_frame(self.max_payload, header, sink.regions(), &mut self.staged);
         }
-        if let Err(status) = item.copy_to(count, sink.regions(), &mut self.staged) {
-            // The region was closed while it was being read: say so instead.
-            self.staged.truncate(begin);
-            return self.stage_refusal(item, header, status);
-        }
-        item.advance(count)
-    }
-
-    fn stage_refusal(&mut self, item: &mut Outgoing, header: FrameHeader, status: Status) -> bool {
-        let message = wire::Message::Fetched { id: item.id, status }.encode(0);
-        let header = FrameHeader { length: message.as_slice().len() as u32, ..header };
-        self.staged.extend_from_slice(&header.encode());
+        self.staged.extend_from_slice(&header(message.as_slice().len() as u32 + count as u32).encode());
         self.staged.extend_from_slice(message.as_slice());
-        item.at = item.end;
-        true
+        self.direct = count;
+        item.head = None;
+        false
     }
 
     /// Sends what is staged, and the payload of `item` if its frame is direct. `Ok(None)`: the socket is full. Else

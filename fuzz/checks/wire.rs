@@ -4,7 +4,7 @@ use types::Roster;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Handshake, MAX_HANDSHAKE, PREFACE_LEN};
 use wire::message::MAX_HEADER;
-use wire::{Control, FrameHeader, Message, WireError};
+use wire::{Control, FrameHeader, Message, Passage, WireError};
 
 /// The 32 bytes that gateways route by.
 pub fn frame_header(bytes: &[u8]) {
@@ -19,6 +19,16 @@ pub fn frame_header(bytes: &[u8]) {
         let again = FrameHeader::decode(&frame, MAX_PAYLOAD).expect("what was encoded is read");
         assert_eq!(again, FrameHeader { length: rest.len() as u32, ..header });
     }
+}
+
+/// What a gateway tells its members of the way to a site.
+pub fn passage(bytes: &[u8]) {
+    let Ok(passage) = Passage::decode(bytes) else { return };
+    let encoded = passage.encode();
+    assert!(encoded.len() <= 4096, "{passage:?} takes {} bytes", encoded.len());
+    // A reason may be cut, and what is no UTF-8 in it replaced; what we say ourselves is understood as it was meant.
+    let said = Passage::decode(&encoded).expect("what was encoded is read");
+    assert_eq!(said.encode(), encoded);
 }
 
 /// The first message of a connection, with the preface.

@@ -10,10 +10,10 @@ use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::{Control, FrameHeader, FrameKind};
 
 use crate::counters::Counters;
+use crate::link::Link;
 use crate::member::Member;
 use crate::relay::{Origin, Route};
 use crate::server::Gateway;
-use crate::trunk::Link;
 
 /// The longest payload of a frame between members, in bytes.
 pub(crate) const MAX_DATA: u32 = 16 << 10;
@@ -136,7 +136,7 @@ impl Gateway {
             if end > bytes.len() {
                 break Ok(());
             }
-            if matches!(header.kind, FrameKind::Data | FrameKind::Ack | FrameKind::Undeliverable) {
+            if is_relayed(source, &header) {
                 match self.gather(source, &header, at..end, &mut touched) {
                     Ok(0) => {}
                     Ok(length) => {
@@ -194,7 +194,9 @@ impl Gateway {
             Route::Nowhere { notice } => {
                 drop(relay);
                 self.counters.undeliverable();
-                if let Some(reason) = notice.filter(|_| header.kind == FrameKind::Data) {
+                if let Some(reason) =
+                    notice.filter(|_| matches!(header.kind, FrameKind::Data | FrameKind::Ask | FrameKind::Again))
+                {
                     tracing::debug!(job = %header.job, from = %header.from, to = %header.to, reason, "undeliverable");
                     let back = FrameHeader::plain(FrameKind::Undeliverable, header.job, header.to, header.from);
                     source.send_own(self, back, reason.as_bytes());
@@ -238,21 +240,35 @@ impl Gateway {
                 match source {
                     Target::Member(member) => self.control_from_member(member, message),
                     Target::Link(link) => {
-                        if matches!(message, Control::JobOpen { .. } | Control::Allocate { .. }) {
-                            self.kick_trunks();
-                        }
-                        let result = self.relay.borrow_mut().control_from_trunk(link.trunk, message);
-                        self.settle();
-                        result.map_err(Stop::Violation)
+                        let trunk = self.trunk(link.trunk);
+                        let ready = trunk.control_came(self, header, message).map_err(Stop::Violation)?;
+                        ready.into_iter().try_for_each(|message| self.control_from_trunk(link, message))
                     }
                 }
             }
+            FrameKind::Ack => match source {
+                Target::Link(link) => {
+                    self.trunk(link.trunk).control_acknowledged(self, header.ack).map_err(Stop::Violation)
+                }
+                Target::Member(_) => Ok(()),
+            },
             FrameKind::Data
-            | FrameKind::Ack
+            | FrameKind::Ask
+            | FrameKind::Again
             | FrameKind::Undeliverable
             | FrameKind::Introduction
+            | FrameKind::Passage
             | FrameKind::Tally => Ok(()),
         }
+    }
+
+    fn control_from_trunk(&self, link: &Link, message: Control) -> Result<(), Stop> {
+        if matches!(message, Control::JobOpen { .. } | Control::Allocate { .. }) {
+            self.kick_trunks();
+        }
+        let result = self.relay.borrow_mut().control_from_trunk(link.trunk, message);
+        self.settle();
+        result.map_err(Stop::Violation)
     }
 
     fn control_from_member(&self, member: &Rc<Member>, message: Control) -> Result<(), Stop> {
@@ -305,7 +321,8 @@ impl Gateway {
 fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let limit = match header.kind {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
-        FrameKind::Ack | FrameKind::Introduction | FrameKind::Tally => 0,
+        FrameKind::Ack | FrameKind::Ask | FrameKind::Again => 0,
+        FrameKind::Introduction | FrameKind::Tally | FrameKind::Passage => 0,
         FrameKind::Ping | FrameKind::Pong => MAX_PING,
         FrameKind::Control => MAX_PAYLOAD,
     };
@@ -313,22 +330,32 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
         let text = format!("a {:?} frame of {} bytes, at most {limit} are allowed", header.kind, header.length);
         return Err(Stop::Violation(text));
     }
+    if matches!(header.kind, FrameKind::Introduction | FrameKind::Tally) {
+        return Err(Stop::Violation("ranks introduce themselves to each other, not here".into()));
+    }
+    if header.kind == FrameKind::Passage {
+        return Err(Stop::Violation("a gateway tells its members of passages, and nobody tells it".into()));
+    }
     let Target::Member(member) = source else { return Ok(()) };
     let (job, identity) = (member.job.get(), member.identity.get());
     match header.kind {
-        FrameKind::Data | FrameKind::Ack if job == types::JobId::default() => {
+        kind if kind.acknowledges() && job == types::JobId::default() => {
             Err(Stop::Violation("a frame for a member before a job was opened".into()))
         }
-        FrameKind::Data | FrameKind::Ack if header.job != job || header.from != identity => Err(Stop::Violation(
-            format!("a frame of job {} from {}: this connection is {identity} of job {job}", header.job, header.from),
-        )),
+        kind if kind.acknowledges() && (header.job != job || header.from != identity) => Err(Stop::Violation(format!(
+            "a frame of job {} from {}: this connection is {identity} of job {job}",
+            header.job, header.from
+        ))),
         FrameKind::Control if !member.client => Err(Stop::Violation("only launchers send control messages".into())),
         FrameKind::Undeliverable => Err(Stop::Violation("only gateways say what is undeliverable".into())),
-        FrameKind::Introduction | FrameKind::Tally => {
-            Err(Stop::Violation("ranks introduce themselves to each other, not here".into()))
-        }
         _ => Ok(()),
     }
+}
+
+/// Whether a frame is for somebody else than this gateway.
+fn is_relayed(source: &Target, header: &FrameHeader) -> bool {
+    let of_trunk = matches!(source, Target::Link(_)) && header.to == GATEWAY;
+    header.kind == FrameKind::Undeliverable || (header.kind.acknowledges() && !of_trunk)
 }
 
 /// Who a gateway is in frames about no particular job.

@@ -1,6 +1,6 @@
 //! The life of a job at one gateway: opening, agents, closing. Part of [`Relay`].
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use types::id::SlotKind;
 use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
@@ -30,8 +30,6 @@ pub(crate) struct Job<M> {
     pub agents: BTreeSet<NodeId>,
     pub grant: Grant,
     pub traffic: Traffic,
-    /// Pairs (from, to) whose sender was told that `to` is not there.
-    pub notices: HashSet<(Identity, Identity)>,
     pub closing: bool,
     /// Refused after it was entered: its end is not news.
     refused: bool,
@@ -71,6 +69,11 @@ pub(crate) enum SitePhase {
 impl SitePhase {
     pub fn reachable(self) -> bool {
         matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open)
+    }
+
+    /// Its trunk has been used for the job.
+    pub fn is_spanned(self) -> bool {
+        matches!(self, SitePhase::Asked | SitePhase::Open)
     }
 }
 
@@ -237,7 +240,6 @@ impl<M: Clone + PartialEq> Relay<M> {
             agents: BTreeSet::new(),
             grant,
             traffic: Traffic::default(),
-            notices: HashSet::new(),
             closing: false,
             refused: false,
             started: false,

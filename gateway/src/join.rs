@@ -108,7 +108,7 @@ pub(crate) async fn admit(
     if let Err(error) = handshake::challenge(stream, hello, &secret, "not the ticket's secret").await {
         return refuse(stream, &error.to_string()).await;
     }
-    let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0 });
+    let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
     handshake::write(stream, &welcome).await.map_err(|e| e.to_string())?;
     let Control::Join { entry } = read(stream, MAX_ENTRY).await? else {
         return Err("a ticket's holder said something else than its entry".to_owned());

@@ -12,6 +12,7 @@
 mod allocation;
 pub mod client;
 pub mod config;
+mod control;
 pub mod counters;
 mod error;
 mod forward;
@@ -19,6 +20,7 @@ pub mod handshake;
 mod job;
 mod join;
 pub mod key;
+mod link;
 mod listener;
 mod member;
 mod outlet;

@@ -20,7 +20,7 @@ use crate::handshake::{self, HandshakeError};
 use crate::member::{self, Member};
 use crate::outlet::LINGER;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
-use crate::trunk;
+use crate::{link, trunk};
 
 /// First byte of a TLS ClientHello.
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -88,7 +88,7 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
 /// What a connection turned out to be.
 enum Admitted {
     Member(Rc<Member>, tokio::net::tcp::OwnedReadHalf),
-    Link(Rc<trunk::Trunk>, usize, Box<crate::tls::TlsStream>),
+    Link(Box<trunk::Accepted>),
     /// A site that joined; nothing more is said on its connection.
     Joined,
     /// Closed without a word, as port scanners and health checks do.
@@ -120,7 +120,10 @@ async fn admit(gateway: &Rc<Gateway>, waiting: Unadmitted, stream: TcpStream, pe
     };
     match admitted {
         Ok(Ok(Admitted::Member(member, read))) => member::serve(gateway, member, read).await,
-        Ok(Ok(Admitted::Link(trunk, index, stream))) => trunk::serve(gateway, &trunk, index, *stream, peer).await,
+        Ok(Ok(Admitted::Link(accepted))) => {
+            let trunk::Accepted { trunk, index, stream, run } = *accepted;
+            link::serve(gateway, &trunk, index, (stream, run), peer).await;
+        }
         Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
         Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
         Ok(Err(reason)) => refused(&reason),
@@ -133,7 +136,7 @@ async fn shake_hands(gateway: &Rc<Gateway>, stream: TcpStream, peer: SocketAddr)
     match stream.peek(&mut first).await.map_err(|e| e.to_string())? {
         0 => Ok(Admitted::Nobody),
         _ if first[0] == TLS_HANDSHAKE => Ok(match trunk::accept(gateway, stream, peer).await? {
-            Some((trunk, index, stream)) => Admitted::Link(trunk, index, Box::new(stream)),
+            Some(accepted) => Admitted::Link(Box::new(accepted)),
             None => Admitted::Joined,
         }),
         _ if first[0] == PREFACE[0] => {
@@ -189,7 +192,7 @@ fn welcome(
     let (job, identity) = (hello.job, hello.from.identity);
     if hello.purpose == Purpose::Client {
         let (member, read) = Member::new(gateway, stream, peer, true);
-        member.welcome(Welcome { max_payload: MAX_DATA, window: 0 });
+        member.welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
         return Ok((member, read));
     }
     let limits = match gateway.relay.borrow().may_join(job, identity) {
@@ -198,11 +201,12 @@ fn welcome(
     };
     let (member, read) = Member::new(gateway, stream, peer, false);
     member.becomes(job, identity, limits);
-    member.welcome(Welcome { max_payload: MAX_DATA, window: limits.window });
+    member.welcome(Welcome { max_payload: MAX_DATA, window: limits.window, run: 0 });
     if let Err(reason) = gateway.relay.borrow_mut().join(job, identity, member.clone()) {
         // Cannot be, after the check above; if it is, the connection ends with the reason.
         member.dismiss(&reason);
     }
+    gateway.settle();
     tracing::debug!(%peer, %job, member = %identity.slot, "member admitted");
     Ok((member, read))
 }

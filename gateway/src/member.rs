@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use types::{Identity, JobId, SiteId, Slot};
 use wire::handshake::{Handshake, Welcome};
-use wire::{Control, FrameHeader, FrameKind};
+use wire::{Control, FrameHeader, FrameKind, Passage};
 
 use crate::forward::{READ, Stop, Target};
 use crate::outlet::{LINGER, Outlet};
@@ -97,6 +97,13 @@ impl Member {
             Ok(payload) => self.send_own(gateway, self.header(FrameKind::Control), &payload),
             Err(error) => tracing::error!(%error, "control message not sent"),
         }
+    }
+
+    /// Tells it what became of the way to a site.
+    pub fn send_passage(&self, gateway: &Gateway, site: SiteId, passage: &Passage) {
+        let header = self.header(FrameKind::Passage);
+        let header = FrameHeader { from: Identity { site, slot: Slot::GATEWAY }, ..header };
+        self.send_own(gateway, header, &passage.encode());
     }
 
     fn header(&self, kind: FrameKind) -> FrameHeader {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use types::{Identity, JobId, NodeId, SiteId, Slot};
-use wire::{Control, FrameHeader, Secret};
+use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::allocation::Allocation;
 use crate::job::{Job, SitePhase};
@@ -27,8 +27,6 @@ pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// How long the home site waits for the others' last words.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
-/// Notices of unreachable members remembered per job, so that each is sent once.
-const MAX_NOTICES: usize = 1 << 16;
 
 /// Something to be done.
 #[derive(Debug, PartialEq)]
@@ -47,8 +45,12 @@ pub(crate) enum Effect<M> {
     Release(JobId),
     /// Say goodbye with a reason and close.
     Dismiss(M, String),
+    /// Tell a member what became of the way to a site.
+    Passage(M, SiteId, Passage),
     /// Call [`Relay::timer`] after this long.
     Timer(JobId, u64, Timer, Duration),
+    /// Call [`Relay::patience_over`] after this long.
+    Patience(TrunkId, u64, Duration),
 }
 
 /// What a timer is for.
@@ -78,7 +80,7 @@ pub(crate) enum Route<'a, M> {
     Member(&'a M),
     /// Over a trunk.
     Trunk(TrunkId),
-    /// Nowhere. `notice`: tell the sender why (the first time).
+    /// Nowhere. `notice`: tell the sender why.
     Nowhere {
         /// Why, if it is to be told.
         notice: Option<String>,
@@ -94,10 +96,19 @@ pub(crate) struct TrunkInfo {
     pub site: String,
     /// It is the first gateway of that site, which serves all jobs not opened through another.
     pub primary: bool,
-    /// All its links are up.
+    /// A link of it is up.
     pub up: bool,
     /// What went wrong last, for the user.
     pub problem: String,
+    /// How often it came up or went, so that a timer knows whether it is still about the same.
+    pub changes: u64,
+}
+
+impl TrunkInfo {
+    /// A trunk that is not up yet.
+    pub fn new(site: String, primary: bool) -> TrunkInfo {
+        TrunkInfo { site, primary, up: false, problem: String::new(), changes: 0 }
+    }
 }
 
 /// What a member may have under way.
@@ -127,15 +138,17 @@ pub(crate) struct Relay<M> {
     pub(crate) jobs: HashMap<JobId, Job<M>>,
     pub(crate) allocations: HashMap<JobId, Allocation<M>>,
     pub(crate) grants: Grants,
+    /// How long jobs wait for a trunk that was up and is away.
+    patience: Duration,
     pub(crate) effects: Vec<Effect<M>>,
     pub(crate) epoch: u64,
 }
 
 impl<M: Clone + PartialEq> Relay<M> {
-    pub fn new(site: String, nodes: Vec<String>, trunks: Vec<TrunkInfo>, memory: u64) -> Relay<M> {
+    pub fn new(site: String, nodes: Vec<String>, trunks: Vec<TrunkInfo>, memory: u64, patience: Duration) -> Relay<M> {
         let grants = Grants::new(memory);
         let (jobs, allocations) = (HashMap::new(), HashMap::new());
-        Relay { site, nodes, trunks, jobs, allocations, grants, effects: Vec::new(), epoch: 0 }
+        Relay { site, nodes, trunks, jobs, allocations, grants, patience, effects: Vec::new(), epoch: 0 }
     }
 
     /// What is to be done since the last call.
@@ -176,10 +189,8 @@ impl<M: Clone + PartialEq> Relay<M> {
             if job.members.contains_key(&header.to.slot) {
                 return Route::Member(&job.members[&header.to.slot]);
             }
-            let first = job.notices.len() < MAX_NOTICES && job.notices.insert((header.from, header.to));
-            let notice =
-                first.then(|| format!("{} is not connected to the gateway of site {}", header.to.slot, self.site));
-            return Route::Nowhere { notice };
+            let notice = format!("{} is not connected to the gateway of site {}", header.to.slot, self.site);
+            return Route::Nowhere { notice: Some(notice) };
         }
         let Some(site) = job.sites.get(usize::from(header.to.site.0)) else {
             return Route::Violation(format!("job {} has no site #{}", header.job, header.to.site.0));
@@ -191,10 +202,11 @@ impl<M: Clone + PartialEq> Relay<M> {
                 }
                 Route::Trunk(trunk)
             }
+            // Members have been told, and send it again when the trunk is back.
+            Some(_) if site.phase.reachable() => Route::Nowhere { notice: None },
             _ => {
-                let first = job.notices.len() < MAX_NOTICES && job.notices.insert((header.from, header.to));
                 let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
-                Route::Nowhere { notice: first.then(|| format!("site {name} cannot be reached")) }
+                Route::Nowhere { notice: Some(format!("site {name} cannot be reached")) }
             }
         }
     }
@@ -218,8 +230,12 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), String> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
+            let away = job.sites.iter().enumerate().filter_map(|(at, site)| {
+                let trunk = &self.trunks[site.trunk.filter(|_| site.phase.is_spanned())?.0];
+                (!trunk.up).then(|| (SiteId(at as u16), Passage::Away(trunk.problem.clone())))
+            });
+            self.effects.extend(away.map(|(site, passage)| Effect::Passage(member.clone(), site, passage)));
             job.members.insert(identity.slot, member);
-            job.notices.retain(|(_, to)| *to != identity);
         }
         Ok(())
     }
@@ -265,9 +281,12 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
     }
 
-    /// All links of a trunk are up.
+    /// A first link of a trunk is up.
     pub fn trunk_up(&mut self, trunk: TrunkId) {
-        self.trunks[trunk.0].up = true;
+        let info = &mut self.trunks[trunk.0];
+        info.up = true;
+        info.changes += 1;
+        self.tell_members(trunk, &Passage::Open);
         let waiting: Vec<JobId> = self.jobs.iter().filter(|(_, job)| job.waits()).map(|(id, _)| *id).collect();
         for id in waiting {
             self.advance(id);
@@ -279,12 +298,50 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.trunks[trunk.0].problem = problem;
     }
 
-    /// A trunk that was up is gone, and with it whatever was under way on it.
-    pub fn trunk_down(&mut self, trunk: TrunkId, reason: &str) {
+    /// A link of a trunk is gone, and with it what was under way on it; another is up.
+    pub fn trunk_broken(&mut self, trunk: TrunkId) {
+        self.tell_members(trunk, &Passage::Broken);
+    }
+
+    /// The last link of a trunk is gone, and with it whatever was under way. Jobs wait for it to come back, for as long as this
+    /// gateway is patient.
+    pub fn trunk_away(&mut self, trunk: TrunkId, reason: &str) {
         let info = &mut self.trunks[trunk.0];
         info.up = false;
         info.problem = reason.to_owned();
-        let name = info.site.clone();
+        info.changes += 1;
+        let changes = info.changes;
+        self.tell_members(trunk, &Passage::Away(reason.to_owned()));
+        self.effects.push(Effect::Patience(trunk, changes, self.patience));
+    }
+
+    /// Patience with a trunk is over, unless it has changed since.
+    pub fn patience_over(&mut self, trunk: TrunkId, changes: u64) {
+        let info = &self.trunks[trunk.0];
+        if info.changes == changes && !info.up {
+            let waited = self.patience.as_secs_f64();
+            let reason = format!("{} (and it did not come back within {waited} s)", info.problem);
+            self.trunk_lost(trunk, &reason);
+        }
+    }
+
+    /// Tells the members of all jobs that span a trunk what became of it.
+    fn tell_members(&mut self, trunk: TrunkId, passage: &Passage) {
+        for job in self.jobs.values().filter(|job| !job.closing) {
+            for (at, site) in job.sites.iter().enumerate() {
+                if site.trunk == Some(trunk) && site.phase.is_spanned() {
+                    let site = SiteId(at as u16);
+                    let told =
+                        job.members.values().map(|member| Effect::Passage(member.clone(), site, passage.clone()));
+                    self.effects.extend(told);
+                }
+            }
+        }
+    }
+
+    /// What a trunk carried is lost for good.
+    pub fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
+        let name = self.trunks[trunk.0].site.clone();
         let spanning: Vec<JobId> = self
             .jobs
             .iter()

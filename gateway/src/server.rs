@@ -20,11 +20,12 @@ use crate::config::GatewayConfig;
 use crate::counters::Counters;
 use crate::forward::{Partial, SCRATCH, Target};
 use crate::join::{Doorkeeper, Tickets};
+use crate::link::SEALED;
 use crate::member::Member;
 use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
 use crate::starter::{AgentOrder, AgentStarter, StartError};
 use crate::tls::TlsConfig;
-use crate::trunk::{self, SEALED, Trunk};
+use crate::trunk::{self, Trunk};
 use crate::{GatewayError, listener, quantity};
 
 /// How long a handshake may take in all.
@@ -44,6 +45,8 @@ pub(crate) struct Gateway {
     pub site: String,
     /// Its name.
     pub name: String,
+    /// A random number, by which others know that it was started anew.
+    pub run_number: u32,
     pub fingerprint: Fingerprint,
     pub client_secret: Secret,
     pub tls: TlsConfig,
@@ -149,19 +152,20 @@ impl Gateway {
     fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<Rc<Gateway>, GatewayError> {
         let (site, own) = (config.own_site(), config.own());
         let trunks = trunks(&config.sites, config.site, config.gateway);
-        let infos = trunks.iter().map(|(trunk, primary)| TrunkInfo {
-            site: trunk.site.clone(),
-            primary: *primary,
-            up: false,
-            problem: String::new(),
-        });
+        let infos = trunks.iter().map(|(trunk, primary)| TrunkInfo::new(trunk.site.clone(), *primary));
         let nodes = site.nodes.iter().map(|node| node.name.clone()).collect();
-        let relay = Relay::new(site.name.clone(), nodes, infos.collect(), own.memory);
+        let relay = Relay::new(site.name.clone(), nodes, infos.collect(), own.memory, site.patience);
         let tls = TlsConfig::new(&config.key)?;
+        let run_number = getrandom::u32().map_err(|e| GatewayError::System {
+            site: site.name.clone(),
+            gateway: own.name.clone(),
+            source: std::io::Error::other(format!("no random numbers: {e}")),
+        })?;
         let gateway = Rc::new_cyclic(|me| Gateway {
             me: me.clone(),
             site: site.name.clone(),
             name: own.name.clone(),
+            run_number,
             fingerprint: config.key.fingerprint(),
             client_secret: config.key.client_secret(),
             tls,
@@ -289,6 +293,15 @@ impl Gateway {
                 release.iter().for_each(|release| release.notify_one());
             }
             Effect::Dismiss(member, reason) => member.dismiss(&reason),
+            Effect::Passage(member, site, passage) => member.send_passage(self, site, &passage),
+            Effect::Patience(trunk, changes, after) => {
+                let Some(gateway) = self.me.upgrade() else { return };
+                tokio::task::spawn_local(async move {
+                    sleep(after).await;
+                    gateway.relay.borrow_mut().patience_over(trunk, changes);
+                    gateway.settle();
+                });
+            }
             Effect::Timer(job, epoch, timer, after) => {
                 let Some(gateway) = self.me.upgrade() else { return };
                 tokio::task::spawn_local(async move {

@@ -47,7 +47,7 @@ impl Gateway {
         let known = self.trunks.borrow().len();
         for (trunk, primary) in trunks(&newer, own_site, own_gateway).into_iter().skip(known) {
             tracing::info!(site = trunk.site, gateway = trunk.gateway, fingerprint = %trunk.fingerprint, "site added");
-            let info = TrunkInfo { site: trunk.site.clone(), primary, up: false, problem: String::new() };
+            let info = TrunkInfo::new(trunk.site.clone(), primary);
             let id = self.relay.borrow_mut().add_trunk(info);
             debug_assert_eq!(id, trunk.id);
             let trunk = Rc::new(trunk);

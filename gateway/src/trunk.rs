@@ -1,20 +1,12 @@
-//! Trunks: everything between this gateway and one other. Dialling, accepting, heartbeats, and the links themselves.
+//! Trunks: everything between this gateway and one other. Dialling, accepting, which links are up, control messages.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::future::poll_fn;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 use types::sites::Fingerprint;
@@ -22,28 +14,23 @@ use types::{Address, Identity, JobId};
 use wire::handshake::{Handshake, Hello, Purpose, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
-use crate::forward::{GATEWAY, MAX_DATA, READ, Stop, Target};
+use crate::control::ControlChannel;
+use crate::forward::{GATEWAY, MAX_DATA};
 use crate::handshake::{self, HandshakeError, initiate};
 use crate::join;
-use crate::outlet::Outlet;
+use crate::link::{self, Link};
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
-use crate::tls::{Session, TlsStream, sealed_len};
+use crate::tls::TlsStream;
 
-/// From how many queued bytes on the members that write to a link pause.
-const BACKED_UP: usize = 1 << 20;
-/// Bytes encrypted at once.
-const PIECE: usize = READ;
-/// Room that [`Session::seal`] needs for a piece.
-pub(crate) const SEALED: usize = sealed_len(PIECE);
 /// Unsent bytes the kernel may hold per link. What is sent and not acknowledged comes on top, as the path needs it.
 const UNSENT: u32 = 256 << 10;
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REDIAL_FIRST: Duration = Duration::from_millis(100);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
-const HEARTBEAT: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(3);
+/// From how many queued bytes on another link takes frames of a pair, if it has less queued.
+const SPILL: usize = 64 << 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -58,28 +45,14 @@ pub(crate) struct Trunk {
     /// Where to dial; `None`: the other side dials.
     pub dial: Option<String>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
+    /// Whether a link is there.
     up: Cell<bool>,
+    control: RefCell<ControlChannel>,
     /// It came up.
     changed: Notify,
     /// Dial now.
     kick: Notify,
     problem: RefCell<String>,
-}
-
-/// One TLS connection of a trunk.
-#[derive(Debug)]
-pub(crate) struct Link {
-    pub trunk: TrunkId,
-    index: usize,
-    address: SocketAddr,
-    session: RefCell<Session>,
-    pub outlet: Outlet,
-    pub pending: RefCell<Vec<Range<usize>>>,
-    heard: Cell<Instant>,
-    spoke: Cell<Instant>,
-    cut: Notify,
-    cut_reason: RefCell<String>,
-    pings: RefCell<HashMap<u64, (Instant, oneshot::Sender<Duration>)>>,
 }
 
 impl Trunk {
@@ -99,6 +72,7 @@ impl Trunk {
             dial,
             links: RefCell::new(vec![None; usize::from(links)]),
             up: Cell::new(false),
+            control: RefCell::new(ControlChannel::new()),
             changed: Notify::new(),
             kick: Notify::new(),
             problem: RefCell::default(),
@@ -109,18 +83,21 @@ impl Trunk {
         self.links.borrow().len()
     }
 
-    /// The link that carries frames of this pair: always the same, so that they stay in order. `None` while the trunk
-    /// is down.
+    /// The link for a frame of this pair: the same as long as it keeps up, so that frames need not overtake each other.
+    /// `None` while the trunk is down.
     pub fn link(&self, from: Identity, to: Identity) -> Option<Rc<Link>> {
         let links = self.links.borrow();
-        let at = if links.len() == 1 {
-            0
-        } else {
-            let mut hasher = DefaultHasher::new();
-            (from, to).hash(&mut hasher);
-            (hasher.finish() % links.len() as u64) as usize
-        };
-        links[at].clone().filter(|_| self.up.get())
+        if let [only] = &links[..] {
+            return only.clone();
+        }
+        let up = || links.iter().flatten();
+        let mut hasher = DefaultHasher::new();
+        (from, to).hash(&mut hasher);
+        let usual = up().nth((hasher.finish() % (up().count() as u64).max(1)) as usize)?;
+        if usual.outlet.queued() < SPILL {
+            return Some(usual.clone());
+        }
+        up().min_by_key(|link| link.outlet.queued()).cloned()
     }
 
     /// Dials at once if it is waiting to.
@@ -130,18 +107,49 @@ impl Trunk {
         }
     }
 
+    /// Sends a message, now or as soon as a link is up.
     pub fn send_control(&self, gateway: &Gateway, message: &Control) {
-        let Some(link) = self.link(GATEWAY, GATEWAY) else {
-            tracing::debug!(site = self.site, "control message dropped: the trunk is down");
-            return;
-        };
-        match message.encode() {
-            Ok(payload) => {
-                let job = message.job().unwrap_or_default();
-                link.send_own(gateway, FrameHeader::plain(FrameKind::Control, job, GATEWAY, GATEWAY), &payload);
-            }
-            Err(error) => tracing::error!(%error, "control message not sent"),
+        if let Err(error) = self.control.borrow_mut().push(message) {
+            tracing::error!(%error, "control message not sent");
         }
+        self.flush_control(gateway);
+    }
+
+    /// Sends what waits of messages and their acknowledgements.
+    fn flush_control(&self, gateway: &Gateway) {
+        let Some(link) = self.links.borrow().iter().flatten().next().cloned() else { return };
+        let mut control = self.control.borrow_mut();
+        while let Some(frame) = control.next(link.route()) {
+            link.send(gateway, &frame);
+        }
+        if let Some(ack) = control.ack() {
+            link.send(gateway, &ack);
+        }
+    }
+
+    /// A message came; gives those whose turn it is.
+    ///
+    /// # Errors
+    /// The peer broke the rules.
+    pub fn control_came(
+        &self,
+        gateway: &Gateway,
+        header: &FrameHeader,
+        message: Control,
+    ) -> Result<Vec<Control>, String> {
+        let ready = self.control.borrow_mut().came(header, message).map_err(|e| format!("control messages: {e}"))?;
+        self.flush_control(gateway);
+        Ok(ready)
+    }
+
+    /// The other gateway has these.
+    ///
+    /// # Errors
+    /// The peer broke the rules.
+    pub fn control_acknowledged(&self, gateway: &Gateway, ack: u32) -> Result<(), String> {
+        self.control.borrow_mut().acknowledged(ack).map_err(|e| format!("control messages: {e}"))?;
+        self.flush_control(gateway);
+        Ok(())
     }
 
     /// Notes why the trunk is not up, and logs it if it is news.
@@ -206,79 +214,6 @@ impl Trunk {
     }
 }
 
-impl Link {
-    /// Sends a frame made here.
-    pub fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
-        match header.with_payload(payload) {
-            Ok(bytes) => self.send(gateway, &bytes),
-            Err(error) => tracing::error!(%error, "frame not sent"),
-        }
-    }
-
-    /// Sends the frames that were gathered from `bytes`.
-    pub fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
-        let mut ranges = self.pending.borrow_mut();
-        if let [range] = ranges.as_slice() {
-            self.send(gateway, &bytes[range.clone()]);
-        } else {
-            // A record each would cost more than the copy.
-            let mut stage = gateway.stage.take();
-            ranges.iter().for_each(|range| stage.extend_from_slice(&bytes[range.clone()]));
-            self.send(gateway, &stage);
-            stage.clear();
-            gateway.stage.replace(stage);
-        }
-        ranges.clear();
-    }
-
-    fn send(&self, gateway: &Gateway, bytes: &[u8]) {
-        let mut session = self.session.borrow_mut();
-        let mut sealed = gateway.sealed.borrow_mut();
-        for piece in bytes.chunks(PIECE) {
-            match session.seal(piece, &mut sealed) {
-                Ok(length) => self.outlet.send(&[IoSlice::new(&sealed[..length])]),
-                Err(error) => {
-                    self.cut(format!("TLS: {error}"));
-                    return;
-                }
-            };
-        }
-        self.spoke.set(gateway.now());
-    }
-
-    /// Ends the link.
-    pub fn cut(&self, reason: String) {
-        self.cut_reason.replace(reason);
-        self.outlet.seal();
-        self.cut.notify_one();
-    }
-
-    /// An answer to a ping came.
-    pub fn pong(&self, payload: &[u8]) {
-        let Ok(id) = payload.try_into().map(u64::from_le_bytes) else { return };
-        if let Some((sent, answer)) = self.pings.borrow_mut().remove(&id) {
-            // Whoever asked may have given up.
-            let _ = answer.send(sent.elapsed());
-        }
-    }
-
-    /// Sends a ping when nothing else was said; returns when the peer is silent for too long.
-    async fn heartbeat(&self, gateway: &Gateway) -> String {
-        loop {
-            sleep(HEARTBEAT / 4).await;
-            let now = Instant::now();
-            if now - self.heard.get() > SILENCE {
-                return format!("no sign of life for {} s", SILENCE.as_secs());
-            }
-            if now - self.spoke.get() >= HEARTBEAT {
-                let header = FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY);
-                self.send_own(gateway, header, &[]);
-                self.spoke.set(now);
-            }
-        }
-    }
-}
-
 /// Keeps one link of a trunk up, for ever.
 pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index: usize, address: String) {
     let mut pause = REDIAL_FIRST;
@@ -286,11 +221,16 @@ pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index:
         match dial(&gateway, &trunk, index, &address).await {
             Ok((stream, peer)) => {
                 pause = REDIAL_FIRST;
-                serve(&gateway, &trunk, index, stream, peer).await;
+                link::serve(&gateway, &trunk, index, stream, peer).await;
             }
-            Err(problem) => {
+            Err(DialError { problem, refused }) => {
                 let problem = format!("site {}: gateway {} at {address}: {problem}", trunk.site, trunk.gateway);
-                trunk.failed(&gateway, problem);
+                trunk.failed(&gateway, problem.clone());
+                if refused && !trunk.up.get() {
+                    // Its machine says that it does not run: whatever it knew of jobs is gone.
+                    gateway.relay.borrow_mut().trunk_lost(trunk.id, &problem);
+                    gateway.settle();
+                }
             }
         }
         // At least this long, however often somebody is impatient.
@@ -305,16 +245,32 @@ fn jitter() -> f64 {
     0.5 + f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
+/// Why a link could not be dialled.
+struct DialError {
+    problem: String,
+    /// Nobody listens there.
+    refused: bool,
+}
+
+impl From<String> for DialError {
+    fn from(problem: String) -> DialError {
+        DialError { problem, refused: false }
+    }
+}
+
 async fn dial(
     gateway: &Gateway,
     trunk: &Trunk,
     index: usize,
     address: &str,
-) -> Result<(TlsStream, SocketAddr), String> {
+) -> Result<((TlsStream, u32), SocketAddr), DialError> {
     let tcp = match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
         Ok(Ok(tcp)) => tcp,
-        Ok(Err(error)) => return Err(error.to_string()),
-        Err(_) => return Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())),
+        Ok(Err(error)) => {
+            let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+            return Err(DialError { problem: error.to_string(), refused });
+        }
+        Err(_) => return Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs()).into()),
     };
     let peer = tcp.peer_addr().map_err(|e| e.to_string())?;
     let shake = async {
@@ -323,24 +279,24 @@ async fn dial(
         let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
         let presented = stream.session().peer();
         if presented != Some(trunk.fingerprint) {
-            return Err(mismatch(presented, trunk.fingerprint));
+            return Err(mismatch(presented, trunk.fingerprint).into());
         }
         let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
         let hello = Hello {
             purpose: Purpose::Trunk,
-            job: JobId::default(),
+            job: JobId(gateway.run_number),
             from: nowhere,
             to: nowhere,
             site: gateway.site.clone(),
             gateway: gateway.name.clone(),
             link: index as u16,
         };
-        initiate(&mut stream, hello, &Secret::NONE).await.map_err(|e| e.to_string())?;
-        Ok((stream, peer))
+        let welcome = initiate(&mut stream, hello, &Secret::NONE).await.map_err(|e| e.to_string())?;
+        Ok(((stream, welcome.run), peer))
     };
     match timeout(HANDSHAKE_TIMEOUT, shake).await {
         Ok(result) => result,
-        Err(_) => Err(format!("handshake took longer than {} s: is it a gateway?", HANDSHAKE_TIMEOUT.as_secs())),
+        Err(_) => Err(format!("handshake took longer than {} s: is it a gateway?", HANDSHAKE_TIMEOUT.as_secs()).into()),
     }
 }
 
@@ -354,12 +310,21 @@ fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
     socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
 }
 
+/// A link that was dialled from the other side.
+pub(crate) struct Accepted {
+    pub trunk: Rc<Trunk>,
+    pub index: usize,
+    pub stream: TlsStream,
+    /// Of the other gateway's program.
+    pub run: u32,
+}
+
 /// The accepting side of a link's handshake. The caller bounds its time. `None`: it was a site that joined.
 pub(crate) async fn accept(
     gateway: &Rc<Gateway>,
     tcp: TcpStream,
     peer: SocketAddr,
-) -> Result<Option<(Rc<Trunk>, usize, TlsStream)>, String> {
+) -> Result<Option<Accepted>, String> {
     prepare(&tcp).map_err(|e| e.to_string())?;
     let session = gateway.tls.accept().map_err(|e| e.to_string())?;
     let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
@@ -389,9 +354,9 @@ pub(crate) async fn accept(
         Ok(trunk) => {
             let shaken = handshake::challenge(&mut stream, &hello, &Secret::NONE, "a trunk's is public").await;
             shaken.map_err(|e| e.to_string())?;
-            let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0 });
+            let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: gateway.run_number });
             handshake::write(&mut stream, &welcome).await.map_err(|e| e.to_string())?;
-            Ok(Some((trunk, usize::from(hello.link), stream)))
+            Ok(Some(Accepted { trunk, index: usize::from(hello.link), stream, run: hello.job.0 }))
         }
         Err(reason) => {
             // Best effort: the reason is logged here in any case.
@@ -435,164 +400,60 @@ fn admit(
     Ok(trunk)
 }
 
-/// Serves an established link until it ends.
-pub(crate) async fn serve(
-    gateway: &Rc<Gateway>,
-    trunk: &Rc<Trunk>,
-    index: usize,
-    stream: TlsStream,
-    address: SocketAddr,
-) {
-    let (tcp, session, cipher, plain) = stream.into_parts();
-    let (mut read, write) = tcp.into_split();
-    let now = Instant::now();
-    let link = Rc::new(Link {
-        trunk: trunk.id,
-        index,
-        address,
-        session: RefCell::new(session),
-        outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
-        pending: RefCell::default(),
-        heard: Cell::new(now),
-        spoke: Cell::new(now),
-        cut: Notify::new(),
-        cut_reason: RefCell::default(),
-        pings: RefCell::default(),
-    });
-    gateway.link_up(trunk, &link);
-    let stop = tokio::select! {
-        biased;
-        stop = read_loop(gateway, &link, &mut read, cipher, plain) => stop,
-        error = link.outlet.run() => Stop::Lost(error.to_string()),
-        reason = link.heartbeat(gateway) => Stop::Lost(reason),
-        () = link.cut.notified() => Stop::Lost(link.cut_reason.take()),
-    };
-    let reason = match stop {
-        Stop::Goodbye(reason) => reason,
-        Stop::Lost(reason) => reason,
-        Stop::Violation(reason) => {
-            gateway.counters.violation();
-            let header = FrameHeader::plain(FrameKind::Bye, JobId::default(), GATEWAY, GATEWAY);
-            link.send_own(gateway, header, reason.as_bytes());
-            format!("rules broken: {reason}")
-        }
-    };
-    gateway.link_down(trunk, &link, &reason);
-    link.pings.borrow_mut().clear();
-    link.outlet.finish().await;
-}
-
-async fn read_loop(
-    gateway: &Rc<Gateway>,
-    link: &Rc<Link>,
-    read: &mut OwnedReadHalf,
-    cipher_left: Vec<u8>,
-    plain_left: Vec<u8>,
-) -> Stop {
-    let (mut cipher_partial, mut plain_partial) = (gateway.partial(), gateway.partial());
-    cipher_partial.save(&cipher_left);
-    plain_partial.save(&plain_left);
-    let source = Target::Link(link.clone());
-    let mut out = Vec::new();
-    // What came together with the end of the handshake has been read already.
-    let mut first = true;
-    loop {
-        let turn = poll_fn(|cx| {
-            let mut cipher = gateway.cipher.borrow_mut();
-            let start = cipher_partial.len();
-            let mut count = 0;
-            if !first {
-                let mut buf = ReadBuf::new(&mut cipher[start..start + READ]);
-                match Pin::new(&mut *read).poll_read(cx, &mut buf) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
-                    Poll::Ready(Ok(())) => count = buf.filled().len(),
-                }
-                if count == 0 {
-                    return Poll::Ready(Err(Stop::Lost("connection closed".into())));
-                }
-            }
-            first = false;
-            link.heard.set(gateway.tick());
-            cipher_partial.restore(&mut cipher);
-            let mut plain = gateway.plain.borrow_mut();
-            let mut length = plain_partial.len();
-            plain_partial.restore(&mut plain);
-            let input = &mut cipher[..start + count];
-            let opened = link.session.borrow_mut().open(
-                input,
-                &mut |bytes| {
-                    plain[length..length + bytes.len()].copy_from_slice(bytes);
-                    length += bytes.len();
-                },
-                &mut out,
-            );
-            if !out.is_empty() {
-                link.outlet.send(&[IoSlice::new(&out)]);
-                out.clear();
-            }
-            let opened = match opened {
-                Ok(opened) => opened,
-                Err(error) => return Poll::Ready(Err(Stop::Violation(format!("TLS: {error}")))),
-            };
-            cipher_partial.save(&input[opened.consumed..]);
-            let bytes = &plain[..length];
-            let result = gateway.forward(&source, bytes);
-            if let Ok(used) = result {
-                plain_partial.save(&bytes[used..]);
-            }
-            Poll::Ready(
-                result.and_then(|_| if opened.closed { Err(Stop::Lost("connection closed".into())) } else { Ok(()) }),
-            )
-        });
-        if let Err(stop) = turn.await {
-            return stop;
-        }
-        gateway.after_turn();
-    }
-}
-
 impl Gateway {
-    /// A link is there; with the last one its trunk is up.
-    fn link_up(&self, trunk: &Trunk, link: &Rc<Link>) {
+    /// A link is there; with the first one its trunk is up.
+    pub(crate) fn link_up(&self, trunk: &Trunk, link: &Rc<Link>, run: u32) {
+        let replaced = |old: &Rc<Link>, reason: String| {
+            self.link_down(trunk, old, &reason, false);
+            old.cut(reason);
+        };
         let old = trunk.links.borrow()[link.index].clone();
         if let Some(old) = old {
-            let reason = format!("replaced by a new connection from {}", link.address);
-            self.link_down(trunk, &old, &reason);
-            old.cut(reason);
+            replaced(&old, format!("replaced by a new connection from {}", link.address));
+        }
+        if trunk.control.borrow_mut().meets(run) {
+            let reason = format!("site {}: gateway {} was started anew", trunk.site, trunk.gateway);
+            let others: Vec<_> = trunk.links.borrow().iter().flatten().cloned().collect();
+            others.iter().for_each(|old| replaced(old, reason.clone()));
+            self.relay.borrow_mut().trunk_lost(trunk.id, &reason);
         }
         trunk.links.borrow_mut()[link.index] = Some(link.clone());
-        let complete = trunk.links.borrow().iter().all(Option::is_some);
-        if complete {
-            trunk.up.set(true);
+        if !trunk.up.replace(true) {
             trunk.problem.borrow_mut().clear();
             let (site, gateway, address, key) = (&trunk.site, &trunk.gateway, link.address, trunk.fingerprint);
             tracing::info!(site, gateway, %address, fingerprint = %key, links = trunk.links(), "trunk up");
             self.relay.borrow_mut().trunk_up(trunk.id);
             trunk.changed.notify_waiters();
-            self.settle();
         }
+        trunk.flush_control(self);
+        self.settle();
     }
 
-    /// A link is gone. What was under way on it is lost, so the whole trunk is down until all links are there again.
-    fn link_down(&self, trunk: &Trunk, link: &Rc<Link>, reason: &str) {
+    /// A link is gone, and what was under way on it. Another takes over; without any the trunk is down. `for_good`: the other
+    /// gateway said goodbye.
+    pub(crate) fn link_down(&self, trunk: &Trunk, link: &Rc<Link>, reason: &str, for_good: bool) {
         let current = trunk.links.borrow()[link.index].as_ref().is_some_and(|l| Rc::ptr_eq(l, link));
         if !current {
             return;
         }
         trunk.links.borrow_mut()[link.index] = None;
-        let problem = format!("site {}: gateway {} at {}: {reason}", trunk.site, trunk.gateway, link.address);
-        if !trunk.up.replace(false) {
-            trunk.failed(self, problem);
-            return;
-        }
+        trunk.control.borrow_mut().lost(link.route());
         let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
-        tracing::warn!(site, gateway, %address, link = link.index, reason, "trunk down");
-        trunk.problem.replace(problem.clone());
-        for other in trunk.links.borrow().iter().flatten() {
-            other.cut("another link of the trunk is lost".into());
+        let problem = format!("site {site}: gateway {gateway} at {address}: {reason}");
+        let left = trunk.links.borrow().iter().flatten().count();
+        if left > 0 {
+            tracing::warn!(site, gateway, %address, link = link.index, left, reason, "link down");
+            self.relay.borrow_mut().trunk_broken(trunk.id);
+        } else {
+            tracing::warn!(site, gateway, %address, link = link.index, reason, "trunk down");
+            trunk.up.set(false);
+            trunk.problem.replace(problem.clone());
+            self.relay.borrow_mut().trunk_away(trunk.id, &problem);
+            if for_good {
+                self.relay.borrow_mut().trunk_lost(trunk.id, &problem);
+            }
         }
-        self.relay.borrow_mut().trunk_down(trunk.id, &problem);
+        trunk.flush_control(self);
         self.settle();
     }
 }

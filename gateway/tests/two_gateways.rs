@@ -145,7 +145,7 @@ async fn no_frame_crosses_jobs_and_no_secret_opens_another() {
 }
 
 #[tokio::test]
-async fn an_absent_member_is_reported_once_to_the_sender() {
+async fn an_absent_member_is_reported_to_the_sender() {
     let sites = start(&Plan::default());
     let job = open(&sites[0], "a", 1, ROSTER).await;
     let (a, b) = (rank(0, 0), rank(1, 2));
@@ -153,9 +153,12 @@ async fn an_absent_member_is_reported_once_to_the_sender() {
     for number in 0..3 {
         sender.send(data(&job, a, b, number), b"anybody?").await.unwrap();
     }
-    let frame = receive(&mut sender).await;
-    assert_eq!((frame.header.kind, frame.header.from), (FrameKind::Undeliverable, b));
-    assert!(String::from_utf8_lossy(&frame.payload).contains("rank 2 is not connected"), "{frame:?}");
+    // Of every frame: a notice may be lost with a link, and the frames it was about are sent again.
+    for _ in 0..3 {
+        let frame = receive(&mut sender).await;
+        assert_eq!((frame.header.kind, frame.header.from), (FrameKind::Undeliverable, b));
+        assert!(String::from_utf8_lossy(&frame.payload).contains("rank 2 is not connected"), "{frame:?}");
+    }
     let mut receiver = sites[1].member(&job, b).await;
     sender.send(data(&job, a, b, 3), b"you").await.unwrap();
     assert_eq!(receive(&mut receiver).await.payload, b"you");
@@ -280,8 +283,8 @@ async fn strangers_are_turned_away_and_change_nothing() {
     hostile.push([&[0x16, 3, 1, 0xff, 0xff][..], &vec![7; 70_000]].concat());
     hostile.push(vec![0x16, 3, 1, 2, 0, 1, 0, 1]);
     hostile.push(b"LBRIDGE\x07".to_vec());
-    hostile.push([b"LBRIDGE\x01".as_slice(), &[255; 100]].concat());
-    hostile.push([b"LBRIDGE\x01".as_slice(), &1024u32.to_le_bytes(), &[1; 1024]].concat());
+    hostile.push([b"LBRIDGE".as_slice(), &[wire::VERSION], &[255; 100]].concat());
+    hostile.push([b"LBRIDGE".as_slice(), &[wire::VERSION], &1024u32.to_le_bytes(), &[1; 1024]].concat());
     let mut open_ends = Vec::new();
     for bytes in &hostile {
         let mut stream = TcpStream::connect(&sites[0].inside).await.unwrap();

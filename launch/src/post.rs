@@ -1,17 +1,18 @@
 //! Messages between launcher and agents, cut into frames, in a channel per correspondent. No sockets, no clocks.
+//! What is lost with a link between gateways is sent again.
 //!
 //! The channel's window bounds what is under way. A receiver may *hold* acknowledgements back while it cannot get rid of
 //! what it was sent; the sender then sees its window fill up and stops producing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
-use channel::{ChannelError, Inbound, Outbound};
+use channel::{Arrival, ChannelError, Inbound, Outbound, Route};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
-use types::{Identity, JobId};
+use types::{Identity, JobId, SiteId};
 use wire::frame::HEADER_LEN;
-use wire::{FrameHeader, FrameKind};
+use wire::{FrameHeader, FrameKind, Passage};
 
 /// Bytes (headers and payloads) under way between two correspondents. Both ends use this constant.
 pub const WINDOW: u32 = 256 << 10;
@@ -58,12 +59,17 @@ pub struct Post {
     lanes: HashMap<Identity, Lane>,
     order: Vec<Identity>,
     turn: usize,
+    /// Sites that cannot be reached at the moment.
+    away: HashSet<SiteId>,
 }
+
+/// The one gateway that everything goes by.
+const GATEWAY: Route = Route(0);
 
 #[derive(Debug)]
 struct Lane {
-    outbound: Outbound,
-    inbound: Inbound,
+    outbound: Outbound<(FrameHeader, Vec<u8>)>,
+    inbound: Inbound<Vec<u8>>,
     queue: VecDeque<Vec<u8>>,
     queued: u64,
     partial: Vec<u8>,
@@ -75,13 +81,37 @@ impl Lane {
     fn may_acknowledge(&self) -> bool {
         self.held < u64::from(WINDOW / 4)
     }
+
+    /// Takes the next bytes, and gives the messages they complete.
+    fn take<M: DeserializeOwned>(
+        &mut self,
+        from: Identity,
+        payload: &[u8],
+        messages: &mut Vec<M>,
+    ) -> Result<(), PostError> {
+        self.partial.extend_from_slice(payload);
+        let mut at = 0;
+        while let Some(head) = self.partial.get(at..at + 4) {
+            let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+            if length > MAX_MESSAGE {
+                return Err(PostError::TooLong { from, length });
+            }
+            let Some(body) = self.partial.get(at + 4..at + 4 + length) else { break };
+            let message =
+                postcard::from_bytes(body).map_err(|e| PostError::Unreadable { from, problem: e.to_string() })?;
+            messages.push(message);
+            at += 4 + length;
+        }
+        self.partial.drain(..at);
+        Ok(())
+    }
 }
 
 impl Post {
     /// The post of `me`, on a connection with this longest payload in bytes.
     pub fn new(job: JobId, me: Identity, max_payload: u32) -> Post {
         let max_payload = (max_payload as usize).clamp(64, (WINDOW / 8) as usize);
-        Post { job, me, max_payload, lanes: HashMap::new(), order: Vec::new(), turn: 0 }
+        Post { job, me, max_payload, lanes: HashMap::new(), order: Vec::new(), turn: 0, away: HashSet::new() }
     }
 
     fn lane(&mut self, peer: Identity) -> &mut Lane {
@@ -146,7 +176,13 @@ impl Post {
 
     fn frame_for(&mut self, peer: Identity) -> Option<(FrameHeader, Vec<u8>)> {
         let (job, me) = (self.job, self.me);
+        if self.away.contains(&peer.site) {
+            return None;
+        }
         let lane = self.lanes.get_mut(&peer)?;
+        if let Some(frame) = lane.outbound.resend(GATEWAY) {
+            return Some(frame.clone());
+        }
         let size = |payload: &Vec<u8>| (HEADER_LEN + payload.len()) as u32;
         let data = lane.queue.front().is_some_and(|payload| lane.outbound.may_send(size(payload)));
         let ack_due = lane.inbound.ack_is_due() && lane.may_acknowledge();
@@ -158,13 +194,34 @@ impl Post {
         }
         let payload = if data { lane.queue.pop_front().unwrap_or_default() } else { Vec::new() };
         lane.queued -= payload.len() as u64;
-        let sequence = if data { lane.outbound.sent(size(&payload)) } else { 0 };
         let kind = if data { FrameKind::Data } else { FrameKind::Ack };
+        let sequence = if data { lane.outbound.next() } else { 0 };
         let header = FrameHeader { sequence, ack: lane.acknowledged, ..FrameHeader::plain(kind, job, me, peer) };
+        if data {
+            lane.outbound.sent(GATEWAY, size(&payload), (header, payload.clone()));
+        }
         Some((header, payload))
     }
 
-    /// Takes a `Data` or `Ack` frame and gives the messages it completes.
+    /// Takes note of what became of the way to a site.
+    pub fn passage(&mut self, site: SiteId, passage: &Passage) {
+        match passage {
+            Passage::Open => {
+                self.away.remove(&site);
+                return;
+            }
+            Passage::Away(_) => {
+                self.away.insert(site);
+            }
+            Passage::Broken => {}
+        }
+        for (_, lane) in self.lanes.iter_mut().filter(|(peer, _)| peer.site == site) {
+            lane.outbound.lost(GATEWAY);
+            lane.inbound.ack_lost();
+        }
+    }
+
+    /// Takes a frame of a correspondent (its kind acknowledges) and gives the messages it completes.
     ///
     /// # Errors
     /// The correspondent broke the rules of the channel or sent something that is no message.
@@ -173,25 +230,30 @@ impl Post {
         let lane = self.lane(from);
         let channel = |source| PostError::Channel { from, source };
         lane.outbound.acknowledged(header.ack).map_err(channel)?;
-        if header.kind != FrameKind::Data {
-            return Ok(Vec::new());
-        }
-        lane.inbound.received(header.sequence, (HEADER_LEN + payload.len()) as u32).map_err(channel)?;
-        lane.partial.extend_from_slice(payload);
-        let mut messages = Vec::new();
-        let mut at = 0;
-        while let Some(head) = lane.partial.get(at..at + 4) {
-            let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
-            if length > MAX_MESSAGE {
-                return Err(PostError::TooLong { from, length });
+        match header.kind {
+            FrameKind::Data => {}
+            FrameKind::Ask => {
+                lane.inbound.ack_now();
+                return Ok(Vec::new());
             }
-            let Some(body) = lane.partial.get(at + 4..at + 4 + length) else { break };
-            let message =
-                postcard::from_bytes(body).map_err(|e| PostError::Unreadable { from, problem: e.to_string() })?;
-            messages.push(message);
-            at += 4 + length;
+            FrameKind::Again => {
+                lane.outbound.lost_all();
+                return Ok(Vec::new());
+            }
+            _ => return Ok(Vec::new()),
         }
-        lane.partial.drain(..at);
+        let mut messages = Vec::new();
+        let bytes = (HEADER_LEN + payload.len()) as u32;
+        match lane.inbound.received(header.sequence, bytes).map_err(channel)? {
+            Arrival::Next => {
+                lane.take(from, payload, &mut messages)?;
+                while let Some(early) = lane.inbound.next_early() {
+                    lane.take(from, &early, &mut messages)?;
+                }
+            }
+            Arrival::Early => lane.inbound.keep(header.sequence, bytes, payload.to_vec()),
+            Arrival::Again => lane.inbound.ack_now(),
+        }
         Ok(messages)
     }
 
@@ -260,7 +322,40 @@ mod tests {
         payload[..4].copy_from_slice(&u32::MAX.to_le_bytes());
         let refused = b.receive::<Vec<u8>>(&header, &payload);
         assert!(matches!(refused, Err(PostError::TooLong { .. })));
-        assert!(matches!(b.receive::<Vec<u8>>(&header, &[]), Err(PostError::Channel { .. })));
+        let beyond = FrameHeader { sequence: WINDOW * 2, ..header };
+        assert!(matches!(b.receive::<Vec<u8>>(&beyond, &[]), Err(PostError::Channel { .. })));
+    }
+
+    #[test]
+    fn what_a_broken_way_took_arrives_once() {
+        let (mut a, mut b) = pair();
+        let sent: Vec<Vec<u8>> = (0..40).map(|n| vec![n; 2500]).collect();
+        let mut got = Vec::new();
+        for (n, message) in sent.iter().enumerate() {
+            a.send(LAUNCHER, message).unwrap();
+            match n % 4 {
+                // Frames that leave and never arrive.
+                1 => {
+                    while a.next_frame().is_some() {}
+                    a.passage(LAUNCHER.site, &Passage::Away("a blackout".into()));
+                    b.passage(agent().site, &Passage::Away("a blackout".into()));
+                    assert!(a.next_frame().is_none() && b.next_frame().is_none());
+                }
+                3 => {
+                    a.passage(LAUNCHER.site, &Passage::Open);
+                    b.passage(agent().site, &Passage::Open);
+                    // Frames that arrive and are sent again all the same.
+                    got.extend(carry(&mut a, &mut b));
+                    a.passage(LAUNCHER.site, &Passage::Broken);
+                    b.passage(agent().site, &Passage::Broken);
+                    got.extend(carry(&mut a, &mut b));
+                    carry(&mut b, &mut a);
+                }
+                _ => got.extend(carry(&mut a, &mut b)),
+            }
+        }
+        assert_eq!(got, sent);
+        assert_eq!(a.backlog(LAUNCHER), 0, "acknowledged, though it was said when the way was broken");
     }
 
     proptest! {

@@ -4,12 +4,13 @@
 //! text and the name it came from come in here, and a wrong entry is reported with both.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::Deserialize;
 use thiserror::Error;
 
 use crate::id::SiteId;
-use crate::quantity::parse_bytes;
+use crate::quantity::{parse_bytes, parse_duration};
 use crate::roster::is_name;
 
 mod fabric;
@@ -54,6 +55,8 @@ pub struct Site {
     pub run: RunSettings,
     /// Its own network. `None`: its ranks talk over TCP.
     pub fabric: Option<Fabric>,
+    /// How long its gateways keep jobs waiting for another site that cannot be reached.
+    pub patience: Duration,
 }
 
 /// A gateway of a site.
@@ -219,7 +222,7 @@ fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
 
 /// The file as written, before checks.
 mod raw {
-    use super::{Deserialize, IpAddr, Wrong, host_port, name, parse_bytes, unique};
+    use super::{Deserialize, Duration, IpAddr, Wrong, host_port, name, parse_bytes, parse_duration, unique};
 
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -247,6 +250,7 @@ mod raw {
         run: super::run::Raw,
         fabric: Option<String>,
         libfabric: Option<String>,
+        patience: Option<String>,
     }
 
     #[derive(Deserialize)]
@@ -296,6 +300,12 @@ mod raw {
             let memory = super::Memory::check(self.memory.as_deref()).map_err(within)?;
             let run = self.run.check().map_err(within)?;
             let fabric = super::fabric::check(self.fabric, self.libfabric, nodes.len()).map_err(within)?;
+            let patience = self.patience.as_deref().unwrap_or("10s");
+            let patience =
+                parse_duration(patience).map_err(|e| Wrong::new("patience", e.to_string())).map_err(within)?;
+            if patience > MAX_PATIENCE {
+                return Err(within(Wrong::new("patience", "more than a day")));
+            }
             Ok(super::Site {
                 name: site,
                 key: self.key,
@@ -308,6 +318,7 @@ mod raw {
                 memory,
                 run,
                 fabric,
+                patience,
             })
         }
     }
@@ -340,6 +351,7 @@ mod raw {
     }
 
     const MIN_MEMORY: u64 = 16 << 20;
+    const MAX_PATIENCE: Duration = Duration::from_secs(86_400);
 
     impl Node {
         fn check(self) -> Result<super::Node, Wrong> {

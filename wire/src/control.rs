@@ -173,7 +173,7 @@ pub enum Control {
 pub struct TrunkStanding {
     /// The site at its other end.
     pub site: String,
-    /// Whether all its links are up.
+    /// Whether a link of it is up.
     pub up: bool,
     /// What went wrong last, for the user; empty when nothing did.
     pub problem: String,

@@ -5,7 +5,7 @@
 //! | 0–3 | `length` | payload bytes after the header |
 //! | 4 | `kind` | [`FrameKind`] |
 //! | 5 | `flags` | reserved, zero |
-//! | 6–7 | `route` | gateway and link a frame took (low and high byte); for statistics and striping |
+//! | 6–7 | `route` | the gateway that a frame took first, by its number at the sender |
 //! | 8–11 | `job` | |
 //! | 12–17 | `to` | site and slot |
 //! | 18–23 | `from` | site and slot |
@@ -49,9 +49,20 @@ pub enum FrameKind {
     /// From rank to rank of one site: how many frames the sender has put on its lane so far, wrapping, in 4 bytes. A network
     /// that no longer carries them, and does not say so, is found out by that.
     Tally = 8,
+    /// From a gateway to its members: what became of its way to the site of `from`; the payload is a [`crate::Passage`].
+    Passage = 9,
+    /// As [`FrameKind::Ack`], and the receiver is to acknowledge at once.
+    Ask = 10,
+    /// As [`FrameKind::Ack`]; what was sent to `from` and is not acknowledged by it may be lost, and is to be sent again.
+    Again = 11,
 }
 
 impl FrameKind {
+    /// Whether `ack` counts, and gateways relay it unread.
+    pub fn acknowledges(self) -> bool {
+        matches!(self, FrameKind::Data | FrameKind::Ack | FrameKind::Ask | FrameKind::Again)
+    }
+
     fn from_code(code: u8) -> Result<FrameKind, WireError> {
         Ok(match code {
             0 => FrameKind::Data,
@@ -63,6 +74,9 @@ impl FrameKind {
             6 => FrameKind::Bye,
             7 => FrameKind::Introduction,
             8 => FrameKind::Tally,
+            9 => FrameKind::Passage,
+            10 => FrameKind::Ask,
+            11 => FrameKind::Again,
             code => return Err(WireError::Unknown { what: "frame kind", code }),
         })
     }
@@ -75,7 +89,7 @@ pub struct FrameHeader {
     pub length: u32,
     /// What it is for.
     pub kind: FrameKind,
-    /// Gateway (low byte) and link (high byte) it took.
+    /// The gateway it took first, by its number at the sender.
     pub route: u16,
     /// The job it belongs to.
     pub job: JobId,
@@ -163,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_survive(length in 0u32..=MAX_PAYLOAD, kind in 0u8..8, route: u16, job: u32, a: (u16, u32), b: (u16, u32), sequence: u32, ack: u32) {
+        fn headers_survive(length in 0u32..=MAX_PAYLOAD, kind in 0u8..12, route: u16, job: u32, a: (u16, u32), b: (u16, u32), sequence: u32, ack: u32) {
             let header = FrameHeader {
                 length, kind: FrameKind::from_code(kind).unwrap(), route, job: JobId(job),
                 to: Identity { site: SiteId(a.0), slot: Slot(a.1) }, from: Identity { site: SiteId(b.0), slot: Slot(b.1) },

@@ -49,7 +49,8 @@ pub enum Purpose {
 pub struct Hello {
     /// What for.
     pub purpose: Purpose,
-    /// The job; zero outside a job. `Join`: the ticket's number.
+    /// The job; zero outside a job. `Join`: the ticket's number. `Trunk`: the run of the initiator's program, a random number:
+    /// a gateway that was started anew has forgotten everything.
     pub job: JobId,
     /// The initiator.
     pub from: Address,
@@ -70,6 +71,8 @@ pub struct Welcome {
     pub max_payload: u32,
     /// Bytes (headers and payloads) that may be under way to one member from one other, not acknowledged end to end.
     pub window: u32,
+    /// `Trunk`: the run of the acceptor's program, as in [`Hello`]. Else zero.
+    pub run: u32,
 }
 
 /// A handshake message.
@@ -114,6 +117,7 @@ impl Handshake {
                 out.push(3);
                 out.extend_from_slice(&welcome.max_payload.to_le_bytes());
                 out.extend_from_slice(&welcome.window.to_le_bytes());
+                out.extend_from_slice(&welcome.run.to_le_bytes());
             }
             Handshake::Refuse(reason) => {
                 out.push(4);
@@ -161,7 +165,7 @@ impl Handshake {
             0 => Handshake::Hello(Hello::get(&mut reader)?),
             1 => Handshake::Challenge(reader.array()?),
             2 => Handshake::Proof(reader.array()?),
-            3 => Handshake::Welcome(Welcome { max_payload: reader.u32()?, window: reader.u32()? }),
+            3 => Handshake::Welcome(Welcome { max_payload: reader.u32()?, window: reader.u32()?, run: reader.u32()? }),
             4 => Handshake::Refuse(reader.text(MAX_TEXT)?),
             code => return Err(WireError::Unknown { what: "handshake type", code }),
         };
@@ -227,7 +231,7 @@ mod tests {
 
     #[test]
     fn messages_survive_byte_by_byte() {
-        let welcome = Welcome { max_payload: 16384, window: 1 << 20 };
+        let welcome = Welcome { max_payload: 16384, window: 1 << 20, run: 9 };
         for message in [
             Handshake::Hello(hello()),
             Handshake::Challenge([3; 32]),
@@ -256,7 +260,8 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>, first: bool) {
             let _ = Handshake::decode(&bytes, first);
-            let mut prefixed = b"LBRIDGE\x01".to_vec();
+            let mut prefixed = PREFACE.to_vec();
+            prefixed.push(VERSION);
             prefixed.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             prefixed.extend_from_slice(&bytes);
             let _ = Handshake::decode(&prefixed, true);

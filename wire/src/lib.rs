@@ -15,6 +15,7 @@ pub mod frame;
 pub mod handshake;
 pub mod introduction;
 pub mod message;
+pub mod passage;
 pub mod proof;
 mod reader;
 
@@ -22,12 +23,13 @@ pub use control::Control;
 pub use frame::{FrameHeader, FrameKind};
 pub use introduction::Introduction;
 pub use message::Message;
+pub use passage::Passage;
 pub use proof::Secret;
 
 use thiserror::Error;
 
 /// The protocol's version. Both ends must agree.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Bytes that are not what the protocol says they should be. The peer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -29,6 +29,11 @@ fn messages() {
 }
 
 #[test]
+fn passages() {
+    replay("passage", checks::passage);
+}
+
+#[test]
 fn controls() {
     replay("control", checks::control);
 }

@@ -547,7 +547,7 @@ fn a_stranger_on_the_port_harms_nobody() {
     use std::io::Write;
     let mut pair = pair();
     let address = pair.b.address().socket;
-    let junk: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", &[0; 5000], &[255; 5000], b"LBRIDGE\x01\xff\xff\xff\xff"];
+    let junk: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", &[0; 5000], &[255; 5000], b"LBRIDGE\x02\xff\xff\xff\xff"];
     let mut strangers = Vec::new();
     for bytes in junk {
         let mut stream = std::net::TcpStream::connect(address).unwrap();

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::relay::TrunkInfo;
 use types::Roster;
@@ -10,8 +12,8 @@ const LAUNCHER: u32 = 1000;
 
 /// The gateway of site b, whose nodes are those of batch jobs; site a is at the end of its trunk.
 fn relay() -> Relay<u32> {
-    let trunk = TrunkInfo { site: "a".into(), primary: true, up: true, problem: "not yet".into() };
-    Relay::new("b".into(), vec![], vec![trunk], 64 << 20)
+    let trunk = TrunkInfo { up: true, ..TrunkInfo::new("a".into(), true) };
+    Relay::new("b".into(), vec![], vec![trunk], 64 << 20, Duration::from_secs(1))
 }
 
 fn ask() -> NodeAsk {
@@ -101,7 +103,7 @@ fn whoever_loses_its_asker_gives_back() {
         let mut relay = relay();
         asked_by_a(&mut relay);
         match lost {
-            true => relay.trunk_down(A, "cable"),
+            true => relay.trunk_lost(A, "cable"),
             false => relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap(),
         }
         assert_eq!(relay.take_effects(), [Effect::Release(JOB)]);

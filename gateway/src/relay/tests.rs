@@ -8,11 +8,12 @@ const JOB: JobId = JobId(7);
 const A: TrunkId = TrunkId(0);
 const C: TrunkId = TrunkId(1);
 const LAUNCHER: u32 = 1000;
+const PATIENCE: Duration = Duration::from_secs(7);
 
 /// The gateway of site b; sites a and c are at the ends of its trunks.
 fn relay() -> Relay<u32> {
-    let trunk = |site: &str| TrunkInfo { site: site.into(), primary: true, up: true, problem: "not yet".into() };
-    Relay::new("b".into(), vec!["n1".into(), "n2".into()], vec![trunk("a"), trunk("c")], 64 << 20)
+    let trunk = |site: &str| TrunkInfo { up: true, problem: "not yet".into(), ..TrunkInfo::new(site.into(), true) };
+    Relay::new("b".into(), vec!["n1".into(), "n2".into()], vec![trunk("a"), trunk("c")], 64 << 20, PATIENCE)
 }
 
 fn roster() -> Roster {
@@ -92,10 +93,8 @@ fn frames_go_where_their_job_says() {
     assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Trunk(C)));
     let traffic = relay.jobs[&JOB].traffic;
     assert_eq!((traffic.received, traffic.sent, traffic.local), (100, 200, 0));
-    // Not told twice.
     let absent = frame(rank(0, 0), rank(1, 3));
     assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
-    assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: None }));
     relay.join(JOB, rank(1, 3), 3).unwrap();
     relay.leave(JOB, rank(1, 3).slot, &3, Leave::Goodbye);
     assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
@@ -151,7 +150,7 @@ fn losses_are_told_to_the_launcher_wherever_it_is() {
     relay.leave(JOB, rank(1, 2).slot, &99, Leave::Lost("another connection".into()));
     relay.leave(JOB, rank(1, 2).slot, &2, Leave::Lost("broken".into()));
     relay.agent_exited(JOB, NodeId(1), "exit status 1".into());
-    relay.trunk_down(C, "cut");
+    relay.trunk_lost(C, "cut");
     let member = Control::MemberLost { job: JOB, member: rank(1, 2), reason: "broken".into() };
     let agent = Control::AgentLost { job: JOB, site: "b".into(), node: "n2".into(), reason: "exit status 1".into() };
     let site = Control::SiteLost { job: JOB, site: "c".into(), reason: "cut".into() };
@@ -161,11 +160,42 @@ fn losses_are_told_to_the_launcher_wherever_it_is() {
 }
 
 #[test]
+fn a_trunk_that_goes_is_waited_for() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    relay.trunk_away(C, "a blackout");
+    let away = Effect::Passage(2, SiteId(2), Passage::Away("a blackout".into()));
+    let effects = relay.take_effects();
+    assert_eq!(effects, [away, Effect::Patience(C, 1, PATIENCE)]);
+    // Frames go nowhere, and nobody is told that anybody is lost.
+    let frame = frame(rank(1, 2), rank(2, 5));
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Nowhere { notice: None }));
+    // Who comes meanwhile hears of it.
+    relay.join(JOB, rank(1, 3), 3).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::Passage(3, SiteId(2), Passage::Away("a blackout".into()))]);
+    relay.trunk_up(C);
+    let open = |member| Effect::Passage(member, SiteId(2), Passage::Open);
+    let effects = relay.take_effects();
+    assert!(effects.len() == 2 && effects.contains(&open(2)) && effects.contains(&open(3)), "{effects:?}");
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(C)));
+    // A timer of an earlier time means nothing.
+    relay.trunk_away(C, "another");
+    relay.take_effects();
+    relay.patience_over(C, 1);
+    assert!(relay.take_effects().is_empty());
+    relay.patience_over(C, 3);
+    let effects = relay.take_effects();
+    let reason = "another (and it did not come back within 7 s)".to_owned();
+    assert_eq!(effects, [Effect::ToTrunk(A, Control::SiteLost { job: JOB, site: "c".into(), reason })]);
+}
+
+#[test]
 fn a_lost_home_ends_the_job_here() {
     let mut relay = relay();
     open_remote(&mut relay);
     relay.join(JOB, rank(1, 2), 2).unwrap();
-    relay.trunk_down(A, "cut");
+    relay.trunk_lost(A, "cut");
     let effects = relay.take_effects();
     assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, reason) if reason.contains("site a"))));
     let epoch = effects.iter().find_map(|e| match e {

@@ -228,7 +228,7 @@ pub fn start(plan: &Plan) -> Vec<Running> {
             let wrong = plan.wrong == Some((*name, plan.names.iter().find(|n| **n == reader).unwrap()));
             let fingerprint = if wrong { other } else { key.fingerprint() };
             text += &format!(
-                "[[site]]\nname = \"{name}\"\nfingerprint = \"{fingerprint}\"\n\
+                "[[site]]\nname = \"{name}\"\nfingerprint = \"{fingerprint}\"\npatience = \"1s\"\n\
                  [[site.gateway]]\nname = \"gw1\"\nadvertise = \"{advertise}\"\ninside = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n\
                  [[site.node]]\nname = \"n1\"\n[[site.node]]\nname = \"n2\"\n",
                 plan.memory, plan.links
@@ -322,8 +322,14 @@ pub async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
 }
 
 impl Job {
+    /// What the gateway says next, but for how sites can be reached.
     pub async fn news(&mut self) -> Control {
-        let frame = receive(&mut self.launcher).await;
+        let frame = loop {
+            let frame = receive(&mut self.launcher).await;
+            if frame.header.kind != FrameKind::Passage {
+                break frame;
+            }
+        };
         assert_eq!(frame.header.kind, FrameKind::Control, "{frame:?}");
         Control::decode(&frame.payload).unwrap()
     }

@@ -23,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use types::Identity;
-use wire::{FrameHeader, FrameKind};
+use wire::{FrameHeader, FrameKind, Passage};
 
 use self::leftovers::Leftovers;
 use self::memory::Shared;
@@ -267,7 +267,12 @@ impl Agent {
             return Err(AgentError::Closed(self.reach.gateway.clone()));
         };
         match header.kind {
-            FrameKind::Data | FrameKind::Ack => self.mail(&header, &payload),
+            FrameKind::Passage => {
+                let unreadable = |source| ClientError::Wire { address: self.reach.gateway.clone(), source };
+                self.post.passage(header.from.site, &Passage::decode(&payload).map_err(unreadable)?);
+                Ok(())
+            }
+            kind if kind.acknowledges() => self.mail(&header, &payload),
             FrameKind::Undeliverable => {
                 tracing::debug!(to = %header.from, reason = %String::from_utf8_lossy(&payload), "undeliverable");
                 Ok(())

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use types::sites::Site;
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
 use wire::control::NodeAsk;
-use wire::{Control, FrameKind, Secret};
+use wire::{Control, FrameKind, Passage, Secret};
 
 use crate::message::Up;
 use crate::post::{Post, PostError};
@@ -251,6 +251,10 @@ impl Session {
         SessionError::Gateway { site: self.home.clone(), gateway: self.gateway.clone(), source }
     }
 
+    fn unreadable(&self, source: wire::WireError) -> SessionError {
+        self.lost(ClientError::Wire { address: self.gateway.clone(), source })
+    }
+
     /// What came next. May be dropped before it is done.
     pub async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
         let frame = self.receiver.receive().await;
@@ -262,7 +266,12 @@ impl Session {
                 let control = self.receiver.control(&frame).map_err(|source| self.lost(source))?;
                 Ok(vec![Incoming::Control(control)])
             }
-            FrameKind::Data | FrameKind::Ack => {
+            FrameKind::Passage => {
+                let passage = Passage::decode(&frame.payload).map_err(|source| self.unreadable(source))?;
+                self.post.passage(frame.header.from.site, &passage);
+                Ok(Vec::new())
+            }
+            kind if kind.acknowledges() => {
                 let from = frame.header.from;
                 let messages = self.post.receive(&frame.header, &frame.payload)?;
                 Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).collect())

@@ -1,0 +1,120 @@
+//! The sender's half of a channel.
+
+use std::collections::VecDeque;
+
+use crate::{ChannelError, Route, quarter};
+
+/// See [the crate](crate). `F` is a frame as the caller can send it again.
+#[derive(Debug)]
+pub struct Outbound<F> {
+    window: u32,
+    next: u32,
+    in_flight: u64,
+    /// Everything not acknowledged; the last has number `next - 1`.
+    kept: VecDeque<Kept<F>>,
+    /// How many of them are to be sent again.
+    missing: usize,
+}
+
+#[derive(Debug)]
+struct Kept<F> {
+    bytes: u32,
+    /// The route it took last; `None`: it was lost and waits to be sent again.
+    route: Option<Route>,
+    frame: F,
+}
+
+impl<F> Outbound<F> {
+    /// A channel with this window in bytes.
+    pub fn new(window: u32) -> Outbound<F> {
+        Outbound { window, next: 0, in_flight: 0, kept: VecDeque::new(), missing: 0 }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn starting_at(window: u32, next: u32) -> Outbound<F> {
+        Outbound { next, ..Outbound::new(window) }
+    }
+
+    /// Whether a new frame of `bytes` (header included) may be sent now.
+    ///
+    /// Below a quarter of the window a frame of any size may go: the receiver need not acknowledge so little, and a
+    /// sender that waited for it would wait for ever. What was lost goes first ([`Outbound::resend`]).
+    pub fn may_send(&self, bytes: u32) -> bool {
+        self.missing == 0
+            && (self.in_flight < quarter(self.window) || self.in_flight + u64::from(bytes) <= u64::from(self.window))
+    }
+
+    /// The number that the next new frame gets.
+    pub fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Counts a new frame as sent by this route, keeps it, and gives its number.
+    pub fn sent(&mut self, route: Route, bytes: u32, frame: F) -> u32 {
+        let sequence = self.next;
+        self.next = self.next.wrapping_add(1);
+        self.in_flight += u64::from(bytes);
+        self.kept.push_back(Kept { bytes, route: Some(route), frame });
+        sequence
+    }
+
+    /// Takes an acknowledgement: every frame before number `ack` has arrived. Older ones are harmless.
+    ///
+    /// # Errors
+    /// [`ChannelError::AckOfUnsent`].
+    pub fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
+        let left = self.next.wrapping_sub(ack);
+        if left > self.kept.len() as u32 {
+            // Behind what is already acknowledged (old), or ahead of what was sent (wrong).
+            let old = left < 1 << 31;
+            return if old { Ok(()) } else { Err(ChannelError::AckOfUnsent { ack, sent: self.next }) };
+        }
+        while self.kept.len() as u32 > left {
+            if let Some(kept) = self.kept.pop_front() {
+                self.in_flight -= u64::from(kept.bytes);
+                self.missing -= usize::from(kept.route.is_none());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whatever is under way by this route will not arrive, as far as is known. Whether there was any.
+    pub fn lost(&mut self, route: Route) -> bool {
+        self.lose(|kept| kept.route == Some(route))
+    }
+
+    /// Whatever is under way by any route may not arrive. Whether there was any.
+    pub fn lost_all(&mut self) -> bool {
+        self.lose(|kept| kept.route.is_some())
+    }
+
+    fn lose(&mut self, which: impl Fn(&Kept<F>) -> bool) -> bool {
+        let before = self.missing;
+        for kept in self.kept.iter_mut().filter(|kept| which(kept)) {
+            kept.route = None;
+            self.missing += 1;
+        }
+        self.missing > before
+    }
+
+    /// Whether something is to be sent again.
+    pub fn has_missing(&self) -> bool {
+        self.missing > 0
+    }
+
+    /// The first frame to be sent again, counted as sent by this route.
+    pub fn resend(&mut self, route: Route) -> Option<&F> {
+        if self.missing == 0 {
+            return None;
+        }
+        let kept = self.kept.iter_mut().find(|kept| kept.route.is_none())?;
+        kept.route = Some(route);
+        self.missing -= 1;
+        Some(&kept.frame)
+    }
+
+    /// Bytes sent and not acknowledged.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+}

@@ -1,0 +1,198 @@
+//! Two ends in virtual time.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use crate::{Arrival, ChannelError, Inbound, Outbound, Route};
+
+const ONE: Route = Route(0);
+
+#[test]
+fn what_breaks_the_rules_is_refused() {
+    let mut inn = Inbound::<()>::new(100);
+    assert_eq!(inn.received(0, 10), Ok(Arrival::Next));
+    assert_eq!(inn.received(0, 10), Ok(Arrival::Again));
+    assert_eq!(inn.received(200, 10), Err(ChannelError::OutOfSequence { got: 200, expected: 1 }));
+    assert_eq!(inn.received(1, 60), Ok(Arrival::Next));
+    assert!(matches!(inn.received(2, 60), Err(ChannelError::WindowExceeded { bytes: 130, .. })));
+    let mut out = Outbound::new(100);
+    out.sent(ONE, 10, ());
+    assert_eq!(out.acknowledged(2), Err(ChannelError::AckOfUnsent { ack: 2, sent: 1 }));
+    out.acknowledged(1).unwrap();
+    out.acknowledged(0).unwrap();
+    assert_eq!(out.in_flight(), 0);
+}
+
+#[test]
+fn early_frames_count_until_they_are_acknowledged() {
+    let mut inn = Inbound::new(100);
+    for sequence in 1..=10 {
+        assert_eq!(inn.received(sequence, 10), Ok(Arrival::Early));
+        inn.keep(sequence, 10, sequence);
+    }
+    assert!(!inn.ack_is_due());
+    // An acknowledgement of nothing new frees nothing.
+    assert_eq!(inn.acknowledge(), 0);
+    assert!(matches!(inn.received(11, 10), Err(ChannelError::WindowExceeded { bytes: 110, .. })));
+    assert_eq!(inn.received(5, 10), Ok(Arrival::Again));
+}
+
+#[test]
+fn numbers_wrap() {
+    let mut out = Outbound::starting_at(100, u32::MAX);
+    let mut inn = Inbound::starting_at(100, u32::MAX);
+    let numbers: Vec<u32> = (0..3).map(|n| out.sent(ONE, 20, n)).collect();
+    assert_eq!(inn.received(numbers[2], 20), Ok(Arrival::Early));
+    inn.keep(numbers[2], 20, 2);
+    assert_eq!(inn.received(numbers[0], 20), Ok(Arrival::Next));
+    assert_eq!(inn.next_early(), None);
+    assert_eq!(inn.received(numbers[1], 20), Ok(Arrival::Next));
+    assert_eq!(inn.next_early(), Some(2));
+    out.acknowledged(inn.acknowledge()).unwrap();
+    assert_eq!((out.in_flight(), out.next()), (0, 2));
+}
+
+#[test]
+fn what_was_lost_goes_again_first_and_only_once() {
+    let mut out = Outbound::new(1000);
+    for n in 0..4 {
+        out.sent(Route(n % 2), 10, n);
+    }
+    assert!(out.lost(Route(1)));
+    assert!(!out.lost(Route(1)), "lost already");
+    assert!(!out.may_send(1), "what was lost goes first");
+    assert_eq!([out.resend(Route(0)).copied(), out.resend(Route(0)).copied()], [Some(1), Some(3)]);
+    assert_eq!(out.resend(Route(0)), None);
+    assert!(out.lost(Route(0)));
+    out.acknowledged(2).unwrap();
+    assert_eq!(out.resend(Route(1)), Some(&2), "what is acknowledged is not sent again");
+}
+
+/// Small, fast, seeded: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+/// What is under way on a route: in order, each with the time of its arrival.
+struct Way {
+    up: bool,
+    forward: VecDeque<(u64, u32, u32)>,
+    back: VecDeque<(u64, u32)>,
+}
+
+/// A channel over several routes that break, lose what is on them and come back. Everything must arrive once and in order, within
+/// the window, whatever the seed.
+fn storm(seed: u64) {
+    let mut random = Random(seed);
+    let window = 64 + random.below(5000) as u32;
+    let sizes: Vec<u32> = (0..1 + random.below(200)).map(|_| 1 + random.below(2000) as u32).collect();
+    let routes = 1 + random.below(4) as usize;
+    let breaks = random.below(60);
+    let start = if random.below(4) == 0 { u32::MAX - random.below(50) as u32 } else { 0 };
+    let (mut out, mut inn) = (Outbound::starting_at(window, start), Inbound::starting_at(window, start));
+    let mut ways: Vec<Way> =
+        (0..routes).map(|_| Way { up: true, forward: VecDeque::new(), back: VecDeque::new() }).collect();
+    let (mut now, mut next) = (0u64, 0usize);
+    let mut arrived: Vec<(u32, u32)> = Vec::new();
+    while arrived.len() < sizes.len() {
+        now += 1;
+        assert!(now < 1_000_000, "seed {seed}: stalled, {} of {} arrived", arrived.len(), sizes.len());
+        // A route breaks: what is on it is gone, and both ends are told. Or one comes back.
+        let at = random.below(routes as u64) as usize;
+        if random.below(1000) < breaks {
+            let way = &mut ways[at];
+            way.up = !way.up;
+            way.forward.clear();
+            way.back.clear();
+            out.lost(Route(at as u8));
+            inn.ack_lost();
+        } else if !ways[at].up && random.below(30) == 0 {
+            ways[at].up = true;
+        }
+        let due = now + 1 + random.below(50);
+        if let Some(at) = Some(random.below(routes as u64) as usize).filter(|at| ways[*at].up) {
+            let route = Route(at as u8);
+            let mut put = |sequence, size| {
+                let last = ways[at].forward.back().map_or(0, |(at, _, _)| *at);
+                ways[at].forward.push_back((due.max(last), sequence, size));
+            };
+            if let Some((sequence, size)) = out.resend(route) {
+                put(*sequence, *size);
+            } else if next < sizes.len() && out.may_send(sizes[next]) {
+                let sequence = out.next();
+                assert_eq!(out.sent(route, sizes[next], (sequence, sizes[next])), sequence);
+                put(sequence, sizes[next]);
+                next += 1;
+            }
+            if inn.ack_is_due() {
+                let last = ways[at].back.back().map_or(0, |(at, _)| *at);
+                ways[at].back.push_back((due.max(last), inn.acknowledge()));
+            }
+        }
+        for way in &mut ways {
+            while way.forward.front().is_some_and(|(at, _, _)| *at <= now) {
+                let (_, sequence, size) = way.forward.pop_front().unwrap();
+                match inn.received(sequence, size).unwrap() {
+                    Arrival::Next => {
+                        arrived.push((sequence, size));
+                        while let Some(early) = inn.next_early() {
+                            arrived.push(early);
+                        }
+                    }
+                    Arrival::Early => inn.keep(sequence, size, (sequence, size)),
+                    Arrival::Again => {}
+                }
+            }
+            while way.back.front().is_some_and(|(at, _)| *at <= now) {
+                out.acknowledged(way.back.pop_front().unwrap().1).unwrap();
+            }
+        }
+        let lone = sizes.iter().copied().max().unwrap_or(0);
+        assert!(out.in_flight() <= u64::from(window.max(window / 4 + lone)), "seed {seed}: beyond the window");
+    }
+    let expected: Vec<(u32, u32)> =
+        sizes.iter().enumerate().map(|(n, size)| (start.wrapping_add(n as u32), *size)).collect();
+    assert_eq!(arrived, expected, "seed {seed}");
+}
+
+#[test]
+fn storms_of_five_thousand_seeds() {
+    (0..5000).for_each(storm);
+}
+
+proptest! {
+    #[test]
+    fn any_storm(seed: u64) {
+        storm(seed);
+    }
+
+    #[test]
+    fn any_frames_are_taken_or_refused(window in 1u32..10_000, frames in prop::collection::vec((0u32..300, 1u32..3000), 1..300)) {
+        let mut inn = Inbound::new(window);
+        let mut held = 0u64;
+        for (sequence, bytes) in frames {
+            match inn.received(sequence, bytes) {
+                Ok(Arrival::Early) => {
+                    inn.keep(sequence, bytes, bytes);
+                    held += u64::from(bytes);
+                }
+                Ok(Arrival::Next) => while let Some(bytes) = inn.next_early() { held -= u64::from(bytes) },
+                Ok(Arrival::Again) => {}
+                Err(_) => break,
+            }
+            prop_assert!(held <= u64::from(window) + 3000);
+            if inn.ack_is_due() {
+                inn.acknowledge();
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Control messages between two gateways: kept until the other has them, so that none is lost with a link. No I/O.
+
+use std::collections::VecDeque;
+
+use channel::{Arrival, ChannelError, Inbound, Outbound, Route};
+use types::JobId;
+use wire::frame::HEADER_LEN;
+use wire::{Control, FrameHeader, FrameKind, WireError};
+
+use crate::forward::GATEWAY;
+
+/// Bytes under way; the longest message fits several times.
+const WINDOW: u32 = 8 << 20;
+
+/// One direction each of what two gateways tell each other.
+#[derive(Debug)]
+pub(crate) struct ControlChannel {
+    outbound: Outbound<Vec<u8>>,
+    inbound: Inbound<Control>,
+    /// Beyond the window.
+    queue: VecDeque<(JobId, Vec<u8>)>,
+    /// Which run of its program the other gateway is, once it is known.
+    run: Option<u32>,
+}
+
+impl ControlChannel {
+    pub fn new() -> ControlChannel {
+        ControlChannel {
+            outbound: Outbound::new(WINDOW),
+            inbound: Inbound::new(WINDOW),
+            queue: VecDeque::new(),
+            run: None,
+        }
+    }
+
+    /// The other gateway says which run of its program it is. Whether it is another than the one before, which took with it all
+    /// that it was told.
+    pub fn meets(&mut self, run: u32) -> bool {
+        let another = self.run.is_some_and(|known| known != run);
+        if another {
+            *self = ControlChannel::new();
+        }
+        self.run = Some(run);
+        another
+    }
+
+    /// Takes a message to be sent.
+    pub fn push(&mut self, message: &Control) -> Result<(), WireError> {
+        self.queue.push_back((message.job().unwrap_or_default(), message.encode()?));
+        Ok(())
+    }
+
+    /// The next frame to be sent by this link, if any may go.
+    pub fn next(&mut self, link: Route) -> Option<Vec<u8>> {
+        if let Some(frame) = self.outbound.resend(link) {
+            return Some(frame.clone());
+        }
+        let (_, payload) = self.queue.front()?;
+        let bytes = (HEADER_LEN + payload.len()) as u32;
+        if !self.outbound.may_send(bytes) {
+            return None;
+        }
+        let (job, payload) = self.queue.pop_front()?;
+        let plain = FrameHeader::plain(FrameKind::Control, job, GATEWAY, GATEWAY);
+        let header = FrameHeader { sequence: self.outbound.next(), ack: self.inbound.acknowledge(), ..plain };
+        // Its length was checked when it was encoded.
+        let frame = header.with_payload(&payload).ok()?;
+        self.outbound.sent(link, bytes, frame.clone());
+        Some(frame)
+    }
+
+    /// What was under way by this link is lost.
+    pub fn lost(&mut self, link: Route) {
+        self.outbound.lost(link);
+        self.inbound.ack_lost();
+    }
+
+    /// A message came; gives those whose turn it is now. Each is acknowledged: they are rare.
+    pub fn came(&mut self, header: &FrameHeader, message: Control) -> Result<Vec<Control>, ChannelError> {
+        self.outbound.acknowledged(header.ack)?;
+        let bytes = HEADER_LEN as u32 + header.length;
+        let mut ready = Vec::new();
+        match self.inbound.received(header.sequence, bytes)? {
+            Arrival::Next => {
+                ready.push(message);
+                ready.extend(std::iter::from_fn(|| self.inbound.next_early()));
+            }
+            Arrival::Early => self.inbound.keep(header.sequence, bytes, message),
+            Arrival::Again => {}
+        }
+        self.inbound.ack_now();
+        Ok(ready)
+    }
+
+    pub fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
+        self.outbound.acknowledged(ack)
+    }
+
+    /// The acknowledgement to be sent, if one is due.
+    pub fn ack(&mut self) -> Option<[u8; HEADER_LEN]> {
+        let plain = FrameHeader::plain(FrameKind::Ack, JobId::default(), GATEWAY, GATEWAY);
+        self.inbound.ack_is_due().then(|| FrameHeader { ack: self.inbound.acknowledge(), ..plain }.encode())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: Route = Route(0);
+
+    fn closed(job: u32) -> Control {
+        Control::JobClose { job: JobId(job) }
+    }
+
+    fn take(to: &mut ControlChannel, frame: &[u8]) -> Vec<Control> {
+        let header = FrameHeader::decode(frame, wire::frame::MAX_PAYLOAD).unwrap();
+        to.came(&header, Control::decode(&frame[HEADER_LEN..]).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn messages_survive_a_link_and_come_in_order() {
+        let (mut a, mut b) = (ControlChannel::new(), ControlChannel::new());
+        (1..=4).for_each(|job| a.push(&closed(job)).unwrap());
+        let first = a.next(LINK).unwrap();
+        let (_, third) = (a.next(Route(1)).unwrap(), a.next(LINK).unwrap());
+        assert_eq!(take(&mut b, &first), [closed(1)]);
+        assert_eq!(take(&mut b, &third), []);
+        // The second was on a link that broke; the acknowledgement of the first as well.
+        assert!(b.ack().is_some());
+        a.lost(Route(1));
+        b.lost(Route(1));
+        assert_eq!(take(&mut b, &a.next(LINK).unwrap()), [closed(2), closed(3)]);
+        assert_eq!(take(&mut b, &first), [], "it came before");
+        assert_eq!(take(&mut b, &a.next(LINK).unwrap()), [closed(4)]);
+        let ack = FrameHeader::decode(&b.ack().unwrap(), 0).unwrap();
+        a.acknowledged(ack.ack).unwrap();
+        assert_eq!((a.outbound.in_flight(), b.ack()), (0, None));
+    }
+
+    #[test]
+    fn another_run_begins_anew() {
+        let mut a = ControlChannel::new();
+        assert!(!a.meets(5) && !a.meets(5));
+        a.push(&closed(1)).unwrap();
+        let _ = a.next(LINK);
+        assert!(a.meets(6));
+        a.lost(LINK);
+        assert_eq!(a.next(LINK), None, "what was for another run is gone");
+    }
+
+    #[test]
+    fn a_peer_that_does_not_acknowledge_is_sent_no_more_than_the_window() {
+        let mut a = ControlChannel::new();
+        let long = Control::Probe { site: "x".repeat(500_000) };
+        (0..40).for_each(|_| a.push(&long).unwrap());
+        let sent: usize = std::iter::from_fn(|| a.next(LINK)).map(|frame| frame.len()).sum();
+        assert!(sent <= WINDOW as usize && sent > WINDOW as usize / 2, "{sent}");
+    }
+}

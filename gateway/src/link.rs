@@ -1,0 +1,253 @@
+//! One TLS connection of a trunk: sealing, opening, heartbeats.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use channel::Route;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep};
+use types::JobId;
+use wire::{FrameHeader, FrameKind};
+
+use crate::forward::{GATEWAY, READ, Stop, Target};
+use crate::outlet::Outlet;
+use crate::relay::TrunkId;
+use crate::server::Gateway;
+use crate::tls::{Session, TlsStream, sealed_len};
+use crate::trunk::Trunk;
+
+/// From how many queued bytes on the members that write to a link pause.
+const BACKED_UP: usize = 1 << 20;
+/// Bytes encrypted at once.
+const PIECE: usize = READ;
+/// Room that [`Session::seal`] needs for a piece.
+pub(crate) const SEALED: usize = sealed_len(PIECE);
+const HEARTBEAT: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// One TLS connection of a trunk.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub trunk: TrunkId,
+    pub index: usize,
+    pub address: SocketAddr,
+    session: RefCell<Session>,
+    pub outlet: Outlet,
+    pub pending: RefCell<Vec<Range<usize>>>,
+    heard: Cell<Instant>,
+    spoke: Cell<Instant>,
+    cut: Notify,
+    cut_reason: RefCell<String>,
+    pub pings: RefCell<HashMap<u64, (Instant, oneshot::Sender<Duration>)>>,
+}
+
+impl Link {
+    /// Its number in channels over this trunk.
+    pub fn route(&self) -> Route {
+        Route(self.index as u8)
+    }
+
+    /// Sends a frame made here.
+    pub fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+        match header.with_payload(payload) {
+            Ok(bytes) => self.send(gateway, &bytes),
+            Err(error) => tracing::error!(%error, "frame not sent"),
+        }
+    }
+
+    /// Sends the frames that were gathered from `bytes`.
+    pub fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
+        let mut ranges = self.pending.borrow_mut();
+        if let [range] = ranges.as_slice() {
+            self.send(gateway, &bytes[range.clone()]);
+        } else {
+            // A record each would cost more than the copy.
+            let mut stage = gateway.stage.take();
+            ranges.iter().for_each(|range| stage.extend_from_slice(&bytes[range.clone()]));
+            self.send(gateway, &stage);
+            stage.clear();
+            gateway.stage.replace(stage);
+        }
+        ranges.clear();
+    }
+
+    pub fn send(&self, gateway: &Gateway, bytes: &[u8]) {
+        let mut session = self.session.borrow_mut();
+        let mut sealed = gateway.sealed.borrow_mut();
+        for piece in bytes.chunks(PIECE) {
+            match session.seal(piece, &mut sealed) {
+                Ok(length) => self.outlet.send(&[IoSlice::new(&sealed[..length])]),
+                Err(error) => {
+                    self.cut(format!("TLS: {error}"));
+                    return;
+                }
+            };
+        }
+        self.spoke.set(gateway.now());
+    }
+
+    /// Ends the link.
+    pub fn cut(&self, reason: String) {
+        self.cut_reason.replace(reason);
+        self.outlet.seal();
+        self.cut.notify_one();
+    }
+
+    /// An answer to a ping came.
+    pub fn pong(&self, payload: &[u8]) {
+        let Ok(id) = payload.try_into().map(u64::from_le_bytes) else { return };
+        if let Some((sent, answer)) = self.pings.borrow_mut().remove(&id) {
+            // Whoever asked may have given up.
+            let _ = answer.send(sent.elapsed());
+        }
+    }
+
+    /// Sends a ping when nothing else was said; returns when the peer is silent for too long.
+    async fn heartbeat(&self, gateway: &Gateway) -> String {
+        let mut before = Instant::now();
+        loop {
+            sleep(HEARTBEAT / 4).await;
+            let now = Instant::now();
+            if now - std::mem::replace(&mut before, now) > HEARTBEAT {
+                // It was us who did not get to run; what the peer said meanwhile has not been read.
+                self.heard.set(now);
+            }
+            if now - self.heard.get() > SILENCE {
+                return format!("no sign of life for {} s", SILENCE.as_secs());
+            }
+            if now - self.spoke.get() >= HEARTBEAT {
+                let header = FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY);
+                self.send_own(gateway, header, &[]);
+                self.spoke.set(now);
+            }
+        }
+    }
+}
+
+/// Serves an established link until it ends. `run`: of the other gateway's program.
+pub(crate) async fn serve(
+    gateway: &Rc<Gateway>,
+    trunk: &Rc<Trunk>,
+    index: usize,
+    (stream, run): (TlsStream, u32),
+    address: SocketAddr,
+) {
+    let (tcp, session, cipher, plain) = stream.into_parts();
+    let (mut read, write) = tcp.into_split();
+    let now = Instant::now();
+    let link = Rc::new(Link {
+        trunk: trunk.id,
+        index,
+        address,
+        session: RefCell::new(session),
+        outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
+        pending: RefCell::default(),
+        heard: Cell::new(now),
+        spoke: Cell::new(now),
+        cut: Notify::new(),
+        cut_reason: RefCell::default(),
+        pings: RefCell::default(),
+    });
+    gateway.link_up(trunk, &link, run);
+    let stop = tokio::select! {
+        biased;
+        stop = read_loop(gateway, &link, &mut read, cipher, plain) => stop,
+        error = link.outlet.run() => Stop::Lost(error.to_string()),
+        reason = link.heartbeat(gateway) => Stop::Lost(reason),
+        () = link.cut.notified() => Stop::Lost(link.cut_reason.take()),
+    };
+    let final_words = matches!(stop, Stop::Goodbye(_));
+    let reason = match stop {
+        Stop::Goodbye(reason) => reason,
+        Stop::Lost(reason) => reason,
+        Stop::Violation(reason) => {
+            gateway.counters.violation();
+            let header = FrameHeader::plain(FrameKind::Bye, JobId::default(), GATEWAY, GATEWAY);
+            link.send_own(gateway, header, reason.as_bytes());
+            format!("rules broken: {reason}")
+        }
+    };
+    gateway.link_down(trunk, &link, &reason, final_words);
+    link.pings.borrow_mut().clear();
+    link.outlet.finish().await;
+}
+
+async fn read_loop(
+    gateway: &Rc<Gateway>,
+    link: &Rc<Link>,
+    read: &mut OwnedReadHalf,
+    cipher_left: Vec<u8>,
+    plain_left: Vec<u8>,
+) -> Stop {
+    let (mut cipher_partial, mut plain_partial) = (gateway.partial(), gateway.partial());
+    cipher_partial.save(&cipher_left);
+    plain_partial.save(&plain_left);
+    let source = Target::Link(link.clone());
+    let mut out = Vec::new();
+    // What came together with the end of the handshake has been read already.
+    let mut first = true;
+    loop {
+        let turn = poll_fn(|cx| {
+            let mut cipher = gateway.cipher.borrow_mut();
+            let start = cipher_partial.len();
+            let mut count = 0;
+            if !first {
+                let mut buf = ReadBuf::new(&mut cipher[start..start + READ]);
+                match Pin::new(&mut *read).poll_read(cx, &mut buf) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
+                    Poll::Ready(Ok(())) => count = buf.filled().len(),
+                }
+                if count == 0 {
+                    return Poll::Ready(Err(Stop::Lost("connection closed".into())));
+                }
+            }
+            first = false;
+            link.heard.set(gateway.tick());
+            cipher_partial.restore(&mut cipher);
+            let mut plain = gateway.plain.borrow_mut();
+            let mut length = plain_partial.len();
+            plain_partial.restore(&mut plain);
+            let input = &mut cipher[..start + count];
+            let opened = link.session.borrow_mut().open(
+                input,
+                &mut |bytes| {
+                    plain[length..length + bytes.len()].copy_from_slice(bytes);
+                    length += bytes.len();
+                },
+                &mut out,
+            );
+            if !out.is_empty() {
+                link.outlet.send(&[IoSlice::new(&out)]);
+                out.clear();
+            }
+            let opened = match opened {
+                Ok(opened) => opened,
+                Err(error) => return Poll::Ready(Err(Stop::Violation(format!("TLS: {error}")))),
+            };
+            cipher_partial.save(&input[opened.consumed..]);
+            let bytes = &plain[..length];
+            let result = gateway.forward(&source, bytes);
+            if let Ok(used) = result {
+                plain_partial.save(&bytes[used..]);
+            }
+            Poll::Ready(
+                result.and_then(|_| if opened.closed { Err(Stop::Lost("connection closed".into())) } else { Ok(()) }),
+            )
+        });
+        if let Err(stop) = turn.await {
+            return stop;
+        }
+        gateway.after_turn();
+    }
+}

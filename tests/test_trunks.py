@@ -1,0 +1,90 @@
+"""The WAN fails while a job runs: links are cut, sites cannot reach each other for a while. Nothing is lost or doubled while the
+gateways are patient, and then the job ends with an error that says what was lost."""
+
+import random
+import time
+
+import pytest
+
+from harness import LANDBRIDGE, PROGRAMS, CuttingProxy, LoopbackSites, wait_until
+
+EXCHANGE = PROGRAMS / "exchange.py"
+
+
+def start_exchange(workshop, sites, mpi, rounds, ranks=4):
+    started, stop = workshop.folder / "started", workshop.folder / "stop"
+    report = workshop.folder / "run.json"
+    words = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, f"--json={report}", "--", mpi.python, EXCHANGE, started, stop, rounds]
+    running = workshop.start(words, environment={**mpi.environment, "LANDBRIDGE_SITES": str(sites.file)}, limit=90)
+    wait_until(lambda: started.exists() or running.child.poll() is not None, 30, "the first round")
+    assert started.exists(), str(running.finish())
+    return running, stop
+
+
+@pytest.mark.parametrize("links", [1, 4])
+def test_links_that_are_cut_lose_nothing(workshop, mpi, links):
+    """Connections between the gateways are reset every now and then, all of them or some."""
+    with CuttingProxy() as proxy:
+        sites = LoopbackSites(workshop, proxies={"b": proxy}, links=links)
+        for site in "ab":
+            sites.start_gateway(site)
+        running, stop = start_exchange(workshop, sites, mpi, rounds=20)
+        chance = random.Random(7)
+        for _ in range(12):
+            time.sleep(0.3)
+            assert running.child.poll() is None, str(running.finish())
+            proxy.cut(lambda: links == 1 or chance.random() < 0.5)
+        stop.write_text("stop\n")
+        done = running.finish().check()
+        assert "rounds good on 4 ranks" in done.out, str(done)
+        assert proxy.cuts >= 12, f"only {proxy.cuts} connections were there to be cut"
+
+
+def test_a_blackout_is_waited_for(workshop, mpi):
+    """Nothing gets through for longer than it takes to notice, and whoever dials in vain goes on dialling."""
+    with CuttingProxy() as proxy:
+        sites = LoopbackSites(workshop, proxies={"b": proxy})
+        for site in "ab":
+            sites.start_gateway(site)
+        running, stop = start_exchange(workshop, sites, mpi, rounds=3)
+        proxy.hold(True)
+        time.sleep(5)
+        assert running.child.poll() is None, str(running.finish())
+        proxy.hold(False)
+        stop.write_text("stop\n")
+        done = running.finish().check()
+        assert "rounds good on 4 ranks" in done.out, str(done)
+
+
+def test_a_blackout_beyond_patience_ends_the_job(workshop, mpich_only):
+    with CuttingProxy() as proxy:
+        sites = LoopbackSites(workshop, proxies={"b": proxy}, patience="1s")
+        for site in "ab":
+            sites.start_gateway(site)
+        running, _ = start_exchange(workshop, sites, mpich_only, rounds=3)
+        proxy.hold(True)
+        done = running.finish(within=20)
+        done.fails_naming("site b", "did not come back within 1 s")
+
+
+def test_a_job_begins_and_ends_while_links_are_cut(workshop, mpich_only):
+    """What gateways tell each other of a job is not lost with a link either."""
+    with CuttingProxy() as proxy:
+        sites = LoopbackSites(workshop, proxies={"b": proxy}, links=2)
+        for site in "ab":
+            sites.start_gateway(site)
+        with proxy.cutting_every(0.15):
+            for _ in range(3):
+                done = sites.run(mpich_only, [mpich_only.python, PROGRAMS / "reach.py"], ranks=4, limit=60).check()
+                assert done.code == 0, str(done)
+
+
+def test_a_gateway_that_was_started_anew_has_lost_its_jobs_and_serves_new_ones(workshop, mpich_only):
+    sites = LoopbackSites(workshop)
+    gateways = {site: sites.start_gateway(site) for site in "ab"}
+    running, _ = start_exchange(workshop, sites, mpich_only, rounds=3)
+    gateways["b"].child.kill()
+    gateways["b"].finish(within=5)
+    sites.start_gateway("b")
+    running.finish(within=20).fails_naming("site b")
+    sites.run(mpich_only, [mpich_only.python, PROGRAMS / "reach.py"], ranks=2).check()
