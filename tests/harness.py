@@ -239,35 +239,40 @@ FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class LoopbackSites:
-    """Two sites `a` and `b` on this machine, a gateway each on 127.0.0.1, started one by one: for what a lab, whose
+    """Two sites `a` and `b` on this machine, with gateways on 127.0.0.1 that are started one by one: for what a lab, whose
     gateways are always right, cannot show."""
 
-    def __init__(self, workshop, memory="64MiB", *, proxies=None, links=1, patience="10s"):
-        """`proxies`: by site, what stands between it and whoever dials it."""
+    def __init__(self, workshop, memory="64MiB", *, gateways=1, proxies=None, links=1, patience="10s"):
+        """`proxies`: by site, what stands between its first gateway and whoever dials it."""
         self.workshop = workshop
-        self.proxies, self.links, self.patience = proxies or {}, links, patience
-        self.ports = {site: free_port() for site in "ab"}
+        self.memory, self.proxies, self.links, self.patience = memory, proxies or {}, links, patience
+        self.gateways = {(site, number): free_port() for site in "ab" for number in range(1, gateways + 1)}
         self.fingerprints = {}
         for site in "ab":
             shown = workshop.run([LANDBRIDGE, "key", workshop.folder / f"{site}.key"]).check()
             self.fingerprints[site] = FINGERPRINT.search(shown.out)[0]
-        self.memory = memory
         for site, proxy in self.proxies.items():
             proxy.serve(self.ports[site])
         self.file = self.write("sites.toml")
+
+    @property
+    def ports(self):
+        """Of the first gateways."""
+        return {site: port for (site, number), port in self.gateways.items() if number == 1}
 
     def write(self, name, **changed):
         """A sites file; `changed` replaces whole texts in it, as old=new pairs under any names."""
         text = ""
         for site in "ab":
-            own = self.ports[site]
-            dialled = self.proxies[site].port if site in self.proxies else own
-            text += (
-                f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\npatience = "{self.patience}"\n'
-                f'[[site.gateway]]\nname = "gw1"\nadvertise = "127.0.0.1:{dialled}"\ninside = "127.0.0.1:{own}"\n'
-                f'listen = "127.0.0.1:{own}"\nmemory = "{self.memory}"\nlinks = {self.links}\n'
-                f'[[site.node]]\nname = "n1"\naddress = "127.0.0.1"\n\n'
-            )
+            text += f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\npatience = "{self.patience}"\n'
+            for (of, number), own in self.gateways.items():
+                if of == site:
+                    dialled = self.proxies[site].port if site in self.proxies and number == 1 else own
+                    text += (
+                        f'[[site.gateway]]\nname = "gw{number}"\nadvertise = "127.0.0.1:{dialled}"\ninside = "127.0.0.1:{own}"\n'
+                        f'listen = "127.0.0.1:{own}"\nmemory = "{self.memory}"\nlinks = {self.links}\n'
+                    )
+            text += '[[site.node]]\nname = "n1"\naddress = "127.0.0.1"\n\n'
         for old, new in changed.values():
             assert old in text
             text = text.replace(old, new)
@@ -275,13 +280,22 @@ class LoopbackSites:
         path.write_text(text)
         return path
 
-    def start_gateway(self, site, file=None, wait=True):
-        words = [LANDBRIDGE, "gateway", "--sites", file or self.file, "--site", site, "--gateway", "gw1"]
+    def start_gateway(self, site, file=None, wait=True, number=1):
+        words = [LANDBRIDGE, "gateway", "--sites", file or self.file, "--site", site, "--gateway", f"gw{number}"]
         running = self.workshop.start(words, limit=120)
         if wait:
-            wait_until(lambda: listening(self.ports[site]) or running.child.poll() is not None, 5, f"gateway of site {site}")
+            port = self.gateways[site, number]
+            wait_until(lambda: listening(port) or running.child.poll() is not None, 5, f"gateway {number} of site {site}")
             assert running.child.poll() is None, str(running.finish())
         return running
+
+    def start_gateways(self):
+        """All of them, by site and number; returns once all their trunks are up, so that the first of each site leads jobs."""
+        started = {(site, number): self.start_gateway(site, number=number) for site, number in self.gateways}
+        trunks = len(self.gateways) // 2
+        for (site, number), gateway in started.items():
+            wait_until(lambda: gateway.err().count("trunk up") >= trunks, 10, f"the trunks of gateway {number} of site {site}")
+        return started
 
     def run(self, mpi, program, *options, ranks=2, file=None, limit=30):
         words = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, *options, "--", *program]

@@ -2,6 +2,7 @@
 gateways are patient, and then the job ends with an error that says what was lost."""
 
 import random
+import re
 import time
 
 import pytest
@@ -38,6 +39,68 @@ def test_links_that_are_cut_lose_nothing(workshop, mpi, links):
         done = running.finish().check()
         assert "rounds good on 4 ranks" in done.out, str(done)
         assert proxy.cuts >= 12, f"only {proxy.cuts} connections were there to be cut"
+
+
+def test_gateways_that_are_killed_and_return_lose_nothing(workshop, mpi):
+    """Any but those that lead the job, while others remain: what they held is sent again by the others."""
+    kill_and_return(workshop, mpi, ["a2", "b3"])
+
+
+@pytest.mark.parametrize("victims", [["a2"], ["b2"], ["b2", "b3"]], ids=" ".join)
+def test_other_gateways_that_are_killed_and_return_lose_nothing(workshop, mpich_only, victims):
+    kill_and_return(workshop, mpich_only, victims)
+
+
+def kill_and_return(workshop, mpi, victims):
+    sites = LoopbackSites(workshop, gateways=3)
+    gateways = sites.start_gateways()
+    running, stop = start_exchange(workshop, sites, mpi, rounds=20)
+    victims = [(victim[0], int(victim[1])) for victim in victims]
+    for _ in range(2):
+        for victim in victims:
+            time.sleep(0.5)
+            gateways[victim].child.kill()
+            gateways[victim].finish(within=5)
+        time.sleep(1)
+        assert running.child.poll() is None, str(running.finish())
+        for site, number in victims:
+            gateways[site, number] = sites.start_gateway(site, number=number)
+        # Ranks dial again within a second.
+        time.sleep(2.5)
+    stop.write_text("stop\n")
+    done = running.finish().check()
+    assert "rounds good on 4 ranks" in done.out, str(done)
+    for victim in victims:
+        counted = relayed(gateways[victim])
+        assert counted > 0, f"gateway {victim} returned and was not used again\n{gateways[victim].err()}"
+
+
+def relayed(gateway):
+    """Bytes of jobs that a gateway says it has sent and received, once they are closed."""
+    wait_until(lambda: "job closed" in gateway.err(), 5, "the gateway to close the job")
+    return sum(int(number) for number in re.findall(r"(?:sent|received)=(\d+)", plain(gateway.err())))
+
+
+def plain(text):
+    """Without the colours of a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_every_gateway_carries_its_part(workshop, mpi):
+    """A single large message takes all of them."""
+    sites = LoopbackSites(workshop, gateways=3)
+    gateways = sites.start_gateways()
+    done = sites.run(mpi, [mpi.python, PROGRAMS / "large_message.py", 64 << 20], ranks=2, limit=60).check()
+    parts = [relayed(gateway) for gateway in gateways.values()]
+    assert min(parts) > sum(parts) / 6 * 0.5, f"{parts}\n{done}"
+
+
+def test_a_job_runs_without_the_gateways_that_are_down(workshop, mpich_only):
+    sites = LoopbackSites(workshop, gateways=2)
+    for site in "ab":
+        sites.start_gateway(site)
+    done = sites.run(mpich_only, [mpich_only.python, PROGRAMS / "reach.py"], ranks=4).check()
+    assert "site a: gateway gw2 is not used" in done.err, str(done)
 
 
 def test_a_blackout_is_waited_for(workshop, mpi):

@@ -6,24 +6,25 @@
 
 mod arrival;
 mod connection;
+mod flows;
 mod remote;
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use channel::Route;
 use rustc_hash::FxHashMap;
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use types::{Identity, SiteId};
 use wire::FrameHeader;
 use wire::frame::FrameKind;
 
 use self::arrival::{GatewayFrames, News};
 use self::connection::Connection;
-use self::remote::Remote;
+use self::remote::{Remote, Way};
 use crate::endpoint::OpenError;
 use crate::handshake::Credentials;
 use crate::link::{Link, Outgoing, Sink};
@@ -31,7 +32,11 @@ use crate::operation::PeerId;
 use crate::reader::Broken;
 
 /// Most gateways of a site that a rank connects to.
-pub(crate) const MAX_GATEWAYS: usize = 64;
+pub(crate) const MAX_GATEWAYS: usize = wire::receipt::MAX_ROUTES;
+/// How long the others may take once one gateway is there.
+const MOMENT: Duration = Duration::from_secs(1);
+/// How long a gateway may take that is dialled again.
+const REDIAL: Duration = Duration::from_secs(5);
 
 pub(crate) struct GatewayLink {
     own: Credentials,
@@ -50,7 +55,8 @@ pub(crate) struct GatewayLink {
 }
 
 impl GatewayLink {
-    /// Connects to all gateways of the site; waits at most `timeout` for each.
+    /// Connects to the gateways of the site: waits at most `timeout` for the first, and a moment for the others, which are
+    /// tried again later.
     pub fn open(
         own: Credentials,
         addresses: &[SocketAddrV4],
@@ -58,18 +64,48 @@ impl GatewayLink {
         timeout: Duration,
     ) -> Result<GatewayLink, OpenError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(OpenError::io)?;
-        let mut connections = Vec::new();
-        let mut least = window;
-        for address in addresses.iter().take(MAX_GATEWAYS) {
-            let (connection, welcome) = Connection::dial(*address, &own, timeout)
-                .map_err(|broken| OpenError::Gateway { address: *address, reason: broken.to_string() })?;
-            least = least.min(welcome.window);
-            let data = EventData::new_u64(connections.len() as u64);
-            epoll::add(&epoll, &connection.socket, data, EventFlags::IN).map_err(OpenError::io)?;
-            connections.push(connection);
+        let mut connections: Vec<Connection> =
+            addresses.iter().take(MAX_GATEWAYS).map(|address| Connection::new(*address)).collect();
+        for (at, connection) in connections.iter_mut().enumerate() {
+            if let Err(broken) = connection.dial(&own, &epoll, at, timeout) {
+                connection.lose(broken.to_string());
+            }
         }
-        let (peers, ready, told) = (FxHashMap::default(), VecDeque::new(), Vec::new());
-        Ok(GatewayLink { own, window: least, epoll, connections, peers, ready, told, leaving: false, buffered: 0 })
+        let mut moment = None;
+        loop {
+            for connection in connections.iter_mut().filter(|connection| connection.is_dialling()) {
+                if let Err(broken) = connection.shake_hands(&own, window) {
+                    connection.lose(broken.to_string());
+                }
+            }
+            if connections.iter().any(Connection::is_open) {
+                moment.get_or_insert_with(|| Instant::now() + MOMENT);
+            }
+            let late = moment.is_some_and(|moment| moment <= Instant::now());
+            if late || !connections.iter().any(Connection::is_dialling) {
+                break;
+            }
+            let nap = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+            let mut fds = [PollFd::new(&epoll, PollFlags::IN)];
+            // An interrupted or failed wait is a short one.
+            let _ = poll(&mut fds, Some(&nap));
+        }
+        let open = connections.iter().any(Connection::is_open);
+        if let Some(first) = connections.first().filter(|_| !open) {
+            let reason = first.lost().unwrap_or("no answer").to_owned();
+            return Err(OpenError::Gateway { address: first.address, reason });
+        }
+        Ok(GatewayLink {
+            own,
+            window,
+            epoll,
+            connections,
+            peers: FxHashMap::default(),
+            ready: VecDeque::new(),
+            told: Vec::new(),
+            leaving: false,
+            buffered: 0,
+        })
     }
 
     /// Readable when `progress` has something to do.
@@ -96,13 +132,13 @@ impl GatewayLink {
     }
 
     fn alive(&self) -> impl Iterator<Item = &Connection> {
-        self.connections.iter().filter(|connection| connection.lost.is_none())
+        self.connections.iter().filter(|connection| connection.is_open())
     }
 
     fn receive(&mut self, at: usize, sink: &mut dyn Sink) -> bool {
         let connection = &mut self.connections[at];
-        if connection.lost.is_some() {
-            return false;
+        if !connection.is_open() {
+            return self.revive(at);
         }
         let mut frames = GatewayFrames {
             own: &self.own,
@@ -111,10 +147,11 @@ impl GatewayLink {
             ready: &mut self.ready,
             told: &mut self.told,
             leaving: self.leaving,
+            gateway: at,
             news: Vec::new(),
             pongs: Vec::new(),
         };
-        let moved = connection.reader.pump(connection.socket.as_fd(), &mut frames, sink);
+        let moved = connection.receive(&mut frames, sink);
         let GatewayFrames { news, pongs, .. } = frames;
         pongs.into_iter().for_each(|pong| connection.push(Arc::new(pong)));
         for item in news {
@@ -140,10 +177,36 @@ impl GatewayLink {
         }
     }
 
+    /// Dials a gateway again that is not there, if there are others: without any, everything is lost already. Whether it is
+    /// there now.
+    fn revive(&mut self, at: usize) -> bool {
+        let alone = self.alive().next().is_none();
+        let connection = &mut self.connections[at];
+        let result = if connection.is_dialling() {
+            connection.shake_hands(&self.own, self.window)
+        } else if alone || self.leaving || !connection.is_due(Instant::now()) {
+            return false;
+        } else {
+            connection.dial(&self.own, &self.epoll, at, REDIAL).map(|()| false)
+        };
+        match result {
+            Ok(true) => {
+                self.peers.values_mut().for_each(|remote| remote.barred &= !(1 << at));
+                self.wake(|_| true);
+                true
+            }
+            Ok(false) => false,
+            Err(broken) => {
+                connection.lose(broken.to_string());
+                false
+            }
+        }
+    }
+
     /// What was under way to these peers by a gateway is lost, in both directions.
     fn broken(&mut self, at: usize, which: impl Fn(&Remote) -> bool) {
         for remote in self.peers.values_mut().filter(|remote| which(remote)) {
-            remote.outbound.lost(Route(at as u8));
+            remote.lost_by(at);
             remote.inbound.ack_lost();
         }
         self.wake(which);
@@ -161,10 +224,10 @@ impl GatewayLink {
     fn bar(&mut self, peer: PeerId, at: usize, reason: String, sink: &mut dyn Sink) {
         let Some(remote) = self.peers.get_mut(&peer) else { return };
         remote.barred |= 1 << at;
-        remote.outbound.lost(Route(at as u8));
+        remote.lost_by(at);
         remote.wake(peer, &mut self.ready, &mut self.told);
         let barred = remote.barred;
-        let left = |(at, connection): (usize, &Connection)| connection.lost.is_none() && barred & (1 << at) == 0;
+        let left = |(at, connection): (usize, &Connection)| connection.is_open() && barred & (1 << at) == 0;
         if !self.connections.iter().enumerate().any(left) {
             self.lose(peer, Some(reason), sink);
         }
@@ -175,8 +238,6 @@ impl GatewayLink {
         let connection = &mut self.connections[at];
         let reason = format!("gateway {}: {broken}", connection.address);
         connection.lose(reason.clone());
-        // A descriptor that epoll no longer watches cannot be removed twice; nothing else can go wrong here.
-        let _ = epoll::delete(&self.epoll, &connection.socket);
         if self.alive().next().is_none() {
             let peers: Vec<PeerId> = self.peers.keys().copied().collect();
             peers.into_iter().for_each(|peer| self.lose(peer, Some(reason.clone()), sink));
@@ -226,16 +287,20 @@ impl GatewayLink {
         while let Some(peer) = self.ready.pop_front() {
             let Some(remote) = self.peers.get_mut(&peer) else { continue };
             remote.is_ready = false;
-            let Some(at) = remote.way(&self.connections) else { continue };
+            let at = match remote.way_for_data(&self.connections) {
+                Way::None => continue,
+                Way::Full => {
+                    remote.is_ready = true;
+                    full.push_back(peer);
+                    continue;
+                }
+                Way::By(at) => at,
+            };
             let connection = &mut self.connections[at];
-            if !connection.has_room() {
-                remote.is_ready = true;
-                full.push_back(peer);
-                continue;
-            }
             let route = Route(at as u8);
-            if let Some(frame) = remote.outbound.resend(route) {
-                connection.push(frame.clone());
+            if let Some(frame) = remote.outbound.resend(route).cloned() {
+                remote.flows.sent(at, frame.len());
+                connection.push(frame);
             } else if let Some(item) = remote.queue.front_mut() {
                 let bytes = item.next_frame_len(connection.max_payload());
                 if !remote.outbound.may_send(bytes) {
@@ -254,6 +319,7 @@ impl GatewayLink {
                 let done = item.cut_frame(connection.max_payload(), header, sink.regions(), &mut frame);
                 let frame = Arc::new(frame);
                 connection.push(frame.clone());
+                remote.flows.sent(at, frame.len());
                 remote.outbound.sent(route, frame.len() as u32, frame);
                 if done && let Some(item) = remote.queue.pop_front() {
                     if item.detach {
@@ -285,8 +351,12 @@ impl GatewayLink {
             let Some(kind) = remote.next_notice() else { continue };
             let own = &self.own;
             let plain = FrameHeader::plain(kind, own.job, own.me.identity, remote.identity);
-            let header = FrameHeader { route: at as u16, ack: remote.inbound.acknowledge(), ..plain };
-            self.connections[at].push(Arc::new(header.encode().to_vec()));
+            let receipt = remote.flows.receipt();
+            let (length, ack) = (receipt.len() as u32, remote.inbound.acknowledge());
+            let header = FrameHeader { route: at as u16, length, ack, ..plain };
+            let mut frame = header.encode().to_vec();
+            frame.extend_from_slice(&receipt);
+            self.connections[at].push(Arc::new(frame));
         }
     }
 }
@@ -296,7 +366,7 @@ impl Link for GatewayLink {
         let Some(address) = sink.address(to) else { return };
         let lost = match self.connections.last() {
             None => Some("this rank has no gateway (LANDBRIDGE_GATEWAYS is empty)".to_owned()),
-            Some(last) if self.alive().next().is_none() => last.lost.clone(),
+            Some(last) if self.alive().next().is_none() => Some(last.lost().unwrap_or("no gateway is left").to_owned()),
             Some(_) => None,
         };
         if lost.is_some() {
@@ -347,12 +417,7 @@ impl Link for GatewayLink {
         let me = self.own.me.identity;
         let to = Identity { slot: types::Slot::GATEWAY, ..me };
         let goodbye = Arc::new(FrameHeader::plain(FrameKind::Bye, self.own.job, me, to).encode().to_vec());
-        for (at, connection) in self.connections.iter_mut().enumerate().filter(|(_, c)| c.lost.is_none()) {
-            connection.push(goodbye.clone());
-            // A gateway that does not take our goodbye sees the connection close instead.
-            let _ = connection.send(&self.epoll, at);
-            let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
-        }
+        self.connections.iter_mut().filter(|c| c.is_open()).for_each(|connection| connection.close(goodbye.clone()));
         self.connections.clear();
     }
 }

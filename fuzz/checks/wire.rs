@@ -31,6 +31,13 @@ pub fn passage(bytes: &[u8]) {
     assert_eq!(said.encode(), encoded);
 }
 
+/// What a receiver says of each route.
+pub fn receipt(bytes: &[u8]) {
+    if let Ok(arrived) = wire::receipt::decode(bytes) {
+        assert_eq!(wire::receipt::encode(&arrived), bytes);
+    }
+}
+
 /// The first message of a connection, with the preface.
 pub fn handshake_first(bytes: &[u8]) {
     handshake(bytes, true);

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use types::{Identity, Slot};
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use wire::receipt::MAX_RECEIPT;
 use wire::{Control, FrameHeader, FrameKind};
 
 use crate::counters::Counters;
@@ -291,13 +292,13 @@ impl Gateway {
             }
             Control::JobClose { job: unopened }
                 if job == types::JobId::default() && self.relay.borrow_mut().abandoned_by(unopened, member) => {}
-            Control::JobOpen { job: new, secret, roster, home } => {
+            Control::JobOpen { job: new, secret, roster, home, part } => {
                 if job != types::JobId::default() {
                     return Err(Stop::Violation(format!("this connection has job {job} already")));
                 }
                 self.kick_trunks();
                 let mut relay = self.relay.borrow_mut();
-                match relay.open(new, secret, roster, &home, member.clone()) {
+                match relay.open(new, secret, roster, &home, part, member.clone()) {
                     Ok(identity) => {
                         if let Some(limits) = relay.limits(new) {
                             member.becomes(new, identity, limits);
@@ -321,7 +322,7 @@ impl Gateway {
 fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let limit = match header.kind {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
-        FrameKind::Ack | FrameKind::Ask | FrameKind::Again => 0,
+        FrameKind::Ack | FrameKind::Ask | FrameKind::Again => MAX_RECEIPT,
         FrameKind::Introduction | FrameKind::Tally | FrameKind::Passage => 0,
         FrameKind::Ping | FrameKind::Pong => MAX_PING,
         FrameKind::Control => MAX_PAYLOAD,

@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use types::id::SlotKind;
 use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
-use wire::control::Traffic;
-use wire::{Control, Secret};
+use wire::control::{Part, Traffic};
+use wire::{Control, Passage, Secret};
 
 use crate::quantity;
-use crate::relay::{Effect, FAREWELL, GRACE, Limits, OPENING, OPENING_ASKED, Relay, Timer, TrunkId};
+use crate::relay::{Effect, FAREWELL, GRACE, Limits, OPENING, OPENING_ASKED, Relay, Timer, TrunkId, TrunkInfo};
 use crate::starter::StartError;
 use crate::window::Grant;
 
@@ -23,6 +23,12 @@ pub(crate) struct Job<M> {
     pub own: SiteId,
     /// The launcher's site.
     pub home: SiteId,
+    /// What this gateway is to it.
+    pub part: Part,
+    /// Trunks over which it was asked to open it; the first is the one to tell. None at home.
+    pub askers: Vec<TrunkId>,
+    /// At home, and not the lead: trunks over which gateways were asked to open it, and have not closed it.
+    pub unclosed: Vec<TrunkId>,
     /// One per site of the roster, in its order.
     pub sites: Vec<SiteState>,
     pub members: HashMap<Slot, M>,
@@ -42,11 +48,28 @@ pub(crate) struct Job<M> {
 }
 
 /// What a gateway knows of a site of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteState {
-    /// How to get there; `None` for the own site.
+    /// The way to the gateway that leads the job there, for agents and the launcher; `None` for the own site.
     pub trunk: Option<TrunkId>,
     pub phase: SitePhase,
+    /// The ways for ranks: trunks to gateways of the site at which the job is open, the preferred first.
+    pub ways: Vec<TrunkId>,
+}
+
+impl SiteState {
+    /// The ways there for a member of this slot.
+    pub fn ways_of(&self, slot: Slot) -> &[TrunkId] {
+        if is_rank(slot) {
+            return if self.phase.reachable() { &self.ways } else { &[] };
+        }
+        self.trunk.as_slice().get(..usize::from(self.phase.is_spanned())).unwrap_or_default()
+    }
+}
+
+/// Whether a member is a rank: not an agent, and not the launcher.
+pub(crate) fn is_rank(slot: Slot) -> bool {
+    slot.0 >> 8 <= Slot::MAX_RANK
 }
 
 /// How far a site is.
@@ -111,6 +134,15 @@ impl<M> Job<M> {
     pub fn trunk_of(&self, site: SiteId) -> Option<TrunkId> {
         self.sites.get(usize::from(site.0)).and_then(|site| site.trunk)
     }
+
+    /// Name of the launcher's site.
+    pub fn home_name(&self) -> &str {
+        self.roster.site(self.home).map_or("", |site| site.name.as_str())
+    }
+
+    pub fn leads(&self) -> bool {
+        self.part == Part::Lead
+    }
 }
 
 /// First rank of a site and first beyond.
@@ -126,6 +158,16 @@ fn members_of(roster: &Roster, site: SiteId, home: SiteId) -> u64 {
     own + u64::from(site == home)
 }
 
+/// The trunks to the gateways of a site, in the order of the sites file.
+pub(crate) fn trunks_to<'a>(trunks: &'a [TrunkInfo], site: &'a str) -> impl Iterator<Item = TrunkId> + 'a {
+    trunks.iter().enumerate().filter(move |(_, trunk)| trunk.site == site).map(|(at, _)| TrunkId(at))
+}
+
+/// What members are told of a way that is gone, if there are others or none.
+pub(crate) fn passage_without(others: bool, reason: &str) -> Passage {
+    if others { Passage::Broken } else { Passage::Away(reason.to_owned()) }
+}
+
 impl<M: Clone + PartialEq> Relay<M> {
     /// The launcher asks, at its own site. On success it is a member, and its identity is given.
     ///
@@ -137,19 +179,24 @@ impl<M: Clone + PartialEq> Relay<M> {
         secret: Secret,
         roster: Roster,
         home: &str,
+        part: Part,
         launcher: M,
     ) -> Result<Identity, (String, String)> {
         let here = |reason: String| (self.site.clone(), reason);
         if home != self.site {
             return Err(here(format!("the launcher says it is at site {home}, this is the gateway of {}", self.site)));
         }
-        let own = self.enter(id, secret, roster, None)?;
+        let own = self.enter(id, secret, roster, part, None)?;
         let launcher_identity = Identity { site: own, slot: Slot::LAUNCHER };
         if let Some(job) = self.jobs.get_mut(&id) {
             job.members.insert(Slot::LAUNCHER, launcher);
             self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, OPENING));
         }
-        self.advance(id);
+        match part {
+            Part::Lead => self.advance(id),
+            Part::Relay { .. } => self.open_relays(id),
+        }
+        self.say_here(id);
         Ok(launcher_identity)
     }
 
@@ -160,13 +207,116 @@ impl<M: Clone + PartialEq> Relay<M> {
         id: JobId,
         secret: Secret,
         roster: Roster,
+        part: Part,
     ) -> Result<(), String> {
-        self.enter(id, secret, roster, Some(trunk)).map_err(|(_, reason)| reason)?;
+        if let Some(job) = self.jobs.get_mut(&id)
+            && part != Part::Lead
+            && job.secret == secret
+            && self.trunks[trunk.0].site == job.home_name()
+        {
+            // Another gateway of the launcher's site asks for the same.
+            if !job.askers.contains(&trunk) {
+                job.askers.push(trunk);
+            }
+            self.is_here(id, trunk);
+            return Ok(());
+        }
+        self.enter(id, secret, roster, part, Some(trunk)).map_err(|(_, reason)| reason)?;
         if let Some(job) = self.jobs.get(&id) {
             self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, OPENING_ASKED));
         }
         self.advance(id);
+        self.say_here(id);
+        self.is_here(id, trunk);
         Ok(())
+    }
+
+    /// Has all gateways of the other sites open a job that this one, at its home, does not lead.
+    fn open_relays(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let others = job.roster.sites().iter().filter(|site| site.name != self.site);
+        let trunks = others.flat_map(|site| trunks_to(&self.trunks, &site.name));
+        let up: Vec<TrunkId> = trunks.filter(|trunk| self.trunks[trunk.0].up).collect();
+        up.into_iter().for_each(|trunk| self.open_relay(id, trunk));
+    }
+
+    fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.unclosed.push(trunk);
+        let open = Control::JobOpen {
+            job: id,
+            secret: job.secret.clone(),
+            roster: job.roster.clone(),
+            home: self.site.clone(),
+            part: job.part,
+        };
+        self.effects.push(Effect::ToTrunk(trunk, open));
+    }
+
+    /// A trunk is up: its gateway is told of the jobs that it may serve.
+    pub(crate) fn say_what_is_here(&mut self, trunk: TrunkId) {
+        let peer = &self.trunks[trunk.0].site;
+        let spans = |job: &Job<M>| !job.closing && job.roster.sites().iter().any(|site| site.name == *peer);
+        let ids: Vec<JobId> = self.jobs.iter().filter(|(_, job)| spans(job)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let relays = self
+                .jobs
+                .get(&id)
+                .is_some_and(|job| !job.leads() && job.own == job.home && !job.unclosed.contains(&trunk));
+            if relays {
+                self.open_relay(id, trunk);
+            }
+            self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id }));
+        }
+    }
+
+    /// Tells all gateways of the job's other sites that it is open here.
+    fn say_here(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        for site in job.roster.sites().iter().filter(|site| site.name != self.site) {
+            let told = trunks_to(&self.trunks, &site.name).filter(|trunk| self.trunks[trunk.0].up);
+            self.effects.extend(told.map(|trunk| Effect::ToTrunk(trunk, Control::JobHere { job: id })));
+        }
+    }
+
+    /// A job is open at the other end of a trunk as well.
+    pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId) {
+        let peer = &self.trunks[trunk.0].site;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(at) = job.roster.sites().iter().position(|site| site.name == *peer) else { return };
+        let ways = &mut job.sites[at].ways;
+        if ways.contains(&trunk) {
+            return;
+        }
+        // Gateways of two sites pair off, so that none is everybody's first choice.
+        let order: Vec<TrunkId> = trunks_to(&self.trunks, peer).collect();
+        let preference = |way: &TrunkId| {
+            let place = order.iter().position(|other| other == way).unwrap_or(0);
+            (place + order.len() - self.number % order.len()) % order.len()
+        };
+        ways.push(trunk);
+        ways.sort_by_key(preference);
+        self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id }));
+        if self.trunks[trunk.0].up {
+            self.tell_members(Some(id), trunk, |slot, others| (is_rank(slot) && !others).then_some(Passage::Open));
+        }
+    }
+
+    /// A job is not open any more at the other end of a trunk.
+    pub(crate) fn is_gone(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
+        if self.trunks[trunk.0].up {
+            self.tell_members(Some(id), trunk, |slot, others| is_rank(slot).then(|| passage_without(others, reason)));
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.sites.iter_mut().for_each(|site| site.ways.retain(|way| *way != trunk));
+        job.unclosed.retain(|other| *other != trunk);
+        job.askers.retain(|other| *other != trunk);
+        let relays = !job.leads();
+        if relays && job.own != job.home && job.askers.is_empty() {
+            self.close(id, "no gateway of the launcher's site has it open");
+        } else if relays {
+            self.finish(id);
+        }
     }
 
     /// Checks a job and enters it into the table. `asked_by`: the trunk to its home, unless that is here.
@@ -175,6 +325,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         id: JobId,
         secret: Secret,
         roster: Roster,
+        part: Part,
         asked_by: Option<TrunkId>,
     ) -> Result<SiteId, (String, String)> {
         let here = |reason: String| (self.site.clone(), reason);
@@ -199,12 +350,12 @@ impl<M: Clone + PartialEq> Relay<M> {
                 home = Some(SiteId(at as u16));
             }
             if site.name == self.site {
-                sites.push(SiteState { trunk: None, phase: SitePhase::Asked });
+                sites.push(SiteState { trunk: None, phase: SitePhase::Asked, ways: Vec::new() });
                 continue;
             }
             let trunk = match asked_by {
                 Some(trunk) if site.name == *home_name => trunk,
-                _ => self.primary_trunk(&site.name).ok_or_else(|| {
+                _ => self.asked_for_nodes(id, &site.name).or_else(|| self.lead_trunk(&site.name)).ok_or_else(|| {
                     let reason = format!(
                         "the gateway of site {} knows no site {}: compare the sites files",
                         self.site, site.name
@@ -212,11 +363,13 @@ impl<M: Clone + PartialEq> Relay<M> {
                     (site.name.clone(), reason)
                 })?,
             };
-            sites.push(SiteState { trunk: Some(trunk), phase: SitePhase::Waiting });
+            let phase = if part == Part::Lead { SitePhase::Waiting } else { SitePhase::Asked };
+            sites.push(SiteState { trunk: Some(trunk), phase, ways: Vec::new() });
         }
         let home =
             home.ok_or_else(|| here(format!("the launcher's site {home_name} is not in the roster {roster}")))?;
-        if let Some(own_roster) = roster.site(own)
+        if part == Part::Lead
+            && let Some(own_roster) = roster.site(own)
             && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.has_node(id, &node.name))
         {
             let known = match self.nodes.join(", ") {
@@ -227,7 +380,11 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
         let local = members_of(&roster, own, home);
         let all: u64 = (0..roster.sites().len()).map(|at| members_of(&roster, SiteId(at as u16), home)).sum();
-        let grant = self.grants.grant(local, all - local).map_err(here)?;
+        let grant = match part {
+            Part::Lead => self.grants.grant(local, all - local),
+            Part::Relay { window } => self.grants.grant_window(local, all - local, window),
+        };
+        let grant = grant.map_err(here)?;
         self.epoch += 1;
         let job = Job {
             secret,
@@ -235,6 +392,9 @@ impl<M: Clone + PartialEq> Relay<M> {
             roster,
             own,
             home,
+            part,
+            askers: asked_by.into_iter().collect(),
+            unclosed: Vec::new(),
             sites,
             members: HashMap::new(),
             agents: BTreeSet::new(),
@@ -242,7 +402,8 @@ impl<M: Clone + PartialEq> Relay<M> {
             traffic: Traffic::default(),
             closing: false,
             refused: false,
-            started: false,
+            // Only the lead starts anything.
+            started: part != Part::Lead,
             epoch: self.epoch,
         };
         tracing::info!(job = %id, home = home_name, roster = %job.roster, window = grant.window, "job opening");
@@ -263,6 +424,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                         secret: job.secret.clone(),
                         roster: job.roster.clone(),
                         home: self.site.clone(),
+                        part: Part::Lead,
                     };
                     self.effects.push(Effect::ToTrunk(trunk, open));
                 }
@@ -348,7 +510,11 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
         job.closing = true;
         tracing::info!(job = %id, reason, "job closing");
-        if job.own == job.home {
+        if job.own == job.home && !job.leads() {
+            let closing = job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, Control::JobClose { job: id }));
+            self.effects.extend(closing);
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Farewell, FAREWELL));
+        } else if job.own == job.home {
             for site in &mut job.sites {
                 match site.phase {
                     SitePhase::Asked | SitePhase::Open => {
@@ -391,7 +557,9 @@ impl<M: Clone + PartialEq> Relay<M> {
             }
         }
         let Some(job) = self.jobs.get(&id) else { return };
-        if job.own == job.home && job.sites.iter().any(|site| site.phase.reachable()) {
+        let others =
+            if job.leads() { job.sites.iter().any(|site| site.phase.reachable()) } else { !job.unclosed.is_empty() };
+        if job.own == job.home && others {
             return;
         }
         if let Some(mut job) = self.jobs.remove(&id) {
@@ -412,6 +580,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             Timer::Grace if job.agents.is_empty() => {}
             Timer::Grace => self.effects.push(Effect::KillAgents(id)),
             Timer::Farewell => {
+                job.unclosed.clear();
                 let own = usize::from(job.own.0);
                 for (at, site) in job.sites.iter_mut().enumerate().filter(|(_, site)| site.phase.reachable()) {
                     if at != own {

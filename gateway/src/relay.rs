@@ -11,7 +11,7 @@ use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::allocation::Allocation;
-use crate::job::{Job, SitePhase};
+use crate::job::{Job, SitePhase, is_rank, passage_without, trunks_to};
 use crate::starter::AllocationOrder;
 use crate::window::Grants;
 
@@ -94,8 +94,6 @@ pub(crate) enum Route<'a, M> {
 pub(crate) struct TrunkInfo {
     /// The site at its other end.
     pub site: String,
-    /// It is the first gateway of that site, which serves all jobs not opened through another.
-    pub primary: bool,
     /// A link of it is up.
     pub up: bool,
     /// What went wrong last, for the user.
@@ -106,8 +104,8 @@ pub(crate) struct TrunkInfo {
 
 impl TrunkInfo {
     /// A trunk that is not up yet.
-    pub fn new(site: String, primary: bool) -> TrunkInfo {
-        TrunkInfo { site, primary, up: false, problem: String::new(), changes: 0 }
+    pub fn new(site: String) -> TrunkInfo {
+        TrunkInfo { site, up: false, problem: String::new(), changes: 0 }
     }
 }
 
@@ -132,6 +130,8 @@ pub(crate) enum Leave {
 pub(crate) struct Relay<M> {
     /// Name of this gateway's site.
     pub(crate) site: String,
+    /// Which of the site's gateways it is, from 0.
+    pub(crate) number: usize,
     /// Names of the site's nodes in the sites file.
     pub(crate) nodes: Vec<String>,
     pub(crate) trunks: Vec<TrunkInfo>,
@@ -145,10 +145,17 @@ pub(crate) struct Relay<M> {
 }
 
 impl<M: Clone + PartialEq> Relay<M> {
-    pub fn new(site: String, nodes: Vec<String>, trunks: Vec<TrunkInfo>, memory: u64, patience: Duration) -> Relay<M> {
+    /// The relay of this site's gateway of that number.
+    pub fn new(
+        (site, number): (String, usize),
+        nodes: Vec<String>,
+        trunks: Vec<TrunkInfo>,
+        memory: u64,
+        patience: Duration,
+    ) -> Relay<M> {
         let grants = Grants::new(memory);
         let (jobs, allocations) = (HashMap::new(), HashMap::new());
-        Relay { site, nodes, trunks, jobs, allocations, grants, patience, effects: Vec::new(), epoch: 0 }
+        Relay { site, number, nodes, trunks, jobs, allocations, grants, patience, effects: Vec::new(), epoch: 0 }
     }
 
     /// What is to be done since the last call.
@@ -163,11 +170,10 @@ impl<M: Clone + PartialEq> Relay<M> {
             // The job may have been closed while the frame was under way.
             return Route::Nowhere { notice: None };
         };
-        let of_rank = header.from.slot.0 >> 8 <= Slot::MAX_RANK;
+        let of_rank = is_rank(header.from.slot);
         if let Origin::Trunk(trunk) = origin {
-            let sender = job.sites.get(usize::from(header.from.site.0));
-            if sender.is_none_or(|sender| sender.trunk != Some(trunk)) {
-                let peer = &self.trunks[trunk.0].site;
+            let peer = &self.trunks[trunk.0].site;
+            if job.roster.site(header.from.site).is_none_or(|sender| sender.name != *peer) {
                 return Route::Violation(format!(
                     "a frame of job {} from {} came from site {peer}",
                     header.job, header.from
@@ -195,20 +201,16 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(site) = job.sites.get(usize::from(header.to.site.0)) else {
             return Route::Violation(format!("job {} has no site #{}", header.job, header.to.site.0));
         };
-        match site.trunk {
-            Some(trunk) if site.phase.reachable() && self.trunks[trunk.0].up => {
-                if of_rank {
-                    job.traffic.sent += bytes;
-                }
-                Route::Trunk(trunk)
+        if let Some(trunk) = site.ways_of(header.to.slot).iter().find(|way| self.trunks[way.0].up) {
+            if of_rank {
+                job.traffic.sent += bytes;
             }
-            // Members have been told, and send it again when the trunk is back.
-            Some(_) if site.phase.reachable() => Route::Nowhere { notice: None },
-            _ => {
-                let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
-                Route::Nowhere { notice: Some(format!("site {name} cannot be reached")) }
-            }
+            return Route::Trunk(*trunk);
         }
+        // Members have been told, and send it again when there is a way, unless there will be none.
+        let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
+        let notice = (!site.phase.reachable()).then(|| format!("site {name} cannot be reached"));
+        Route::Nowhere { notice }
     }
 
     /// The secret that members of a job prove.
@@ -230,11 +232,14 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), String> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
-            let away = job.sites.iter().enumerate().filter_map(|(at, site)| {
-                let trunk = &self.trunks[site.trunk.filter(|_| site.phase.is_spanned())?.0];
-                (!trunk.up).then(|| (SiteId(at as u16), Passage::Away(trunk.problem.clone())))
-            });
-            self.effects.extend(away.map(|(site, passage)| Effect::Passage(member.clone(), site, passage)));
+            for (at, site) in job.sites.iter().enumerate().filter(|(at, _)| *at != usize::from(job.own.0)) {
+                let ways = site.ways_of(identity.slot);
+                if !ways.iter().any(|way| self.trunks[way.0].up) {
+                    let known = ways.first().map(|way| self.trunks[way.0].problem.clone());
+                    let reason = known.unwrap_or_else(|| "the job is not open there yet".to_owned());
+                    self.effects.push(Effect::Passage(member.clone(), SiteId(at as u16), Passage::Away(reason)));
+                }
+            }
             job.members.insert(identity.slot, member);
         }
         Ok(())
@@ -286,11 +291,12 @@ impl<M: Clone + PartialEq> Relay<M> {
         let info = &mut self.trunks[trunk.0];
         info.up = true;
         info.changes += 1;
-        self.tell_members(trunk, &Passage::Open);
+        self.tell_members(None, trunk, |_, others| (!others).then_some(Passage::Open));
         let waiting: Vec<JobId> = self.jobs.iter().filter(|(_, job)| job.waits()).map(|(id, _)| *id).collect();
         for id in waiting {
             self.advance(id);
         }
+        self.say_what_is_here(trunk);
     }
 
     /// A trunk failed, or still cannot be brought up.
@@ -300,7 +306,7 @@ impl<M: Clone + PartialEq> Relay<M> {
 
     /// A link of a trunk is gone, and with it what was under way on it; another is up.
     pub fn trunk_broken(&mut self, trunk: TrunkId) {
-        self.tell_members(trunk, &Passage::Broken);
+        self.tell_members(None, trunk, |_, _| Some(Passage::Broken));
     }
 
     /// The last link of a trunk is gone, and with it whatever was under way. Jobs wait for it to come back, for as long as this
@@ -311,7 +317,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         info.problem = reason.to_owned();
         info.changes += 1;
         let changes = info.changes;
-        self.tell_members(trunk, &Passage::Away(reason.to_owned()));
+        self.tell_members(None, trunk, |_, others| Some(passage_without(others, reason)));
         self.effects.push(Effect::Patience(trunk, changes, self.patience));
     }
 
@@ -325,15 +331,24 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
     }
 
-    /// Tells the members of all jobs that span a trunk what became of it.
-    fn tell_members(&mut self, trunk: TrunkId, passage: &Passage) {
-        for job in self.jobs.values().filter(|job| !job.closing) {
+    /// Tells members of jobs (of all, or `only` one) what became of a trunk that is a way of theirs. `passage` says what, from
+    /// the member's slot and whether it has other ways there.
+    pub(crate) fn tell_members(
+        &mut self,
+        only: Option<JobId>,
+        trunk: TrunkId,
+        passage: impl Fn(Slot, bool) -> Option<Passage>,
+    ) {
+        for (_, job) in self.jobs.iter().filter(|(id, job)| !job.closing && only.is_none_or(|only| only == **id)) {
             for (at, site) in job.sites.iter().enumerate() {
-                if site.trunk == Some(trunk) && site.phase.is_spanned() {
-                    let site = SiteId(at as u16);
-                    let told =
-                        job.members.values().map(|member| Effect::Passage(member.clone(), site, passage.clone()));
-                    self.effects.extend(told);
+                for (slot, member) in &job.members {
+                    let ways = site.ways_of(*slot);
+                    if ways.contains(&trunk) {
+                        let others = ways.iter().any(|way| *way != trunk && self.trunks[way.0].up);
+                        let told = passage(*slot, others);
+                        let site = SiteId(at as u16);
+                        self.effects.extend(told.map(|told| Effect::Passage(member.clone(), site, told)));
+                    }
                 }
             }
         }
@@ -342,12 +357,10 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// What a trunk carried is lost for good.
     pub fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
         let name = self.trunks[trunk.0].site.clone();
-        let spanning: Vec<JobId> = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| job.sites.iter().any(|s| s.trunk == Some(trunk)))
-            .map(|(id, _)| *id)
-            .collect();
+        let all: Vec<JobId> = self.jobs.keys().copied().collect();
+        all.into_iter().for_each(|id| self.is_gone(id, trunk, reason));
+        let led = |job: &Job<M>| job.leads() && job.sites.iter().any(|s| s.trunk == Some(trunk));
+        let spanning: Vec<JobId> = self.jobs.iter().filter(|(_, job)| led(job)).map(|(id, _)| *id).collect();
         for id in spanning {
             let Some(job) = self.jobs.get_mut(&id) else { continue };
             let from_home = job.sites[usize::from(job.home.0)].trunk == Some(trunk);
@@ -378,11 +391,11 @@ impl<M: Clone + PartialEq> Relay<M> {
         let peer = self.trunks[trunk.0].site.clone();
         let wrong = |what: &str| Err(format!("site {peer} may not send {what}"));
         match message {
-            Control::JobOpen { job, secret, roster, home } => {
+            Control::JobOpen { job, secret, roster, home, part } => {
                 if home != peer {
                     return wrong("a job of another site");
                 }
-                if let Err(reason) = self.open_asked(trunk, job, secret, roster) {
+                if let Err(reason) = self.open_asked(trunk, job, secret, roster, part) {
                     let site = self.site.clone();
                     tracing::warn!(%job, from = peer, reason, "job refused");
                     self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job, site, reason }));
@@ -397,17 +410,28 @@ impl<M: Clone + PartialEq> Relay<M> {
                 self.allocate_asked(trunk, job, ask);
                 Ok(())
             }
-            Control::JobClose { job } => match self.jobs.get(&job) {
-                Some(open) if open.sites[usize::from(open.home.0)].trunk == Some(trunk) => {
+            Control::JobHere { job } => {
+                self.is_here(job, trunk);
+                Ok(())
+            }
+            Control::JobClose { job } => {
+                let Some(open) = self.jobs.get_mut(&job) else {
+                    self.closed_already(job, trunk);
+                    return Ok(());
+                };
+                if !open.askers.contains(&trunk) {
+                    return wrong("the end of another site's job");
+                }
+                if open.askers.len() == 1 || (open.leads() && open.askers[0] == trunk) {
+                    let home = usize::from(open.home.0);
+                    open.sites[home].trunk = Some(trunk);
                     self.close(job, "the launcher closed the job");
-                    Ok(())
+                } else {
+                    self.effects.push(Effect::ToTrunk(trunk, nothing_left(job, &self.site)));
+                    self.is_gone(job, trunk, "a gateway of the launcher's site closed the job");
                 }
-                Some(_) => wrong("the end of another site's job"),
-                None => {
-                    self.abandoned_over(job, trunk);
-                    Ok(())
-                }
-            },
+                Ok(())
+            }
             Control::Allocating { job, ref site, .. } | Control::Allocated { job, ref site, .. } => {
                 if *site != peer {
                     return wrong("news of another site");
@@ -448,6 +472,13 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// News of a job that started here: notes what it means and passes it on to the launcher.
     fn news(&mut self, id: JobId, trunk: TrunkId, message: Control) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.own == job.home) else { return };
+        if !job.leads() {
+            if matches!(message, Control::JobClosed { .. } | Control::JobRefused { .. }) {
+                self.tell_launcher(id, message);
+                self.is_gone(id, trunk, "its gateway closed the job");
+            }
+            return;
+        }
         let Some(site) = job.sites.iter_mut().find(|site| site.trunk == Some(trunk)) else { return };
         let before = site.phase;
         match message {
@@ -477,6 +508,10 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// Sends a message to the launcher of a job, wherever it is.
     pub(crate) fn tell_launcher(&mut self, id: JobId, message: Control) {
         let Some(job) = self.jobs.get(&id) else { return };
+        if !job.leads() && !matches!(message, Control::JobClosed { .. } | Control::JobRefused { .. }) {
+            // The lead tells it.
+            return;
+        }
         let effect = match job.sites[usize::from(job.home.0)].trunk {
             Some(trunk) => Effect::ToTrunk(trunk, message),
             None => match job.members.get(&Slot::LAUNCHER) {
@@ -493,15 +528,30 @@ impl<M: Clone + PartialEq> Relay<M> {
         TrunkId(self.trunks.len() - 1)
     }
 
-    /// The trunk that serves a site, unless a job came through another: that of its first gateway.
-    pub(crate) fn primary_trunk(&self, site: &str) -> Option<TrunkId> {
-        self.trunks.iter().position(|trunk| trunk.primary && trunk.site == site).map(TrunkId)
+    /// A trunk to the gateway of a site that leads what is begun there: of the first that can be reached.
+    pub(crate) fn lead_trunk(&self, site: &str) -> Option<TrunkId> {
+        let up = trunks_to(&self.trunks, site).find(|trunk| self.trunks[trunk.0].up);
+        up.or_else(|| trunks_to(&self.trunks, site).next())
+    }
+
+    /// A gateway that asked for a job ends it, and there is none.
+    fn closed_already(&mut self, id: JobId, trunk: TrunkId) {
+        if self.allocations.contains_key(&id) {
+            self.abandoned_over(id, trunk);
+        } else {
+            self.effects.push(Effect::ToTrunk(trunk, nothing_left(id, &self.site)));
+        }
     }
 
     /// Which site of a job's roster this is; for messages.
     pub(crate) fn own_id(&self, roster: &types::Roster) -> Option<SiteId> {
         roster.sites().iter().position(|site| site.name == self.site).map(|at| SiteId(at as u16))
     }
+}
+
+/// This gateway has nothing of a job, or others speak for it.
+fn nothing_left(job: JobId, site: &str) -> Control {
+    Control::JobClosed { job, site: site.to_owned(), traffic: wire::control::Traffic::default() }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::member::Member;
 use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
 use crate::starter::{AgentOrder, AgentStarter, StartError};
 use crate::tls::TlsConfig;
-use crate::trunk::{self, Trunk};
+use crate::trunk::{self, Trunk, TrunkEnd};
 use crate::{GatewayError, listener, quantity};
 
 /// How long a handshake may take in all.
@@ -152,9 +152,9 @@ impl Gateway {
     fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<Rc<Gateway>, GatewayError> {
         let (site, own) = (config.own_site(), config.own());
         let trunks = trunks(&config.sites, config.site, config.gateway);
-        let infos = trunks.iter().map(|(trunk, primary)| TrunkInfo::new(trunk.site.clone(), *primary));
+        let infos = trunks.iter().map(|trunk| TrunkInfo::new(trunk.site.clone()));
         let nodes = site.nodes.iter().map(|node| node.name.clone()).collect();
-        let relay = Relay::new(site.name.clone(), nodes, infos.collect(), own.memory, site.patience);
+        let relay = Relay::new((site.name.clone(), config.gateway), nodes, infos.collect(), own.memory, site.patience);
         let tls = TlsConfig::new(&config.key)?;
         let run_number = getrandom::u32().map_err(|e| GatewayError::System {
             site: site.name.clone(),
@@ -171,7 +171,7 @@ impl Gateway {
             tls,
             counters: config.counters.clone(),
             relay: RefCell::new(relay),
-            trunks: RefCell::new(trunks.into_iter().map(|(trunk, _)| Rc::new(trunk)).collect()),
+            trunks: RefCell::new(trunks.into_iter().map(Rc::new).collect()),
             sites: RefCell::new(config.sites.clone()),
             file: config.file.clone(),
             own: (config.site, config.gateway),
@@ -205,7 +205,7 @@ impl Gateway {
     pub fn expect(&self, trunk: &Trunk) {
         let (site, name) = (&trunk.site, &trunk.gateway);
         let dialled = || self.sites.borrow().sites[self.own.0].gateways[self.own.1].advertise.is_some();
-        let problem = match &trunk.dial {
+        let problem = match trunk.dials() {
             Some(address) => format!("site {site}: gateway {name} at {address}: not reached yet"),
             None if dialled() => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
             None => format!(
@@ -218,9 +218,9 @@ impl Gateway {
 
     /// Starts to dial a trunk's links, if this is the side that dials.
     pub fn dial_trunk(&self, trunk: &Rc<Trunk>) {
-        let (Some(address), Some(gateway)) = (&trunk.dial, self.me.upgrade()) else { return };
+        let (Some(address), Some(gateway)) = (trunk.dials(), self.me.upgrade()) else { return };
         for index in 0..trunk.links() {
-            let dialling = trunk::keep_dialling(gateway.clone(), trunk.clone(), index, address.clone());
+            let dialling = trunk::keep_dialling(gateway.clone(), trunk.clone(), index, address.to_owned());
             tokio::task::spawn_local(dialling);
         }
     }
@@ -313,6 +313,14 @@ impl Gateway {
         }
     }
 
+    /// Where the nodes of this site dial its gateways, this one first.
+    fn insides(&self) -> Vec<String> {
+        let sites = self.sites.borrow();
+        let gateways = &sites.sites[self.own.0].gateways;
+        let others = gateways.iter().enumerate().filter(|(at, _)| *at != self.own.1).map(|(_, g)| g.inside.clone());
+        std::iter::once(self.inside.clone()).chain(others).collect()
+    }
+
     fn start_agents(&self, job: JobId, nodes: &[(NodeId, String)]) {
         let result = nodes.iter().try_for_each(|(id, name)| self.start_agent(job, *id, name).map_err(|e| (*id, e)));
         self.relay.borrow_mut().agents_started(job, result);
@@ -335,7 +343,7 @@ impl Gateway {
             node: node.to_owned(),
             node_address: entry.and_then(|entry| entry.address),
             fabric: self.fabric.clone(),
-            gateway_address: self.inside.clone(),
+            gateway_addresses: self.insides(),
             allocation,
             memory: self.shared_memory.clone(),
         })?;
@@ -382,7 +390,7 @@ impl Gateway {
         if site == self.site {
             return Ok(Duration::ZERO);
         }
-        let id = self.relay.borrow().primary_trunk(site);
+        let id = self.relay.borrow().lead_trunk(site);
         let id = id.ok_or_else(|| format!("site {}: its gateway knows no site {site}", self.site))?;
         let trunk = self.trunk(id);
         trunk.wait_up(PROBE_UP).await?;
@@ -480,20 +488,24 @@ impl Gateway {
     }
 }
 
-/// The trunks of a gateway: to the first gateway of every other site, and to the others too if it is the first of its
-/// own. Of two sites the earlier in the file dials, if the later advertises an address.
-pub(crate) fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> Vec<(Trunk, bool)> {
+/// The trunks of a gateway: to every gateway of every other site. Of two sites the earlier in the file dials, if the later
+/// advertises an address.
+pub(crate) fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> Vec<Trunk> {
     let own = &sites.sites[own_site].gateways[own_gateway];
     let mut trunks = Vec::new();
     for (at, site) in sites.sites.iter().enumerate().filter(|(at, _)| *at != own_site) {
-        for (index, gateway) in site.gateways.iter().enumerate().filter(|(i, _)| *i == 0 || own_gateway == 0) {
+        for gateway in &site.gateways {
             let (they_first, they_can) = (at < own_site, gateway.advertise.is_some());
-            let we_dial = they_can && !(they_first && own.advertise.is_some());
-            let dial = gateway.advertise.clone().filter(|_| we_dial);
+            let dials = they_can && !(they_first && own.advertise.is_some());
             let links = own.links.min(gateway.links);
             let id = TrunkId(trunks.len());
-            let trunk = Trunk::new(id, site.name.clone(), gateway.name.clone(), site.fingerprint, dial, links);
-            trunks.push((trunk, index == 0));
+            let end = TrunkEnd {
+                site: site.name.clone(),
+                gateway: gateway.name.clone(),
+                fingerprint: site.fingerprint,
+                address: gateway.advertise.clone(),
+            };
+            trunks.push(Trunk::new(id, end, dials, links));
         }
     }
     trunks

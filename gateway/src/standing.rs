@@ -45,9 +45,9 @@ impl Gateway {
             return Err(problem);
         }
         let known = self.trunks.borrow().len();
-        for (trunk, primary) in trunks(&newer, own_site, own_gateway).into_iter().skip(known) {
+        for trunk in trunks(&newer, own_site, own_gateway).into_iter().skip(known) {
             tracing::info!(site = trunk.site, gateway = trunk.gateway, fingerprint = %trunk.fingerprint, "site added");
-            let info = TrunkInfo::new(trunk.site.clone(), primary);
+            let info = TrunkInfo::new(trunk.site.clone());
             let id = self.relay.borrow_mut().add_trunk(info);
             debug_assert_eq!(id, trunk.id);
             let trunk = Rc::new(trunk);

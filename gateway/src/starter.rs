@@ -32,8 +32,8 @@ pub struct AgentOrder {
     pub node_address: Option<IpAddr>,
     /// The site's own network, if the sites file names one.
     pub fabric: Option<Fabric>,
-    /// `host:port` of the gateway, as the node dials it.
-    pub gateway_address: String,
+    /// `host:port` of each gateway of the site, as the node dials it; first the one that leads the job.
+    pub gateway_addresses: Vec<String>,
     /// The batch job that the node belongs to, if the starter allocated it.
     pub allocation: Option<String>,
     /// Where the site's ranks share memory.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ const UNSENT: u32 = 256 << 10;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REDIAL_FIRST: Duration = Duration::from_millis(100);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
+const WATCH: Duration = Duration::from_millis(500);
 /// From how many queued bytes on another link takes frames of a pair, if it has less queued.
 const SPILL: usize = 64 << 10;
 
@@ -36,14 +38,11 @@ const SPILL: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Trunk {
     pub id: TrunkId,
-    /// The other site.
-    pub site: String,
-    /// Its gateway.
-    pub gateway: String,
-    /// Its key.
-    pub fingerprint: Fingerprint,
-    /// Where to dial; `None`: the other side dials.
-    pub dial: Option<String>,
+    end: TrunkEnd,
+    /// Whether this side dials.
+    dials: bool,
+    /// Somebody looks whether the other gateway runs.
+    watched: Cell<bool>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
     /// Whether a link is there.
     up: Cell<bool>,
@@ -55,21 +54,38 @@ pub(crate) struct Trunk {
     problem: RefCell<String>,
 }
 
+/// The other end of a trunk.
+#[derive(Debug)]
+pub(crate) struct TrunkEnd {
+    pub site: String,
+    /// The name of its gateway.
+    pub gateway: String,
+    /// Its key.
+    pub fingerprint: Fingerprint,
+    /// Where it can be dialled, if anywhere.
+    pub address: Option<String>,
+}
+
+impl Deref for Trunk {
+    type Target = TrunkEnd;
+
+    fn deref(&self) -> &TrunkEnd {
+        &self.end
+    }
+}
+
 impl Trunk {
-    pub fn new(
-        id: TrunkId,
-        site: String,
-        gateway: String,
-        key: Fingerprint,
-        dial: Option<String>,
-        links: u16,
-    ) -> Trunk {
+    /// Where to dial; `None`: the other side does.
+    pub fn dials(&self) -> Option<&str> {
+        self.address.as_deref().filter(|_| self.dials)
+    }
+
+    pub fn new(id: TrunkId, end: TrunkEnd, dials: bool, links: u16) -> Trunk {
         Trunk {
             id,
-            site,
-            gateway,
-            fingerprint: key,
-            dial,
+            end,
+            dials,
+            watched: Cell::new(false),
             links: RefCell::new(vec![None; usize::from(links)]),
             up: Cell::new(false),
             control: RefCell::new(ControlChannel::new()),
@@ -245,6 +261,25 @@ fn jitter() -> f64 {
     0.5 + f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
+/// Looks whether the other gateway runs, while it should dial and does not: when its machine says that nobody listens, whatever
+/// it knew of jobs is gone.
+async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience: Duration) {
+    let since = Instant::now();
+    while !trunk.up.get() && since.elapsed() < patience {
+        if let Ok(Err(error)) = timeout(DIAL_TIMEOUT, TcpStream::connect(&address)).await
+            && error.kind() == std::io::ErrorKind::ConnectionRefused
+            && !trunk.up.get()
+        {
+            let problem = format!("site {}: gateway {} at {address}: {error}", trunk.site, trunk.gateway);
+            gateway.relay.borrow_mut().trunk_lost(trunk.id, &problem);
+            gateway.settle();
+            break;
+        }
+        sleep(WATCH).await;
+    }
+    trunk.watched.set(false);
+}
+
 /// Why a link could not be dialled.
 struct DialError {
     problem: String,
@@ -384,7 +419,7 @@ fn admit(
         trunk.failed(gateway, problem.clone());
         return Err(problem);
     }
-    if trunk.dial.is_some() {
+    if trunk.dials {
         let own = &gateway.site;
         return Err(format!(
             "site {own} dials site {site}, not the reverse: list the sites in the same order everywhere"
@@ -451,6 +486,11 @@ impl Gateway {
             self.relay.borrow_mut().trunk_away(trunk.id, &problem);
             if for_good {
                 self.relay.borrow_mut().trunk_lost(trunk.id, &problem);
+            } else if let (false, Some(address), Some(gateway)) = (trunk.dials, &trunk.address, self.me.upgrade())
+                && !trunk.watched.replace(true)
+            {
+                let patience = self.sites.borrow().sites[self.own.0].patience;
+                tokio::task::spawn_local(watch(gateway, self.trunk(trunk.id), address.clone(), patience));
             }
         }
         trunk.flush_control(self);

@@ -52,6 +52,28 @@ impl Grants {
         Ok(Grant { pairs, window: window as u32 })
     }
 
+    /// Grants a job this window, which was found elsewhere.
+    ///
+    /// # Errors
+    /// That much is not left; the text says the numbers and what to raise.
+    pub fn grant_window(&mut self, local: u64, remote: u64, window: u32) -> Result<Grant, String> {
+        let pairs = (local * remote).max(1);
+        let left = (self.memory / 2).saturating_sub(self.granted);
+        let needed = pairs.saturating_mul(window.into());
+        if needed > left {
+            return Err(format!(
+                "{local} members here and {remote} elsewhere need {} of gateway memory for windows of {}, {} is left of {}: \
+                 give all gateways of a site the same `memory`, or wait for other jobs to end",
+                quantity(needed),
+                quantity(window.into()),
+                quantity(left),
+                quantity(self.memory / 2),
+            ));
+        }
+        self.granted += needed;
+        Ok(Grant { pairs, window })
+    }
+
     pub fn release(&mut self, grant: Grant) {
         self.granted -= grant.pairs * u64::from(grant.window);
     }

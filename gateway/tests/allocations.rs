@@ -45,7 +45,13 @@ async fn a_job_gets_its_nodes_and_gives_them_back() {
     let Control::Allocated { site, nodes, .. } = news(&mut client).await else { panic!() };
     assert_eq!((site.as_str(), nodes[0].name.as_str(), sites[1].agents.held()), ("b", "n7", 1));
     let roster = "a:n1*1;b:n7*2".parse().unwrap();
-    let open = Control::JobOpen { job: JOB, secret: Secret::new([7; 32]), roster, home: "a".into() };
+    let open = Control::JobOpen {
+        job: JOB,
+        secret: Secret::new([7; 32]),
+        roster,
+        home: "a".into(),
+        part: wire::control::Part::Lead,
+    };
     client.send_control(launcher(0), &open).await.unwrap();
     for _ in 0..2 {
         assert!(matches!(news(&mut client).await, Control::JobOpened { .. }));

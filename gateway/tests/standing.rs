@@ -87,6 +87,7 @@ async fn a_site_that_was_added_is_taken_up_and_other_changes_ask_for_a_restart()
         secret: wire::Secret::new([5; 32]),
         roster: ROSTER.parse().unwrap(),
         home: "a".into(),
+        part: wire::control::Part::Lead,
     };
     job.send_control(launcher(0), &open).await.unwrap();
     for _ in 0..2 {

@@ -181,7 +181,7 @@ async fn ask(
                     asked.answer(agent, Ok(format!("agent and provider work{mpi}{notes}")));
                 }
                 Incoming::Up(agent, Up::Refused { reason }) => asked.answer(agent, Err(reason)),
-                Incoming::Up(..) => {}
+                Incoming::Up(..) | Incoming::Relay(_) => {}
                 Incoming::Control(control) => asked.control(control, roster),
             }
         }
@@ -190,7 +190,7 @@ async fn ask(
         session.send(agent, &Down::Finish)?;
     }
     session.flush().await?;
-    session.control(&Control::JobClose { job: session.job }).await?;
+    session.close().await?;
     // The gateways end what is left; waiting for their word keeps the next job from meeting this one.
     let closing = async {
         let mut left = roster.sites().len();

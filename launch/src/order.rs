@@ -96,7 +96,7 @@ pub(crate) fn example(memory: types::sites::Memory, node: u32) -> Order {
         node: format!("n{}", node + 1),
         node_address: None,
         fabric: None,
-        gateway_address: "gw:7700".into(),
+        gateway_addresses: vec!["gw:7700".into()],
         allocation: None,
         memory,
     })

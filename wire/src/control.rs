@@ -12,7 +12,7 @@ pub const MAX_CONTROL: usize = crate::frame::MAX_PAYLOAD as usize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Control {
-    /// Launcher → its gateway → every gateway of the job's sites: admit this job and start its agents.
+    /// Launcher → a gateway of its site → gateways of the job's other sites: admit this job.
     JobOpen {
         /// The job.
         job: JobId,
@@ -22,6 +22,13 @@ pub enum Control {
         roster: Roster,
         /// The site of the launcher.
         home: String,
+        /// What the gateway is to the job.
+        part: Part,
+    },
+    /// Gateway → gateway, when both may serve a job: it is open here, and frames of its members are welcome.
+    JobHere {
+        /// The job.
+        job: JobId,
     },
     /// Launcher → its gateway → the site's gateway: find nodes for this job, before it is opened.
     Allocate {
@@ -168,6 +175,18 @@ pub enum Control {
     },
 }
 
+/// What a gateway is to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Part {
+    /// It leads the job at its site: starts the agents, and speaks for the site.
+    Lead,
+    /// It is one more way for frames.
+    Relay {
+        /// What it must let be under way to one member from one other, as [`Control::JobOpened`] has it.
+        window: u32,
+    },
+}
+
 /// How a trunk stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrunkStanding {
@@ -226,6 +245,7 @@ impl Control {
     pub fn job(&self) -> Option<JobId> {
         match self {
             Control::JobOpen { job, .. }
+            | Control::JobHere { job }
             | Control::Allocate { job, .. }
             | Control::Allocating { job, .. }
             | Control::Allocated { job, .. }
@@ -276,6 +296,7 @@ mod tests {
             secret: Secret::new([5; 32]),
             roster: "a:n1*2;b:n1*2".parse().unwrap(),
             home: "a".into(),
+            part: Part::Relay { window: 1 << 20 },
         };
         assert_eq!(message.job(), Some(JobId(9)));
         let nodes = vec![AllocatedNode { name: "n1".into(), slots: 2 }];
@@ -295,7 +316,7 @@ mod tests {
             let roster = format!(
                 r#"{{"sites":[{{"name":"a","nodes":[{{"name":"{node}","ranks":{ranks}}},{{"name":"m","ranks":1}}]}}]}}"#
             );
-            format!(r#"{{"JobOpen":{{"job":9,"secret":"{secret}","roster":{roster},"home":"a"}}}}"#)
+            format!(r#"{{"JobOpen":{{"job":9,"secret":"{secret}","roster":{roster},"home":"a","part":"Lead"}}}}"#)
         };
         assert!(Control::decode(message("n", 3).as_bytes()).is_ok());
         for (node, ranks) in [("n", u32::MAX), ("n;x", 3)] {

@@ -32,7 +32,7 @@ pub const MAX_PAYLOAD: u32 = 1 << 20;
 pub enum FrameKind {
     /// A piece of an endpoint's or agent's traffic: relayed unread, counted in its channel.
     Data = 0,
-    /// Only the `ack` field counts: relayed, takes no sequence number, no payload.
+    /// Only the `ack` field counts: relayed, takes no sequence number; the payload is a [`crate::receipt`].
     Ack = 1,
     /// A [`crate::Control`] message for the gateway (or launcher) at the other end of this connection.
     Control = 2,

@@ -18,6 +18,7 @@ pub mod message;
 pub mod passage;
 pub mod proof;
 mod reader;
+pub mod receipt;
 
 pub use control::Control;
 pub use frame::{FrameHeader, FrameKind};

@@ -34,6 +34,11 @@ fn passages() {
 }
 
 #[test]
+fn receipts() {
+    replay("receipt", checks::receipt);
+}
+
+#[test]
 fn controls() {
     replay("control", checks::control);
 }

@@ -32,6 +32,8 @@ pub(super) struct GatewayFrames<'a> {
     pub told: &'a mut Vec<PeerId>,
     /// Nothing more will be sent; what was is to be acknowledged.
     pub leaving: bool,
+    /// The gateway they come from.
+    pub gateway: usize,
     pub news: Vec<News>,
     pub pongs: Vec<Vec<u8>>,
 }
@@ -43,6 +45,8 @@ impl GatewayFrames<'_> {
         let peer = sink.peer(Address { socket: unknown, job: self.own.me.job, identity: header.from });
         let remote = self.peers.entry(peer).or_insert_with(|| Remote::new(header.from, self.window));
         if header.kind.acknowledges() {
+            // There is a way, since there is one back.
+            remote.barred &= !(1 << self.gateway);
             remote.outbound.acknowledged(header.ack)?;
             match header.kind {
                 FrameKind::Ask => remote.inbound.ack_now(),
@@ -62,6 +66,7 @@ impl GatewayFrames<'_> {
         let peer = self.peer(header, sink)?;
         let Some(remote) = self.peers.get_mut(&peer) else { return Ok(()) };
         let bytes = HEADER_LEN as u32 + header.length;
+        remote.flows.came(header.route as u8, bytes);
         match remote.inbound.received(header.sequence, bytes)? {
             Arrival::Next => {
                 deliver(peer, payload, sink)?;
@@ -109,7 +114,14 @@ impl Frames for GatewayFrames<'_> {
             }
             _ if !ours => Err(Misbehaved::Protocol("a frame for somebody else")),
             FrameKind::Data => self.take_data(header, payload, sink),
-            FrameKind::Ack | FrameKind::Ask | FrameKind::Again => self.peer(header, sink).map(drop),
+            FrameKind::Ack | FrameKind::Ask | FrameKind::Again => {
+                let receipt = wire::receipt::decode(payload)?;
+                let peer = self.peer(header, sink)?;
+                if let Some(remote) = self.peers.get_mut(&peer) {
+                    remote.flows.arrived(&receipt);
+                }
+                Ok(())
+            }
             FrameKind::Undeliverable => {
                 let peer = self.peer(header, sink)?;
                 self.news.push(News::Undeliverable(peer, String::from_utf8_lossy(payload).into_owned()));

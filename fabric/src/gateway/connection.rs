@@ -1,28 +1,36 @@
 //! The connection to one gateway.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
-use std::net::{SocketAddrV4, TcpStream};
+use std::io::{self, IoSlice};
+use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, connect, send, sendmsg, socket_with,
+    sockopt,
+};
 use types::SiteId;
-use wire::handshake::{Purpose, Welcome};
+use wire::handshake::Purpose;
 
 use crate::handshake::{Credentials, Initiator, Step};
-use crate::reader::{Broken, Reader};
+use crate::link::Sink;
+use crate::reader::{Broken, Frames, Reader};
 
 /// Nothing more is queued beyond this before the socket has taken some.
 const QUEUED: usize = 64 << 10;
 const MAX_SLICES: usize = 16;
 
+/// When a gateway that was lost, or was not there, is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
 pub(super) struct Connection {
     pub address: SocketAddrV4,
-    pub socket: OwnedFd,
+    state: State,
     pub reader: Reader,
     /// Whole frames; the first may have left in part.
     queue: VecDeque<Arc<Vec<u8>>>,
@@ -32,43 +40,118 @@ pub(super) struct Connection {
     wants_write: bool,
     /// Sites that cannot be reached by it at the moment, and why.
     pub away: FxHashMap<SiteId, String>,
-    pub lost: Option<String>,
+}
+
+enum State {
+    Dialling { socket: OwnedFd, initiator: Box<Initiator>, deadline: Instant },
+    Open { socket: OwnedFd },
+    Lost { reason: String, again: Instant },
 }
 
 impl Connection {
-    pub fn dial(address: SocketAddrV4, own: &Credentials, timeout: Duration) -> Result<(Connection, Welcome), Broken> {
-        let deadline = Instant::now() + timeout;
-        let stream = TcpStream::connect_timeout(&address.into(), timeout)?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        let socket = OwnedFd::from(stream);
-        let mut connection = Connection {
+    /// A connection that is not there yet.
+    pub fn new(address: SocketAddrV4) -> Connection {
+        Connection {
             address,
-            socket,
+            state: State::Lost { reason: "not dialled yet".into(), again: Instant::now() },
             reader: Reader::new(wire::frame::MAX_PAYLOAD),
             queue: VecDeque::new(),
             written: 0,
             queued: 0,
-            wants_write: false,
+            wants_write: true,
             away: FxHashMap::default(),
-            lost: None,
-        };
-        let (mut initiator, hello) = Initiator::new(own.hello(Purpose::Member, own.me));
-        connection.push(Arc::new(hello.encode()));
-        let welcome = loop {
-            connection.write()?;
-            match connection.reader.handshake(false)? {
-                None => wait_readable(&connection.socket, deadline)?,
-                Some(message) => match initiator.step(message, &own.secret)? {
-                    Step::Reply(reply) => connection.push(Arc::new(reply.encode())),
-                    Step::Open { welcome, .. } => break welcome,
-                    Step::Refused { reason, .. } => return Err(Broken::Refused(reason)),
-                },
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
+    }
+
+    /// Why it is not there, if it is lost.
+    pub fn lost(&self) -> Option<&str> {
+        match &self.state {
+            State::Lost { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Whether it is lost and it is time to dial again.
+    pub fn is_due(&self, now: Instant) -> bool {
+        matches!(&self.state, State::Lost { again, .. } if *again <= now)
+    }
+
+    pub fn is_dialling(&self) -> bool {
+        matches!(self.state, State::Dialling { .. })
+    }
+
+    fn socket(&self) -> Option<&OwnedFd> {
+        match &self.state {
+            State::Dialling { socket, .. } | State::Open { socket } => Some(socket),
+            State::Lost { .. } => None,
+        }
+    }
+
+    /// Begins to dial; [`Connection::shake_hands`] goes on with it.
+    pub fn dial(&mut self, own: &Credentials, epoll: &OwnedFd, at: usize, timeout: Duration) -> Result<(), Broken> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+        sockopt::set_tcp_nodelay(&socket, true).map_err(io::Error::from)?;
+        match connect(&socket, &self.address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        let data = EventData::new_u64(at as u64);
+        epoll::add(epoll, &socket, data, EventFlags::IN | EventFlags::OUT).map_err(io::Error::from)?;
+        let (initiator, hello) = Initiator::new(own.hello(Purpose::Member, own.me));
+        let deadline = Instant::now() + timeout;
+        let address = self.address;
+        *self = Connection::new(address);
+        self.push(Arc::new(hello.encode()));
+        self.state = State::Dialling { socket, initiator: Box::new(initiator), deadline };
+        Ok(())
+    }
+
+    /// Goes on with the handshake; what it was told when it is done. Less than `window` is of no use.
+    pub fn shake_hands(&mut self, own: &Credentials, window: u32) -> Result<bool, Broken> {
+        loop {
+            self.write()?;
+            let State::Dialling { socket, initiator, deadline } = &mut self.state else { return Ok(true) };
+            let Some(message) = self.reader.handshake(false)? else {
+                if self.reader.fill(socket.as_fd())? {
+                    continue;
+                }
+                if *deadline <= Instant::now() {
+                    let text = "no answer to our hello: is this port a Landbridge gateway?";
+                    return Err(Broken::Refused(text.into()));
+                }
+                return Ok(false);
+            };
+            match initiator.step(message, &own.secret)? {
+                Step::Reply(reply) => self.push(Arc::new(reply.encode())),
+                Step::Refused { reason, .. } => return Err(Broken::Refused(reason)),
+                Step::Open { welcome, .. } if welcome.window < window => {
+                    let granted = welcome.window;
+                    let text = format!("it grants {granted} bytes under way to a peer, the job has {window}");
+                    return Err(Broken::Refused(text));
+                }
+                Step::Open { welcome, .. } => {
+                    self.reader.take_whole(welcome.max_payload)?;
+                    let lost = State::Lost { reason: String::new(), again: Instant::now() };
+                    if let State::Dialling { socket, .. } = std::mem::replace(&mut self.state, lost) {
+                        self.state = State::Open { socket };
+                    }
+                    return Ok(true);
+                }
             }
-            connection.reader.fill(connection.socket.as_fd())?;
-        };
-        connection.reader.take_whole(welcome.max_payload)?;
-        Ok((connection, welcome))
+        }
+    }
+
+    /// Takes the frames that have come.
+    pub fn receive(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<bool, Broken> {
+        match &self.state {
+            State::Open { socket } => self.reader.pump(socket.as_fd(), frames, sink),
+            _ => Ok(false),
+        }
     }
 
     /// The longest payload of a frame, in bytes.
@@ -89,30 +172,41 @@ impl Connection {
         self.queue.is_empty()
     }
 
-    /// Nothing more comes or goes by it.
+    /// Nothing more comes or goes by it, until it is dialled again.
     pub fn lose(&mut self, reason: String) {
-        self.lost = Some(reason);
+        // Its descriptor is closed, and epoll watches it no more.
+        self.state = State::Lost { reason, again: Instant::now() + AGAIN };
         self.queue.clear();
-        self.queued = 0;
+        (self.queued, self.written) = (0, 0);
+    }
+
+    /// Says that this end is done, and closes for writing. A gateway that does not take our goodbye sees the connection close.
+    pub fn close(&mut self, goodbye: Arc<Vec<u8>>) {
+        self.push(goodbye);
+        let _ = self.write();
+        if let Some(socket) = self.socket() {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+        }
     }
 
     /// Sends what is queued as far as the socket takes it, and has `epoll` watch it for the rest. Whether anything left.
     pub fn send(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
-        if self.lost.is_some() || (self.queue.is_empty() && !self.wants_write) {
+        if !self.is_open() || (self.queue.is_empty() && !self.wants_write) {
             return Ok(false);
         }
         let moved = self.write()?;
         let wants = !self.queue.is_empty();
-        if wants != self.wants_write {
-            self.wants_write = wants;
+        if let Some(socket) = self.socket().filter(|_| wants != self.wants_write) {
             let flags = if wants { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
             let data = EventData::new_u64(at as u64);
-            epoll::modify(epoll, &self.socket, data, flags).map_err(std::io::Error::from)?;
+            epoll::modify(epoll, socket, data, flags).map_err(io::Error::from)?;
+            self.wants_write = wants;
         }
         Ok(moved)
     }
 
     fn write(&mut self) -> Result<bool, Broken> {
+        let (State::Dialling { socket, .. } | State::Open { socket }) = &self.state else { return Ok(false) };
         let mut moved = false;
         while !self.queue.is_empty() {
             let empty: &[u8] = &[];
@@ -125,44 +219,32 @@ impl Connection {
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             let result = match &slices[..count] {
-                [one] => send(&self.socket, one, flags),
-                several => sendmsg(&self.socket, several, &mut SendAncillaryBuffer::default(), flags),
+                [one] => send(socket, one, flags),
+                several => sendmsg(socket, several, &mut SendAncillaryBuffer::default(), flags),
             };
             match result {
-                Ok(sent) => self.consume(sent),
-                Err(rustix::io::Errno::AGAIN) => break,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(std::io::Error::from(error).into()),
+                Ok(sent) => consume(&mut self.queue, &mut self.written, &mut self.queued, sent),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
             }
             moved = true;
         }
         Ok(moved)
     }
-
-    fn consume(&mut self, mut sent: usize) {
-        self.queued -= sent;
-        while let Some(frame) = self.queue.front() {
-            let left = frame.len() - self.written;
-            if sent < left {
-                self.written += sent;
-                return;
-            }
-            sent -= left;
-            self.written = 0;
-            self.queue.pop_front();
-        }
-    }
 }
 
-fn wait_readable(socket: &OwnedFd, deadline: Instant) -> Result<(), Broken> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(Broken::Refused("no answer to our hello: is this port a Landbridge gateway?".into()));
-    }
-    let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
-    let timeout = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-    match rustix::event::poll(&mut fds, Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(e) => Err(std::io::Error::from(e).into()),
+/// Takes bytes that have left off the front of a queue.
+fn consume(queue: &mut VecDeque<Arc<Vec<u8>>>, written: &mut usize, queued: &mut usize, mut sent: usize) {
+    *queued -= sent;
+    while let Some(frame) = queue.front() {
+        let left = frame.len() - *written;
+        if sent < left {
+            *written += sent;
+            return;
+        }
+        sent -= left;
+        *written = 0;
+        queue.pop_front();
     }
 }

@@ -3,19 +3,31 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use channel::{Inbound, Outbound};
+use channel::{Inbound, Outbound, Route};
 use types::Identity;
 use wire::FrameKind;
 
 use super::connection::Connection;
+use super::flows::Flows;
 use crate::link::Outgoing;
 use crate::operation::PeerId;
+
+/// How data can get to a peer.
+pub(super) enum Way {
+    /// By this gateway.
+    By(usize),
+    /// By none before it has sent what it was given.
+    Full,
+    /// By none.
+    None,
+}
 
 pub(super) struct Remote {
     pub identity: Identity,
     pub outbound: Outbound<Arc<Vec<u8>>>,
     pub inbound: Inbound<Vec<u8>>,
     pub queue: VecDeque<Outgoing>,
+    pub flows: Flows,
     /// It is among those that are ready.
     pub is_ready: bool,
     /// It is among those to be told something.
@@ -37,6 +49,7 @@ impl Remote {
             outbound: Outbound::new(window),
             inbound: Inbound::new(window),
             queue: VecDeque::new(),
+            flows: Flows::default(),
             is_ready: false,
             is_told: false,
             asks: false,
@@ -46,16 +59,36 @@ impl Remote {
         }
     }
 
-    /// The gateway to send by: always the same of those that get there, so that frames need not overtake each other.
+    /// The gateways that get there.
+    fn ways<'a>(&self, connections: &'a [Connection]) -> impl Iterator<Item = (usize, &'a Connection)> + use<'a> {
+        let (barred, site) = (self.barred, self.identity.site);
+        connections.iter().enumerate().filter(move |(at, connection)| {
+            barred & (1 << at) == 0 && connection.is_open() && !connection.away.contains_key(&site)
+        })
+    }
+
+    /// A gateway that gets there.
     pub fn way(&self, connections: &[Connection]) -> Option<usize> {
-        let usable = |at: &usize| {
-            let connection = &connections[*at];
-            self.barred & (1 << at) == 0
-                && connection.lost.is_none()
-                && !connection.away.contains_key(&self.identity.site)
-        };
-        let first = self.identity.slot.0 as usize;
-        (0..connections.len()).map(|step| (first + step) % connections.len()).find(usable)
+        self.flows.choose(self.ways(connections).map(|(at, _)| at))
+    }
+
+    /// The gateway for the next data.
+    pub fn way_for_data(&self, connections: &[Connection]) -> Way {
+        match self.flows.choose(self.ways(connections).filter(|(_, c)| c.has_room()).map(|(at, _)| at)) {
+            Some(at) => Way::By(at),
+            None if self.ways(connections).next().is_some() => Way::Full,
+            None => Way::None,
+        }
+    }
+
+    fn owes_ack(&self) -> bool {
+        self.inbound.ack_is_due() || self.flows.receipt_is_due()
+    }
+
+    /// What was under way by this gateway will not arrive.
+    pub fn lost_by(&mut self, gateway: usize) {
+        self.outbound.lost(Route(gateway as u8));
+        self.flows.lost(gateway);
     }
 
     /// Whether there are frames to be sent, for the first time or again.
@@ -77,7 +110,7 @@ impl Remote {
             self.is_ready = true;
             ready.push_back(peer);
         }
-        if (self.inbound.ack_is_due() || self.asks || self.asks_again) && !self.is_told {
+        if (self.owes_ack() || self.asks || self.asks_again) && !self.is_told {
             self.is_told = true;
             told.push(peer);
         }
@@ -92,7 +125,7 @@ impl Remote {
         } else if std::mem::take(&mut self.asks) {
             Some(FrameKind::Ask)
         } else {
-            self.inbound.ack_is_due().then_some(FrameKind::Ack)
+            self.owes_ack().then_some(FrameKind::Ack)
         }
     }
 }

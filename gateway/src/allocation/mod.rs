@@ -63,7 +63,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         if site == self.site {
             return self.begin(id, ask).map_err(|reason| (site, reason));
         }
-        let trunk = self.primary_trunk(&site).ok_or_else(|| {
+        let trunk = self.lead_trunk(&site).ok_or_else(|| {
             let reason = format!("the gateway of site {} knows no site {site}: compare the sites files", self.site);
             (site.clone(), reason)
         })?;
@@ -76,6 +76,12 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
         self.effects.push(Effect::ToTrunk(trunk, Control::Allocate { job: id, site, home, ask }));
         Ok(())
+    }
+
+    /// The trunk over which a site was asked for a job's nodes: who found them leads the job there.
+    pub(crate) fn asked_for_nodes(&self, id: JobId, site: &str) -> Option<TrunkId> {
+        let asked = &self.allocations.get(&id)?.asked;
+        asked.iter().find(|trunk| self.trunks[trunk.0].site == site).copied()
     }
 
     /// The launcher's gateway asks.

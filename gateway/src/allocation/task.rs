@@ -22,7 +22,7 @@ impl Gateway {
         let Some(gateway) = self.me.upgrade() else { return };
         self.kick_trunks();
         tokio::task::spawn_local(async move {
-            let trunk = if site == gateway.site { None } else { gateway.relay.borrow().primary_trunk(&site) };
+            let trunk = if site == gateway.site { None } else { gateway.relay.borrow().lead_trunk(&site) };
             if let Some(trunk) = trunk {
                 // If it does not come up, the relay says why.
                 let _ = gateway.trunk(trunk).wait_up(PROBE_UP).await;

@@ -12,8 +12,8 @@ const LAUNCHER: u32 = 1000;
 
 /// The gateway of site b, whose nodes are those of batch jobs; site a is at the end of its trunk.
 fn relay() -> Relay<u32> {
-    let trunk = TrunkInfo { up: true, ..TrunkInfo::new("a".into(), true) };
-    Relay::new("b".into(), vec![], vec![trunk], 64 << 20, Duration::from_secs(1))
+    let trunk = TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
+    Relay::new(("b".into(), 0), vec![], vec![trunk], 64 << 20, Duration::from_secs(1))
 }
 
 fn ask() -> NodeAsk {
@@ -32,7 +32,13 @@ fn granted() -> AllocationNews {
 
 fn open(relay: &mut Relay<u32>) -> Vec<Effect<u32>> {
     let roster: Roster = "a:n1*1;b:n7*2".parse().unwrap();
-    let open = Control::JobOpen { job: JOB, secret: Secret::new([1; 32]), roster, home: "a".into() };
+    let open = Control::JobOpen {
+        job: JOB,
+        secret: Secret::new([1; 32]),
+        roster,
+        home: "a".into(),
+        part: wire::control::Part::Lead,
+    };
     relay.control_from_trunk(A, open).unwrap();
     relay.take_effects()
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::starter::StartError;
 use types::{Instance, Rank, Roster};
+use wire::control::Part;
 
 const JOB: JobId = JobId(7);
 const A: TrunkId = TrunkId(0);
@@ -12,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(7);
 
 /// The gateway of site b; sites a and c are at the ends of its trunks.
 fn relay() -> Relay<u32> {
-    let trunk = |site: &str| TrunkInfo { up: true, problem: "not yet".into(), ..TrunkInfo::new(site.into(), true) };
-    Relay::new("b".into(), vec!["n1".into(), "n2".into()], vec![trunk("a"), trunk("c")], 64 << 20, PATIENCE)
+    let trunk = |site: &str| TrunkInfo { up: true, problem: "not yet".into(), ..TrunkInfo::new(site.into()) };
+    Relay::new(("b".into(), 0), vec!["n1".into(), "n2".into()], vec![trunk("a"), trunk("c")], 64 << 20, PATIENCE)
 }
 
 fn roster() -> Roster {
@@ -29,7 +30,7 @@ fn rank(site: u16, rank: u32) -> Identity {
 }
 
 fn open_from_a() -> Control {
-    Control::JobOpen { job: JOB, secret: secret(), roster: roster(), home: "a".into() }
+    Control::JobOpen { job: JOB, secret: secret(), roster: roster(), home: "a".into(), part: Part::Lead }
 }
 
 /// A job that started at a and is open here.
@@ -37,11 +38,13 @@ fn open_remote(relay: &mut Relay<u32>) {
     relay.control_from_trunk(A, open_from_a()).unwrap();
     relay.agents_started(JOB, Ok(()));
     assert!(relay.take_effects().iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpened { .. }))));
+    relay.control_from_trunk(C, Control::JobHere { job: JOB }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobHere { job: JOB })]);
 }
 
 /// A job that started here and is open here.
 fn open_home(relay: &mut Relay<u32>) {
-    let identity = relay.open(JOB, secret(), roster(), "b", LAUNCHER).unwrap();
+    let identity = relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
     assert_eq!(identity, Identity { site: SiteId(1), slot: Slot::LAUNCHER });
     relay.agents_started(JOB, Ok(()));
     relay.take_effects();
@@ -55,7 +58,7 @@ fn frame(from: Identity, to: Identity) -> FrameHeader {
 fn a_job_is_asked_of_all_sites_and_agents_start_when_trunks_are_up() {
     let mut relay = relay();
     relay.trunks[C.0].up = false;
-    relay.open(JOB, secret(), roster(), "b", LAUNCHER).unwrap();
+    relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
     let effects = relay.take_effects();
     assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpen { home, .. }) if home == "b")));
     assert!(!effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, _) | Effect::StartAgents(..))));
@@ -70,7 +73,7 @@ fn a_job_is_asked_of_all_sites_and_agents_start_when_trunks_are_up() {
 fn a_trunk_that_stays_down_refuses_its_site() {
     let mut relay = relay();
     relay.trunks[C.0].up = false;
-    relay.open(JOB, secret(), roster(), "b", LAUNCHER).unwrap();
+    relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
     let timer = relay.take_effects().into_iter().find_map(|e| match e {
         Effect::Timer(JOB, epoch, Timer::Opening, _) => Some(epoch),
         _ => None,
@@ -177,7 +180,7 @@ fn a_trunk_that_goes_is_waited_for() {
     relay.trunk_up(C);
     let open = |member| Effect::Passage(member, SiteId(2), Passage::Open);
     let effects = relay.take_effects();
-    assert!(effects.len() == 2 && effects.contains(&open(2)) && effects.contains(&open(3)), "{effects:?}");
+    assert!(effects.contains(&open(2)) && effects.contains(&open(3)), "{effects:?}");
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(C)));
     // A timer of an earlier time means nothing.
     relay.trunk_away(C, "another");
@@ -188,6 +191,97 @@ fn a_trunk_that_goes_is_waited_for() {
     let effects = relay.take_effects();
     let reason = "another (and it did not come back within 7 s)".to_owned();
     assert_eq!(effects, [Effect::ToTrunk(A, Control::SiteLost { job: JOB, site: "c".into(), reason })]);
+}
+
+/// The second gateway of site b. Site a has two as well, each at the end of a trunk.
+fn second() -> (Relay<u32>, TrunkId, TrunkId) {
+    let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
+    let relay = Relay::new(("b".into(), 1), vec!["n1".into()], vec![trunk(), trunk()], 64 << 20, PATIENCE);
+    (relay, TrunkId(0), TrunkId(1))
+}
+
+const RELAYS: Part = Part::Relay { window: 1 << 20 };
+
+#[test]
+fn a_gateway_that_does_not_lead_is_one_more_way() {
+    let (mut relay, first, second) = second();
+    let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
+    let open = Control::JobOpen { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    relay.control_from_trunk(first, open.clone()).unwrap();
+    let effects = relay.take_effects();
+    assert!(
+        !effects.iter().any(|e| matches!(e, Effect::StartAgents(..) | Effect::ToTrunk(_, Control::JobOpened { .. })))
+    );
+    for trunk in [first, second] {
+        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobHere { job: JOB })), "{effects:?}");
+    }
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    assert_eq!(relay.take_effects(), []);
+    let frame = frame(rank(1, 2), rank(0, 0));
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    // The second gateways of both sites pair off.
+    relay.control_from_trunk(second, open).unwrap();
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
+    relay.take_effects();
+    relay.trunk_away(second, "cut");
+    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Broken)));
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    relay.trunk_away(first, "cut too");
+    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Away("cut too".into()))));
+    relay.trunk_up(second);
+    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Open)));
+    // Whoever asked closes; the last one ends it.
+    relay.trunk_up(first);
+    relay.take_effects();
+    relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
+    let closed = |traffic| Control::JobClosed { job: JOB, site: "b".into(), traffic };
+    let effects = relay.take_effects();
+    assert!(effects.contains(&Effect::ToTrunk(first, closed(Default::default()))), "{effects:?}");
+    relay.control_from_trunk(second, Control::JobClose { job: JOB }).unwrap();
+    let effects = relay.take_effects();
+    assert!(
+        effects.iter().any(|e| matches!(e, Effect::ToTrunk(t, Control::JobClosed { .. }) if *t == second)),
+        "{effects:?}"
+    );
+    assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, _))) && relay.jobs.is_empty());
+    // Who asks late is answered.
+    relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(first, closed(Default::default()))]);
+}
+
+#[test]
+fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reached() {
+    let (mut relay, first, second) = second();
+    relay.trunks[first.0].up = false;
+    let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
+    relay.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    let asks = |effects: &[Effect<u32>]| {
+        let asked = effects.iter().filter_map(|e| match e {
+            Effect::ToTrunk(trunk, Control::JobOpen { .. }) => Some(*trunk),
+            _ => None,
+        });
+        asked.collect::<Vec<_>>()
+    };
+    assert_eq!(asks(&relay.take_effects()), [second]);
+    relay.trunk_up(first);
+    assert_eq!(asks(&relay.take_effects()), [first]);
+    // One that was started anew is asked again; a break is none of that.
+    relay.trunk_away(second, "cut");
+    relay.trunk_up(second);
+    assert_eq!(asks(&relay.take_effects()), []);
+    relay.trunk_away(second, "killed");
+    relay.trunk_lost(second, "killed");
+    relay.trunk_up(second);
+    assert_eq!(asks(&relay.take_effects()), [second]);
+    relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
+    for trunk in [first, second] {
+        assert!(!relay.jobs.is_empty());
+        let closed = Control::JobClosed { job: JOB, site: "a".into(), traffic: Default::default() };
+        relay.control_from_trunk(trunk, closed).unwrap();
+    }
+    let effects = relay.take_effects();
+    let told = effects.iter().filter(|e| matches!(e, Effect::ToMember(LAUNCHER, Control::JobClosed { .. })));
+    assert_eq!((told.count(), relay.jobs.len()), (3, 0), "{effects:?}");
 }
 
 #[test]
@@ -253,14 +347,15 @@ fn an_agent_that_cannot_start_refuses_the_site_and_ends_the_others() {
 #[test]
 fn impossible_jobs_are_refused_by_name() {
     let mut relay = relay();
-    let mut refuse =
-        |roster: &str, home: &str| relay.open(JOB, secret(), roster.parse().unwrap(), home, LAUNCHER).unwrap_err();
+    let mut refuse = |roster: &str, home: &str| {
+        relay.open(JOB, secret(), roster.parse().unwrap(), home, Part::Lead, LAUNCHER).unwrap_err()
+    };
     assert_eq!(refuse("b:n1*1;x:n1*1", "b").0, "x");
     assert!(refuse("b:n3*1", "b").1.contains("no node n3"));
     assert!(refuse("b:n1*1;b:n1*1", "b").1.contains("twice"));
     assert!(refuse("a:n1*1", "b").1.contains("not in the roster"));
     assert!(refuse("b:n1*1", "a").1.contains("gateway of b"));
     open_home(&mut relay);
-    assert!(relay.open(JOB, secret(), roster(), "b", 1).unwrap_err().1.contains("open already"));
-    assert!(relay.open(JobId(0), secret(), roster(), "b", 1).unwrap_err().1.contains("not zero"));
+    assert!(relay.open(JOB, secret(), roster(), "b", Part::Lead, 1).unwrap_err().1.contains("open already"));
+    assert!(relay.open(JobId(0), secret(), roster(), "b", Part::Lead, 1).unwrap_err().1.contains("not zero"));
 }

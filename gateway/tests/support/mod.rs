@@ -303,7 +303,13 @@ pub async fn ask(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
     let roster: Roster = roster.parse().unwrap();
     let site = roster.sites().iter().position(|s| s.name == home).unwrap_or(0) as u16;
     let (id, secret) = (JobId(id), Secret::new([id as u8; 32]));
-    let open = Control::JobOpen { job: id, secret: secret.clone(), roster, home: home.into() };
+    let open = Control::JobOpen {
+        job: id,
+        secret: secret.clone(),
+        roster,
+        home: home.into(),
+        part: wire::control::Part::Lead,
+    };
     client.send_control(launcher(site), &open).await.unwrap();
     Job { id, secret, launcher: client, identity: launcher(site) }
 }

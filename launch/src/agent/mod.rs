@@ -115,7 +115,8 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<()>) -> 
     let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
     let me = order.identity()?;
     let (client, gateway) = connect(&order, me).await?;
-    let reach = Reach { gateway: gateway.to_string(), local: client.local_address().ip() };
+    let others = resolved(order.gateway_addresses.get(1..).unwrap_or_default()).await;
+    let reach = Reach { gateway: gateway.to_string(), others, local: client.local_address().ip() };
     let mut agent = Agent::new(order, folder, reach, client.welcome().max_payload)?;
     let (mut receiver, mut sender) = client.split();
     tokio::pin!(lifeline);
@@ -157,10 +158,24 @@ async fn goodbye(
     Ok(())
 }
 
+/// Where ranks find the gateways that do not lead the job. A name that means nothing here is left out: the job runs without.
+async fn resolved(addresses: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for address in addresses {
+        match lookup_host(address).await.map(|mut all| all.find(SocketAddr::is_ipv4)) {
+            Ok(Some(socket)) => found.push(socket.to_string()),
+            Ok(None) => tracing::warn!(address, "gateway not used: it has no IPv4 address"),
+            Err(error) => tracing::warn!(address, %error, "gateway not used"),
+        }
+    }
+    found
+}
+
 /// Connects to the first of the gateway's addresses that answers; ranks then use the same one.
 async fn connect(order: &Order, me: Identity) -> Result<(Client, SocketAddr), AgentError> {
-    let resolve = |source| AgentError::Resolve { address: order.gateway_address.clone(), source };
-    let addresses = lookup_host(&order.gateway_address).await.map_err(resolve)?;
+    let lead = order.gateway_addresses.first().cloned().unwrap_or_default();
+    let resolve = |source| AgentError::Resolve { address: lead.clone(), source };
+    let addresses = lookup_host(&lead).await.map_err(resolve)?;
     let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
     let mut error = resolve(std::io::Error::other("the name has no address"));
     for address in addresses {

@@ -93,6 +93,8 @@ pub enum Start {
 pub struct Reach {
     /// The gateway's `ip:port`.
     pub gateway: String,
+    /// Those of the site's other gateways.
+    pub others: Vec<String>,
     /// This node's address on that connection.
     pub local: IpAddr,
 }
@@ -185,7 +187,8 @@ fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster:
     environment.set("LANDBRIDGE_SECRET", order.secret.to_hex());
     environment.set("LANDBRIDGE_ROSTER", roster.to_string());
     environment.set("LANDBRIDGE_ADDRESS", ipv4(order.node_address.unwrap_or(reach.local))?.to_string());
-    environment.set("LANDBRIDGE_GATEWAYS", &reach.gateway);
+    let gateways = std::iter::once(&reach.gateway).chain(&reach.others).map(String::as_str);
+    environment.set("LANDBRIDGE_GATEWAYS", gateways.collect::<Vec<_>>().join(","));
     environment.set("LANDBRIDGE_SITE_NAME", &order.site);
     environment.set("LANDBRIDGE_NODE_NAME", &order.node);
     environment.set("LANDBRIDGE_SIZE", roster.size().to_string());
@@ -252,7 +255,11 @@ mod tests {
         roster: &str,
         settings: &[(&str, &str)],
     ) -> Result<Prepared, PrepareError> {
-        let reach = Reach { gateway: "10.0.0.1:7700".into(), local: "10.0.0.7".parse().unwrap() };
+        let reach = Reach {
+            gateway: "10.0.0.1:7700".into(),
+            others: vec!["10.0.0.2:7700".into()],
+            local: "10.0.0.7".parse().unwrap(),
+        };
         let program = Program {
             command: command.iter().map(|word| word.as_bytes().to_vec()).collect(),
             directory: b"/tmp".to_vec(),
@@ -281,7 +288,7 @@ mod tests {
             ("LANDBRIDGE_LOCAL_RANK", "1"),
             ("LANDBRIDGE_SIZE", "5"),
             ("LANDBRIDGE_ADDRESS", "10.0.0.7"),
-            ("LANDBRIDGE_GATEWAYS", "10.0.0.1:7700"),
+            ("LANDBRIDGE_GATEWAYS", "10.0.0.1:7700,10.0.0.2:7700"),
             ("LANDBRIDGE_ROSTER", "a:n1*2;b:n1*3"),
             ("LANDBRIDGE_WINDOW", "65536"),
             ("PMI_RANK", "3"),

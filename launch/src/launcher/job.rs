@@ -14,6 +14,7 @@ use wire::Control;
 use wire::control::Traffic;
 
 use super::outcome::{Failure, SiteSummary, Summary};
+use super::relays::RelayNews;
 use super::session::Incoming;
 use crate::fence::{Fence, FenceError, Fences};
 use crate::group::first_agent;
@@ -56,7 +57,9 @@ pub(super) enum Action {
     Progress(Option<String>),
     /// Tell the user.
     Note(String),
-    /// Close the job at the gateway.
+    /// Have the other gateways of the own site let frames of this job pass too, with this window.
+    OpenRelays { roster: Roster, window: u32 },
+    /// Close the job at the gateways.
     Close,
 }
 
@@ -95,6 +98,8 @@ struct SiteState {
     window: Option<u32>,
     /// `Some(None)`: it will never report.
     closed: Option<Option<Traffic>>,
+    /// By gateways that do not lead the job.
+    relayed: Traffic,
 }
 
 #[derive(Debug)]
@@ -115,6 +120,8 @@ pub(super) struct Job {
     failure: Option<(Weight, Failure, i32)>,
     signal: i32,
     signals: u32,
+    /// Gateways that were asked to let frames pass, and have something of the job.
+    relays: usize,
     actions: VecDeque<Action>,
 }
 
@@ -144,6 +151,7 @@ impl Job {
             failure: None,
             signal: 15,
             signals: 0,
+            relays: 0,
             actions: VecDeque::new(),
             roster,
             programs,
@@ -309,11 +317,40 @@ impl Job {
     pub fn incoming(&mut self, incoming: Incoming, now: Instant) {
         match incoming {
             Incoming::Control(control) => self.control(control, now),
+            Incoming::Relay(news) => self.relay_news(news),
             Incoming::Up(agent, message) => match self.nodes.iter().position(|node| node.agent == agent) {
                 Some(node) => self.up(node, message, now),
                 None => tracing::warn!(from = %agent, "a message from somebody who is no agent of the job"),
             },
         }
+    }
+
+    /// So many gateways were asked to let frames pass.
+    pub fn relays_asked(&mut self, count: usize) {
+        self.relays = count;
+    }
+
+    fn relay_news(&mut self, news: RelayNews) {
+        match news {
+            RelayNews::Unused(reason) => self.actions.push_back(Action::Note(reason)),
+            RelayNews::Counted(site, traffic) => {
+                if let Some(at) = self.site_index(&site) {
+                    let relayed = &mut self.sites[at].relayed;
+                    relayed.sent += traffic.sent;
+                    relayed.received += traffic.received;
+                    relayed.local += traffic.local;
+                }
+            }
+            RelayNews::Done => {
+                self.relays = self.relays.saturating_sub(1);
+                self.check_closed();
+            }
+        }
+    }
+
+    /// What is under way at most between two members: what every site grants.
+    fn window(&self) -> u32 {
+        self.sites.iter().filter_map(|site| site.window).min().unwrap_or(0)
     }
 
     fn site_index(&self, name: &str) -> Option<usize> {
@@ -377,7 +414,7 @@ impl Job {
     }
 
     fn check_closed(&mut self) {
-        if self.phase == Phase::Closing && self.sites.iter().all(|site| site.closed.is_some()) {
+        if self.phase == Phase::Closing && self.relays == 0 && self.sites.iter().all(|site| site.closed.is_some()) {
             self.phase = Phase::Over;
         }
     }
@@ -388,6 +425,10 @@ impl Job {
             self.deadline = Some(now + PREPARE);
             let doing = format!("preparing {} nodes at {}", self.nodes.len(), self.site_names());
             self.actions.push_back(Action::Progress(Some(doing)));
+            if self.sites.len() > 1 {
+                let window = self.window();
+                self.actions.push_back(Action::OpenRelays { roster: self.roster.clone(), window });
+            }
             self.check_ready(now);
         }
     }
@@ -509,7 +550,7 @@ impl Job {
         }
         self.phase = Phase::Running;
         self.deadline = None;
-        let window = self.sites.iter().filter_map(|site| site.window).min().unwrap_or(0);
+        let window = self.window();
         self.actions.push_back(Action::Progress(Some(format!("starting {} ranks", self.roster.size()))));
         self.tell_agents(&Down::Go { window });
         self.actions.push_back(Action::Progress(None));
@@ -560,8 +601,8 @@ impl Job {
                 name: site.name.clone(),
                 nodes: site.nodes.iter().map(|node| node.name.clone()).collect(),
                 ranks: (first..next).collect(),
-                bytes_sent: traffic.map(|traffic| traffic.sent),
-                bytes_received: traffic.map(|traffic| traffic.received),
+                bytes_sent: traffic.map(|traffic| traffic.sent + state.relayed.sent),
+                bytes_received: traffic.map(|traffic| traffic.received + state.relayed.received),
             }
         });
         let sites: Vec<SiteSummary> = sites.collect();

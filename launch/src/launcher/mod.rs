@@ -5,6 +5,7 @@ mod allocate;
 mod job;
 mod observer;
 pub mod outcome;
+mod relays;
 pub(crate) mod session;
 
 use std::time::{Duration, Instant as StdInstant};
@@ -12,7 +13,6 @@ use std::time::{Duration, Instant as StdInstant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 use types::{Roster, SitesFile};
-use wire::Control;
 use wire::control::HeldAllocation;
 
 pub use observer::Observer;
@@ -161,8 +161,12 @@ async fn drive(
                     teller.note(text);
                     Ok(())
                 }
+                Action::OpenRelays { roster, window } => {
+                    job.relays_asked(session.open_relays(&roster, window));
+                    Ok(())
+                }
                 Action::Close => match session.flush().await {
-                    Ok(()) => session.control(&Control::JobClose { job: session.job }).await,
+                    Ok(()) => session.close().await,
                     Err(error) => Err(error),
                 },
             };

@@ -8,11 +8,12 @@ use gateway::key::{self, KeyError};
 use serde::Serialize;
 use thiserror::Error;
 use tokio::time::timeout;
-use types::sites::Site;
+use types::sites::{Gateway, Site};
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
-use wire::control::NodeAsk;
+use wire::control::{NodeAsk, Part};
 use wire::{Control, FrameKind, Passage, Secret};
 
+use super::relays::{Entry, RelayNews, Relays};
 use crate::message::Up;
 use crate::post::{Post, PostError};
 
@@ -121,6 +122,9 @@ pub(crate) struct Connection {
     secret: Secret,
     home: String,
     gateway: String,
+    /// The site's other gateways.
+    others: Vec<Entry>,
+    role: Role,
     receiver: Receiver,
     sender: Sender,
     /// Sites that were asked for nodes and have not refused.
@@ -133,10 +137,18 @@ const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
 impl Connection {
     /// Connects to a gateway of the user's own site.
     pub async fn new(sites: &Sites, home: &str) -> Result<Connection, SessionError> {
-        let (client, gateway) = sites.connect(sites.site(home)?).await?;
+        let site = sites.site(home)?;
+        let (client, gateway) = sites.connect(site).await?;
+        let others = site.gateways.iter().filter(|other| other.name != gateway);
+        let entry = |other: &Gateway| Entry {
+            place: format!("site {home}: gateway {}", other.name),
+            address: other.inside.clone(),
+        };
+        let (others, role) = (others.map(entry).collect(), Role::Client { secret: sites.client_secret(site)? });
         let (receiver, sender) = client.split();
         let (job, secret) = random()?;
-        Ok(Connection { job, secret, home: home.to_owned(), gateway, receiver, sender, asked: Vec::new() })
+        let home = home.to_owned();
+        Ok(Connection { job, secret, home, gateway, others, role, receiver, sender, asked: Vec::new() })
     }
 
     /// Asks a site for nodes. Must not be dropped before it is done.
@@ -181,12 +193,10 @@ impl Connection {
         let place = roster.sites().iter().position(|site| site.name == self.home);
         let place = place.ok_or_else(|| SessionError::NotInRoster(self.home.clone()))?;
         let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
-        let secret = self.secret.clone();
-        let open = Control::JobOpen { job: self.job, secret, roster: roster.clone(), home: self.home.clone() };
-        self.control(&open).await?;
+        self.control(&open_message(self.job, &self.secret, roster, &self.home, Part::Lead)).await?;
         let post = Post::new(self.job, me, self.sender.welcome().max_payload);
-        let Connection { job, home, gateway, receiver, sender, .. } = self;
-        Ok(Session { job, home, gateway, me, post, receiver, sender })
+        let Connection { job, secret, home, gateway, others, role, receiver, sender, .. } = self;
+        Ok(Session { job, secret, home, gateway, others, role, relays: None, me, post, receiver, sender })
     }
 
     async fn control(&mut self, message: &Control) -> Result<(), SessionError> {
@@ -200,9 +210,14 @@ impl Connection {
 
 /// An open job, as its launcher sees it.
 pub(crate) struct Session {
-    pub job: JobId,
+    job: JobId,
+    secret: Secret,
     home: String,
     gateway: String,
+    /// The site's other gateways, until they are used.
+    others: Vec<Entry>,
+    role: Role,
+    relays: Option<Relays>,
     me: Identity,
     post: Post,
     receiver: Receiver,
@@ -214,6 +229,8 @@ pub(crate) struct Session {
 pub(crate) enum Incoming {
     /// From the gateway.
     Control(Control),
+    /// From or about a gateway that does not lead the job.
+    Relay(RelayNews),
     /// From an agent.
     Up(Identity, Up),
 }
@@ -242,9 +259,20 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the gateway for something. Must not be dropped before it is done.
-    pub async fn control(&mut self, message: &Control) -> Result<(), SessionError> {
-        self.sender.send_control(self.me, message).await.map_err(|source| self.lost(source))
+    /// Has the site's other gateways let frames of the job pass too; says how many there are.
+    pub fn open_relays(&mut self, roster: &Roster, window: u32) -> usize {
+        let open = open_message(self.job, &self.secret, roster, &self.home, Part::Relay { window });
+        let others = std::mem::take(&mut self.others);
+        let count = others.len();
+        self.relays = Some(Relays::open(others, &self.role, self.me, &open));
+        count
+    }
+
+    /// Closes the job at the gateways. Must not be dropped before it is done.
+    pub async fn close(&mut self) -> Result<(), SessionError> {
+        self.relays.iter().for_each(Relays::close);
+        let close = Control::JobClose { job: self.job };
+        self.sender.send_control(self.me, &close).await.map_err(|source| self.lost(source))
     }
 
     fn lost(&self, source: ClientError) -> SessionError {
@@ -257,7 +285,16 @@ impl Session {
 
     /// What came next. May be dropped before it is done.
     pub async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
-        let frame = self.receiver.receive().await;
+        let relays = async {
+            match &mut self.relays {
+                Some(relays) => relays.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let frame = tokio::select! {
+            frame = self.receiver.receive() => frame,
+            news = relays => return Ok(vec![Incoming::Relay(news)]),
+        };
         let Some(frame) = frame.map_err(|source| self.lost(source))? else {
             return Err(SessionError::Closed(self.home.clone()));
         };
@@ -280,6 +317,10 @@ impl Session {
             _ => Ok(Vec::new()),
         }
     }
+}
+
+fn open_message(job: JobId, secret: &Secret, roster: &Roster, home: &str, part: Part) -> Control {
+    Control::JobOpen { job, secret: secret.clone(), roster: roster.clone(), home: home.to_owned(), part }
 }
 
 fn random() -> Result<(JobId, Secret), SessionError> {

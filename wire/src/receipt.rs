@@ -1,0 +1,47 @@
+//! What a receiver says of each route: how much has arrived by it. Senders stripe by that.
+
+use crate::WireError;
+use crate::reader::Reader;
+
+/// Most routes that are told of.
+pub const MAX_ROUTES: usize = 64;
+/// The longest receipt in bytes.
+pub const MAX_RECEIPT: u32 = (MAX_ROUTES * 9) as u32;
+
+/// The payload of an acknowledging frame that is not data: bytes (headers included) that have arrived so far, by the route that
+/// the frames' headers name. Empty where there is only one route.
+pub fn encode(arrived: &[(u8, u64)]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(arrived.len() * 9);
+    for (route, bytes) in arrived.iter().take(MAX_ROUTES) {
+        out.push(*route);
+        out.extend_from_slice(&bytes.to_le_bytes());
+    }
+    out
+}
+
+/// Reads a receipt.
+///
+/// # Errors
+/// It is cut in the middle of a route, or longer than [`MAX_RECEIPT`].
+pub fn decode(bytes: &[u8]) -> Result<Vec<(u8, u64)>, WireError> {
+    if bytes.len() > MAX_RECEIPT as usize {
+        let limit = MAX_RECEIPT.into();
+        return Err(WireError::TooLong { what: "receipt", length: bytes.len() as u64, limit });
+    }
+    let mut reader = Reader::new("receipt", bytes);
+    (0..bytes.len().div_ceil(9)).map(|_| Ok((reader.u8()?, reader.u64()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receipts_survive() {
+        for arrived in [vec![], vec![(0, 1), (255, u64::MAX)], vec![(7, 9); MAX_ROUTES]] {
+            assert_eq!(decode(&encode(&arrived)), Ok(arrived));
+        }
+        assert!(decode(&[1, 2, 3]).is_err());
+        assert!(matches!(decode(&[0; 9 * (MAX_ROUTES + 1)]), Err(WireError::TooLong { .. })));
+    }
+}
