@@ -42,11 +42,11 @@ def test_links_that_are_cut_lose_nothing(workshop, mpi, links):
 
 
 def test_gateways_that_are_killed_and_return_lose_nothing(workshop, mpi):
-    """Any but those that lead the job, while others remain: what they held is sent again by the others."""
+    """Any of them, those that lead the job included, while others remain: what they held is sent again by the others."""
     kill_and_return(workshop, mpi, ["a2", "b3"])
 
 
-@pytest.mark.parametrize("victims", [["a2"], ["b2"], ["b2", "b3"]], ids=" ".join)
+@pytest.mark.parametrize("victims", [["a2"], ["b2", "b3"], ["a1"], ["b1"], ["a1", "b1"], ["b1", "b2"]], ids=" ".join)
 def test_other_gateways_that_are_killed_and_return_lose_nothing(workshop, mpich_only, victims):
     kill_and_return(workshop, mpich_only, victims)
 
@@ -56,11 +56,13 @@ def kill_and_return(workshop, mpi, victims):
     gateways = sites.start_gateways()
     running, stop = start_exchange(workshop, sites, mpi, rounds=20)
     victims = [(victim[0], int(victim[1])) for victim in victims]
+    killed = []
     for _ in range(2):
         for victim in victims:
             time.sleep(0.5)
             gateways[victim].child.kill()
-            gateways[victim].finish(within=5)
+            gateways[victim].child.wait(timeout=5)
+            killed.append(gateways[victim])
         time.sleep(1)
         assert running.child.poll() is None, str(running.finish())
         for site, number in victims:
@@ -70,6 +72,8 @@ def kill_and_return(workshop, mpi, victims):
     stop.write_text("stop\n")
     done = running.finish().check()
     assert "rounds good on 4 ranks" in done.out, str(done)
+    for gateway in killed:
+        wait_until(lambda: not gateway.processes(), 5, "what a killed gateway had started to end")
     for victim in victims:
         counted = relayed(gateways[victim])
         assert counted > 0, f"gateway {victim} returned and was not used again\n{gateways[victim].err()}"

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow};
+use launch::agent::Lifeline;
 use launch::folder::Folder;
 use launch::order::Order;
 
@@ -23,7 +24,8 @@ pub fn work(keeper: i32, folder: PathBuf) -> Result<i32> {
     std::thread::Builder::new().name("lifeline".into()).spawn(move || {
         let mut rest = Vec::new();
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
-        let _ = lifeline.send(());
+        // A starter that wants the agent to end says so; one that dies says nothing.
+        let _ = lifeline.send(if rest.is_empty() { Lifeline::Torn } else { Lifeline::Cut });
     })?;
     runtime()?.block_on(launch::agent::run(order, Folder::at(folder), gone)).map_err(|e| anyhow!(e))?;
     Ok(0)

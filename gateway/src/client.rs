@@ -213,6 +213,11 @@ impl Client {
         (self.receiver, self.sender)
     }
 
+    /// The halves of a connection, together again.
+    pub fn joined(receiver: Receiver, sender: Sender) -> Client {
+        Client { receiver, sender }
+    }
+
     /// Asks the gateway to try its trunk to a site; gives the round trip. For [`Role::Client`].
     ///
     /// # Errors

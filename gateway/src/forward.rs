@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use types::{Identity, Slot};
+use wire::control::Part;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::receipt::MAX_RECEIPT;
 use wire::{Control, FrameHeader, FrameKind};
@@ -293,6 +294,12 @@ impl Gateway {
             Control::JobClose { job: unopened }
                 if job == types::JobId::default() && self.relay.borrow_mut().abandoned_by(unopened, member) => {}
             Control::JobOpen { job: new, secret, roster, home, part } => {
+                if job == new && part != Part::Lead {
+                    let open = Control::JobOpen { job: new, secret, roster, home, part };
+                    self.relay.borrow_mut().control_from_launcher(job, &open).map_err(Stop::Violation)?;
+                    self.settle();
+                    return Ok(());
+                }
                 if job != types::JobId::default() {
                     return Err(Stop::Violation(format!("this connection has job {job} already")));
                 }

@@ -27,7 +27,9 @@ pub(crate) struct Job<M> {
     pub part: Part,
     /// Trunks over which it was asked to open it; the first is the one to tell. None at home.
     pub askers: Vec<TrunkId>,
-    /// At home, and not the lead: trunks over which gateways were asked to open it, and have not closed it.
+    /// At home: what gateways that do not lead it are to let be under way, once that is known.
+    pub window: Option<u32>,
+    /// At home: trunks over which gateways that do not lead it were asked to open it, and have not closed it.
     pub unclosed: Vec<TrunkId>,
     /// One per site of the roster, in its order.
     pub sites: Vec<SiteState>,
@@ -50,20 +52,17 @@ pub(crate) struct Job<M> {
 /// What a gateway knows of a site of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteState {
-    /// The way to the gateway that leads the job there, for agents and the launcher; `None` for the own site.
+    /// The way to the gateway that leads the job there, for control messages; `None` for the own site.
     pub trunk: Option<TrunkId>,
     pub phase: SitePhase,
-    /// The ways for ranks: trunks to gateways of the site at which the job is open, the preferred first.
+    /// The ways for frames: trunks to gateways of the site at which the job is open, the preferred first.
     pub ways: Vec<TrunkId>,
 }
 
 impl SiteState {
-    /// The ways there for a member of this slot.
-    pub fn ways_of(&self, slot: Slot) -> &[TrunkId] {
-        if is_rank(slot) {
-            return if self.phase.reachable() { &self.ways } else { &[] };
-        }
-        self.trunk.as_slice().get(..usize::from(self.phase.is_spanned())).unwrap_or_default()
+    /// The ways there.
+    pub fn ways(&self) -> &[TrunkId] {
+        if self.phase.reachable() { &self.ways } else { &[] }
     }
 }
 
@@ -81,6 +80,8 @@ pub(crate) enum SitePhase {
     Asked,
     /// It takes part.
     Open,
+    /// It takes part, but the gateway that led it there is lost.
+    Leaderless,
     /// It does not.
     Refused,
     /// Its trunk is gone.
@@ -91,12 +92,12 @@ pub(crate) enum SitePhase {
 
 impl SitePhase {
     pub fn reachable(self) -> bool {
-        matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open)
+        matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open | SitePhase::Leaderless)
     }
 
-    /// Its trunk has been used for the job.
-    pub fn is_spanned(self) -> bool {
-        matches!(self, SitePhase::Asked | SitePhase::Open)
+    /// A gateway leads it there that can say how it is.
+    pub fn is_led(self) -> bool {
+        matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open)
     }
 }
 
@@ -129,10 +130,6 @@ impl<M> Job<M> {
     /// Trunks are missing.
     pub fn waits(&self) -> bool {
         !self.closing && self.sites.iter().any(|site| site.phase == SitePhase::Waiting)
-    }
-
-    pub fn trunk_of(&self, site: SiteId) -> Option<TrunkId> {
-        self.sites.get(usize::from(site.0)).and_then(|site| site.trunk)
     }
 
     /// Name of the launcher's site.
@@ -189,9 +186,10 @@ impl<M: Clone + PartialEq> Relay<M> {
         let own = self.enter(id, secret, roster, part, None)?;
         let launcher_identity = Identity { site: own, slot: Slot::LAUNCHER };
         if let Some(job) = self.jobs.get_mut(&id) {
-            job.members.insert(Slot::LAUNCHER, launcher);
+            job.members.insert(Slot::LAUNCHER, launcher.clone());
             self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, OPENING));
         }
+        self.tell_what_is_away(id, &launcher);
         match part {
             Part::Lead => self.advance(id),
             Part::Relay { .. } => self.open_relays(id),
@@ -231,8 +229,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         Ok(())
     }
 
-    /// Has all gateways of the other sites open a job that this one, at its home, does not lead.
-    fn open_relays(&mut self, id: JobId) {
+    /// Has all gateways of the other sites open a job that do not lead it.
+    pub(crate) fn open_relays(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         let others = job.roster.sites().iter().filter(|site| site.name != self.site);
         let trunks = others.flat_map(|site| trunks_to(&self.trunks, &site.name));
@@ -242,13 +240,18 @@ impl<M: Clone + PartialEq> Relay<M> {
 
     fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(window) = job.window.filter(|_| job.own == job.home) else { return };
+        let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase.is_led());
+        if leads_there || job.unclosed.contains(&trunk) {
+            return;
+        }
         job.unclosed.push(trunk);
         let open = Control::JobOpen {
             job: id,
             secret: job.secret.clone(),
             roster: job.roster.clone(),
             home: self.site.clone(),
-            part: job.part,
+            part: Part::Relay { window },
         };
         self.effects.push(Effect::ToTrunk(trunk, open));
     }
@@ -259,13 +262,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         let spans = |job: &Job<M>| !job.closing && job.roster.sites().iter().any(|site| site.name == *peer);
         let ids: Vec<JobId> = self.jobs.iter().filter(|(_, job)| spans(job)).map(|(id, _)| *id).collect();
         for id in ids {
-            let relays = self
-                .jobs
-                .get(&id)
-                .is_some_and(|job| !job.leads() && job.own == job.home && !job.unclosed.contains(&trunk));
-            if relays {
-                self.open_relay(id, trunk);
-            }
+            self.open_relay(id, trunk);
             self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id }));
         }
     }
@@ -298,25 +295,31 @@ impl<M: Clone + PartialEq> Relay<M> {
         ways.sort_by_key(preference);
         self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id }));
         if self.trunks[trunk.0].up {
-            self.tell_members(Some(id), trunk, |slot, others| (is_rank(slot) && !others).then_some(Passage::Open));
+            self.tell_members(Some(id), trunk, |others| (!others).then_some(Passage::Open));
         }
     }
 
     /// A job is not open any more at the other end of a trunk.
     pub(crate) fn is_gone(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
         if self.trunks[trunk.0].up {
-            self.tell_members(Some(id), trunk, |slot, others| is_rank(slot).then(|| passage_without(others, reason)));
+            self.tell_members(Some(id), trunk, |others| Some(passage_without(others, reason)));
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.sites.iter_mut().for_each(|site| site.ways.retain(|way| *way != trunk));
         job.unclosed.retain(|other| *other != trunk);
         job.askers.retain(|other| *other != trunk);
-        let relays = !job.leads();
-        if relays && job.own != job.home && job.askers.is_empty() {
-            self.close(id, "no gateway of the launcher's site has it open");
-        } else if relays {
-            self.finish(id);
+        if job.own != job.home {
+            let name = job.home_name();
+            match job.askers.first() {
+                // Another gateway there hears from us from now on.
+                Some(asker) => job.sites[usize::from(job.home.0)].trunk = Some(*asker),
+                None => {
+                    let text = format!("the trunk to site {name}, where the job was started, is lost: {reason}");
+                    self.close(id, &text);
+                }
+            }
         }
+        self.finish(id);
     }
 
     /// Checks a job and enters it into the table. `asked_by`: the trunk to its home, unless that is here.
@@ -394,6 +397,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             home,
             part,
             askers: asked_by.into_iter().collect(),
+            window: if let Part::Relay { window } = part { Some(window) } else { None },
             unclosed: Vec::new(),
             sites,
             members: HashMap::new(),
@@ -500,6 +504,13 @@ impl<M: Clone + PartialEq> Relay<M> {
                 self.close(id, "the launcher closed the job");
                 Ok(())
             }
+            Control::JobOpen { job, part: Part::Relay { window }, .. } if *job == id => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.window = Some(*window);
+                }
+                self.open_relays(id);
+                Ok(())
+            }
             Control::JobClose { job } => Err(format!("the launcher of job {id} may not close job {job}")),
             _ => Err("a launcher may open and close its job, and probe".into()),
         }
@@ -510,9 +521,11 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
         job.closing = true;
         tracing::info!(job = %id, reason, "job closing");
-        if job.own == job.home && !job.leads() {
+        if job.own == job.home {
             let closing = job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, Control::JobClose { job: id }));
             self.effects.extend(closing);
+        }
+        if job.own == job.home && !job.leads() {
             self.effects.push(Effect::Timer(id, job.epoch, Timer::Farewell, FAREWELL));
         } else if job.own == job.home {
             for site in &mut job.sites {
@@ -553,12 +566,13 @@ impl<M: Clone + PartialEq> Relay<M> {
             );
             if !job.refused || job.own == job.home {
                 let site = self.site.clone();
-                self.tell_launcher(id, Control::JobClosed { job: id, site, traffic });
+                let led = job.leads();
+                self.tell_launcher(id, Control::JobClosed { job: id, site, traffic, led });
             }
         }
         let Some(job) = self.jobs.get(&id) else { return };
-        let others =
-            if job.leads() { job.sites.iter().any(|site| site.phase.reachable()) } else { !job.unclosed.is_empty() };
+        let led = job.leads() && job.sites.iter().any(|site| site.phase.is_led());
+        let others = led || !job.unclosed.is_empty();
         if job.own == job.home && others {
             return;
         }

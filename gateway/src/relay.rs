@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use types::{Identity, JobId, NodeId, SiteId, Slot};
+use wire::control::{Part, Traffic};
 use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::allocation::Allocation;
@@ -201,7 +202,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(site) = job.sites.get(usize::from(header.to.site.0)) else {
             return Route::Violation(format!("job {} has no site #{}", header.job, header.to.site.0));
         };
-        if let Some(trunk) = site.ways_of(header.to.slot).iter().find(|way| self.trunks[way.0].up) {
+        if let Some(trunk) = site.ways().iter().find(|way| self.trunks[way.0].up) {
             if of_rank {
                 job.traffic.sent += bytes;
             }
@@ -232,17 +233,22 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), String> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
-            for (at, site) in job.sites.iter().enumerate().filter(|(at, _)| *at != usize::from(job.own.0)) {
-                let ways = site.ways_of(identity.slot);
-                if !ways.iter().any(|way| self.trunks[way.0].up) {
-                    let known = ways.first().map(|way| self.trunks[way.0].problem.clone());
-                    let reason = known.unwrap_or_else(|| "the job is not open there yet".to_owned());
-                    self.effects.push(Effect::Passage(member.clone(), SiteId(at as u16), Passage::Away(reason)));
-                }
-            }
-            job.members.insert(identity.slot, member);
+            job.members.insert(identity.slot, member.clone());
+            self.tell_what_is_away(id, &member);
         }
         Ok(())
+    }
+
+    /// Tells a member that comes which sites cannot be reached now.
+    pub(crate) fn tell_what_is_away(&mut self, id: JobId, member: &M) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        for (at, site) in job.sites.iter().enumerate().filter(|(at, _)| *at != usize::from(job.own.0)) {
+            if !site.ways().iter().any(|way| self.trunks[way.0].up) {
+                let known = site.ways().first().map(|way| self.trunks[way.0].problem.clone());
+                let reason = known.unwrap_or_else(|| "the job is not open there yet".to_owned());
+                self.effects.push(Effect::Passage(member.clone(), SiteId(at as u16), Passage::Away(reason)));
+            }
+        }
     }
 
     /// Whether a member may join; gives the job's limits.
@@ -291,7 +297,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         let info = &mut self.trunks[trunk.0];
         info.up = true;
         info.changes += 1;
-        self.tell_members(None, trunk, |_, others| (!others).then_some(Passage::Open));
+        self.tell_members(None, trunk, |others| (!others).then_some(Passage::Open));
         let waiting: Vec<JobId> = self.jobs.iter().filter(|(_, job)| job.waits()).map(|(id, _)| *id).collect();
         for id in waiting {
             self.advance(id);
@@ -306,7 +312,7 @@ impl<M: Clone + PartialEq> Relay<M> {
 
     /// A link of a trunk is gone, and with it what was under way on it; another is up.
     pub fn trunk_broken(&mut self, trunk: TrunkId) {
-        self.tell_members(None, trunk, |_, _| Some(Passage::Broken));
+        self.tell_members(None, trunk, |_| Some(Passage::Broken));
     }
 
     /// The last link of a trunk is gone, and with it whatever was under way. Jobs wait for it to come back, for as long as this
@@ -317,7 +323,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         info.problem = reason.to_owned();
         info.changes += 1;
         let changes = info.changes;
-        self.tell_members(None, trunk, |_, others| Some(passage_without(others, reason)));
+        self.tell_members(None, trunk, |others| Some(passage_without(others, reason)));
         self.effects.push(Effect::Patience(trunk, changes, self.patience));
     }
 
@@ -332,24 +338,19 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// Tells members of jobs (of all, or `only` one) what became of a trunk that is a way of theirs. `passage` says what, from
-    /// the member's slot and whether it has other ways there.
+    /// whether there are other ways.
     pub(crate) fn tell_members(
         &mut self,
         only: Option<JobId>,
         trunk: TrunkId,
-        passage: impl Fn(Slot, bool) -> Option<Passage>,
+        passage: impl Fn(bool) -> Option<Passage>,
     ) {
         for (_, job) in self.jobs.iter().filter(|(id, job)| !job.closing && only.is_none_or(|only| only == **id)) {
-            for (at, site) in job.sites.iter().enumerate() {
-                for (slot, member) in &job.members {
-                    let ways = site.ways_of(*slot);
-                    if ways.contains(&trunk) {
-                        let others = ways.iter().any(|way| *way != trunk && self.trunks[way.0].up);
-                        let told = passage(*slot, others);
-                        let site = SiteId(at as u16);
-                        self.effects.extend(told.map(|told| Effect::Passage(member.clone(), site, told)));
-                    }
-                }
+            for (at, site) in job.sites.iter().enumerate().filter(|(_, site)| site.ways().contains(&trunk)) {
+                let others = site.ways().iter().any(|way| *way != trunk && self.trunks[way.0].up);
+                let Some(passage) = passage(others) else { continue };
+                let told = |member: &M| Effect::Passage(member.clone(), SiteId(at as u16), passage.clone());
+                self.effects.extend(job.members.values().map(told));
             }
         }
     }
@@ -358,26 +359,33 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
         let name = self.trunks[trunk.0].site.clone();
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
-        all.into_iter().for_each(|id| self.is_gone(id, trunk, reason));
-        let led = |job: &Job<M>| job.leads() && job.sites.iter().any(|s| s.trunk == Some(trunk));
-        let spanning: Vec<JobId> = self.jobs.iter().filter(|(_, job)| led(job)).map(|(id, _)| *id).collect();
-        for id in spanning {
+        for id in all {
             let Some(job) = self.jobs.get_mut(&id) else { continue };
-            let from_home = job.sites[usize::from(job.home.0)].trunk == Some(trunk);
-            let mut lost = false;
-            for site in job.sites.iter_mut().filter(|s| s.trunk == Some(trunk) && s.phase.reachable()) {
-                // A site not asked yet may still be when the trunk comes back.
-                if site.phase != SitePhase::Waiting {
-                    site.phase = SitePhase::Lost;
-                    lost = true;
-                }
+            let Some(site) = job.sites.iter_mut().find(|s| s.trunk == Some(trunk) || s.ways.contains(&trunk)) else {
+                continue;
+            };
+            // A site not asked yet may still be when the trunk comes back.
+            if site.phase == SitePhase::Waiting {
+                continue;
             }
-            if from_home {
-                self.close(id, &format!("the trunk to site {name}, where the job was started, is lost: {reason}"));
-            } else if lost && !job.closing {
-                self.tell_launcher(id, Control::SiteLost { job: id, site: name.clone(), reason: reason.to_owned() });
-            } else if job.closing {
-                self.finish(id);
+            let led = job.part == Part::Lead && site.trunk == Some(trunk) && site.phase.is_led();
+            if led {
+                site.phase = SitePhase::Leaderless;
+            }
+            let ways = site.ways.iter().filter(|way| **way != trunk).count();
+            let (at_home, closing) = (job.own == job.home, job.closing);
+            // Without it, nothing of the job can go on here; that is not news then.
+            self.is_gone(id, trunk, reason);
+            let site = name.clone();
+            if closing || self.jobs.get(&id).is_none_or(|job| job.closing) {
+                continue;
+            }
+            let (job, reason) = (id, reason.to_owned());
+            if ways == 0 {
+                let seen_from = self.site.clone();
+                self.tell_launcher(id, Control::SiteLost { job, site, seen_from, reason });
+            } else if led && at_home {
+                self.tell_launcher(id, Control::LeadLost { job, site, reason });
             }
         }
         self.allocations_without(trunk, reason);
@@ -454,7 +462,8 @@ impl<M: Clone + PartialEq> Relay<M> {
                 Ok(())
             }
             Control::MemberLost { job, member, .. } => {
-                let of_peer = self.jobs.get(&job).is_none_or(|open| open.trunk_of(member.site) == Some(trunk));
+                let is_peer = |open: &Job<M>| open.roster.site(member.site).is_some_and(|site| site.name == peer);
+                let of_peer = self.jobs.get(&job).is_none_or(is_peer);
                 if !of_peer {
                     return wrong("news of another site");
                 }
@@ -472,10 +481,22 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// News of a job that started here: notes what it means and passes it on to the launcher.
     fn news(&mut self, id: JobId, trunk: TrunkId, message: Control) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.own == job.home) else { return };
-        if !job.leads() {
-            if matches!(message, Control::JobClosed { .. } | Control::JobRefused { .. }) {
-                self.tell_launcher(id, message);
-                self.is_gone(id, trunk, "its gateway closed the job");
+        let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk));
+        if !leads_there {
+            match message {
+                Control::JobClosed { .. } => {
+                    self.tell_launcher(id, message);
+                    self.is_gone(id, trunk, "its gateway closed the job");
+                }
+                Control::JobRefused { site, reason, .. } => {
+                    tracing::warn!(job = %id, site, reason, "a gateway is not used");
+                    self.is_gone(id, trunk, &reason);
+                }
+                // From the gateway that leads it there, which has lost the one that leads it here.
+                Control::AgentLost { .. } | Control::MemberLost { .. } | Control::SiteLost { .. } => {
+                    self.tell_launcher(id, message);
+                }
+                _ => {}
             }
             return;
         }
@@ -508,7 +529,8 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// Sends a message to the launcher of a job, wherever it is.
     pub(crate) fn tell_launcher(&mut self, id: JobId, message: Control) {
         let Some(job) = self.jobs.get(&id) else { return };
-        if !job.leads() && !matches!(message, Control::JobClosed { .. } | Control::JobRefused { .. }) {
+        let at_home = job.own == job.home;
+        if !job.leads() && !at_home && !matches!(message, Control::JobClosed { .. } | Control::JobRefused { .. }) {
             // The lead tells it.
             return;
         }
@@ -551,7 +573,7 @@ impl<M: Clone + PartialEq> Relay<M> {
 
 /// This gateway has nothing of a job, or others speak for it.
 fn nothing_left(job: JobId, site: &str) -> Control {
-    Control::JobClosed { job, site: site.to_owned(), traffic: wire::control::Traffic::default() }
+    Control::JobClosed { job, site: site.to_owned(), traffic: Traffic::default(), led: false }
 }
 
 #[cfg(test)]

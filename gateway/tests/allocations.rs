@@ -10,7 +10,7 @@ use gateway::client::Client;
 use support::*;
 use types::JobId;
 use wire::control::NodeAsk;
-use wire::{Control, FrameKind, Secret};
+use wire::{Control, Secret};
 
 const JOB: JobId = JobId(7);
 
@@ -21,12 +21,6 @@ async fn asks(sites: &[Running], ranks: u32, wait_s: u32) -> Client {
     let message = Control::Allocate { job: JOB, site: "b".into(), home: "a".into(), ask };
     client.send_control(launcher(0), &message).await.unwrap();
     client
-}
-
-async fn news(client: &mut Client) -> Control {
-    let frame = receive(client).await;
-    assert_eq!(frame.header.kind, FrameKind::Control, "{frame:?}");
-    Control::decode(&frame.payload).unwrap()
 }
 
 async fn given_back(site: &Running) {
@@ -42,7 +36,7 @@ async fn given_back(site: &Running) {
 async fn a_job_gets_its_nodes_and_gives_them_back() {
     let sites = start(&Plan::default());
     let mut client = asks(&sites, 2, 60).await;
-    let Control::Allocated { site, nodes, .. } = news(&mut client).await else { panic!() };
+    let Control::Allocated { site, nodes, .. } = control(&mut client).await else { panic!() };
     assert_eq!((site.as_str(), nodes[0].name.as_str(), sites[1].agents.held()), ("b", "n7", 1));
     let roster = "a:n1*1;b:n7*2".parse().unwrap();
     let open = Control::JobOpen {
@@ -54,12 +48,12 @@ async fn a_job_gets_its_nodes_and_gives_them_back() {
     };
     client.send_control(launcher(0), &open).await.unwrap();
     for _ in 0..2 {
-        assert!(matches!(news(&mut client).await, Control::JobOpened { .. }));
+        assert!(matches!(control(&mut client).await, Control::JobOpened { .. }));
     }
     assert_eq!(sites[1].agents.orders()[0].allocation.as_deref(), Some("12"));
     client.send_control(launcher(0), &Control::JobClose { job: JOB }).await.unwrap();
     for _ in 0..2 {
-        assert!(matches!(news(&mut client).await, Control::JobClosed { .. }));
+        assert!(matches!(control(&mut client).await, Control::JobClosed { .. }));
     }
     assert_eq!(sites[1].agents.held(), 0, "given back before the job is closed");
 }
@@ -68,8 +62,8 @@ async fn a_job_gets_its_nodes_and_gives_them_back() {
 async fn waiting_has_an_end() {
     let sites = start(&Plan::default());
     let mut client = asks(&sites, ROOM + 1, 1).await;
-    assert!(matches!(news(&mut client).await, Control::Allocating { state, .. } if state == "no room"));
-    let Control::JobRefused { site, reason, .. } = news(&mut client).await else { panic!() };
+    assert!(matches!(control(&mut client).await, Control::Allocating { state, .. } if state == "no room"));
+    let Control::JobRefused { site, reason, .. } = control(&mut client).await else { panic!() };
     assert!(site == "b" && reason.contains("no nodes after 1 s: no room"), "{site}: {reason}");
     given_back(&sites[1]).await;
 }
@@ -79,9 +73,9 @@ async fn who_asked_can_let_go_and_is_told() {
     let sites = start(&Plan::default());
     for ranks in [1, ROOM + 1] {
         let mut client = asks(&sites, ranks, 60).await;
-        news(&mut client).await;
+        control(&mut client).await;
         client.send_control(launcher(0), &Control::JobClose { job: JOB }).await.unwrap();
-        assert!(matches!(news(&mut client).await, Control::JobClosed { site, .. } if site == "b"));
+        assert!(matches!(control(&mut client).await, Control::JobClosed { site, .. } if site == "b"));
         given_back(&sites[1]).await;
         drop(client);
         // The next one takes the same number, once the gateway has noticed.
@@ -93,11 +87,11 @@ async fn who_asked_can_let_go_and_is_told() {
 async fn nothing_is_held_for_who_is_gone() {
     let mut sites = start(&Plan::default());
     let mut client = asks(&sites, 1, 60).await;
-    news(&mut client).await;
+    control(&mut client).await;
     drop(client);
     given_back(&sites[1]).await;
     let mut client = asks(&sites, ROOM + 1, 60).await;
-    news(&mut client).await;
+    control(&mut client).await;
     // The launcher's gateway goes, and with it the trunk.
     sites[0].stop();
     given_back(&sites[1]).await;
@@ -107,10 +101,10 @@ async fn nothing_is_held_for_who_is_gone() {
 async fn a_gateway_that_stops_gives_back() {
     let mut sites = start(&Plan::default());
     let mut client = asks(&sites, 1, 60).await;
-    news(&mut client).await;
+    control(&mut client).await;
     sites[1].stop();
     assert_eq!(sites[1].agents.held(), 0);
-    let Control::JobRefused { site, reason, .. } = news(&mut client).await else { panic!() };
+    let Control::JobRefused { site, reason, .. } = control(&mut client).await else { panic!() };
     assert!(site == "b" && reason.contains("trunk"), "{site}: {reason}");
 }
 
@@ -118,6 +112,6 @@ async fn a_gateway_that_stops_gives_back() {
 async fn an_unreachable_site_is_named() {
     let sites = start(&Plan { absent: vec!["b"], ..Plan::default() });
     let mut client = asks(&sites, 1, 60).await;
-    let Control::JobRefused { site, reason, .. } = news(&mut client).await else { panic!() };
+    let Control::JobRefused { site, reason, .. } = control(&mut client).await else { panic!() };
     assert!(site == "b" && reason.contains("gw1"), "{site}: {reason}");
 }

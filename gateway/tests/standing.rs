@@ -42,7 +42,7 @@ fn start(path: &Path, site: &'static str, agents: Arc<FakeAgents>) -> oneshot::S
 
 async fn standing(client: &mut Client, reload: bool) -> (u32, Vec<TrunkStanding>, Option<String>) {
     client.send_control(launcher(0), &Control::Status { reload }).await.unwrap();
-    match Control::decode(&receive(client).await.payload).unwrap() {
+    match control(client).await {
         Control::Standing { jobs, trunks, stale } => (jobs, trunks, stale),
         other => panic!("{other:?}"),
     }
@@ -91,7 +91,7 @@ async fn a_site_that_was_added_is_taken_up_and_other_changes_ask_for_a_restart()
     };
     job.send_control(launcher(0), &open).await.unwrap();
     for _ in 0..2 {
-        let news = Control::decode(&receive(&mut job).await.payload).unwrap();
+        let news = control(&mut job).await;
         assert!(matches!(news, Control::JobOpened { .. }), "{news:?}");
     }
     assert_eq!(standing(&mut user, true).await.0, 1);

@@ -165,7 +165,7 @@ async fn ask(
     let mut session = Connection::new(sites, home).await?.open(roster).await?;
     let end = Instant::now() + AGENTS;
     while !asked.complete() {
-        session.flush().await?;
+        session.flush();
         let Ok(incoming) = timeout_at(end, session.next()).await else { break };
         for incoming in incoming? {
             match incoming {
@@ -181,21 +181,22 @@ async fn ask(
                     asked.answer(agent, Ok(format!("agent and provider work{mpi}{notes}")));
                 }
                 Incoming::Up(agent, Up::Refused { reason }) => asked.answer(agent, Err(reason)),
-                Incoming::Up(..) | Incoming::Relay(_) => {}
-                Incoming::Control(control) => asked.control(control, roster),
+                Incoming::Up(..) | Incoming::WayOpen(_) | Incoming::WayLost(..) | Incoming::Note(_) => {}
+                Incoming::Control(_, control) => asked.control(control, roster),
             }
         }
     }
     for agent in asked.agents() {
         session.send(agent, &Down::Finish)?;
     }
-    session.flush().await?;
-    session.close().await?;
+    session.flush();
+    session.close();
     // The gateways end what is left; waiting for their word keeps the next job from meeting this one.
     let closing = async {
         let mut left = roster.sites().len();
         while left > 0 {
-            let closed = |incoming: &Incoming| matches!(incoming, Incoming::Control(Control::JobClosed { .. }));
+            let closed =
+                |incoming: &Incoming| matches!(incoming, Incoming::Control(_, Control::JobClosed { led: true, .. }));
             left -= session.next().await?.iter().filter(|incoming| closed(incoming)).count().min(left);
         }
         Ok::<(), SessionError>(())

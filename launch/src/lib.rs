@@ -30,3 +30,4 @@ pub mod program;
 pub mod spread;
 pub mod starter;
 pub mod tailor;
+pub(crate) mod ways;

@@ -4,7 +4,7 @@
 //! The channel's window bounds what is under way. A receiver may *hold* acknowledgements back while it cannot get rid of
 //! what it was sent; the sender then sees its window fill up and stops producing.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use channel::{Arrival, ChannelError, Inbound, Outbound, Route};
 use serde::Serialize;
@@ -59,12 +59,11 @@ pub struct Post {
     lanes: HashMap<Identity, Lane>,
     order: Vec<Identity>,
     turn: usize,
-    /// Sites that cannot be reached at the moment.
-    away: HashSet<SiteId>,
+    /// Gateways that are connected.
+    open: BTreeSet<Route>,
+    /// Sites that cannot be reached by a gateway at the moment.
+    away: HashSet<(Route, SiteId)>,
 }
-
-/// The one gateway that everything goes by.
-const GATEWAY: Route = Route(0);
 
 #[derive(Debug)]
 struct Lane {
@@ -75,6 +74,10 @@ struct Lane {
     partial: Vec<u8>,
     acknowledged: u32,
     held: u64,
+    /// Gateways by which the correspondent cannot be reached.
+    barred: HashSet<Route>,
+    /// It is to send again what we have not acknowledged.
+    asks_again: bool,
 }
 
 impl Lane {
@@ -111,7 +114,16 @@ impl Post {
     /// The post of `me`, on a connection with this longest payload in bytes.
     pub fn new(job: JobId, me: Identity, max_payload: u32) -> Post {
         let max_payload = (max_payload as usize).clamp(64, (WINDOW / 8) as usize);
-        Post { job, me, max_payload, lanes: HashMap::new(), order: Vec::new(), turn: 0, away: HashSet::new() }
+        Post {
+            job,
+            me,
+            max_payload,
+            lanes: HashMap::new(),
+            order: Vec::new(),
+            turn: 0,
+            open: BTreeSet::new(),
+            away: HashSet::new(),
+        }
     }
 
     fn lane(&mut self, peer: Identity) -> &mut Lane {
@@ -125,6 +137,8 @@ impl Post {
                 partial: Vec::new(),
                 acknowledged: 0,
                 held: 0,
+                barred: HashSet::new(),
+                asks_again: false,
             }
         })
     }
@@ -162,8 +176,39 @@ impl Post {
         self.backlog(to) < u64::from(WINDOW / 2)
     }
 
-    /// The next frame to write, if one may go now. Correspondents take turns.
-    pub fn next_frame(&mut self) -> Option<(FrameHeader, Vec<u8>)> {
+    /// A gateway is connected.
+    pub fn way_open(&mut self, route: Route) {
+        self.open.insert(route);
+        self.away.retain(|(of, _)| *of != route);
+        self.lanes.values_mut().for_each(|lane| lane.barred.clear());
+    }
+
+    /// A gateway is not connected any more: what was under way by it is lost, in both directions.
+    pub fn way_lost(&mut self, route: Route) {
+        self.open.remove(&route);
+        for lane in self.lanes.values_mut() {
+            lane.outbound.lost(route);
+            lane.inbound.ack_lost();
+            lane.asks_again = true;
+            lane.barred.clear();
+        }
+    }
+
+    /// A correspondent is not connected to the gateway at which this one's frames arrive.
+    pub fn undeliverable(&mut self, route: Route, peer: Identity) {
+        if let Some(lane) = self.lanes.get_mut(&peer) {
+            lane.outbound.lost(route);
+            lane.barred.insert(route);
+        }
+    }
+
+    fn way(&self, peer: Identity) -> Option<Route> {
+        let barred = |route: &Route| self.lanes.get(&peer).is_some_and(|lane| lane.barred.contains(route));
+        self.open.iter().find(|route| !self.away.contains(&(**route, peer.site)) && !barred(route)).copied()
+    }
+
+    /// The next frame to write, if one may go now, and the gateway for it. Correspondents take turns.
+    pub fn next_frame(&mut self) -> Option<(Route, FrameHeader, Vec<u8>)> {
         for step in 0..self.order.len() {
             let at = (self.turn + step) % self.order.len();
             if let Some(frame) = self.frame_for(self.order[at]) {
@@ -174,14 +219,16 @@ impl Post {
         None
     }
 
-    fn frame_for(&mut self, peer: Identity) -> Option<(FrameHeader, Vec<u8>)> {
+    fn frame_for(&mut self, peer: Identity) -> Option<(Route, FrameHeader, Vec<u8>)> {
         let (job, me) = (self.job, self.me);
-        if self.away.contains(&peer.site) {
-            return None;
-        }
+        let route = self.way(peer)?;
         let lane = self.lanes.get_mut(&peer)?;
-        if let Some(frame) = lane.outbound.resend(GATEWAY) {
-            return Some(frame.clone());
+        if std::mem::take(&mut lane.asks_again) {
+            let header = FrameHeader { ack: lane.acknowledged, ..FrameHeader::plain(FrameKind::Again, job, me, peer) };
+            return Some((route, header, Vec::new()));
+        }
+        if let Some((header, payload)) = lane.outbound.resend(route).cloned() {
+            return Some((route, header, payload));
         }
         let size = |payload: &Vec<u8>| (HEADER_LEN + payload.len()) as u32;
         let data = lane.queue.front().is_some_and(|payload| lane.outbound.may_send(size(payload)));
@@ -198,36 +245,44 @@ impl Post {
         let sequence = if data { lane.outbound.next() } else { 0 };
         let header = FrameHeader { sequence, ack: lane.acknowledged, ..FrameHeader::plain(kind, job, me, peer) };
         if data {
-            lane.outbound.sent(GATEWAY, size(&payload), (header, payload.clone()));
+            lane.outbound.sent(route, size(&payload), (header, payload.clone()));
         }
-        Some((header, payload))
+        Some((route, header, payload))
     }
 
-    /// Takes note of what became of the way to a site.
-    pub fn passage(&mut self, site: SiteId, passage: &Passage) {
+    /// Takes note of what became of a gateway's way to a site.
+    pub fn passage(&mut self, route: Route, site: SiteId, passage: &Passage) {
+        let lanes = self.lanes.iter_mut().filter(|(peer, _)| peer.site == site).map(|(_, lane)| lane);
         match passage {
             Passage::Open => {
-                self.away.remove(&site);
+                self.away.remove(&(route, site));
+                lanes.for_each(|lane| lane.barred.clear());
                 return;
             }
             Passage::Away(_) => {
-                self.away.insert(site);
+                self.away.insert((route, site));
             }
             Passage::Broken => {}
         }
-        for (_, lane) in self.lanes.iter_mut().filter(|(peer, _)| peer.site == site) {
-            lane.outbound.lost(GATEWAY);
+        for lane in lanes {
+            lane.outbound.lost(route);
             lane.inbound.ack_lost();
         }
     }
 
-    /// Takes a frame of a correspondent (its kind acknowledges) and gives the messages it completes.
+    /// Takes a frame of a correspondent (its kind acknowledges) that came by this gateway, and gives the messages it completes.
     ///
     /// # Errors
     /// The correspondent broke the rules of the channel or sent something that is no message.
-    pub fn receive<M: DeserializeOwned>(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Vec<M>, PostError> {
+    pub fn receive<M: DeserializeOwned>(
+        &mut self,
+        route: Route,
+        header: &FrameHeader,
+        payload: &[u8],
+    ) -> Result<Vec<M>, PostError> {
         let from = header.from;
         let lane = self.lane(from);
+        lane.barred.remove(&route);
         let channel = |source| PostError::Channel { from, source };
         lane.outbound.acknowledged(header.ack).map_err(channel)?;
         match header.kind {
@@ -275,6 +330,8 @@ mod tests {
     use proptest::prelude::*;
     use types::{NodeId, SiteId, Slot};
 
+    const GATEWAY: Route = Route(0);
+    const OTHER: Route = Route(1);
     const LAUNCHER: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
 
     fn agent() -> Identity {
@@ -283,14 +340,17 @@ mod tests {
 
     fn carry(from: &mut Post, to: &mut Post) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
-        while let Some((header, payload)) = from.next_frame() {
-            got.extend(to.receive::<Vec<u8>>(&header, &payload).unwrap());
+        while let Some((route, header, payload)) = from.next_frame() {
+            got.extend(to.receive::<Vec<u8>>(route, &header, &payload).unwrap());
         }
         got
     }
 
     fn pair() -> (Post, Post) {
-        (Post::new(JobId(1), agent(), 1000), Post::new(JobId(1), LAUNCHER, 1000))
+        let (mut a, mut b) = (Post::new(JobId(1), agent(), 1000), Post::new(JobId(1), LAUNCHER, 1000));
+        a.way_open(GATEWAY);
+        b.way_open(GATEWAY);
+        (a, b)
     }
 
     #[test]
@@ -318,12 +378,45 @@ mod tests {
     fn garbage_is_refused() {
         let (mut a, mut b) = pair();
         a.send(LAUNCHER, &vec![1u8; 5]).unwrap();
-        let (header, mut payload) = a.next_frame().unwrap();
+        let (_, header, mut payload) = a.next_frame().unwrap();
         payload[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        let refused = b.receive::<Vec<u8>>(&header, &payload);
+        let refused = b.receive::<Vec<u8>>(GATEWAY, &header, &payload);
         assert!(matches!(refused, Err(PostError::TooLong { .. })));
         let beyond = FrameHeader { sequence: WINDOW * 2, ..header };
-        assert!(matches!(b.receive::<Vec<u8>>(&beyond, &[]), Err(PostError::Channel { .. })));
+        assert!(matches!(b.receive::<Vec<u8>>(GATEWAY, &beyond, &[]), Err(PostError::Channel { .. })));
+    }
+
+    #[test]
+    fn another_gateway_takes_over() {
+        let (mut a, mut b) = pair();
+        a.way_open(OTHER);
+        b.way_open(OTHER);
+        let sent: Vec<Vec<u8>> = (0..3).map(|n| vec![n; 2500]).collect();
+        let mut got = Vec::new();
+        a.send(LAUNCHER, &sent[0]).unwrap();
+        got.extend(carry(&mut a, &mut b));
+        a.send(LAUNCHER, &sent[1]).unwrap();
+        // The gateway dies with what it was given, and with what it had for us.
+        b.send(agent(), &vec![9u8; 10]).unwrap();
+        while a.next_frame().is_some() {}
+        while b.next_frame().is_some() {}
+        a.way_lost(GATEWAY);
+        got.extend(carry(&mut a, &mut b));
+        // b has not noticed, but is asked to send again, and what it sends by the same gateway does not come.
+        assert!(b.next_frame().is_some_and(|(route, _, _)| route == GATEWAY));
+        while b.next_frame().is_some() {}
+        b.undeliverable(GATEWAY, agent());
+        let back = std::iter::from_fn(|| b.next_frame());
+        let back: Vec<_> = back.collect();
+        assert!(back.iter().all(|(route, _, _)| *route == OTHER));
+        let heard: Vec<Vec<u8>> = back
+            .iter()
+            .flat_map(|(route, header, payload)| a.receive::<Vec<u8>>(*route, header, payload).unwrap())
+            .collect();
+        assert_eq!(heard, [vec![9u8; 10]]);
+        a.send(LAUNCHER, &sent[2]).unwrap();
+        got.extend(carry(&mut a, &mut b));
+        assert_eq!(got, sent);
     }
 
     #[test]
@@ -337,17 +430,17 @@ mod tests {
                 // Frames that leave and never arrive.
                 1 => {
                     while a.next_frame().is_some() {}
-                    a.passage(LAUNCHER.site, &Passage::Away("a blackout".into()));
-                    b.passage(agent().site, &Passage::Away("a blackout".into()));
+                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Away("a blackout".into()));
+                    b.passage(GATEWAY, agent().site, &Passage::Away("a blackout".into()));
                     assert!(a.next_frame().is_none() && b.next_frame().is_none());
                 }
                 3 => {
-                    a.passage(LAUNCHER.site, &Passage::Open);
-                    b.passage(agent().site, &Passage::Open);
+                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Open);
+                    b.passage(GATEWAY, agent().site, &Passage::Open);
                     // Frames that arrive and are sent again all the same.
                     got.extend(carry(&mut a, &mut b));
-                    a.passage(LAUNCHER.site, &Passage::Broken);
-                    b.passage(agent().site, &Passage::Broken);
+                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Broken);
+                    b.passage(GATEWAY, agent().site, &Passage::Broken);
                     got.extend(carry(&mut a, &mut b));
                     carry(&mut b, &mut a);
                 }

@@ -98,12 +98,23 @@ pub enum Control {
         /// Why, for the user.
         reason: String,
     },
-    /// No route to a site is left. To the launcher.
+    /// The gateway that led the job at a site is lost; others are there. To the launcher.
+    LeadLost {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// Why, for the user.
+        reason: String,
+    },
+    /// From this gateway no route to a site is left. To the launcher.
     SiteLost {
         /// The job.
         job: JobId,
         /// The site.
         site: String,
+        /// The site of whoever says so.
+        seen_from: String,
         /// Why, for the user.
         reason: String,
     },
@@ -112,14 +123,16 @@ pub enum Control {
         /// The job.
         job: JobId,
     },
-    /// A site has nothing of the job any more; the last message of the job. To the launcher.
+    /// A gateway of a site has nothing of the job any more; its last message of the job. To the launcher.
     JobClosed {
         /// The job.
         job: JobId,
         /// The site.
         site: String,
-        /// What the site's gateway counted.
+        /// What the gateway counted.
         traffic: Traffic,
+        /// Whether it led the job there; else it has only been one more way.
+        led: bool,
     },
     /// Client → gateway: try a trunk to this site.
     Probe {
@@ -253,6 +266,7 @@ impl Control {
             | Control::JobRefused { job, .. }
             | Control::AgentLost { job, .. }
             | Control::MemberLost { job, .. }
+            | Control::LeadLost { job, .. }
             | Control::SiteLost { job, .. }
             | Control::JobClose { job }
             | Control::JobClosed { job, .. } => Some(*job),

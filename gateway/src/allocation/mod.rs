@@ -141,7 +141,10 @@ impl<M: Clone + PartialEq> Relay<M> {
                     Some(job) if job.closing => self.finish(id),
                     Some(_) => self.refuse(id, reason),
                     None if released => {
-                        self.tell_asker(id, Control::JobClosed { job: id, site, traffic: Traffic::default() });
+                        self.tell_asker(
+                            id,
+                            Control::JobClosed { job: id, site, traffic: Traffic::default(), led: true },
+                        );
                     }
                     None => self.tell_asker(id, Control::JobRefused { job: id, site, reason }),
                 }

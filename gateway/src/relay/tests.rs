@@ -156,10 +156,10 @@ fn losses_are_told_to_the_launcher_wherever_it_is() {
     relay.trunk_lost(C, "cut");
     let member = Control::MemberLost { job: JOB, member: rank(1, 2), reason: "broken".into() };
     let agent = Control::AgentLost { job: JOB, site: "b".into(), node: "n2".into(), reason: "exit status 1".into() };
-    let site = Control::SiteLost { job: JOB, site: "c".into(), reason: "cut".into() };
+    let site = Control::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason: "cut".into() };
     let expected = [member, agent, site].map(|message| Effect::ToTrunk(A, message));
     assert_eq!(relay.take_effects(), expected);
-    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Nowhere { notice: Some(_) }));
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Nowhere { notice: None }));
 }
 
 #[test]
@@ -190,7 +190,10 @@ fn a_trunk_that_goes_is_waited_for() {
     relay.patience_over(C, 3);
     let effects = relay.take_effects();
     let reason = "another (and it did not come back within 7 s)".to_owned();
-    assert_eq!(effects, [Effect::ToTrunk(A, Control::SiteLost { job: JOB, site: "c".into(), reason })]);
+    assert_eq!(
+        effects,
+        [Effect::ToTrunk(A, Control::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason })]
+    );
 }
 
 /// The second gateway of site b. Site a has two as well, each at the end of a trunk.
@@ -234,7 +237,7 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     relay.trunk_up(first);
     relay.take_effects();
     relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
-    let closed = |traffic| Control::JobClosed { job: JOB, site: "b".into(), traffic };
+    let closed = |traffic| Control::JobClosed { job: JOB, site: "b".into(), traffic, led: false };
     let effects = relay.take_effects();
     assert!(effects.contains(&Effect::ToTrunk(first, closed(Default::default()))), "{effects:?}");
     relay.control_from_trunk(second, Control::JobClose { job: JOB }).unwrap();
@@ -276,7 +279,7 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
     relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
     for trunk in [first, second] {
         assert!(!relay.jobs.is_empty());
-        let closed = Control::JobClosed { job: JOB, site: "a".into(), traffic: Default::default() };
+        let closed = Control::JobClosed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
         relay.control_from_trunk(trunk, closed).unwrap();
     }
     let effects = relay.take_effects();
@@ -321,7 +324,7 @@ fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
         matches!(&relay.take_effects()[..], [Effect::ToMember(LAUNCHER, Control::JobClosed { site, .. })] if site == "b")
     );
     for (trunk, site) in [(A, "a"), (C, "c")] {
-        let closed = Control::JobClosed { job: JOB, site: site.into(), traffic: Default::default() };
+        let closed = Control::JobClosed { job: JOB, site: site.into(), traffic: Default::default(), led: true };
         relay.control_from_trunk(trunk, closed).unwrap();
     }
     let effects = relay.take_effects();

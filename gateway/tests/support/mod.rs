@@ -327,17 +327,21 @@ pub async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
     job
 }
 
+/// What a gateway says next, but for how sites can be reached.
+pub async fn control(client: &mut Client) -> Control {
+    let frame = loop {
+        let frame = receive(client).await;
+        if frame.header.kind != FrameKind::Passage {
+            break frame;
+        }
+    };
+    assert_eq!(frame.header.kind, FrameKind::Control, "{frame:?}");
+    Control::decode(&frame.payload).unwrap()
+}
+
 impl Job {
-    /// What the gateway says next, but for how sites can be reached.
     pub async fn news(&mut self) -> Control {
-        let frame = loop {
-            let frame = receive(&mut self.launcher).await;
-            if frame.header.kind != FrameKind::Passage {
-                break frame;
-            }
-        };
-        assert_eq!(frame.header.kind, FrameKind::Control, "{frame:?}");
-        Control::decode(&frame.payload).unwrap()
+        control(&mut self.launcher).await
     }
 
     pub async fn close(&mut self) {

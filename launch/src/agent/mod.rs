@@ -16,7 +16,8 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gateway::client::{Client, ClientError, Frame, Receiver, Role, Sender};
+use channel::Route;
+use gateway::client::{Client, ClientError, Frame, Role};
 use thiserror::Error;
 use tokio::net::lookup_host;
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,11 +42,14 @@ use crate::pmi::mapping::process_mapping;
 use crate::pmi::{Event, Lines, Server};
 use crate::post::{Post, PostError};
 use crate::processes::{adopt_orphans, end_descendants, signal_group};
+use crate::ways::{Entry as WayEntry, WayNews, Ways};
 
 /// How long ranks have between the first signal and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long after SIGKILL output that nobody takes is waited for.
 const DUMP_AFTER: Duration = Duration::from_millis(1500);
+/// How long gateways may take to close connections after a goodbye.
+const GOODBYE: Duration = Duration::from_millis(500);
 /// How long ending everything may take.
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -67,9 +71,6 @@ pub enum AgentError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The gateway closed the connection.
-    #[error("the gateway at {0} closed the connection")]
-    Closed(String),
     /// A correspondent broke the rules.
     #[error(transparent)]
     Post(#[from] PostError),
@@ -94,6 +95,15 @@ pub enum AgentError {
     },
 }
 
+/// What became of whoever started an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifeline {
+    /// It wants the agent to end.
+    Cut,
+    /// It is gone. Where the site has other gateways, the job goes on.
+    Torn,
+}
+
 /// Runs an agent until its job is over. `lifeline` fires (or is dropped) when whoever started the agent is gone. `folder` is
 /// for files of the node's ranks, made when it is needed and removed at the end.
 ///
@@ -102,14 +112,14 @@ pub enum AgentError {
 ///
 /// # Errors
 /// [`AgentError`]; everything below this process has been ended then too.
-pub async fn run(order: Order, folder: Folder, lifeline: oneshot::Receiver<()>) -> Result<(), AgentError> {
+pub async fn run(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
     let result = work(order, folder.clone(), lifeline).await;
     end_descendants(LIMIT);
     folder.remove();
     result
 }
 
-async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<()>) -> Result<(), AgentError> {
+async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
     let system = |what| move |source| AgentError::System { what, source };
     adopt_orphans().map_err(system("adopting orphans"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
@@ -117,25 +127,49 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<()>) -> 
     let (client, gateway) = connect(&order, me).await?;
     let others = resolved(order.gateway_addresses.get(1..).unwrap_or_default()).await;
     let reach = Reach { gateway: gateway.to_string(), others, local: client.local_address().ip() };
-    let mut agent = Agent::new(order, folder, reach, client.welcome().max_payload)?;
-    let (mut receiver, mut sender) = client.split();
+    let max_payload = client.welcome().max_payload;
+    let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
+    let entry = |address: &String| WayEntry { address: address.clone(), role: role.clone(), opening: None };
+    let mut ways = Ways::new(me, client, entry(&reach.gateway));
+    reach.others.iter().for_each(|other| {
+        ways.add(entry(other));
+    });
+    let mut agent = Agent::new(order, folder, reach, max_payload)?;
     tokio::pin!(lifeline);
+    let mut torn = false;
     loop {
-        agent.flush(&mut sender).await?;
+        agent.flush(&ways);
         let deadline = agent.deadline;
         tokio::select! {
             biased;
-            frame = receiver.receive() => agent.frame(frame?)?,
+            (way, news) = ways.next() => match news {
+                WayNews::Open => agent.post.way_open(Route(way as u8)),
+                WayNews::Frame(frame) => agent.frame(Route(way as u8), frame)?,
+                WayNews::Failed(error) => tracing::debug!(%error, "gateway not used"),
+                WayNews::Lost(error) => {
+                    agent.post.way_lost(Route(way as u8));
+                    if ways.open().next().is_none() {
+                        return Err(error.into());
+                    }
+                    tracing::warn!(%error, "gateway lost; others are there");
+                }
+            },
             Some(heard) = agent.heard.recv() => agent.heard(heard)?,
             event = agent.events.recv() => agent.rank_event(event)?,
             output = agent.outputs.recv(), if agent.takes_output() => agent.output(output)?,
             () = until(deadline) => agent.harden(),
-            _ = &mut lifeline => return Err(AgentError::Orphaned("the gateway that started this agent")),
+            cut = &mut lifeline, if !torn => {
+                torn = cut == Ok(Lifeline::Torn) && ways.open().any(|way| way > 0);
+                if !torn {
+                    return Err(AgentError::Orphaned("the gateway that started this agent"));
+                }
+            }
             _ = terminate.recv() => return Err(AgentError::Orphaned("this agent's keeper")),
         }
         if agent.finished {
             // What was still to be said no longer matters: the launcher has let go of this job.
-            return goodbye(&mut sender, &mut receiver, agent.post_header()).await;
+            ways.goodbye(agent.order.job, GOODBYE).await;
+            return Ok(());
         }
     }
 }
@@ -145,17 +179,6 @@ async fn until(deadline: Option<Instant>) {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
-}
-
-async fn goodbye(
-    sender: &mut Sender,
-    receiver: &mut Receiver,
-    (me, order): (Identity, &Order),
-) -> Result<(), AgentError> {
-    sender.goodbye(order.job, me).await?;
-    let closed = async { while let Ok(Some(_)) = receiver.receive().await {} };
-    let _ = tokio::time::timeout(Duration::from_millis(500), closed).await;
-    Ok(())
 }
 
 /// Where ranks find the gateways that do not lead the job. A name that means nothing here is left out: the job runs without.
@@ -233,6 +256,7 @@ impl Agent {
         let (output_sink, outputs) = mpsc::channel(4);
         let (me, launcher) = (order.identity()?, order.launcher());
         let mut post = Post::new(order.job, me, max_payload);
+        post.way_open(Route(0));
         post.send(launcher, &Up::Here)?;
         Ok(Agent {
             order,
@@ -262,50 +286,43 @@ impl Agent {
         })
     }
 
-    fn post_header(&self) -> (Identity, &Order) {
-        (self.me, &self.order)
-    }
-
-    async fn flush(&mut self, sender: &mut Sender) -> Result<(), AgentError> {
-        while let Some((header, payload)) = self.post.next_frame() {
-            sender.send(header, &payload).await?;
+    fn flush(&mut self, ways: &Ways) {
+        while let Some((way, header, payload)) = self.post.next_frame() {
+            ways.send(usize::from(way.0), header, payload);
         }
-        Ok(())
     }
 
     fn report(&mut self, message: &Up) -> Result<(), AgentError> {
         Ok(self.post.send(self.launcher, message)?)
     }
 
-    fn frame(&mut self, frame: Option<Frame>) -> Result<(), AgentError> {
-        let Some(Frame { header, payload }) = frame else {
-            return Err(AgentError::Closed(self.reach.gateway.clone()));
-        };
+    fn frame(&mut self, way: Route, Frame { header, payload }: Frame) -> Result<(), AgentError> {
         match header.kind {
             FrameKind::Passage => {
                 let unreadable = |source| ClientError::Wire { address: self.reach.gateway.clone(), source };
-                self.post.passage(header.from.site, &Passage::decode(&payload).map_err(unreadable)?);
+                self.post.passage(way, header.from.site, &Passage::decode(&payload).map_err(unreadable)?);
                 Ok(())
             }
-            kind if kind.acknowledges() => self.mail(&header, &payload),
+            kind if kind.acknowledges() => self.mail(way, &header, &payload),
             FrameKind::Undeliverable => {
                 tracing::debug!(to = %header.from, reason = %String::from_utf8_lossy(&payload), "undeliverable");
+                self.post.undeliverable(way, header.from);
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    fn mail(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<(), AgentError> {
+    fn mail(&mut self, way: Route, header: &FrameHeader, payload: &[u8]) -> Result<(), AgentError> {
         let from = header.from;
         let first = first_agent(self.order.site_id);
         if from == self.launcher || (from == first && from != self.me) {
-            for message in self.post.receive::<Down>(header, payload)? {
+            for message in self.post.receive::<Down>(way, header, payload)? {
                 self.down(from, message)?;
             }
             return Ok(());
         }
-        for message in self.post.receive::<Up>(header, payload)? {
+        for message in self.post.receive::<Up>(way, header, payload)? {
             match message {
                 Up::FenceIn { fence, data } => self.fence_below(from, fence, &data)?,
                 _ => return Err(AgentError::Message { from, problem: "agents exchange only fences" }),

@@ -4,7 +4,7 @@
 //! The first failure leads through *settling* (a moment in which a cause may still arrive after its effect) and
 //! *killing* to closing. Every phase has a deadline except running.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use wire::Control;
 use wire::control::Traffic;
 
 use super::outcome::{Failure, SiteSummary, Summary};
-use super::relays::RelayNews;
 use super::session::Incoming;
 use crate::fence::{Fence, FenceError, Fences};
 use crate::group::first_agent;
@@ -57,13 +56,13 @@ pub(super) enum Action {
     Progress(Option<String>),
     /// Tell the user.
     Note(String),
-    /// Have the other gateways of the own site let frames of this job pass too, with this window.
+    /// Have the other gateways of all sites let frames of this job pass too, with this window.
     OpenRelays { roster: Roster, window: u32 },
     /// Close the job at the gateways.
     Close,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Opening,
     Preparing,
@@ -98,13 +97,17 @@ struct SiteState {
     window: Option<u32>,
     /// `Some(None)`: it will never report.
     closed: Option<Option<Traffic>>,
-    /// By gateways that do not lead the job.
+    /// What gateways that do not lead the job counted.
     relayed: Traffic,
+    /// Own gateways that cannot reach it any more.
+    unreached: BTreeSet<usize>,
 }
 
 #[derive(Debug)]
 pub(super) struct Job {
     roster: Roster,
+    /// The user's own site.
+    home: String,
     /// One for each site of the roster.
     programs: Vec<Program>,
     phase: Phase,
@@ -120,13 +123,15 @@ pub(super) struct Job {
     failure: Option<(Weight, Failure, i32)>,
     signal: i32,
     signals: u32,
-    /// Gateways that were asked to let frames pass, and have something of the job.
-    relays: usize,
+    /// Own gateways that are connected, by their numbers; 0 leads the job.
+    ways: BTreeSet<usize>,
+    /// Those of them that were told to close the job, and have not said that nothing is left of it.
+    unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
 }
 
 impl Job {
-    pub fn new(roster: Roster, programs: Vec<Program>) -> Job {
+    pub fn new(roster: Roster, home: &str, programs: Vec<Program>) -> Job {
         let nodes = roster.nodes().filter_map(|(site, node, _, entry)| {
             let slot = Slot::agent(node)?;
             Some(Node {
@@ -151,9 +156,11 @@ impl Job {
             failure: None,
             signal: 15,
             signals: 0,
-            relays: 0,
+            ways: BTreeSet::from([0]),
+            unclosed: BTreeSet::new(),
             actions: VecDeque::new(),
             roster,
+            home: home.to_owned(),
             programs,
         }
     }
@@ -316,8 +323,15 @@ impl Job {
 
     pub fn incoming(&mut self, incoming: Incoming, now: Instant) {
         match incoming {
-            Incoming::Control(control) => self.control(control, now),
-            Incoming::Relay(news) => self.relay_news(news),
+            Incoming::Control(way, control) => self.control(way, control, now),
+            Incoming::WayOpen(way) => {
+                self.ways.insert(way);
+                self.sites.iter_mut().for_each(|site| {
+                    site.unreached.remove(&way);
+                });
+            }
+            Incoming::WayLost(way, reason) => self.way_lost(way, &reason, now),
+            Incoming::Note(text) => self.actions.push_back(Action::Note(text)),
             Incoming::Up(agent, message) => match self.nodes.iter().position(|node| node.agent == agent) {
                 Some(node) => self.up(node, message, now),
                 None => tracing::warn!(from = %agent, "a message from somebody who is no agent of the job"),
@@ -325,27 +339,45 @@ impl Job {
         }
     }
 
-    /// So many gateways were asked to let frames pass.
-    pub fn relays_asked(&mut self, count: usize) {
-        self.relays = count;
+    /// These gateways were told to close it.
+    pub fn closing_at(&mut self, ways: &[usize]) {
+        self.unclosed = ways.iter().copied().filter(|way| *way > 0).collect();
     }
 
-    fn relay_news(&mut self, news: RelayNews) {
-        match news {
-            RelayNews::Unused(reason) => self.actions.push_back(Action::Note(reason)),
-            RelayNews::Counted(site, traffic) => {
-                if let Some(at) = self.site_index(&site) {
-                    let relayed = &mut self.sites[at].relayed;
-                    relayed.sent += traffic.sent;
-                    relayed.received += traffic.received;
-                    relayed.local += traffic.local;
-                }
-            }
-            RelayNews::Done => {
-                self.relays = self.relays.saturating_sub(1);
-                self.check_closed();
-            }
+    /// One of several own gateways is lost.
+    fn way_lost(&mut self, way: usize, reason: &str, now: Instant) {
+        self.ways.remove(&way);
+        if self.phase == Phase::Closing {
+            // It closes connections when it has closed the job.
+            self.unclosed.remove(&way);
+            self.sites.iter_mut().filter(|_| way == 0).for_each(|site| {
+                site.closed.get_or_insert(None);
+            });
+            return self.check_closed();
         }
+        if matches!(self.phase, Phase::Opening | Phase::Preparing) && way == 0 {
+            return self.fail_now(LOST, Failure::new(reason.to_owned()), 1, now);
+        }
+        if let Some(home) = self.site_index(&self.home).filter(|_| way == 0) {
+            // Its lead will never report.
+            self.sites[home].closed = Some(None);
+        }
+        self.actions.push_back(Action::Note(format!("{reason}; the job goes on by other gateways")));
+        self.check_reached(reason, now);
+    }
+
+    /// A site that no own gateway reaches is lost.
+    fn check_reached(&mut self, reason: &str, now: Instant) {
+        let lost = |site: &SiteState| !site.unreached.is_empty() && self.ways.is_subset(&site.unreached);
+        let Some(at) = self.sites.iter().position(lost) else { return };
+        let name = self.roster.sites()[at].name.clone();
+        self.sites[at].closed = Some(None);
+        for node in self.nodes.iter_mut().filter(|node| node.site == name) {
+            node.state = NodeState::Ended;
+        }
+        self.fail_now(LOST, Failure::at_site(&name, format!("its gateway was lost: {reason}")), 1, now);
+        self.check_ended(now);
+        self.check_closed();
     }
 
     /// What is under way at most between two members: what every site grants.
@@ -357,8 +389,19 @@ impl Job {
         self.roster.sites().iter().position(|site| site.name == name)
     }
 
-    fn control(&mut self, control: Control, now: Instant) {
+    fn control(&mut self, way: usize, control: Control, now: Instant) {
         match control {
+            Control::JobClosed { site, traffic, led: false, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    let relayed = &mut self.sites[at].relayed;
+                    relayed.sent += traffic.sent;
+                    relayed.received += traffic.received;
+                    relayed.local += traffic.local;
+                }
+            }
+            Control::JobRefused { site, reason, .. } if way > 0 => {
+                self.actions.push_back(Action::Note(format!("site {site}: a gateway is not used: {reason}")));
+            }
             Control::JobOpened { site, window, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].window = Some(window);
@@ -378,16 +421,22 @@ impl Job {
                 // A rank's end is told by its agent, with more detail.
                 self.agent_lost(|known| known.agent == member, &reason, now);
             }
-            Control::SiteLost { site, reason, .. } => {
+            Control::LeadLost { site, reason, .. } => {
                 if let Some(at) = self.site_index(&site) {
+                    // It will never report.
                     self.sites[at].closed = Some(None);
                 }
-                for node in self.nodes.iter_mut().filter(|node| node.site == site) {
-                    node.state = NodeState::Ended;
+                let text = format!("site {site}: its leading gateway was lost: {reason}; the job goes on by others");
+                self.actions.push_back(Action::Note(text));
+            }
+            Control::SiteLost { site, seen_from, reason, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    // What another site cannot reach does not get better by our own gateways.
+                    let all = self.ways.clone();
+                    let ways = if seen_from == self.home { BTreeSet::from([way]) } else { all };
+                    self.sites[at].unreached.extend(ways);
                 }
-                self.fail_now(LOST, Failure::at_site(&site, format!("its gateway was lost: {reason}")), 1, now);
-                self.check_ended(now);
-                self.check_closed();
+                self.check_reached(&reason, now);
             }
             Control::JobClosed { site, traffic, .. } => {
                 if let Some(at) = self.site_index(&site) {
@@ -414,7 +463,10 @@ impl Job {
     }
 
     fn check_closed(&mut self) {
-        if self.phase == Phase::Closing && self.relays == 0 && self.sites.iter().all(|site| site.closed.is_some()) {
+        if self.phase == Phase::Closing
+            && self.unclosed.is_empty()
+            && self.sites.iter().all(|site| site.closed.is_some())
+        {
             self.phase = Phase::Over;
         }
     }

@@ -5,7 +5,6 @@ mod allocate;
 mod job;
 mod observer;
 pub mod outcome;
-mod relays;
 pub(crate) mod session;
 
 use std::time::{Duration, Instant as StdInstant};
@@ -66,7 +65,7 @@ pub async fn run(request: Request, observer: impl Observer) -> Summary {
         Err((failure, code)) => Summary::without_job(failure, code, began.elapsed().as_secs_f64()),
         Ok((roster, connection)) => {
             teller.placed(roster.clone());
-            let mut job = Job::new(roster.clone(), programs(&request, &roster));
+            let mut job = Job::new(roster.clone(), &request.home, programs(&request, &roster));
             teller.progress(Some(format!("opening a job at {}", job.site_names())));
             let failed = tokio::select! {
                 opened = open(&request, connection, &roster) => match opened {
@@ -162,13 +161,14 @@ async fn drive(
                     Ok(())
                 }
                 Action::OpenRelays { roster, window } => {
-                    job.relays_asked(session.open_relays(&roster, window));
+                    session.open_relays(&roster, window);
                     Ok(())
                 }
-                Action::Close => match session.flush().await {
-                    Ok(()) => session.close().await,
-                    Err(error) => Err(error),
-                },
+                Action::Close => {
+                    session.flush();
+                    job.closing_at(&session.close());
+                    Ok(())
+                }
             };
             if let Err(error) = done {
                 return lost(error);
@@ -181,9 +181,7 @@ async fn drive(
         if job.is_over() {
             return None;
         }
-        if let Err(error) = session.flush().await {
-            return lost(error);
-        }
+        session.flush();
         let deadline = job.deadline();
         tokio::select! {
             biased;

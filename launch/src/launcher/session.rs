@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gateway::client::{Client, ClientError, Receiver, Role, Sender};
+use channel::Route;
+use gateway::client::{Client, ClientError, Frame, Receiver, Role, Sender};
 use gateway::key::{self, KeyError};
 use serde::Serialize;
 use thiserror::Error;
@@ -13,9 +14,9 @@ use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
 use wire::control::{NodeAsk, Part};
 use wire::{Control, FrameKind, Passage, Secret};
 
-use super::relays::{Entry, RelayNews, Relays};
 use crate::message::Up;
 use crate::post::{Post, PostError};
+use crate::ways::{CLOSED, Entry, WayNews, Ways};
 
 /// Why a job could not be opened, or its connection was lost.
 #[derive(Debug, Error)]
@@ -122,8 +123,10 @@ pub(crate) struct Connection {
     secret: Secret,
     home: String,
     gateway: String,
-    /// The site's other gateways.
-    others: Vec<Entry>,
+    /// Its address.
+    address: String,
+    /// Names and addresses of the site's other gateways.
+    others: Vec<(String, String)>,
     role: Role,
     receiver: Receiver,
     sender: Sender,
@@ -139,16 +142,14 @@ impl Connection {
     pub async fn new(sites: &Sites, home: &str) -> Result<Connection, SessionError> {
         let site = sites.site(home)?;
         let (client, gateway) = sites.connect(site).await?;
-        let others = site.gateways.iter().filter(|other| other.name != gateway);
-        let entry = |other: &Gateway| Entry {
-            place: format!("site {home}: gateway {}", other.name),
-            address: other.inside.clone(),
-        };
-        let (others, role) = (others.map(entry).collect(), Role::Client { secret: sites.client_secret(site)? });
+        let names = |of: &Gateway| (of.name.clone(), of.inside.clone());
+        let (lead, others): (Vec<_>, Vec<_>) = site.gateways.iter().map(names).partition(|(name, _)| *name == gateway);
+        let address = lead.into_iter().next().map(|(_, address)| address).unwrap_or_default();
+        let role = Role::Client { secret: sites.client_secret(site)? };
         let (receiver, sender) = client.split();
         let (job, secret) = random()?;
         let home = home.to_owned();
-        Ok(Connection { job, secret, home, gateway, others, role, receiver, sender, asked: Vec::new() })
+        Ok(Connection { job, secret, home, gateway, address, others, role, receiver, sender, asked: Vec::new() })
     }
 
     /// Asks a site for nodes. Must not be dropped before it is done.
@@ -194,9 +195,12 @@ impl Connection {
         let place = place.ok_or_else(|| SessionError::NotInRoster(self.home.clone()))?;
         let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
         self.control(&open_message(self.job, &self.secret, roster, &self.home, Part::Lead)).await?;
-        let post = Post::new(self.job, me, self.sender.welcome().max_payload);
-        let Connection { job, secret, home, gateway, others, role, receiver, sender, .. } = self;
-        Ok(Session { job, secret, home, gateway, others, role, relays: None, me, post, receiver, sender })
+        let mut post = Post::new(self.job, me, self.sender.welcome().max_payload);
+        post.way_open(LEAD);
+        let Connection { job, secret, home, gateway, address, others, role, receiver, sender, .. } = self;
+        let entry = Entry { address, role: role.clone(), opening: None };
+        let ways = Ways::new(me, Client::joined(receiver, sender), entry);
+        Ok(Session { job, secret, home, gateway, others, role, named: Vec::new(), post, ways, closing: false })
     }
 
     async fn control(&mut self, message: &Control) -> Result<(), SessionError> {
@@ -214,23 +218,31 @@ pub(crate) struct Session {
     secret: Secret,
     home: String,
     gateway: String,
-    /// The site's other gateways, until they are used.
-    others: Vec<Entry>,
+    /// Names and addresses of the site's other gateways, until they are used.
+    others: Vec<(String, String)>,
     role: Role,
-    relays: Option<Relays>,
-    me: Identity,
+    /// Names of those that are used, from number 1.
+    named: Vec<String>,
     post: Post,
-    receiver: Receiver,
-    sender: Sender,
+    ways: Ways,
+    /// Gateways were told to close the job: they close connections when they have.
+    closing: bool,
 }
+
+/// The gateway at which the job was opened first, and which leads it at the own site.
+const LEAD: Route = Route(0);
 
 /// What came.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// From the gateway.
-    Control(Control),
-    /// From or about a gateway that does not lead the job.
-    Relay(RelayNews),
+    /// From the gateway of this number; 0 leads the job.
+    Control(usize, Control),
+    /// The gateway of this number is there (again).
+    WayOpen(usize),
+    /// The gateway of this number is lost, for this reason; others are there.
+    WayLost(usize, String),
+    /// For the user.
+    Note(String),
     /// From an agent.
     Up(Identity, Up),
 }
@@ -251,69 +263,95 @@ impl Session {
         self.post.release(agent, bytes);
     }
 
-    /// Sends what may be sent. Must not be dropped before it is done.
-    pub async fn flush(&mut self) -> Result<(), SessionError> {
-        while let Some((header, payload)) = self.post.next_frame() {
-            self.sender.send(header, &payload).await.map_err(|source| self.lost(source))?;
+    /// Sends what may be sent.
+    pub fn flush(&mut self) {
+        while let Some((way, header, payload)) = self.post.next_frame() {
+            self.ways.send(usize::from(way.0), header, payload);
         }
-        Ok(())
     }
 
-    /// Has the site's other gateways let frames of the job pass too; says how many there are.
-    pub fn open_relays(&mut self, roster: &Roster, window: u32) -> usize {
+    /// Has the other gateways of all sites let frames of the job pass too.
+    pub fn open_relays(&mut self, roster: &Roster, window: u32) {
         let open = open_message(self.job, &self.secret, roster, &self.home, Part::Relay { window });
-        let others = std::mem::take(&mut self.others);
-        let count = others.len();
-        self.relays = Some(Relays::open(others, &self.role, self.me, &open));
-        count
+        let lead = usize::from(LEAD.0);
+        self.ways.control(lead, open.clone());
+        // Started anew, it is one more way.
+        self.ways.reopen_with(lead, open.clone());
+        for (name, address) in std::mem::take(&mut self.others) {
+            self.ways.add(Entry { address, role: self.role.clone(), opening: Some(open.clone()) });
+            self.named.push(name);
+        }
     }
 
-    /// Closes the job at the gateways. Must not be dropped before it is done.
-    pub async fn close(&mut self) -> Result<(), SessionError> {
-        self.relays.iter().for_each(Relays::close);
-        let close = Control::JobClose { job: self.job };
-        self.sender.send_control(self.me, &close).await.map_err(|source| self.lost(source))
+    /// Closes the job at the gateways; gives the numbers of those that will say when they have.
+    pub fn close(&mut self) -> Vec<usize> {
+        self.closing = true;
+        let open: Vec<usize> = self.ways.open().collect();
+        open.iter().for_each(|way| self.ways.control(*way, Control::JobClose { job: self.job }));
+        open
     }
 
     fn lost(&self, source: ClientError) -> SessionError {
         SessionError::Gateway { site: self.home.clone(), gateway: self.gateway.clone(), source }
     }
 
-    fn unreadable(&self, source: wire::WireError) -> SessionError {
-        self.lost(ClientError::Wire { address: self.gateway.clone(), source })
+    fn gateway(&self, way: usize) -> &str {
+        way.checked_sub(1).and_then(|at| self.named.get(at)).unwrap_or(&self.gateway)
     }
 
     /// What came next. May be dropped before it is done.
     pub async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
-        let relays = async {
-            match &mut self.relays {
-                Some(relays) => relays.next().await,
-                None => std::future::pending().await,
+        let (way, news) = self.ways.next().await;
+        let route = Route(way as u8);
+        match news {
+            WayNews::Frame(frame) => self.frame(way, frame),
+            WayNews::Open => {
+                self.post.way_open(route);
+                Ok(vec![Incoming::WayOpen(way)])
             }
-        };
-        let frame = tokio::select! {
-            frame = self.receiver.receive() => frame,
-            news = relays => return Ok(vec![Incoming::Relay(news)]),
-        };
-        let Some(frame) = frame.map_err(|source| self.lost(source))? else {
-            return Err(SessionError::Closed(self.home.clone()));
-        };
+            WayNews::Failed(error) => {
+                let (site, gateway) = (&self.home, self.gateway(way));
+                Ok(vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {error}"))])
+            }
+            WayNews::Lost(error) => {
+                self.post.way_lost(route);
+                if self.ways.open().next().is_none() && !self.closing {
+                    return Err(match error {
+                        ClientError::Closed { ref reason, .. } if reason == CLOSED => {
+                            SessionError::Closed(self.home.clone())
+                        }
+                        error => self.lost(error),
+                    });
+                }
+                Ok(vec![Incoming::WayLost(way, error.to_string())])
+            }
+        }
+    }
+
+    fn frame(&mut self, way: usize, frame: Frame) -> Result<Vec<Incoming>, SessionError> {
+        let route = Route(way as u8);
+        let address = || self.gateway(way).to_owned();
+        let unreadable = |source| self.lost(ClientError::Wire { address: address(), source });
         match frame.header.kind {
             FrameKind::Control => {
-                let control = self.receiver.control(&frame).map_err(|source| self.lost(source))?;
-                Ok(vec![Incoming::Control(control)])
+                let control = Control::decode(&frame.payload).map_err(unreadable)?;
+                Ok(vec![Incoming::Control(way, control)])
             }
             FrameKind::Passage => {
-                let passage = Passage::decode(&frame.payload).map_err(|source| self.unreadable(source))?;
-                self.post.passage(frame.header.from.site, &passage);
+                let passage = Passage::decode(&frame.payload).map_err(unreadable)?;
+                self.post.passage(route, frame.header.from.site, &passage);
+                Ok(Vec::new())
+            }
+            FrameKind::Undeliverable => {
+                // A lost agent is told by a control message, with its reason.
+                self.post.undeliverable(route, frame.header.from);
                 Ok(Vec::new())
             }
             kind if kind.acknowledges() => {
                 let from = frame.header.from;
-                let messages = self.post.receive(&frame.header, &frame.payload)?;
+                let messages = self.post.receive(route, &frame.header, &frame.payload)?;
                 Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).collect())
             }
-            // A lost agent is told by a control message, with its reason.
             _ => Ok(Vec::new()),
         }
     }

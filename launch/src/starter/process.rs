@@ -20,6 +20,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long an agent elsewhere has to notice the end of its standard input before its connection is cut.
 const HANGUP: Duration = Duration::from_millis(300);
 
+/// What an agent reads on its standard input, after its order, when it is to end.
+const END: &[u8] = b"end\n";
+
 /// How a program is made to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
@@ -41,6 +44,8 @@ pub(super) struct AgentProcess {
     stderr: Option<ChildStderr>,
     /// What is still to be written to its standard input.
     order: Option<Vec<u8>>,
+    /// It is closed after that.
+    last: bool,
     words: Vec<u8>,
     next: Option<(Instant, Signal)>,
     explain: Explain,
@@ -55,7 +60,17 @@ impl AgentProcess {
         let mut child = command.spawn().map_err(|e| StartError(format!("cannot start {name}: {e}")))?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
         let explain: Explain = Box::new(|_, _| None);
-        Ok(AgentProcess { child, manner, stdin, stderr, order: Some(order), words: Vec::new(), next: None, explain })
+        Ok(AgentProcess {
+            child,
+            manner,
+            stdin,
+            stderr,
+            order: Some(order),
+            last: false,
+            words: Vec::new(),
+            next: None,
+            explain,
+        })
     }
 
     /// The same, with somebody who knows what its exit codes mean.
@@ -71,8 +86,9 @@ impl AgentHandle for AgentProcess {
     }
 
     fn kill(&mut self) {
-        self.stdin = None;
         if self.next.is_none() {
+            self.order.get_or_insert_default().extend_from_slice(END);
+            self.last = true;
             self.next = Some(match self.manner {
                 Manner::Child => {
                     self.signal(Signal::TERM);
@@ -96,7 +112,7 @@ impl AgentProcess {
         loop {
             // Order first: until the agent has it, nothing else happens. An order is one write below a pipe's capacity.
             if let (Some(stdin), Some(order)) = (self.stdin.as_mut(), self.order.take())
-                && stdin.write_all(&order).await.is_err()
+                && (stdin.write_all(&order).await.is_err() || self.last)
             {
                 self.stdin = None;
             }

@@ -16,14 +16,23 @@ fn agent(site: u16) -> Identity {
 
 impl Play {
     fn new() -> Play {
-        let mut job = Job::new("a:n1*2;b:n1*2".parse().unwrap(), vec![Program::default(); 2]);
+        let mut job = Job::new("a:n1*2;b:n1*2".parse().unwrap(), "a", vec![Program::default(); 2]);
         let now = Instant::now();
         job.opened(now);
         Play { job, now }
     }
 
     fn control(&mut self, control: Control) {
-        self.job.incoming(Incoming::Control(control), self.now);
+        self.control_by(0, control);
+    }
+
+    fn control_by(&mut self, way: usize, control: Control) {
+        self.job.incoming(Incoming::Control(way, control), self.now);
+    }
+
+    fn site_lost(&mut self, way: usize, seen_from: &str) {
+        let (site, seen_from, reason) = ("b".into(), seen_from.into(), "cut".into());
+        self.control_by(way, Control::SiteLost { job: JOB, site, seen_from, reason });
     }
 
     fn up(&mut self, site: u16, message: Up) {
@@ -65,7 +74,7 @@ impl Play {
         self.job.heard(true);
         for site in ["a", "b"] {
             let traffic = Traffic { sent: 10, received: 10, local: 0 };
-            self.control(Control::JobClosed { job: JOB, site: site.into(), traffic });
+            self.control(Control::JobClosed { job: JOB, site: site.into(), traffic, led: true });
         }
         assert!(self.job.is_over(), "{:?}", self.job.phase);
         self.job.summary(1.0)
@@ -220,4 +229,50 @@ fn a_second_signal_kills_at_once() {
     assert_eq!(play.sent(), [(agent(0), Down::Kill { signal: 9 }), (agent(1), Down::Kill { signal: 9 })]);
     play.later();
     assert_eq!(play.job.summary(0.0).exit_code, 130);
+}
+
+#[test]
+fn a_site_is_lost_when_no_own_gateway_reaches_it() {
+    let mut play = Play::running();
+    play.job.incoming(Incoming::WayOpen(1), play.now);
+    play.site_lost(0, "a");
+    assert_eq!(play.job.phase, Phase::Running);
+    // It is reached again, by a gateway that was started anew.
+    play.job.incoming(Incoming::WayLost(0, "gone".into()), play.now);
+    play.job.incoming(Incoming::WayOpen(0), play.now);
+    play.site_lost(1, "a");
+    assert_eq!(play.job.phase, Phase::Running);
+    play.job.incoming(Incoming::WayLost(0, "gone again".into()), play.now);
+    assert_eq!(play.job.phase, Phase::Killing);
+    let summary = play.job.summary(1.0);
+    assert_eq!(summary.failure.unwrap().site.as_deref(), Some("b"));
+}
+
+#[test]
+fn what_another_site_cannot_reach_is_lost() {
+    let mut play = Play::running();
+    play.job.incoming(Incoming::WayOpen(1), play.now);
+    play.site_lost(0, "c");
+    assert_eq!(play.job.phase, Phase::Killing);
+}
+
+#[test]
+fn a_job_goes_on_without_those_who_led_it() {
+    let mut play = Play::running();
+    play.job.incoming(Incoming::WayOpen(1), play.now);
+    play.control(Control::LeadLost { job: JOB, site: "b".into(), reason: "killed".into() });
+    play.job.incoming(Incoming::WayLost(0, "killed too".into()), play.now);
+    let notes: Vec<_> = play.job.actions().into_iter().filter(|action| matches!(action, Action::Note(_))).collect();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    (0..4).for_each(|rank| play.exits(rank, End::Code(0)));
+    (0..2).for_each(|at| play.up(at, Up::Ended));
+    play.job.heard(true);
+    assert!(play.job.actions().iter().any(|action| matches!(action, Action::Close)), "{:?}", play.job.phase);
+    play.job.closing_at(&[1]);
+    let traffic = Traffic { sent: 10, received: 10, local: 0 };
+    play.control_by(1, Control::JobClosed { job: JOB, site: "b".into(), traffic, led: false });
+    assert!(!play.job.is_over());
+    play.job.incoming(Incoming::WayLost(1, "it has closed the job".into()), play.now);
+    assert!(play.job.is_over());
+    assert!(play.job.summary(1.0).ok);
 }

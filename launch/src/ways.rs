@@ -1,0 +1,240 @@
+//! A member's connections to the gateways of its site: what comes by any of them, and which are there.
+//!
+//! Each has a task of its own, which dials again when it is lost. The first is the one by which the member came.
+
+use std::time::Duration;
+
+use gateway::client::{Client, ClientError, Frame, Receiver, Role, Sender};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{sleep, timeout};
+use types::{Identity, JobId};
+use wire::{Control, FrameHeader};
+
+/// The reason of a gateway that closes a connection without giving any.
+pub(crate) const CLOSED: &str = "connection closed";
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What became of a way.
+#[derive(Debug)]
+pub(crate) enum WayNews {
+    /// It is there.
+    Open,
+    /// A frame came.
+    Frame(Frame),
+    /// It was there, and is not any more.
+    Lost(ClientError),
+    /// It could not be had. Said once; it is tried again.
+    Failed(ClientError),
+}
+
+/// A gateway to connect to.
+pub(crate) struct Entry {
+    /// `host:port`.
+    pub address: String,
+    pub role: Role,
+    /// The first thing it is told.
+    pub opening: Option<Control>,
+}
+
+/// What a task is to do. Windows bound how much there is.
+enum Errand {
+    Frame(FrameHeader, Vec<u8>),
+    Control(Control),
+    Opening(Control),
+    Goodbye(JobId),
+}
+
+struct Way {
+    errands: UnboundedSender<Errand>,
+    open: bool,
+    /// It was told goodbye.
+    left: bool,
+}
+
+/// See the module. Dropped, all connections end.
+pub(crate) struct Ways {
+    me: Identity,
+    news: UnboundedReceiver<(usize, WayNews)>,
+    sink: UnboundedSender<(usize, WayNews)>,
+    ways: Vec<Way>,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+impl Ways {
+    /// Goes on with the connection by which this member came.
+    pub fn new(me: Identity, first: Client, entry: Entry) -> Ways {
+        let (sink, news) = unbounded_channel();
+        let mut ways = Ways { me, news, sink, ways: Vec::new(), tasks: tokio::task::JoinSet::new() };
+        ways.begin(Some(first), entry);
+        ways.ways[0].open = true;
+        ways
+    }
+
+    /// One more; gives its number.
+    pub fn add(&mut self, entry: Entry) -> usize {
+        self.begin(None, entry)
+    }
+
+    fn begin(&mut self, client: Option<Client>, entry: Entry) -> usize {
+        let number = self.ways.len();
+        let (errands, list) = unbounded_channel();
+        let task = Task { number, entry, me: self.me, errands: list, news: self.sink.clone(), told: false };
+        self.tasks.spawn(task.run(client));
+        self.ways.push(Way { errands, open: false, left: false });
+        number
+    }
+
+    /// What came next, and by which. May be dropped before it is done.
+    pub async fn next(&mut self) -> (usize, WayNews) {
+        // The list does not end: we hold its other end ourselves.
+        let Some((number, news)) = self.news.recv().await else { return std::future::pending().await };
+        match news {
+            WayNews::Open => self.ways[number].open = true,
+            WayNews::Lost(_) => self.ways[number].open = false,
+            _ => {}
+        }
+        (number, news)
+    }
+
+    /// The numbers of those that are there.
+    pub fn open(&self) -> impl Iterator<Item = usize> {
+        self.ways.iter().enumerate().filter(|(_, way)| way.open).map(|(number, _)| number)
+    }
+
+    /// Sends a frame by one of them; it is lost if that is.
+    pub fn send(&self, number: usize, header: FrameHeader, payload: Vec<u8>) {
+        self.give(number, Errand::Frame(header, payload));
+    }
+
+    /// Tells a gateway something.
+    pub fn control(&self, number: usize, message: Control) {
+        self.give(number, Errand::Control(message));
+    }
+
+    /// What a gateway is told first when it is dialled again.
+    pub fn reopen_with(&self, number: usize, opening: Control) {
+        self.give(number, Errand::Opening(opening));
+    }
+
+    fn give(&self, number: usize, errand: Errand) {
+        // A task ends only when it was told to.
+        let _ = self.ways[number].errands.send(errand);
+    }
+
+    /// Says goodbye to all and waits until they have closed, not longer than `limit`.
+    pub async fn goodbye(mut self, job: JobId, limit: Duration) {
+        for number in 0..self.ways.len() {
+            self.give(number, Errand::Goodbye(job));
+            self.ways[number].left = true;
+        }
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        // Whoever takes longer sees the connection close.
+        let _ = timeout(limit, all).await;
+    }
+}
+
+struct Task {
+    number: usize,
+    entry: Entry,
+    me: Identity,
+    errands: UnboundedReceiver<Errand>,
+    news: UnboundedSender<(usize, WayNews)>,
+    told: bool,
+}
+
+/// Why a connection is not served any more.
+enum End {
+    Lost(ClientError),
+    /// This member is done.
+    Left,
+}
+
+impl Task {
+    async fn run(mut self, mut client: Option<Client>) {
+        loop {
+            let connected = match client.take() {
+                Some(client) => Ok(client),
+                None => Client::connect(&self.entry.address, &self.entry.role).await,
+            };
+            match connected {
+                Ok(client) => {
+                    self.tell(WayNews::Open);
+                    let (mut receiver, mut sender) = client.split();
+                    match self.serve(&mut receiver, &mut sender).await {
+                        End::Lost(error) => self.tell(WayNews::Lost(error)),
+                        End::Left => return,
+                    }
+                }
+                Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(WayNews::Failed(error)),
+                Err(_) => {}
+            }
+            if self.pause().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits before the next try; an error when there is to be none.
+    async fn pause(&mut self) -> Result<(), ()> {
+        let until = sleep(AGAIN);
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                () = &mut until => return Ok(()),
+                errand = self.errands.recv() => match errand {
+                    None | Some(Errand::Goodbye(_)) => return Err(()),
+                    Some(Errand::Opening(opening)) => self.entry.opening = Some(opening),
+                    // What was for the connection before is no use: it is sent again by whoever keeps it.
+                    Some(Errand::Frame(..) | Errand::Control(_)) => {}
+                },
+            }
+        }
+    }
+
+    async fn serve(&mut self, receiver: &mut Receiver, sender: &mut Sender) -> End {
+        if let Some(opening) = &self.entry.opening
+            && let Err(error) = sender.send_control(self.me, opening).await
+        {
+            return End::Lost(error);
+        }
+        loop {
+            let done = tokio::select! {
+                frame = receiver.receive() => match frame {
+                    Ok(Some(frame)) => {
+                        self.tell(WayNews::Frame(frame));
+                        Ok(())
+                    }
+                    Ok(None) => Err(self.closed()),
+                    Err(error) => Err(error),
+                },
+                errand = self.errands.recv() => match errand {
+                    Some(Errand::Frame(header, payload)) => sender.send(header, &payload).await,
+                    Some(Errand::Opening(opening)) => {
+                        self.entry.opening = Some(opening);
+                        Ok(())
+                    }
+                    Some(Errand::Control(message)) => sender.send_control(self.me, &message).await,
+                    Some(Errand::Goodbye(job)) => {
+                        if sender.goodbye(job, self.me).await.is_ok() {
+                            while let Ok(Some(_)) = receiver.receive().await {}
+                        }
+                        return End::Left;
+                    }
+                    None => return End::Left,
+                },
+            };
+            if let Err(error) = done {
+                return End::Lost(error);
+            }
+        }
+    }
+
+    fn closed(&self) -> ClientError {
+        ClientError::Closed { address: self.entry.address.clone(), reason: CLOSED.into() }
+    }
+
+    fn tell(&self, news: WayNews) {
+        // Whoever would listen may be gone.
+        let _ = self.news.send((self.number, news));
+    }
+}
