@@ -222,7 +222,7 @@ impl GatewayLink {
 
     /// A peer is not connected to the gateway at the other end of this one's trunk.
     fn bar(&mut self, peer: PeerId, at: usize, reason: String, sink: &mut dyn Sink) {
-        let Some(remote) = self.peers.get_mut(&peer) else { return };
+        let Some(remote) = self.peers.get_mut(&peer).filter(|remote| !remote.gone) else { return };
         remote.barred |= 1 << at;
         remote.lost_by(at);
         remote.wake(peer, &mut self.ready, &mut self.told);
@@ -298,9 +298,9 @@ impl GatewayLink {
             };
             let connection = &mut self.connections[at];
             let route = Route(at as u8);
-            if let Some(frame) = remote.outbound.resend(route).cloned() {
-                remote.flows.sent(at, frame.len());
-                connection.push(frame);
+            if let Some(frame) = remote.outbound.resend(route) {
+                // Not counted as under way here: its header names the route that it took first.
+                connection.push(frame.clone());
             } else if let Some(item) = remote.queue.front_mut() {
                 let bytes = item.next_frame_len(connection.max_payload());
                 if !remote.outbound.may_send(bytes) {

@@ -47,8 +47,6 @@ enum Errand {
 struct Way {
     errands: UnboundedSender<Errand>,
     open: bool,
-    /// It was told goodbye.
-    left: bool,
 }
 
 /// See the module. Dropped, all connections end.
@@ -80,7 +78,7 @@ impl Ways {
         let (errands, list) = unbounded_channel();
         let task = Task { number, entry, me: self.me, errands: list, news: self.sink.clone(), told: false };
         self.tasks.spawn(task.run(client));
-        self.ways.push(Way { errands, open: false, left: false });
+        self.ways.push(Way { errands, open: false });
         number
     }
 
@@ -125,7 +123,6 @@ impl Ways {
     pub async fn goodbye(mut self, job: JobId, limit: Duration) {
         for number in 0..self.ways.len() {
             self.give(number, Errand::Goodbye(job));
-            self.ways[number].left = true;
         }
         let all = async { while self.tasks.join_next().await.is_some() {} };
         // Whoever takes longer sees the connection close.
