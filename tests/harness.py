@@ -243,10 +243,11 @@ class LoopbackSites:
     gateways are always right, cannot show."""
 
     def __init__(self, workshop, memory="64MiB", *, gateways=1, proxies=None, links=1, patience="10s"):
-        """`proxies`: by site, what stands between its first gateway and whoever dials it."""
+        """`gateways`: how many each site has, or by site. `proxies`: by site, what stands between its first gateway and whoever dials it."""
         self.workshop = workshop
         self.memory, self.proxies, self.links, self.patience = memory, proxies or {}, links, patience
-        self.gateways = {(site, number): free_port() for site in "ab" for number in range(1, gateways + 1)}
+        counts = gateways if isinstance(gateways, dict) else dict.fromkeys("ab", gateways)
+        self.gateways = {(site, number): free_port() for site in "ab" for number in range(1, counts[site] + 1)}
         self.fingerprints = {}
         for site in "ab":
             shown = workshop.run([LANDBRIDGE, "key", workshop.folder / f"{site}.key"]).check()
@@ -292,8 +293,8 @@ class LoopbackSites:
     def start_gateways(self):
         """All of them, by site and number; returns once all their trunks are up, so that the first of each site leads jobs."""
         started = {(site, number): self.start_gateway(site, number=number) for site, number in self.gateways}
-        trunks = len(self.gateways) // 2
         for (site, number), gateway in started.items():
+            trunks = sum(other != site for other, _ in self.gateways)
             wait_until(lambda: gateway.err().count("trunk up") >= trunks, 10, f"the trunks of gateway {number} of site {site}")
         return started
 

@@ -51,8 +51,12 @@ def test_other_gateways_that_are_killed_and_return_lose_nothing(workshop, mpich_
     kill_and_return(workshop, mpich_only, victims)
 
 
-def kill_and_return(workshop, mpi, victims):
-    sites = LoopbackSites(workshop, gateways=3)
+def test_a_lead_is_done_without_where_the_other_site_has_one_gateway(workshop, mpich_only):
+    kill_and_return(workshop, mpich_only, ["b1"], gateways={"a": 1, "b": 2})
+
+
+def kill_and_return(workshop, mpi, victims, gateways=3):
+    sites = LoopbackSites(workshop, gateways=gateways)
     gateways = sites.start_gateways()
     running, stop = start_exchange(workshop, sites, mpi, rounds=20)
     victims = [(victim[0], int(victim[1])) for victim in victims]

@@ -109,6 +109,11 @@ impl<F> Inbound<F> {
         self.ack_lost = true;
     }
 
+    /// Whether anything has come that was not acknowledged.
+    pub fn has_unacknowledged(&self) -> bool {
+        self.unacknowledged > 0
+    }
+
     /// Whether the sender should hear from us even if we have nothing else to say: a quarter of the window has come, it
     /// asked, or it may not have heard the last time.
     pub fn ack_is_due(&self) -> bool {

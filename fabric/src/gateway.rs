@@ -35,6 +35,8 @@ use crate::reader::Broken;
 pub(crate) const MAX_GATEWAYS: usize = wire::receipt::MAX_ROUTES;
 /// How long the others may take once one gateway is there.
 const MOMENT: Duration = Duration::from_secs(1);
+/// How long an acknowledgement that was asked for is waited for before it is asked for again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How long a gateway may take that is dialled again.
 const REDIAL: Duration = Duration::from_secs(5);
 
@@ -50,6 +52,8 @@ pub(crate) struct GatewayLink {
     told: Vec<PeerId>,
     /// Nothing more will be sent; what was is to be acknowledged.
     leaving: bool,
+    /// When that was asked for last.
+    asked: Instant,
     /// Bytes of our own copies in queues.
     buffered: u64,
 }
@@ -104,6 +108,7 @@ impl GatewayLink {
             ready: VecDeque::new(),
             told: Vec::new(),
             leaving: false,
+            asked: Instant::now(),
             buffered: 0,
         })
     }
@@ -113,9 +118,11 @@ impl GatewayLink {
         self.epoll.as_fd()
     }
 
-    /// Asks all peers to acknowledge what they have not: nothing more will be sent.
+    /// Asks all peers to acknowledge what they have not: nothing more will be sent. Asks again every now and then, for a question
+    /// that comes while a peer closes is lost, and the next one shows that it is gone.
     pub fn leave(&mut self, sink: &mut dyn Sink) {
         self.leaving = true;
+        self.asked = Instant::now();
         self.wake(|_| true);
         self.flush(sink);
     }
@@ -401,6 +408,9 @@ impl Link for GatewayLink {
         for at in 0..self.connections.len() {
             moved |= self.receive(at, sink);
         }
+        if self.leaving && self.asked.elapsed() > ASK_AGAIN && !self.is_settled() {
+            self.leave(sink);
+        }
         self.flush(sink) || moved
     }
 
@@ -414,6 +424,12 @@ impl Link for GatewayLink {
     }
 
     fn close(&mut self) {
+        // The last word: what has come from peers that ask later, when nobody is here.
+        for (peer, remote) in self.peers.iter_mut().filter(|(_, remote)| remote.inbound.has_unacknowledged()) {
+            remote.inbound.ack_now();
+            remote.wake(*peer, &mut self.ready, &mut self.told);
+        }
+        self.stage_acks();
         let me = self.own.me.identity;
         let to = Identity { slot: types::Slot::GATEWAY, ..me };
         let goodbye = Arc::new(FrameHeader::plain(FrameKind::Bye, self.own.job, me, to).encode().to_vec());

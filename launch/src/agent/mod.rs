@@ -1,6 +1,6 @@
 //! The agent of a node: finds out whether the program can run, runs the node's ranks, serves them PMI-1 or PMIx, and ends them.
 //!
-//! It owns every process below it and nothing else. Whatever it loses (the gateway, the launcher, its keeper), it ends
+//! It owns every process below it and nothing else. Whatever it loses (its last gateway, the launcher, its keeper), it ends
 //! them all and itself; it never tries to go on alone.
 
 pub mod cores;
