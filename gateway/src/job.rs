@@ -292,7 +292,10 @@ impl<M: Clone + PartialEq> Relay<M> {
             (place + order.len() - self.number % order.len()) % order.len()
         };
         ways.push(trunk);
-        ways.sort_by_key(preference);
+        if !job.members.keys().any(|slot| is_rank(*slot)) {
+            ways.sort_by_key(preference);
+        }
+        // Else it comes last: the ranks there may not be connected to a gateway that has just returned.
         self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id }));
         if self.trunks[trunk.0].up {
             self.tell_members(Some(id), trunk, |others| (!others).then_some(Passage::Open));

@@ -218,14 +218,14 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     for trunk in [first, second] {
         assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobHere { job: JOB })), "{effects:?}");
     }
-    relay.join(JOB, rank(1, 2), 2).unwrap();
-    assert_eq!(relay.take_effects(), []);
     let frame = frame(rank(1, 2), rank(0, 0));
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
     // The second gateways of both sites pair off.
     relay.control_from_trunk(second, open).unwrap();
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
     relay.take_effects();
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    assert_eq!(relay.take_effects(), []);
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
     relay.trunk_away(second, "cut");
     assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Broken)));
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
@@ -233,8 +233,21 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Away("cut too".into()))));
     relay.trunk_up(second);
     assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Open)));
-    // Whoever asked closes; the last one ends it.
+    // One that was started anew is the last choice: ranks may not be connected to it yet.
     relay.trunk_up(first);
+    relay.trunk_away(second, "killed");
+    relay.trunk_lost(second, "killed");
+    relay.trunk_up(second);
+    let open = Control::JobOpen {
+        job: JOB,
+        secret: secret(),
+        roster: "a:n1*2;b:n1*2".parse().unwrap(),
+        home: "a".into(),
+        part: RELAYS,
+    };
+    relay.control_from_trunk(second, open).unwrap();
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    // Whoever asked closes; the last one ends it.
     relay.take_effects();
     relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
     let closed = |traffic| Control::JobClosed { job: JOB, site: "b".into(), traffic, led: false };
