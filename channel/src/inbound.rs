@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::room::ACKNOWLEDGED;
 use crate::{ChannelError, quarter};
 
 /// What to do with a frame that came.
@@ -114,10 +115,10 @@ impl<F> Inbound<F> {
         self.unacknowledged > 0
     }
 
-    /// Whether the sender should hear from us even if we have nothing else to say: a quarter of the window has come, it
-    /// asked, or it may not have heard the last time.
+    /// Whether the sender should hear from us even if we have nothing else to say: a quarter of the window or 128 KiB have
+    /// come, it asked, or it may not have heard the last time.
     pub fn ack_is_due(&self) -> bool {
-        self.ack_lost || self.unacknowledged >= quarter(self.window)
+        self.ack_lost || self.unacknowledged >= quarter(self.window).min(ACKNOWLEDGED)
     }
 
     /// The acknowledgement to put into a frame that is being sent now.

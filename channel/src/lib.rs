@@ -5,8 +5,9 @@
 //! from the moment it is sent until the *receiving member* acknowledges it, so the window bounds everything
 //! in between: sockets, gateways, trunks. The sender keeps every frame until then. A [`Route`] delivers in order and loses
 //! nothing, or it is lost and whoever notices says so ([`Outbound::lost`]); there are no timers and no guesses. Frames of
-//! different routes overtake each other: the receiver puts them in order, and drops what comes twice. Neither half does I/O or
-//! knows the time: the caller sends and receives, and asks here what it may do.
+//! different routes overtake each other: the receiver puts them in order, and drops what comes twice. A sender may adapt how
+//! much of the window it uses to what the path holds. Neither half does I/O or knows the time: the caller sends and receives, says
+//! when, and asks here what it may do.
 //!
 //! ```
 //! use channel::{Arrival, Inbound, Outbound, Route};
@@ -30,6 +31,7 @@
 
 mod inbound;
 mod outbound;
+mod room;
 #[cfg(test)]
 mod tests;
 

@@ -2,12 +2,17 @@
 
 use std::collections::VecDeque;
 
+use crate::room::Room;
 use crate::{ChannelError, Route, quarter};
 
 /// See [the crate](crate). `F` is a frame as the caller can send it again.
 #[derive(Debug)]
 pub struct Outbound<F> {
     window: u32,
+    /// What it learns of the path, if it does.
+    room: Option<Room>,
+    /// The time, as the caller said last.
+    now_ns: u64,
     next: u32,
     in_flight: u64,
     /// Everything not acknowledged; the last has number `next - 1`.
@@ -25,9 +30,26 @@ struct Kept<F> {
 }
 
 impl<F> Outbound<F> {
-    /// A channel with this window in bytes.
+    /// A channel with this window in bytes, all of which is used.
     pub fn new(window: u32) -> Outbound<F> {
-        Outbound { window, next: 0, in_flight: 0, kept: VecDeque::new(), missing: 0 }
+        Outbound { window, room: None, now_ns: 0, next: 0, in_flight: 0, kept: VecDeque::new(), missing: 0 }
+    }
+
+    /// A channel with this window in bytes, of which no more is used than keeps the path full. Say the time with
+    /// [`Outbound::at`].
+    pub fn adapting(window: u32) -> Outbound<F> {
+        Outbound { room: Some(Room::new(window)), ..Outbound::new(window) }
+    }
+
+    /// It is now this time, in nanoseconds from anywhere.
+    pub fn at(&mut self, now_ns: u64) -> &mut Outbound<F> {
+        self.now_ns = now_ns;
+        self
+    }
+
+    /// Bytes that may be under way now.
+    pub fn room(&self) -> u32 {
+        self.room.as_ref().map_or(self.window, Room::bytes)
     }
 
     #[cfg(test)]
@@ -39,9 +61,13 @@ impl<F> Outbound<F> {
     ///
     /// Below a quarter of the window a frame of any size may go: the receiver need not acknowledge so little, and a
     /// sender that waited for it would wait for ever. What was lost goes first ([`Outbound::resend`]).
-    pub fn may_send(&self, bytes: u32) -> bool {
-        self.missing == 0
-            && (self.in_flight < quarter(self.window) || self.in_flight + u64::from(bytes) <= u64::from(self.window))
+    pub fn may_send(&mut self, bytes: u32) -> bool {
+        let room = self.room();
+        let fits = self.in_flight < quarter(room) || self.in_flight + u64::from(bytes) <= u64::from(room);
+        if let Some(room) = self.room.as_mut().filter(|_| !fits) {
+            room.was_short();
+        }
+        self.missing == 0 && fits
     }
 
     /// The number that the next new frame gets.
@@ -55,6 +81,9 @@ impl<F> Outbound<F> {
         self.next = self.next.wrapping_add(1);
         self.in_flight += u64::from(bytes);
         self.kept.push_back(Kept { bytes, route: Some(route), frame });
+        if let Some(room) = &mut self.room {
+            room.sent(self.kept.len(), self.now_ns);
+        }
         sequence
     }
 
@@ -69,11 +98,13 @@ impl<F> Outbound<F> {
             let old = left < 1 << 31;
             return if old { Ok(()) } else { Err(ChannelError::AckOfUnsent { ack, sent: self.next }) };
         }
-        while self.kept.len() as u32 > left {
-            if let Some(kept) = self.kept.pop_front() {
-                self.in_flight -= u64::from(kept.bytes);
-                self.missing -= usize::from(kept.route.is_none());
-            }
+        let (frames, before) = (self.kept.len() as u32 - left, self.in_flight);
+        for kept in self.kept.drain(..frames as usize) {
+            self.in_flight -= u64::from(kept.bytes);
+            self.missing -= usize::from(kept.route.is_none());
+        }
+        if let Some(room) = self.room.as_mut().filter(|_| frames > 0) {
+            room.acknowledged(frames, before - self.in_flight, self.now_ns);
         }
         Ok(())
     }
@@ -94,7 +125,12 @@ impl<F> Outbound<F> {
             kept.route = None;
             self.missing += 1;
         }
-        self.missing > before
+        let any = self.missing > before;
+        if let Some(room) = self.room.as_mut().filter(|_| any) {
+            // Times mean nothing until all is as it was.
+            room.disturbed();
+        }
+        any
     }
 
     /// Whether something is to be sent again.

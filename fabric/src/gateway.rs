@@ -54,6 +54,7 @@ pub(crate) struct GatewayLink {
     leaving: bool,
     /// When that was asked for last.
     asked: Instant,
+    opened: Instant,
     /// Bytes of our own copies in queues.
     buffered: u64,
 }
@@ -109,6 +110,7 @@ impl GatewayLink {
             told: Vec::new(),
             leaving: false,
             asked: Instant::now(),
+            opened: Instant::now(),
             buffered: 0,
         })
     }
@@ -150,6 +152,7 @@ impl GatewayLink {
         let mut frames = GatewayFrames {
             own: &self.own,
             window: self.window,
+            now_ns: nanoseconds(self.opened),
             peers: &mut self.peers,
             ready: &mut self.ready,
             told: &mut self.told,
@@ -291,6 +294,7 @@ impl GatewayLink {
 
     fn stage_data(&mut self, sink: &mut dyn Sink) {
         let mut full = VecDeque::new();
+        let now_ns = if self.ready.is_empty() { 0 } else { nanoseconds(self.opened) };
         while let Some(peer) = self.ready.pop_front() {
             let Some(remote) = self.peers.get_mut(&peer) else { continue };
             remote.is_ready = false;
@@ -327,7 +331,7 @@ impl GatewayLink {
                 let frame = Arc::new(frame);
                 connection.push(frame.clone());
                 remote.flows.sent(at, frame.len());
-                remote.outbound.sent(route, frame.len() as u32, frame);
+                remote.outbound.at(now_ns).sent(route, frame.len() as u32, frame);
                 if done && let Some(item) = remote.queue.pop_front() {
                     if item.detach {
                         self.buffered -= item.end;
@@ -366,6 +370,11 @@ impl GatewayLink {
             self.connections[at].push(Arc::new(frame));
         }
     }
+}
+
+/// Since then, for channels.
+fn nanoseconds(since: Instant) -> u64 {
+    since.elapsed().as_nanos() as u64
 }
 
 impl Link for GatewayLink {

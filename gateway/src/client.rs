@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use types::{Address, Identity, JobId, SiteId, Slot};
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Hello, Purpose, Welcome};
-use wire::{Control, FrameHeader, FrameKind, Secret, WireError};
+use wire::{Control, FrameHeader, FrameKind, Secret, View, WireError};
 
 use crate::handshake::{HandshakeError, initiate};
 
@@ -223,36 +223,60 @@ impl Client {
     /// # Errors
     /// [`ClientError::Probe`] with the gateway's words when the trunk does not work.
     pub async fn probe(&mut self, site: &str) -> Result<Duration, ClientError> {
+        let answered = |message| match message {
+            Control::Probed { site: probed, problem: None, rtt_ns } if probed == site => {
+                Some(Ok(Duration::from_nanos(rtt_ns)))
+            }
+            Control::Probed { site: probed, problem: Some(problem), .. } if probed == site => {
+                Some(Err(ClientError::Probe(problem)))
+            }
+            _ => None,
+        };
+        self.ask(&Control::Probe { site: site.to_owned() }, "probing", answered).await?
+    }
+
+    /// Asks the gateway for all that it shows. For [`Role::Client`].
+    ///
+    /// # Errors
+    /// It is gone, or does not answer.
+    pub async fn observe(&mut self) -> Result<View, ClientError> {
+        let answered = |message| match message {
+            Control::Observed { view } => Some(*view),
+            _ => None,
+        };
+        self.ask(&Control::Observe, "observing", answered).await
+    }
+
+    /// Asks, and waits for what `answered` takes for the answer.
+    async fn ask<T>(
+        &mut self,
+        question: &Control,
+        what: &'static str,
+        answered: impl Fn(Control) -> Option<T>,
+    ) -> Result<T, ClientError> {
         const LIMIT: Duration = Duration::from_secs(8);
         let nobody = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
-        self.send_control(nobody, &Control::Probe { site: site.to_owned() }).await?;
+        self.send_control(nobody, question).await?;
         let answer = async {
             loop {
                 let Some(frame) = self.receive().await? else {
-                    let reason = "no answer to the probe".to_owned();
+                    let reason = format!("no answer ({what})");
                     return Err(ClientError::Closed { address: self.receiver.address.clone(), reason });
                 };
                 if frame.header.kind != FrameKind::Control {
                     continue;
                 }
-                match self.receiver.control(&frame)? {
-                    Control::Probed { site: probed, problem: None, rtt_ns } if probed == site => {
-                        return Ok(Duration::from_nanos(rtt_ns));
-                    }
-                    Control::Probed { site: probed, problem: Some(problem), .. } if probed == site => {
-                        return Err(ClientError::Probe(problem));
-                    }
-                    _ => {}
+                if let Some(answer) = answered(self.receiver.control(&frame)?) {
+                    return Ok(answer);
                 }
             }
         };
         match timeout(LIMIT, answer).await {
             Ok(result) => result,
-            Err(_) => Err(ClientError::Timeout {
-                address: self.sender.address.clone(),
-                what: "probing",
-                seconds: LIMIT.as_secs(),
-            }),
+            Err(_) => {
+                let address = self.sender.address.clone();
+                Err(ClientError::Timeout { address, what, seconds: LIMIT.as_secs() })
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ const WINDOW: u32 = 8 << 20;
 /// One direction each of what two gateways tell each other.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
-    outbound: Outbound<Vec<u8>>,
+    outbound: Outbound<(JobId, Vec<u8>)>,
     inbound: Inbound<Control>,
     /// Beyond the window.
     queue: VecDeque<(JobId, Vec<u8>)>,
@@ -50,8 +50,8 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// The next frame to be sent by this link, if any may go.
-    pub fn next(&mut self, link: Route) -> Option<Vec<u8>> {
+    /// The next frame to be sent by this link, if any may go, and the job it is about.
+    pub fn next(&mut self, link: Route) -> Option<(JobId, Vec<u8>)> {
         if let Some(frame) = self.outbound.resend(link) {
             return Some(frame.clone());
         }
@@ -65,8 +65,8 @@ impl ControlChannel {
         let header = FrameHeader { sequence: self.outbound.next(), ack: self.inbound.acknowledge(), ..plain };
         // Its length was checked when it was encoded.
         let frame = header.with_payload(&payload).ok()?;
-        self.outbound.sent(link, bytes, frame.clone());
-        Some(frame)
+        self.outbound.sent(link, bytes, (job, frame.clone()));
+        Some((job, frame))
     }
 
     /// What was under way by this link is lost.
@@ -122,17 +122,18 @@ mod tests {
     fn messages_survive_a_link_and_come_in_order() {
         let (mut a, mut b) = (ControlChannel::new(), ControlChannel::new());
         (1..=4).for_each(|job| a.push(&closed(job)).unwrap());
-        let first = a.next(LINK).unwrap();
-        let (_, third) = (a.next(Route(1)).unwrap(), a.next(LINK).unwrap());
+        let (job, first) = a.next(LINK).unwrap();
+        assert_eq!(job, JobId(1));
+        let (_, (_, third)) = (a.next(Route(1)).unwrap(), a.next(LINK).unwrap());
         assert_eq!(take(&mut b, &first), [closed(1)]);
         assert_eq!(take(&mut b, &third), []);
         // The second was on a link that broke; the acknowledgement of the first as well.
         assert!(b.ack().is_some());
         a.lost(Route(1));
         b.lost(Route(1));
-        assert_eq!(take(&mut b, &a.next(LINK).unwrap()), [closed(2), closed(3)]);
+        assert_eq!(take(&mut b, &a.next(LINK).unwrap().1), [closed(2), closed(3)]);
         assert_eq!(take(&mut b, &first), [], "it came before");
-        assert_eq!(take(&mut b, &a.next(LINK).unwrap()), [closed(4)]);
+        assert_eq!(take(&mut b, &a.next(LINK).unwrap().1), [closed(4)]);
         let ack = FrameHeader::decode(&b.ack().unwrap(), 0).unwrap();
         a.acknowledged(ack.ack).unwrap();
         assert_eq!((a.outbound.in_flight(), b.ack()), (0, None));
@@ -154,7 +155,7 @@ mod tests {
         let mut a = ControlChannel::new();
         let long = Control::Probe { site: "x".repeat(500_000) };
         (0..40).for_each(|_| a.push(&long).unwrap());
-        let sent: usize = std::iter::from_fn(|| a.next(LINK)).map(|frame| frame.len()).sum();
+        let sent: usize = std::iter::from_fn(|| a.next(LINK)).map(|(_, frame)| frame.len()).sum();
         assert!(sent <= WINDOW as usize && sent > WINDOW as usize / 2, "{sent}");
     }
 }

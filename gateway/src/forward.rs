@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use types::{Identity, Slot};
+use types::{Identity, JobId, Slot};
 use wire::control::Part;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::receipt::MAX_RECEIPT;
@@ -51,25 +51,35 @@ impl Target {
         }
     }
 
-    fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
+    /// Sends the frames that were gathered for it from what `source` sent.
+    fn send_pending(&self, gateway: &Gateway, bytes: &[u8], source: &Target) {
         match self {
             Target::Member(member) => member.send_pending(gateway, bytes),
-            Target::Link(link) => link.send_pending(gateway, bytes),
+            Target::Link(link) => link.send_pending(gateway, bytes, source.job()),
         }
     }
 
-    fn is_backed_up(&self) -> bool {
+    /// The job whose frames come from it. Links carry those of all, but for members only.
+    fn job(&self) -> JobId {
+        match self {
+            Target::Member(member) => member.job.get(),
+            Target::Link(_) => JobId::default(),
+        }
+    }
+
+    /// Whether members of a job should not send more there.
+    fn is_backed_up(&self, job: JobId) -> bool {
         match self {
             Target::Member(member) => member.outlet.is_backed_up(),
-            Target::Link(link) => link.outlet.is_backed_up(),
+            Target::Link(link) => link.is_backed_up(job),
         }
     }
 
-    /// Waits until it takes more.
-    pub async fn drained(&self) {
+    /// Waits until it takes more of a job.
+    pub async fn drained(&self, job: JobId) {
         match self {
             Target::Member(member) => member.outlet.drained().await,
-            Target::Link(link) => link.outlet.drained().await,
+            Target::Link(link) => link.drained(job).await,
         }
     }
 
@@ -212,10 +222,10 @@ impl Gateway {
 
     fn send_touched(&self, source: &Target, touched: &mut Vec<Target>, bytes: &[u8]) {
         for target in touched.drain(..) {
-            target.send_pending(self, bytes);
+            target.send_pending(self, bytes, source);
             debug_assert!(target.pending().borrow().is_empty());
             if let Target::Member(member) = source
-                && target.is_backed_up()
+                && target.is_backed_up(member.job.get())
             {
                 member.waits_for.replace(Some(target));
             }
@@ -285,14 +295,18 @@ impl Gateway {
                 let standing = self.standing(reload);
                 member.send_control(self, &standing);
             }
+            Control::Observe => {
+                let view = Box::new(self.view());
+                member.send_control(self, &Control::Observed { view });
+            }
             Control::Allocate { job: new, site, home, ask } => {
-                if job != types::JobId::default() {
+                if job != JobId::default() {
                     return Err(Stop::Violation(format!("this connection has job {job} already")));
                 }
                 self.allocate_later(member.clone(), new, site, home, ask);
             }
             Control::JobClose { job: unopened }
-                if job == types::JobId::default() && self.relay.borrow_mut().abandoned_by(unopened, member) => {}
+                if job == JobId::default() && self.relay.borrow_mut().abandoned_by(unopened, member) => {}
             Control::JobOpen { job: new, secret, roster, home, part } => {
                 if job == new && part != Part::Lead {
                     let open = Control::JobOpen { job: new, secret, roster, home, part };
@@ -300,7 +314,7 @@ impl Gateway {
                     self.settle();
                     return Ok(());
                 }
-                if job != types::JobId::default() {
+                if job != JobId::default() {
                     return Err(Stop::Violation(format!("this connection has job {job} already")));
                 }
                 self.kick_trunks();
@@ -347,7 +361,7 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let Target::Member(member) = source else { return Ok(()) };
     let (job, identity) = (member.job.get(), member.identity.get());
     match header.kind {
-        kind if kind.acknowledges() && job == types::JobId::default() => {
+        kind if kind.acknowledges() && job == JobId::default() => {
             Err(Stop::Violation("a frame for a member before a job was opened".into()))
         }
         kind if kind.acknowledges() && (header.job != job || header.from != identity) => Err(Stop::Violation(format!(

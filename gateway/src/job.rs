@@ -43,8 +43,8 @@ pub(crate) struct Job<M> {
     refused: bool,
     /// Agents have been asked for.
     started: bool,
-    /// Tells this job from another of the same number, for timers.
-    epoch: u64,
+    /// Tells this job from another of the same number, for timers; later jobs have higher ones.
+    pub epoch: u64,
     /// Ranks of this site: first, and first beyond.
     ranks: (u32, u32),
 }

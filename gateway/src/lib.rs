@@ -6,7 +6,7 @@
 //! One thread, one task per connection. Start reading at `relay` (who may join, where frames go; no I/O) and
 //! `forward` (the path of a frame); `job` is the life of a job, `trunk` and `listener` are the sockets.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod allocation;
@@ -23,12 +23,15 @@ pub mod key;
 mod link;
 mod listener;
 mod member;
+mod observe;
 mod outlet;
 mod queue;
 mod relay;
 mod server;
+mod shares;
 mod standing;
 pub mod starter;
+mod tcp_info;
 mod tls;
 mod trunk;
 pub mod window;

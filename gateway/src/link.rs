@@ -23,11 +23,15 @@ use crate::forward::{GATEWAY, READ, Stop, Target};
 use crate::outlet::Outlet;
 use crate::relay::TrunkId;
 use crate::server::Gateway;
+use crate::shares::Shares;
+use crate::tcp_info::{self, TcpInfo};
 use crate::tls::{Session, TlsStream, sealed_len};
 use crate::trunk::Trunk;
 
-/// From how many queued bytes on the members that write to a link pause.
+/// From how many bytes of their job that wait for a link on members pause.
 const BACKED_UP: usize = 1 << 20;
+/// So many bytes are sealed and wait for the socket, at least, while others wait for their turn.
+const AHEAD: usize = 64 << 10;
 /// Bytes encrypted at once.
 const PIECE: usize = READ;
 /// Room that [`Session::seal`] needs for a piece.
@@ -42,8 +46,16 @@ pub(crate) struct Link {
     pub index: usize,
     pub address: SocketAddr,
     session: RefCell<Session>,
-    pub outlet: Outlet,
+    outlet: Outlet,
+    /// What does not go straight to the socket.
+    waiting: RefCell<Shares>,
+    /// Less of some job waits.
+    drained: Notify,
     pub pending: RefCell<Vec<Range<usize>>>,
+    /// Bytes of frames.
+    pub sent: Cell<u64>,
+    pub received: Cell<u64>,
+    pub since: Instant,
     heard: Cell<Instant>,
     spoke: Cell<Instant>,
     cut: Notify,
@@ -60,46 +72,110 @@ impl Link {
     /// Sends a frame made here.
     pub fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
-            Ok(bytes) => self.send(gateway, &bytes),
+            Ok(bytes) => self.send(gateway, header.job, &bytes),
             Err(error) => tracing::error!(%error, "frame not sent"),
         }
     }
 
-    /// Sends the frames that were gathered from `bytes`.
-    pub fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
+    /// Sends the frames that were gathered from `bytes`. They are of one job: what one member sends is.
+    pub fn send_pending(&self, gateway: &Gateway, bytes: &[u8], job: JobId) {
         let mut ranges = self.pending.borrow_mut();
         if let [range] = ranges.as_slice() {
-            self.send(gateway, &bytes[range.clone()]);
+            self.send(gateway, job, &bytes[range.clone()]);
         } else {
             // A record each would cost more than the copy.
             let mut stage = gateway.stage.take();
             ranges.iter().for_each(|range| stage.extend_from_slice(&bytes[range.clone()]));
-            self.send(gateway, &stage);
+            self.send(gateway, job, &stage);
             stage.clear();
             gateway.stage.replace(stage);
         }
         ranges.clear();
     }
 
-    pub fn send(&self, gateway: &Gateway, bytes: &[u8]) {
+    /// Sends whole frames of a job: at once if nothing waits, else in turn.
+    pub fn send(&self, gateway: &Gateway, job: JobId, frames: &[u8]) {
+        if self.outlet.is_closed() {
+            return;
+        }
+        self.sent.set(self.sent.get() + frames.len() as u64);
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() && self.outlet.queued() == 0 {
+            self.seal(gateway, frames, |record| {
+                self.outlet.send(&[IoSlice::new(record)]);
+            });
+            self.spoke.set(gateway.now());
+        } else {
+            waiting.push(job, frames);
+            self.outlet.wake();
+        }
+    }
+
+    /// Seals what waits, in turn, until enough lies before the socket.
+    fn refill(&self, gateway: &Gateway) {
+        let mut waiting = self.waiting.borrow_mut();
+        while self.outlet.queued() < AHEAD
+            && let Some((job, frames)) = waiting.pop()
+        {
+            self.seal(gateway, &frames, |record| self.outlet.append(record));
+            self.spoke.set(gateway.now());
+            let left = waiting.of(job);
+            if left < BACKED_UP / 2 && left + frames.len() >= BACKED_UP / 2 {
+                self.drained.notify_waiters();
+            }
+        }
+    }
+
+    fn seal(&self, gateway: &Gateway, bytes: &[u8], mut put: impl FnMut(&[u8])) {
         let mut session = self.session.borrow_mut();
         let mut sealed = gateway.sealed.borrow_mut();
         for piece in bytes.chunks(PIECE) {
             match session.seal(piece, &mut sealed) {
-                Ok(length) => self.outlet.send(&[IoSlice::new(&sealed[..length])]),
+                Ok(length) => put(&sealed[..length]),
                 Err(error) => {
                     self.cut(format!("TLS: {error}"));
                     return;
                 }
-            };
+            }
         }
-        self.spoke.set(gateway.now());
+    }
+
+    /// What the kernel knows of the connection.
+    pub fn kernel(&self) -> std::io::Result<TcpInfo> {
+        tcp_info::of(self.outlet.socket())
+    }
+
+    /// Bytes that wait.
+    pub fn queued(&self) -> usize {
+        self.waiting.borrow().len() + self.outlet.queued()
+    }
+
+    /// Bytes of a job that wait for their turn.
+    pub fn queued_of(&self, job: JobId) -> usize {
+        self.waiting.borrow().of(job)
+    }
+
+    /// Whether members of a job should not send more.
+    pub fn is_backed_up(&self, job: JobId) -> bool {
+        self.queued_of(job) >= BACKED_UP && !self.outlet.is_closed()
+    }
+
+    /// Waits until members of a job may go on.
+    pub async fn drained(&self, job: JobId) {
+        loop {
+            let drained = self.drained.notified();
+            if !self.is_backed_up(job) {
+                return;
+            }
+            drained.await;
+        }
     }
 
     /// Ends the link.
     pub fn cut(&self, reason: String) {
         self.cut_reason.replace(reason);
         self.outlet.seal();
+        self.drained.notify_waiters();
         self.cut.notify_one();
     }
 
@@ -150,8 +226,14 @@ pub(crate) async fn serve(
         index,
         address,
         session: RefCell::new(session),
-        outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
+        // Nobody waits for it: members wait for their job's turn.
+        outlet: Outlet::new(write, gateway.counters.clone(), usize::MAX),
+        waiting: RefCell::new(Shares::new(gateway.counters.clone())),
+        drained: Notify::new(),
         pending: RefCell::default(),
+        sent: Cell::default(),
+        received: Cell::default(),
+        since: now,
         heard: Cell::new(now),
         spoke: Cell::new(now),
         cut: Notify::new(),
@@ -162,7 +244,7 @@ pub(crate) async fn serve(
     let stop = tokio::select! {
         biased;
         stop = read_loop(gateway, &link, &mut read, cipher, plain) => stop,
-        error = link.outlet.run() => Stop::Lost(error.to_string()),
+        error = link.outlet.run(|| link.refill(gateway)) => Stop::Lost(error.to_string()),
         reason = link.heartbeat(gateway) => Stop::Lost(reason),
         () = link.cut.notified() => Stop::Lost(link.cut_reason.take()),
     };
@@ -179,7 +261,10 @@ pub(crate) async fn serve(
     };
     gateway.link_down(trunk, &link, &reason, final_words);
     link.pings.borrow_mut().clear();
-    link.outlet.finish().await;
+    link.outlet.finish(|| link.refill(gateway)).await;
+    link.outlet.seal();
+    link.waiting.borrow_mut().clear();
+    link.drained.notify_waiters();
 }
 
 async fn read_loop(
@@ -239,6 +324,7 @@ async fn read_loop(
             let bytes = &plain[..length];
             let result = gateway.forward(&source, bytes);
             if let Ok(used) = result {
+                link.received.set(link.received.get() + used as u64);
                 plain_partial.save(&bytes[used..]);
             }
             Poll::Ready(

@@ -169,7 +169,7 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: O
     let end = tokio::select! {
         biased;
         stop = read_loop(gateway, &member, &mut read) => End::Stop(stop),
-        error = member.outlet.run() => End::Stop(Stop::Lost(error.to_string())),
+        error = member.outlet.run(|| {}) => End::Stop(Stop::Lost(error.to_string())),
         () = member.dismissed.notified() => End::Dismissed,
     };
     gateway.connections.borrow_mut().remove(&member.id);
@@ -192,7 +192,7 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: O
         gateway.relay.borrow_mut().launcher_gone(&member);
     }
     gateway.settle();
-    member.outlet.finish().await;
+    member.outlet.finish(|| {}).await;
     // Closing with unread input would reset the connection and could destroy the goodbye at the other end.
     let mut sink = [0; 4096];
     let _ = timeout(LINGER, async { while matches!(read.read(&mut sink).await, Ok(1..)) {} }).await;
@@ -229,7 +229,7 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, read: &mut OwnedR
         gateway.after_turn();
         let waits_for = member.waits_for.take();
         if let Some(target) = waits_for {
-            target.drained().await;
+            target.drained(member.job.get()).await;
         }
         if gateway.is_memory_short() {
             gateway.memory_eased().await;

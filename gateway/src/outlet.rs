@@ -48,6 +48,10 @@ impl Outlet {
         }
     }
 
+    pub fn socket(&self) -> &tokio::net::TcpStream {
+        self.socket.as_ref()
+    }
+
     /// Bytes queued.
     pub fn queued(&self) -> usize {
         self.queue.borrow().len()
@@ -101,6 +105,23 @@ impl Outlet {
         queue.len()
     }
 
+    /// Queues bytes, after all before, for whoever flushes.
+    pub fn append(&self, bytes: &[u8]) {
+        if !self.broken.get() && !self.sealed.get() {
+            self.queue.borrow_mut().push(bytes, &self.counters);
+        }
+    }
+
+    /// Has whoever flushes look for more.
+    pub fn wake(&self) {
+        self.filled.notify_one();
+    }
+
+    /// Whether it swallows what it is given.
+    pub fn is_closed(&self) -> bool {
+        self.broken.get() || self.sealed.get()
+    }
+
     /// Takes nothing more.
     pub fn seal(&self) {
         self.sealed.set(true);
@@ -118,19 +139,24 @@ impl Outlet {
         self.drained.notify_waiters();
     }
 
-    /// Writes what is queued, for ever; returns when the connection breaks.
-    pub async fn run(&self) -> io::Error {
+    /// Writes what is queued, for ever; returns when the connection breaks. `more` appends what waits elsewhere, as far as it
+    /// likes; it is asked before each write.
+    pub async fn run(&self, more: impl Fn()) -> io::Error {
         loop {
             self.filled.notified().await;
-            if let Err(error) = self.flush().await {
+            if let Err(error) = self.flush(&more).await {
                 return error;
             }
         }
     }
 
-    /// Writes what is queued.
-    async fn flush(&self) -> io::Result<()> {
-        while self.queued() > 0 {
+    /// Writes what is queued, and what `more` appends.
+    async fn flush(&self, more: impl Fn()) -> io::Result<()> {
+        loop {
+            more();
+            if self.queued() == 0 {
+                return Ok(());
+            }
             self.socket.writable().await?;
             let mut queue = self.queue.borrow_mut();
             let mut slices = [IoSlice::new(&[]); SLICES];
@@ -150,15 +176,13 @@ impl Outlet {
                 }
             }
         }
-        Ok(())
     }
 
     /// Writes the rest and says end of stream, within [`LINGER`].
-    pub async fn finish(&self) {
+    pub async fn finish(&self, more: impl Fn()) {
         // A peer that does not read gets no more of our time.
-        let _ = timeout(LINGER, self.flush()).await;
-        let socket: &tokio::net::TcpStream = self.socket.as_ref();
-        let _ = socket2::SockRef::from(socket).shutdown(std::net::Shutdown::Write);
+        let _ = timeout(LINGER, self.flush(more)).await;
+        let _ = socket2::SockRef::from(self.socket()).shutdown(std::net::Shutdown::Write);
     }
 }
 

@@ -73,7 +73,8 @@ pub(crate) struct Gateway {
     shared_memory: types::sites::Memory,
     fabric: Option<Fabric>,
     inside: String,
-    memory: u64,
+    pub memory: u64,
+    pub since: Instant,
     pub(crate) starter: Arc<dyn AgentStarter>,
     agents: RefCell<HashMap<(JobId, NodeId), Rc<Notify>>>,
     /// What the batch system gave or is asked for; a notification gives it back.
@@ -189,6 +190,7 @@ impl Gateway {
             fabric: site.fabric.clone(),
             inside: own.inside.clone(),
             memory: own.memory,
+            since: Instant::now(),
             starter,
             agents: RefCell::default(),
             allocations: RefCell::default(),

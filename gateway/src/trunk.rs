@@ -47,11 +47,21 @@ pub(crate) struct Trunk {
     /// Whether a link is there.
     up: Cell<bool>,
     control: RefCell<ControlChannel>,
+    /// What links that are gone have carried.
+    pub gone: Cell<Gone>,
     /// It came up.
     changed: Notify,
     /// Dial now.
     kick: Notify,
     problem: RefCell<String>,
+}
+
+/// Links of a trunk that are gone, and the bytes of frames that they carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gone {
+    pub links: u64,
+    pub sent: u64,
+    pub received: u64,
 }
 
 /// The other end of a trunk.
@@ -89,6 +99,7 @@ impl Trunk {
             links: RefCell::new(vec![None; usize::from(links)]),
             up: Cell::new(false),
             control: RefCell::new(ControlChannel::new()),
+            gone: Cell::default(),
             changed: Notify::new(),
             kick: Notify::new(),
             problem: RefCell::default(),
@@ -97,6 +108,16 @@ impl Trunk {
 
     pub fn links(&self) -> usize {
         self.links.borrow().len()
+    }
+
+    /// Those that are up.
+    pub fn up_links(&self) -> Vec<Rc<Link>> {
+        self.links.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// Why it is not up.
+    pub fn problem(&self) -> String {
+        self.problem.borrow().clone()
     }
 
     /// The link for a frame of this pair: the same as long as it keeps up, so that frames need not overtake each other.
@@ -110,10 +131,10 @@ impl Trunk {
         let mut hasher = DefaultHasher::new();
         (from, to).hash(&mut hasher);
         let usual = up().nth((hasher.finish() % (up().count() as u64).max(1)) as usize)?;
-        if usual.outlet.queued() < SPILL {
+        if usual.queued() < SPILL {
             return Some(usual.clone());
         }
-        up().min_by_key(|link| link.outlet.queued()).cloned()
+        up().min_by_key(|link| link.queued()).cloned()
     }
 
     /// Dials at once if it is waiting to.
@@ -135,11 +156,12 @@ impl Trunk {
     fn flush_control(&self, gateway: &Gateway) {
         let Some(link) = self.links.borrow().iter().flatten().next().cloned() else { return };
         let mut control = self.control.borrow_mut();
-        while let Some(frame) = control.next(link.route()) {
-            link.send(gateway, &frame);
+        while let Some((job, frame)) = control.next(link.route()) {
+            // Behind what its job has sent before.
+            link.send(gateway, job, &frame);
         }
         if let Some(ack) = control.ack() {
-            link.send(gateway, &ack);
+            link.send(gateway, JobId::default(), &ack);
         }
     }
 
@@ -194,12 +216,12 @@ impl Trunk {
                 changed.await;
             }
         };
-        timeout(limit, wait).await.map_err(|_| self.problem.borrow().clone())
+        timeout(limit, wait).await.map_err(|_| self.problem())
     }
 
     /// Sends a ping over the first link and waits for the answer.
     pub async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Duration, String> {
-        let link = self.link(GATEWAY, GATEWAY).ok_or_else(|| self.problem.borrow().clone())?;
+        let link = self.link(GATEWAY, GATEWAY).ok_or_else(|| self.problem())?;
         let (sender, receiver) = oneshot::channel();
         let id = gateway.next_id();
         link.pings.borrow_mut().insert(id, (Instant::now(), sender));
@@ -219,8 +241,7 @@ impl Trunk {
 
     /// Says goodbye on all links.
     pub fn goodbye(&self, gateway: &Gateway, reason: &str) {
-        let links: Vec<_> = self.links.borrow().iter().flatten().cloned().collect();
-        for link in links {
+        for link in self.up_links() {
             link.send_own(
                 gateway,
                 FrameHeader::plain(FrameKind::Bye, JobId::default(), GATEWAY, GATEWAY),
@@ -448,8 +469,7 @@ impl Gateway {
         }
         if trunk.control.borrow_mut().meets(run) {
             let reason = format!("site {}: gateway {} was started anew", trunk.site, trunk.gateway);
-            let others: Vec<_> = trunk.links.borrow().iter().flatten().cloned().collect();
-            others.iter().for_each(|old| replaced(old, reason.clone()));
+            trunk.up_links().iter().for_each(|old| replaced(old, reason.clone()));
             self.relay.borrow_mut().trunk_lost(trunk.id, &reason);
         }
         trunk.links.borrow_mut()[link.index] = Some(link.clone());
@@ -472,6 +492,9 @@ impl Gateway {
             return;
         }
         trunk.links.borrow_mut()[link.index] = None;
+        let Gone { links, sent, received } = trunk.gone.get();
+        let (sent, received) = (sent + link.sent.get(), received + link.received.get());
+        trunk.gone.set(Gone { links: links + 1, sent, received });
         trunk.control.borrow_mut().lost(link.route());
         let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
         let problem = format!("site {site}: gateway {gateway} at {address}: {reason}");

@@ -4,8 +4,8 @@ use crate::quantity;
 
 /// The least useful window in bytes: two full frames.
 pub const LEAST: u64 = 32 << 10;
-/// The most a pair gets, in bytes: 64 ms at 1 Gbit/s.
-pub const MOST: u64 = 8 << 20;
+/// The most a pair gets, in bytes: half a second at 1 Gbit/s. Senders use what their path holds of it.
+pub const MOST: u64 = 64 << 20;
 
 /// Shares half of a gateway's memory among jobs; the other half is for what no window covers (trunk queues, control).
 #[derive(Debug)]
@@ -72,6 +72,11 @@ impl Grants {
         }
         self.granted += needed;
         Ok(Grant { pairs, window })
+    }
+
+    /// Bytes promised now.
+    pub fn granted(&self) -> u64 {
+        self.granted
     }
 
     pub fn release(&mut self, grant: Grant) {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use types::{Identity, JobId, Roster};
 
-use crate::{Secret, WireError};
+use crate::{Secret, View, WireError};
 
 /// The longest control message in bytes (a roster of tens of thousands of nodes fits).
 pub const MAX_CONTROL: usize = crate::frame::MAX_PAYLOAD as usize;
@@ -148,6 +148,13 @@ pub enum Control {
         /// Round trip over the trunk, in nanoseconds, when it works.
         rtt_ns: u64,
     },
+    /// Client → gateway: what do you see?
+    Observe,
+    /// The answer to [`Control::Observe`].
+    Observed {
+        /// All that it shows.
+        view: Box<View>,
+    },
     /// Client → gateway: let a site that shows a ticket join, once.
     Invite {
         /// How long the ticket is good, in seconds.
@@ -271,6 +278,7 @@ impl Control {
             | Control::JobClose { job }
             | Control::JobClosed { job, .. } => Some(*job),
             Control::Probe { .. } | Control::Probed { .. } | Control::Status { .. } | Control::Standing { .. } => None,
+            Control::Observe | Control::Observed { .. } => None,
             Control::Invite { .. } | Control::Invited { .. } | Control::Join { .. } | Control::Joined { .. } => None,
         }
     }

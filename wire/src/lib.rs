@@ -19,6 +19,7 @@ pub mod passage;
 pub mod proof;
 mod reader;
 pub mod receipt;
+pub mod view;
 
 pub use control::Control;
 pub use frame::{FrameHeader, FrameKind};
@@ -26,6 +27,7 @@ pub use introduction::Introduction;
 pub use message::Message;
 pub use passage::Passage;
 pub use proof::Secret;
+pub use view::View;
 
 use thiserror::Error;
 

@@ -27,6 +27,8 @@ pub(super) enum News {
 pub(super) struct GatewayFrames<'a> {
     pub own: &'a Credentials,
     pub window: u32,
+    /// The time, for channels.
+    pub now_ns: u64,
     pub peers: &'a mut FxHashMap<PeerId, Remote>,
     pub ready: &'a mut VecDeque<PeerId>,
     pub told: &'a mut Vec<PeerId>,
@@ -47,7 +49,7 @@ impl GatewayFrames<'_> {
         if header.kind.acknowledges() {
             // There is a way, since there is one back.
             remote.barred &= !(1 << self.gateway);
-            remote.outbound.acknowledged(header.ack)?;
+            remote.outbound.at(self.now_ns).acknowledged(header.ack)?;
             match header.kind {
                 FrameKind::Ask => remote.inbound.ack_now(),
                 FrameKind::Again => {

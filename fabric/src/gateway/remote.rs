@@ -46,7 +46,7 @@ impl Remote {
     pub fn new(identity: Identity, window: u32) -> Remote {
         Remote {
             identity,
-            outbound: Outbound::new(window),
+            outbound: Outbound::adapting(window),
             inbound: Inbound::new(window),
             queue: VecDeque::new(),
             flows: Flows::default(),

@@ -1,0 +1,203 @@
+//! How much to have under way: twice what the path holds, found from what is acknowledged and when.
+//!
+//! The path holds its best rate of delivery times its shortest round trip. Twice that keeps it full; more would only wait in
+//! somebody's queue and make others wait behind it. The estimate is that of BBR (Cardwell and others, "BBR: Congestion-Based
+//! Congestion Control", CACM 2017) without its pacing: what is under way doubles with each round trip until the rate does not
+//! follow. A round that had too little to send says nothing of the path unless it was faster than all before.
+
+/// Nobody needs fewer bytes under way: the receiver acknowledges at least [`ACKNOWLEDGED`] at a time.
+pub(crate) const LEAST: u32 = 512 << 10;
+/// From how many bytes on a receiver says what has come.
+pub(crate) const ACKNOWLEDGED: u64 = 128 << 10;
+/// The best rate is that of the last rounds.
+const ROUNDS: usize = 8;
+/// The shortest round trip is that of this one and the one before, in nanoseconds: paths change.
+const EPOCH_NS: u64 = 30_000_000_000;
+
+/// What a sender learns of the path to a receiver.
+#[derive(Debug)]
+pub(crate) struct Room {
+    most: u32,
+    now: u32,
+    /// Bytes acknowledged in all.
+    delivered: u64,
+    round: Option<Round>,
+    /// Bytes a second of the last rounds.
+    rates: [u64; ROUNDS],
+    rounds: usize,
+    /// The shortest round trip of this epoch and of the last one.
+    shortest_ns: [u64; 2],
+    epoch_began_ns: u64,
+}
+
+#[derive(Debug)]
+struct Round {
+    /// It ends with the acknowledgement of this many more frames.
+    frames: u32,
+    began_ns: u64,
+    delivered: u64,
+    /// More would have been sent, had there been room.
+    full: bool,
+}
+
+impl Room {
+    /// `most`: what the receiver lets be under way, in bytes.
+    pub fn new(most: u32) -> Room {
+        Room {
+            most,
+            now: most.min(LEAST),
+            delivered: 0,
+            round: None,
+            rates: [0; ROUNDS],
+            rounds: 0,
+            shortest_ns: [u64::MAX; 2],
+            epoch_began_ns: 0,
+        }
+    }
+
+    /// Bytes to have under way at most.
+    pub fn bytes(&self) -> u32 {
+        self.now
+    }
+
+    /// There was more to send than room.
+    pub fn was_short(&mut self) {
+        if let Some(round) = &mut self.round {
+            round.full = true;
+        }
+    }
+
+    /// A frame is being sent; `frames` are under way with it.
+    pub fn sent(&mut self, frames: usize, now_ns: u64) {
+        if self.round.is_none() {
+            let (frames, delivered) = (frames as u32, self.delivered);
+            self.round = Some(Round { frames, began_ns: now_ns, delivered, full: false });
+        }
+    }
+
+    /// What was under way is to be sent again: times mean nothing.
+    pub fn disturbed(&mut self) {
+        self.round = None;
+    }
+
+    /// So many frames of so many bytes were acknowledged.
+    pub fn acknowledged(&mut self, frames: u32, bytes: u64, now_ns: u64) {
+        self.delivered += bytes;
+        let Some(round) = &mut self.round else { return };
+        round.frames = round.frames.saturating_sub(frames);
+        if round.frames > 0 {
+            return;
+        }
+        let took_ns = now_ns.saturating_sub(round.began_ns).max(1);
+        let (carried, full) = (self.delivered - round.delivered, round.full);
+        self.round = None;
+        self.learn(took_ns, carried, full, now_ns);
+    }
+
+    fn learn(&mut self, took_ns: u64, carried: u64, full: bool, now_ns: u64) {
+        if now_ns.saturating_sub(self.epoch_began_ns) > EPOCH_NS {
+            self.shortest_ns = [u64::MAX, self.shortest_ns[0]];
+            self.epoch_began_ns = now_ns;
+        }
+        self.shortest_ns[0] = self.shortest_ns[0].min(took_ns);
+        let shortest_ns = self.shortest_ns[0].min(self.shortest_ns[1]);
+        let rate = (u128::from(carried) * 1_000_000_000 / u128::from(took_ns)) as u64;
+        let best = self.rates.iter().copied().max().unwrap_or(0);
+        if !full && rate <= best {
+            return;
+        }
+        self.rates[self.rounds % ROUNDS] = rate;
+        self.rounds += 1;
+        let best = self.rates.iter().copied().max().unwrap_or(0);
+        let held = u128::from(best) * u128::from(shortest_ns) / 1_000_000_000;
+        let twice = u32::try_from(held * 2).unwrap_or(u32::MAX);
+        self.now = twice.saturating_add(LEAST).min(self.most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const FRAME: u32 = 16 << 10;
+
+    /// A sender with always more to send over a path of this rate (bytes a second) and round trip, which it shares with nobody.
+    /// Gives bytes delivered and the room of each moment asked for.
+    fn fill(room: &mut Room, clock_ns: &mut u64, rate: u64, round_trip_ns: u64, for_ns: u64) -> u64 {
+        let (end, frame_ns) = (*clock_ns + for_ns, u64::from(FRAME) * 1_000_000_000 / rate);
+        let mut acks: VecDeque<u64> = VecDeque::new();
+        let (mut free_at, mut unsaid, mut under_way, mut delivered) = (*clock_ns, 0u64, 0usize, 0u64);
+        loop {
+            while (under_way as u64 + 1) * u64::from(FRAME) <= u64::from(room.bytes()) {
+                under_way += 1;
+                room.sent(under_way, *clock_ns);
+                free_at = free_at.max(*clock_ns) + frame_ns;
+                acks.push_back(free_at + round_trip_ns);
+            }
+            room.was_short();
+            let Some(at) = acks.pop_front().filter(|at| *at < end) else { break };
+            *clock_ns = at;
+            unsaid += u64::from(FRAME);
+            if unsaid >= ACKNOWLEDGED {
+                let frames = (unsaid / u64::from(FRAME)) as u32;
+                under_way -= frames as usize;
+                delivered += unsaid;
+                room.acknowledged(frames, unsaid, *clock_ns);
+                unsaid = 0;
+            }
+        }
+        *clock_ns = end;
+        room.disturbed();
+        delivered
+    }
+
+    #[test]
+    fn a_path_is_filled_and_not_flooded() {
+        for (rate, round_trip_ms) in
+            [(125_000_000u64, 100u64), (25_000_000, 20), (25_000_000, 1), (1_250_000_000, 20), (1_000_000, 200)]
+        {
+            let (mut room, mut clock) = (Room::new(64 << 20), 0);
+            let round_trip_ns = round_trip_ms * 1_000_000;
+            fill(&mut room, &mut clock, rate, round_trip_ns, 20 * round_trip_ns);
+            let carried = fill(&mut room, &mut clock, rate, round_trip_ns, 2_000_000_000);
+            let path = rate * round_trip_ns / 1_000_000_000;
+            let case = format!(
+                "{rate} B/s, {round_trip_ms} ms: room {}, the path holds {path}, carried {carried}",
+                room.bytes()
+            );
+            assert!(
+                carried as f64 > 0.93 * (rate as f64 * (2.0 - round_trip_ns as f64 / 1e9)) - 2.0 * LEAST as f64,
+                "{case}"
+            );
+            assert!(u64::from(room.bytes()) < 3 * path + 3 * u64::from(LEAST), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_gets_slower_or_longer_is_learnt() {
+        let (mut room, mut clock) = (Room::new(64 << 20), 0);
+        fill(&mut room, &mut clock, 125_000_000, 100_000_000, 3_000_000_000);
+        let long = room.bytes();
+        fill(&mut room, &mut clock, 12_500_000, 100_000_000, 60_000_000_000);
+        assert!(room.bytes() < long / 3, "{} after {long}", room.bytes());
+        fill(&mut room, &mut clock, 125_000_000, 200_000_000, 90_000_000_000);
+        let carried = fill(&mut room, &mut clock, 125_000_000, 200_000_000, 2_000_000_000);
+        assert!(carried > 200_000_000, "{carried} with {}", room.bytes());
+    }
+
+    #[test]
+    fn little_to_send_teaches_nothing_and_no_more_is_granted_than_the_receiver_allows() {
+        let mut room = Room::new(64 << 20);
+        for turn in 0..100 {
+            room.sent(1, turn * 1_000_000);
+            room.acknowledged(1, 100, turn * 1_000_000 + 50_000);
+        }
+        assert!(room.bytes() <= 2 * LEAST, "{}", room.bytes());
+        let (mut room, mut clock) = (Room::new(1 << 20), 0);
+        fill(&mut room, &mut clock, 125_000_000, 100_000_000, 3_000_000_000);
+        assert_eq!(room.bytes(), 1 << 20);
+        assert_eq!(Room::new(1000).bytes(), 1000);
+    }
+}

@@ -1,0 +1,206 @@
+//! What waits for a link, a queue per job: jobs take turns, so that none waits behind all that another has sent.
+//!
+//! Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", SIGCOMM 1995): each turn a
+//! job may send [`QUANTUM`] bytes more, and what it does not use because its next piece is longer is kept for the next. What
+//! gateways say to each other (job 0) goes first. No I/O; what is held is counted.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use types::JobId;
+
+use crate::counters::Counters;
+
+/// Bytes a turn.
+const QUANTUM: usize = 64 << 10;
+/// Frames are gathered into pieces of about this many bytes, so that a small one costs little.
+const PIECE: usize = 32 << 10;
+
+/// What gateways say to each other is of no job.
+const GATEWAYS: JobId = JobId(0);
+
+/// See the module. A piece is whole frames.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    queues: HashMap<JobId, Queue>,
+    /// Jobs with something to send, in the order of their turns.
+    turns: VecDeque<JobId>,
+    length: usize,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pieces: VecDeque<Vec<u8>>,
+    length: usize,
+    /// Bytes it may still send this turn.
+    deficit: usize,
+}
+
+impl Shares {
+    pub fn new(counters: Arc<Counters>) -> Shares {
+        Shares { queues: HashMap::new(), turns: VecDeque::new(), length: 0, counters }
+    }
+
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Bytes of a job that wait.
+    pub fn of(&self, job: JobId) -> usize {
+        self.queues.get(&job).map_or(0, |queue| queue.length)
+    }
+
+    /// Takes whole frames of a job.
+    pub fn push(&mut self, job: JobId, frames: &[u8]) {
+        if frames.is_empty() {
+            return;
+        }
+        let queue = self.queues.entry(job).or_default();
+        let comes = queue.pieces.is_empty();
+        queue.length += frames.len();
+        self.length += frames.len();
+        match queue.pieces.back_mut() {
+            Some(last) if last.len() + frames.len() <= PIECE => {
+                let before = last.capacity();
+                last.extend_from_slice(frames);
+                self.counters.hold((last.capacity() - before) as u64);
+            }
+            _ => {
+                let piece = frames.to_vec();
+                self.counters.hold(piece.capacity() as u64);
+                queue.pieces.push_back(piece);
+            }
+        }
+        if comes && job != GATEWAYS {
+            self.turns.push_back(job);
+            if self.turns.len() == 1 {
+                self.begin_turn();
+            }
+        }
+    }
+
+    /// The next piece to be sent, and whose it is.
+    pub fn pop(&mut self) -> Option<(JobId, Vec<u8>)> {
+        if self.queues.contains_key(&GATEWAYS) {
+            return self.take(GATEWAYS);
+        }
+        loop {
+            let job = *self.turns.front()?;
+            let queue = self.queues.get(&job)?;
+            if queue.pieces.front()?.len() <= queue.deficit {
+                return self.take(job);
+            }
+            self.turns.rotate_left(1);
+            self.begin_turn();
+        }
+    }
+
+    /// The first job may send a quantum more.
+    fn begin_turn(&mut self) {
+        if let Some(queue) = self.turns.front().and_then(|job| self.queues.get_mut(job)) {
+            queue.deficit += QUANTUM;
+        }
+    }
+
+    fn take(&mut self, job: JobId) -> Option<(JobId, Vec<u8>)> {
+        let queue = self.queues.get_mut(&job)?;
+        let piece = queue.pieces.pop_front()?;
+        queue.deficit = queue.deficit.saturating_sub(piece.len());
+        queue.length -= piece.len();
+        self.length -= piece.len();
+        self.counters.release(piece.capacity() as u64);
+        if queue.pieces.is_empty() {
+            // Whoever has nothing to send saves nothing up.
+            self.queues.remove(&job);
+            if self.turns.pop_front_if(|first| *first == job).is_some() {
+                self.begin_turn();
+            }
+        }
+        Some((job, piece))
+    }
+
+    /// Forgets all that waits.
+    pub fn clear(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+impl Drop for Shares {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shares() -> (Shares, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        (Shares::new(counters.clone()), counters)
+    }
+
+    #[test]
+    fn a_job_with_little_does_not_wait_for_one_with_much() {
+        let (mut shares, _) = shares();
+        (0..100).for_each(|_| shares.push(JobId(1), &[1; 100_000]));
+        let first = shares.pop().unwrap();
+        assert_eq!(first.0, JobId(1));
+        shares.push(JobId(2), &[2; 500]);
+        shares.push(JobId(0), &[0; 40]);
+        let next: Vec<JobId> = (0..4).map(|_| shares.pop().unwrap().0).collect();
+        assert_eq!(next[0], JobId(0), "gateways speak first");
+        assert!(next.contains(&JobId(2)), "{next:?}");
+    }
+
+    #[test]
+    fn jobs_that_always_have_something_get_the_same() {
+        let (mut shares, _) = shares();
+        let sizes = [400, 16_416, 131_072];
+        let mut sent = [0usize; 3];
+        for _ in 0..20_000 {
+            for (at, size) in sizes.iter().enumerate() {
+                while shares.of(JobId(at as u32 + 1)) < 300_000 {
+                    shares.push(JobId(at as u32 + 1), &vec![0; *size]);
+                }
+            }
+            let (job, piece) = shares.pop().unwrap();
+            sent[job.0 as usize - 1] += piece.len();
+        }
+        let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+        assert!(most - least <= 3 * 131_072, "{sent:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn all_comes_out_in_order_per_job_and_is_counted(steps in prop::collection::vec((0u32..4, 0usize..70_000, 0usize..4), 1..60)) {
+            let (mut shares, counters) = shares();
+            let (mut into, mut out) = (vec![Vec::new(); 4], vec![Vec::new(); 4]);
+            let mut next = 0u8;
+            for (job, length, pops) in steps {
+                let bytes: Vec<u8> = (0..length).map(|_| { next = next.wrapping_add(1); next }).collect();
+                shares.push(JobId(job), &bytes);
+                into[job as usize].extend_from_slice(&bytes);
+                for _ in 0..pops {
+                    if let Some((job, piece)) = shares.pop() {
+                        out[job.0 as usize].extend_from_slice(&piece);
+                    }
+                }
+                prop_assert!(counters.held() >= shares.len() as u64);
+            }
+            while let Some((job, piece)) = shares.pop() {
+                out[job.0 as usize].extend_from_slice(&piece);
+            }
+            prop_assert_eq!(into, out);
+            prop_assert_eq!((shares.len(), counters.held()), (0, 0));
+        }
+    }
+}

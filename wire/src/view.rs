@@ -1,0 +1,150 @@
+//! What a gateway shows of itself at one moment: to `landbridge top`, its page and whoever collects metrics.
+//!
+//! Counts go on from the start of the gateway's program and never back; bytes are bytes of frames, headers included.
+
+use serde::{Deserialize, Serialize};
+use types::JobId;
+
+use crate::control::Traffic;
+
+/// A gateway and all it serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// Its site.
+    pub site: String,
+    /// Its name.
+    pub gateway: String,
+    /// Fingerprint of the site's key.
+    pub fingerprint: String,
+    /// The version of its program.
+    pub version: String,
+    /// Milliseconds since its start.
+    pub uptime_ms: u64,
+    /// Its memory for frames.
+    pub memory: MemoryView,
+    /// What it counted.
+    pub totals: Totals,
+    /// All sites of its sites file, in its order, its own too.
+    pub sites: Vec<SiteView>,
+    /// Its trunks, in the order of the sites file.
+    pub trunks: Vec<TrunkView>,
+    /// The jobs that are open here, the oldest first.
+    pub jobs: Vec<JobView>,
+}
+
+/// Memory for frames on their way, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryView {
+    /// What the sites file allows.
+    pub limit: u64,
+    /// Held now.
+    pub held: u64,
+    /// The most that was ever held.
+    pub high_water: u64,
+    /// Promised to open jobs as windows.
+    pub granted: u64,
+}
+
+/// What a gateway counted since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Frames relayed.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames dropped because their destination is not there.
+    pub undeliverable: u64,
+    /// Connections refused before admission.
+    pub refused: u64,
+    /// Connections closed after admission because they broke the rules.
+    pub violations: u64,
+    /// Connections that are not admitted yet, now.
+    pub unadmitted: u64,
+}
+
+/// A site of the sites file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteView {
+    /// Its name.
+    pub name: String,
+    /// The names of its gateways.
+    pub gateways: Vec<String>,
+}
+
+/// A trunk to one gateway of another site.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrunkView {
+    /// The site at its other end.
+    pub site: String,
+    /// The gateway there.
+    pub gateway: String,
+    /// Whether this side dials.
+    pub dials: bool,
+    /// Whether a link of it is up.
+    pub up: bool,
+    /// Why it is not up, for the user; empty when it is.
+    pub problem: String,
+    /// How many links it should have.
+    pub links_wanted: u32,
+    /// How often a link of it was lost.
+    pub losses: u64,
+    /// Bytes of frames sent by it, over all links that it ever had.
+    pub sent: u64,
+    /// Bytes of frames that came by it, likewise.
+    pub received: u64,
+    /// Those that are up.
+    pub links: Vec<LinkView>,
+}
+
+/// One TCP connection of a trunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkView {
+    /// Which of the trunk's, from 0.
+    pub index: u32,
+    /// The other end's `address:port`.
+    pub address: String,
+    /// Milliseconds since it came up.
+    pub up_ms: u64,
+    /// Bytes of frames sent by it.
+    pub sent: u64,
+    /// Bytes of frames that came by it.
+    pub received: u64,
+    /// Bytes that wait here to be sent by it.
+    pub queued: u64,
+    /// The kernel's smoothed round trip of the connection, in microseconds.
+    pub rtt_us: u64,
+    /// Segments that the kernel had to send again.
+    pub retransmissions: u64,
+}
+
+/// A job that is open at this gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobView {
+    /// The job.
+    pub job: JobId,
+    /// The site of its launcher.
+    pub home: String,
+    /// Whether this gateway leads it at its site.
+    pub leads: bool,
+    /// It is being closed.
+    pub closing: bool,
+    /// Its ranks at each of its sites, in the order of its roster.
+    pub ranks: Vec<RanksView>,
+    /// Members (ranks, agents, the launcher) that are connected to this gateway.
+    pub members: u32,
+    /// Bytes that may be under way per pair of ranks.
+    pub window: u64,
+    /// Bytes of its frames that wait here.
+    pub queued: u64,
+    /// What was counted for it here.
+    pub traffic: Traffic,
+}
+
+/// A site's part in a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RanksView {
+    /// The site.
+    pub site: String,
+    /// How many of the job's ranks run there.
+    pub ranks: u32,
+}
