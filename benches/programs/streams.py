@@ -1,48 +1,70 @@
-"""The first half of the ranks stream to the second half, each to its own partner, for SECONDS: streams.py SECONDS
+"""The first half of the ranks stream to the second half, each to its own partner.
 
-Prints the payload that arrived between two moments that all receivers share, in Mbit/s.
+    streams.py SECONDS [--length BYTES] [--ahead MESSAGES] [--bins MS] [--after SECONDS --do COMMAND]
+
+Prints the payload that arrived between two moments that all receivers share, in Mbit/s; with --bins also for each so many milliseconds
+of that time. --do: rank 0 runs this command so many seconds after the first moment.
 """
 
+import argparse
 import json
-import sys
+import shlex
+import subprocess
+import threading
 
 import numpy as np
 from mpi4py import MPI
 
-seconds = float(sys.argv[1])
+parser = argparse.ArgumentParser()
+parser.add_argument("seconds", type=float)
+parser.add_argument("--length", type=int, default=1 << 20)
+parser.add_argument("--ahead", type=int, default=8)
+parser.add_argument("--bins", type=int, default=0)
+parser.add_argument("--after", type=float, default=0.0)
+parser.add_argument("--do")
+given = parser.parse_args()
+
 comm = MPI.COMM_WORLD
 half = comm.size // 2
 partner = (comm.rank + half) % comm.size
-LENGTH, AHEAD = 1 << 20, 8
 DATA, STOP = 1, 2
 
 
-def stream(until):
-    """Sends or receives until the sender has had enough; bytes that arrived."""
+def stream(began, seconds, bins):
+    """Sends or receives until the sender has had enough; bytes that arrived. Their bins are counted up in `bins`."""
     if comm.rank < half:
-        data = np.zeros(LENGTH, dtype=np.uint8)
-        requests = [comm.Isend(data, partner, DATA) for _ in range(AHEAD)]
-        while MPI.Wtime() < until:
+        data = np.zeros(given.length, dtype=np.uint8)
+        requests = [comm.Isend(data, partner, DATA) for _ in range(given.ahead)]
+        while MPI.Wtime() < began + seconds:
             done = MPI.Request.Waitany(requests)
             requests[done] = comm.Isend(data, partner, DATA)
         MPI.Request.Waitall(requests)
         comm.Send(b"", partner, STOP)
         return 0
-    buffer, status, arrived = np.empty(LENGTH, dtype=np.uint8), MPI.Status(), 0
+    buffer, status, arrived = np.empty(given.length, dtype=np.uint8), MPI.Status(), 0
     while True:
         comm.Probe(partner, MPI.ANY_TAG, status)
         comm.Recv(buffer, partner, status.tag)
         if status.tag == STOP:
             return arrived
         arrived += status.Get_count()
+        bin_of_now = int((MPI.Wtime() - began) * 1000 / given.bins) if given.bins else 0
+        if bin_of_now < len(bins):
+            bins[bin_of_now] += status.Get_count()
 
 
-stream(MPI.Wtime() + seconds / 4)
+stream(MPI.Wtime(), given.seconds / 4, [])
 comm.Barrier()
 began = MPI.Wtime()
-arrived = stream(began + seconds)
+if given.do and comm.rank == 0:
+    threading.Timer(given.after, subprocess.Popen, [shlex.split(given.do)]).start()
+bins = np.zeros(int(given.seconds * 1000 / given.bins) if given.bins else 0)
+arrived = stream(began, given.seconds, bins)
 comm.Barrier()
 elapsed = MPI.Wtime() - began
 total = comm.allreduce(arrived)
+if len(bins):
+    comm.Allreduce(MPI.IN_PLACE, bins)
 if comm.rank == 0:
-    print(json.dumps({"mbit_s": total * 8 / elapsed / 1e6}), flush=True)
+    rates = {"bins_mbit_s": [round(each * 8 / given.bins / 1e3, 1) for each in bins]} if len(bins) else {}
+    print(json.dumps({"mbit_s": total * 8 / elapsed / 1e6, **rates}), flush=True)

@@ -275,6 +275,9 @@ pub struct LabArgs {
     /// Rate of every network interface of nodes and gateways; 0: unlimited
     #[arg(long, default_value = "200mbit", value_parser = lab::parse_rate, value_name = "RATE")]
     pub nic_rate: lab::Rate,
+    /// The same for gateways alone [default: that of --nic-rate]
+    #[arg(long, value_parser = lab::parse_rate, value_name = "RATE")]
+    pub gateway_nic_rate: Option<lab::Rate>,
     /// Part of segments lost between sites, such as 0.01 or 1%
     #[arg(long, default_value = "0", value_parser = lab::parse_loss, value_name = "PART")]
     pub loss: f64,
@@ -293,6 +296,9 @@ pub struct LabArgs {
     /// What the sites file says about each gateway's memory
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub gateway_memory: String,
+    /// TCP connections per trunk: what the sites file says about each gateway's links
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub links: u16,
     /// Start this instead of `landbridge gateway` ({site}, {gateway}, {sites_file} are replaced); empty: no gateways
     #[arg(long, value_name = "COMMAND")]
     pub gateway_command: Option<String>,

@@ -57,6 +57,8 @@ pub(crate) struct SiteState {
     pub phase: SitePhase,
     /// The ways for frames: trunks to gateways of the site at which the job is open, the preferred first.
     pub ways: Vec<TrunkId>,
+    /// Those of them that came when ranks were at work, and may not have all ranks yet: the last choice.
+    pub late: Vec<TrunkId>,
 }
 
 impl SiteState {
@@ -135,6 +137,12 @@ impl<M> Job<M> {
     /// Name of the launcher's site.
     pub fn home_name(&self) -> &str {
         self.roster.site(self.home).map_or("", |site| site.name.as_str())
+    }
+
+    /// All ranks of this site are connected here.
+    pub fn is_whole(&self) -> bool {
+        let ranks = self.members.keys().filter(|slot| is_rank(**slot)).count();
+        ranks == (self.ranks.1 - self.ranks.0) as usize
     }
 
     pub fn leads(&self) -> bool {
@@ -216,7 +224,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             if !job.askers.contains(&trunk) {
                 job.askers.push(trunk);
             }
-            self.is_here(id, trunk);
+            self.is_here(id, trunk, false);
             return Ok(());
         }
         self.enter(id, secret, roster, part, Some(trunk)).map_err(|(_, reason)| reason)?;
@@ -225,17 +233,21 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
         self.advance(id);
         self.say_here(id);
-        self.is_here(id, trunk);
+        self.is_here(id, trunk, false);
         Ok(())
     }
 
     /// Has all gateways of the other sites open a job that do not lead it.
     pub(crate) fn open_relays(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get(&id) else { return };
+        self.trunks_of(id).into_iter().for_each(|trunk| self.open_relay(id, trunk));
+    }
+
+    /// The trunks that are up to gateways of the job's other sites.
+    fn trunks_of(&self, id: JobId) -> Vec<TrunkId> {
+        let Some(job) = self.jobs.get(&id) else { return Vec::new() };
         let others = job.roster.sites().iter().filter(|site| site.name != self.site);
         let trunks = others.flat_map(|site| trunks_to(&self.trunks, &site.name));
-        let up: Vec<TrunkId> = trunks.filter(|trunk| self.trunks[trunk.0].up).collect();
-        up.into_iter().for_each(|trunk| self.open_relay(id, trunk));
+        trunks.filter(|trunk| self.trunks[trunk.0].up).collect()
     }
 
     fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
@@ -263,40 +275,47 @@ impl<M: Clone + PartialEq> Relay<M> {
         let ids: Vec<JobId> = self.jobs.iter().filter(|(_, job)| spans(job)).map(|(id, _)| *id).collect();
         for id in ids {
             self.open_relay(id, trunk);
-            self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id }));
+            self.tell_here(id, trunk);
         }
     }
 
     /// Tells all gateways of the job's other sites that it is open here.
-    fn say_here(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        for site in job.roster.sites().iter().filter(|site| site.name != self.site) {
-            let told = trunks_to(&self.trunks, &site.name).filter(|trunk| self.trunks[trunk.0].up);
-            self.effects.extend(told.map(|trunk| Effect::ToTrunk(trunk, Control::JobHere { job: id })));
-        }
+    pub(crate) fn say_here(&mut self, id: JobId) {
+        self.trunks_of(id).into_iter().for_each(|trunk| self.tell_here(id, trunk));
     }
 
-    /// A job is open at the other end of a trunk as well.
-    pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId) {
+    fn tell_here(&mut self, id: JobId, trunk: TrunkId) {
+        let whole = self.jobs.get(&id).is_some_and(Job::is_whole);
+        self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id, whole }));
+    }
+
+    /// A job is open at the other end of a trunk as well. `whole`: all ranks of that site are connected there.
+    pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId, whole: bool) {
         let peer = &self.trunks[trunk.0].site;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(at) = job.roster.sites().iter().position(|site| site.name == *peer) else { return };
-        let ways = &mut job.sites[at].ways;
-        if ways.contains(&trunk) {
-            return;
+        let at_work = job.members.keys().any(|slot| is_rank(*slot));
+        let SiteState { ways, late, .. } = &mut job.sites[at];
+        let is_new = !ways.contains(&trunk);
+        if is_new {
+            ways.push(trunk);
+        }
+        if whole {
+            late.retain(|other| *other != trunk);
+        } else if is_new && at_work {
+            late.push(trunk);
         }
         // Gateways of two sites pair off, so that none is everybody's first choice.
         let order: Vec<TrunkId> = trunks_to(&self.trunks, peer).collect();
         let preference = |way: &TrunkId| {
             let place = order.iter().position(|other| other == way).unwrap_or(0);
-            (place + order.len() - self.number % order.len()) % order.len()
+            (late.contains(way), (place + order.len() - self.number % order.len()) % order.len())
         };
-        ways.push(trunk);
-        if !job.members.keys().any(|slot| is_rank(*slot)) {
-            ways.sort_by_key(preference);
+        ways.sort_by_key(preference);
+        if !is_new {
+            return;
         }
-        // Else it comes last: the ranks there may not be connected to a gateway that has just returned.
-        self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id }));
+        self.tell_here(id, trunk);
         if self.trunks[trunk.0].up {
             self.tell_members(Some(id), trunk, |others| (!others).then_some(Passage::Open));
         }
@@ -308,7 +327,10 @@ impl<M: Clone + PartialEq> Relay<M> {
             self.tell_members(Some(id), trunk, |others| Some(passage_without(others, reason)));
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.sites.iter_mut().for_each(|site| site.ways.retain(|way| *way != trunk));
+        for site in &mut job.sites {
+            site.ways.retain(|way| *way != trunk);
+            site.late.retain(|way| *way != trunk);
+        }
         job.unclosed.retain(|other| *other != trunk);
         job.askers.retain(|other| *other != trunk);
         if job.own != job.home {
@@ -356,7 +378,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 home = Some(SiteId(at as u16));
             }
             if site.name == self.site {
-                sites.push(SiteState { trunk: None, phase: SitePhase::Asked, ways: Vec::new() });
+                sites.push(SiteState { trunk: None, phase: SitePhase::Asked, ways: Vec::new(), late: Vec::new() });
                 continue;
             }
             let trunk = match asked_by {
@@ -370,7 +392,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 })?,
             };
             let phase = if part == Part::Lead { SitePhase::Waiting } else { SitePhase::Asked };
-            sites.push(SiteState { trunk: Some(trunk), phase, ways: Vec::new() });
+            sites.push(SiteState { trunk: Some(trunk), phase, ways: Vec::new(), late: Vec::new() });
         }
         let home =
             home.ok_or_else(|| here(format!("the launcher's site {home_name} is not in the roster {roster}")))?;

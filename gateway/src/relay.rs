@@ -234,7 +234,11 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
             job.members.insert(identity.slot, member.clone());
+            let is_last = is_rank(identity.slot) && job.is_whole();
             self.tell_what_is_away(id, &member);
+            if is_last {
+                self.say_here(id);
+            }
         }
         Ok(())
     }
@@ -418,8 +422,8 @@ impl<M: Clone + PartialEq> Relay<M> {
                 self.allocate_asked(trunk, job, ask);
                 Ok(())
             }
-            Control::JobHere { job } => {
-                self.is_here(job, trunk);
+            Control::JobHere { job, whole } => {
+                self.is_here(job, trunk, whole);
                 Ok(())
             }
             Control::JobClose { job } => {

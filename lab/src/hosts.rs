@@ -46,7 +46,7 @@ pub(crate) fn bring_up(
                 hosts_file: state.hosts_file(site_name(host.site)),
                 visible: visible.to_vec(),
                 pool: options.pool.clone().map(|at| (state.pool(site_name(host.site)), at)),
-                script: network::host(layout, options.nic_rate, host, options.route_directly),
+                script: network::host(layout, options.nic(host), host, options.route_directly),
                 forward,
             }),
         };
@@ -58,7 +58,7 @@ pub(crate) fn bring_up(
         expect(&process.channel, Kind::Namespaces, &process.name)?;
     }
     let pids: Vec<u32> = processes.iter().map(|process| process.child.id()).collect();
-    network::apply(&network::fabric(layout, options.nic_rate, &pids), "switches")?;
+    network::apply(&network::fabric(layout, |host| options.nic(host), &pids), "switches")?;
     for process in &processes {
         process.channel.send(Kind::Go, &[]).map_err(|e| LabError::setup(&process.name, e))?;
     }

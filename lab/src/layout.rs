@@ -171,7 +171,8 @@ impl Layout {
     }
 
     /// The sites file. `fingerprints` has one entry per site; `program` is this program's path.
-    pub fn sites_file(&self, fingerprints: &[String], program: &Path, memory: &str, pool: Option<&Path>) -> String {
+    pub fn sites_file(&self, fingerprints: &[String], program: &Path, options: &LabOptions) -> String {
+        let (memory, links, pool) = (&options.gateway_memory, options.links, options.pool.as_deref());
         let mut text = String::new();
         for (site, fingerprint) in fingerprints.iter().enumerate() {
             let name = site_name(site);
@@ -184,7 +185,7 @@ impl Layout {
             for gateway in self.gateways_of(site) {
                 let _ = writeln!(
                     text,
-                    "[[site.gateway]]\nname = \"{}\"\nadvertise = \"{}\"\ninside = \"{}\"\nlisten = \"{}\"\nmemory = {}\n",
+                    "[[site.gateway]]\nname = \"{}\"\nadvertise = \"{}\"\ninside = \"{}\"\nlisten = \"{}\"\nmemory = {}\nlinks = {links}\n",
                     gateway.short_name(),
                     self.advertise(gateway),
                     self.inside(gateway),
@@ -262,7 +263,7 @@ mod tests {
     #[test]
     fn a_small_sites_file() {
         let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
-        let text = layout.sites_file(&["sha256:00".to_owned()], Path::new("/opt/land\"bridge"), "256MiB", None);
+        let text = layout.sites_file(&["sha256:00".to_owned()], Path::new("/opt/land\"bridge"), &LabOptions::default());
         let expected = r#"[[site]]
 name = "a"
 key = "a.key"
@@ -274,6 +275,7 @@ advertise = "198.18.1.1:7700"
 inside = "10.1.0.101:7700"
 listen = "0.0.0.0:7700"
 memory = "256MiB"
+links = 1
 
 [[site.node]]
 name = "n1"
@@ -292,18 +294,19 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
         let fingerprints = ["sha256:".to_owned() + &"0a".repeat(32), "sha256:".to_owned() + &"ff".repeat(32)];
         for ground in [Ground::Ranges, Ground::SameRange, Ground::Loopback { lab: 9 }] {
             let layout = Layout { sites: 2, nodes: 3, gateways: 2, ground };
-            let text = layout.sites_file(
-                &fingerprints,
-                Path::new("/opt/a b\\c\"\n/landbridge"),
-                "64MiB",
-                Some(Path::new("/run/pool")),
-            );
+            let options = LabOptions {
+                gateway_memory: "64MiB".into(),
+                links: 4,
+                pool: Some("/run/pool".into()),
+                ..LabOptions::default()
+            };
+            let text = layout.sites_file(&fingerprints, Path::new("/opt/a b\\c\"\n/landbridge"), &options);
             let parsed = types::sites::SitesFile::parse(&text, "sites.toml").unwrap();
             assert_eq!(parsed.names(), "a, b");
             let site = &parsed.sites[1];
             assert_eq!(site.fingerprint.to_string(), fingerprints[1]);
             assert_eq!(site.gateways.len(), 2);
-            assert_eq!(site.gateways[1].memory, 64 << 20);
+            assert_eq!((site.gateways[1].memory, site.gateways[1].links), (64 << 20, 4));
             assert_eq!(site.memory, types::sites::Memory::Pool("/run/pool".into()));
             assert_eq!(
                 site.nodes[2].address.map(|a| a.to_string()),

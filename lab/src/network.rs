@@ -29,7 +29,7 @@ fn shape(tc: &mut String, device: &str, rate: Rate) {
 }
 
 /// The switches and the cables, in the namespace that holds them. `pids` has one entry per host of the layout.
-pub(crate) fn fabric(layout: &Layout, nic: Rate, pids: &[u32]) -> Script {
+pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Rate, pids: &[u32]) -> Script {
     let mut script = Script { ip: "link set lo up\n".to_owned(), tc: String::new() };
     for site in 0..layout.sites {
         let name = site_name(site);
@@ -43,7 +43,7 @@ pub(crate) fn fabric(layout: &Layout, nic: Rate, pids: &[u32]) -> Script {
             mac_text(host.lan_mac()),
             site_name(host.site),
         );
-        shape(&mut script.tc, &port, nic);
+        shape(&mut script.tc, &port, nic(host));
         if host.role == Role::Gateway {
             let port = host.wan_port();
             let _ = writeln!(
@@ -188,10 +188,10 @@ mod tests {
         assert_eq!(burst_bytes(Rate(200_000_000)), 10_000);
         assert_eq!(burst_bytes(Rate(2_000_000_000)), 100_000);
         let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
-        let script = fabric(&layout, Rate(200_000_000), &[10, 11]);
+        let script = fabric(&layout, |_| Rate(200_000_000), &[10, 11]);
         assert_eq!(script.tc.lines().count(), 2);
         assert!(script.tc.contains("rate 200000000bit burst 10000 latency 5ms"));
-        assert!(fabric(&layout, Rate::UNLIMITED, &[10, 11]).tc.is_empty());
+        assert!(fabric(&layout, |_| Rate::UNLIMITED, &[10, 11]).tc.is_empty());
         let gateway = layout.gateways().next().unwrap();
         let script = host(&layout, Rate(200_000_000), gateway, false);
         assert!(script.ip.contains("gso_max_size 9000"));

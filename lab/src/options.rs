@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
+use crate::layout::{Host, Role};
 use crate::units::Rate;
 use crate::wan::LinkSettings;
 
@@ -45,6 +46,8 @@ pub struct LabOptions {
     /// Rate of every network interface of nodes and gateways, in both directions on the LAN; on the WAN only for what a
     /// gateway sends. Default 200 Mbit/s; 0 shapes nothing.
     pub nic_rate: Rate,
+    /// The same for gateways alone. Default: as [`LabOptions::nic_rate`].
+    pub gateway_nic_rate: Option<Rate>,
     /// Seed of loss and jitter. Default 1.
     pub seed: u64,
     /// Give every site the same private range, 10.0.0.0/24. Default: 10.S.0.0/24, S = 1, 2, …
@@ -58,6 +61,8 @@ pub struct LabOptions {
     pub gateway_command: Option<Vec<String>>,
     /// The `memory` bound that the sites file gives to each gateway. Default `256MiB`.
     pub gateway_memory: String,
+    /// TCP connections per trunk, 1 to 64: what the sites file says about each gateway's `links`. Default 1.
+    pub links: u16,
     /// A folder below `/run` that all nodes of a site share, each site its own, as a pool of memory: the sites file names it
     /// as the site's `memory`. Default: none, so the ranks of each node share its own `/dev/shm`.
     pub pool: Option<PathBuf>,
@@ -88,12 +93,14 @@ impl Default for LabOptions {
             wan_rate: Rate(1_000_000_000),
             wan_queue: None,
             nic_rate: Rate(200_000_000),
+            gateway_nic_rate: None,
             seed: 1,
             same_range: false,
             route_directly: false,
             isolation: Isolation::Auto,
             gateway_command: None,
             gateway_memory: "256MiB".to_owned(),
+            links: 1,
             pool: None,
             pool_bytes: None,
             visible: Vec::new(),
@@ -118,6 +125,9 @@ impl LabOptions {
                 return refuse(format!("{name} is {value}; it must be from 1 to {most}"));
             }
         }
+        if !(1..=64).contains(&self.links) {
+            return refuse(format!("links is {}; it must be from 1 to 64", self.links));
+        }
         if !(0.0..1.0).contains(&self.loss) {
             return refuse(format!("loss is {}; it must be at least 0 and below 1", self.loss));
         }
@@ -140,6 +150,14 @@ impl LabOptions {
             return refuse("a loopback lab has no routes; drop direct routing or loopback".to_owned());
         }
         Ok(())
+    }
+
+    /// The rate of a host's interfaces.
+    pub(crate) fn nic(&self, host: Host) -> Rate {
+        match host.role {
+            Role::Gateway => self.gateway_nic_rate.unwrap_or(self.nic_rate),
+            Role::Node => self.nic_rate,
+        }
     }
 
     pub(crate) fn link_settings(&self) -> LinkSettings {

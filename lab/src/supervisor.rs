@@ -186,9 +186,7 @@ fn write_files(plan: &SupervisorPlan, layout: &Layout, state: &State) -> Result<
         fingerprints.push(key.fingerprint().to_string());
         write(state.hosts_file(site_name(site)), layout.hosts_file(site))?;
     }
-    let memory = &plan.options.gateway_memory;
-    let pool = plan.options.pool.as_deref();
-    write(state.sites_file(), layout.sites_file(&fingerprints, &plan.program, memory, pool))
+    write(state.sites_file(), layout.sites_file(&fingerprints, &plan.program, &plan.options))
 }
 
 struct Lab {

@@ -25,10 +25,13 @@ pub enum Control {
         /// What the gateway is to the job.
         part: Part,
     },
-    /// Gateway → gateway, when both may serve a job: it is open here, and frames of its members are welcome.
+    /// Gateway → gateway, when both may serve a job: it is open here, and frames of its members are welcome. Said again when the
+    /// last of the site's ranks has come.
     JobHere {
         /// The job.
         job: JobId,
+        /// All of the site's ranks are connected here.
+        whole: bool,
     },
     /// Launcher → its gateway → the site's gateway: find nodes for this job, before it is opened.
     Allocate {
@@ -265,7 +268,7 @@ impl Control {
     pub fn job(&self) -> Option<JobId> {
         match self {
             Control::JobOpen { job, .. }
-            | Control::JobHere { job }
+            | Control::JobHere { job, .. }
             | Control::Allocate { job, .. }
             | Control::Allocating { job, .. }
             | Control::Allocated { job, .. }

@@ -38,8 +38,8 @@ fn open_remote(relay: &mut Relay<u32>) {
     relay.control_from_trunk(A, open_from_a()).unwrap();
     relay.agents_started(JOB, Ok(()));
     assert!(relay.take_effects().iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpened { .. }))));
-    relay.control_from_trunk(C, Control::JobHere { job: JOB }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobHere { job: JOB })]);
+    relay.control_from_trunk(C, Control::JobHere { job: JOB, whole: false }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobHere { job: JOB, whole: false })]);
 }
 
 /// A job that started here and is open here.
@@ -216,7 +216,7 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
         !effects.iter().any(|e| matches!(e, Effect::StartAgents(..) | Effect::ToTrunk(_, Control::JobOpened { .. })))
     );
     for trunk in [first, second] {
-        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobHere { job: JOB })), "{effects:?}");
+        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobHere { job: JOB, whole: false })), "{effects:?}");
     }
     let frame = frame(rank(1, 2), rank(0, 0));
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
@@ -247,6 +247,16 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     };
     relay.control_from_trunk(second, open).unwrap();
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    // Until it says that they are: then it is used as before.
+    relay.control_from_trunk(second, Control::JobHere { job: JOB, whole: false }).unwrap();
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    relay.control_from_trunk(second, Control::JobHere { job: JOB, whole: true }).unwrap();
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
+    // When the last rank has come here, all are told.
+    relay.take_effects();
+    relay.join(JOB, rank(1, 3), 3).unwrap();
+    let here = |trunk| Effect::ToTrunk(trunk, Control::JobHere { job: JOB, whole: true });
+    assert_eq!(relay.take_effects(), [here(first), here(second)]);
     // Whoever asked closes; the last one ends it.
     relay.take_effects();
     relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
