@@ -30,27 +30,42 @@ partner = (comm.rank + half) % comm.size
 DATA, STOP = 1, 2
 
 
-def stream(began, seconds, bins):
-    """Sends or receives until the sender has had enough; bytes that arrived. Their bins are counted up in `bins`."""
-    if comm.rank < half:
-        data = np.zeros(given.length, dtype=np.uint8)
-        requests = [comm.Isend(data, partner, DATA) for _ in range(given.ahead)]
-        while MPI.Wtime() < began + seconds:
-            done = MPI.Request.Waitany(requests)
-            requests[done] = comm.Isend(data, partner, DATA)
-        MPI.Request.Waitall(requests)
-        comm.Send(b"", partner, STOP)
-        return 0
-    buffer, status, arrived = np.empty(given.length, dtype=np.uint8), MPI.Status(), 0
-    while True:
-        comm.Probe(partner, MPI.ANY_TAG, status)
-        comm.Recv(buffer, partner, status.tag)
+def send(began, seconds):
+    data = np.zeros(given.length, dtype=np.uint8)
+    requests = [comm.Isend(data, partner, DATA) for _ in range(given.ahead)]
+    while MPI.Wtime() < began + seconds:
+        done = MPI.Request.Waitany(requests)
+        requests[done] = comm.Isend(data, partner, DATA)
+    # One for each receive that is posted there.
+    requests += [comm.Isend(b"", partner, STOP) for _ in range(given.ahead)]
+    MPI.Request.Waitall(requests)
+
+
+def receive(began, bins):
+    """Bytes that arrived; what of them in which time is added to `bins`. Receives are posted ahead: on a long path one message at a
+    time would be one a round trip."""
+    buffers = [np.empty(given.length, dtype=np.uint8) for _ in range(given.ahead)]
+    requests = [comm.Irecv(buffer, partner, MPI.ANY_TAG) for buffer in buffers]
+    status, arrived, left = MPI.Status(), 0, given.ahead
+    while left:
+        done = MPI.Request.Waitany(requests, status)
         if status.tag == STOP:
-            return arrived
-        arrived += status.Get_count()
+            left -= 1
+            continue
+        requests[done] = comm.Irecv(buffers[done], partner, MPI.ANY_TAG)
+        count = status.Get_count()
+        arrived += count
         bin_of_now = int((MPI.Wtime() - began) * 1000 / given.bins) if given.bins else 0
         if bin_of_now < len(bins):
-            bins[bin_of_now] += status.Get_count()
+            bins[bin_of_now] += count
+    return arrived
+
+
+def stream(began, seconds, bins):
+    if comm.rank < half:
+        send(began, seconds)
+        return 0
+    return receive(began, bins)
 
 
 stream(MPI.Wtime(), given.seconds / 4, [])

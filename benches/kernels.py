@@ -1,0 +1,118 @@
+"""The experiments of Takano and others' relay: programs over 1, 2, 4 and 8 gateways a site against the same programs on routed nodes.
+
+An all-to-all, and the kernels of examples/kernels, each of which verifies its result, at one-way delays from 0 to 10 ms.
+"""
+
+from machine import LANDBRIDGE, PROGRAMS, PROVIDER, ROOT, VENV, Failed, describe, in_lab, libraries, load, need
+from report import columns, summary
+
+KERNELS = ROOT / "examples" / "kernels"
+NODES = 8
+# The paper's 16 nodes with cards of 1 Gbit/s behind a WAN of 10 are here 8 with 50 Mbit/s behind 250: what two cores can emulate.
+LAB = ["--nodes", NODES, "--nic-rate", "50mbit", "--wan-rate", "250mbit"]
+DELAYS = ["0", "1ms", "5ms", "10ms"]
+TRUNKS = [1, 2, 4, 8]
+DIRECT = "direct"
+
+
+def programs(quick):
+    """Command line of each program, and the figure that it prints, with whether more is better."""
+    python = VENV["mpich"] / "bin" / "python"
+    return {
+        "all-to-all": ([python, PROGRAMS / "alltoall.py", 64 << 10, 2 if quick else 4], "mbit_s"),
+        "sort": ([KERNELS / "sort", "--size", "W", "--iterations", 3 if quick else 6, "--json", "-"], "seconds"),
+        "multigrid": ([KERNELS / "multigrid", "--size", 64, "--iterations", 4 if quick else 8, "--json", "-"], "seconds"),
+        "wavefront": ([KERNELS / "wavefront", "--size", "W", "--iterations", 4 if quick else 8, "--json", "-"], "seconds"),
+    }
+
+
+def measure(arguments):
+    need(LANDBRIDGE, "run make")
+    need(PROVIDER, "run make")
+    need(VENV["mpich"] / "bin" / "python", "run make venv")
+    need(KERNELS / "sort", "run make kernels")
+    rounds = arguments.rounds or (1 if arguments.quick else 3)
+    ways = [DIRECT, *([1, 4] if arguments.quick else TRUNKS)]
+    delays = ["0", "10ms"] if arguments.quick else DELAYS
+    result = {"machine": describe(), "rounds": rounds, "lab": [str(word) for word in LAB], "rows": [], "problems": []}
+    for delay in delays:
+        samples = {way: {} for way in ways}
+        for number in range(rounds):
+            # Turn by turn, so that what else the machine does falls on all alike.
+            for way in ways if number % 2 == 0 else ways[::-1]:
+                try:
+                    for name, value in _once(delay, way, arguments, result["problems"]).items():
+                        samples[way].setdefault(name, []).append(value)
+                except Failed as failed:
+                    result["problems"].append(f"{delay}, {way}: {failed}")
+        for name, (_, figure) in programs(arguments.quick).items():
+            for way in ways:
+                pairs = list(zip(samples[way].get(name, []), samples[DIRECT].get(name, [])))
+                if pairs:
+                    speeds = [ours / direct if figure == "mbit_s" else direct / ours for ours, direct in pairs]
+                    row = {"program": name, "delay": delay, "way": way, "figure": figure, "value": summary(samples[way][name]), "of_direct": summary(speeds)}
+                    result["rows"].append(row)
+    result["machine"]["load_after"] = load()
+    return result
+
+
+def _once(delay, way, arguments, problems):
+    """The figure of each program, all in one lab."""
+    options = [*LAB, "--delay", delay]
+    if way == DIRECT:
+        # The first gateway of a site is its router, which is not what limits; no gateway runs.
+        options += ["--gateways", 1, "--gateway-nic-rate", "0", "--route-directly", "--gateway-command", ""]
+        start, environment = _direct()
+    else:
+        options += ["--gateways", way]
+        start = [LANDBRIDGE, "run", "--site", f"a={NODES}", "--site", f"b={NODES}", "--mpi", "mpich", "--"]
+        environment = libraries("mpich")
+    commands = [
+        {"name": name, "words": [*start, *words], "environment": environment, "limit": 120}
+        for name, (words, _) in programs(arguments.quick).items() if arguments.only in (None, name)
+    ]
+    samples, failures = in_lab([str(option) for option in options], commands, 1)
+    problems += [f"{delay}, {way}: {name}: {text}" for name, text in failures.items()]
+    return {name: lines[0][programs(arguments.quick)[name][1]] for name, lines in samples.items()}
+
+
+def _direct():
+    """How MPICH's own launcher starts a program on all nodes, and over what it talks: a network where every node reaches every other."""
+    nodes = [(f"10.{site}.0.{node}", f"{name}-n{node}") for site, name in ((1, "a"), (2, "b")) for node in range(1, NODES + 1)]
+    environment = {
+        **libraries("mpich"), "BENCH_HOSTS": " ".join(f"{address}={host}" for address, host in nodes), "BENCH_LANDBRIDGE": str(LANDBRIDGE),
+        "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1",
+    }
+    hosts = ",".join(f"{address}:1" for address, _ in nodes)
+    start = [VENV["mpich"] / "bin" / "mpiexec", "-launcher", "ssh", "-launcher-exec", PROGRAMS / "lab-launcher", "-iface", "eth0",
+             "-hosts", hosts, "-n", 2 * NODES]
+    return start, environment
+
+
+def table(result):
+    rows = [["program", "one-way delay", "way", "figure", "speed of direct", "± spread", "n"]]
+    for row in result["rows"]:
+        value = row["value"]["median"]
+        figure = f"{value:.0f} Mbit/s" if row["figure"] == "mbit_s" else f"{value:.2f} s"
+        way = row["way"] if row["way"] == DIRECT else f"{row['way']} gateways"
+        ratio = row["of_direct"]
+        rows.append([row["program"], row["delay"], way, figure, f"{ratio['median']:.2f}", f"{ratio['spread']:.2f}", str(ratio["n"])])
+    return "\n".join([f"{NODES}+{NODES} ranks, {' '.join(result['lab'])}", columns(rows), *(f"FAILED {problem}" for problem in result["problems"])])
+
+
+def plot(pyplot, result):
+    names = list(dict.fromkeys(row["program"] for row in result["rows"]))
+    if not names:
+        return None
+    figure, axes = pyplot.subplots(1, len(names), figsize=(4 * len(names), 3.6), squeeze=False)
+    for axis, name in zip(axes[0], names):
+        for way in dict.fromkeys(row["way"] for row in result["rows"]):
+            rows = [row for row in result["rows"] if row["program"] == name and row["way"] == way]
+            label = "direct" if way == DIRECT else f"{way} gateways"
+            axis.plot([row["delay"] for row in rows], [row["of_direct"]["median"] for row in rows], marker="o", label=label)
+        axis.set_title(name)
+        axis.set_xlabel("one-way delay")
+        axis.set_ylim(bottom=0)
+    axes[0][0].set_ylabel("speed, of direct")
+    axes[0][-1].legend()
+    return figure
