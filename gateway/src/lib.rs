@@ -4,7 +4,8 @@
 //! frame headers, never the payload of a `Data` frame. How agents are started is the business of an [`AgentStarter`].
 //!
 //! One thread, one task per connection. Start reading at `relay` (who may join, where frames go; no I/O) and
-//! `forward` (the path of a frame); `job` is the life of a job, `trunk` and `listener` are the sockets.
+//! `forward` (the path of a frame); `job` is the life of a job, `trunk` and `listener` are the sockets,
+//! `observe`, `page` and `metrics` what it shows of itself.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -23,8 +24,10 @@ pub mod key;
 mod link;
 mod listener;
 mod member;
+mod metrics;
 mod observe;
 mod outlet;
+mod page;
 mod queue;
 mod relay;
 mod server;

@@ -26,7 +26,7 @@ use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
 use crate::starter::{AgentOrder, AgentStarter, StartError};
 use crate::tls::TlsConfig;
 use crate::trunk::{self, Trunk, TrunkEnd};
-use crate::{GatewayError, listener, quantity};
+use crate::{GatewayError, listener, page, quantity};
 
 /// How long a handshake may take in all.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -238,6 +238,7 @@ impl Gateway {
         stop: impl Future<Output = Result<(), GatewayError>>,
     ) -> Result<(), GatewayError> {
         self.trunks.borrow().iter().for_each(|trunk| self.dial_trunk(trunk));
+        page::open(&self);
         let result = tokio::select! {
             never = listener::accept(&self, listener) => match never {},
             result = stop => result,

@@ -79,13 +79,18 @@ fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<String
             // Where its key lies and how its users reach it is not the gateway's business.
             Site { key: old.key.clone(), ssh: old.ssh.clone(), folder: old.folder.clone(), ..new.clone() } == *old
         } else {
-            (new.fingerprint, &new.gateways) == (old.fingerprint, &old.gateways)
+            (new.fingerprint, seen(&new.gateways)) == (old.fingerprint, seen(&old.gateways))
         };
         if !same {
             return Some(format!("site {} is another than when this gateway was started", old.name));
         }
     }
     None
+}
+
+/// What matters of another site's gateways: not where they show their page, each on its own machine.
+fn seen(gateways: &[types::sites::Gateway]) -> Vec<types::sites::Gateway> {
+    gateways.iter().map(|gateway| types::sites::Gateway { page: None, ..gateway.clone() }).collect()
 }
 
 #[cfg(test)]
@@ -117,6 +122,12 @@ mod tests {
             &[("a", "1", "n1"), ("b", "9", "n1")],
         ] {
             assert!(told(newer).is_some(), "{newer:?}");
+        }
+        // Where a gateway has its page is its own business.
+        for (at, same) in [(0, false), (1, true)] {
+            let mut newer = known.clone();
+            newer.sites[at].gateways[0].page = Some("127.0.0.1:7780".parse().unwrap());
+            assert_eq!(difference(&known, &newer, 0).is_none(), same);
         }
     }
 }

@@ -319,7 +319,7 @@ mod tests {
         with(&mut book, "lyon", 1);
         let text =
             book.text().replace("[[site.node]]\nname = \"n1\"\n", "[[site.node]]\nname = \"n1\"\nslots = 4 # old\n");
-        let text = text.replace("inside", "memory = \"1GiB\" # big\ninside");
+        let text = text.replace("inside", "memory = \"1GiB\" # big\npage = \"127.0.0.1:7780\"\ninside");
         let mut book = Book::of(Path::new("x"), &text).unwrap();
         book.set_gateway("lyon", &Entry { advertise: None, ..entry(9) }).unwrap();
         book.identify("lyon", &Fingerprint([8; 32]), None, Some("/scratch/lb")).unwrap();
@@ -328,6 +328,7 @@ mod tests {
         let site = &book.sites().unwrap().sites[0];
         assert_eq!((site.gateways[0].advertise.as_deref(), site.ssh.as_deref()), (None, None));
         assert_eq!((site.gateways[0].inside.as_str(), site.folder.as_deref()), ("10.0.0.1:9", Some("/scratch/lb")));
+        assert_eq!(site.gateways[0].page, Some("127.0.0.1:7780".parse().unwrap()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Every field is documented for users in `docs/sites-file.md`. Reading a file from disk is the caller's business; the
 //! text and the name it came from come in here, and a wrong entry is reported with both.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -74,6 +74,8 @@ pub struct Gateway {
     pub memory: u64,
     /// TCP connections per trunk.
     pub links: u16,
+    /// Where it shows its page and metrics, on its own machine alone. `None`: nowhere.
+    pub page: Option<SocketAddr>,
 }
 
 /// A node of a site.
@@ -220,9 +222,22 @@ fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
     port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)
 }
 
+/// Checks `address:port` of a page. It asks nobody who they are, so it is for the machine itself.
+fn page(value: &str) -> Result<SocketAddr, Wrong> {
+    let address: Option<SocketAddr> = value.parse().ok();
+    let address = address.filter(|address| address.ip().is_loopback() && address.port() != 0);
+    address.ok_or_else(|| {
+        let message = format!(
+            "`{value}` is not an address and port that only this machine reaches, such as 127.0.0.1:7780; to look from \
+             elsewhere: ssh -L 7780:127.0.0.1:7780 and the name of the gateway's machine"
+        );
+        Wrong::new("page", message)
+    })
+}
+
 /// The file as written, before checks.
 mod raw {
-    use super::{Deserialize, Duration, IpAddr, Wrong, host_port, name, parse_bytes, parse_duration, unique};
+    use super::{Deserialize, Duration, IpAddr, Wrong, host_port, name, page, parse_bytes, parse_duration, unique};
 
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -262,6 +277,7 @@ mod raw {
         listen: Option<String>,
         memory: Option<String>,
         links: Option<u16>,
+        page: Option<String>,
     }
 
     #[derive(Deserialize)]
@@ -346,7 +362,9 @@ mod raw {
             if !(1..=64).contains(&links) {
                 return Err(Wrong::new("links", format!("`{links}` is not between 1 and 64")).within(&place));
             }
-            Ok(super::Gateway { name: gateway, advertise: self.advertise, inside, listen, memory: bytes, links })
+            let page = self.page.as_deref().map(page).transpose().map_err(within)?;
+            let advertise = self.advertise;
+            Ok(super::Gateway { name: gateway, advertise, inside, listen, memory: bytes, links, page })
         }
     }
 

@@ -198,11 +198,13 @@ pub struct Plan {
     pub wrong: Option<(&'static str, &'static str)>,
     /// A site that advertises an address where the test puts something in between.
     pub detour: Option<&'static str>,
+    /// Where the first site's gateway has its page.
+    pub page: Option<String>,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { names: vec!["a", "b"], memory: "64MiB", links: 1, absent: vec![], wrong: None, detour: None }
+        Plan { names: vec!["a", "b"], memory: "64MiB", links: 1, absent: vec![], wrong: None, detour: None, page: None }
     }
 }
 
@@ -227,9 +229,11 @@ pub fn start(plan: &Plan) -> Vec<Running> {
         for (((name, key), address), advertise) in plan.names.iter().zip(&keys).zip(&addresses).zip(&advertised) {
             let wrong = plan.wrong == Some((*name, plan.names.iter().find(|n| **n == reader).unwrap()));
             let fingerprint = if wrong { other } else { key.fingerprint() };
+            let page = plan.page.as_ref().filter(|_| plan.names[0] == *name);
+            let page = page.map(|page| format!("page = \"{page}\"\n")).unwrap_or_default();
             text += &format!(
                 "[[site]]\nname = \"{name}\"\nfingerprint = \"{fingerprint}\"\npatience = \"1s\"\n\
-                 [[site.gateway]]\nname = \"gw1\"\nadvertise = \"{advertise}\"\ninside = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n\
+                 [[site.gateway]]\nname = \"gw1\"\nadvertise = \"{advertise}\"\ninside = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n{page}\
                  [[site.node]]\nname = \"n1\"\n[[site.node]]\nname = \"n2\"\n",
                 plan.memory, plan.links
             );

@@ -16,6 +16,7 @@ fn the_shortest_file_gets_its_defaults() {
     assert_eq!(site.gateways[0].listen, "0.0.0.0:7700");
     assert_eq!(site.gateways[0].memory, 256 << 20);
     assert_eq!(site.gateways[0].links, 1);
+    assert_eq!(site.gateways[0].page, None);
     assert_eq!(site.starter, Starter::Local);
     assert_eq!(site.fingerprint.to_string(), FINGERPRINT);
     assert_eq!(site.memory, Memory::Node);
@@ -25,7 +26,7 @@ fn the_shortest_file_gets_its_defaults() {
 fn every_field_is_read() {
     let text = file(
         "key = \"a.key\"\nmemory = \"/run/pool\"\nfabric = \"verbs;ofi_rxm\"\nlibfabric = \"/opt/libfabric.so.1\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
-         memory = \"64MiB\"\nlinks = 4\n[[site.node]]\nname = \"n1\"\naddress = \"10.0.0.1\"\nslots = 8\n\
+         memory = \"64MiB\"\nlinks = 4\npage = \"[::1]:7780\"\n[[site.node]]\nname = \"n1\"\naddress = \"10.0.0.1\"\nslots = 8\n\
          [site.starter]\nkind = \"ssh\"\nuser = \"u\"\nport = 22\nidentity = \"id\"\noptions = [\"-J\", \"login\"]\n\
          landbridge = \"/opt/landbridge\"\n",
     );
@@ -35,6 +36,7 @@ fn every_field_is_read() {
     assert_eq!(site.memory, Memory::Pool("/run/pool".into()));
     let gateway = &site.gateways[0];
     assert_eq!((gateway.inside.as_str(), gateway.memory, gateway.links), ("i:2", 64 << 20, 4));
+    assert_eq!(gateway.page, Some("[::1]:7780".parse().unwrap()));
     assert_eq!(site.nodes[0].slots, Some(8));
     let fabric = Fabric { provider: "verbs;ofi_rxm".into(), library: Some("/opt/libfabric.so.1".into()) };
     assert_eq!(site.fabric, Some(fabric));
@@ -70,6 +72,13 @@ fn wrong_entries_are_named() {
         (gateway("memory = \"lots\""), "site a: gateway gw1: memory: `lots` is not a size"),
         (gateway("inside = \"nohost\""), "site a: gateway gw1: inside: `nohost` is not host:port"),
         (gateway("links = 0"), "links: `0` is not between"),
+        (
+            gateway("page = \"0.0.0.0:7780\""),
+            "x.toml: site a: gateway gw1: page: `0.0.0.0:7780` is not an address and port that only this machine reaches",
+        ),
+        (gateway("page = \"198.18.1.1:7780\""), "page: `198.18.1.1:7780` is not"),
+        (gateway("page = \"127.0.0.1:0\""), "such as 127.0.0.1:7780; to look from elsewhere: ssh -L 7780:127.0.0.1"),
+        (gateway("page = \"7780\""), "page: `7780` is not"),
         (gateway("lniks = 2"), "unknown field `lniks`"),
         (file(&format!("memory = \"pool\"\n{REST}")), "x.toml: site a: memory: `pool` is neither the absolute path"),
         (file(REST).replace("sha256:00", "sha256:zz"), "is not a fingerprint"),
