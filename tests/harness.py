@@ -243,12 +243,14 @@ class LoopbackSites:
     """Two sites `a` and `b` on this machine, with gateways on 127.0.0.1 that are started one by one: for what a lab, whose
     gateways are always right, cannot show."""
 
-    def __init__(self, workshop, memory="64MiB", *, gateways=1, proxies=None, links=1, patience="10s"):
-        """`gateways`: how many each site has, or by site. `proxies`: by site, what stands between its first gateway and whoever dials it."""
+    def __init__(self, workshop, memory="64MiB", *, gateways=1, proxies=None, links=1, patience="10s", pages=False):
+        """`gateways`: how many each site has, or by site. `proxies`: by site, what stands between its first gateway and whoever dials it.
+        `pages`: whether gateways have one each."""
         self.workshop = workshop
         self.memory, self.proxies, self.links, self.patience = memory, proxies or {}, links, patience
         counts = gateways if isinstance(gateways, dict) else dict.fromkeys("ab", gateways)
         self.gateways = {(site, number): free_port() for site in "ab" for number in range(1, counts[site] + 1)}
+        self.pages = {which: free_port() for which in self.gateways} if pages else {}
         self.fingerprints = {}
         for site in "ab":
             shown = workshop.run([LANDBRIDGE, "key", workshop.folder / f"{site}.key"]).check()
@@ -274,6 +276,8 @@ class LoopbackSites:
                         f'[[site.gateway]]\nname = "gw{number}"\nadvertise = "127.0.0.1:{dialled}"\ninside = "127.0.0.1:{own}"\n'
                         f'listen = "127.0.0.1:{own}"\nmemory = "{self.memory}"\nlinks = {self.links}\n'
                     )
+                    if (site, number) in self.pages:
+                        text += f'page = "127.0.0.1:{self.pages[site, number]}"\n'
             text += '[[site.node]]\nname = "n1"\naddress = "127.0.0.1"\n\n'
         for old, new in changed.values():
             assert old in text
