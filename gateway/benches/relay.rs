@@ -1,12 +1,14 @@
 //! Added latency and CPU of two gateways in a row (member, gateway, trunk, gateway, member), against two `socat` in a row,
 //! which neither encrypt nor check anything, and against a direct connection; all on loopback, in one run.
 //!
-//! `cargo bench -p landbridge-gateway` prints a table. Only ratios within one run mean anything.
+//! `cargo bench -p landbridge-gateway --bench relay` prints a table. Only ratios within one run mean anything.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
+#[path = "threads.rs"]
+mod threads;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::{Job, Plan, data, free_address, open, rank, start};
+use threads::{cpu_of_processes, cpu_of_threads, threads_named};
 use types::{Address, Identity};
 use wire::handshake::{Handshake, Hello, Purpose};
 use wire::{FrameHeader, FrameKind};
@@ -192,23 +195,4 @@ fn socat(from: &str, to: &str) -> Socat {
         .stdin(Stdio::null())
         .spawn();
     Socat(child.unwrap_or_else(|e| panic!("socat: {e}; install it to compare")))
-}
-
-fn threads_named(name: &str) -> Vec<String> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
-    let named = tasks.filter(|task| std::fs::read_to_string(task.join("comm")).unwrap().starts_with(name));
-    named.map(|task| task.join("schedstat").to_string_lossy().into_owned()).collect()
-}
-
-fn cpu_of_threads(files: &[String]) -> Duration {
-    assert_eq!(files.len(), 2, "one thread per gateway");
-    let nanos = files.iter().map(|file| {
-        let text = std::fs::read_to_string(file).unwrap();
-        text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
-    });
-    Duration::from_nanos(nanos.sum())
-}
-
-fn cpu_of_processes(pids: &[u32]) -> Duration {
-    cpu_of_threads(&pids.iter().map(|pid| format!("/proc/{pid}/schedstat")).collect::<Vec<_>>())
 }
