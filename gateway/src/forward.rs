@@ -275,6 +275,7 @@ impl Gateway {
     }
 
     fn control_from_trunk(&self, link: &Link, message: Control) -> Result<(), Stop> {
+        let Some(message) = self.meeting_message(link.trunk, message) else { return Ok(()) };
         if matches!(message, Control::JobOpen { .. } | Control::Allocate { .. }) {
             self.kick_trunks();
         }

@@ -5,7 +5,7 @@
 //!
 //! One thread, one task per connection. Start reading at `relay` (who may join, where frames go; no I/O) and
 //! `forward` (the path of a frame); `job` is the life of a job, `trunk` and `listener` are the sockets,
-//! `observe`, `page` and `metrics` what it shows of itself.
+//! `meeting` is how gateways that nobody can dial get a trunk; `observe`, `page` and `metrics` what it shows of itself.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -23,6 +23,7 @@ mod join;
 pub mod key;
 mod link;
 mod listener;
+mod meeting;
 mod member;
 mod metrics;
 mod observe;

@@ -17,6 +17,7 @@ use crate::GatewayError;
 use crate::config::GatewayConfig;
 use crate::forward::MAX_DATA;
 use crate::handshake::{self, HandshakeError};
+use crate::meeting::{Met, host};
 use crate::member::{self, Member};
 use crate::outlet::LINGER;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
@@ -89,6 +90,8 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
 enum Admitted {
     Member(Rc<Member>, tokio::net::tcp::OwnedReadHalf),
     Link(Box<trunk::Accepted>),
+    /// A gateway that meets another here. Without both connections it waits for the other.
+    Guest(Option<Met<TcpStream>>),
     /// A site that joined; nothing more is said on its connection.
     Joined,
     /// Closed without a word, as port scanners and health checks do.
@@ -124,6 +127,8 @@ async fn admit(gateway: &Rc<Gateway>, waiting: Unadmitted, stream: TcpStream, pe
             let trunk::Accepted { trunk, index, stream, run } = *accepted;
             link::serve(gateway, &trunk, index, (stream, run), peer).await;
         }
+        Ok(Ok(Admitted::Guest(Some(met)))) => host::serve(gateway, met).await,
+        Ok(Ok(Admitted::Guest(None))) => tracing::debug!(%peer, "waits here for another gateway"),
         Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
         Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
         Ok(Err(reason)) => refused(&reason),
@@ -131,7 +136,7 @@ async fn admit(gateway: &Rc<Gateway>, waiting: Unadmitted, stream: TcpStream, pe
     }
 }
 
-async fn shake_hands(gateway: &Rc<Gateway>, stream: TcpStream, peer: SocketAddr) -> Result<Admitted, String> {
+async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketAddr) -> Result<Admitted, String> {
     let mut first = [0; 1];
     match stream.peek(&mut first).await.map_err(|e| e.to_string())? {
         0 => Ok(Admitted::Nobody),
@@ -140,7 +145,18 @@ async fn shake_hands(gateway: &Rc<Gateway>, stream: TcpStream, peer: SocketAddr)
             None => Admitted::Joined,
         }),
         _ if first[0] == PREFACE[0] => {
-            let (member, read) = accept_member(gateway, stream, peer).await?;
+            prepare(&stream).map_err(|e| e.to_string())?;
+            let hello = match handshake::read_hello(&mut stream).await {
+                Ok(hello) => hello,
+                Err(error @ HandshakeError::Wire(WireError::Version { .. })) => {
+                    return refuse(stream, error.to_string()).await;
+                }
+                Err(error) => return Err(error.to_string()),
+            };
+            if hello.purpose == Purpose::Meet {
+                return Ok(Admitted::Guest(host::admit(gateway, stream, &hello).await?));
+            }
+            let (member, read) = accept_member(gateway, stream, peer, hello).await?;
             Ok(Admitted::Member(member, read))
         }
         _ => Err(format!("a stranger: its first byte is {:#04x}", first[0])),
@@ -151,20 +167,13 @@ async fn accept_member(
     gateway: &Rc<Gateway>,
     mut stream: TcpStream,
     peer: SocketAddr,
+    hello: Hello,
 ) -> Result<(Rc<Member>, tokio::net::tcp::OwnedReadHalf), String> {
-    prepare(&stream).map_err(|e| e.to_string())?;
-    let hello = match handshake::read_hello(&mut stream).await {
-        Ok(hello) => hello,
-        Err(error @ HandshakeError::Wire(WireError::Version { .. })) => {
-            return refuse(stream, error.to_string()).await;
-        }
-        Err(error) => return Err(error.to_string()),
-    };
     let claims = match &hello.purpose {
         Purpose::Client => Ok((gateway.client_secret.clone(), "the site's key is another")),
         Purpose::Member => gateway.relay.borrow().secret(hello.job).map(|secret| (secret, "not the job's secret")),
         Purpose::Peer => Err("this is a gateway, not a rank".into()),
-        Purpose::Trunk | Purpose::Join => Err("gateways speak TLS".into()),
+        Purpose::Trunk | Purpose::Join | Purpose::Meet => Err("gateways speak TLS".into()),
     };
     let (secret, whose) = match claims {
         Ok(claims) => claims,

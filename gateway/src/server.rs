@@ -21,6 +21,8 @@ use crate::counters::Counters;
 use crate::forward::{Partial, SCRATCH, Target};
 use crate::join::{Doorkeeper, Tickets};
 use crate::link::SEALED;
+use crate::meeting::host::Host;
+use crate::meeting::visit::Visits;
 use crate::member::Member;
 use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
 use crate::starter::{AgentOrder, AgentStarter, StartError};
@@ -60,6 +62,9 @@ pub(crate) struct Gateway {
     pub own: (usize, usize),
     pub tickets: RefCell<Tickets>,
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
+    /// Meetings of others here, and its own elsewhere.
+    pub host: Host,
+    pub visits: Visits,
     pub connections: RefCell<HashMap<u64, Rc<Member>>>,
     /// Scratch space, one for all connections: nobody holds it across an await.
     pub plain: RefCell<Vec<u8>>,
@@ -150,7 +155,7 @@ fn run(
 }
 
 impl Gateway {
-    fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<Rc<Gateway>, GatewayError> {
+    pub(crate) fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<Rc<Gateway>, GatewayError> {
         let (site, own) = (config.own_site(), config.own());
         let trunks = trunks(&config.sites, config.site, config.gateway);
         let infos = trunks.iter().map(|trunk| TrunkInfo::new(trunk.site.clone()));
@@ -178,6 +183,8 @@ impl Gateway {
             own: (config.site, config.gateway),
             tickets: RefCell::default(),
             doorkeeper: config.doorkeeper.clone(),
+            host: Host::new(own.memory),
+            visits: Visits::default(),
             connections: RefCell::default(),
             plain: RefCell::new(vec![0; SCRATCH]),
             cipher: RefCell::new(vec![0; SCRATCH]),
@@ -206,24 +213,20 @@ impl Gateway {
     /// Says why a trunk is not up before anything was tried.
     pub fn expect(&self, trunk: &Trunk) {
         let (site, name) = (&trunk.site, &trunk.gateway);
-        let dialled = || self.sites.borrow().sites[self.own.0].gateways[self.own.1].advertise.is_some();
         let problem = match trunk.dials() {
             Some(address) => format!("site {site}: gateway {name} at {address}: not reached yet"),
-            None if dialled() => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
-            None => format!(
-                "site {site}: neither its gateway {name} nor this one advertises an address: one must be reachable"
-            ),
+            None if trunk.hidden => self.unmet(trunk),
+            None => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
         };
         self.relay.borrow_mut().trunk_problem(trunk.id, problem.clone());
         trunk.expect(problem);
     }
 
-    /// Starts to dial a trunk's links, if this is the side that dials.
+    /// Starts to dial a trunk's links, or to ask for meetings, if that is for this side.
     pub fn dial_trunk(&self, trunk: &Rc<Trunk>) {
-        let (Some(address), Some(gateway)) = (trunk.dials(), self.me.upgrade()) else { return };
+        let Some(gateway) = self.me.upgrade().filter(|_| trunk.dials().is_some() || trunk.asks()) else { return };
         for index in 0..trunk.links() {
-            let dialling = trunk::keep_dialling(gateway.clone(), trunk.clone(), index, address.to_owned());
-            tokio::task::spawn_local(dialling);
+            tokio::task::spawn_local(trunk::keep_dialling(gateway.clone(), trunk.clone(), index));
         }
     }
 
@@ -492,14 +495,15 @@ impl Gateway {
 }
 
 /// The trunks of a gateway: to every gateway of every other site. Of two sites the earlier in the file dials, if the later
-/// advertises an address.
+/// advertises an address; if neither does, the earlier asks for a meeting.
 pub(crate) fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> Vec<Trunk> {
     let own = &sites.sites[own_site].gateways[own_gateway];
     let mut trunks = Vec::new();
     for (at, site) in sites.sites.iter().enumerate().filter(|(at, _)| *at != own_site) {
         for gateway in &site.gateways {
             let (they_first, they_can) = (at < own_site, gateway.advertise.is_some());
-            let dials = they_can && !(they_first && own.advertise.is_some());
+            let hidden = !they_can && own.advertise.is_none();
+            let dials = if hidden { !they_first } else { they_can && !(they_first && own.advertise.is_some()) };
             let links = own.links.min(gateway.links);
             let id = TrunkId(trunks.len());
             let end = TrunkEnd {
@@ -507,8 +511,9 @@ pub(crate) fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> 
                 gateway: gateway.name.clone(),
                 fingerprint: site.fingerprint,
                 address: gateway.advertise.clone(),
+                lets_meet: gateway.meeting && they_can,
             };
-            trunks.push(Trunk::new(id, end, dials, links));
+            trunks.push(Trunk::new(id, end, (dials, hidden), links));
         }
     }
     trunks

@@ -56,6 +56,7 @@ impl Gateway {
             self.dial_trunk(&trunk);
         }
         self.sites.replace(newer);
+        self.expect_meetings();
         Ok(())
     }
 }

@@ -20,6 +20,7 @@ use crate::forward::{GATEWAY, MAX_DATA};
 use crate::handshake::{self, HandshakeError, initiate};
 use crate::join;
 use crate::link::{self, Link};
+use crate::meeting::visit;
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::tls::TlsStream;
@@ -27,7 +28,7 @@ use crate::tls::TlsStream;
 /// Unsent bytes the kernel may hold per link. What is sent and not acknowledged comes on top, as the path needs it.
 const UNSENT: u32 = 256 << 10;
 
-const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REDIAL_FIRST: Duration = Duration::from_millis(100);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
 const WATCH: Duration = Duration::from_millis(500);
@@ -39,8 +40,12 @@ const SPILL: usize = 64 << 10;
 pub(crate) struct Trunk {
     pub id: TrunkId,
     end: TrunkEnd,
-    /// Whether this side dials.
+    /// Whether this side dials, or asks for meetings.
     dials: bool,
+    /// Whether neither end can be dialled, so that they must meet somewhere else.
+    pub hidden: bool,
+    /// Where they met last.
+    met: RefCell<Option<String>>,
     /// Somebody looks whether the other gateway runs.
     watched: Cell<bool>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
@@ -74,6 +79,8 @@ pub(crate) struct TrunkEnd {
     pub fingerprint: Fingerprint,
     /// Where it can be dialled, if anywhere.
     pub address: Option<String>,
+    /// Whether others may meet there.
+    pub lets_meet: bool,
 }
 
 impl Deref for Trunk {
@@ -90,11 +97,40 @@ impl Trunk {
         self.address.as_deref().filter(|_| self.dials)
     }
 
-    pub fn new(id: TrunkId, end: TrunkEnd, dials: bool, links: u16) -> Trunk {
+    /// Whether this side asks for meetings.
+    pub fn asks(&self) -> bool {
+        self.hidden && self.dials
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.up.get()
+    }
+
+    /// What went wrong last.
+    pub fn problem(&self) -> String {
+        self.problem.borrow().clone()
+    }
+
+    /// The two have met there.
+    pub fn met_at(&self, place: String) {
+        self.met.replace(Some(place));
+    }
+
+    /// Where the other end of a link is, for messages.
+    fn whereabouts(&self, address: SocketAddr) -> String {
+        match &*self.met.borrow() {
+            Some(place) => format!("met at {place}, {address}"),
+            None => format!("at {address}"),
+        }
+    }
+
+    pub fn new(id: TrunkId, end: TrunkEnd, (dials, hidden): (bool, bool), links: u16) -> Trunk {
         Trunk {
             id,
             end,
             dials,
+            hidden,
+            met: RefCell::default(),
             watched: Cell::new(false),
             links: RefCell::new(vec![None; usize::from(links)]),
             up: Cell::new(false),
@@ -113,11 +149,6 @@ impl Trunk {
     /// Those that are up.
     pub fn up_links(&self) -> Vec<Rc<Link>> {
         self.links.borrow().iter().flatten().cloned().collect()
-    }
-
-    /// Why it is not up.
-    pub fn problem(&self) -> String {
-        self.problem.borrow().clone()
     }
 
     /// The link for a frame of this pair: the same as long as it keeps up, so that frames need not overtake each other.
@@ -193,7 +224,8 @@ impl Trunk {
     /// Notes why the trunk is not up, and logs it if it is news.
     pub fn failed(&self, gateway: &Gateway, problem: String) {
         gateway.relay.borrow_mut().trunk_problem(self.id, problem.clone());
-        if *self.problem.borrow() != problem {
+        // Part of what was said last is no news either.
+        if !self.problem.borrow().contains(&problem) {
             tracing::warn!(site = self.site, gateway = self.gateway, problem, "trunk down");
             self.problem.replace(problem);
         }
@@ -252,16 +284,19 @@ impl Trunk {
 }
 
 /// Keeps one link of a trunk up, for ever.
-pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index: usize, address: String) {
+pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index: usize) {
     let mut pause = REDIAL_FIRST;
     loop {
-        match dial(&gateway, &trunk, index, &address).await {
+        let dialled = match trunk.dials() {
+            Some(address) => dial(&gateway, &trunk, index, address).await,
+            None => visit::meet(&gateway, &trunk, index).await.map_err(DialError::from),
+        };
+        match dialled {
             Ok((stream, peer)) => {
                 pause = REDIAL_FIRST;
                 link::serve(&gateway, &trunk, index, stream, peer).await;
             }
             Err(DialError { problem, refused }) => {
-                let problem = format!("site {}: gateway {} at {address}: {problem}", trunk.site, trunk.gateway);
                 trunk.failed(&gateway, problem.clone());
                 if refused && !trunk.up.get() {
                     // Its machine says that it does not run: whatever it knew of jobs is gone.
@@ -302,11 +337,14 @@ async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience
 }
 
 /// Why a link could not be dialled.
-struct DialError {
-    problem: String,
+pub(crate) struct DialError {
+    pub problem: String,
     /// Nobody listens there.
     refused: bool,
 }
+
+/// A link that was dialled: its stream, the run of the other gateway's program, and where it is.
+pub(crate) type Dialled = ((TlsStream, u32), SocketAddr);
 
 impl From<String> for DialError {
     fn from(problem: String) -> DialError {
@@ -314,28 +352,43 @@ impl From<String> for DialError {
     }
 }
 
-async fn dial(
+async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> Result<Dialled, DialError> {
+    let named = |error: DialError| {
+        let problem = format!("site {}: gateway {} at {address}: {}", trunk.site, trunk.gateway, error.problem);
+        DialError { problem, ..error }
+    };
+    let tcp = connect(address).await.map_err(named)?;
+    let peer = tcp.peer_addr().map_err(|e| named(e.to_string().into()))?;
+    let stream = shake(gateway, trunk, index, tcp).await.map_err(|problem| named(problem.into()))?;
+    Ok((stream, peer))
+}
+
+/// Dials an address.
+pub(crate) async fn connect(address: &str) -> Result<TcpStream, DialError> {
+    match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(tcp)) => Ok(tcp),
+        Ok(Err(error)) => {
+            let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+            Err(DialError { problem: error.to_string(), refused })
+        }
+        Err(_) => Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs()).into()),
+    }
+}
+
+/// The dialling side of a link's handshake, with whoever is at the other end; gives the run of its program as well.
+pub(crate) async fn shake(
     gateway: &Gateway,
     trunk: &Trunk,
     index: usize,
-    address: &str,
-) -> Result<((TlsStream, u32), SocketAddr), DialError> {
-    let tcp = match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
-        Ok(Ok(tcp)) => tcp,
-        Ok(Err(error)) => {
-            let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
-            return Err(DialError { problem: error.to_string(), refused });
-        }
-        Err(_) => return Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs()).into()),
-    };
-    let peer = tcp.peer_addr().map_err(|e| e.to_string())?;
+    tcp: TcpStream,
+) -> Result<(TlsStream, u32), String> {
     let shake = async {
         prepare(&tcp).map_err(|e| e.to_string())?;
         let session = gateway.tls.dial().map_err(|e| e.to_string())?;
         let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
         let presented = stream.session().peer();
         if presented != Some(trunk.fingerprint) {
-            return Err(mismatch(presented, trunk.fingerprint).into());
+            return Err(mismatch(presented, trunk.fingerprint));
         }
         let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
         let hello = Hello {
@@ -348,11 +401,11 @@ async fn dial(
             link: index as u16,
         };
         let welcome = initiate(&mut stream, hello, &Secret::NONE).await.map_err(|e| e.to_string())?;
-        Ok(((stream, welcome.run), peer))
+        Ok((stream, welcome.run))
     };
     match timeout(HANDSHAKE_TIMEOUT, shake).await {
         Ok(result) => result,
-        Err(_) => Err(format!("handshake took longer than {} s: is it a gateway?", HANDSHAKE_TIMEOUT.as_secs()).into()),
+        Err(_) => Err(format!("handshake took longer than {} s: is it a gateway?", HANDSHAKE_TIMEOUT.as_secs())),
     }
 }
 
@@ -361,7 +414,7 @@ fn mismatch(presented: Option<Fingerprint>, expected: Fingerprint) -> String {
     format!("presented fingerprint {presented}, sites file says {expected}")
 }
 
-fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
+pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
     tcp.set_nodelay(true)?;
     socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
 }
@@ -479,6 +532,7 @@ impl Gateway {
             tracing::info!(site, gateway, %address, fingerprint = %key, links = trunk.links(), "trunk up");
             self.relay.borrow_mut().trunk_up(trunk.id);
             trunk.changed.notify_waiters();
+            self.place_reached(trunk);
         }
         trunk.flush_control(self);
         self.settle();
@@ -497,7 +551,7 @@ impl Gateway {
         trunk.gone.set(Gone { links: links + 1, sent, received });
         trunk.control.borrow_mut().lost(link.route());
         let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
-        let problem = format!("site {site}: gateway {gateway} at {address}: {reason}");
+        let problem = format!("site {site}: gateway {gateway} {}: {reason}", trunk.whereabouts(address));
         let left = trunk.links.borrow().iter().flatten().count();
         if left > 0 {
             tracing::warn!(site, gateway, %address, link = link.index, left, reason, "link down");
@@ -507,6 +561,9 @@ impl Gateway {
             trunk.up.set(false);
             trunk.problem.replace(problem.clone());
             self.relay.borrow_mut().trunk_away(trunk.id, &problem);
+            if trunk.lets_meet {
+                self.expect_meetings();
+            }
             if for_good {
                 self.relay.borrow_mut().trunk_lost(trunk.id, &problem);
             } else if let (false, Some(address), Some(gateway)) = (trunk.dials, &trunk.address, self.me.upgrade())

@@ -76,6 +76,8 @@ pub struct Gateway {
     pub links: u16,
     /// Where it shows its page and metrics, on its own machine alone. `None`: nowhere.
     pub page: Option<SocketAddr>,
+    /// Whether two gateways that nobody can dial may meet at this one, if it can be dialled.
+    pub meeting: bool,
 }
 
 /// A node of a site.
@@ -278,6 +280,7 @@ mod raw {
         memory: Option<String>,
         links: Option<u16>,
         page: Option<String>,
+        meeting: Option<bool>,
     }
 
     #[derive(Deserialize)]
@@ -363,8 +366,8 @@ mod raw {
                 return Err(Wrong::new("links", format!("`{links}` is not between 1 and 64")).within(&place));
             }
             let page = self.page.as_deref().map(page).transpose().map_err(within)?;
-            let advertise = self.advertise;
-            Ok(super::Gateway { name: gateway, advertise, inside, listen, memory: bytes, links, page })
+            let (advertise, meeting) = (self.advertise, self.meeting.unwrap_or(true));
+            Ok(super::Gateway { name: gateway, advertise, inside, listen, memory: bytes, links, page, meeting })
         }
     }
 

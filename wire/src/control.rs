@@ -33,6 +33,46 @@ pub enum Control {
         /// All of the site's ranks are connected here.
         whole: bool,
     },
+    /// Gateway that nobody can dial → one that it has dialled: let me meet this one, which nobody can dial either.
+    Meet {
+        /// The site of the one to be met.
+        site: String,
+        /// Its name.
+        gateway: String,
+        /// For which link of the trunk between the two, from 0.
+        link: u16,
+    },
+    /// The answer, to both: dial me for [`Purpose::Meet`](crate::handshake::Purpose::Meet).
+    MeetHere {
+        /// The site of the one to be met.
+        site: String,
+        /// Its name.
+        gateway: String,
+        /// For which link of the trunk between the two.
+        link: u16,
+        /// The meeting's number.
+        meeting: JobId,
+        /// What the receiver of this message proves there; the other has another one.
+        secret: Secret,
+    },
+    /// The answer to the one that asked: why not.
+    MeetNot {
+        /// The site of the one to be met.
+        site: String,
+        /// Its name.
+        gateway: String,
+        /// For which link of the trunk between the two.
+        link: u16,
+        /// Why, for the user.
+        reason: String,
+    },
+    /// The other gateway of such a trunk, when it has dialled the place → the place → the one that asks: it can come now.
+    MeetMe {
+        /// On the way to the place: the site of the one that asks. From there: the site of the one that can come.
+        site: String,
+        /// Its gateway's name.
+        gateway: String,
+    },
     /// Launcher → its gateway → the site's gateway: find nodes for this job, before it is opened.
     Allocate {
         /// The job.
@@ -283,6 +323,7 @@ impl Control {
             Control::Probe { .. } | Control::Probed { .. } | Control::Status { .. } | Control::Standing { .. } => None,
             Control::Observe | Control::Observed { .. } => None,
             Control::Invite { .. } | Control::Invited { .. } | Control::Join { .. } | Control::Joined { .. } => None,
+            Control::Meet { .. } | Control::MeetHere { .. } | Control::MeetNot { .. } | Control::MeetMe { .. } => None,
         }
     }
 
@@ -329,6 +370,9 @@ mod tests {
         let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held };
         let asked = Control::Allocate { job: JobId(9), site: "b".into(), home: "a".into(), ask };
         assert_eq!(Control::decode(&asked.encode().unwrap()), Ok(asked));
+        let (site, gateway, meeting) = ("b".to_owned(), "gw1".to_owned(), JobId(9));
+        let meet = Control::MeetHere { site, gateway, link: 3, meeting, secret: Secret::new([6; 32]) };
+        assert_eq!((meet.job(), Control::decode(&meet.encode().unwrap())), (None, Ok(meet)));
         assert_eq!(Control::Probe { site: "a".into() }.job(), None);
         assert_eq!(Control::decode(&message.encode().unwrap()), Ok(message));
         assert!(Control::decode(b"{\"JobOpen\":{}}").is_err());

@@ -42,6 +42,9 @@ pub enum Purpose {
     Trunk = 3,
     /// A site that holds a ticket and wants to become known; inside TLS, proof by the ticket's secret.
     Join = 4,
+    /// A gateway to one where it meets another, neither of which can be dialled; proof by its secret of that meeting. After
+    /// `Welcome`, which waits for the other, follow whatever bytes the two have for each other.
+    Meet = 5,
 }
 
 /// Who opens a connection, and what for.
@@ -49,18 +52,18 @@ pub enum Purpose {
 pub struct Hello {
     /// What for.
     pub purpose: Purpose,
-    /// The job; zero outside a job. `Join`: the ticket's number. `Trunk`: the run of the initiator's program, a random number:
+    /// The job; zero outside a job. `Join`: the ticket's number. `Meet`: the meeting's number. `Trunk`: the run of the initiator's program, a random number:
     /// a gateway that was started anew has forgotten everything.
     pub job: JobId,
     /// The initiator.
     pub from: Address,
     /// Whom the initiator means to reach; for `Member`, `Client` and `Trunk` only its identity's site counts.
     pub to: Address,
-    /// `Trunk`, `Join`: name of the initiator's site. Else empty.
+    /// `Trunk`, `Join`, `Meet`: name of the initiator's site. Else empty.
     pub site: String,
-    /// `Trunk`: name of the initiator's gateway. Else empty.
+    /// `Trunk`, `Meet`: name of the initiator's gateway. Else empty.
     pub gateway: String,
-    /// `Trunk`: which link of the trunk this is, from 0.
+    /// `Trunk`, `Meet`: which link of the trunk this is, from 0.
     pub link: u16,
 }
 
@@ -200,6 +203,7 @@ impl Hello {
                 2 => Purpose::Client,
                 3 => Purpose::Trunk,
                 4 => Purpose::Join,
+                5 => Purpose::Meet,
                 code => return Err(WireError::Unknown { what: "connection purpose", code }),
             },
             job: JobId(reader.u32()?),
@@ -234,6 +238,7 @@ mod tests {
         let welcome = Welcome { max_payload: 16384, window: 1 << 20, run: 9 };
         for message in [
             Handshake::Hello(hello()),
+            Handshake::Hello(Hello { purpose: Purpose::Meet, ..hello() }),
             Handshake::Challenge([3; 32]),
             Handshake::Proof([4; 32]),
             Handshake::Welcome(welcome),

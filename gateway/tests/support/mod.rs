@@ -200,11 +200,25 @@ pub struct Plan {
     pub detour: Option<&'static str>,
     /// Where the first site's gateway has its page.
     pub page: Option<String>,
+    /// Sites that nobody can dial.
+    pub hidden: Vec<&'static str>,
+    /// Sites where nobody may meet.
+    pub unfriendly: Vec<&'static str>,
 }
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { names: vec!["a", "b"], memory: "64MiB", links: 1, absent: vec![], wrong: None, detour: None, page: None }
+        Plan {
+            names: vec!["a", "b"],
+            memory: "64MiB",
+            links: 1,
+            absent: vec![],
+            wrong: None,
+            detour: None,
+            hidden: vec![],
+            unfriendly: vec![],
+            page: None,
+        }
     }
 }
 
@@ -231,9 +245,14 @@ pub fn start(plan: &Plan) -> Vec<Running> {
             let fingerprint = if wrong { other } else { key.fingerprint() };
             let page = plan.page.as_ref().filter(|_| plan.names[0] == *name);
             let page = page.map(|page| format!("page = \"{page}\"\n")).unwrap_or_default();
+            let advertise = match plan.hidden.contains(name) {
+                true => String::new(),
+                false => format!("advertise = \"{advertise}\"\n"),
+            };
+            let meeting = !plan.unfriendly.contains(name);
             text += &format!(
                 "[[site]]\nname = \"{name}\"\nfingerprint = \"{fingerprint}\"\npatience = \"1s\"\n\
-                 [[site.gateway]]\nname = \"gw1\"\nadvertise = \"{advertise}\"\ninside = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n{page}\
+                 [[site.gateway]]\nname = \"gw1\"\nmeeting = {meeting}\n{advertise}inside = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n{page}\
                  [[site.node]]\nname = \"n1\"\n[[site.node]]\nname = \"n2\"\n",
                 plan.memory, plan.links
             );

@@ -15,7 +15,7 @@ fn the_shortest_file_gets_its_defaults() {
     assert_eq!(site.gateways[0].inside, "198.18.1.1:7700");
     assert_eq!(site.gateways[0].listen, "0.0.0.0:7700");
     assert_eq!(site.gateways[0].memory, 256 << 20);
-    assert_eq!(site.gateways[0].links, 1);
+    assert_eq!((site.gateways[0].links, site.gateways[0].meeting), (1, true));
     assert_eq!(site.gateways[0].page, None);
     assert_eq!(site.starter, Starter::Local);
     assert_eq!(site.fingerprint.to_string(), FINGERPRINT);
@@ -26,7 +26,7 @@ fn the_shortest_file_gets_its_defaults() {
 fn every_field_is_read() {
     let text = file(
         "key = \"a.key\"\nmemory = \"/run/pool\"\nfabric = \"verbs;ofi_rxm\"\nlibfabric = \"/opt/libfabric.so.1\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
-         memory = \"64MiB\"\nlinks = 4\npage = \"[::1]:7780\"\n[[site.node]]\nname = \"n1\"\naddress = \"10.0.0.1\"\nslots = 8\n\
+         memory = \"64MiB\"\nlinks = 4\nmeeting = false\npage = \"[::1]:7780\"\n[[site.node]]\nname = \"n1\"\naddress = \"10.0.0.1\"\nslots = 8\n\
          [site.starter]\nkind = \"ssh\"\nuser = \"u\"\nport = 22\nidentity = \"id\"\noptions = [\"-J\", \"login\"]\n\
          landbridge = \"/opt/landbridge\"\n",
     );
@@ -37,6 +37,7 @@ fn every_field_is_read() {
     let gateway = &site.gateways[0];
     assert_eq!((gateway.inside.as_str(), gateway.memory, gateway.links), ("i:2", 64 << 20, 4));
     assert_eq!(gateway.page, Some("[::1]:7780".parse().unwrap()));
+    assert!(!gateway.meeting);
     assert_eq!(site.nodes[0].slots, Some(8));
     let fabric = Fabric { provider: "verbs;ofi_rxm".into(), library: Some("/opt/libfabric.so.1".into()) };
     assert_eq!(site.fabric, Some(fabric));

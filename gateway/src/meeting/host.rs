@@ -1,0 +1,169 @@
+//! The place where two others meet: messages, connections and timers around [`Meetings`].
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use types::JobId;
+use wire::handshake::{Handshake, Hello, Welcome};
+use wire::{Control, Secret};
+
+use super::{Guest, Meetings, Met, Wish, pipe};
+use crate::handshake;
+use crate::relay::TrunkId;
+use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::trunk::{self, Trunk};
+
+/// What a gateway keeps as a place where others meet.
+#[derive(Debug)]
+pub(crate) struct Host {
+    meetings: RefCell<Meetings<TcpStream>>,
+    /// Ends a talk.
+    cuts: RefCell<HashMap<JobId, Rc<Notify>>>,
+}
+
+impl Host {
+    /// For a gateway of this much memory.
+    pub fn new(memory: u64) -> Host {
+        // Windows of members take half of it.
+        let most = (memory / 8 / pipe::MOST_HELD).max(1);
+        Host { meetings: RefCell::new(Meetings::new(most as usize)), cuts: RefCell::default() }
+    }
+}
+
+impl Gateway {
+    /// A gateway wants to meet another here: both are called, or it is told why not.
+    pub(super) fn host_wish(&self, asker: TrunkId, wish: Wish) {
+        match self.introduce(asker, &wish) {
+            Ok(messages) => messages.iter().for_each(|(trunk, message)| self.trunk(*trunk).send_control(self, message)),
+            Err(reason) => {
+                let Wish { site, gateway, link } = wish;
+                tracing::debug!(asker = self.trunk(asker).site, site, gateway, reason, "no meeting");
+                self.trunk(asker).send_control(self, &Control::MeetNot { site, gateway, link, reason });
+            }
+        }
+    }
+
+    /// A gateway that was called in vain, or not yet, is there now: who asks for it learns that.
+    pub(super) fn host_news(&self, from: TrunkId, site: &str, gateway: &str) {
+        let guests = self.guests();
+        let find = |is_it: &dyn Fn(&Guest) -> bool| guests.iter().find(|guest| guest.hidden && is_it(guest));
+        let here = find(&|guest| guest.trunk == from);
+        let asks = find(&|guest| guest.up && guest.site == site && guest.gateway == gateway);
+        if let (Some(here), Some(asks)) = (here, asks) {
+            let (site, gateway) = (here.site.clone(), here.gateway.clone());
+            self.trunk(asks.trunk).send_control(self, &Control::MeetMe { site, gateway });
+        }
+    }
+
+    pub(super) fn introduce(&self, asker: TrunkId, wish: &Wish) -> Result<[(TrunkId, Control); 2], String> {
+        let guests = self.guests();
+        let own = &self.sites.borrow().sites[self.own.0].gateways[self.own.1];
+        if !own.meeting || own.advertise.is_none() {
+            return Err("its sites file does not let others meet there".into());
+        }
+        let mut bytes = [[0; 32]; 2];
+        getrandom::fill(bytes.as_flattened_mut()).map_err(|e| format!("no random numbers: {e}"))?;
+        let now = Instant::now();
+        let calls = self.host.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
+        if let Some(gateway) = self.me.upgrade() {
+            tokio::task::spawn_local(async move {
+                sleep(HANDSHAKE_TIMEOUT).await;
+                let left = gateway.host.meetings.borrow_mut().expire(calls.number);
+                if let Some((stream, reason)) = left {
+                    send_away(stream, reason).await;
+                }
+            });
+        }
+        Ok(calls.messages)
+    }
+
+    /// Everybody at the end of a trunk.
+    fn guests(&self) -> Vec<Guest> {
+        let sites = self.sites.borrow();
+        let links = |site: &str, gateway: &str| {
+            let entry = sites.site(site)?.1.gateways.iter().find(|entry| entry.name == gateway)?;
+            Some(entry.links)
+        };
+        let trunks = self.trunks.borrow();
+        let guest = |trunk: &Rc<Trunk>| Guest {
+            trunk: trunk.id,
+            site: trunk.site.clone(),
+            gateway: trunk.gateway.clone(),
+            links: links(&trunk.site, &trunk.gateway).unwrap_or(0),
+            hidden: trunk.address.is_none(),
+            up: trunk.is_up(),
+        };
+        trunks.iter().map(guest).collect()
+    }
+}
+
+/// A connection for a meeting, after its hello. The caller bounds its time. Gives both connections when it is the second.
+pub(crate) async fn admit(
+    gateway: &Gateway,
+    mut stream: TcpStream,
+    hello: &Hello,
+) -> Result<Option<Met<TcpStream>>, String> {
+    let secret = gateway.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
+    let admitted = match secret {
+        Ok(secret) => match handshake::challenge(&mut stream, hello, &secret, "not the secret of this seat").await {
+            // No await from here on: nobody can take the seat meanwhile.
+            Ok(()) => gateway.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream),
+            Err(error @ handshake::HandshakeError::Proof(_)) => Err((stream, error.to_string())),
+            Err(error) => return Err(error.to_string()),
+        },
+        Err(reason) => Err((stream, reason)),
+    };
+    match admitted {
+        Ok(met) => Ok(met),
+        Err((stream, reason)) => {
+            send_away(stream, reason.clone()).await;
+            Err(reason)
+        }
+    }
+}
+
+/// Lets two talk that have met, until they end.
+pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
+    let Met { number, names: [one, two], mut streams, replaces } = met;
+    if let Some(older) = replaces
+        && let Some(cut) = gateway.host.cuts.borrow_mut().remove(&older)
+    {
+        cut.notify_one();
+    }
+    let cut = Rc::new(Notify::new());
+    gateway.host.cuts.borrow_mut().insert(number, cut.clone());
+    let welcome = Handshake::Welcome(Welcome { max_payload: 0, window: 0, run: 0 });
+    let mut welcomed = Ok(());
+    for stream in &mut streams {
+        // A socket that was not written to before takes these few bytes at once.
+        welcomed = match welcomed.and_then(|()| Ok(trunk::prepare(stream)?)) {
+            Ok(()) => handshake::write(stream, &welcome).await,
+            failed => failed,
+        };
+    }
+    if welcomed.is_ok() {
+        tracing::info!(one, two, "two gateways meet here");
+        let bytes = tokio::select! {
+            bytes = pipe::carry(gateway, streams) => Some(bytes),
+            () = cut.notified() => None,
+        };
+        tracing::info!(one, two, bytes, "their meeting is over");
+    }
+    gateway.host.cuts.borrow_mut().remove(&number);
+    gateway.host.meetings.borrow_mut().over(number);
+}
+
+/// Best effort: it may be gone.
+async fn send_away(mut stream: TcpStream, reason: String) {
+    if handshake::write(&mut stream, &Handshake::Refuse(reason)).await.is_ok() {
+        let _ = stream.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;
