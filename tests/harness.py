@@ -240,19 +240,21 @@ FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class LoopbackSites:
-    """Two sites `a` and `b` on this machine, with gateways on 127.0.0.1 that are started one by one: for what a lab, whose
+    """Sites (`a` and `b`, unless said otherwise) on this machine, with gateways on 127.0.0.1 that are started one by one: for what a lab, whose
     gateways are always right, cannot show."""
 
-    def __init__(self, workshop, memory="64MiB", *, gateways=1, proxies=None, links=1, patience="10s", pages=False):
-        """`gateways`: how many each site has, or by site. `proxies`: by site, what stands between its first gateway and whoever dials it.
+    def __init__(self, workshop, memory="64MiB", *, names="ab", hidden="", gateways=1, proxies=None, links=1, patience="10s", pages=False):
+        """`names`: the sites, in the order of the sites file. `hidden`: those that can only dial out. `gateways`: how many each site has, or
+        by site. `proxies`: by site, what stands between its first gateway and whoever dials it.
         `pages`: whether gateways have one each."""
         self.workshop = workshop
         self.memory, self.proxies, self.links, self.patience = memory, proxies or {}, links, patience
-        counts = gateways if isinstance(gateways, dict) else dict.fromkeys("ab", gateways)
-        self.gateways = {(site, number): free_port() for site in "ab" for number in range(1, counts[site] + 1)}
+        self.names, self.hidden = names, hidden
+        counts = gateways if isinstance(gateways, dict) else dict.fromkeys(names, gateways)
+        self.gateways = {(site, number): free_port() for site in names for number in range(1, counts[site] + 1)}
         self.pages = {which: free_port() for which in self.gateways} if pages else {}
         self.fingerprints = {}
-        for site in "ab":
+        for site in names:
             shown = workshop.run([LANDBRIDGE, "key", workshop.folder / f"{site}.key"]).check()
             self.fingerprints[site] = FINGERPRINT.search(shown.out)[0]
         for site, proxy in self.proxies.items():
@@ -267,13 +269,14 @@ class LoopbackSites:
     def write(self, name, **changed):
         """A sites file; `changed` replaces whole texts in it, as old=new pairs under any names."""
         text = ""
-        for site in "ab":
+        for site in self.names:
             text += f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\npatience = "{self.patience}"\n'
             for (of, number), own in self.gateways.items():
                 if of == site:
                     dialled = self.proxies[site].port if site in self.proxies and number == 1 else own
+                    advertise = "" if site in self.hidden else f'advertise = "127.0.0.1:{dialled}"\n'
                     text += (
-                        f'[[site.gateway]]\nname = "gw{number}"\nadvertise = "127.0.0.1:{dialled}"\ninside = "127.0.0.1:{own}"\n'
+                        f'[[site.gateway]]\nname = "gw{number}"\n{advertise}inside = "127.0.0.1:{own}"\n'
                         f'listen = "127.0.0.1:{own}"\nmemory = "{self.memory}"\nlinks = {self.links}\n'
                     )
                     if (site, number) in self.pages:
