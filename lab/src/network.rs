@@ -21,10 +21,16 @@ fn burst_bytes(rate: Rate) -> u64 {
     rate.bytes(400_000).clamp(10_000, 4_000_000)
 }
 
+/// What may wait for its turn: 5 ms, and at least what a port of a plain switch holds. Less drops the first burst of every connection,
+/// which then waits for TCP's timer.
+fn limit_bytes(rate: Rate) -> u64 {
+    rate.bytes(5_000_000).max(128 << 10) + burst_bytes(rate)
+}
+
 fn shape(tc: &mut String, device: &str, rate: Rate) {
     if rate != Rate::UNLIMITED {
-        let _ =
-            writeln!(tc, "qdisc add dev {device} root tbf rate {}bit burst {} latency 5ms", rate.0, burst_bytes(rate));
+        let (burst, limit) = (burst_bytes(rate), limit_bytes(rate));
+        let _ = writeln!(tc, "qdisc add dev {device} root tbf rate {}bit burst {burst} limit {limit}", rate.0);
     }
 }
 
@@ -187,10 +193,11 @@ mod tests {
     fn shaping_follows_the_rate() {
         assert_eq!(burst_bytes(Rate(200_000_000)), 10_000);
         assert_eq!(burst_bytes(Rate(2_000_000_000)), 100_000);
+        assert_eq!(limit_bytes(Rate(2_000_000_000)), 1_350_000);
         let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
         let script = fabric(&layout, |_| Rate(200_000_000), &[10, 11]);
         assert_eq!(script.tc.lines().count(), 2);
-        assert!(script.tc.contains("rate 200000000bit burst 10000 latency 5ms"));
+        assert!(script.tc.contains("rate 200000000bit burst 10000 limit 141072"));
         assert!(fabric(&layout, |_| Rate::UNLIMITED, &[10, 11]).tc.is_empty());
         let gateway = layout.gateways().next().unwrap();
         let script = host(&layout, Rate(200_000_000), gateway, false);
