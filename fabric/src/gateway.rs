@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use channel::Route;
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use types::id::SlotKind;
 use types::{Identity, SiteId};
 use wire::FrameHeader;
 use wire::frame::FrameKind;
@@ -140,11 +141,20 @@ impl GatewayLink {
         self.alive().next().is_some() && self.peers.values().any(|remote| !remote.gone && away(&remote.identity.site))
     }
 
+    /// The gateway that frames take first: another for each rank, so that little messages of all do not meet at one.
+    fn first(&self) -> usize {
+        match self.own.me.identity.slot.kind() {
+            SlotKind::Rank(rank, _) => rank.0 as usize % self.connections.len().max(1),
+            _ => 0,
+        }
+    }
+
     fn alive(&self) -> impl Iterator<Item = &Connection> {
         self.connections.iter().filter(|connection| connection.is_open())
     }
 
     fn receive(&mut self, at: usize, sink: &mut dyn Sink) -> bool {
+        let first = self.first();
         let connection = &mut self.connections[at];
         if !connection.is_open() {
             return self.revive(at);
@@ -152,6 +162,7 @@ impl GatewayLink {
         let mut frames = GatewayFrames {
             own: &self.own,
             window: self.window,
+            first,
             now_ns: nanoseconds(self.opened),
             peers: &mut self.peers,
             ready: &mut self.ready,
@@ -390,8 +401,8 @@ impl Link for GatewayLink {
             item.sent.into_iter().for_each(|sent| sink.unsent(to, sent));
             return;
         }
-        let window = self.window;
-        let remote = self.peers.entry(to).or_insert_with(|| Remote::new(address.identity, window));
+        let (window, first) = (self.window, self.first());
+        let remote = self.peers.entry(to).or_insert_with(|| Remote::new(address.identity, window, first));
         let idle = remote.way(&self.connections).is_some_and(|at| self.connections[at].is_empty());
         let waits = remote.has_something() || !idle;
         let detach = item.detach;

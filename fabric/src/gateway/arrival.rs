@@ -27,6 +27,8 @@ pub(super) enum News {
 pub(super) struct GatewayFrames<'a> {
     pub own: &'a Credentials,
     pub window: u32,
+    /// The gateway that frames take first.
+    pub first: usize,
     /// The time, for channels.
     pub now_ns: u64,
     pub peers: &'a mut FxHashMap<PeerId, Remote>,
@@ -45,7 +47,7 @@ impl GatewayFrames<'_> {
     fn peer(&mut self, header: &FrameHeader, sink: &mut dyn Sink) -> Result<PeerId, Misbehaved> {
         let unknown = SocketAddrV4::new([0, 0, 0, 0].into(), 0);
         let peer = sink.peer(Address { socket: unknown, job: self.own.me.job, identity: header.from });
-        let remote = self.peers.entry(peer).or_insert_with(|| Remote::new(header.from, self.window));
+        let remote = self.peers.entry(peer).or_insert_with(|| Remote::new(header.from, self.window, self.first));
         if header.kind.acknowledges() {
             // There is a way, since there is one back.
             remote.barred &= !(1 << self.gateway);

@@ -1,5 +1,7 @@
 //! How much goes to a peer by each gateway, and how much of it has arrived: frames are striped by that.
 
+use wire::receipt::MAX_ROUTES;
+
 /// Another gateway takes over when so many bytes more are under way by the one in use.
 const STRIPE: u64 = 64 << 10;
 /// A receipt is sent at least so often, in bytes that came by more than one route.
@@ -17,6 +19,11 @@ pub(super) struct Flows {
 }
 
 impl Flows {
+    /// `first`: the gateway to begin with. Different ranks begin with different ones.
+    pub fn starting_with(first: usize) -> Flows {
+        Flows { last: first, ..Flows::default() }
+    }
+
     fn of(&mut self, gateway: usize) -> &mut (u64, u64) {
         if self.out.len() <= gateway {
             self.out.resize(gateway + 1, (0, 0));
@@ -40,13 +47,16 @@ impl Flows {
         self.out.get(gateway).map_or(0, |(sent, arrived)| sent.saturating_sub(*arrived))
     }
 
-    /// The gateway for the next frame: that of the last one, until another has much less under way.
+    /// The gateway for the next frame: that of the last one, until another has much less under way. Of equals it is the next in a
+    /// circle, so that ranks that began with different ones, and send alike, do not all come together at one.
     pub fn choose(&self, usable: impl Iterator<Item = usize>) -> Option<usize> {
+        let after_last = |gateway: usize| (gateway + MAX_ROUTES - self.last - 1) % MAX_ROUTES;
         let mut least: Option<usize> = None;
         let mut last = false;
         for gateway in usable {
             last |= gateway == self.last;
-            if least.is_none_or(|least| self.under_way(gateway) < self.under_way(least)) {
+            let key = |gateway| (self.under_way(gateway), after_last(gateway));
+            if least.is_none_or(|least| key(gateway) < key(least)) {
                 least = Some(gateway);
             }
         }
@@ -124,6 +134,10 @@ mod tests {
         }
         flows.sent(0, STRIPE as usize);
         assert_eq!(flows.choose(0..4), Some(1));
+        let mut third = Flows::starting_with(2);
+        assert_eq!(third.choose(0..4), Some(2));
+        third.sent(2, STRIPE as usize);
+        assert_eq!((third.choose(0..4), third.choose(0..3)), (Some(3), Some(0)));
         assert_eq!(flows.choose(std::iter::empty()), None);
         assert_eq!(flows.choose(0..1), Some(0));
         flows.lost(0);

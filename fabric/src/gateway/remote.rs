@@ -43,13 +43,14 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    pub fn new(identity: Identity, window: u32) -> Remote {
+    /// `first`: the gateway that frames to it take first.
+    pub fn new(identity: Identity, window: u32, first: usize) -> Remote {
         Remote {
             identity,
             outbound: Outbound::adapting(window),
             inbound: Inbound::new(window),
             queue: VecDeque::new(),
-            flows: Flows::default(),
+            flows: Flows::starting_with(first),
             is_ready: false,
             is_told: false,
             asks: false,
