@@ -19,7 +19,8 @@ use crate::sites_args::SitesArgs;
     after_help = "Examples:\n  \
         landbridge lab -- landbridge run -n 4 -- python3 -m mpi4py.bench helloworld   two sites on this machine\n  \
         landbridge run -n 64 --prefix -- ./simulation input.dat                       across your sites\n  \
-        landbridge sites check                                                        what works and what does not\n\n\
+        landbridge sites check                                                        what works and what does not\n  \
+        landbridge top                                                                what your gateways carry\n\n\
         `landbridge COMMAND --help` explains each command."
 )]
 pub struct Cli {
@@ -39,6 +40,8 @@ pub enum Command {
     Key(KeyArgs),
     /// Add, remove and check sites
     Sites(SitesArgs),
+    /// Watch what the gateways of your site do
+    Top(TopArgs),
     /// Run a command in several sites on this one machine, for trying things out
     Lab(LabArgs),
     /// Started by gateways
@@ -221,6 +224,40 @@ pub struct CheckArgs {
     /// A program (and its MPI) to look for on every node
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// `landbridge top`
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Watch what the gateways of your own site do: trunks to other sites and what they carry, round trips, segments sent again, \
+        memory, jobs. Looks at every gateway of the site each interval; one that does not answer is shown with its error and tried \
+        again.\n\n\
+        Keys: q ends, l shows links, s sorts by rate, arrows scroll, ? explains. Where standard output is no terminal, one table is \
+        printed after one interval. Exit code 1 if no gateway answers.",
+    after_help = "Examples:\n  landbridge top\n  landbridge top --once\n  \
+        landbridge top --json --interval 10s >> gateways.jsonl   an object every ten seconds, until interrupted"
+)]
+pub struct TopArgs {
+    /// How often to look, from 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+    /// Print one table (or one object) after one interval, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print what the gateways show and the rates as JSON, an object per line and interval
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+    /// The site whose gateways to look at, whose key must be here [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = types::quantity::parse_duration(text).map_err(|e| e.to_string())?;
+    let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
+    if allowed.contains(&interval) { Ok(interval) } else { Err(format!("`{text}` is not from 100ms to 1h")) }
 }
 
 /// How a lab keeps its sites apart.

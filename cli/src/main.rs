@@ -15,6 +15,7 @@ mod sites_check;
 mod sites_file;
 mod sites_join;
 mod terminal;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
             SitesCommand::Status(args) => sites_add::status(&args),
             SitesCommand::Check(args) => sites_check::check(args),
         },
+        Command::Top(args) => top::top(&args),
         Command::Lab(args) => lab::lab(args),
         Command::SiteEnd => sites_add::other_end(),
         Command::Agent => agent::keep(),

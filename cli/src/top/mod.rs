@@ -1,0 +1,163 @@
+//! `landbridge top`: what the gateways of the user's own site do, live or on paper.
+
+mod figures;
+mod history;
+mod screen;
+mod tables;
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use launch::watch::{Round, Watch};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use self::screen::Screen;
+use self::tables::{Choice, Mood, tables};
+use crate::args::TopArgs;
+use crate::{runtime, sites_file};
+
+/// How long the thread that reads keys takes to see that nobody wants them.
+const KEYS: Duration = Duration::from_millis(200);
+
+/// Shows, and gives the exit code.
+pub fn top(args: &TopArgs) -> Result<i32> {
+    let path = sites_file::locate(&args.sites)?;
+    let sites = sites_file::read(&path)?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let watch = Watch::new(&sites, &home, args.interval)?;
+    let live = !args.once && !args.json && std::io::stdout().is_terminal();
+    let repair = || {
+        format!(
+            "start it with `landbridge gateway --sites {} --site {home}`, or where `sites add` made the site, with `landbridge sites add \
+             {home}`",
+            path.display()
+        )
+    };
+    runtime()?.block_on(async {
+        let rounds = watch.follow(args.interval);
+        if live {
+            return show(rounds, Screen::new(&home, args.interval)).await;
+        }
+        match print(rounds, args).await {
+            Ok(last) if last.answered() => Ok(0),
+            Ok(last) => Err(anyhow!("no gateway of site {home} answers: {}; {}", last.problems(), repair())),
+            // Whoever reads has enough.
+            Err(error) if error.downcast_ref().map(std::io::Error::kind) == Some(ErrorKind::BrokenPipe) => Ok(0),
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// Prints each round from the second on, as there are rates then; gives the last: the first of them, unless JSON is to go on.
+async fn print(mut rounds: mpsc::Receiver<Round>, args: &TopArgs) -> Result<Round> {
+    let ended = "looking at the gateways ended";
+    rounds.recv().await.context(ended)?;
+    loop {
+        let round = rounds.recv().await.context(ended)?;
+        let mut out = std::io::stdout().lock();
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string(&round)?)?;
+        } else if round.answered() {
+            out.write_all(text(&round).as_bytes())?;
+        }
+        out.flush()?;
+        if args.once || !args.json {
+            return Ok(round);
+        }
+    }
+}
+
+/// A round on paper.
+fn text(round: &Round) -> String {
+    let mut text = format!("site {}\n", round.site);
+    for table in tables(round, Choice { links: true, by_rate: false }, None) {
+        text += &format!("\n{}\n", table.title);
+        for (mood, line) in table.lines() {
+            let mark = if mood == Mood::Bad { "! " } else { "  " };
+            text += &format!("{mark}{line}\n");
+        }
+    }
+    text
+}
+
+/// The live view, until the user ends it.
+async fn show(mut rounds: mpsc::Receiver<Round>, mut screen: Screen) -> Result<i32> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut whole = WholeTerminal::take()?;
+    let mut events = events()?;
+    loop {
+        whole.0.draw(|frame| screen.draw(frame)).context("the terminal")?;
+        tokio::select! {
+            biased;
+            _ = interrupt.recv() => return Ok(128 + 2),
+            _ = terminate.recv() => return Ok(128 + 15),
+            _ = hangup.recv() => return Ok(128 + 1),
+            event = events.recv() => {
+                if screen.event(&event.context("no keys can be read any more")?.context("the terminal")?) {
+                    return Ok(0);
+                }
+            }
+            round = rounds.recv() => screen.take(round.context("looking at the gateways ended")?),
+        }
+    }
+}
+
+/// The terminal while the live view has it; as it was before when this is dropped. A panic restores it before it says why: that is
+/// in the hook that [`ratatui::try_init`] sets.
+struct WholeTerminal(DefaultTerminal);
+
+impl WholeTerminal {
+    fn take() -> Result<WholeTerminal> {
+        ratatui::try_init().map(WholeTerminal).map_err(|error| {
+            // Half of it may have been done.
+            ratatui::restore();
+            anyhow!("the terminal cannot be drawn on: {error}; `landbridge top --once` prints one table")
+        })
+    }
+}
+
+impl Drop for WholeTerminal {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Keys and changes of the terminal's size, read in a thread since reading blocks.
+fn events() -> Result<mpsc::Receiver<std::io::Result<Event>>> {
+    let (sender, receiver) = mpsc::channel(64);
+    let read = move || {
+        while !sender.is_closed() {
+            let event = match event::poll(KEYS) {
+                Ok(false) => continue,
+                Ok(true) => event::read(),
+                Err(error) => Err(error),
+            };
+            let failed = event.is_err();
+            if sender.blocking_send(event).is_err() || failed {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("keys".to_owned()).spawn(read).context("a thread that reads keys")?;
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_paper_what_does_not_work_is_marked() {
+        let text = text(&tables::tests::round());
+        assert!(text.starts_with("site a\n\ngateways\n  gateway"), "{text}");
+        assert!(text.contains("\n! gw3      no answer") && text.contains("\n! gw1   c/gw1  down: "), "{text}");
+        assert!(text.contains("\nlinks\n"), "{text}");
+        assert!(text.lines().all(|line| !line.ends_with(' ')), "{text}");
+    }
+}

@@ -1,0 +1,273 @@
+//! The live view: what was seen last, what the user chose, and how it is drawn. Knows no terminal.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use launch::watch::Round;
+use ratatui::Frame;
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::figures;
+use super::history::History;
+use super::tables::{Choice, Mood, TrunkName, both, tables, trunk_rates};
+
+const KEYS: &str = " q quit   l links   s by rate   ↑ ↓ scroll   ? help";
+const HELP: &str = "\
+q  Esc  Ctrl-C      end
+l                   show or hide the links of trunks: one TCP connection each
+s                   what carries most comes first, or the order of the sites file
+↑ ↓  k j            scroll; Page Up, Page Down, Home, End too
+?                   this page, or back
+
+gateways   those of your own site. memory: what is held of frames on their way, of what the
+           sites file allows; Mbit/s, frames/s: what it relays; refused: connections that
+           were not admitted; dropped: connections that broke the rules
+trunks     from one of your gateways to one of another site. RTT: least smoothed round trip
+           of its links; resent: TCP segments sent again by links that are up; queued: bytes
+           that wait here; lost: how often a link was lost. The line of the last minute is
+           out and in together, as high as its highest
+jobs       those that are open here, over all your gateways. members: ranks, agents and the
+           launcher; window: bytes that may be under way for each pair of ranks; local:
+           between members of your site, through a gateway
+
+Bytes are bytes of frames, headers included. – : nothing to compare with yet.";
+
+/// See the module.
+#[derive(Debug)]
+pub struct Screen {
+    site: String,
+    interval: Duration,
+    round: Option<Round>,
+    histories: HashMap<TrunkName, History>,
+    choice: Choice,
+    help: bool,
+    /// Lines that are above.
+    scroll: usize,
+    /// Lines that the last drawing had room for.
+    page: usize,
+}
+
+impl Screen {
+    /// Of a site that is looked at each `interval`.
+    pub fn new(site: &str, interval: Duration) -> Screen {
+        Screen {
+            site: site.to_owned(),
+            interval,
+            round: None,
+            histories: HashMap::new(),
+            choice: Choice::default(),
+            help: false,
+            scroll: 0,
+            page: 1,
+        }
+    }
+
+    /// Takes what was seen.
+    pub fn take(&mut self, round: Round) {
+        for history in self.histories.values_mut() {
+            history.push(None);
+        }
+        for (name, _, rates) in trunk_rates(&round) {
+            let carried = rates.and_then(|rates| both(rates.sent_mbit_s, rates.received_mbit_s));
+            match self.histories.get_mut(&name) {
+                Some(history) => history.replace(carried),
+                None => {
+                    let mut history = History::new(self.interval);
+                    history.push(carried);
+                    self.histories.insert(name, history);
+                }
+            }
+        }
+        self.round = Some(round);
+    }
+
+    /// Takes what the user did; whether that is the end.
+    pub fn event(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.key(*key),
+            _ => false,
+        }
+    }
+
+    fn key(&mut self, key: KeyEvent) -> bool {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => return true,
+            KeyCode::Char('q') | KeyCode::Esc => return true,
+            KeyCode::Char('l') => self.choice.links = !self.choice.links,
+            KeyCode::Char('s') => self.choice.by_rate = !self.choice.by_rate,
+            KeyCode::Char('?' | 'h') => (self.help, self.scroll) = (!self.help, 0),
+            KeyCode::Up | KeyCode::Char('k') => self.scroll = self.scroll.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll += 1,
+            KeyCode::PageUp => self.scroll = self.scroll.saturating_sub(self.page),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.scroll += self.page,
+            KeyCode::Home | KeyCode::Char('g') => self.scroll = 0,
+            KeyCode::End | KeyCode::Char('G') => self.scroll = usize::MAX / 2,
+            _ => {}
+        }
+        false
+    }
+
+    /// Draws it all.
+    pub fn draw(&mut self, frame: &mut Frame<'_>) {
+        let parts = [Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)];
+        let [top, middle, bottom] = Layout::vertical(parts).areas(frame.area());
+        let bar = Style::new().add_modifier(Modifier::REVERSED);
+        frame.render_widget(Paragraph::new(self.headline()).style(bar), top);
+        let lines = self.lines();
+        // Never beyond the last line, so that one key is enough to come back.
+        self.page = usize::from(middle.height).max(1);
+        self.scroll = self.scroll.min(lines.len().saturating_sub(usize::from(middle.height)));
+        let shown: Vec<Line<'_>> = lines.into_iter().skip(self.scroll).take(usize::from(middle.height)).collect();
+        frame.render_widget(Paragraph::new(shown), middle);
+        frame.render_widget(Paragraph::new(KEYS).style(bar), bottom);
+    }
+
+    fn headline(&self) -> String {
+        let every = self.interval.as_secs_f64();
+        let answered = match &self.round {
+            None => "looking …".to_owned(),
+            Some(round) => {
+                let there = round.gateways.iter().filter(|look| look.view.is_some()).count();
+                format!("{there} of {} gateways answer", round.gateways.len())
+            }
+        };
+        let held = self.round.as_ref().map_or(0, |round| {
+            let views = round.gateways.iter().filter_map(|look| look.view.as_ref());
+            views.map(|view| view.memory.held).fold(0, u64::saturating_add)
+        });
+        format!(" landbridge top   site {}   {answered}   {} held   every {every} s", self.site, figures::bytes(held))
+    }
+
+    fn lines(&self) -> Vec<Line<'static>> {
+        if self.help {
+            return HELP.lines().map(|line| Line::raw(format!(" {line}"))).collect();
+        }
+        let Some(round) = &self.round else { return Vec::new() };
+        let past = |name: &TrunkName| self.histories.get(name).map_or_else(String::new, History::line);
+        let mut lines = Vec::new();
+        for table in tables(round, self.choice, Some(&past)) {
+            lines.push(Line::raw(""));
+            let title = format!(" {}", table.title);
+            lines.push(Line::from(Span::styled(title, Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD))));
+            let styled = |(mood, line): (Mood, String)| Line::from(Span::styled(format!("  {line}"), style(mood)));
+            lines.extend(table.lines().into_iter().map(styled));
+        }
+        lines
+    }
+}
+
+fn style(mood: Mood) -> Style {
+    match mood {
+        Mood::Head => Style::new().add_modifier(Modifier::DIM),
+        Mood::Fine => Style::new(),
+        Mood::Bad => Style::new().fg(Color::Red),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::tables::tests::round;
+    use super::*;
+
+    fn drawn(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..height).map(line).collect()
+    }
+
+    fn press(screen: &mut Screen, code: KeyCode) -> bool {
+        screen.event(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    }
+
+    fn screen() -> Screen {
+        let mut screen = Screen::new("a", Duration::from_secs(1));
+        screen.take(round());
+        screen
+    }
+
+    #[test]
+    fn before_the_first_answer_it_says_that_it_looks() {
+        let lines = drawn(&mut Screen::new("a", Duration::from_millis(500)), 80, 5);
+        assert!(lines[0].contains("site a   looking …") && lines[0].contains("every 0.5 s"), "{lines:?}");
+        assert_eq!(lines[4], KEYS);
+    }
+
+    #[test]
+    fn gateways_trunks_and_jobs_are_drawn() {
+        let text = drawn(&mut screen(), 120, 40).join("\n");
+        assert!(text.contains("site a   2 of 3 gateways answer   64.0 MiB held"), "{text}");
+        for part in ["\n gateways\n", "\n trunks\n", "\n jobs\n", "gw3      no answer", "last minute", "000000ab", "█"]
+        {
+            assert!(text.contains(part), "`{part}` in\n{text}");
+        }
+        assert!(!text.contains("192.0.2.7"), "no links unless asked for\n{text}");
+    }
+
+    #[test]
+    fn keys_choose_what_is_shown() {
+        let mut screen = screen();
+        assert!(!press(&mut screen, KeyCode::Char('l')));
+        assert!(drawn(&mut screen, 120, 40).join("\n").contains("192.0.2.7:7701"));
+        press(&mut screen, KeyCode::Char('?'));
+        assert!(drawn(&mut screen, 120, 40).join("\n").contains("this page, or back"));
+        press(&mut screen, KeyCode::Char('?'));
+        press(&mut screen, KeyCode::Char('s'));
+        let text = drawn(&mut screen, 120, 40).join("\n");
+        assert!(text.find("gw2   b/gw1").unwrap() < text.find("gw1   b/gw1").unwrap(), "{text}");
+        for (code, modifiers) in [
+            (KeyCode::Char('q'), KeyModifiers::NONE),
+            (KeyCode::Esc, KeyModifiers::NONE),
+            (KeyCode::Char('c'), KeyModifiers::CONTROL),
+        ] {
+            assert!(screen.event(&Event::Key(KeyEvent::new(code, modifiers))));
+        }
+        assert!(!press(&mut screen, KeyCode::Char('c')) && !screen.event(&Event::Resize(1, 1)));
+    }
+
+    #[test]
+    fn scrolling_ends_with_the_last_line() {
+        let mut screen = screen();
+        let first = drawn(&mut screen, 100, 8);
+        press(&mut screen, KeyCode::Char('j'));
+        let second = drawn(&mut screen, 100, 8);
+        assert_eq!(second[1..6], first[2..7]);
+        press(&mut screen, KeyCode::End);
+        assert!(drawn(&mut screen, 100, 8)[6].contains("000000ab"));
+        (0..100).for_each(|_| assert!(!press(&mut screen, KeyCode::Down)));
+        let end = drawn(&mut screen, 100, 8);
+        press(&mut screen, KeyCode::Up);
+        assert_eq!(drawn(&mut screen, 100, 8)[2..7], end[1..6]);
+        press(&mut screen, KeyCode::Home);
+        assert_eq!(drawn(&mut screen, 100, 8), first);
+    }
+
+    #[test]
+    fn no_size_is_too_small() {
+        for (width, height) in [(1, 1), (3, 2), (20, 3), (300, 100)] {
+            drawn(&mut screen(), width, height);
+        }
+    }
+
+    #[test]
+    fn the_last_minute_moves_on_while_a_gateway_does_not_answer() {
+        let mut screen = screen();
+        let name: TrunkName = ("gw1".into(), "b".into(), "gw1".into());
+        let mut gone = round();
+        gone.gateways.iter_mut().for_each(|look| (look.view, look.rates) = (None, None));
+        assert_eq!(screen.histories[&name].line().trim(), "█");
+        (0..60).for_each(|_| screen.take(gone.clone()));
+        assert_eq!(screen.histories[&name].line().trim(), "");
+    }
+}

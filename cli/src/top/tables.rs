@@ -1,0 +1,485 @@
+//! What gateways show, as tables of text: the same for paper and for the live view.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use launch::rates::{JobRates, LinkRates, TrunkRates};
+use launch::watch::{Look, Round};
+use wire::View;
+use wire::view::{JobView, LinkView, TrunkView};
+
+use super::figures::{NOTHING, bar, bytes, megabits, milliseconds, per_second, span};
+
+/// Characters of the bar of memory.
+const BAR: usize = 10;
+
+/// A heading and what is below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// What it is about.
+    pub title: &'static str,
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Row>,
+}
+
+/// Where a column's text stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Align {
+    Left,
+    Right,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    cells: Vec<String>,
+    /// Instead of the cells that are missing.
+    rest: String,
+    mood: Mood,
+}
+
+/// What a line is to whoever looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    /// The names of the columns.
+    Head,
+    /// Nothing to worry about.
+    Fine,
+    /// Something does not work.
+    Bad,
+}
+
+/// What is shown, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choice {
+    /// Links too.
+    pub links: bool,
+    /// What carries most comes first.
+    pub by_rate: bool,
+}
+
+/// Which trunk: the own gateway, the other site, the gateway there.
+pub type TrunkName = (String, String, String);
+
+impl Table {
+    fn new(title: &'static str, columns: &[(&'static str, Align)]) -> Table {
+        Table { title, columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    fn push(&mut self, cells: Vec<String>) {
+        self.rows.push(Row { cells, rest: String::new(), mood: Mood::Fine });
+    }
+
+    fn push_bad(&mut self, cells: Vec<String>, rest: String) {
+        self.rows.push(Row { cells, rest, mood: Mood::Bad });
+    }
+
+    /// Its lines, without the title.
+    pub fn lines(&self) -> Vec<(Mood, String)> {
+        let widest = |at: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.cells.get(at)).map(|cell| cell.chars().count());
+            cells.chain([self.columns[at].0.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let mut text = String::new();
+            for ((cell, width), (_, align)) in cells.zip(&widths).zip(&self.columns) {
+                text += &match align {
+                    Align::Left => format!("{cell:<width$}  "),
+                    Align::Right => format!("{cell:>width$}  "),
+                };
+            }
+            text
+        };
+        let head = line(&mut self.columns.iter().map(|(name, _)| *name));
+        let rows = self.rows.iter().map(|row| {
+            let text = line(&mut row.cells.iter().map(String::as_str)) + &row.rest;
+            (row.mood, printable(&text))
+        });
+        [(Mood::Head, head.trim_end().to_owned())].into_iter().chain(rows).collect()
+    }
+}
+
+/// Without what would steer a terminal: words of other gateways end up here.
+fn printable(text: &str) -> String {
+    text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Everything, in the order in which one wants to know it. `past`: what a trunk carried lately, if there is such a column.
+pub fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Vec<Table> {
+    let mut found = vec![gateways(round), sites(round), trunks(round, choice, past)];
+    if choice.links {
+        found.push(links(round, choice));
+    }
+    found.push(jobs(round, choice));
+    found.retain(|table| !table.rows.is_empty());
+    found
+}
+
+/// Those that answered.
+fn views(round: &Round) -> impl Iterator<Item = (&Look, &View)> {
+    round.gateways.iter().filter_map(|look| Some((look, look.view.as_deref()?)))
+}
+
+/// All trunks of all own gateways, with their rates if there are any.
+pub fn trunk_rates(round: &Round) -> Vec<(TrunkName, &TrunkView, Option<&TrunkRates>)> {
+    let mut found = Vec::new();
+    for (look, view) in views(round) {
+        for (at, trunk) in view.trunks.iter().enumerate() {
+            let name = (look.gateway.clone(), trunk.site.clone(), trunk.gateway.clone());
+            found.push((name, trunk, look.rates.as_ref().and_then(|rates| rates.trunks.get(at))));
+        }
+    }
+    found
+}
+
+/// Out and in together.
+pub fn both(out: Option<f64>, back: Option<f64>) -> Option<f64> {
+    Some(out? + back?)
+}
+
+/// Bits per second, for sorting: what is not known comes last.
+fn weight(rate: Option<f64>) -> Reverse<u64> {
+    Reverse(rate.map_or(0, |rate| (rate * 1e6) as u64 + 1))
+}
+
+fn gateways(round: &Round) -> Table {
+    use Align::{Left, Right};
+    let columns = [
+        ("gateway", Left),
+        ("up for", Right),
+        ("memory", Left),
+        ("held", Right),
+        ("of", Right),
+        ("Mbit/s", Right),
+        ("frames/s", Right),
+        ("jobs", Right),
+        ("refused", Right),
+        ("dropped", Right),
+    ];
+    let mut table = Table::new("gateways", &columns);
+    for look in &round.gateways {
+        let Some(view) = &look.view else {
+            let problem = look.problem.clone().unwrap_or_default();
+            table.push_bad(vec![look.gateway.clone()], format!("no answer: {problem}"));
+            continue;
+        };
+        let rates = look.rates.as_ref();
+        table.push(vec![
+            look.gateway.clone(),
+            span(view.uptime_ms),
+            bar(view.memory.held, view.memory.limit, BAR),
+            bytes(view.memory.held),
+            bytes(view.memory.limit),
+            megabits(rates.and_then(|rates| rates.relayed_mbit_s)),
+            per_second(rates.and_then(|rates| rates.frames_per_s)),
+            view.jobs.len().to_string(),
+            view.totals.refused.to_string(),
+            view.totals.violations.to_string(),
+        ]);
+    }
+    table
+}
+
+/// The sites that the first gateway knows, and the ways to them from all.
+fn sites(round: &Round) -> Table {
+    use Align::{Left, Right};
+    let columns = [("site", Left), ("gateways", Left), ("trunks", Left), ("out Mbit/s", Right), ("in Mbit/s", Right)];
+    let mut table = Table::new("sites", &columns);
+    let Some((_, first)) = views(round).next() else { return table };
+    let trunks = trunk_rates(round);
+    for site in &first.sites {
+        let (name, gateways) = (site.name.clone(), site.gateways.join(", "));
+        if site.name == round.site {
+            table.push(vec![name, gateways, "here".to_owned()]);
+            continue;
+        }
+        let ours: Vec<_> = trunks.iter().filter(|(_, trunk, _)| trunk.site == site.name).collect();
+        let up = ours.iter().filter(|(_, trunk, _)| trunk.up).count();
+        let told = format!("{up} of {} up", ours.len());
+        let sum =
+            |of: fn(&TrunkRates) -> Option<f64>| megabits(ours.iter().map(|(.., rates)| rates.and_then(of)).sum());
+        if up == 0 {
+            table.push_bad(vec![name, gateways, told], String::new());
+        } else {
+            let (out, back) = (sum(|rates| rates.sent_mbit_s), sum(|rates| rates.received_mbit_s));
+            table.push(vec![name, gateways, told, out, back]);
+        }
+    }
+    table
+}
+
+fn trunks(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Table {
+    use Align::{Left, Right};
+    let mut columns = vec![("from", Left), ("to", Left), ("links", Left), ("out Mbit/s", Right), ("in Mbit/s", Right)];
+    columns.extend(past.map(|_| ("last minute", Left)));
+    columns.extend([("RTT ms", Right), ("resent/s", Right), ("resent", Right), ("queued", Right), ("lost", Right)]);
+    let mut table = Table::new("trunks", &columns);
+    let mut found = trunk_rates(round);
+    if choice.by_rate {
+        found.sort_by_key(|(.., rates)| weight(rates.and_then(|rates| both(rates.sent_mbit_s, rates.received_mbit_s))));
+    }
+    for (name, trunk, rates) in found {
+        let (from, to) = (name.0.clone(), format!("{}/{}", trunk.site, trunk.gateway));
+        if !trunk.up {
+            table.push_bad(vec![from, to], format!("down: {}", trunk.problem));
+            continue;
+        }
+        let mut cells = vec![
+            from,
+            to,
+            format!("{} of {}", trunk.links.len(), trunk.links_wanted),
+            megabits(rates.and_then(|rates| rates.sent_mbit_s)),
+            megabits(rates.and_then(|rates| rates.received_mbit_s)),
+        ];
+        cells.extend(past.map(|past| past(&name)));
+        cells.extend([
+            // 0: the kernel could not be asked.
+            milliseconds(trunk.links.iter().map(|link| link.rtt_us).filter(|rtt| *rtt > 0).min()),
+            per_second(rates.and_then(|rates| rates.retransmissions_per_s)),
+            trunk.links.iter().map(|link| link.retransmissions).fold(0, u64::saturating_add).to_string(),
+            bytes(trunk.links.iter().map(|link| link.queued).fold(0, u64::saturating_add)),
+            trunk.losses.to_string(),
+        ]);
+        table.push(cells);
+    }
+    table
+}
+
+fn links(round: &Round, choice: Choice) -> Table {
+    use Align::{Left, Right};
+    let columns = [
+        ("from", Left),
+        ("to", Left),
+        ("link", Right),
+        ("address", Left),
+        ("up for", Right),
+        ("out Mbit/s", Right),
+        ("in Mbit/s", Right),
+        ("RTT ms", Right),
+        ("resent/s", Right),
+        ("resent", Right),
+        ("queued", Right),
+    ];
+    let mut table = Table::new("links", &columns);
+    let mut found: Vec<(TrunkName, &LinkView, Option<&LinkRates>)> = Vec::new();
+    for (name, trunk, rates) in trunk_rates(round) {
+        let of = |at: usize| rates.and_then(|rates| rates.links.get(at));
+        found.extend(trunk.links.iter().enumerate().map(|(at, link)| (name.clone(), link, of(at))));
+    }
+    if choice.by_rate {
+        found.sort_by_key(|(.., rates)| weight(rates.and_then(|rates| both(rates.sent_mbit_s, rates.received_mbit_s))));
+    }
+    for ((from, site, gateway), link, rates) in found {
+        table.push(vec![
+            from,
+            format!("{site}/{gateway}"),
+            link.index.to_string(),
+            link.address.clone(),
+            span(link.up_ms),
+            megabits(rates.and_then(|rates| rates.sent_mbit_s)),
+            megabits(rates.and_then(|rates| rates.received_mbit_s)),
+            milliseconds(Some(link.rtt_us).filter(|rtt| *rtt > 0)),
+            per_second(rates.and_then(|rates| rates.retransmissions_per_s)),
+            link.retransmissions.to_string(),
+            bytes(link.queued),
+        ]);
+    }
+    table
+}
+
+/// A job at all own gateways together: its frames are spread over them.
+struct JobRow<'a> {
+    view: &'a JobView,
+    members: u32,
+    queued: u64,
+    leads: Vec<&'a str>,
+    /// Out, in, local.
+    rates: [Option<f64>; 3],
+}
+
+fn jobs(round: &Round, choice: Choice) -> Table {
+    use Align::{Left, Right};
+    let columns = [
+        ("job", Left),
+        ("from", Left),
+        ("ranks", Left),
+        ("members", Right),
+        ("window", Right),
+        ("out Mbit/s", Right),
+        ("in Mbit/s", Right),
+        ("local Mbit/s", Right),
+        ("queued", Right),
+        ("led by", Left),
+    ];
+    let mut table = Table::new("jobs", &columns);
+    let mut rows = job_rows(round);
+    if choice.by_rate {
+        rows.sort_by_key(|row| weight(row.rates.iter().copied().sum()));
+    }
+    for row in rows {
+        let ranks: Vec<String> = row.view.ranks.iter().map(|site| format!("{} {}", site.site, site.ranks)).collect();
+        let [out, back, local] = row.rates.map(megabits);
+        let leads = if row.leads.is_empty() { NOTHING.to_owned() } else { row.leads.join(", ") };
+        table.push(vec![
+            row.view.job.to_string(),
+            row.view.home.clone(),
+            ranks.join(", "),
+            row.members.to_string(),
+            bytes(row.view.window),
+            out,
+            back,
+            local,
+            bytes(row.queued),
+            if row.view.closing { format!("{leads}, closing") } else { leads },
+        ]);
+    }
+    table
+}
+
+fn job_rows(round: &Round) -> Vec<JobRow<'_>> {
+    let mut rows: Vec<JobRow<'_>> = Vec::new();
+    let mut places = BTreeMap::new();
+    for (look, view) in views(round) {
+        for (at, job) in view.jobs.iter().enumerate() {
+            let rates = look.rates.as_ref().and_then(|rates| rates.jobs.get(at));
+            let of = |part: fn(&JobRates) -> Option<f64>| rates.and_then(part);
+            let rates = [of(|job| job.sent_mbit_s), of(|job| job.received_mbit_s), of(|job| job.local_mbit_s)];
+            let place = *places.entry(job.job).or_insert(rows.len());
+            if place == rows.len() {
+                rows.push(JobRow { view: job, members: 0, queued: 0, leads: Vec::new(), rates: [Some(0.0); 3] });
+            }
+            let row = &mut rows[place];
+            // Every member is connected to every gateway, unless it is on its way to it.
+            row.members = row.members.max(job.members);
+            row.queued = row.queued.saturating_add(job.queued);
+            row.leads.extend(job.leads.then_some(look.gateway.as_str()));
+            for (sum, part) in row.rates.iter_mut().zip(rates) {
+                *sum = both(*sum, part);
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+pub mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use launch::rates::rates;
+    use types::JobId;
+    use wire::control::Traffic;
+    use wire::view::{MemoryView, RanksView, SiteView};
+
+    use super::*;
+
+    fn view(gateway: &str, uptime_ms: u64, sent: u64) -> View {
+        let link = |index, rtt_us| LinkView {
+            index,
+            address: format!("192.0.2.7:{}", 7700 + index),
+            up_ms: uptime_ms - 1000,
+            sent: sent / 2,
+            received: 0,
+            queued: 2048,
+            rtt_us,
+            retransmissions: sent / 1_000_000,
+        };
+        let trunk = |site: &str, up: bool| TrunkView {
+            site: site.into(),
+            gateway: "gw1".into(),
+            up,
+            problem: if up { String::new() } else { "connection refused\u{1b}[2J".into() },
+            links_wanted: 2,
+            losses: 3,
+            sent: if up { sent } else { 0 },
+            links: if up { vec![link(0, 5200), link(1, 5100)] } else { vec![] },
+            ..TrunkView::default()
+        };
+        let job = JobView {
+            job: JobId(0xab),
+            home: "a".into(),
+            leads: gateway == "gw1",
+            ranks: [("a", 2), ("b", 6)].map(|(site, ranks)| RanksView { site: site.into(), ranks }).to_vec(),
+            members: 9,
+            window: 8 << 20,
+            queued: 512,
+            traffic: Traffic { sent, received: sent, local: 0 },
+            ..JobView::default()
+        };
+        let sites = ["a", "b", "c"].map(|name| SiteView { name: name.into(), gateways: vec!["gw1".into()] });
+        View {
+            site: "a".into(),
+            gateway: gateway.into(),
+            uptime_ms,
+            memory: MemoryView { limit: 64 << 20, held: 32 << 20, ..MemoryView::default() },
+            sites: sites.to_vec(),
+            trunks: vec![trunk("b", true), trunk("c", false)],
+            jobs: vec![job],
+            ..View::default()
+        }
+    }
+
+    /// Two gateways that carry 80 and 8 Mbit/s, and one that is not there.
+    pub fn round() -> Round {
+        let look = |gateway: &str, sent: u64| {
+            let (before, after) = (view(gateway, 60_000, 1_000_000), view(gateway, 61_000, 1_000_000 + sent));
+            let rates = rates(&before, &after);
+            Look { gateway: gateway.into(), address: "h:1".into(), problem: None, view: Some(Box::new(after)), rates }
+        };
+        let gone = Look {
+            gateway: "gw3".into(),
+            address: "h:3".into(),
+            problem: Some("gateway at h:3: refused".into()),
+            view: None,
+            rates: None,
+        };
+        Round { site: "a".into(), gateways: vec![look("gw1", 1_000_000), look("gw2", 10_000_000), gone] }
+    }
+
+    fn text(choice: Choice) -> Vec<(&'static str, Vec<String>)> {
+        let lines = |table: Table| table.lines().into_iter().map(|(_, line)| line).collect();
+        tables(&round(), choice, None).into_iter().map(|table| (table.title, lines(table))).collect()
+    }
+
+    #[test]
+    fn everything_has_its_row() {
+        let found = text(Choice::default());
+        let [gateways, sites, trunks, jobs] = &found[..] else { panic!("{found:?}") };
+        assert_eq!([gateways.0, sites.0, trunks.0, jobs.0], ["gateways", "sites", "trunks", "jobs"]);
+        assert_eq!(gateways.1[1].split_whitespace().take(4).collect::<Vec<_>>(), ["gw1", "1", "min", "1"]);
+        assert!(gateways.1[1].contains("█████░░░░░  32.0 MiB  64.0 MiB"), "{gateways:?}");
+        assert_eq!(gateways.1[3], "gw3      no answer: gateway at h:3: refused");
+        assert_eq!(sites.1[1], "a     gw1       here");
+        assert!(sites.1[2].starts_with("b     gw1       2 of 2 up"), "{sites:?}");
+        assert!(sites.1[2].contains("88.0"), "both ways together: {sites:?}");
+        assert_eq!(sites.1[3], "c     gw1       0 of 2 up");
+        let cells: Vec<_> = trunks.1[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells, ["gw1", "b/gw1", "2 of 2", "8.00", "0", "5.10", "2.0", "4", "4.0 KiB", "3"]);
+        assert_eq!(trunks.1[2], "gw1   c/gw1  down: connection refused?[2J", "nothing steers the terminal");
+        let cells: Vec<_> = jobs.1[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells, ["000000ab", "a", "a 2, b 6", "9", "8.0 MiB", "88.0", "88.0", "0", "1.0 KiB", "gw1"]);
+        assert_eq!(jobs.1.len(), 2, "one row, though two gateways carry it");
+    }
+
+    #[test]
+    fn links_are_shown_when_asked_for_and_the_busiest_comes_first() {
+        let found = text(Choice { links: true, by_rate: true });
+        let (title, links) = &found[3];
+        assert_eq!((*title, links.len()), ("links", 5));
+        assert!(links[1].starts_with("gw2   b/gw1     0  192.0.2.7:7700  1 min 0 s"), "{links:?}");
+        let trunks = &found[2].1;
+        let order: Vec<_> =
+            trunks.iter().skip(1).map(|line| line.split_whitespace().take(2).collect::<Vec<_>>()).collect();
+        assert_eq!(order, [["gw2", "b/gw1"], ["gw1", "b/gw1"], ["gw1", "c/gw1"], ["gw2", "c/gw1"]]);
+    }
+
+    #[test]
+    fn without_an_earlier_look_nothing_is_guessed() {
+        let mut round = round();
+        round.gateways.iter_mut().for_each(|look| look.rates = None);
+        let found = tables(&round, Choice::default(), Some(&|_| "past".into()));
+        let trunks = found[2].lines();
+        assert!(trunks[1].1.contains("–") && trunks[1].1.contains("past"), "{trunks:?}");
+        round.gateways.iter_mut().for_each(|look| look.view = None);
+        assert_eq!(tables(&round, Choice::default(), None).len(), 1, "only that none answers");
+    }
+}

@@ -1,0 +1,155 @@
+//! Looking at the gateways of one site again and again: connecting, connecting anew, what changed since the last look.
+
+use std::time::Duration;
+
+use gateway::client::{Client, Role};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use wire::View;
+
+use crate::launcher::{SessionError, Sites};
+use crate::rates::{Rates, rates};
+
+/// The least and the most that one look may take; between them, as long as the interval.
+const LIMITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+
+/// One look at all gateways of a site.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Round {
+    /// The site.
+    pub site: String,
+    /// Its gateways, in the order of the sites file.
+    pub gateways: Vec<Look>,
+}
+
+/// One look at one gateway.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Look {
+    /// Its name.
+    pub gateway: String,
+    /// Where it was asked.
+    pub address: String,
+    /// Why it did not answer, and what to do; `None` when it did.
+    pub problem: Option<String>,
+    /// What it shows.
+    pub view: Option<Box<View>>,
+    /// What it did since the last look; `None` the first time, also after its connection was lost.
+    pub rates: Option<Rates>,
+}
+
+/// The gateways of a site, some of them connected.
+#[derive(Debug)]
+pub struct Watch {
+    site: String,
+    role: Role,
+    limit: Duration,
+    gateways: Vec<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    gateway: String,
+    address: String,
+    client: Option<Client>,
+    last: Option<Box<View>>,
+}
+
+impl Watch {
+    /// Will look at the gateways of this site each `interval`, whose key is here. Connects to none yet.
+    ///
+    /// # Errors
+    /// The site is unknown, or its key cannot be used.
+    pub fn new(sites: &Sites, site: &str, interval: Duration) -> Result<Watch, SessionError> {
+        let site = sites.site(site)?;
+        let role = Role::Client { secret: sites.client_secret(site)? };
+        let gateways = site.gateways.iter().map(|gateway| Watched {
+            gateway: gateway.name.clone(),
+            address: gateway.inside.clone(),
+            client: None,
+            last: None,
+        });
+        let limit = interval.clamp(LIMITS.0, LIMITS.1);
+        Ok(Watch { site: site.name.clone(), role, limit, gateways: gateways.collect() })
+    }
+
+    /// Looks at all gateways at once. Takes no longer than a few seconds, whatever they do.
+    pub async fn look(&mut self) -> Round {
+        let mut looking = JoinSet::new();
+        for (at, mut watched) in std::mem::take(&mut self.gateways).into_iter().enumerate() {
+            let (role, limit) = (self.role.clone(), self.limit);
+            looking.spawn(async move {
+                let look = watched.look(&role, limit).await;
+                (at, watched, look)
+            });
+        }
+        let mut found = looking.join_all().await;
+        found.sort_by_key(|(at, ..)| *at);
+        let mut looks = Vec::new();
+        for (_, watched, look) in found {
+            self.gateways.push(watched);
+            looks.push(look);
+        }
+        Round { site: self.site.clone(), gateways: looks }
+    }
+
+    /// Looks each `every`, in a task of its own, as long as somebody takes the rounds. Needs a runtime around it.
+    pub fn follow(mut self, every: Duration) -> mpsc::Receiver<Round> {
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut ticks = interval(every);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                if sender.send(self.look().await).await.is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
+    }
+}
+
+impl Watched {
+    async fn look(&mut self, role: &Role, limit: Duration) -> Look {
+        let seen = match timeout(limit, self.observe(role)).await {
+            Ok(seen) => seen,
+            Err(_) => Err(format!("gateway at {}: no answer within {} s", self.address, limit.as_secs())),
+        };
+        let (gateway, address) = (self.gateway.clone(), self.address.clone());
+        match seen {
+            Ok(view) => {
+                let rates = self.last.as_ref().and_then(|last| rates(last, &view));
+                self.last = Some(view.clone());
+                Look { gateway, address, problem: None, view: Some(view), rates }
+            }
+            Err(problem) => {
+                // An answer may still come, and when it is back it may have been started anew.
+                (self.client, self.last) = (None, None);
+                Look { gateway, address, problem: Some(problem), view: None, rates: None }
+            }
+        }
+    }
+
+    async fn observe(&mut self, role: &Role) -> Result<Box<View>, String> {
+        let client = match &mut self.client {
+            Some(client) => client,
+            none => none.insert(Client::connect(&self.address, role).await.map_err(|e| e.to_string())?),
+        };
+        client.observe().await.map(Box::new).map_err(|e| e.to_string())
+    }
+}
+
+impl Round {
+    /// Whether at least one gateway answered.
+    pub fn answered(&self) -> bool {
+        self.gateways.iter().any(|look| look.view.is_some())
+    }
+
+    /// Why none answered, gateway by gateway.
+    pub fn problems(&self) -> String {
+        let named = |look: &Look| Some(format!("{}: {}", look.gateway, look.problem.as_ref()?));
+        self.gateways.iter().filter_map(named).collect::<Vec<_>>().join("; ")
+    }
+}
