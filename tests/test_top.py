@@ -1,4 +1,5 @@
-"""`landbridge top` beside a job: one table, JSON, and the live view in a terminal."""
+"""What users see of gateways: `landbridge top` beside a job (one table, JSON, the live view in a terminal), and what `sites check` measures
+between sites."""
 
 import fcntl
 import json
@@ -180,3 +181,32 @@ def test_wrong_options_are_named(workshop):
         workshop.run([LANDBRIDGE, "top", "--sites", sites.file, *words]).fails_naming(said)
     (workshop.folder / "a.key").unlink()
     workshop.run([LANDBRIDGE, "top", "--sites", sites.file, "--from", "a"]).fails_naming("a.key")
+
+
+def check(workshop, sites, *options):
+    environment = {"LANDBRIDGE_SITES": str(sites.file)}
+    return workshop.run([LANDBRIDGE, "sites", "check", "--from", "a", *options], environment=environment)
+
+
+def test_the_ways_between_all_sites_are_measured(workshop):
+    sites = LoopbackSites(workshop, names="abc")
+    gateways = sites.start_gateways()
+    found = json.loads(check(workshop, sites, "--json").check().out)
+    pairs = {(pair["from"], pair["to"]): pair for pair in found["pairs"]}
+    assert list(pairs) == [(x, y) for x in "abc" for y in "abc" if x != y], found
+    for pair in pairs.values():
+        assert pair["rtt_ms"] > 0 and pair["mbit_s"] > 0 and pair["problem"] is None, pair
+    assert found["ok"], found
+
+    gateways["c", 1].child.kill()
+    gateways["c", 1].child.wait(timeout=5)
+    done = check(workshop, sites, "--quick")
+    assert done.code == 1 and "\x1b" not in done.out + done.err, str(done)
+    rows = {line.split()[0]: line for line in done.out.partition("from / to")[2].splitlines()[1:4]}
+    assert re.fullmatch(r"a +– +[\d.]+ ms +FAILED", rows["a"]), str(done)
+    assert re.fullmatch(r"b +[\d.]+ ms +– +FAILED", rows["b"]), str(done)
+    assert re.fullmatch(r"c +FAILED +FAILED +–", rows["c"]), str(done)
+    for pair in ["a to c", "b to c", "c to a", "c to b"]:
+        (line,) = [line for line in done.out.splitlines() if line.startswith(f"{pair}: ")]
+        assert "site c" in line and "refused" in line, str(done)
+    assert "a to b:" not in done.out, str(done)

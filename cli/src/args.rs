@@ -209,8 +209,10 @@ pub struct KeyArgs {
 #[command(
     long_about = "Try everything a run needs: the sites file, keys, your site's gateway, a trunk to every other site, an \
         agent on every node, the provider there, and a program if one is given. Prints a table of what works, what does not \
-        and what to do. Exit code 1 if anything does not work.",
-    after_help = "Examples:\n  landbridge sites check\n  landbridge sites check --json -- ./solver"
+        and what to do. Then measures the way between all sites: from each to each other the round trip and what one trunk carries of a \
+        transfer of 8 MiB or half a second (up to two on long ways), one pair at a time, in turns with running jobs. Exit code 1 if \
+        anything does not work.",
+    after_help = "Examples:\n  landbridge sites check\n  landbridge sites check --quick\n  landbridge sites check --json -- ./solver"
 )]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -221,6 +223,9 @@ pub struct CheckArgs {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    /// No transfers between sites, only round trips
+    #[arg(long)]
+    pub quick: bool,
     /// A program (and its MPI) to look for on every node
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

@@ -1,9 +1,10 @@
 //! `landbridge sites check`.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
 use launch::check::{Finding, check as check_everything};
+use launch::measure::{Pair, measure};
 
 use crate::args::{CheckArgs, Mpi};
 use crate::{run, runtime, sites_file};
@@ -14,20 +15,35 @@ pub fn check(args: CheckArgs) -> Result<i32> {
     let sites = sites_file::read(&path)?;
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let program = run::program(args.program, Mpi::Auto)?;
-    let findings = runtime()?.block_on(check_everything(&sites, &home, &program));
-    let ok = findings.iter().all(|finding| finding.ok);
+    let (findings, pairs) = runtime()?.block_on(async {
+        let findings = check_everything(&sites, &home, &program).await;
+        let measured = measure(&sites, &home, !args.quick, progress).await;
+        // Without a gateway of the own site there is nothing to measure by, and that is among the findings.
+        (findings, measured.unwrap_or_default())
+    });
+    clear();
+    let failed = findings.iter().filter(|finding| !finding.ok).count();
+    let failed = failed + pairs.iter().filter(|pair| pair.problem.is_some()).count();
     let mut out = std::io::stdout();
+    let file = path.display().to_string();
     if args.json {
-        let file = path.display().to_string();
-        writeln!(out, "{}", serde_json::json!({ "ok": ok, "file": file, "from": home, "findings": findings }))?;
+        let answer = serde_json::json!({
+            "ok": failed == 0, "file": file, "from": home, "findings": findings, "pairs": pairs,
+        });
+        writeln!(out, "{answer}")?;
     } else {
-        out.write_all(table(&path.display().to_string(), &home, &findings).as_bytes())?;
+        let text = rows(&file, &home, &findings) + &matrix(&pairs) + &verdict(failed);
+        out.write_all(text.as_bytes())?;
     }
-    Ok(i32::from(!ok))
+    Ok(i32::from(failed > 0))
 }
 
 /// Findings for people.
 pub fn table(file: &str, home: &str, findings: &[Finding]) -> String {
+    rows(file, home, findings) + &verdict(findings.iter().filter(|finding| !finding.ok).count())
+}
+
+fn rows(file: &str, home: &str, findings: &[Finding]) -> String {
     let width = |of: fn(&Finding) -> &str, title: &str| {
         findings.iter().map(|finding| of(finding).len()).max().unwrap_or(0).max(title.len())
     };
@@ -38,11 +54,118 @@ pub fn table(file: &str, home: &str, findings: &[Finding]) -> String {
         let verdict = if finding.ok { "ok" } else { "FAILED" };
         text += &format!("{:sites$}  {:parts$}  {verdict:6}  {}\n", finding.site, finding.part, finding.detail);
     }
-    let failed = findings.iter().filter(|finding| !finding.ok).count();
-    text += &match failed {
+    text
+}
+
+fn verdict(failed: usize) -> String {
+    match failed {
         0 => "everything works\n".to_owned(),
         1 => "1 thing does not work\n".to_owned(),
         failed => format!("{failed} things do not work\n"),
+    }
+}
+
+/// What lies between the sites: a row for each that sends, a column for each that is sent to, and below what went wrong.
+fn matrix(pairs: &[Pair]) -> String {
+    let mut sites: Vec<&str> = Vec::new();
+    for site in pairs.iter().flat_map(|pair| [&pair.from, &pair.to]) {
+        if !sites.contains(&site.as_str()) {
+            sites.push(site);
+        }
+    }
+    if sites.is_empty() {
+        return String::new();
+    }
+    let cell = |from: &str, to: &str| {
+        pairs.iter().find(|pair| pair.from == from && pair.to == to).map_or("–".to_owned(), figures)
     };
+    let row = |from: &&str| [from.to_string()].into_iter().chain(sites.iter().map(|to| cell(from, to))).collect();
+    let head = ["from / to"].iter().chain(&sites).map(|site| site.to_string()).collect();
+    let lines: Vec<Vec<String>> = [head].into_iter().chain(sites.iter().map(row)).collect();
+    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..=sites.len()).map(width).collect();
+    let mut text = "\nround trip and rate of a trunk between sites\n".to_owned();
+    for line in &lines {
+        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    for pair in pairs {
+        if let Some(problem) = &pair.problem {
+            // Words of other gateways: nothing of them steers the terminal.
+            let problem: String = problem.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+            text += &format!("{} to {}: {problem}\n", pair.from, pair.to);
+        }
+    }
+    text.push('\n');
     text
+}
+
+/// The figures of one pair.
+fn figures(pair: &Pair) -> String {
+    let Some(rtt) = pair.rtt_ms else { return "FAILED".to_owned() };
+    let rate = match pair.mbit_s {
+        None => String::new(),
+        Some(rate) if rate < 10.0 => format!(" {rate:.1} Mbit/s"),
+        Some(rate) => format!(" {rate:.0} Mbit/s"),
+    };
+    format!("{rtt:.1} ms{rate}")
+}
+
+/// One line on a terminal, over and over.
+fn progress(from: &str, to: &str, done: usize, all: usize) {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[Kmeasuring {from} to {to} ({} of {all}) …", done + 1);
+    }
+}
+
+fn clear() {
+    if std::io::stderr().is_terminal() {
+        let _ = std::io::stderr().write_all(b"\r\x1b[K");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(from: &str, to: &str, figures: Result<(f64, Option<f64>), &str>) -> Pair {
+        let (rtt_ms, mbit_s) = figures.map_or((None, None), |(rtt, rate)| (Some(rtt), rate));
+        Pair { from: from.into(), to: to.into(), rtt_ms, mbit_s, problem: figures.err().map(str::to_owned) }
+    }
+
+    #[test]
+    fn every_pair_has_its_cell_and_what_went_wrong_is_below() {
+        let pairs = [
+            pair("a", "b", Ok((5.12, Some(940.4)))),
+            pair("a", "kyoto", Err("site kyoto: refused")),
+            pair("b", "a", Ok((5.1, Some(2.25)))),
+            pair("b", "kyoto", Ok((120.04, None))),
+            pair("kyoto", "a", Err("busy\u{1b}")),
+        ];
+        let expected = "
+round trip and rate of a trunk between sites
+from / to  a                b                  kyoto
+a          –                5.1 ms 940 Mbit/s  FAILED
+b          5.1 ms 2.2 Mbit/s  –                120.0 ms
+kyoto      FAILED           –                  –
+a to kyoto: site kyoto: refused
+kyoto to a: busy?
+
+";
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let text = matrix(&pairs);
+        assert_eq!(words(&text), words(expected));
+        let columns: Vec<_> = text.lines().skip(2).take(3).map(|line| line.chars().count() > 31).collect();
+        assert_eq!(columns, [true; 3], "{text}");
+        assert_eq!(matrix(&[]), "", "one site has no pairs");
+    }
+
+    #[test]
+    fn failures_are_counted() {
+        let finding = |ok: bool| Finding::new("a", "key", if ok { Ok("x".into()) } else { Err("y".into()) });
+        assert!(table("f", "a", &[finding(true)]).ends_with("everything works\n"));
+        assert!(table("f", "a", &[finding(false)]).ends_with("1 thing does not work\n"));
+        assert!(table("f", "a", &[finding(false), finding(false)]).ends_with("2 things do not work\n"));
+    }
 }

@@ -32,6 +32,16 @@ fn what_works_is_shown_link_by_link() {
     let expected =
         ["a key", "b key", "a gateway gw1", "b trunk from a", "a node n1", "a node n2", "b node n1", "b node n2"];
     assert_eq!(parts, expected);
+    let pairs = answer["pairs"].as_array().unwrap();
+    let ends: Vec<_> =
+        pairs.iter().map(|pair| (pair["from"].as_str().unwrap(), pair["to"].as_str().unwrap())).collect();
+    assert_eq!(ends, [("a", "b"), ("b", "a")]);
+    for pair in pairs {
+        assert!(
+            pair["problem"].is_null() && pair["rtt_ms"].as_f64() > Some(0.0) && pair["mbit_s"].as_f64() > Some(0.0),
+            "{pair}"
+        );
+    }
     stage.nothing_left();
 }
 
@@ -44,6 +54,16 @@ fn what_does_not_is_named() {
     assert!(done.out.contains("chmod 600"), "{done:?}");
     assert_eq!(done.out.matches("program ./no-such-program not found").count(), 4, "{done:?}");
     assert!(done.out.contains("5 things do not work"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn without_transfers_only_round_trips_are_shown() {
+    let stage = Stage::new();
+    let done = check(&stage, &["--quick"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.out.contains("from / to") && !done.out.contains("bit/s"), "{done:?}");
+    assert!(done.err.is_empty(), "nobody watches: {done:?}");
     stage.nothing_left();
 }
 

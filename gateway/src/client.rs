@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 use types::{Address, Identity, JobId, SiteId, Slot};
+use wire::control::Measurement;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Hello, Purpose, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Secret, View, WireError};
@@ -245,6 +246,20 @@ impl Client {
             _ => None,
         };
         self.ask(&Control::Observe, "observing", answered).await
+    }
+
+    /// Asks the gateway to measure the way from one site to another, or to have it measured; `transfer`: how much it carries too. Takes
+    /// some seconds at most. For [`Role::Client`].
+    ///
+    /// # Errors
+    /// It is gone, or does not answer.
+    pub async fn measure(&mut self, from: &str, to: &str, transfer: bool) -> Result<Measurement, ClientError> {
+        let answered = |message| match message {
+            Control::Measured { from: sender, to: receiver, found } if sender == from && receiver == to => Some(found),
+            _ => None,
+        };
+        let question = Control::Measure { from: from.to_owned(), to: to.to_owned(), transfer };
+        self.ask(&question, "measuring", answered).await
     }
 
     /// Asks, and waits for what `answered` takes for the answer.

@@ -23,6 +23,7 @@ pub(crate) const MAX_DATA: u32 = 16 << 10;
 pub(crate) const READ: usize = 128 << 10;
 /// Bytes of scratch space: what one read may leave over (a control message), and the next read.
 pub(crate) const SCRATCH: usize = HEADER_LEN + MAX_PAYLOAD as usize + 2 * READ;
+/// The longest ping of a member, and the longest answer. Between gateways pings may be as long as data, to measure what a trunk carries.
 const MAX_PING: u32 = 64;
 
 /// Why a connection is not read any more.
@@ -237,12 +238,14 @@ impl Gateway {
         match header.kind {
             FrameKind::Ping => {
                 let back = FrameHeader::plain(FrameKind::Pong, header.job, header.to, header.from);
-                source.send_own(self, back, payload);
+                source.send_own(self, back, &payload[..payload.len().min(MAX_PING as usize)]);
                 Ok(())
             }
             FrameKind::Pong => {
-                if let Target::Link(link) = source {
-                    link.pong(payload);
+                match source {
+                    Target::Link(link) if header.job == JobId::default() => link.pong(payload),
+                    Target::Link(_) => self.measuring.acknowledged(header.job, self.now()),
+                    Target::Member(_) => {}
                 }
                 Ok(())
             }
@@ -276,6 +279,7 @@ impl Gateway {
 
     fn control_from_trunk(&self, link: &Link, message: Control) -> Result<(), Stop> {
         let Some(message) = self.meeting_message(link.trunk, message) else { return Ok(()) };
+        let Some(message) = self.measuring_message(link.trunk, message) else { return Ok(()) };
         if matches!(message, Control::JobOpen { .. } | Control::Allocate { .. }) {
             self.kick_trunks();
         }
@@ -288,6 +292,7 @@ impl Gateway {
         let job = member.job.get();
         match message {
             Control::Probe { site } => self.probe_later(member.clone(), site),
+            Control::Measure { from, to, transfer } => self.measure_later(member.clone(), from, to, transfer),
             Control::Invite { seconds } => {
                 let invited = self.invite(seconds).map_err(Stop::Violation)?;
                 member.send_control(self, &invited);
@@ -346,6 +351,7 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
         FrameKind::Ack | FrameKind::Ask | FrameKind::Again => MAX_RECEIPT,
         FrameKind::Introduction | FrameKind::Tally | FrameKind::Passage => 0,
+        FrameKind::Ping if matches!(source, Target::Link(_)) => MAX_DATA,
         FrameKind::Ping | FrameKind::Pong => MAX_PING,
         FrameKind::Control => MAX_PAYLOAD,
     };

@@ -23,6 +23,7 @@ mod join;
 pub mod key;
 mod link;
 mod listener;
+mod measure;
 mod meeting;
 mod member;
 mod metrics;

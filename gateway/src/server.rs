@@ -21,6 +21,7 @@ use crate::counters::Counters;
 use crate::forward::{Partial, SCRATCH, Target};
 use crate::join::{Doorkeeper, Tickets};
 use crate::link::SEALED;
+use crate::measure::Measuring;
 use crate::meeting::host::Host;
 use crate::meeting::visit::Visits;
 use crate::member::Member;
@@ -61,6 +62,7 @@ pub(crate) struct Gateway {
     pub file: Option<PathBuf>,
     pub own: (usize, usize),
     pub tickets: RefCell<Tickets>,
+    pub measuring: Measuring,
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
     /// Meetings of others here, and its own elsewhere.
     pub host: Host,
@@ -182,6 +184,7 @@ impl Gateway {
             file: config.file.clone(),
             own: (config.site, config.gateway),
             tickets: RefCell::default(),
+            measuring: Measuring::default(),
             doorkeeper: config.doorkeeper.clone(),
             host: Host::new(own.memory),
             visits: Visits::default(),

@@ -19,6 +19,7 @@ pub mod keeper;
 pub mod launcher;
 pub mod leash;
 pub mod lines;
+pub mod measure;
 pub mod message;
 pub mod modules;
 pub mod mpi;

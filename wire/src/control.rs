@@ -191,6 +191,24 @@ pub enum Control {
         /// Round trip over the trunk, in nanoseconds, when it works.
         rtt_ns: u64,
     },
+    /// Client → a gateway of its site → a gateway of `from`: measure the way between two sites.
+    Measure {
+        /// The site that sends.
+        from: String,
+        /// The site that is sent to.
+        to: String,
+        /// How much it carries too, by a short transfer; else only the round trip.
+        transfer: bool,
+    },
+    /// The answer to [`Control::Measure`].
+    Measured {
+        /// The site that sent.
+        from: String,
+        /// The site that was sent to.
+        to: String,
+        /// What was found.
+        found: Measurement,
+    },
     /// Client → gateway: what do you see?
     Observe,
     /// The answer to [`Control::Observe`].
@@ -247,6 +265,28 @@ pub enum Part {
     Relay {
         /// What it must let be under way to one member from one other, as [`Control::JobOpened`] has it.
         window: u32,
+    },
+}
+
+/// What a measurement of the way between two sites found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Measurement {
+    /// How far it is, and what it carries.
+    Done {
+        /// Round trip over the trunk, in nanoseconds.
+        rtt_ns: u64,
+        /// Bytes of frames that arrived; 0 if there was to be no transfer.
+        bytes: u64,
+        /// In so many nanoseconds.
+        transfer_ns: u64,
+    },
+    /// The gateway measures something else at the moment: try again soon.
+    Busy,
+    /// There is no way, or it could not be measured.
+    Failed {
+        /// Why, for the user.
+        problem: String,
     },
 }
 
@@ -321,7 +361,7 @@ impl Control {
             | Control::JobClose { job }
             | Control::JobClosed { job, .. } => Some(*job),
             Control::Probe { .. } | Control::Probed { .. } | Control::Status { .. } | Control::Standing { .. } => None,
-            Control::Observe | Control::Observed { .. } => None,
+            Control::Observe | Control::Observed { .. } | Control::Measure { .. } | Control::Measured { .. } => None,
             Control::Invite { .. } | Control::Invited { .. } | Control::Join { .. } | Control::Joined { .. } => None,
             Control::Meet { .. } | Control::MeetHere { .. } | Control::MeetNot { .. } | Control::MeetMe { .. } => None,
         }
@@ -374,6 +414,10 @@ mod tests {
         let meet = Control::MeetHere { site, gateway, link: 3, meeting, secret: Secret::new([6; 32]) };
         assert_eq!((meet.job(), Control::decode(&meet.encode().unwrap())), (None, Ok(meet)));
         assert_eq!(Control::Probe { site: "a".into() }.job(), None);
+        for found in [Measurement::Done { rtt_ns: 1, bytes: 2, transfer_ns: 3 }, Measurement::Busy] {
+            let measured = Control::Measured { from: "a".into(), to: "b".into(), found };
+            assert_eq!((measured.job(), Control::decode(&measured.encode().unwrap())), (None, Ok(measured)));
+        }
         assert_eq!(Control::decode(&message.encode().unwrap()), Ok(message));
         assert!(Control::decode(b"{\"JobOpen\":{}}").is_err());
     }
