@@ -94,7 +94,7 @@ pub fn site_key(sites: &SitesFile, path: &Path, site: &str) -> Result<SiteKey, G
     };
     let file = path.parent().unwrap_or(Path::new("")).join(file);
     let key = key::load(&file)?;
-    if key.fingerprint() != entry.fingerprint {
+    if !entry.keys().accept(Some(key.fingerprint())) {
         let (actual, expected) = (key.fingerprint(), entry.fingerprint);
         return Err(KeyError::OtherKey { site: site.to_owned(), path: file, actual, expected }.into());
     }

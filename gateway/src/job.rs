@@ -165,7 +165,7 @@ fn members_of(roster: &Roster, site: SiteId, home: SiteId) -> u64 {
 
 /// The trunks to the gateways of a site, in the order of the sites file.
 pub(crate) fn trunks_to<'a>(trunks: &'a [TrunkInfo], site: &'a str) -> impl Iterator<Item = TrunkId> + 'a {
-    trunks.iter().enumerate().filter(move |(_, trunk)| trunk.site == site).map(|(at, _)| TrunkId(at))
+    trunks.iter().enumerate().filter(move |(_, trunk)| trunk.site == site && !trunk.retired).map(|(at, _)| TrunkId(at))
 }
 
 /// What members are told of a way that is gone, if there are others or none.

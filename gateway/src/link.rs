@@ -17,6 +17,7 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 use types::JobId;
+use types::sites::Fingerprint;
 use wire::{FrameHeader, FrameKind};
 
 use crate::forward::{GATEWAY, READ, Stop, Target};
@@ -45,6 +46,8 @@ pub(crate) struct Link {
     pub trunk: TrunkId,
     pub index: usize,
     pub address: SocketAddr,
+    /// The key that its other end has shown.
+    pub key: Option<Fingerprint>,
     session: RefCell<Session>,
     outlet: Outlet,
     /// What does not go straight to the socket.
@@ -218,6 +221,12 @@ pub(crate) async fn serve(
     (stream, run): (TlsStream, u32),
     address: SocketAddr,
 ) {
+    let key = stream.session().peer();
+    // The sites file may have changed while hands were shaken.
+    if let Err(reason) = trunk.check(key) {
+        tracing::warn!(site = trunk.site, gateway = trunk.gateway, %address, reason, "link refused");
+        return;
+    }
     let (tcp, session, cipher, plain) = stream.into_parts();
     let (mut read, write) = tcp.into_split();
     let now = Instant::now();
@@ -225,6 +234,7 @@ pub(crate) async fn serve(
         trunk: trunk.id,
         index,
         address,
+        key,
         session: RefCell::new(session),
         // Nobody waits for it: members wait for their job's turn.
         outlet: Outlet::new(write, gateway.counters.clone(), usize::MAX),

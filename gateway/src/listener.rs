@@ -170,7 +170,7 @@ async fn accept_member(
     hello: Hello,
 ) -> Result<(Rc<Member>, tokio::net::tcp::OwnedReadHalf), String> {
     let claims = match &hello.purpose {
-        Purpose::Client => Ok((gateway.client_secret.clone(), "the site's key is another")),
+        Purpose::Client => Ok((gateway.credentials().client_secret.clone(), "the site's key is another")),
         Purpose::Member => gateway.relay.borrow().secret(hello.job).map(|secret| (secret, "not the job's secret")),
         Purpose::Peer => Err("this is a gateway, not a rank".into()),
         Purpose::Trunk | Purpose::Join | Purpose::Meet => Err("gateways speak TLS".into()),

@@ -30,7 +30,7 @@ impl Gateway {
         View {
             site: self.site.clone(),
             gateway: self.name.clone(),
-            fingerprint: self.fingerprint.to_string(),
+            fingerprint: self.credentials().fingerprint.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms: milliseconds(self.since),
             memory: MemoryView { limit: self.memory, held: counted.held, high_water: counted.high_water, granted },
@@ -43,13 +43,13 @@ impl Gateway {
                 unadmitted: self.unadmitted.get() as u64,
             },
             sites: sites.sites.iter().map(site).collect(),
-            trunks: self.trunks.borrow().iter().map(|trunk| trunk_view(trunk)).collect(),
+            trunks: self.trunks_in_use().iter().map(|trunk| trunk_view(trunk)).collect(),
             jobs: jobs.into_iter().map(|(id, job)| self.job_view(*id, job)).collect(),
         }
     }
 
     fn job_view(&self, id: JobId, job: &Job<Rc<Member>>) -> JobView {
-        let trunks = self.trunks.borrow();
+        let trunks = self.trunks_in_use();
         let waits_for_links: usize =
             trunks.iter().flat_map(|trunk| trunk.up_links()).map(|link| link.queued_of(id)).sum();
         let waits_for_members: usize = job.members.values().map(|member| member.outlet.queued()).sum();

@@ -72,7 +72,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 /// Opens the page if the sites file has one for this gateway. A port that cannot be had is told in the log, and the
 /// gateway works without: a page is not worth a job.
 pub(crate) fn open(gateway: &Rc<Gateway>) {
-    let (site, own) = gateway.own;
+    let (site, own) = gateway.own.get();
     let Some(address) = gateway.sites.borrow().sites[site].gateways[own].page else { return };
     match bind(address) {
         Ok(listener) => {

@@ -99,6 +99,8 @@ pub(crate) struct TrunkInfo {
     pub up: bool,
     /// What went wrong last, for the user.
     pub problem: String,
+    /// Its gateway is not in the sites file any more.
+    pub retired: bool,
     /// How often it came up or went, so that a timer knows whether it is still about the same.
     pub changes: u64,
 }
@@ -106,7 +108,7 @@ pub(crate) struct TrunkInfo {
 impl TrunkInfo {
     /// A trunk that is not up yet.
     pub fn new(site: String) -> TrunkInfo {
-        TrunkInfo { site, up: false, problem: String::new(), changes: 0 }
+        TrunkInfo { site, up: false, problem: String::new(), retired: false, changes: 0 }
     }
 }
 
@@ -552,6 +554,12 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub(crate) fn add_trunk(&mut self, trunk: TrunkInfo) -> TrunkId {
         self.trunks.push(trunk);
         TrunkId(self.trunks.len() - 1)
+    }
+
+    /// A gateway is not in the sites file any more: jobs do without it.
+    pub(crate) fn retire_trunk(&mut self, trunk: TrunkId, reason: &str) {
+        self.trunks[trunk.0].retired = true;
+        self.trunk_lost(trunk, reason);
     }
 
     /// A trunk to the gateway of a site that leads what is begun there: of the first that can be reached.

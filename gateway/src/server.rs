@@ -20,6 +20,7 @@ use crate::config::GatewayConfig;
 use crate::counters::Counters;
 use crate::forward::{Partial, SCRATCH, Target};
 use crate::join::{Doorkeeper, Tickets};
+use crate::key::{KeyError, SiteKey};
 use crate::link::SEALED;
 use crate::measure::Measuring;
 use crate::meeting::host::Host;
@@ -50,9 +51,8 @@ pub(crate) struct Gateway {
     pub name: String,
     /// A random number, by which others know that it was started anew.
     pub run_number: u32,
-    pub fingerprint: Fingerprint,
-    pub client_secret: Secret,
-    pub tls: TlsConfig,
+    /// What the site's key makes. The key may be changed.
+    pub credentials: RefCell<Rc<Credentials>>,
     pub counters: Arc<Counters>,
     pub relay: RefCell<Relay<Rc<Member>>>,
     /// The trunks; sites may be added, so that their ids stay.
@@ -60,7 +60,7 @@ pub(crate) struct Gateway {
     /// What the gateway works by: its sites file as it was read last, where it lies, and which entry is its own.
     pub sites: RefCell<SitesFile>,
     pub file: Option<PathBuf>,
-    pub own: (usize, usize),
+    pub own: Cell<(usize, usize)>,
     pub tickets: RefCell<Tickets>,
     pub measuring: Measuring,
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
@@ -93,23 +93,43 @@ pub(crate) struct Gateway {
     now: Cell<Instant>,
 }
 
+/// What the site's key makes.
+pub(crate) struct Credentials {
+    pub fingerprint: Fingerprint,
+    /// What users of the site prove.
+    pub client_secret: Secret,
+    pub tls: TlsConfig,
+}
+
+impl Credentials {
+    pub fn new(key: &SiteKey) -> Result<Credentials, KeyError> {
+        let (fingerprint, client_secret) = (key.fingerprint(), key.client_secret());
+        Ok(Credentials { fingerprint, client_secret, tls: TlsConfig::new(key)? })
+    }
+}
+
 /// Runs a gateway until SIGTERM or SIGINT, on the calling thread. Jobs are closed and agents killed before it returns,
-/// within 3 s.
+/// within 3 s. With SIGHUP it takes up what has changed in its sites file.
 ///
 /// # Errors
 /// It cannot start: see [`GatewayError`].
 pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<(), GatewayError> {
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
     let system = move |source| GatewayError::System { site: site.clone(), gateway: gateway.clone(), source };
-    run(config, starter, async move || {
+    run(config, starter, async move |gateway| {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).map_err(&system)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(&system)?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        let mut hangup = signal(SignalKind::hangup()).map_err(&system)?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                _ = hangup.recv() => {
+                    gateway.reload_and_log();
+                }
+            }
         }
-        Ok(())
     })
 }
 
@@ -122,7 +142,7 @@ pub fn serve_until(
     starter: Arc<dyn AgentStarter>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), GatewayError> {
-    run(config, starter, async move || {
+    run(config, starter, async move |_| {
         stop.await;
         Ok(())
     })
@@ -131,7 +151,7 @@ pub fn serve_until(
 fn run(
     config: GatewayConfig,
     starter: Arc<dyn AgentStarter>,
-    stop: impl AsyncFnOnce() -> Result<(), GatewayError>,
+    stop: impl AsyncFnOnce(Rc<Gateway>) -> Result<(), GatewayError>,
 ) -> Result<(), GatewayError> {
     let system = |source| GatewayError::System {
         site: config.own_site().name.clone(),
@@ -147,9 +167,9 @@ fn run(
         tracing::info!(
             site = gateway.site, gateway = gateway.name, listen = own.listen, inside = own.inside,
             advertise = own.advertise.as_deref().unwrap_or("(dials out only)"),
-            fingerprint = %gateway.fingerprint, memory = %quantity(own.memory), "gateway listening"
+            fingerprint = %gateway.credentials().fingerprint, memory = %quantity(own.memory), "gateway listening"
         );
-        gateway.run(listener, stop()).await
+        gateway.clone().run(listener, stop(gateway)).await
     });
     drop(local);
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -163,7 +183,7 @@ impl Gateway {
         let infos = trunks.iter().map(|trunk| TrunkInfo::new(trunk.site.clone()));
         let nodes = site.nodes.iter().map(|node| node.name.clone()).collect();
         let relay = Relay::new((site.name.clone(), config.gateway), nodes, infos.collect(), own.memory, site.patience);
-        let tls = TlsConfig::new(&config.key)?;
+        let credentials = Credentials::new(&config.key)?;
         let run_number = getrandom::u32().map_err(|e| GatewayError::System {
             site: site.name.clone(),
             gateway: own.name.clone(),
@@ -174,15 +194,13 @@ impl Gateway {
             site: site.name.clone(),
             name: own.name.clone(),
             run_number,
-            fingerprint: config.key.fingerprint(),
-            client_secret: config.key.client_secret(),
-            tls,
+            credentials: RefCell::new(Rc::new(credentials)),
             counters: config.counters.clone(),
             relay: RefCell::new(relay),
             trunks: RefCell::new(trunks.into_iter().map(Rc::new).collect()),
             sites: RefCell::new(config.sites.clone()),
             file: config.file.clone(),
-            own: (config.site, config.gateway),
+            own: Cell::new((config.site, config.gateway)),
             tickets: RefCell::default(),
             measuring: Measuring::default(),
             doorkeeper: config.doorkeeper.clone(),
@@ -211,6 +229,10 @@ impl Gateway {
         });
         gateway.trunks.borrow().iter().for_each(|trunk| gateway.expect(trunk));
         Ok(gateway)
+    }
+
+    pub fn credentials(&self) -> Rc<Credentials> {
+        self.credentials.borrow().clone()
     }
 
     /// Says why a trunk is not up before anything was tried.
@@ -325,8 +347,9 @@ impl Gateway {
     /// Where the nodes of this site dial its gateways, this one first.
     fn insides(&self) -> Vec<String> {
         let sites = self.sites.borrow();
-        let gateways = &sites.sites[self.own.0].gateways;
-        let others = gateways.iter().enumerate().filter(|(at, _)| *at != self.own.1).map(|(_, g)| g.inside.clone());
+        let (site, own) = self.own.get();
+        let gateways = &sites.sites[site].gateways;
+        let others = gateways.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, g)| g.inside.clone());
         std::iter::once(self.inside.clone()).chain(others).collect()
     }
 
@@ -512,11 +535,10 @@ pub(crate) fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> 
             let end = TrunkEnd {
                 site: site.name.clone(),
                 gateway: gateway.name.clone(),
-                fingerprint: site.fingerprint,
                 address: gateway.advertise.clone(),
                 lets_meet: gateway.meeting && they_can,
             };
-            trunks.push(Trunk::new(id, end, (dials, hidden), links));
+            trunks.push(Trunk::new(id, end, site.keys(), (dials, hidden), links));
         }
     }
     trunks

@@ -1,7 +1,8 @@
-//! How a gateway stands: its jobs and trunks; and taking up sites that were added to its sites file while it runs.
+//! How a gateway stands: its jobs and trunks; and taking up what has changed in its sites file while it runs.
 //!
-//! Sites that come after those known are new trunks and nothing else, so open jobs do not notice. Any other change of what
-//! concerns this gateway asks for a restart, which is for whoever changed the file to decide.
+//! Sites that come after those known are new trunks and nothing else, so open jobs do not notice. A site that is gone is revoked:
+//! its links are cut, and what it took part in ends. A site's keys may change, its own too. Any other change of what concerns this
+//! gateway asks for a restart, which is for whoever changed the file to decide.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -10,8 +11,10 @@ use types::sites::{Site, SitesFile};
 use wire::Control;
 use wire::control::TrunkStanding;
 
-use crate::relay::TrunkInfo;
-use crate::server::{Gateway, trunks};
+use crate::config::site_key;
+use crate::relay::{TrunkId, TrunkInfo};
+use crate::server::{Credentials, Gateway, trunks};
+use crate::trunk::Trunk;
 
 /// The longest sites file that is read, in bytes.
 const MAX_FILE: u64 = 4 << 20;
@@ -19,12 +22,9 @@ const MAX_FILE: u64 = 4 << 20;
 impl Gateway {
     /// How it stands, after reading the sites file again if asked to.
     pub fn standing(&self, reload: bool) -> Control {
-        let stale = if reload { self.reload().err() } else { None };
-        if let Some(problem) = &stale {
-            tracing::warn!(problem, "the sites file cannot be taken up while running");
-        }
+        let stale = if reload { self.reload_and_log() } else { None };
         let relay = self.relay.borrow();
-        let trunks = relay.trunks.iter().map(|trunk| TrunkStanding {
+        let trunks = relay.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
             site: trunk.site.clone(),
             up: trunk.up,
             problem: if trunk.up { String::new() } else { trunk.problem.clone() },
@@ -32,33 +32,102 @@ impl Gateway {
         Control::Standing { jobs: relay.jobs.len() as u32, trunks: trunks.collect(), stale }
     }
 
-    /// Reads the sites file again and takes up what was added.
-    pub fn reload(&self) -> Result<(), String> {
-        let Some(path) = &self.file else { return Err("this gateway was started without a sites file".into()) };
-        self.take_up(read(path)?)
+    /// Takes up what has changed in the sites file; gives, and logs, what stands against it.
+    pub fn reload_and_log(&self) -> Option<String> {
+        let problem = self.reload().err();
+        match &problem {
+            Some(problem) => tracing::warn!(problem, "the sites file cannot be taken up while running"),
+            None => tracing::info!("works by the sites file as it is now"),
+        }
+        problem
     }
 
-    /// Takes up the sites that a newer sites file has after those known.
-    fn take_up(&self, newer: SitesFile) -> Result<(), String> {
-        let (own_site, own_gateway) = self.own;
-        if let Some(problem) = difference(&self.sites.borrow(), &newer, own_site) {
+    /// Reads the sites file again and takes up what has changed.
+    pub fn reload(&self) -> Result<(), String> {
+        let Some(path) = &self.file else { return Err("this gateway was started without a sites file".into()) };
+        let newer = read(path)?;
+        let (site, gateway) = self.own.get();
+        let known = self.sites.borrow().sites[site].clone();
+        let Some(own) = newer.sites.iter().position(|site| site.name == known.name) else {
+            return Err(format!("site {}, which is this gateway's own, is gone from the sites file", known.name));
+        };
+        if let Some(problem) = difference(&self.sites.borrow(), &newer, own).or_else(|| self.came_back(&newer, own)) {
             return Err(problem);
         }
-        let known = self.trunks.borrow().len();
-        for trunk in trunks(&newer, own_site, own_gateway).into_iter().skip(known) {
-            tracing::info!(site = trunk.site, gateway = trunk.gateway, fingerprint = %trunk.fingerprint, "site added");
-            let info = TrunkInfo::new(trunk.site.clone());
-            let id = self.relay.borrow_mut().add_trunk(info);
-            debug_assert_eq!(id, trunk.id);
-            let trunk = Rc::new(trunk);
+        // A key that cannot be used changes nothing.
+        let key = site_key(&newer, path, &known.name).map_err(|e| e.to_string())?;
+        if key.fingerprint() != self.credentials().fingerprint {
+            tracing::info!(fingerprint = %key.fingerprint(), "the site's key is another now");
+            let credentials = Credentials::new(&key).map_err(|e| e.to_string())?;
+            self.credentials.replace(Rc::new(credentials));
+        }
+        self.own.set((own, gateway));
+        self.sites.replace(newer);
+        self.take_up();
+        Ok(())
+    }
+
+    /// Makes the trunks what the sites file says.
+    fn take_up(&self) {
+        let (site, gateway) = self.own.get();
+        let wanted = trunks(&self.sites.borrow(), site, gateway);
+        for trunk in self.trunks_in_use() {
+            match wanted.iter().find(|wanted| is_same(wanted, &trunk)) {
+                Some(wanted) if wanted.keys() != trunk.keys() => {
+                    let (site, gateway, keys) = (&trunk.site, &trunk.gateway, wanted.keys());
+                    tracing::info!(site, gateway, %keys, "other keys are trusted");
+                    trunk.trust(keys);
+                }
+                Some(_) => {}
+                None => self.revoke(&trunk),
+            }
+        }
+        for trunk in wanted {
+            if self.trunks_in_use().iter().any(|known| is_same(known, &trunk)) {
+                continue;
+            }
+            tracing::info!(site = trunk.site, gateway = trunk.gateway, keys = %trunk.keys(), "site added");
+            if let Some(known) = self.retired(&trunk) {
+                known.take_back(trunk.keys());
+                self.relay.borrow_mut().trunks[known.id.0].retired = false;
+                self.expect(&known);
+                self.dial_trunk(&known);
+                continue;
+            }
+            let id = self.relay.borrow_mut().add_trunk(TrunkInfo::new(trunk.site.clone()));
+            let trunk = Rc::new(trunk.numbered(id));
+            debug_assert_eq!(id, TrunkId(self.trunks.borrow().len()));
             self.trunks.borrow_mut().push(trunk.clone());
             self.expect(&trunk);
             self.dial_trunk(&trunk);
         }
-        self.sites.replace(newer);
+        self.settle();
         self.expect_meetings();
-        Ok(())
     }
+
+    /// The trunk to a gateway that was taken out of the sites file.
+    fn retired(&self, like: &Trunk) -> Option<Rc<Trunk>> {
+        self.trunks.borrow().iter().find(|trunk| trunk.is_retired() && is_same(trunk, like)).cloned()
+    }
+
+    /// What of the sites that were taken out and are there again is otherwise than it was.
+    fn came_back(&self, newer: &SitesFile, own: usize) -> Option<String> {
+        let wanted = trunks(newer, own, self.own.get().1);
+        let other = wanted.iter().find(|new| self.retired(new).is_some_and(|known| !known.is_dialled_like(new)))?;
+        Some(format!("site {} was taken out and is another now", other.site))
+    }
+
+    fn revoke(&self, trunk: &Trunk) {
+        let (site, gateway) = (&trunk.site, &trunk.gateway);
+        let reason = format!("site {}: gateway {gateway} of site {site} is not in its sites file any more", self.site);
+        tracing::warn!(site, gateway, "revoked: it is not in the sites file any more");
+        trunk.retire(&reason);
+        self.relay.borrow_mut().retire_trunk(trunk.id, &reason);
+    }
+}
+
+fn is_same(one: &Trunk, other: &Trunk) -> bool {
+    one.site == other.site && one.gateway == other.gateway
 }
 
 fn read(path: &Path) -> Result<SitesFile, String> {
@@ -70,23 +139,33 @@ fn read(path: &Path) -> Result<SitesFile, String> {
     SitesFile::parse(&text, &name).map_err(|e| e.to_string())
 }
 
-/// What of the known sites is otherwise in the newer file, as far as the gateway of site `own` works by it.
+/// What of the sites that are in both files is otherwise in the newer one, as far as the gateway of its site `own` works by it and
+/// cannot do while it runs.
 fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<String> {
-    for (at, old) in known.sites.iter().enumerate() {
-        let Some(new) = newer.sites.get(at).filter(|new| new.name == old.name) else {
-            return Some(format!("site {} is gone from its place in the sites file", old.name));
-        };
+    let position = |site: &Site| newer.sites.iter().position(|new| new.name == site.name);
+    let mut last = None;
+    for old in &known.sites {
+        let Some(at) = position(old) else { continue };
+        // Of two sites the earlier dials.
+        if last.is_some_and(|last| last > at) {
+            return Some(format!("site {} has another place in the sites file", old.name));
+        }
+        last = Some(at);
+        let new = &newer.sites[at];
         let same = if at == own {
-            // Where its key lies and how its users reach it is not the gateway's business.
-            Site { key: old.key.clone(), ssh: old.ssh.clone(), folder: old.folder.clone(), ..new.clone() } == *old
+            // Where its key lies and how its users reach it is not the gateway's business; its keys it takes up.
+            let Site { key, ssh, folder, fingerprint, next, .. } = old.clone();
+            Site { key, ssh, folder, fingerprint, next, ..new.clone() } == *old
         } else {
-            (new.fingerprint, seen(&new.gateways)) == (old.fingerprint, seen(&old.gateways))
+            seen(&new.gateways) == seen(&old.gateways)
         };
         if !same {
             return Some(format!("site {} is another than when this gateway was started", old.name));
         }
     }
-    None
+    let first_new = newer.sites.iter().position(|new| known.sites.iter().all(|old| old.name != new.name));
+    let before = first_new.filter(|new| last.is_some_and(|last| last > *new));
+    before.map(|new| format!("site {} is new and not at the end of the sites file", newer.sites[new].name))
 }
 
 /// What matters of another site's gateways: not where they show their page, each on its own machine.
@@ -116,9 +195,12 @@ mod tests {
         assert_eq!(told(&[("a", "1", "n1"), ("b", "2", "n1"), ("c", "3", "n1")]), None);
         // Nodes of another site are the business of its own gateway.
         assert_eq!(told(&[("a", "1", "n1"), ("b", "2", "n7")]), None);
+        // A site that is gone is revoked.
+        assert_eq!(told(&[("a", "1", "n1")]), None);
+        assert_eq!(told(&[("a", "1", "n1"), ("c", "3", "n1")]), None);
         for newer in [
-            &[("a", "1", "n1")][..],
-            &[("b", "2", "n1"), ("a", "1", "n1")],
+            &[("b", "2", "n1"), ("a", "1", "n1")][..],
+            &[("a", "1", "n1"), ("c", "3", "n1"), ("b", "2", "n1")],
             &[("a", "1", "n2"), ("b", "2", "n1")],
             &[("a", "1", "n1"), ("b", "9", "n1")],
         ] {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout};
-use types::sites::Fingerprint;
+use types::sites::{Fingerprint, Keys};
 use types::{Address, Identity, JobId};
 use wire::handshake::{Handshake, Hello, Purpose, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Secret};
@@ -46,6 +46,12 @@ pub(crate) struct Trunk {
     pub hidden: bool,
     /// Where they met last.
     met: RefCell<Option<String>>,
+    /// The keys of the site at the other end.
+    keys: Cell<Keys>,
+    /// It is not in the sites file any more: why.
+    retired: RefCell<Option<String>>,
+    /// How often it was taken out of the sites file.
+    times_retired: Cell<u32>,
     /// Somebody looks whether the other gateway runs.
     watched: Cell<bool>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
@@ -75,8 +81,6 @@ pub(crate) struct TrunkEnd {
     pub site: String,
     /// The name of its gateway.
     pub gateway: String,
-    /// Its key.
-    pub fingerprint: Fingerprint,
     /// Where it can be dialled, if anywhere.
     pub address: Option<String>,
     /// Whether others may meet there.
@@ -124,13 +128,16 @@ impl Trunk {
         }
     }
 
-    pub fn new(id: TrunkId, end: TrunkEnd, (dials, hidden): (bool, bool), links: u16) -> Trunk {
+    pub fn new(id: TrunkId, end: TrunkEnd, keys: Keys, (dials, hidden): (bool, bool), links: u16) -> Trunk {
         Trunk {
             id,
             end,
             dials,
             hidden,
             met: RefCell::default(),
+            keys: Cell::new(keys),
+            retired: RefCell::default(),
+            times_retired: Cell::new(0),
             watched: Cell::new(false),
             links: RefCell::new(vec![None; usize::from(links)]),
             up: Cell::new(false),
@@ -140,6 +147,65 @@ impl Trunk {
             kick: Notify::new(),
             problem: RefCell::default(),
         }
+    }
+
+    /// The same with this number.
+    pub fn numbered(self, id: TrunkId) -> Trunk {
+        Trunk { id, ..self }
+    }
+
+    pub fn keys(&self) -> Keys {
+        self.keys.get()
+    }
+
+    pub fn is_retired(&self) -> bool {
+        self.retired.borrow().is_some()
+    }
+
+    /// The site at the other end has these keys from now on. Links by another are cut: they come again by one of these, or not.
+    pub fn trust(&self, keys: Keys) {
+        self.keys.set(keys);
+        for link in self.up_links() {
+            if let Err(reason) = self.check(link.key) {
+                link.cut(reason);
+            }
+        }
+    }
+
+    /// It is not in the sites file any more.
+    pub fn retire(&self, reason: &str) {
+        self.retired.replace(Some(reason.to_owned()));
+        self.times_retired.set(self.times_retired.get() + 1);
+        self.up_links().iter().for_each(|link| link.cut(reason.to_owned()));
+        self.kick.notify_waiters();
+    }
+
+    /// It is in the sites file again. What the two gateways have told each other goes on from where it was.
+    pub fn take_back(&self, keys: Keys) {
+        self.keys.set(keys);
+        self.retired.replace(None);
+    }
+
+    /// Whether it is dialled, and where, as the other is.
+    pub fn is_dialled_like(&self, other: &Trunk) -> bool {
+        let how = |trunk: &Trunk| (trunk.dials, trunk.hidden, trunk.links(), trunk.address.clone(), trunk.lets_meet);
+        how(self) == how(other)
+    }
+
+    /// Whether who presents this key may be the other end.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, presented: Option<Fingerprint>) -> Result<(), String> {
+        if let Some(reason) = &*self.retired.borrow() {
+            return Err(reason.clone());
+        }
+        let keys = self.keys.get();
+        if keys.accept(presented) {
+            return Ok(());
+        }
+        let presented = presented.map_or("none".to_owned(), |f| f.to_string());
+        Err(format!("presented fingerprint {presented}, sites file says {keys}"))
     }
 
     pub fn links(&self) -> usize {
@@ -283,10 +349,11 @@ impl Trunk {
     }
 }
 
-/// Keeps one link of a trunk up, for ever.
+/// Keeps one link of a trunk up, for as long as it is in the sites file.
 pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index: usize) {
     let mut pause = REDIAL_FIRST;
-    loop {
+    let times_retired = trunk.times_retired.get();
+    while trunk.times_retired.get() == times_retired {
         let dialled = match trunk.dials() {
             Some(address) => dial(&gateway, &trunk, index, address).await,
             None => visit::meet(&gateway, &trunk, index).await.map_err(DialError::from),
@@ -298,10 +365,8 @@ pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index:
             }
             Err(DialError { problem, refused }) => {
                 trunk.failed(&gateway, problem.clone());
-                if refused && !trunk.up.get() {
-                    // Its machine says that it does not run: whatever it knew of jobs is gone.
-                    gateway.relay.borrow_mut().trunk_lost(trunk.id, &problem);
-                    gateway.settle();
+                if refused {
+                    gateway.does_not_run(&trunk, &problem);
                 }
             }
         }
@@ -317,18 +382,15 @@ fn jitter() -> f64 {
     0.5 + f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
-/// Looks whether the other gateway runs, while it should dial and does not: when its machine says that nobody listens, whatever
-/// it knew of jobs is gone.
+/// Looks whether the other gateway runs, while it should dial and does not.
 async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience: Duration) {
     let since = Instant::now();
     while !trunk.up.get() && since.elapsed() < patience {
         if let Ok(Err(error)) = timeout(DIAL_TIMEOUT, TcpStream::connect(&address)).await
             && error.kind() == std::io::ErrorKind::ConnectionRefused
-            && !trunk.up.get()
         {
             let problem = format!("site {}: gateway {} at {address}: {error}", trunk.site, trunk.gateway);
-            gateway.relay.borrow_mut().trunk_lost(trunk.id, &problem);
-            gateway.settle();
+            gateway.does_not_run(&trunk, &problem);
             break;
         }
         sleep(WATCH).await;
@@ -384,12 +446,10 @@ pub(crate) async fn shake(
 ) -> Result<(TlsStream, u32), String> {
     let shake = async {
         prepare(&tcp).map_err(|e| e.to_string())?;
-        let session = gateway.tls.dial().map_err(|e| e.to_string())?;
+        let session = gateway.credentials().tls.dial().map_err(|e| e.to_string())?;
         let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
         let presented = stream.session().peer();
-        if presented != Some(trunk.fingerprint) {
-            return Err(mismatch(presented, trunk.fingerprint));
-        }
+        trunk.check(presented)?;
         let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
         let hello = Hello {
             purpose: Purpose::Trunk,
@@ -407,11 +467,6 @@ pub(crate) async fn shake(
         Ok(result) => result,
         Err(_) => Err(format!("handshake took longer than {} s: is it a gateway?", HANDSHAKE_TIMEOUT.as_secs())),
     }
-}
-
-fn mismatch(presented: Option<Fingerprint>, expected: Fingerprint) -> String {
-    let presented = presented.map_or("none".to_owned(), |f| f.to_string());
-    format!("presented fingerprint {presented}, sites file says {expected}")
 }
 
 pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
@@ -435,19 +490,20 @@ pub(crate) async fn accept(
     peer: SocketAddr,
 ) -> Result<Option<Accepted>, String> {
     prepare(&tcp).map_err(|e| e.to_string())?;
-    let session = gateway.tls.accept().map_err(|e| e.to_string())?;
+    let session = gateway.credentials().tls.accept().map_err(|e| e.to_string())?;
     let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
     let presented = stream.session().peer();
     let hello = match handshake::read_hello(&mut stream).await {
         Ok(hello) => hello,
         Err(HandshakeError::Io(_)) => {
-            let whose = gateway.trunks.borrow().iter().find(|trunk| presented == Some(trunk.fingerprint)).cloned();
+            let whose = gateway.trunks_in_use().into_iter().find(|trunk| trunk.keys().accept(presented));
             let name =
                 whose.as_ref().map_or("of no site we know".to_owned(), |trunk| format!("of site {}", trunk.site));
             let problem = format!(
                 "a gateway {name} at {peer} dialled and closed after seeing our key: does its sites file show {} for \
                  site {}?",
-                gateway.fingerprint, gateway.site
+                gateway.credentials().fingerprint,
+                gateway.site
             );
             if let Some(trunk) = whose {
                 trunk.failed(gateway, problem.clone());
@@ -485,11 +541,11 @@ fn admit(
     if hello.purpose != Purpose::Trunk {
         return Err("inside TLS only gateways are served".into());
     }
-    let known = gateway.trunks.borrow().iter().find(|trunk| trunk.site == *site && trunk.gateway == *name).cloned();
+    let known = gateway.trunks_in_use().into_iter().find(|trunk| trunk.site == *site && trunk.gateway == *name);
     let trunk = known
         .ok_or_else(|| format!("site {}: no trunk to gateway {name} of site {site} in its sites file", gateway.site))?;
-    if presented != Some(trunk.fingerprint) {
-        let problem = format!("site {site}: gateway {name} at {peer} {}", mismatch(presented, trunk.fingerprint));
+    if let Err(problem) = trunk.check(presented) {
+        let problem = format!("site {site}: gateway {name} at {peer} {problem}");
         trunk.failed(gateway, problem.clone());
         return Err(problem);
     }
@@ -510,6 +566,19 @@ fn admit(
 }
 
 impl Gateway {
+    /// The trunks of the sites file.
+    pub(crate) fn trunks_in_use(&self) -> Vec<Rc<Trunk>> {
+        self.trunks.borrow().iter().filter(|trunk| !trunk.is_retired()).cloned().collect()
+    }
+
+    /// The other gateway's machine says that it does not run: whatever it knew of jobs is gone.
+    fn does_not_run(&self, trunk: &Trunk, problem: &str) {
+        if !trunk.up.get() {
+            self.relay.borrow_mut().trunk_lost(trunk.id, problem);
+            self.settle();
+        }
+    }
+
     /// A link is there; with the first one its trunk is up.
     pub(crate) fn link_up(&self, trunk: &Trunk, link: &Rc<Link>, run: u32) {
         let replaced = |old: &Rc<Link>, reason: String| {
@@ -528,8 +597,9 @@ impl Gateway {
         trunk.links.borrow_mut()[link.index] = Some(link.clone());
         if !trunk.up.replace(true) {
             trunk.problem.borrow_mut().clear();
-            let (site, gateway, address, key) = (&trunk.site, &trunk.gateway, link.address, trunk.fingerprint);
-            tracing::info!(site, gateway, %address, fingerprint = %key, links = trunk.links(), "trunk up");
+            let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
+            let key = link.key.map_or_else(String::new, |key| key.to_string());
+            tracing::info!(site, gateway, %address, fingerprint = key, links = trunk.links(), "trunk up");
             self.relay.borrow_mut().trunk_up(trunk.id);
             trunk.changed.notify_waiters();
             self.place_reached(trunk);
@@ -569,7 +639,7 @@ impl Gateway {
             } else if let (false, Some(address), Some(gateway)) = (trunk.dials, &trunk.address, self.me.upgrade())
                 && !trunk.watched.replace(true)
             {
-                let patience = self.sites.borrow().sites[self.own.0].patience;
+                let patience = self.sites.borrow().sites[self.own.get().0].patience;
                 tokio::task::spawn_local(watch(gateway, self.trunk(trunk.id), address.clone(), patience));
             }
         }

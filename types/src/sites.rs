@@ -14,11 +14,13 @@ use crate::quantity::{parse_bytes, parse_duration};
 use crate::roster::is_name;
 
 mod fabric;
+mod keys;
 mod memory;
 mod run;
 mod starter;
 
 pub use fabric::Fabric;
+pub use keys::Keys;
 pub use memory::Memory;
 pub use run::RunSettings;
 pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
@@ -43,6 +45,8 @@ pub struct Site {
     pub folder: Option<String>,
     /// Fingerprint of the site's public key: `sha256:` and 64 hexadecimal digits. Peers are known by it.
     pub fingerprint: Fingerprint,
+    /// Fingerprint of the key that will replace it. `None`: it stays.
+    pub next: Option<Fingerprint>,
     /// Its gateways, at least one.
     pub gateways: Vec<Gateway>,
     /// Its nodes: at least one, or none where they are those of a batch job ([`Starter::allocates`]).
@@ -57,6 +61,13 @@ pub struct Site {
     pub fabric: Option<Fabric>,
     /// How long its gateways keep jobs waiting for another site that cannot be reached.
     pub patience: Duration,
+}
+
+impl Site {
+    /// The keys that it is known by.
+    pub fn keys(&self) -> Keys {
+        Keys { current: self.fingerprint, next: self.next }
+    }
 }
 
 /// A gateway of a site.
@@ -256,6 +267,7 @@ mod raw {
         ssh: Option<String>,
         folder: Option<String>,
         fingerprint: String,
+        next: Option<String>,
         #[serde(default)]
         gateway: Vec<Gateway>,
         #[serde(default)]
@@ -296,8 +308,9 @@ mod raw {
             let site = name("site name", self.name)?;
             let place = format!("site {site}");
             let within = |wrong: Wrong| wrong.within(&place);
-            let fingerprint =
-                self.fingerprint.parse().map_err(|e: String| Wrong::new("fingerprint", e)).map_err(within)?;
+            let key = |field: &str, text: &str| text.parse().map_err(|e: String| within(Wrong::new(field, e)));
+            let fingerprint = key("fingerprint", &self.fingerprint)?;
+            let next = self.next.as_deref().map(|text| key("next", text)).transpose()?;
             let gateways: Vec<_> =
                 self.gateway.into_iter().map(|g| g.check().map_err(within)).collect::<Result<_, _>>()?;
             let nodes: Vec<_> = self.node.into_iter().map(|n| n.check().map_err(within)).collect::<Result<_, _>>()?;
@@ -331,6 +344,7 @@ mod raw {
                 ssh: self.ssh,
                 folder: self.folder,
                 fingerprint,
+                next,
                 gateways,
                 nodes,
                 starter,

@@ -62,7 +62,8 @@ impl Gateway {
 
     pub(super) fn introduce(&self, asker: TrunkId, wish: &Wish) -> Result<[(TrunkId, Control); 2], String> {
         let guests = self.guests();
-        let own = &self.sites.borrow().sites[self.own.0].gateways[self.own.1];
+        let (site, own) = self.own.get();
+        let own = &self.sites.borrow().sites[site].gateways[own];
         if !own.meeting || own.advertise.is_none() {
             return Err("its sites file does not let others meet there".into());
         }
@@ -89,7 +90,7 @@ impl Gateway {
             let entry = sites.site(site)?.1.gateways.iter().find(|entry| entry.name == gateway)?;
             Some(entry.links)
         };
-        let trunks = self.trunks.borrow();
+        let trunks = self.trunks_in_use();
         let guest = |trunk: &Rc<Trunk>| Guest {
             trunk: trunk.id,
             site: trunk.site.clone(),

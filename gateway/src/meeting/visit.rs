@@ -68,8 +68,8 @@ impl Gateway {
 
     /// Where this gateway may meet the one at the other end of a trunk, in the order of the sites file.
     fn places(&self, trunk: &Trunk) -> Vec<Rc<Trunk>> {
-        let trunks = self.trunks.borrow();
-        trunks.iter().filter(|place| place.lets_meet && place.site != trunk.site).cloned().collect()
+        let lets = |place: &Rc<Trunk>| place.lets_meet && place.site != trunk.site;
+        self.trunks_in_use().into_iter().filter(lets).collect()
     }
 
     /// Why a trunk whose ends cannot be dialled is not up, before anything else is known.
@@ -97,7 +97,7 @@ impl Gateway {
             return;
         }
         self.expect_meetings();
-        for trunk in self.trunks.borrow().iter().filter(|trunk| trunk.hidden && !trunk.asks() && !trunk.is_up()) {
+        for trunk in self.trunks_in_use().iter().filter(|trunk| trunk.hidden && !trunk.asks() && !trunk.is_up()) {
             if trunk.site != place.site {
                 let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
                 place.send_control(self, &Control::MeetMe { site, gateway });
@@ -107,8 +107,7 @@ impl Gateway {
 
     /// What was said of trunks that wait to be met anywhere may be otherwise now.
     pub(crate) fn expect_meetings(&self) {
-        let trunks: Vec<_> =
-            self.trunks.borrow().iter().filter(|trunk| trunk.hidden && !trunk.is_up()).cloned().collect();
+        let trunks: Vec<_> = self.trunks_in_use().into_iter().filter(|trunk| trunk.hidden && !trunk.is_up()).collect();
         for trunk in trunks {
             match trunk.asks() {
                 true => trunk.kick(),
@@ -119,8 +118,8 @@ impl Gateway {
 
     /// The trunk to a gateway that must be met.
     fn hidden(&self, site: &str, gateway: &str) -> Option<Rc<Trunk>> {
-        let is_it = |trunk: &&Rc<Trunk>| trunk.hidden && trunk.site == site && trunk.gateway == gateway;
-        self.trunks.borrow().iter().find(is_it).cloned()
+        let is_it = |trunk: &Rc<Trunk>| trunk.hidden && trunk.site == site && trunk.gateway == gateway;
+        self.trunks_in_use().into_iter().find(is_it)
     }
 
     /// A place answers, or calls.

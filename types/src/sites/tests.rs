@@ -25,7 +25,7 @@ fn the_shortest_file_gets_its_defaults() {
 #[test]
 fn every_field_is_read() {
     let text = file(
-        "key = \"a.key\"\nmemory = \"/run/pool\"\nfabric = \"verbs;ofi_rxm\"\nlibfabric = \"/opt/libfabric.so.1\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
+        "key = \"a.key\"\nnext = \"sha256:1111111111111111111111111111111111111111111111111111111111111111\"\nmemory = \"/run/pool\"\nfabric = \"verbs;ofi_rxm\"\nlibfabric = \"/opt/libfabric.so.1\"\n[[site.gateway]]\nname = \"gw1\"\nadvertise = \"h:1\"\ninside = \"i:2\"\nlisten = \"0.0.0.0:3\"\n\
          memory = \"64MiB\"\nlinks = 4\nmeeting = false\npage = \"[::1]:7780\"\n[[site.node]]\nname = \"n1\"\naddress = \"10.0.0.1\"\nslots = 8\n\
          [site.starter]\nkind = \"ssh\"\nuser = \"u\"\nport = 22\nidentity = \"id\"\noptions = [\"-J\", \"login\"]\n\
          landbridge = \"/opt/landbridge\"\n",
@@ -38,6 +38,9 @@ fn every_field_is_read() {
     assert_eq!((gateway.inside.as_str(), gateway.memory, gateway.links), ("i:2", 64 << 20, 4));
     assert_eq!(gateway.page, Some("[::1]:7780".parse().unwrap()));
     assert!(!gateway.meeting);
+    let keys = site.keys();
+    assert!(keys.accept(Some(site.fingerprint)) && keys.accept(Some(Fingerprint([0x11; 32]))));
+    assert!(!keys.accept(None) && !keys.accept(Some(Fingerprint([0x12; 32]))));
     assert_eq!(site.nodes[0].slots, Some(8));
     let fabric = Fabric { provider: "verbs;ofi_rxm".into(), library: Some("/opt/libfabric.so.1".into()) };
     assert_eq!(site.fabric, Some(fabric));

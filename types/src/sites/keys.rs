@@ -1,0 +1,31 @@
+//! The keys by which a site is known.
+
+use std::fmt;
+
+use super::Fingerprint;
+
+/// The key of a site, and the one that will replace it. Both are accepted, so that a site can change its key while others still work by
+/// the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Its key.
+    pub current: Fingerprint,
+    /// The one that follows.
+    pub next: Option<Fingerprint>,
+}
+
+impl Keys {
+    /// Whether a site that presents this key is the one.
+    pub fn accept(&self, presented: Option<Fingerprint>) -> bool {
+        presented.is_some() && (presented == Some(self.current) || presented == self.next)
+    }
+}
+
+impl fmt::Display for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.next {
+            None => self.current.fmt(f),
+            Some(next) => write!(f, "{} (next {next})", self.current),
+        }
+    }
+}
