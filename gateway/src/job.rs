@@ -7,6 +7,7 @@ use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
 use wire::control::{Part, Traffic};
 use wire::{Control, Passage, Secret};
 
+use crate::job_site::{SitePhase, SiteState};
 use crate::quantity;
 use crate::relay::{Effect, FAREWELL, GRACE, Limits, OPENING, OPENING_ASKED, Relay, Timer, TrunkId, TrunkInfo};
 use crate::starter::StartError;
@@ -49,58 +50,9 @@ pub(crate) struct Job<M> {
     ranks: (u32, u32),
 }
 
-/// What a gateway knows of a site of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SiteState {
-    /// The way to the gateway that leads the job there, for control messages; `None` for the own site.
-    pub trunk: Option<TrunkId>,
-    pub phase: SitePhase,
-    /// The ways for frames: trunks to gateways of the site at which the job is open, the preferred first.
-    pub ways: Vec<TrunkId>,
-    /// Those of them that came when ranks were at work, and may not have all ranks yet: the last choice.
-    pub late: Vec<TrunkId>,
-}
-
-impl SiteState {
-    /// The ways there.
-    pub fn ways(&self) -> &[TrunkId] {
-        if self.phase.reachable() { &self.ways } else { &[] }
-    }
-}
-
 /// Whether a member is a rank: not an agent, and not the launcher.
 pub(crate) fn is_rank(slot: Slot) -> bool {
     slot.0 >> 8 <= Slot::MAX_RANK
-}
-
-/// How far a site is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SitePhase {
-    /// Its trunk is not up yet.
-    Waiting,
-    /// It was asked to open the job (or need not be, by us).
-    Asked,
-    /// It takes part.
-    Open,
-    /// It takes part, but the gateway that led it there is lost.
-    Leaderless,
-    /// It does not.
-    Refused,
-    /// Its trunk is gone.
-    Lost,
-    /// It has nothing of the job any more.
-    Closed,
-}
-
-impl SitePhase {
-    pub fn reachable(self) -> bool {
-        matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open | SitePhase::Leaderless)
-    }
-
-    /// A gateway leads it there that can say how it is.
-    pub fn is_led(self) -> bool {
-        matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open)
-    }
 }
 
 impl<M> Job<M> {
@@ -295,7 +247,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(at) = job.roster.sites().iter().position(|site| site.name == *peer) else { return };
         let at_work = job.members.keys().any(|slot| is_rank(*slot));
-        let SiteState { ways, late, .. } = &mut job.sites[at];
+        let SiteState { ways, late, partner, told_lost, .. } = &mut job.sites[at];
+        let is_found = std::mem::take(told_lost);
         let is_new = !ways.contains(&trunk);
         if is_new {
             ways.push(trunk);
@@ -307,11 +260,16 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
         // Gateways of two sites pair off, so that none is everybody's first choice.
         let order: Vec<TrunkId> = trunks_to(&self.trunks, peer).collect();
+        *partner = order.get(self.number).copied();
         let preference = |way: &TrunkId| {
             let place = order.iter().position(|other| other == way).unwrap_or(0);
             (late.contains(way), (place + order.len() - self.number % order.len()) % order.len())
         };
         ways.sort_by_key(preference);
+        if is_found {
+            let site = peer.clone();
+            self.tell_launcher(id, Control::SiteFound { job: id, site });
+        }
         if !is_new {
             return;
         }
@@ -378,7 +336,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 home = Some(SiteId(at as u16));
             }
             if site.name == self.site {
-                sites.push(SiteState { trunk: None, phase: SitePhase::Asked, ways: Vec::new(), late: Vec::new() });
+                sites.push(SiteState::new(None, SitePhase::Asked));
                 continue;
             }
             let trunk = match asked_by {
@@ -392,7 +350,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 })?,
             };
             let phase = if part == Part::Lead { SitePhase::Waiting } else { SitePhase::Asked };
-            sites.push(SiteState { trunk: Some(trunk), phase, ways: Vec::new(), late: Vec::new() });
+            sites.push(SiteState::new(Some(trunk), phase));
         }
         let home =
             home.ok_or_else(|| here(format!("the launcher's site {home_name} is not in the roster {roster}")))?;

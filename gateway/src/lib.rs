@@ -19,6 +19,7 @@ mod error;
 mod forward;
 pub mod handshake;
 mod job;
+mod job_site;
 mod join;
 pub mod key;
 mod link;

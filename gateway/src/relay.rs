@@ -12,7 +12,8 @@ use wire::control::{Part, Traffic};
 use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::allocation::Allocation;
-use crate::job::{Job, SitePhase, is_rank, passage_without, trunks_to};
+use crate::job::{Job, is_rank, passage_without, trunks_to};
+use crate::job_site::SitePhase;
 use crate::starter::AllocationOrder;
 use crate::window::Grants;
 
@@ -201,14 +202,14 @@ impl<M: Clone + PartialEq> Relay<M> {
             let notice = format!("{} is not connected to the gateway of site {}", header.to.slot, self.site);
             return Route::Nowhere { notice: Some(notice) };
         }
-        let Some(site) = job.sites.get(usize::from(header.to.site.0)) else {
+        let Some(site) = job.sites.get_mut(usize::from(header.to.site.0)) else {
             return Route::Violation(format!("job {} has no site #{}", header.job, header.to.site.0));
         };
-        if let Some(trunk) = site.ways().iter().find(|way| self.trunks[way.0].up) {
+        if let Some(trunk) = site.way(|way| self.trunks[way.0].up) {
             if of_rank {
                 job.traffic.sent += bytes;
             }
-            return Route::Trunk(*trunk);
+            return Route::Trunk(trunk);
         }
         // Members have been told, and send it again when there is a way, unless there will be none.
         let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
@@ -367,9 +368,10 @@ impl<M: Clone + PartialEq> Relay<M> {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
             let Some(job) = self.jobs.get_mut(&id) else { continue };
-            let Some(site) = job.sites.iter_mut().find(|s| s.trunk == Some(trunk) || s.ways.contains(&trunk)) else {
+            let Some(at) = job.sites.iter().position(|s| s.trunk == Some(trunk) || s.ways.contains(&trunk)) else {
                 continue;
             };
+            let site = &mut job.sites[at];
             // A site not asked yet may still be when the trunk comes back.
             if site.phase == SitePhase::Waiting {
                 continue;
@@ -388,6 +390,9 @@ impl<M: Clone + PartialEq> Relay<M> {
             }
             let (job, reason) = (id, reason.to_owned());
             if ways == 0 {
+                if let Some(job) = self.jobs.get_mut(&id).filter(|_| at_home) {
+                    job.sites[at].told_lost = true;
+                }
                 let seen_from = self.site.clone();
                 self.tell_launcher(id, Control::SiteLost { job, site, seen_from, reason });
             } else if led && at_home {

@@ -161,6 +161,13 @@ pub enum Control {
         /// Why, for the user.
         reason: String,
     },
+    /// From this gateway, which said that a site was lost, there is a route to it again. To the launcher.
+    SiteFound {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+    },
     /// Launcher → its gateway → all: end the job; whatever of it still runs is to be ended.
     JobClose {
         /// The job.
@@ -358,6 +365,7 @@ impl Control {
             | Control::MemberLost { job, .. }
             | Control::LeadLost { job, .. }
             | Control::SiteLost { job, .. }
+            | Control::SiteFound { job, .. }
             | Control::JobClose { job }
             | Control::JobClosed { job, .. } => Some(*job),
             Control::Probe { .. } | Control::Probed { .. } | Control::Status { .. } | Control::Standing { .. } => None,

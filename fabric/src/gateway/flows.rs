@@ -7,15 +7,29 @@ const STRIPE: u64 = 64 << 10;
 /// A receipt is sent at least so often, in bytes that came by more than one route.
 const RECEIPT: u64 = 256 << 10;
 
+/// How much must arrive for what a gateway carries of it to count as much as all that was known before.
+const MEMORY: f64 = (512 << 10) as f64;
+/// A gateway has at least this part of an equal share under way: else nobody would learn that it got faster.
+const LEAST: f64 = 1.0 / 8.0;
+
 #[derive(Debug, Default)]
 pub(super) struct Flows {
-    /// Bytes sent and bytes known to have arrived, by gateway.
-    out: Vec<(u64, u64)>,
+    out: Vec<Out>,
     last: usize,
     /// Bytes that have come, by the route that their sender names.
     come: Vec<(u8, u64)>,
     /// Bytes that have come since the last receipt.
     untold: u64,
+}
+
+/// What is sent by one gateway.
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    sent: u64,
+    /// Bytes known to have arrived.
+    arrived: u64,
+    /// What it carries of all that arrives, as far as is known; 1 is an equal share.
+    share: f64,
 }
 
 impl Flows {
@@ -24,30 +38,32 @@ impl Flows {
         Flows { last: first, ..Flows::default() }
     }
 
-    fn of(&mut self, gateway: usize) -> &mut (u64, u64) {
+    fn of(&mut self, gateway: usize) -> &mut Out {
         if self.out.len() <= gateway {
-            self.out.resize(gateway + 1, (0, 0));
+            self.out.resize(gateway + 1, Out { sent: 0, arrived: 0, share: 1.0 });
         }
         &mut self.out[gateway]
     }
 
     /// A frame has left by this gateway.
     pub fn sent(&mut self, gateway: usize, bytes: usize) {
-        self.of(gateway).0 += bytes as u64;
+        self.of(gateway).sent += bytes as u64;
         self.last = gateway;
     }
 
     /// What was under way by this gateway is not any more.
     pub fn lost(&mut self, gateway: usize) {
-        let (sent, arrived) = self.of(gateway);
-        *arrived = *sent;
+        let out = self.of(gateway);
+        out.arrived = out.sent;
     }
 
-    fn under_way(&self, gateway: usize) -> u64 {
-        self.out.get(gateway).map_or(0, |(sent, arrived)| sent.saturating_sub(*arrived))
+    /// Bytes under way, as many as they would be if all gateways were equally fast. Where this is the same for all, all take the
+    /// same time to carry what they have, and nothing that goes by a fast one has to wait for what goes by a slow one.
+    fn load(&self, gateway: usize) -> u64 {
+        self.out.get(gateway).map_or(0, |out| (out.sent.saturating_sub(out.arrived) as f64 / out.share) as u64)
     }
 
-    /// The gateway for the next frame: that of the last one, until another has much less under way. Of equals it is the next in a
+    /// The gateway for the next frame: that of the last one, until another has much less to carry for its speed. Of equals it is the next in a
     /// circle, so that ranks that began with different ones, and send alike, do not all come together at one.
     pub fn choose(&self, usable: impl Iterator<Item = usize>) -> Option<usize> {
         let after_last = |gateway: usize| (gateway + MAX_ROUTES - self.last - 1) % MAX_ROUTES;
@@ -55,13 +71,13 @@ impl Flows {
         let mut last = false;
         for gateway in usable {
             last |= gateway == self.last;
-            let key = |gateway| (self.under_way(gateway), after_last(gateway));
+            let key = |gateway| (self.load(gateway), after_last(gateway));
             if least.is_none_or(|least| key(gateway) < key(least)) {
                 least = Some(gateway);
             }
         }
         let least = least?;
-        let stay = last && self.under_way(self.last) < self.under_way(least) + STRIPE;
+        let stay = last && self.load(self.last) < self.load(least) + STRIPE;
         Some(if stay { self.last } else { least })
     }
 
@@ -87,9 +103,20 @@ impl Flows {
 
     /// The peer says how much has arrived by each gateway. More than was sent counts as all of it.
     pub fn arrived(&mut self, receipt: &[(u8, u64)]) {
+        let mut came = vec![0; self.out.len()];
         for (gateway, bytes) in receipt {
-            if let Some((sent, arrived)) = self.out.get_mut(usize::from(*gateway)) {
-                *arrived = (*bytes).max(*arrived).min(*sent);
+            let gateway = usize::from(*gateway);
+            if let Some(out) = self.out.get_mut(gateway) {
+                let now = (*bytes).max(out.arrived).min(out.sent);
+                came[gateway] += now - out.arrived;
+                out.arrived = now;
+            }
+        }
+        let (all, ways) = (came.iter().sum::<u64>() as f64, self.out.len() as f64);
+        let new = all / (all + MEMORY);
+        if all > 0.0 {
+            for (out, came) in self.out.iter_mut().zip(came) {
+                out.share = ((1.0 - new) * out.share + new * came as f64 / all * ways).max(LEAST);
             }
         }
     }
@@ -97,14 +124,20 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeSet, VecDeque};
+
     use super::*;
+
+    fn under_way(flows: &Flows, gateway: usize) -> u64 {
+        flows.out.get(gateway).map_or(0, |out| out.sent - out.arrived)
+    }
 
     #[test]
     fn each_gateway_gets_as_much_as_it_delivers() {
         let (mut sender, mut receiver) = (Flows::default(), Flows::default());
         let (mut queues, mut delivered, frame) = ([0u64; 2], [0u64; 2], 16 << 10);
         for turn in 0..20_000 {
-            while (0..2).map(|gateway| sender.under_way(gateway)).sum::<u64>() < 4 << 20 {
+            while (0..2).map(|gateway| under_way(&sender, gateway)).sum::<u64>() < 4 << 20 {
                 let gateway = sender.choose(0..2).unwrap();
                 sender.sent(gateway, frame);
                 queues[gateway] += 1;
@@ -142,5 +175,68 @@ mod tests {
         assert_eq!(flows.choose(0..1), Some(0));
         flows.lost(0);
         assert_eq!(flows.choose(0..4), Some(0));
+    }
+
+    /// What arrives in a second of 100, in shares of what all gateways together could carry, with a channel of this window that delivers in
+    /// order over ways of 10 ms each way.
+    fn carried(rates: &[u64], window: u64) -> f64 {
+        const FRAME: u64 = 16 << 10;
+        const STEP_US: u64 = 100;
+        const DELAY_US: u64 = 10_000;
+        let (mut sender, mut receiver) = (Flows::default(), Flows::default());
+        let mut queues = vec![VecDeque::<u64>::new(); rates.len()];
+        let mut credit = vec![0u64; rates.len()];
+        // What is under way to the receiver, and back: when it is there, and what.
+        let mut there = VecDeque::<(u64, usize, u64)>::new();
+        let mut back = VecDeque::<(u64, u64, Vec<u8>)>::new();
+        let (mut sent, mut known, mut in_order, mut told) = (0u64, 0u64, 0u64, 0u64);
+        let mut early = BTreeSet::new();
+        for now in (0..20_000_000).step_by(STEP_US as usize) {
+            while back.front().is_some_and(|(at, ..)| *at <= now) {
+                let (_, acknowledged, receipt) = back.pop_front().unwrap();
+                known = acknowledged;
+                sender.arrived(&wire::receipt::decode(&receipt).unwrap());
+            }
+            while (sent + 1 - known) * FRAME <= window {
+                let gateway = sender.choose(0..rates.len()).unwrap();
+                sender.sent(gateway, FRAME as usize);
+                queues[gateway].push_back(sent);
+                sent += 1;
+            }
+            for (gateway, queue) in queues.iter_mut().enumerate() {
+                credit[gateway] = (credit[gateway] + rates[gateway] * STEP_US / 1_000_000).min(2 * FRAME);
+                while credit[gateway] >= FRAME && !queue.is_empty() {
+                    credit[gateway] -= FRAME;
+                    there.push_back((now + DELAY_US, gateway, queue.pop_front().unwrap()));
+                }
+            }
+            while there.front().is_some_and(|(at, ..)| *at <= now) {
+                let (_, gateway, number) = there.pop_front().unwrap();
+                receiver.came(gateway as u8, FRAME as u32);
+                early.insert(number);
+                while early.remove(&in_order) {
+                    in_order += 1;
+                }
+                if (in_order - told) * FRAME >= 128 << 10 || receiver.receipt_is_due() {
+                    told = in_order;
+                    back.push_back((now + DELAY_US, in_order, receiver.receipt()));
+                }
+            }
+        }
+        (in_order * FRAME) as f64 / 20.0 / rates.iter().sum::<u64>() as f64
+    }
+
+    #[test]
+    fn gateways_of_unlike_speed_are_all_used() {
+        for (rates, window) in [
+            (vec![6_000_000, 6_000_000, 3_000_000, 3_000_000], 1 << 20),
+            (vec![6_000_000, 6_000_000, 6_000_000, 6_000_000], 1 << 20),
+            (vec![6_000_000, 6_000_000, 3_000_000, 3_000_000], 640 << 10),
+            (vec![12_000_000, 1_000_000], 1 << 20),
+            (vec![12_000_000, 12_000_000, 12_000_000, 1_500_000], 2 << 20),
+        ] {
+            let share = carried(&rates, window);
+            assert!(share > 0.8, "{rates:?}: {share}");
+        }
     }
 }

@@ -276,6 +276,69 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
 }
 
 #[test]
+fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
+    let (mut relay, first, second) = second();
+    let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
+    relay.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    let here = |whole| Control::JobHere { job: JOB, whole };
+    relay.control_from_trunk(first, here(false)).unwrap();
+    relay.control_from_trunk(second, here(false)).unwrap();
+    let told = |relay: &mut Relay<u32>| {
+        let effects = relay.take_effects().into_iter();
+        let told = effects.filter_map(|effect| match effect {
+            Effect::ToMember(LAUNCHER, message @ (Control::SiteLost { .. } | Control::SiteFound { .. })) => {
+                Some(message)
+            }
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    relay.trunk_away(first, "cut");
+    relay.trunk_lost(first, "cut");
+    assert_eq!(told(&mut relay), [], "there is another way");
+    relay.trunk_away(second, "cut");
+    relay.trunk_lost(second, "cut");
+    assert!(matches!(&told(&mut relay)[..], [Control::SiteLost { site, .. }] if site == "a"));
+    relay.trunk_up(first);
+    relay.control_from_trunk(first, here(true)).unwrap();
+    assert_eq!(told(&mut relay), [Control::SiteFound { job: JOB, site: "a".into() }]);
+    relay.control_from_trunk(first, here(true)).unwrap();
+    assert_eq!(told(&mut relay), []);
+}
+
+#[test]
+fn while_the_partner_is_away_the_others_share_what_it_carried() {
+    let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
+    let trunks = vec![trunk(), trunk(), trunk()];
+    let mut relay = Relay::<u32>::new(("b".into(), 1), vec!["n1".into()], trunks, 64 << 20, PATIENCE);
+    let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
+    let open = Control::JobOpen { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    (0..3).for_each(|trunk| relay.control_from_trunk(TrunkId(trunk), open.clone()).unwrap());
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    let frame = frame(rank(1, 2), rank(0, 0));
+    let count = |relay: &mut Relay<u32>| {
+        let mut counts = [0; 3];
+        for _ in 0..24 {
+            let Route::Trunk(trunk) = relay.route(Origin::Member, &frame) else { panic!() };
+            counts[trunk.0] += 1;
+        }
+        counts
+    };
+    assert_eq!(count(&mut relay), [0, 24, 0]);
+    relay.trunk_away(TrunkId(1), "cut");
+    assert_eq!(count(&mut relay), [12, 0, 12]);
+    relay.trunk_away(TrunkId(0), "cut");
+    assert_eq!(count(&mut relay), [0, 0, 24]);
+    relay.trunk_up(TrunkId(1));
+    assert_eq!(count(&mut relay), [0, 24, 0]);
+    // A site with more gateways than the other: the last ones have no partner.
+    relay.number = 3;
+    relay.control_from_trunk(TrunkId(2), Control::JobHere { job: JOB, whole: true }).unwrap();
+    relay.trunk_up(TrunkId(0));
+    assert_eq!(count(&mut relay), [8, 8, 8]);
+}
+
+#[test]
 fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reached() {
     let (mut relay, first, second) = second();
     relay.trunks[first.0].up = false;

@@ -438,6 +438,11 @@ impl Job {
                 }
                 self.check_reached(&reason, now);
             }
+            Control::SiteFound { site, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    self.sites[at].unreached.remove(&way);
+                }
+            }
             Control::JobClosed { site, traffic, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].closed = Some(Some(traffic));

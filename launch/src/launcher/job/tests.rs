@@ -249,6 +249,18 @@ fn a_site_is_lost_when_no_own_gateway_reaches_it() {
 }
 
 #[test]
+fn a_site_that_an_own_gateway_reaches_again_is_not_lost() {
+    let mut play = Play::running();
+    play.job.incoming(Incoming::WayOpen(1), play.now);
+    play.site_lost(0, "a");
+    play.control_by(0, Control::SiteFound { job: JOB, site: "b".into() });
+    play.site_lost(1, "a");
+    assert_eq!(play.job.phase, Phase::Running);
+    play.site_lost(0, "a");
+    assert_eq!(play.job.phase, Phase::Killing);
+}
+
+#[test]
 fn what_another_site_cannot_reach_is_lost() {
     let mut play = Play::running();
     play.job.incoming(Incoming::WayOpen(1), play.now);
