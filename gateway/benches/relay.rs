@@ -1,5 +1,5 @@
 //! Added latency and CPU of two gateways in a row (member, gateway, trunk, gateway, member), against two `socat` in a row,
-//! which neither encrypt nor check anything, and against a direct connection; all on loopback, in one run.
+//! which neither encrypt nor check anything, `ssh -L` and its sshd, and a direct connection; all on loopback, in one run.
 //!
 //! `cargo bench -p landbridge-gateway --bench relay` prints a table. Only ratios within one run mean anything.
 
@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::{Job, Plan, data, free_address, open, rank, start};
-use threads::{cpu_of_processes, cpu_of_threads, threads_named};
+use threads::{cpu_of_processes, cpu_of_threads, cpu_of_tree, threads_named};
 use types::{Address, Identity};
 use wire::handshake::{Handshake, Hello, Purpose};
 use wire::{FrameHeader, FrameKind};
@@ -66,6 +66,22 @@ fn main() {
     let (latency, seconds) = measure(chain, &job, a, b);
     table.push(("two socat", latency, seconds, cpu_of_processes(&pids) - before));
     drop(socats);
+
+    // Like two gateways: one end encrypts, the other decrypts.
+    let front = free_address("127.0.0.1");
+    let tunnel = Tunnel::start(&front, &address);
+    let chain = || {
+        let near = (0..100).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            TcpStream::connect(&front).ok()
+        });
+        (near.expect("ssh -L does not listen"), listener.accept().unwrap().0)
+    };
+    let chain = chain();
+    let before = tunnel.cpu();
+    let (latency, seconds) = measure(chain, &job, a, b);
+    table.push(("ssh -L", latency, seconds, tunnel.cpu() - before));
+    drop(tunnel);
 
     let base = table[1].1;
     let mut out = std::io::stdout().lock();
@@ -171,6 +187,63 @@ fn message(stream: &mut TcpStream) -> Handshake {
         bytes.push(byte[0]);
         if let Some((message, _)) = Handshake::decode(&bytes, false).unwrap() {
             return message;
+        }
+    }
+}
+
+/// An `ssh -L` to a private sshd, which end with this value.
+struct Tunnel {
+    sshd: Child,
+    ssh: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Tunnel {
+    fn start(from: &str, to: &str) -> Tunnel {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        for name in ["host", "user"] {
+            let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &path(name)]).status();
+            assert!(made.unwrap_or_else(|e| panic!("ssh-keygen: {e}; install OpenSSH to compare")).success());
+        }
+        let daemon = free_address("127.0.0.1");
+        let port = daemon.rsplit_once(':').unwrap().1;
+        let settings = [
+            format!("ListenAddress {daemon}\nHostKey {}\nAuthorizedKeysFile {}\n", path("host"), path("user.pub")),
+            "PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
+                .into(),
+        ];
+        std::fs::write(path("sshd"), settings.concat()).unwrap();
+        // Where its unprivileged child looks, if it is root.
+        let _ = std::fs::create_dir_all("/run/sshd");
+        let sshd = Command::new("/usr/sbin/sshd").args(["-D", "-f", &path("sshd")]).stderr(Stdio::null()).spawn();
+        let sshd = sshd.unwrap_or_else(|e| panic!("sshd: {e}; install it to compare"));
+        while TcpStream::connect(&daemon).is_err() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let options =
+            ["BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "IdentitiesOnly=yes"];
+        let mut ssh = Command::new("ssh");
+        ssh.args(["-F", "none", "-N", "-q", "-i", &path("user"), "-p", port, "-L", &format!("{from}:{to}")]);
+        for option in options {
+            ssh.args(["-o", option]);
+        }
+        let ssh = ssh.arg("127.0.0.1").stdin(Stdio::null()).spawn().unwrap();
+        Tunnel { sshd, ssh, _folder: folder }
+    }
+
+    /// What both ends have used so far; sshd has a process, or two, for the connection.
+    fn cpu(&self) -> Duration {
+        cpu_of_tree(self.sshd.id()) + cpu_of_tree(self.ssh.id())
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        for child in [&mut self.ssh, &mut self.sshd] {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }

@@ -24,3 +24,28 @@ pub fn cpu_of_threads(files: &[String]) -> Duration {
 pub fn cpu_of_processes(pids: &[u32]) -> Duration {
     cpu_of_threads(&pids.iter().map(|pid| format!("/proc/{pid}/schedstat")).collect::<Vec<_>>())
 }
+
+/// The same of a process and all that it has started and that still runs.
+pub fn cpu_of_tree(root: u32) -> Duration {
+    let parent = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // After the name, which may contain anything: state, parent.
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    let all: Vec<u32> = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    let mut tree = vec![root];
+    let mut at = 0;
+    while at < tree.len() {
+        let children = all.iter().copied().filter(|pid| parent(*pid) == Some(tree[at])).collect::<Vec<_>>();
+        tree.extend(children);
+        at += 1;
+    }
+    let nanos = tree.iter().filter_map(|pid| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanos.sum())
+}
