@@ -294,7 +294,8 @@ class LoopbackSites:
         running = self.workshop.start(words, limit=120)
         if wait:
             port = self.gateways[site, number]
-            wait_until(lambda: listening(port) or running.child.poll() is not None, 5, f"gateway {number} of site {site}")
+            ports = {port, self.pages.get((site, number), port)}
+            wait_until(lambda: all(map(listening, ports)) or running.child.poll() is not None, 5, f"gateway {number} of site {site}")
             assert running.child.poll() is None, str(running.finish())
         return running
 
