@@ -3,7 +3,7 @@
 An all-to-all, and the kernels of examples/kernels, each of which verifies its result, at one-way delays from 0 to 10 ms.
 """
 
-from machine import LANDBRIDGE, PROGRAMS, PROVIDER, ROOT, VENV, Failed, describe, in_lab, libraries, load, need
+from machine import LANDBRIDGE, PROGRAMS, PROVIDER, ROOT, VENV, describe, in_lab, in_turns, libraries, load, need
 from report import columns, summary
 
 KERNELS = ROOT / "examples" / "kernels"
@@ -36,21 +36,13 @@ def measure(arguments):
     delays = ["0", "10ms"] if arguments.quick else DELAYS
     result = {"machine": describe(), "rounds": rounds, "lab": [str(word) for word in LAB], "rows": [], "problems": []}
     for delay in delays:
-        samples = {way: {} for way in ways}
-        for number in range(rounds):
-            # Turn by turn, so that what else the machine does falls on all alike.
-            for way in ways if number % 2 == 0 else ways[::-1]:
-                try:
-                    for name, value in _once(delay, way, arguments, result["problems"]).items():
-                        samples[way].setdefault(name, []).append(value)
-                except Failed as failed:
-                    result["problems"].append(f"{delay}, {way}: {failed}")
+        turns = in_turns(delay, ways, rounds, result["problems"], lambda way: _once(delay, way, arguments, result["problems"]))
         for name, (_, figure) in programs(arguments.quick).items():
             for way in ways:
-                pairs = list(zip(samples[way].get(name, []), samples[DIRECT].get(name, [])))
+                pairs = [(turn[way][name], turn[DIRECT][name]) for turn in turns if name in turn.get(way, {}) and name in turn.get(DIRECT, {})]
                 if pairs:
                     speeds = [ours / direct if figure == "mbit_s" else direct / ours for ours, direct in pairs]
-                    row = {"program": name, "delay": delay, "way": way, "figure": figure, "value": summary(samples[way][name]), "of_direct": summary(speeds)}
+                    row = {"program": name, "delay": delay, "way": way, "figure": figure, "value": summary([ours for ours, _ in pairs]), "of_direct": summary(speeds)}
                     result["rows"].append(row)
     result["machine"]["load_after"] = load()
     return result

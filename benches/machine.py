@@ -147,6 +147,20 @@ def describe():
     }
 
 
+def in_turns(what, alternatives, rounds, problems, once):
+    """Runs `once` for each alternative, turn by turn, so that what else the machine does falls on all alike.
+
+    Gives for each round what each alternative gave; one that failed is missing there, and is added to the problems."""
+    results = []
+    for number in range(rounds):
+        results.append({})
+        for each in alternatives if number % 2 == 0 else alternatives[::-1]:
+            try:
+                results[-1][each] = once(each)
+            except Failed as failed:
+                problems.append(f"{what}, {each}: {failed}")
+    return results
+
 
 def in_lab(options, commands, rounds):
     """Runs commands in turns on the first node of a fresh lab (see inside.py); gives samples by name, and failures by name."""

@@ -1,5 +1,6 @@
 #include "kernel.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,18 @@ long kernel_iterations_for(double wanted, double seconds, long done)
     MPI_Allreduce(&seconds, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     double fit = slowest > 0 ? wanted * (double)done / slowest : 1e9;
     return fit < 1 ? 1 : fit > 1e9 ? 1000000000L : (long)fit;
+}
+
+bool kernel_same_as_alone(bool had_memory, uint64_t alone, struct outcome *outcome)
+{
+    int verdict[2] = {had_memory, alone == outcome->checksum};
+    MPI_Bcast(verdict, 2, MPI_INT, 0, MPI_COMM_WORLD);
+    if (!verdict[0])
+        snprintf(outcome->problem, sizeof outcome->problem, "--verify full: out of memory for the whole cube on rank 0");
+    else if (!verdict[1])
+        snprintf(outcome->problem, sizeof outcome->problem,
+                 "wrong result: the solution's checksum is %016" PRIx64 ", one rank alone gets %016" PRIx64, outcome->checksum, alone);
+    return verdict[0] && verdict[1];
 }
 
 bool kernel_spoils(const struct options *options)

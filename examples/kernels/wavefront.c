@@ -3,7 +3,7 @@
  * The kind of problem is that of LU in the NAS Parallel Benchmarks (Bailey et al., RNR-94-007), with a linear system in
  * place of the Navier-Stokes equations; system and verification are our own. See README.md in this folder. */
 #include <mpi.h>
-#include <inttypes.h>
+#include <stdint.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -138,28 +138,22 @@ static bool verify_quickly(const struct solver *s, long iterations, struct outco
 }
 
 /* Rank 0 does the recurrence alone. */
-static bool verify_fully(long iterations, int n, uint64_t found, struct outcome *outcome)
+static bool verify_fully(int n, struct outcome *outcome)
 {
-    int rank = 0, verdict[2] = {0, 0}; /* memory sufficed, equal */
-    uint64_t wanted = 0;
+    int rank = 0;
+    bool had_memory = false;
+    uint64_t found = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == 0) {
         struct solver alone;
-        verdict[0] = create(&alone, MPI_COMM_SELF, n);
-        if (verdict[0]) {
-            iterate(&alone, iterations, false);
-            wanted = checksum(&alone);
+        had_memory = create(&alone, MPI_COMM_SELF, n);
+        if (had_memory) {
+            iterate(&alone, outcome->iterations, false);
+            found = checksum(&alone);
         }
         block_free(&alone.block);
-        verdict[1] = wanted == found;
     }
-    MPI_Bcast(verdict, 2, MPI_INT, 0, MPI_COMM_WORLD);
-    if (!verdict[0])
-        snprintf(outcome->problem, sizeof outcome->problem, "--verify full: out of memory for the whole cube on rank 0");
-    else if (!verdict[1])
-        snprintf(outcome->problem, sizeof outcome->problem,
-                 "wrong result: the solution's checksum is %016" PRIx64 ", one rank alone gets %016" PRIx64, found, wanted);
-    return verdict[0] && verdict[1];
+    return kernel_same_as_alone(had_memory, found, outcome);
 }
 
 static void solve(struct solver *s, const struct options *options, struct outcome *outcome)
@@ -191,7 +185,7 @@ static enum ending run(const struct options *options, struct outcome *outcome)
                  place->along[1]);
     } else {
         solve(&solver, options, outcome);
-        bool good = !options->full || verify_fully(outcome->iterations, n, outcome->checksum, outcome);
+        bool good = !options->full || verify_fully(n, outcome);
         ending = good && verify_quickly(&solver, outcome->iterations, outcome) ? DONE : WRONG;
     }
     block_free(&solver.block);

@@ -50,11 +50,16 @@ pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> 
     let address: SocketAddr = own.listen.parse().map_err(|_| {
         listen(io::Error::new(io::ErrorKind::InvalidInput, "`listen` must be an IP address and a port"))
     })?;
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.map_err(listen)?;
+    open(address, BACKLOG).map_err(listen)
+}
+
+/// Listens there.
+pub(crate) fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A restarted gateway must not wait for connections of the last one to time out.
-    socket.set_reuseaddr(true).map_err(listen)?;
-    socket.bind(address).map_err(listen)?;
-    socket.listen(BACKLOG).map_err(listen)
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(backlog)
 }
 
 /// Accepts connections for ever.

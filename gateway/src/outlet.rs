@@ -75,7 +75,7 @@ impl Outlet {
     /// Sends bytes, in order after all before. Gives what is queued now. A broken connection swallows them: its reader
     /// finds out.
     pub fn send(&self, slices: &[IoSlice<'_>]) -> usize {
-        if self.broken.get() || self.sealed.get() {
+        if self.is_closed() {
             return 0;
         }
         let mut queue = self.queue.borrow_mut();
@@ -107,7 +107,7 @@ impl Outlet {
 
     /// Queues bytes, after all before, for whoever flushes.
     pub fn append(&self, bytes: &[u8]) {
-        if !self.broken.get() && !self.sealed.get() {
+        if !self.is_closed() {
             self.queue.borrow_mut().push(bytes, &self.counters);
         }
     }

@@ -19,13 +19,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use wire::View;
 
-use crate::metrics;
 use crate::server::Gateway;
+use crate::{listener, metrics};
 
 /// Most connections at a time; a browser has six.
 const MAX_CONNECTIONS: usize = 32;
@@ -74,7 +74,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 pub(crate) fn open(gateway: &Rc<Gateway>) {
     let (site, own) = gateway.own.get();
     let Some(address) = gateway.sites.borrow().sites[site].gateways[own].page else { return };
-    match bind(address) {
+    match listener::open(address, BACKLOG) {
         Ok(listener) => {
             tracing::info!("page at http://{address}/");
             tokio::task::spawn_local(accept(gateway.clone(), listener));
@@ -92,14 +92,6 @@ pub(crate) fn open(gateway: &Rc<Gateway>) {
             tracing::warn!("no page: cannot listen on {address}: {error}{hint}. All else works.");
         }
     }
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted gateway must not wait for connections of the last one to time out.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 /// Accepts connections for ever.

@@ -103,6 +103,9 @@ impl Flows {
 
     /// The peer says how much has arrived by each gateway. More than was sent counts as all of it.
     pub fn arrived(&mut self, receipt: &[(u8, u64)]) {
+        if receipt.is_empty() {
+            return;
+        }
         let mut came = vec![0; self.out.len()];
         for (gateway, bytes) in receipt {
             let gateway = usize::from(*gateway);
