@@ -5,7 +5,7 @@ Many streams, one stream, a long fat path, two jobs at once, a gateway that is l
 
 from statistics import mean
 
-from machine import LANDBRIDGE, PROGRAMS, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need
+from machine import LANDBRIDGE, PROGRAMS, PROVIDER, VENV, Failed, describe, in_lab, in_turns, libraries, load, need
 from report import columns, summary
 
 # The paper has cards of 1 and a WAN of 10 Gbit/s. A fifth of that is what this lab is made for; with many gateways two cores cannot
@@ -16,7 +16,8 @@ MANY = [
 ]
 ONE = {"name": "1+1 ranks, cards of gateways 50 Mbit/s, of nodes unlimited", "trunks": [1, 2, 4]}
 DELAYS = ["0", "10ms"]
-LINKS = [1, 4, 8]
+# None: as many as the round trip asks for.
+LINKS = [1, None, 8]
 LOST_AT, LOST_FOR, BIN = 3.0, 9.0, 100
 
 
@@ -35,33 +36,25 @@ def measure(arguments):
     return result
 
 
-def _turns(alternatives, rounds, problems, once):
-    """Samples of each alternative, turn by turn, so that what else the machine does falls on all alike."""
-    samples = {each: [] for each in alternatives}
-    for number in range(rounds):
-        for each in alternatives if number % 2 == 0 else alternatives[::-1]:
-            try:
-                samples[each].append(once(each))
-            except Failed as failed:
-                problems.append(f"{each}: {failed}")
-    return samples
-
-
-def _against(samples, base):
+def _against(rounds, base):
     """Figures of each alternative and its ratio to the base, within rounds."""
-    for each, values in samples.items():
-        pairs = list(zip(values, samples[base]))
+    for each in dict.fromkeys(each for samples in rounds for each in samples):
+        pairs = [(samples[each], samples[base]) for samples in rounds if each in samples and base in samples]
         if pairs:
-            yield each, summary(values), summary([a / b for a, b in pairs])
+            yield each, summary([value for value, _ in pairs]), summary([value / of for value, of in pairs])
 
 
-def _streams(sites, options, *words, environment=None):
-    """One run of streams.py, alone in a lab; what it prints."""
-    command = {"name": "streams", "words": run(sites, *words), "environment": libraries("mpich") | (environment or {}), "limit": 90}
+def _alone_in_lab(options, words):
+    """One run of a command in a lab of its own; what it prints."""
+    command = {"name": "it", "words": words, "environment": libraries("mpich"), "limit": 90}
     samples, failures = in_lab([str(option) for option in options], [command], 1)
     if failures:
         raise Failed("; ".join(failures.values()))
-    return samples["streams"][0]
+    return samples["it"][0]
+
+
+def _streams(sites, options, *words):
+    return _alone_in_lab(options, run(sites, *words))
 
 
 def run(sites, *words):
@@ -76,7 +69,7 @@ def _many(rounds, seconds, problems):
             def once(trunks):
                 options = ["--nodes", lab["nodes"], "--gateways", trunks, "--delay", delay, "--nic-rate", lab["nic"], "--wan-rate", lab["wan"]]
                 return _streams(lab["nodes"], options, seconds)["mbit_s"]
-            for trunks, rate, ratio in _against(_turns(lab["trunks"], rounds, problems, once), 1):
+            for trunks, rate, ratio in _against(in_turns(f"{lab['name']}, {delay}", lab["trunks"], rounds, problems, once), 1):
                 most = min(trunks, lab["full"])
                 yield {"what": f"{lab['name']}, {delay}, {trunks} gateways", "mbit_s": rate, "against": "one gateway", "ratio": ratio, "of": most}
 
@@ -87,17 +80,17 @@ def _one(rounds, seconds, problems):
             options = ["--nodes", 1, "--gateways", trunks, "--delay", delay, "--nic-rate", "0", "--gateway-nic-rate", "50mbit", "--wan-rate", "250mbit"]
             # One message at a time, so that it alone is striped.
             return _streams(1, options, seconds, "--length", 16 << 20, "--ahead", 1)["mbit_s"]
-        for trunks, rate, ratio in _against(_turns(ONE["trunks"], rounds, problems, once), 1):
+        for trunks, rate, ratio in _against(in_turns(f"one message, {delay}", ONE["trunks"], rounds, problems, once), 1):
             yield {"what": f"{ONE['name']}, one message at a time, {delay}, {trunks} gateways", "mbit_s": rate, "against": "one gateway", "ratio": ratio, "of": trunks}
 
 
 def _long(rounds, seconds, problems):
     def once(links):
-        options = ["--nodes", 1, "--delay", "50ms", "--nic-rate", "0", "--wan-rate", "1gbit", "--links", links, "--gateway-memory", "1GiB"]
+        options = ["--nodes", 1, "--delay", "50ms", "--nic-rate", "0", "--wan-rate", "1gbit", "--gateway-memory", "1GiB"]
+        options += ["--links", links] if links else []
         return _streams(1, options, 2 * seconds, "--ahead", 64)["mbit_s"]
-    samples = _turns(LINKS, rounds, problems, once)
-    for links, rate, ratio in _against(samples, 1):
-        yield {"what": f"1+1 ranks, 1 Gbit/s, 100 ms round trip, default socket buffers, {links} links", "mbit_s": rate, "against": "one link", "ratio": ratio, "of": None}
+    for links, rate, ratio in _against(in_turns("links", LINKS, rounds, problems, once), 1):
+        yield {"what": f"1+1 ranks, 1 Gbit/s, 100 ms round trip, default socket buffers, links {links or 'by the round trip'}", "mbit_s": rate, "against": "one link", "ratio": ratio, "of": None}
 
 
 def _fair(rounds, seconds, problems):
@@ -108,12 +101,8 @@ def _fair(rounds, seconds, problems):
         if not beside:
             return _streams(1, options, seconds)["mbit_s"]
         both = f"{{ {shell(run(4, 2 * seconds + 2))} > /dev/null & sleep 1; {shell(run(1, seconds))}; wait; }}"
-        command = {"name": "both", "words": ["sh", "-c", both], "environment": libraries("mpich"), "limit": 90}
-        samples, failures = in_lab([str(option) for option in options], [command], 1)
-        if failures:
-            raise Failed("; ".join(failures.values()))
-        return samples["both"][0]["mbit_s"]
-    for beside, rate, ratio in _against(_turns([False, True], rounds, problems, once), False):
+        return _alone_in_lab(options, ["sh", "-c", both])["mbit_s"]
+    for beside, rate, ratio in _against(in_turns("beside another", [False, True], rounds, problems, once), False):
         if beside:
             yield {"what": "a job of 1+1 ranks beside one of 4+4, WAN 50 Mbit/s", "mbit_s": rate, "against": "alone", "ratio": ratio, "of": 0.5}
 
@@ -128,8 +117,10 @@ def _lost(rounds, seconds, problems):
             return _streams(4, lab, seconds, *stream)
         kill = shell([LANDBRIDGE, "lab", "kill", "b-gw3"])
         return _streams(4, lab, LOST_FOR, *stream, "--after", LOST_AT, "--do", kill)
-    samples = _turns([3, 4], rounds, problems, once)
-    for three, four in zip(samples[3], samples[4]):
+    for samples in in_turns("gateways", [3, 4], rounds, problems, once):
+        if len(samples) < 2:
+            continue
+        three, four = samples[3], samples[4]
         bins, enough = four["bins_mbit_s"], 0.9 * three["mbit_s"]
         at = int(LOST_AT * 1000 / BIN)
         # Half a second on average from there, so that one full bin after an empty one does not count.

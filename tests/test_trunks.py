@@ -145,6 +145,18 @@ def test_a_blackout_beyond_patience_ends_the_job(workshop, mpich_only):
         done.fails_naming("site b", "did not come back within 1 s")
 
 
+@pytest.mark.parametrize("delay, fewest, most", [("0", 1, 1), ("50ms", 4, 6)])
+def test_a_longer_way_has_more_links(workshop, mpich_only, isolated, delay, fewest, most):
+    """A link for each 25 ms of the round trip, where the sites file does not say how many."""
+    job = f"{LANDBRIDGE} run -n 2 --mpi mpich -- {mpich_only.python} {PROGRAMS}/large_message.py {16 << 20} > job.out"
+    top = f"{LANDBRIDGE} top --once --json"
+    done = workshop.lab(["sh", "-c", f"{job} && {top}"], nodes=1, delay=delay, environment=mpich_only.environment).finish().check()
+    looks = [look["view"]["trunks"] for look in json.loads(done.out)["gateways"]]
+    assert looks, done
+    for (trunk,) in looks:
+        assert fewest <= len(trunk["links"]) <= most and trunk["links_wanted"] == len(trunk["links"]), trunk
+
+
 def test_a_job_begins_and_ends_while_links_are_cut(workshop, mpich_only):
     """What gateways tell each other of a job is not lost with a link either."""
     with CuttingProxy() as proxy:

@@ -338,9 +338,9 @@ pub struct LabArgs {
     /// What the sites file says about each gateway's memory
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub gateway_memory: String,
-    /// TCP connections per trunk: what the sites file says about each gateway's links
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub links: u16,
+    /// TCP connections per trunk: what the sites file says about each gateway's links; without it the round trip decides
+    #[arg(long, value_name = "N")]
+    pub links: Option<u16>,
     /// Start this instead of `landbridge gateway` ({site}, {gateway}, {sites_file} are replaced); empty: no gateways
     #[arg(long, value_name = "COMMAND")]
     pub gateway_command: Option<String>,

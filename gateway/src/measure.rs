@@ -178,7 +178,7 @@ impl Gateway {
 
     /// Has a gateway of another site measure.
     async fn order(&self, from: &str, to: &str, transfer: bool) -> Result<Measurement, String> {
-        let trunk = self.way_to(from).await?;
+        let trunk = self.way_to(from, UP).await?;
         let (answer, answered) = oneshot::channel();
         let order = Order { trunk: trunk.id, from: from.to_owned(), to: to.to_owned(), answer };
         self.measuring.order.replace(Some(order));
@@ -193,7 +193,7 @@ impl Gateway {
 
     /// Measures the way from here.
     async fn measure(&self, to: &str, transfer: bool) -> Result<Measurement, String> {
-        let trunk = self.way_to(to).await?;
+        let trunk = self.way_to(to, UP).await?;
         let mut rtt = trunk.ping(self, PING).await?;
         for _ in 0..PINGS {
             rtt = trunk.ping(self, rtt * 3 + LOOK).await.map_or(rtt, |again| again.min(rtt));
@@ -201,17 +201,6 @@ impl Gateway {
         let (bytes, lasted) = if transfer { self.transfer(&trunk, rtt).await? } else { (0, Duration::ZERO) };
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Ok(Measurement::Done { rtt_ns: nanoseconds(rtt), bytes, transfer_ns: nanoseconds(lasted) })
-    }
-
-    /// A trunk to a site, once it is up.
-    async fn way_to(&self, site: &str) -> Result<Rc<Trunk>, String> {
-        if site == self.site {
-            return Err(format!("site {site}: there is no way to itself"));
-        }
-        let id = self.relay.borrow().lead_trunk(site);
-        let trunk = self.trunk(id.ok_or_else(|| format!("site {}: its sites file has no site {site}", self.site))?);
-        trunk.wait_up(UP).await?;
-        Ok(trunk)
     }
 
     /// Sends as fast as the trunk takes it, for a moment; gives how many bytes arrived in how much time.

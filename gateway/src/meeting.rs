@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use types::JobId;
+use types::sites::Links;
 use wire::{Control, Secret};
 
 use crate::relay::TrunkId;
@@ -37,8 +38,8 @@ pub(crate) struct Guest {
     pub trunk: TrunkId,
     pub site: String,
     pub gateway: String,
-    /// Links it has per trunk.
-    pub links: u16,
+    /// Links that its trunks have.
+    pub links: Links,
     /// Nobody can dial it.
     pub hidden: bool,
     /// Its trunk is up.
@@ -135,8 +136,9 @@ impl<S> Meetings<S> {
                 ));
             }
         }
-        if *link >= one.links.min(two.links) {
-            return Err(format!("link {link}: its sites file has {}; compare `links`", one.links.min(two.links)));
+        let links = one.links.with(two.links).most();
+        if *link >= links {
+            return Err(format!("link {link}: its sites file has {links}; compare `links`"));
         }
         if !two.up {
             return Err(format!("gateway {gateway} of site {site} is not connected to it"));

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use tokio::time::Instant;
 use types::JobId;
 use wire::View;
-use wire::control::Part;
 use wire::view::{JobView, LinkView, MemoryView, RanksView, SiteView, Totals, TrunkView};
 
 use crate::job::Job;
@@ -61,7 +60,7 @@ impl Gateway {
         JobView {
             job: id,
             home: job.home_name().to_owned(),
-            leads: job.part == Part::Lead,
+            leads: job.leads(),
             closing: job.closing,
             ranks: ranks.collect(),
             members: job.members.len() as u32,
@@ -81,7 +80,7 @@ fn trunk_view(trunk: &Trunk) -> TrunkView {
         dials: trunk.dials().is_some(),
         up,
         problem: if up { String::new() } else { trunk.problem() },
-        links_wanted: trunk.links() as u32,
+        links_wanted: trunk.wanted() as u32,
         losses: trunk.gone.get().links,
         sent: trunk.gone.get().sent + links.iter().map(|link| link.sent).sum::<u64>(),
         received: trunk.gone.get().received + links.iter().map(|link| link.received).sum::<u64>(),

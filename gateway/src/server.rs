@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -249,8 +250,13 @@ impl Gateway {
 
     /// Starts to dial a trunk's links, or to ask for meetings, if that is for this side.
     pub fn dial_trunk(&self, trunk: &Rc<Trunk>) {
+        self.dial_links(trunk, 0..trunk.wanted());
+    }
+
+    /// The same of some links.
+    pub fn dial_links(&self, trunk: &Rc<Trunk>, which: Range<u16>) {
         let Some(gateway) = self.me.upgrade().filter(|_| trunk.dials().is_some() || trunk.asks()) else { return };
-        for index in 0..trunk.links() {
+        for index in which {
             tokio::task::spawn_local(trunk::keep_dialling(gateway.clone(), trunk.clone(), index));
         }
     }
@@ -422,11 +428,18 @@ impl Gateway {
         if site == self.site {
             return Ok(Duration::ZERO);
         }
+        self.way_to(site, PROBE_UP).await?.ping(self, PROBE_PING).await
+    }
+
+    /// A trunk to another site, once it is up; it is waited for as long as `limit`.
+    pub async fn way_to(&self, site: &str, limit: Duration) -> Result<Rc<Trunk>, String> {
+        if site == self.site {
+            return Err(format!("site {site}: there is no way to itself"));
+        }
         let id = self.relay.borrow().lead_trunk(site);
-        let id = id.ok_or_else(|| format!("site {}: its gateway knows no site {site}", self.site))?;
-        let trunk = self.trunk(id);
-        trunk.wait_up(PROBE_UP).await?;
-        trunk.ping(self, PROBE_PING).await
+        let trunk = self.trunk(id.ok_or_else(|| format!("site {}: its gateway knows no site {site}", self.site))?);
+        trunk.wait_up(limit).await?;
+        Ok(trunk)
     }
 
     /// Dials all trunks that are down and wait.
@@ -530,7 +543,7 @@ pub(crate) fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> 
             let (they_first, they_can) = (at < own_site, gateway.advertise.is_some());
             let hidden = !they_can && own.advertise.is_none();
             let dials = if hidden { !they_first } else { they_can && !(they_first && own.advertise.is_some()) };
-            let links = own.links.min(gateway.links);
+            let links = own.links.with(gateway.links);
             let id = TrunkId(trunks.len());
             let end = TrunkEnd {
                 site: site.name.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout};
-use types::sites::{Fingerprint, Keys};
+use types::sites::{Fingerprint, Keys, Links};
 use types::{Address, Identity, JobId};
 use wire::handshake::{Handshake, Hello, Purpose, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Secret};
@@ -55,6 +55,9 @@ pub(crate) struct Trunk {
     /// Somebody looks whether the other gateway runs.
     watched: Cell<bool>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
+    how_many: Links,
+    /// How many there should be; more is wanted when the way turns out to be longer.
+    wanted: Cell<u16>,
     /// Whether a link is there.
     up: Cell<bool>,
     control: RefCell<ControlChannel>,
@@ -128,7 +131,7 @@ impl Trunk {
         }
     }
 
-    pub fn new(id: TrunkId, end: TrunkEnd, keys: Keys, (dials, hidden): (bool, bool), links: u16) -> Trunk {
+    pub fn new(id: TrunkId, end: TrunkEnd, keys: Keys, (dials, hidden): (bool, bool), how_many: Links) -> Trunk {
         Trunk {
             id,
             end,
@@ -139,7 +142,9 @@ impl Trunk {
             retired: RefCell::default(),
             times_retired: Cell::new(0),
             watched: Cell::new(false),
-            links: RefCell::new(vec![None; usize::from(links)]),
+            links: RefCell::new(vec![None; how_many.most().into()]),
+            how_many,
+            wanted: Cell::new(how_many.wanted(Duration::ZERO)),
             up: Cell::new(false),
             control: RefCell::new(ControlChannel::new()),
             gone: Cell::default(),
@@ -188,7 +193,7 @@ impl Trunk {
 
     /// Whether it is dialled, and where, as the other is.
     pub fn is_dialled_like(&self, other: &Trunk) -> bool {
-        let how = |trunk: &Trunk| (trunk.dials, trunk.hidden, trunk.links(), trunk.address.clone(), trunk.lets_meet);
+        let how = |trunk: &Trunk| (trunk.dials, trunk.hidden, trunk.how_many, trunk.address.clone(), trunk.lets_meet);
         how(self) == how(other)
     }
 
@@ -208,8 +213,14 @@ impl Trunk {
         Err(format!("presented fingerprint {presented}, sites file says {keys}"))
     }
 
-    pub fn links(&self) -> usize {
-        self.links.borrow().len()
+    /// How many links there are at most.
+    pub fn most_links(&self) -> u16 {
+        self.how_many.most()
+    }
+
+    /// How many links there should be.
+    pub fn wanted(&self) -> u16 {
+        self.wanted.get()
     }
 
     /// Those that are up.
@@ -350,7 +361,8 @@ impl Trunk {
 }
 
 /// Keeps one link of a trunk up, for as long as it is in the sites file.
-pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index: usize) {
+pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index: u16) {
+    let index = usize::from(index);
     let mut pause = REDIAL_FIRST;
     let times_retired = trunk.times_retired.get();
     while trunk.times_retired.get() == times_retired {
@@ -555,11 +567,11 @@ fn admit(
             "site {own} dials site {site}, not the reverse: list the sites in the same order everywhere"
         ));
     }
-    if usize::from(hello.link) >= trunk.links() {
+    if hello.link >= trunk.most_links() {
         return Err(format!(
             "link {}: this trunk has {}; compare `links` in the sites files",
             hello.link,
-            trunk.links()
+            trunk.most_links()
         ));
     }
     Ok(trunk)
@@ -595,17 +607,29 @@ impl Gateway {
             self.relay.borrow_mut().trunk_lost(trunk.id, &reason);
         }
         trunk.links.borrow_mut()[link.index] = Some(link.clone());
+        self.want_links(trunk, link);
         if !trunk.up.replace(true) {
             trunk.problem.borrow_mut().clear();
             let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
             let key = link.key.map_or_else(String::new, |key| key.to_string());
-            tracing::info!(site, gateway, %address, fingerprint = key, links = trunk.links(), "trunk up");
+            tracing::info!(site, gateway, %address, fingerprint = key, links = trunk.wanted(), "trunk up");
             self.relay.borrow_mut().trunk_up(trunk.id);
             trunk.changed.notify_waiters();
             self.place_reached(trunk);
         }
         trunk.flush_control(self);
         self.settle();
+    }
+
+    /// A link shows how long the way is: whether there should be more of them.
+    fn want_links(&self, trunk: &Trunk, link: &Link) {
+        let round_trip = link.kernel().map_or(Duration::ZERO, |kernel| kernel.round_trip);
+        let (had, wanted) = (trunk.wanted(), trunk.how_many.wanted(round_trip).max(link.index as u16 + 1));
+        if wanted <= had {
+            return;
+        }
+        trunk.wanted.set(wanted);
+        self.dial_links(&self.trunk(trunk.id), had..wanted);
     }
 
     /// A link is gone, and what was under way on it. Another takes over; without any the trunk is down. `for_good`: the other

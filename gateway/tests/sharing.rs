@@ -24,7 +24,8 @@ async fn narrow_way(listen: String, to: String) {
     let listener = socket.listen(8).unwrap();
     loop {
         let (near, _) = listener.accept().await.unwrap();
-        let far = TcpStream::connect(&to).await.unwrap();
+        // The gateway there may not listen yet; the one here dials again.
+        let Ok(far) = TcpStream::connect(&to).await else { continue };
         let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.into_split(), far.into_split());
         tokio::spawn(async move { tokio::io::copy(&mut far_in, &mut near_out).await });
         tokio::spawn(async move {

@@ -172,7 +172,8 @@ impl Layout {
 
     /// The sites file. `fingerprints` has one entry per site; `program` is this program's path.
     pub fn sites_file(&self, fingerprints: &[String], program: &Path, options: &LabOptions) -> String {
-        let (memory, links, pool) = (&options.gateway_memory, options.links, options.pool.as_deref());
+        let (memory, pool) = (&options.gateway_memory, options.pool.as_deref());
+        let links = options.links.map_or(String::new(), |links| format!("links = {links}\n"));
         let mut text = String::new();
         for (site, fingerprint) in fingerprints.iter().enumerate() {
             let name = site_name(site);
@@ -185,7 +186,7 @@ impl Layout {
             for gateway in self.gateways_of(site) {
                 let _ = writeln!(
                     text,
-                    "[[site.gateway]]\nname = \"{}\"\nadvertise = \"{}\"\ninside = \"{}\"\nlisten = \"{}\"\nmemory = {}\nlinks = {links}\n",
+                    "[[site.gateway]]\nname = \"{}\"\nadvertise = \"{}\"\ninside = \"{}\"\nlisten = \"{}\"\nmemory = {}\n{links}",
                     gateway.short_name(),
                     self.advertise(gateway),
                     self.inside(gateway),
@@ -275,7 +276,6 @@ advertise = "198.18.1.1:7700"
 inside = "10.1.0.101:7700"
 listen = "0.0.0.0:7700"
 memory = "256MiB"
-links = 1
 
 [[site.node]]
 name = "n1"
@@ -296,7 +296,7 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
             let layout = Layout { sites: 2, nodes: 3, gateways: 2, ground };
             let options = LabOptions {
                 gateway_memory: "64MiB".into(),
-                links: 4,
+                links: Some(4),
                 pool: Some("/run/pool".into()),
                 ..LabOptions::default()
             };
@@ -306,7 +306,7 @@ command = ["/opt/land\"bridge", "lab", "enter", "a-{node}", "--"]
             let site = &parsed.sites[1];
             assert_eq!(site.fingerprint.to_string(), fingerprints[1]);
             assert_eq!(site.gateways.len(), 2);
-            assert_eq!((site.gateways[1].memory, site.gateways[1].links), (64 << 20, 4));
+            assert_eq!((site.gateways[1].memory, site.gateways[1].links), (64 << 20, types::sites::Links::Fixed(4)));
             assert_eq!(site.memory, types::sites::Memory::Pool("/run/pool".into()));
             assert_eq!(
                 site.nodes[2].address.map(|a| a.to_string()),

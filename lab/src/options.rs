@@ -61,8 +61,9 @@ pub struct LabOptions {
     pub gateway_command: Option<Vec<String>>,
     /// The `memory` bound that the sites file gives to each gateway. Default `256MiB`.
     pub gateway_memory: String,
-    /// TCP connections per trunk, 1 to 64: what the sites file says about each gateway's `links`. Default 1.
-    pub links: u16,
+    /// TCP connections per trunk, 1 to 64: what the sites file says about each gateway's `links`. `None`: it says nothing, and the round
+    /// trip decides.
+    pub links: Option<u16>,
     /// A folder below `/run` that all nodes of a site share, each site its own, as a pool of memory: the sites file names it
     /// as the site's `memory`. Default: none, so the ranks of each node share its own `/dev/shm`.
     pub pool: Option<PathBuf>,
@@ -100,7 +101,7 @@ impl Default for LabOptions {
             isolation: Isolation::Auto,
             gateway_command: None,
             gateway_memory: "256MiB".to_owned(),
-            links: 1,
+            links: None,
             pool: None,
             pool_bytes: None,
             visible: Vec::new(),
@@ -125,8 +126,8 @@ impl LabOptions {
                 return refuse(format!("{name} is {value}; it must be from 1 to {most}"));
             }
         }
-        if !(1..=64).contains(&self.links) {
-            return refuse(format!("links is {}; it must be from 1 to 64", self.links));
+        if let Some(links) = self.links.filter(|links| !(1..=64).contains(links)) {
+            return refuse(format!("links is {links}; it must be from 1 to 64"));
         }
         if !(0.0..1.0).contains(&self.loss) {
             return refuse(format!("loss is {}; it must be at least 0 and below 1", self.loss));

@@ -15,12 +15,14 @@ use crate::roster::is_name;
 
 mod fabric;
 mod keys;
+mod links;
 mod memory;
 mod run;
 mod starter;
 
 pub use fabric::Fabric;
 pub use keys::Keys;
+pub use links::Links;
 pub use memory::Memory;
 pub use run::RunSettings;
 pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
@@ -84,7 +86,7 @@ pub struct Gateway {
     /// Most memory it may use for frames in flight, in bytes.
     pub memory: u64,
     /// TCP connections per trunk.
-    pub links: u16,
+    pub links: Links,
     /// Where it shows its page and metrics, on its own machine alone. `None`: nowhere.
     pub page: Option<SocketAddr>,
     /// Whether two gateways that nobody can dial may meet at this one, if it can be dialled.
@@ -250,7 +252,9 @@ fn page(value: &str) -> Result<SocketAddr, Wrong> {
 
 /// The file as written, before checks.
 mod raw {
-    use super::{Deserialize, Duration, IpAddr, Wrong, host_port, name, page, parse_bytes, parse_duration, unique};
+    use super::{
+        Deserialize, Duration, IpAddr, Links, Wrong, host_port, name, page, parse_bytes, parse_duration, unique,
+    };
 
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -375,10 +379,13 @@ mod raw {
             if bytes < MIN_MEMORY {
                 return Err(Wrong::new("memory", format!("`{memory}` is under the least useful 16MiB")).within(&place));
             }
-            let links = self.links.unwrap_or(1);
-            if !(1..=64).contains(&links) {
-                return Err(Wrong::new("links", format!("`{links}` is not between 1 and 64")).within(&place));
-            }
+            let links = match self.links {
+                None => Links::ByRoundTrip,
+                Some(links) if (1..=64).contains(&links) => Links::Fixed(links),
+                Some(links) => {
+                    return Err(Wrong::new("links", format!("`{links}` is not between 1 and 64")).within(&place));
+                }
+            };
             let page = self.page.as_deref().map(page).transpose().map_err(within)?;
             let (advertise, meeting) = (self.advertise, self.meeting.unwrap_or(true));
             Ok(super::Gateway { name: gateway, advertise, inside, listen, memory: bytes, links, page, meeting })

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use types::JobId;
+use types::sites::Links;
 use wire::handshake::{Handshake, Hello, Welcome};
 use wire::{Control, Secret};
 
@@ -95,7 +96,7 @@ impl Gateway {
             trunk: trunk.id,
             site: trunk.site.clone(),
             gateway: trunk.gateway.clone(),
-            links: links(&trunk.site, &trunk.gateway).unwrap_or(0),
+            links: links(&trunk.site, &trunk.gateway).unwrap_or(Links::Fixed(0)),
             hidden: trunk.address.is_none(),
             up: trunk.is_up(),
         };

@@ -18,7 +18,7 @@ fn guests() -> Vec<Guest> {
         trunk,
         site: site.into(),
         gateway: gateway.into(),
-        links: 2,
+        links: Links::Fixed(2),
         hidden,
         up: true,
     };

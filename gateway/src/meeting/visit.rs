@@ -125,7 +125,7 @@ impl Gateway {
     /// A place answers, or calls.
     fn called(&self, place: TrunkId, wish: &Wish, answer: Result<Seat, String>) {
         let Wish { site, gateway, link } = wish;
-        let Some(trunk) = self.hidden(site, gateway).filter(|trunk| usize::from(*link) < trunk.links()) else {
+        let Some(trunk) = self.hidden(site, gateway).filter(|trunk| *link < trunk.most_links()) else {
             tracing::warn!(site, gateway, link, "called to a meeting with somebody this gateway would not meet");
             return;
         };

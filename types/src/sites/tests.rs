@@ -15,7 +15,7 @@ fn the_shortest_file_gets_its_defaults() {
     assert_eq!(site.gateways[0].inside, "198.18.1.1:7700");
     assert_eq!(site.gateways[0].listen, "0.0.0.0:7700");
     assert_eq!(site.gateways[0].memory, 256 << 20);
-    assert_eq!((site.gateways[0].links, site.gateways[0].meeting), (1, true));
+    assert_eq!((site.gateways[0].links, site.gateways[0].meeting), (Links::ByRoundTrip, true));
     assert_eq!(site.gateways[0].page, None);
     assert_eq!(site.starter, Starter::Local);
     assert_eq!(site.fingerprint.to_string(), FINGERPRINT);
@@ -35,7 +35,7 @@ fn every_field_is_read() {
     assert_eq!(site.key.as_deref(), Some("a.key"));
     assert_eq!(site.memory, Memory::Pool("/run/pool".into()));
     let gateway = &site.gateways[0];
-    assert_eq!((gateway.inside.as_str(), gateway.memory, gateway.links), ("i:2", 64 << 20, 4));
+    assert_eq!((gateway.inside.as_str(), gateway.memory, gateway.links), ("i:2", 64 << 20, Links::Fixed(4)));
     assert_eq!(gateway.page, Some("[::1]:7780".parse().unwrap()));
     assert!(!gateway.meeting);
     let keys = site.keys();
