@@ -4,11 +4,12 @@ import os
 import random
 import re
 import socket
+import threading
 import time
 
 import pytest
 
-from harness import LANDBRIDGE, PROGRAMS, LoopbackSites, listening
+from harness import LANDBRIDGE, PROGRAMS, LoopbackSites, listening, wait_until
 
 # From start to the end of the command that must fail, beside the lab's own start and end where there is one.
 SOON_S = 5.0
@@ -204,3 +205,54 @@ def test_a_stranger_who_says_nothing_is_let_go(sites):
             pytest.fail("still connected after 30 s of silence")
     assert time.monotonic() - begin > 0.5, "a slow line must have time for its first byte"
     assert listening(sites.ports["a"])
+
+
+@pytest.mark.parametrize("opening", [bytes.fromhex("16030100ff0100"), b"LB", b""], ids=["tls", "ours", "nothing"])
+def test_a_crowd_that_says_little_keeps_nobody_out(sites, mpich_only, opening):
+    """Slow loris: more connections than there are places for those not admitted yet, all of one address, which say a byte now and then and
+    come again when they are sent away."""
+    gateways = [sites.start_gateway(site) for site in "ab"]
+    (gateway,) = gateways[0].processes("gateway")
+    before = gateway.peak_bytes()
+    crowd, ended, opened = [], threading.Event(), 0
+
+    def come():
+        stranger = socket.create_connection(("127.0.0.1", sites.ports["a"]), timeout=5, source_address=("127.0.0.9", 0))
+        stranger.setblocking(False)
+        stranger.send(opening)
+        return stranger
+
+    def trickle():
+        nonlocal opened
+        while not ended.is_set():
+            for stranger in crowd[:]:
+                try:
+                    gone = stranger.send(b"\1") == 0 if opening else stranger.recv(1) == b""
+                except BlockingIOError:
+                    gone = False
+                except OSError:
+                    gone = True
+                if gone:
+                    stranger.close()
+                    crowd.remove(stranger)
+            while len(crowd) < 700 and not ended.is_set():
+                crowd.append(come())
+                opened += 1
+            ended.wait(0.1)
+
+    strangers = threading.Thread(target=trickle)
+    strangers.start()
+    try:
+        wait_until(lambda: opened >= 700, 10, "the crowd")
+        for _ in range(3):
+            done = sites.run(mpich_only, hello(mpich_only)).check()
+            assert done.out.count("Hello, World!") == 2
+    finally:
+        ended.set()
+        strangers.join()
+        for stranger in crowd:
+            stranger.close()
+    assert opened > 700, "nobody was sent away"
+    assert gateway.peak_bytes() - before < 32 << 20
+    assert "most of them from its address" in gateways[0].err(), gateways[0].err()
+    assert gateways[0].err().count("connection refused") < opened / 2, "each of them has a line"

@@ -24,6 +24,7 @@ mod join;
 pub mod key;
 mod link;
 mod listener;
+mod lobby;
 mod measure;
 mod meeting;
 mod member;

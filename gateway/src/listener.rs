@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use wire::WireError;
 use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Welcome};
 
@@ -17,6 +17,7 @@ use crate::GatewayError;
 use crate::config::GatewayConfig;
 use crate::forward::MAX_DATA;
 use crate::handshake::{self, HandshakeError};
+use crate::lobby::{Place, Say};
 use crate::meeting::{Met, host};
 use crate::member::{self, Member};
 use crate::outlet::LINGER;
@@ -26,7 +27,7 @@ use crate::{link, trunk};
 /// First byte of a TLS ClientHello.
 const TLS_HANDSHAKE: u8 = 0x16;
 /// Most connections that are not admitted yet; each costs a few KiB and at most [`HANDSHAKE_TIMEOUT`].
-const MAX_UNADMITTED: usize = 512;
+pub(crate) const MAX_UNADMITTED: usize = 512;
 const BACKLOG: u32 = 1024;
 
 /// Takes the gateway's port.
@@ -64,7 +65,6 @@ pub(crate) fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener>
 
 /// Accepts connections for ever.
 pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infallible {
-    let mut full = false;
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -75,19 +75,8 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
                 continue;
             }
         };
-        let unadmitted = gateway.unadmitted.get();
-        if unadmitted >= MAX_UNADMITTED {
-            gateway.counters.refused();
-            if !full {
-                tracing::warn!(%peer, unadmitted, "connection refused: too many that are not admitted yet");
-            }
-            full = true;
-            continue;
-        }
-        full = false;
-        let waiting = Unadmitted::new(gateway);
-        let gateway = gateway.clone();
-        tokio::task::spawn_local(async move { admit(&gateway, waiting, stream, peer).await });
+        let (gateway, place) = (gateway.clone(), gateway.lobby.enter(peer.ip()));
+        tokio::task::spawn_local(async move { admit(&gateway, place, stream, peer).await });
     }
 }
 
@@ -103,28 +92,17 @@ enum Admitted {
     Nobody,
 }
 
-/// A connection that is not admitted yet, counted until it is or ends.
-struct Unadmitted(Rc<Gateway>);
-
-impl Unadmitted {
-    fn new(gateway: &Rc<Gateway>) -> Unadmitted {
-        gateway.unadmitted.set(gateway.unadmitted.get() + 1);
-        Unadmitted(gateway.clone())
-    }
-}
-
-impl Drop for Unadmitted {
-    fn drop(&mut self) {
-        self.0.unadmitted.set(self.0.unadmitted.get() - 1);
-    }
-}
-
-async fn admit(gateway: &Rc<Gateway>, waiting: Unadmitted, stream: TcpStream, peer: SocketAddr) {
-    let admitted = timeout(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)).await;
-    drop(waiting);
+async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: SocketAddr) {
+    let admitted = tokio::select! {
+        admitted = timeout(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)) => admitted,
+        () = place.must_go() => Ok(Err(format!("{MAX_UNADMITTED} connections are not admitted yet, most of them from its address"))),
+    };
+    drop(place);
     let refused = |reason: &str| {
         gateway.counters.refused();
-        tracing::warn!(%peer, reason, "connection refused");
+        if let Say::Whole { unsaid } = gateway.lobby.refused(Instant::now()) {
+            tracing::warn!(%peer, reason, unsaid, "connection refused");
+        }
     };
     match admitted {
         Ok(Ok(Admitted::Member(member, read))) => member::serve(gateway, member, read).await,

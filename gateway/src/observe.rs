@@ -39,7 +39,7 @@ impl Gateway {
                 undeliverable: counted.undeliverable,
                 refused: counted.refused,
                 violations: counted.violations,
-                unadmitted: self.unadmitted.get() as u64,
+                unadmitted: self.lobby.len() as u64,
             },
             sites: sites.sites.iter().map(site).collect(),
             trunks: self.trunks_in_use().iter().map(|trunk| trunk_view(trunk)).collect(),

@@ -23,6 +23,8 @@ use crate::forward::{Partial, SCRATCH, Target};
 use crate::join::{Doorkeeper, Tickets};
 use crate::key::{KeyError, SiteKey};
 use crate::link::SEALED;
+use crate::listener::MAX_UNADMITTED;
+use crate::lobby::Lobby;
 use crate::measure::Measuring;
 use crate::meeting::host::Host;
 use crate::meeting::visit::Visits;
@@ -76,7 +78,7 @@ pub(crate) struct Gateway {
     pub stage: RefCell<Vec<u8>>,
     pub touched: RefCell<Vec<Target>>,
     /// Connections that are not admitted yet.
-    pub unadmitted: Cell<usize>,
+    pub lobby: Rc<Lobby>,
     nodes: Vec<Node>,
     shared_memory: types::sites::Memory,
     fabric: Option<Fabric>,
@@ -213,7 +215,7 @@ impl Gateway {
             sealed: RefCell::new(vec![0; SEALED]),
             stage: RefCell::default(),
             touched: RefCell::default(),
-            unadmitted: Cell::new(0),
+            lobby: Rc::new(Lobby::new(MAX_UNADMITTED)),
             nodes: site.nodes.clone(),
             shared_memory: site.memory.clone(),
             fabric: site.fabric.clone(),

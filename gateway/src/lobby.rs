@@ -1,0 +1,180 @@
+//! Connections that are not admitted yet: who waits, who has to go when too many do, and what of that is logged.
+//!
+//! Strangers may open connections and say little (slow loris) or nothing. Each costs a few KiB until its handshake is done or
+//! too slow. When all places are taken, a newcomer gets the place of whoever has waited longest of the address that has
+//! most, so that an address that takes many takes them from itself: others come in as long as they have fewer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Refusals that are logged one by one within [`LOG_FOR`]; a stranger shall not fill a disk.
+const LOGGED: u32 = 20;
+const LOG_FOR: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lobby {
+    most: usize,
+    /// In the order in which they came.
+    waiting: RefCell<BTreeMap<u64, Waiting>>,
+    came: Cell<u64>,
+    log: Cell<Log>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    from: IpAddr,
+    goes: Rc<Notify>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Log {
+    since: Option<Instant>,
+    refusals: u32,
+}
+
+/// What to log of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Say {
+    /// All of it; and that so many were not logged before.
+    Whole {
+        unsaid: u32,
+    },
+    Nothing,
+}
+
+impl Lobby {
+    /// `most`: connections at once.
+    pub fn new(most: usize) -> Lobby {
+        Lobby { most, waiting: RefCell::default(), came: Cell::new(0), log: Cell::default() }
+    }
+
+    /// Connections that wait.
+    pub fn len(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
+    /// Takes a newcomer in. If there are too many, another has to go; its [`Place::must_go`] returns.
+    pub fn enter(self: &Rc<Lobby>, from: IpAddr) -> Place {
+        let from = network(from);
+        if self.len() >= self.most {
+            self.make_room(from);
+        }
+        let number = self.came.get();
+        self.came.set(number + 1);
+        let goes = Rc::new(Notify::new());
+        self.waiting.borrow_mut().insert(number, Waiting { from, goes: goes.clone() });
+        Place { lobby: self.clone(), number, goes }
+    }
+
+    /// The newcomer counts as one of those that its address has.
+    fn make_room(&self, newcomer: IpAddr) {
+        let mut waiting = self.waiting.borrow_mut();
+        let mut counts = HashMap::from([(newcomer, 1)]);
+        waiting.values().for_each(|one| *counts.entry(one.from).or_default() += 1);
+        let most = counts.values().copied().max().unwrap_or(0);
+        let oldest = waiting.iter().find(|(_, one)| counts[&one.from] == most).map(|(number, _)| *number);
+        if let Some(gone) = oldest.and_then(|number| waiting.remove(&number)) {
+            gone.goes.notify_one();
+        }
+    }
+
+    /// Somebody was refused.
+    pub fn refused(&self, now: Instant) -> Say {
+        let mut log = self.log.get();
+        let fresh = log.since.is_none_or(|since| now.duration_since(since) >= LOG_FOR);
+        let unsaid = if fresh { log.refusals.saturating_sub(LOGGED) } else { 0 };
+        if fresh {
+            log = Log { since: Some(now), refusals: 0 };
+        }
+        log.refusals = log.refusals.saturating_add(1);
+        self.log.set(log);
+        if log.refusals > LOGGED { Say::Nothing } else { Say::Whole { unsaid } }
+    }
+}
+
+/// A connection's place, which is free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    lobby: Rc<Lobby>,
+    number: u64,
+    goes: Rc<Notify>,
+}
+
+impl Place {
+    /// Returns when a newcomer has got the place.
+    pub async fn must_go(&self) {
+        self.goes.notified().await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.lobby.waiting.borrow_mut().remove(&self.number);
+    }
+}
+
+/// What one stranger has easily: an IPv4 address, or 64 bits of IPv6 addresses.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn goes(place: &Place) -> bool {
+        pin!(place.must_go()).poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn who_has_most_makes_room_and_others_stay() {
+        let lobby = Rc::new(Lobby::new(5));
+        let friends = [lobby.enter(ip("10.0.0.1")), lobby.enter(ip("10.0.0.2"))];
+        let loris: Vec<Place> = (0..20).map(|_| lobby.enter(ip("192.0.2.66"))).collect();
+        assert_eq!(lobby.len(), 5);
+        let gone: Vec<bool> = loris.iter().map(goes).collect();
+        assert_eq!(gone, [[true; 17].as_slice(), &[false; 3]].concat(), "the oldest first");
+        let another = lobby.enter(ip("10.0.0.3"));
+        assert!(!friends.iter().chain([&another]).any(goes));
+        drop((friends, another));
+        assert_eq!(lobby.len(), 2);
+        drop(loris);
+        assert_eq!(lobby.len(), 0);
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one() {
+        let lobby = Rc::new(Lobby::new(4));
+        let friend = lobby.enter(ip("10.0.0.1"));
+        let same = lobby.enter(ip("::ffff:10.0.0.1"));
+        let places: Vec<Place> = (0..9).map(|n| lobby.enter(ip(&format!("2001:db8::{n}")))).collect();
+        assert!(!goes(&friend) && !goes(&same) && places[..7].iter().all(goes) && lobby.len() == 4);
+    }
+
+    #[test]
+    fn a_flood_is_logged_in_a_few_lines() {
+        let (lobby, start) = (Lobby::new(1), Instant::now());
+        let said = (0..1000).filter(|_| lobby.refused(start) != Say::Nothing).count();
+        assert_eq!(said, 20);
+        assert_eq!(lobby.refused(start + LOG_FOR), Say::Whole { unsaid: 980 });
+        assert_eq!(lobby.refused(start + 3 * LOG_FOR), Say::Whole { unsaid: 0 });
+    }
+}
