@@ -35,12 +35,11 @@ fn main() {
     let job = runtime.block_on(open(&sites[0], "a", 1, "a:n1*1;b:n1*1"));
     let (a, b) = (rank(0, 0), rank(1, 1));
     let mut table = Vec::new();
+    let mut compare = |path, ends, cpu: &dyn Fn() -> Duration| table.push((path, measure(ends, cpu, &job, a, b)));
 
-    let gateways = || (member(&sites[0].inside, &job, a), member(&sites[1].inside, &job, b));
+    let ends = (member(&sites[0].inside, &job, a), member(&sites[1].inside, &job, b));
     let threads = threads_named("gateway");
-    let before = cpu_of_threads(&threads);
-    let (latency, seconds) = measure(gateways(), &job, a, b);
-    table.push(("two gateways", latency, seconds, cpu_of_threads(&threads) - before));
+    compare("two gateways", ends, &|| cpu_of_threads(&threads));
 
     let address = free_address("127.0.0.1");
     let listener = TcpListener::bind(&address).unwrap();
@@ -48,8 +47,7 @@ fn main() {
         let near = TcpStream::connect(&address).unwrap();
         (near, listener.accept().unwrap().0)
     };
-    let (latency, seconds) = measure(direct(), &job, a, b);
-    table.push(("direct", latency, seconds, Duration::ZERO));
+    compare("direct", direct(), &|| Duration::ZERO);
 
     let (middle, front) = (free_address("127.0.0.1"), free_address("127.0.0.1"));
     let socats = [socat(&middle, &address), socat(&front, &middle)];
@@ -60,11 +58,8 @@ fn main() {
         });
         (near.unwrap(), listener.accept().unwrap().0)
     };
-    let chain = chain();
     let pids: Vec<u32> = socats.iter().map(|s| s.0.id()).collect();
-    let before = cpu_of_processes(&pids);
-    let (latency, seconds) = measure(chain, &job, a, b);
-    table.push(("two socat", latency, seconds, cpu_of_processes(&pids) - before));
+    compare("two socat", chain(), &|| cpu_of_processes(&pids));
     drop(socats);
 
     // Like two gateways: one end encrypts, the other decrypts.
@@ -77,35 +72,45 @@ fn main() {
         });
         (near.expect("ssh -L does not listen"), listener.accept().unwrap().0)
     };
-    let chain = chain();
-    let before = tunnel.cpu();
-    let (latency, seconds) = measure(chain, &job, a, b);
-    table.push(("ssh -L", latency, seconds, tunnel.cpu() - before));
+    compare("ssh -L", chain(), &|| tunnel.cpu());
     drop(tunnel);
 
-    let base = table[1].1;
+    print(&table).unwrap();
+}
+
+/// What a path took.
+struct Figures {
+    /// Half a round trip of a 64-byte message, in the best round.
+    latency: Duration,
+    /// The time for [`STREAM`] bytes.
+    seconds: Duration,
+    /// What both programs in the path used for them.
+    cpu: Duration,
+}
+
+fn print(table: &[(&str, Figures)]) -> std::io::Result<()> {
+    let [_, (_, direct), ..] = table else { panic!("two gateways and direct come first") };
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
         "{:<14} {:>14} {:>18} {:>10} {:>14}",
         "path", "half rtt / µs", "added per hop / µs", "GB/s", "CPU s/GB each"
-    )
-    .unwrap();
-    for (name, latency, seconds, cpu) in table {
-        let added = (latency.as_secs_f64() - base.as_secs_f64()) * 1e6 / 2.0;
+    )?;
+    for (path, figures) in table {
+        let added = (figures.latency.as_secs_f64() - direct.latency.as_secs_f64()) * 1e6 / 2.0;
         writeln!(
             out,
-            "{name:<14} {:>14.1} {added:>18.1} {:>10.2} {:>14.2}",
-            latency.as_secs_f64() * 1e6,
-            STREAM as f64 / 1e9 / seconds.as_secs_f64(),
-            cpu.as_secs_f64() / 2.0 / (STREAM as f64 / 1e9),
-        )
-        .unwrap();
+            "{path:<14} {:>14.1} {added:>18.1} {:>10.2} {:>14.2}",
+            figures.latency.as_secs_f64() * 1e6,
+            STREAM as f64 / 1e9 / figures.seconds.as_secs_f64(),
+            figures.cpu.as_secs_f64() / 2.0 / (STREAM as f64 / 1e9),
+        )?;
     }
+    Ok(())
 }
 
-/// Half a round trip of a 64-byte message (best round), and the time for [`STREAM`] bytes.
-fn measure(ends: (TcpStream, TcpStream), job: &Job, a: Identity, b: Identity) -> (Duration, Duration) {
+/// Round trips, then a stream, between two ends; `cpu` is what the programs between them have used so far.
+fn measure(ends: (TcpStream, TcpStream), cpu: &dyn Fn() -> Duration, job: &Job, a: Identity, b: Identity) -> Figures {
     let (mut near, mut far) = ends;
     for end in [&near, &far] {
         end.set_nodelay(true).unwrap();
@@ -123,7 +128,9 @@ fn measure(ends: (TcpStream, TcpStream), job: &Job, a: Identity, b: Identity) ->
         let mut buffer = vec![0; 256 << 10];
         let (mut got, mut acknowledged) = (0, 0);
         while got < STREAM {
-            got += far.read(&mut buffer).unwrap();
+            let count = far.read(&mut buffer).unwrap();
+            assert_ne!(count, 0, "the path closed before the stream's end");
+            got += count;
             if got - acknowledged >= WINDOW / 4 {
                 acknowledged += WINDOW / 4;
                 far.write_all(&ack).unwrap();
@@ -144,7 +151,7 @@ fn measure(ends: (TcpStream, TcpStream), job: &Job, a: Identity, b: Identity) ->
     }
     let frame = data(job, a, b, 0).with_payload(&[2; FRAME - HEADER]).unwrap();
     let several = frame.repeat(4);
-    let begin = Instant::now();
+    let (begin, before) = (Instant::now(), cpu());
     let mut in_flight = 0;
     for _ in 0..STREAM / several.len() {
         while in_flight + several.len() > WINDOW {
@@ -155,7 +162,7 @@ fn measure(ends: (TcpStream, TcpStream), job: &Job, a: Identity, b: Identity) ->
         in_flight += several.len();
     }
     echo.join().unwrap();
-    (best, begin.elapsed())
+    Figures { latency: best, seconds: begin.elapsed(), cpu: cpu() - before }
 }
 
 /// The handshake of a rank, without a runtime.
