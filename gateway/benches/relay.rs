@@ -1,22 +1,27 @@
 //! Added latency and CPU of two gateways in a row (member, gateway, trunk, gateway, member), against two `socat` in a row,
-//! which neither encrypt nor check anything, `ssh -L` and its sshd, and a direct connection; all on loopback, in one run.
+//! which neither encrypt nor check anything, `ssh -L` and its sshd, and a direct connection, all on loopback; and against the
+//! tunnels of wireguard-go and nebula, over a veth pair. All in one run.
 //!
 //! `cargo bench -p landbridge-gateway --bench relay` prints a table. Only ratios within one run mean anything.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::print_stderr, reason = "a benchmark says what it leaves out")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
 #[path = "threads.rs"]
 mod threads;
+#[path = "tunnels.rs"]
+mod tunnels;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::{Job, Plan, data, free_address, open, rank, start};
-use threads::{cpu_of_processes, cpu_of_threads, cpu_of_tree, threads_named};
+use threads::{cpu_of_processes, cpu_of_threads, threads_named};
+use tunnels::{Process, SshForward, Tunnel, connect};
 use types::{Address, Identity};
 use wire::handshake::{Handshake, Hello, Purpose};
 use wire::{FrameHeader, FrameKind};
@@ -43,37 +48,27 @@ fn main() {
 
     let address = free_address("127.0.0.1");
     let listener = TcpListener::bind(&address).unwrap();
-    let direct = || {
-        let near = TcpStream::connect(&address).unwrap();
-        (near, listener.accept().unwrap().0)
-    };
-    compare("direct", direct(), &|| Duration::ZERO);
+    let through = |front: &str| (connect(front), listener.accept().unwrap().0);
+    compare("direct", through(&address), &|| Duration::ZERO);
 
     let (middle, front) = (free_address("127.0.0.1"), free_address("127.0.0.1"));
     let socats = [socat(&middle, &address), socat(&front, &middle)];
-    let chain = || {
-        let near = (0..100).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(50));
-            TcpStream::connect(&front).ok()
-        });
-        (near.unwrap(), listener.accept().unwrap().0)
-    };
-    let pids: Vec<u32> = socats.iter().map(|s| s.0.id()).collect();
-    compare("two socat", chain(), &|| cpu_of_processes(&pids));
+    let pids = socats.each_ref().map(Process::id);
+    compare("two socat", through(&front), &|| cpu_of_processes(&pids));
     drop(socats);
 
-    // Like two gateways: one end encrypts, the other decrypts.
+    // Like two gateways: one end encrypts, the other decrypts. So do the tunnels after it.
     let front = free_address("127.0.0.1");
-    let tunnel = Tunnel::start(&front, &address);
-    let chain = || {
-        let near = (0..100).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(50));
-            TcpStream::connect(&front).ok()
-        });
-        (near.expect("ssh -L does not listen"), listener.accept().unwrap().0)
+    let ssh = SshForward::start(&front, &address);
+    compare("ssh -L", through(&front), &|| ssh.cpu());
+    drop(ssh);
+
+    let mut compare_tunnel = |path, tunnel: Result<Tunnel, String>| match tunnel {
+        Ok(tunnel) => compare(path, tunnel.connect(), &|| tunnel.cpu()),
+        Err(missing) => eprintln!("{path} is left out: {missing}"),
     };
-    compare("ssh -L", chain(), &|| tunnel.cpu());
-    drop(tunnel);
+    compare_tunnel("wireguard-go", Tunnel::wireguard());
+    compare_tunnel("nebula", Tunnel::nebula());
 
     print(&table).unwrap();
 }
@@ -89,7 +84,7 @@ struct Figures {
 }
 
 fn print(table: &[(&str, Figures)]) -> std::io::Result<()> {
-    let [_, (_, direct), ..] = table else { panic!("two gateways and direct come first") };
+    let [(_, gateways), (_, direct), others @ ..] = table else { panic!("two gateways and direct come first") };
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
@@ -105,6 +100,10 @@ fn print(table: &[(&str, Figures)]) -> std::io::Result<()> {
             STREAM as f64 / 1e9 / figures.seconds.as_secs_f64(),
             figures.cpu.as_secs_f64() / 2.0 / (STREAM as f64 / 1e9),
         )?;
+    }
+    for (path, figures) in others {
+        let ratio = figures.cpu.as_secs_f64() / gateways.cpu.as_secs_f64();
+        writeln!(out, "{path}: {ratio:.2} times the CPU of two gateways per byte")?;
     }
     Ok(())
 }
@@ -198,81 +197,10 @@ fn message(stream: &mut TcpStream) -> Handshake {
     }
 }
 
-/// An `ssh -L` to a private sshd, which end with this value.
-struct Tunnel {
-    sshd: Child,
-    ssh: Child,
-    _folder: tempfile::TempDir,
-}
-
-impl Tunnel {
-    fn start(from: &str, to: &str) -> Tunnel {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        for name in ["host", "user"] {
-            let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", &path(name)]).status();
-            assert!(made.unwrap_or_else(|e| panic!("ssh-keygen: {e}; install OpenSSH to compare")).success());
-        }
-        let daemon = free_address("127.0.0.1");
-        let port = daemon.rsplit_once(':').unwrap().1;
-        let settings = [
-            format!("ListenAddress {daemon}\nHostKey {}\nAuthorizedKeysFile {}\n", path("host"), path("user.pub")),
-            "PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
-                .into(),
-        ];
-        std::fs::write(path("sshd"), settings.concat()).unwrap();
-        // Where its unprivileged child looks, if it is root.
-        let _ = std::fs::create_dir_all("/run/sshd");
-        let sshd = Command::new("/usr/sbin/sshd").args(["-D", "-f", &path("sshd")]).stderr(Stdio::null()).spawn();
-        let sshd = sshd.unwrap_or_else(|e| panic!("sshd: {e}; install it to compare"));
-        while TcpStream::connect(&daemon).is_err() {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let options =
-            ["BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "IdentitiesOnly=yes"];
-        let mut ssh = Command::new("ssh");
-        ssh.args(["-F", "none", "-N", "-q", "-i", &path("user"), "-p", port, "-L", &format!("{from}:{to}")]);
-        for option in options {
-            ssh.args(["-o", option]);
-        }
-        let ssh = ssh.arg("127.0.0.1").stdin(Stdio::null()).spawn().unwrap();
-        Tunnel { sshd, ssh, _folder: folder }
-    }
-
-    /// What both ends have used so far; sshd has a process, or two, for the connection.
-    fn cpu(&self) -> Duration {
-        cpu_of_tree(self.sshd.id()) + cpu_of_tree(self.ssh.id())
-    }
-}
-
-impl Drop for Tunnel {
-    fn drop(&mut self) {
-        for child in [&mut self.ssh, &mut self.sshd] {
-            // It may have ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A relay that ends with this value.
-struct Socat(Child);
-
-impl Drop for Socat {
-    fn drop(&mut self) {
-        // It may have ended with its connection.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn socat(from: &str, to: &str) -> Socat {
+fn socat(from: &str, to: &str) -> Process {
     let (ip, port) = from.rsplit_once(':').unwrap();
-    let child = Command::new("socat")
-        .arg("-b131072")
-        .arg(format!("TCP-LISTEN:{port},bind={ip},nodelay,reuseaddr"))
-        .arg(format!("TCP:{to},nodelay"))
-        .stdin(Stdio::null())
-        .spawn();
-    Socat(child.unwrap_or_else(|e| panic!("socat: {e}; install it to compare")))
+    let mut command = Command::new("socat");
+    command.arg("-b131072").arg(format!("TCP-LISTEN:{port},bind={ip},nodelay,reuseaddr"));
+    // The next may not listen yet.
+    Process::start(command.arg(format!("TCP:{to},nodelay,retry=100,interval=0.05")))
 }

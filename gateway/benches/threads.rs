@@ -20,18 +20,14 @@ pub fn cpu_of_threads(files: &[String]) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// The same of two processes.
+/// What processes have used so far, with all their threads, also those that have ended.
 pub fn cpu_of_processes(pids: &[u32]) -> Duration {
-    cpu_of_threads(&pids.iter().map(|pid| format!("/proc/{pid}/schedstat")).collect::<Vec<_>>())
+    pids.iter().map(|pid| cpu(*pid).unwrap_or_else(|| panic!("process {pid} ended before it was measured"))).sum()
 }
 
 /// The same of a process and all that it has started and that still runs.
 pub fn cpu_of_tree(root: u32) -> Duration {
-    let parent = |pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // After the name, which may contain anything: state, parent.
-        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()
-    };
+    let parent = |pid: u32| stat(pid)?[1].parse::<u32>().ok();
     let all: Vec<u32> = std::fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -43,9 +39,21 @@ pub fn cpu_of_tree(root: u32) -> Duration {
         tree.extend(children);
         at += 1;
     }
-    let nanos = tree.iter().filter_map(|pid| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    Duration::from_nanos(nanos.sum())
+    tree.into_iter().filter_map(cpu).sum()
+}
+
+/// What a process has used so far, if it is there.
+///
+/// Not from `schedstat`: that of a process is its first thread's alone, and a thread that ends takes its own along. `stat` has
+/// the sum, scaled to what the scheduler measured and cut to ticks (10 ms), in user and in system mode.
+fn cpu(pid: u32) -> Option<Duration> {
+    // utime and stime, the 14th and 15th field of proc(5).
+    let ticks: u64 = stat(pid)?[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+    Some(Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second() as u32)
+}
+
+/// The fields of a process's `stat` after its name, which may contain anything: state, parent and so on.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
 }
