@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def openmpi():
 
 
 def pytest_configure(config):
+    # A shell without job control has its background commands ignore it, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: takes more than about ten seconds (make test-slow runs only these)")
 
 

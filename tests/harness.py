@@ -1,8 +1,10 @@
 """Processes under test: started with a marker, always ended, and checked to leave nothing behind."""
 
 import contextlib
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -410,10 +412,18 @@ class CuttingProxy:
             worker.join()
 
 
+# Not those that Linux gives to outgoing connections (from 32768 on): one may take a port between the question and its use.
+PORTS = range(10_000, 32_000)
+next_port = itertools.count(random.randrange(len(PORTS)))
+
+
 def free_port():
-    """A port that nobody listened on a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """A port that nobody listened on a moment ago, another at each call."""
+    for _ in PORTS:
+        port = PORTS[next(next_port) % len(PORTS)]
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError(f"no port from {PORTS.start} to {PORTS.stop} is free")
 
 
 def listening(port):

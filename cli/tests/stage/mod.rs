@@ -93,11 +93,7 @@ impl Stage {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::tempdir().expect("a folder");
         let marker = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let port = || {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-            listener.local_addr().expect("its number").port()
-        };
-        let ports = [port(), port()];
+        let ports = [free_port(), free_port()];
         let mut text = String::new();
         for (site, port) in ["a", "b"].into_iter().zip(ports) {
             let file = folder.path().join(format!("{site}.key"));
@@ -207,4 +203,13 @@ impl Drop for Stage {
             }
         }
     }
+}
+
+/// A port nobody has at the moment, another at each call. Not one of those that Linux gives to outgoing connections (from 32768
+/// on): one may take it between the question and its use.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id();
+    let ports = std::iter::repeat_with(|| 10_000 + ((begin + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000) as u16);
+    ports.take(20_000).find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
 }

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::net::TcpListener;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -182,9 +183,14 @@ impl Drop for Running {
     }
 }
 
-/// A port nobody has at the moment.
+/// A port nobody has at the moment, another at each call. Not one of those that Linux gives to outgoing connections (from 32768
+/// on): one may take it between the question and its use.
 pub fn free_address(ip: &str) -> String {
-    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap().to_string()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = std::process::id() % 20_000;
+    let ports = std::iter::repeat_with(|| 10_000 + ((begin + u32::from(NEXT.fetch_add(1, Relaxed))) % 20_000) as u16);
+    let mut free = ports.take(20_000).filter_map(|port| TcpListener::bind((ip, port)).ok());
+    free.next().expect("a free port").local_addr().unwrap().to_string()
 }
 
 /// What a test changes about the sites.
