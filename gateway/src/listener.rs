@@ -29,6 +29,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 /// Most connections that are not admitted yet; each costs a few KiB and at most [`HANDSHAKE_TIMEOUT`].
 pub(crate) const MAX_UNADMITTED: usize = 512;
 const BACKLOG: u32 = 1024;
+const CROWDED: &str = "too many connections are not admitted yet, most of them from its address";
 
 /// Takes the gateway's port.
 pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> {
@@ -75,7 +76,11 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
                 continue;
             }
         };
-        let (gateway, place) = (gateway.clone(), gateway.lobby.enter(peer.ip()));
+        let Some(place) = gateway.lobby.enter(peer.ip(), Instant::now()) else {
+            refused(gateway, peer, CROWDED);
+            continue;
+        };
+        let gateway = gateway.clone();
         tokio::task::spawn_local(async move { admit(&gateway, place, stream, peer).await });
     }
 }
@@ -95,15 +100,9 @@ enum Admitted {
 async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: SocketAddr) {
     let admitted = tokio::select! {
         admitted = timeout(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)) => admitted,
-        () = place.must_go() => Ok(Err(format!("{MAX_UNADMITTED} connections are not admitted yet, most of them from its address"))),
+        () = place.must_go() => Ok(Err(CROWDED.to_owned())),
     };
     drop(place);
-    let refused = |reason: &str| {
-        gateway.counters.refused();
-        if let Say::Whole { unsaid } = gateway.lobby.refused(Instant::now()) {
-            tracing::warn!(%peer, reason, unsaid, "connection refused");
-        }
-    };
     match admitted {
         Ok(Ok(Admitted::Member(member, read))) => member::serve(gateway, member, read).await,
         Ok(Ok(Admitted::Link(accepted))) => {
@@ -114,8 +113,16 @@ async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: Soc
         Ok(Ok(Admitted::Guest(None))) => tracing::debug!(%peer, "waits here for another gateway"),
         Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
         Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
-        Ok(Err(reason)) => refused(&reason),
-        Err(_) => refused(&format!("handshake not done within {} s", HANDSHAKE_TIMEOUT.as_secs())),
+        Ok(Err(reason)) => refused(gateway, peer, &reason),
+        Err(_) => refused(gateway, peer, &format!("handshake not done within {} s", HANDSHAKE_TIMEOUT.as_secs())),
+    }
+}
+
+/// Counts a refusal, and logs it unless there are too many.
+fn refused(gateway: &Gateway, peer: SocketAddr, reason: &str) {
+    gateway.counters.refused();
+    if let Say::Whole { unsaid } = gateway.lobby.refused(Instant::now()) {
+        tracing::warn!(%peer, reason, unsaid, "connection refused");
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Strangers may open connections and say little (slow loris) or nothing. Each costs a few KiB until its handshake is done or
 //! too slow. When all places are taken, a newcomer gets the place of whoever has waited longest of the address that has
-//! most, so that an address that takes many takes them from itself: others come in as long as they have fewer.
+//! most, so that an address that takes many takes them from itself: others come in as long as they have fewer. Where that
+//! is the newcomer's own address, who came a moment ago goes before it: many ranks of one node that come at once are
+//! admitted one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -13,6 +15,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// For so long nobody loses the place to another of the same address: an honest handshake is done by then.
+const HONEST: Duration = Duration::from_secs(1);
 /// Refusals that are logged one by one within [`LOG_FOR`]; a stranger shall not fill a disk.
 const LOGGED: u32 = 20;
 const LOG_FOR: Duration = Duration::from_secs(1);
@@ -30,6 +34,7 @@ pub(crate) struct Lobby {
 #[derive(Debug)]
 struct Waiting {
     from: IpAddr,
+    since: Instant,
     goes: Rc<Notify>,
 }
 
@@ -60,29 +65,29 @@ impl Lobby {
         self.waiting.borrow().len()
     }
 
-    /// Takes a newcomer in. If there are too many, another has to go; its [`Place::must_go`] returns.
-    pub fn enter(self: &Rc<Lobby>, from: IpAddr) -> Place {
+    /// Takes a newcomer in. If there are too many, another has to go, and its [`Place::must_go`] returns, or the newcomer.
+    pub fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> Option<Place> {
         let from = network(from);
-        if self.len() >= self.most {
-            self.make_room(from);
+        if self.len() >= self.most && !self.makes_room(from, now) {
+            return None;
         }
         let number = self.came.get();
         self.came.set(number + 1);
         let goes = Rc::new(Notify::new());
-        self.waiting.borrow_mut().insert(number, Waiting { from, goes: goes.clone() });
-        Place { lobby: self.clone(), number, goes }
+        self.waiting.borrow_mut().insert(number, Waiting { from, since: now, goes: goes.clone() });
+        Some(Place { lobby: self.clone(), number, goes })
     }
 
     /// The newcomer counts as one of those that its address has.
-    fn make_room(&self, newcomer: IpAddr) {
+    fn makes_room(&self, newcomer: IpAddr, now: Instant) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         let mut counts = HashMap::from([(newcomer, 1)]);
         waiting.values().for_each(|one| *counts.entry(one.from).or_default() += 1);
         let most = counts.values().copied().max().unwrap_or(0);
-        let oldest = waiting.iter().find(|(_, one)| counts[&one.from] == most).map(|(number, _)| *number);
-        if let Some(gone) = oldest.and_then(|number| waiting.remove(&number)) {
-            gone.goes.notify_one();
-        }
+        let goes = |one: &Waiting| one.from != newcomer || now.duration_since(one.since) >= HONEST;
+        let oldest = waiting.iter().find(|(_, one)| counts[&one.from] == most).filter(|(_, one)| goes(one));
+        let gone = oldest.map(|(number, _)| *number).and_then(|number| waiting.remove(&number));
+        gone.inspect(|gone| gone.goes.notify_one()).is_some()
     }
 
     /// Somebody was refused.
@@ -146,14 +151,16 @@ mod tests {
 
     #[test]
     fn who_has_most_makes_room_and_others_stay() {
-        let lobby = Rc::new(Lobby::new(5));
-        let friends = [lobby.enter(ip("10.0.0.1")), lobby.enter(ip("10.0.0.2"))];
-        let loris: Vec<Place> = (0..20).map(|_| lobby.enter(ip("192.0.2.66"))).collect();
+        let (lobby, start) = (Rc::new(Lobby::new(5)), Instant::now());
+        let enter = |from, seconds| lobby.enter(ip(from), start + seconds * Duration::from_secs(1));
+        let friends = [enter("10.0.0.1", 0).unwrap(), enter("10.0.0.2", 0).unwrap()];
+        let loris: Vec<Place> = (0..20).map(|n| enter("192.0.2.66", n).unwrap()).collect();
         assert_eq!(lobby.len(), 5);
         let gone: Vec<bool> = loris.iter().map(goes).collect();
         assert_eq!(gone, [[true; 17].as_slice(), &[false; 3]].concat(), "the oldest first");
-        let another = lobby.enter(ip("10.0.0.3"));
-        assert!(!friends.iter().chain([&another]).any(goes));
+        // However short it has waited.
+        let another = enter("10.0.0.3", 17).unwrap();
+        assert!(!friends.iter().chain([&another]).any(goes) && goes(&loris[17]));
         drop((friends, another));
         assert_eq!(lobby.len(), 2);
         drop(loris);
@@ -161,11 +168,22 @@ mod tests {
     }
 
     #[test]
+    fn who_come_at_once_from_one_address_do_not_push_each_other_out() {
+        let (lobby, start) = (Rc::new(Lobby::new(5)), Instant::now());
+        let mut ranks: Vec<Option<Place>> = (0..8).map(|_| lobby.enter(ip("10.0.0.1"), start)).collect();
+        assert_eq!(ranks.iter().flatten().count(), 5);
+        assert!(!ranks.iter().flatten().any(goes));
+        ranks[0] = None;
+        assert!(lobby.enter(ip("10.0.0.1"), start).is_some(), "a place is free again");
+    }
+
+    #[test]
     fn addresses_of_one_network_are_one() {
-        let lobby = Rc::new(Lobby::new(4));
-        let friend = lobby.enter(ip("10.0.0.1"));
-        let same = lobby.enter(ip("::ffff:10.0.0.1"));
-        let places: Vec<Place> = (0..9).map(|n| lobby.enter(ip(&format!("2001:db8::{n}")))).collect();
+        let (lobby, start) = (Rc::new(Lobby::new(4)), Instant::now());
+        let enter = |from: &str, seconds| lobby.enter(ip(from), start + seconds * Duration::from_secs(1)).unwrap();
+        let friend = enter("10.0.0.1", 0);
+        let same = enter("::ffff:10.0.0.1", 0);
+        let places: Vec<Place> = (0..9).map(|n| enter(&format!("2001:db8::{n}"), n)).collect();
         assert!(!goes(&friend) && !goes(&same) && places[..7].iter().all(goes) && lobby.len() == 4);
     }
 
