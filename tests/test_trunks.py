@@ -4,6 +4,7 @@ gateways are patient, and then the job ends with an error that says what was los
 import json
 import random
 import re
+import signal
 import time
 import urllib.request
 
@@ -58,7 +59,13 @@ def test_a_lead_is_done_without_where_the_other_site_has_one_gateway(workshop, m
     kill_and_return(workshop, mpich_only, ["b1"], gateways={"a": 1, "b": 2})
 
 
-def kill_and_return(workshop, mpi, victims, gateways=3):
+@pytest.mark.parametrize("victims", [["a1"], ["b1"], ["a1", "b1"], ["b2"]], ids=" ".join)
+def test_gateways_are_restarted_one_after_the_other_while_a_job_runs(workshop, mpich_only, victims):
+    """As for a new version: SIGTERM, and started again."""
+    kill_and_return(workshop, mpich_only, victims, gateways=2, how=signal.SIGTERM)
+
+
+def kill_and_return(workshop, mpi, victims, gateways=3, how=signal.SIGKILL):
     sites = LoopbackSites(workshop, gateways=gateways, pages=True)
     gateways = sites.start_gateways()
     running, stop = start_exchange(workshop, sites, mpi, rounds=20)
@@ -67,7 +74,7 @@ def kill_and_return(workshop, mpi, victims, gateways=3):
     for _ in range(2):
         for victim in victims:
             time.sleep(0.5)
-            gateways[victim].child.kill()
+            gateways[victim].child.send_signal(how)
             gateways[victim].child.wait(timeout=5)
             killed.append(gateways[victim])
         time.sleep(1)

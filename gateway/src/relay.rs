@@ -4,7 +4,7 @@
 //! queued as [`Effect`]s, which whoever does the I/O takes and carries out. `M` is its handle on a member's connection.
 //! Start reading at [`Relay::route`] for the path of a frame, at [`Relay::open`] for the life of a job (`job.rs`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use types::{Identity, JobId, NodeId, SiteId, Slot};
@@ -524,10 +524,14 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.finish(id);
     }
 
-    /// Closes everything, for the end of the program.
-    pub fn close_all(&mut self, reason: &str) {
-        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
-        for id in ids {
+    /// Closes everything, for the end of the program; with `siblings` (other gateways of the site) but for the jobs that these can
+    /// go on with, which it gives back. Those are left without a word, as if the program was killed.
+    pub fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
+        // Nodes that were asked for here go with the program.
+        let is_left = |(id, job): &(&JobId, &Job<M>)| siblings && !job.closing && !self.allocations.contains_key(id);
+        let left: BTreeSet<JobId> = self.jobs.iter().filter(is_left).map(|(id, _)| *id).collect();
+        let closed: Vec<JobId> = self.jobs.keys().copied().filter(|id| !left.contains(id)).collect();
+        for id in closed {
             if let Some(launcher) = self.jobs.get_mut(&id).and_then(|job| job.members.remove(&Slot::LAUNCHER)) {
                 self.effects.push(Effect::Dismiss(launcher, reason.to_owned()));
             }
@@ -535,6 +539,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
         let unopened: Vec<JobId> = self.allocations.keys().filter(|id| !self.jobs.contains_key(id)).copied().collect();
         unopened.into_iter().for_each(|id| self.abandon(id));
+        left
     }
 
     /// Sends a message to the launcher of a job, wherever it is.

@@ -46,6 +46,14 @@ const STOP_KILL: Duration = Duration::from_millis(500);
 /// How long memory may be short before the member with the longest queue is dropped.
 const SHORT: Duration = Duration::from_secs(1);
 
+/// What the task that waits for an agent is told.
+#[derive(Debug, Default)]
+struct AgentOrders {
+    kill: Notify,
+    /// It stays when this program ends.
+    leave: Notify,
+}
+
 pub(crate) struct Gateway {
     pub(crate) me: Weak<Gateway>,
     /// Name of its site.
@@ -86,7 +94,7 @@ pub(crate) struct Gateway {
     pub memory: u64,
     pub since: Instant,
     pub(crate) starter: Arc<dyn AgentStarter>,
-    agents: RefCell<HashMap<(JobId, NodeId), Rc<Notify>>>,
+    agents: RefCell<HashMap<(JobId, NodeId), Rc<AgentOrders>>>,
     /// What the batch system gave or is asked for; a notification gives it back.
     pub(crate) allocations: RefCell<HashMap<JobId, Rc<Notify>>>,
     /// An agent or an allocation ended.
@@ -283,25 +291,34 @@ impl Gateway {
         result
     }
 
-    /// Closes all jobs and waits for their agents.
+    /// Closes all jobs and waits for their agents; those that other gateways of the site can go on with are left to them.
     async fn stop(&self) {
         let reason = format!("gateway {} of site {} is stopping", self.name, self.site);
         tracing::info!("{reason}");
-        self.relay.borrow_mut().close_all(&reason);
+        let siblings = self.insides().len() > 1;
+        let left = self.relay.borrow_mut().close_all(&reason, siblings);
+        for id in &left {
+            tracing::info!(job = %id, "job left to the other gateways of the site");
+        }
         self.settle();
         self.trunks.borrow().iter().for_each(|trunk| trunk.goodbye(self, &reason));
         let gone = async {
-            while !self.agents.borrow().is_empty() || !self.allocations.borrow().is_empty() {
+            let waits = || self.agents.borrow().keys().any(|(job, _)| !left.contains(job));
+            while waits() || !self.allocations.borrow().is_empty() {
                 self.agent_gone.notified().await;
             }
         };
         tokio::pin!(gone);
         if timeout(STOP_GRACE, &mut gone).await.is_err() {
-            self.agents.borrow().values().for_each(|kill| kill.notify_one());
+            let agents = self.agents.borrow();
+            let ours = agents.iter().filter(|((job, _), _)| !left.contains(job));
+            ours.for_each(|(_, orders)| orders.kill.notify_one());
+            drop(agents);
             if timeout(STOP_KILL, gone).await.is_err() {
                 tracing::error!(left = self.agents.borrow().len(), "agents did not die in time");
             }
         }
+        self.agents.borrow().values().for_each(|orders| orders.leave.notify_one());
         // The goodbyes have left unless a peer does not read.
         sleep(Duration::from_millis(20)).await;
     }
@@ -324,7 +341,7 @@ impl Gateway {
             Effect::StartAgents(job, nodes) => self.start_agents(job, &nodes),
             Effect::KillAgents(job) => {
                 let agents = self.agents.borrow();
-                agents.iter().filter(|((of, _), _)| *of == job).for_each(|(_, kill)| kill.notify_one());
+                agents.iter().filter(|((of, _), _)| *of == job).for_each(|(_, orders)| orders.kill.notify_one());
             }
             Effect::Allocate(order) => self.allocate(order),
             Effect::Release(job) => {
@@ -387,13 +404,18 @@ impl Gateway {
             allocation,
             memory: self.shared_memory.clone(),
         })?;
-        let kill = Rc::new(Notify::new());
-        self.agents.borrow_mut().insert((job, node_id), kill.clone());
+        let orders = Rc::new(AgentOrders::default());
+        self.agents.borrow_mut().insert((job, node_id), orders.clone());
         let (Some(gateway), node) = (self.me.upgrade(), node.to_owned()) else { return Ok(()) };
         tokio::task::spawn_local(async move {
             let ended = tokio::select! {
                 status = handle.wait() => Some(status),
-                () = kill.notified() => None,
+                () = orders.kill.notified() => None,
+                () = orders.leave.notified() => {
+                    // It would be killed with its handle.
+                    std::mem::forget(handle);
+                    return;
+                }
             };
             let status = match ended {
                 Some(status) => status,
