@@ -310,15 +310,20 @@ impl Gateway {
         };
         tokio::pin!(gone);
         if timeout(STOP_GRACE, &mut gone).await.is_err() {
-            let agents = self.agents.borrow();
-            let ours = agents.iter().filter(|((job, _), _)| !left.contains(job));
-            ours.for_each(|(_, orders)| orders.kill.notify_one());
-            drop(agents);
+            for ((job, _), orders) in self.agents.borrow().iter() {
+                if !left.contains(job) {
+                    orders.kill.notify_one();
+                }
+            }
             if timeout(STOP_KILL, gone).await.is_err() {
-                tracing::error!(left = self.agents.borrow().len(), "agents did not die in time");
+                tracing::error!("agents did not die in time");
             }
         }
-        self.agents.borrow().values().for_each(|orders| orders.leave.notify_one());
+        for ((job, _), orders) in self.agents.borrow().iter() {
+            if left.contains(job) {
+                orders.leave.notify_one();
+            }
+        }
         // The goodbyes have left unless a peer does not read.
         sleep(Duration::from_millis(20)).await;
     }
