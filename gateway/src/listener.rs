@@ -26,8 +26,6 @@ use crate::{link, trunk};
 
 /// First byte of a TLS ClientHello.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// Most connections that are not admitted yet; each costs a few KiB and at most [`HANDSHAKE_TIMEOUT`].
-pub(crate) const MAX_UNADMITTED: usize = 512;
 const BACKLOG: u32 = 1024;
 const CROWDED: &str = "too many connections are not admitted yet, most of them from its address";
 

@@ -15,6 +15,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// Most connections at once; each costs a few KiB until its handshake has taken too long.
+pub(crate) const MAX_UNADMITTED: usize = 512;
 /// For so long nobody loses the place to another of the same address: an honest handshake is done by then.
 const HONEST: Duration = Duration::from_secs(1);
 /// Refusals that are logged one by one within [`LOG_FOR`]; a stranger shall not fill a disk.

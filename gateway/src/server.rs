@@ -1,7 +1,7 @@
 //! The running gateway: one thread, one task per connection, and the tables they share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -23,8 +23,7 @@ use crate::forward::{Partial, SCRATCH, Target};
 use crate::join::{Doorkeeper, Tickets};
 use crate::key::{KeyError, SiteKey};
 use crate::link::SEALED;
-use crate::listener::MAX_UNADMITTED;
-use crate::lobby::Lobby;
+use crate::lobby::{Lobby, MAX_UNADMITTED};
 use crate::measure::Measuring;
 use crate::meeting::host::Host;
 use crate::meeting::visit::Visits;
@@ -300,32 +299,34 @@ impl Gateway {
         for id in &left {
             tracing::info!(job = %id, "job left to the other gateways of the site");
         }
+        self.leave_agents(&left);
         self.settle();
         self.trunks.borrow().iter().for_each(|trunk| trunk.goodbye(self, &reason));
         let gone = async {
-            let waits = || self.agents.borrow().keys().any(|(job, _)| !left.contains(job));
-            while waits() || !self.allocations.borrow().is_empty() {
+            while !self.agents.borrow().is_empty() || !self.allocations.borrow().is_empty() {
                 self.agent_gone.notified().await;
             }
         };
         tokio::pin!(gone);
         if timeout(STOP_GRACE, &mut gone).await.is_err() {
-            for ((job, _), orders) in self.agents.borrow().iter() {
-                if !left.contains(job) {
-                    orders.kill.notify_one();
-                }
-            }
+            self.agents.borrow().values().for_each(|orders| orders.kill.notify_one());
             if timeout(STOP_KILL, gone).await.is_err() {
-                tracing::error!("agents did not die in time");
-            }
-        }
-        for ((job, _), orders) in self.agents.borrow().iter() {
-            if left.contains(job) {
-                orders.leave.notify_one();
+                tracing::error!(left = self.agents.borrow().len(), "agents did not die in time");
             }
         }
         // The goodbyes have left unless a peer does not read.
         sleep(Duration::from_millis(20)).await;
+    }
+
+    /// Forgets the agents of these jobs, which stay when this program ends.
+    fn leave_agents(&self, jobs: &BTreeSet<JobId>) {
+        self.agents.borrow_mut().retain(|(job, _), orders| {
+            let left = jobs.contains(job);
+            if left {
+                orders.leave.notify_one();
+            }
+            !left
+        });
     }
 
     /// Carries out what the relay wants done, until nothing is left. Not to be called while the relay is borrowed.
