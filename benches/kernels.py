@@ -18,8 +18,10 @@ DIRECT = "direct"
 def programs(quick):
     """Command line of each program, and the figure that it prints, with whether more is better."""
     python = VENV["mpich"] / "bin" / "python"
+    alltoall = [python, PROGRAMS / "alltoall.py", 64 << 10, 2 if quick else 4]
     return {
-        "all-to-all": ([python, PROGRAMS / "alltoall.py", 64 << 10, 2 if quick else 4], "mbit_s"),
+        "all-to-all": (alltoall, "mbit_s"),
+        "all-to-all in step": ([*alltoall, "in-step"], "mbit_s"),
         "sort": ([KERNELS / "sort", "--size", "W", "--iterations", 3 if quick else 6, "--json", "-"], "seconds"),
         "multigrid": ([KERNELS / "multigrid", "--size", 64, "--iterations", 4 if quick else 8, "--json", "-"], "seconds"),
         "wavefront": ([KERNELS / "wavefront", "--size", "W", "--iterations", 4 if quick else 8, "--json", "-"], "seconds"),

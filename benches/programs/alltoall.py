@@ -1,6 +1,7 @@
-"""All ranks send BYTES to each other rank, again and again for SECONDS: alltoall.py BYTES SECONDS
+"""All ranks send BYTES to each other rank, again and again for SECONDS: alltoall.py BYTES SECONDS [in-step]
 
-The first half of the ranks is one site, the second half the other. Prints the payload that crossed between them, each way, in Mbit/s.
+By MPI_Alltoall, or in-step: by exchanges in pairs, as MPICH does for such lengths, but with a barrier before each. The first half of the
+ranks is one site, the second half the other. Prints the payload that crossed between them, each way, in Mbit/s.
 """
 
 import json
@@ -10,15 +11,29 @@ import numpy as np
 from mpi4py import MPI
 
 length, seconds = int(sys.argv[1]), float(sys.argv[2])
+in_step = sys.argv[3:] == ["in-step"]
 comm = MPI.COMM_WORLD
+if in_step and comm.size & (comm.size - 1):
+    sys.exit(f"alltoall: pairs in step need a power of two as number of ranks, not {comm.size}")
 leaving = np.full((comm.size, length), comm.rank, dtype=np.uint8)
 arriving = np.empty_like(leaving)
+
+
+def exchange():
+    if not in_step:
+        comm.Alltoall(leaving, arriving)
+        return
+    arriving[comm.rank] = leaving[comm.rank]
+    for step in range(1, comm.size):
+        comm.Barrier()
+        peer = comm.rank ^ step
+        comm.Sendrecv(leaving[peer], peer, recvbuf=arriving[peer], source=peer)
 
 
 def turns(until):
     count = 0
     while True:
-        comm.Alltoall(leaving, arriving)
+        exchange()
         count += 1
         # Rank 0's clock is everybody's.
         if comm.bcast(MPI.Wtime() >= until if comm.rank == 0 else None):

@@ -4,8 +4,8 @@
  * The kind of problem is that of MG in the NAS Parallel Benchmarks (Bailey et al., RNR-94-007); operators, problem and
  * verification are our own. See README.md in this folder. */
 #include <mpi.h>
-#include <stdint.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 

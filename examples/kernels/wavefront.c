@@ -3,8 +3,8 @@
  * The kind of problem is that of LU in the NAS Parallel Benchmarks (Bailey et al., RNR-94-007), with a linear system in
  * place of the Navier-Stokes equations; system and verification are our own. See README.md in this folder. */
 #include <mpi.h>
-#include <stdint.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 

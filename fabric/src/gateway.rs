@@ -323,8 +323,9 @@ impl GatewayLink {
             if let Some(frame) = remote.outbound.resend(route) {
                 // Not counted as under way here: its header names the route that it took first.
                 connection.push(frame.clone());
-            } else if let Some(item) = remote.queue.front_mut() {
-                let bytes = item.next_frame_len(connection.max_payload());
+            } else if let (alone, Some(item)) = (remote.queue.len() == 1, remote.queue.front_mut()) {
+                let most = if alone { item.pipelined(connection.max_payload()) } else { connection.max_payload() };
+                let bytes = item.next_frame_len(most);
                 if !remote.outbound.may_send(bytes) {
                     continue;
                 }
@@ -338,7 +339,7 @@ impl GatewayLink {
                     ..FrameHeader::plain(FrameKind::Data, own.job, own.me.identity, to)
                 };
                 let mut frame = Vec::with_capacity(bytes as usize);
-                let done = item.cut_frame(connection.max_payload(), header, sink.regions(), &mut frame);
+                let done = item.cut_frame(most, header, sink.regions(), &mut frame);
                 let frame = Arc::new(frame);
                 connection.push(frame.clone());
                 remote.flows.sent(at, frame.len());
@@ -411,6 +412,9 @@ impl Link for GatewayLink {
             if waits {
                 item.detach_now();
             }
+        }
+        if !remote.has_something() {
+            remote.flows.begin(remote.outbound.in_flight());
         }
         remote.queue.push_back(item);
         remote.wake(to, &mut self.ready, &mut self.told);

@@ -30,6 +30,11 @@ pub(crate) enum Bytes {
     },
 }
 
+/// A message that is alone goes through gateways in so many frames: what it waits for at each is then a sixteenth of the time that it takes.
+const PIPELINE: u64 = 16;
+/// Smaller parts cost more than they gain, in bytes.
+const LEAST_PART: u64 = 4 << 10;
+
 /// Something to send to a peer: a message header, and bytes `at..end` of a transfer behind it, in one frame or more.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -67,6 +72,13 @@ impl Outgoing {
                 0
             }
         }
+    }
+
+    /// The longest payload of its frames where nothing waits behind it: it is cut into several, so that a gateway passes on the first
+    /// ones while the others come. Where more waits, full frames are cheaper.
+    pub fn pipelined(&self, max_payload: u32) -> u32 {
+        let part = (self.end / PIPELINE).max(LEAST_PART) + MAX_HEADER as u64;
+        part.min(max_payload.into()) as u32
     }
 
     /// The message header of the next frame and how many bytes follow it, for frames of at most `max_payload`.

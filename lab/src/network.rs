@@ -21,15 +21,19 @@ fn burst_bytes(rate: Rate) -> u64 {
     rate.bytes(400_000).clamp(10_000, 4_000_000)
 }
 
-/// What may wait for its turn: 5 ms, and at least what a port of a plain switch holds. Less drops the first burst of every connection,
-/// which then waits for TCP's timer.
-fn limit_bytes(rate: Rate) -> u64 {
-    rate.bytes(5_000_000).max(128 << 10) + burst_bytes(rate)
+/// What a port of a plain switch holds. Less drops the first burst of every connection, which then waits for TCP's timer.
+const PORT_BYTES: u64 = 128 << 10;
+/// What Linux keeps before a card: 1,000 packets (`txqueuelen`). A host does not lose what it sends itself where a port would.
+const CARD_BYTES: u64 = 1000 * 1514;
+
+/// What may wait for its turn: 5 ms, and at least `least`.
+fn limit_bytes(rate: Rate, least: u64) -> u64 {
+    rate.bytes(5_000_000).max(least) + burst_bytes(rate)
 }
 
-fn shape(tc: &mut String, device: &str, rate: Rate) {
+fn shape(tc: &mut String, device: &str, rate: Rate, least: u64) {
     if rate != Rate::UNLIMITED {
-        let (burst, limit) = (burst_bytes(rate), limit_bytes(rate));
+        let (burst, limit) = (burst_bytes(rate), limit_bytes(rate, least));
         let _ = writeln!(tc, "qdisc add dev {device} root tbf rate {}bit burst {burst} limit {limit}", rate.0);
     }
 }
@@ -49,7 +53,7 @@ pub(crate) fn fabric(layout: &Layout, nic: impl Fn(Host) -> Rate, pids: &[u32]) 
             mac_text(host.lan_mac()),
             site_name(host.site),
         );
-        shape(&mut script.tc, &port, nic(host));
+        shape(&mut script.tc, &port, nic(host), PORT_BYTES);
         if host.role == Role::Gateway {
             let port = host.wan_port();
             let _ = writeln!(
@@ -76,7 +80,7 @@ pub(crate) fn host(layout: &Layout, nic: Rate, host: Host, route_directly: bool)
         for (address, mac) in neighbours {
             let _ = writeln!(script.ip, "neigh add {address} lladdr {} dev {name} nud permanent", mac_text(mac));
         }
-        shape(&mut script.tc, name, nic);
+        shape(&mut script.tc, name, nic, CARD_BYTES);
     };
     let others = layout.hosts_of(host.site).filter(|other| *other != host);
     let neighbours = others.map(|other| (layout.lan(other).to_string(), other.lan_mac())).collect();
@@ -193,7 +197,7 @@ mod tests {
     fn shaping_follows_the_rate() {
         assert_eq!(burst_bytes(Rate(200_000_000)), 10_000);
         assert_eq!(burst_bytes(Rate(2_000_000_000)), 100_000);
-        assert_eq!(limit_bytes(Rate(2_000_000_000)), 1_350_000);
+        assert_eq!(limit_bytes(Rate(2_000_000_000), PORT_BYTES), 1_350_000);
         let layout = Layout { sites: 1, nodes: 1, gateways: 1, ground: Ground::Ranges };
         let script = fabric(&layout, |_| Rate(200_000_000), &[10, 11]);
         assert_eq!(script.tc.lines().count(), 2);
@@ -203,6 +207,7 @@ mod tests {
         let script = host(&layout, Rate(200_000_000), gateway, false);
         assert!(script.ip.contains("gso_max_size 9000"));
         assert_eq!(script.tc.lines().count(), 2);
+        assert!(script.tc.contains("limit 1524000"), "a host keeps 1,000 packets: {}", script.tc);
     }
 
     #[test]

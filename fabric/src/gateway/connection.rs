@@ -22,7 +22,7 @@ use crate::link::Sink;
 use crate::reader::{Broken, Frames, Reader};
 
 /// Nothing more is queued beyond this before the socket has taken some.
-const QUEUED: usize = 64 << 10;
+const QUEUED: usize = 96 << 10;
 const MAX_SLICES: usize = 16;
 
 /// When a gateway that was lost, or was not there, is tried again.

@@ -4,17 +4,24 @@ use wire::receipt::MAX_ROUTES;
 
 /// Another gateway takes over when so many bytes more are under way by the one in use.
 const STRIPE: u64 = 64 << 10;
+/// Less than this of a message does not go by another gateway than what was before it, where it would wait behind others.
+const TAIL: u64 = 16 << 10;
+/// Loads that differ by less, in bytes, are alike.
+const LIKE: u64 = 16 << 10;
 /// A receipt is sent at least so often, in bytes that came by more than one route.
 const RECEIPT: u64 = 256 << 10;
 
 /// How much must arrive for what a gateway carries of it to count as much as all that was known before.
 const MEMORY: f64 = (512 << 10) as f64;
+/// What carries a smaller share is not begun with.
+const SLOW: f64 = 0.5;
 /// A gateway has at least this part of an equal share under way: else nobody would learn that it got faster.
 const LEAST: f64 = 1.0 / 8.0;
 
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     out: Vec<Out>,
+    first: usize,
     last: usize,
     /// Bytes that have come, by the route that their sender names.
     come: Vec<(u8, u64)>,
@@ -35,7 +42,7 @@ struct Out {
 impl Flows {
     /// `first`: the gateway to begin with. Different ranks begin with different ones.
     pub fn starting_with(first: usize) -> Flows {
-        Flows { last: first, ..Flows::default() }
+        Flows { first, last: first, ..Flows::default() }
     }
 
     fn of(&mut self, gateway: usize) -> &mut Out {
@@ -51,6 +58,18 @@ impl Flows {
         self.last = gateway;
     }
 
+    /// There was nothing to send, and now there is. If no more is under way than its receiver need not tell of (`in_flight` bytes),
+    /// it is taken for arrived, and the first gateway has its turn, unless it is known to be slow: ranks that exchange messages in step
+    /// then do not meet at one.
+    pub fn begin(&mut self, in_flight: u64) {
+        if in_flight <= RECEIPT {
+            self.out.iter_mut().for_each(|out| out.arrived = out.sent);
+            let share = |gateway: usize| self.out.get(gateway).map_or(1.0, |out| out.share);
+            let fastest = (0..self.out.len()).max_by(|one, other| share(*one).total_cmp(&share(*other)));
+            self.last = fastest.filter(|_| share(self.first) < SLOW).unwrap_or(self.first);
+        }
+    }
+
     /// What was under way by this gateway is not any more.
     pub fn lost(&mut self, gateway: usize) {
         let out = self.of(gateway);
@@ -64,20 +83,21 @@ impl Flows {
     }
 
     /// The gateway for the next frame: that of the last one, until another has much less to carry for its speed. Of equals it is the next in a
-    /// circle, so that ranks that began with different ones, and send alike, do not all come together at one.
-    pub fn choose(&self, usable: impl Iterator<Item = usize>) -> Option<usize> {
+    /// circle, so that ranks that began with different ones, and send alike, do not all come together at one. `left`: bytes that the message has left.
+    pub fn choose(&self, usable: impl Iterator<Item = usize>, left: u64) -> Option<usize> {
         let after_last = |gateway: usize| (gateway + MAX_ROUTES - self.last - 1) % MAX_ROUTES;
         let mut least: Option<usize> = None;
         let mut last = false;
         for gateway in usable {
             last |= gateway == self.last;
-            let key = |gateway| (self.load(gateway), after_last(gateway));
+            let key = |gateway| (self.load(gateway) / LIKE, after_last(gateway));
             if least.is_none_or(|least| key(gateway) < key(least)) {
                 least = Some(gateway);
             }
         }
         let least = least?;
-        let stay = last && self.load(self.last) < self.load(least) + STRIPE;
+        let more = if left < TAIL { STRIPE + TAIL } else { STRIPE };
+        let stay = last && self.load(self.last) < self.load(least) + more;
         Some(if stay { self.last } else { least })
     }
 
@@ -115,13 +135,28 @@ impl Flows {
                 out.arrived = now;
             }
         }
-        let (all, ways) = (came.iter().sum::<u64>() as f64, self.out.len() as f64);
+        self.learn(&came);
+    }
+
+    /// Shares follow what came (bytes, by gateway) of those that still have something to carry. One that had no more to carry could have
+    /// carried more, but not less.
+    fn learn(&mut self, came: &[u64]) {
+        let is_full = |out: &Out| out.sent > out.arrived;
+        let full = || self.out.iter().zip(came).filter(|(out, _)| is_full(out));
+        let all = full().map(|(_, came)| *came).sum::<u64>() as f64;
+        if all == 0.0 {
+            return;
+        }
+        let per_byte = full().map(|(out, _)| out.share).sum::<f64>() / all;
         let new = all / (all + MEMORY);
-        if all > 0.0 {
-            for (out, came) in self.out.iter_mut().zip(came) {
-                out.share = ((1.0 - new) * out.share + new * came as f64 / all * ways).max(LEAST);
+        for (out, came) in self.out.iter_mut().zip(came) {
+            let carried = *came as f64 * per_byte;
+            if is_full(out) || carried > out.share {
+                out.share += new * (carried - out.share);
             }
         }
+        let mean = self.out.iter().map(|out| out.share).sum::<f64>() / self.out.len() as f64;
+        self.out.iter_mut().for_each(|out| out.share = (out.share / mean).max(LEAST));
     }
 }
 
@@ -141,7 +176,7 @@ mod tests {
         let (mut queues, mut delivered, frame) = ([0u64; 2], [0u64; 2], 16 << 10);
         for turn in 0..20_000 {
             while (0..2).map(|gateway| under_way(&sender, gateway)).sum::<u64>() < 4 << 20 {
-                let gateway = sender.choose(0..2).unwrap();
+                let gateway = sender.choose(0..2, STRIPE).unwrap();
                 sender.sent(gateway, frame);
                 queues[gateway] += 1;
             }
@@ -164,20 +199,60 @@ mod tests {
     fn little_stays_where_it_is() {
         let mut flows = Flows::default();
         for _ in 0..3 {
-            let gateway = flows.choose(0..4).unwrap();
+            let gateway = flows.choose(0..4, STRIPE).unwrap();
             assert_eq!(gateway, 0);
             flows.sent(gateway, 1000);
         }
         flows.sent(0, STRIPE as usize);
-        assert_eq!(flows.choose(0..4), Some(1));
+        assert_eq!(flows.choose(0..4, STRIPE), Some(1));
         let mut third = Flows::starting_with(2);
-        assert_eq!(third.choose(0..4), Some(2));
+        assert_eq!(third.choose(0..4, STRIPE), Some(2));
         third.sent(2, STRIPE as usize);
-        assert_eq!((third.choose(0..4), third.choose(0..3)), (Some(3), Some(0)));
-        assert_eq!(flows.choose(std::iter::empty()), None);
-        assert_eq!(flows.choose(0..1), Some(0));
+        assert_eq!((third.choose(0..4, STRIPE), third.choose(0..3, STRIPE)), (Some(3), Some(0)));
+        assert_eq!(flows.choose(std::iter::empty(), STRIPE), None);
+        assert_eq!(flows.choose(0..1, STRIPE), Some(0));
         flows.lost(0);
-        assert_eq!(flows.choose(0..4), Some(0));
+        assert_eq!(flows.choose(0..4, STRIPE), Some(0));
+    }
+
+    #[test]
+    fn ranks_in_step_do_not_meet() {
+        let mut ranks: Vec<Flows> = (0..4).map(Flows::starting_with).collect();
+        for _ in 0..10 {
+            for (own, flows) in ranks.iter_mut().enumerate() {
+                // What it sent last is taken for arrived, though nobody has told it, and a message of a stripe and its header stays whole.
+                flows.begin(STRIPE + 100);
+                for left in [STRIPE + 100, 100] {
+                    assert_eq!(flows.choose(0..4, left), Some(own));
+                    flows.sent(own, left.min(STRIPE) as usize);
+                }
+            }
+        }
+        let flows = &mut ranks[0];
+        flows.begin(RECEIPT + 1);
+        assert_eq!(flows.choose(0..4, STRIPE), Some(1), "more is under way than a receiver keeps to itself");
+    }
+
+    #[test]
+    fn gateways_that_had_nothing_more_to_carry_are_not_slow() {
+        let mut flows = Flows::default();
+        for _ in 0..50 {
+            (0..4).for_each(|gateway| flows.sent(gateway, if gateway == 0 { 256 << 10 } else { 16 << 10 }));
+            let all: Vec<(u8, u64)> = flows.out.iter().zip(0..).map(|(out, gateway)| (gateway, out.sent)).collect();
+            flows.arrived(&all);
+        }
+        assert!(flows.out.iter().all(|out| out.share == 1.0), "{:?}", flows.out);
+    }
+
+    #[test]
+    fn a_slow_gateway_is_not_begun_with() {
+        let mut flows = Flows::starting_with(1);
+        for turn in 1..=50 {
+            (0..3).for_each(|gateway| flows.sent(gateway, 300 << 10));
+            flows.arrived(&[(0, (turn * 256) << 10), (1, (turn * 16) << 10), (2, (turn * 256) << 10)]);
+        }
+        flows.begin(0);
+        assert_ne!(flows.choose(0..3, STRIPE), Some(1), "{:?}", flows.out);
     }
 
     /// What arrives in a second of 100, in shares of what all gateways together could carry, with a channel of this window that delivers in
@@ -201,7 +276,7 @@ mod tests {
                 sender.arrived(&wire::receipt::decode(&receipt).unwrap());
             }
             while (sent + 1 - known) * FRAME <= window {
-                let gateway = sender.choose(0..rates.len()).unwrap();
+                let gateway = sender.choose(0..rates.len(), STRIPE).unwrap();
                 sender.sent(gateway, FRAME as usize);
                 queues[gateway].push_back(sent);
                 sent += 1;

@@ -70,12 +70,13 @@ impl Remote {
 
     /// A gateway that gets there.
     pub fn way(&self, connections: &[Connection]) -> Option<usize> {
-        self.flows.choose(self.ways(connections).map(|(at, _)| at))
+        self.flows.choose(self.ways(connections).map(|(at, _)| at), 0)
     }
 
     /// The gateway for the next data.
     pub fn way_for_data(&self, connections: &[Connection]) -> Way {
-        match self.flows.choose(self.ways(connections).filter(|(_, c)| c.has_room()).map(|(at, _)| at)) {
+        let left = self.queue.front().map_or(0, |item| item.end - item.at);
+        match self.flows.choose(self.ways(connections).filter(|(_, c)| c.has_room()).map(|(at, _)| at), left) {
             Some(at) => Way::By(at),
             None if self.ways(connections).next().is_some() => Way::Full,
             None => Way::None,
