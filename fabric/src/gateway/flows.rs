@@ -4,7 +4,7 @@ use wire::receipt::MAX_ROUTES;
 
 /// Another gateway takes over when so many bytes more are under way by the one in use.
 const STRIPE: u64 = 64 << 10;
-/// Less than this of a message does not go by another gateway than what was before it, where it would wait behind others.
+/// The last bytes of a message, up to so many, stay with those before them: at another gateway they would wait behind others' messages.
 const TAIL: u64 = 16 << 10;
 /// Loads that differ by less, in bytes, are alike.
 const LIKE: u64 = 16 << 10;
@@ -21,7 +21,9 @@ const LEAST: f64 = 1.0 / 8.0;
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     out: Vec<Out>,
+    /// The gateway to begin with after a pause.
     first: usize,
+    /// That of the last frame.
     last: usize,
     /// Bytes that have come, by the route that their sender names.
     come: Vec<(u8, u64)>,
@@ -82,8 +84,9 @@ impl Flows {
         self.out.get(gateway).map_or(0, |out| (out.sent.saturating_sub(out.arrived) as f64 / out.share) as u64)
     }
 
-    /// The gateway for the next frame: that of the last one, until another has much less to carry for its speed. Of equals it is the next in a
-    /// circle, so that ranks that began with different ones, and send alike, do not all come together at one. `left`: bytes that the message has left.
+    /// The gateway for the next frame, of a message of which so many bytes are `left`: that of the last one, until another has much less to
+    /// carry for its speed. Of equals it is the next in a circle, so that ranks that began with different ones, and send alike, do not all
+    /// come together at one.
     pub fn choose(&self, usable: impl Iterator<Item = usize>, left: u64) -> Option<usize> {
         let after_last = |gateway: usize| (gateway + MAX_ROUTES - self.last - 1) % MAX_ROUTES;
         let mut least: Option<usize> = None;
