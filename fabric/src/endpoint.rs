@@ -516,7 +516,7 @@ impl Endpoint {
                     _ => (&mut self.site, &mut self.traffic.site),
                 };
                 carried.items += 1;
-                carried.bytes += item.end - item.at;
+                carried.bytes += item.left();
                 let more = self.protocol.outbox.front().is_some_and(|(next, _)| *next == to);
                 link.send(to, item, more, &mut self.protocol);
             }
@@ -527,7 +527,7 @@ impl Endpoint {
 
     /// An item to ourselves arrives at once.
     fn deliver_to_self(&mut self, mut item: Outgoing) {
-        let count = (item.end - item.at).min(SELF_FRAME);
+        let count = item.left().min(SELF_FRAME);
         let message = item.head.unwrap_or(wire::Message::More { id: item.id, offset: item.at, reply: item.reply });
         let mut region = Vec::new();
         let failed = item.is_region() && item.copy_to(count, self.protocol.regions(), &mut region).is_err();

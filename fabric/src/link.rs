@@ -74,6 +74,11 @@ impl Outgoing {
         }
     }
 
+    /// Bytes that have not left.
+    pub fn left(&self) -> u64 {
+        self.end - self.at
+    }
+
     /// The longest payload of its frames where nothing waits behind it: it is cut into several, so that a gateway passes on the first
     /// ones while the others come. Where more waits, full frames are cheaper.
     pub fn pipelined(&self, max_payload: u32) -> u32 {
@@ -84,7 +89,7 @@ impl Outgoing {
     /// The message header of the next frame and how many bytes follow it, for frames of at most `max_payload`.
     pub fn next_frame(&self, max_payload: u32) -> (Encoded, u64) {
         let room = u64::from(max_payload) - MAX_HEADER as u64;
-        let count = room.min(self.end - self.at);
+        let count = room.min(self.left());
         let message = self.head.unwrap_or(Message::More { id: self.id, offset: self.at, reply: self.reply });
         (message.encode(count), count)
     }
@@ -258,4 +263,29 @@ pub(crate) trait Link {
     fn buffered(&self) -> u64;
     /// Says goodbye on all connections whose queues are empty, and closes.
     fn close(&mut self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_alone_is_cut_into_parts() {
+        const MOST: u32 = 16 << 10;
+        let parts = |length: u64| {
+            let mut item =
+                Outgoing { end: length, ..Outgoing::header(Message::More { id: 1, offset: 0, reply: false }) };
+            let most = item.pipelined(MOST);
+            let mut count = 1;
+            while !item.advance(item.next_frame(most).1) {
+                count += 1;
+            }
+            (count, most)
+        };
+        assert_eq!(parts(100).0, 1);
+        assert_eq!(parts(8 << 10).0, 2, "no part is smaller than 4 KiB");
+        assert_eq!(parts(64 << 10).0, 16);
+        assert_eq!(parts(128 << 10).0, 16);
+        assert_eq!(parts(1 << 20).1, MOST);
+    }
 }

@@ -371,7 +371,7 @@ impl Link for MemoryLink {
         if detach {
             self.buffered += item.end;
             // Its reader would come for it after we have returned.
-            if self.neighbours[at].may_want_single_copy(item.end - item.at) {
+            if self.neighbours[at].may_want_single_copy(item.left()) {
                 item.detach_now();
             }
         }

@@ -41,6 +41,13 @@ struct Out {
     share: f64,
 }
 
+impl Out {
+    /// Bytes not known to have arrived.
+    fn under_way(&self) -> u64 {
+        self.sent - self.arrived
+    }
+}
+
 impl Flows {
     /// `first`: the gateway to begin with. Different ranks begin with different ones.
     pub fn starting_with(first: usize) -> Flows {
@@ -64,11 +71,15 @@ impl Flows {
     /// it is taken for arrived, and the first gateway has its turn, unless it is known to be slow: ranks that exchange messages in step
     /// then do not meet at one.
     pub fn begin(&mut self, in_flight: u64) {
-        if in_flight <= RECEIPT {
-            self.out.iter_mut().for_each(|out| out.arrived = out.sent);
-            let share = |gateway: usize| self.out.get(gateway).map_or(1.0, |out| out.share);
-            let fastest = (0..self.out.len()).max_by(|one, other| share(*one).total_cmp(&share(*other)));
-            self.last = fastest.filter(|_| share(self.first) < SLOW).unwrap_or(self.first);
+        if in_flight > RECEIPT {
+            return;
+        }
+        self.out.iter_mut().for_each(|out| out.arrived = out.sent);
+        self.last = self.first;
+        if self.out.get(self.first).is_some_and(|out| out.share < SLOW) {
+            let share = |gateway: &usize| self.out[*gateway].share;
+            let fastest = (0..self.out.len()).max_by(|one, other| share(one).total_cmp(&share(other)));
+            self.last = fastest.unwrap_or(self.first);
         }
     }
 
@@ -81,7 +92,7 @@ impl Flows {
     /// Bytes under way, as many as they would be if all gateways were equally fast. Where this is the same for all, all take the
     /// same time to carry what they have, and nothing that goes by a fast one has to wait for what goes by a slow one.
     fn load(&self, gateway: usize) -> u64 {
-        self.out.get(gateway).map_or(0, |out| (out.sent.saturating_sub(out.arrived) as f64 / out.share) as u64)
+        self.out.get(gateway).map_or(0, |out| (out.under_way() as f64 / out.share) as u64)
     }
 
     /// The gateway for the next frame, of a message of which so many bytes are `left`: that of the last one, until another has much less to
@@ -144,7 +155,7 @@ impl Flows {
     /// Shares follow what came (bytes, by gateway) of those that still have something to carry. One that had no more to carry could have
     /// carried more, but not less.
     fn learn(&mut self, came: &[u64]) {
-        let is_full = |out: &Out| out.sent > out.arrived;
+        let is_full = |out: &Out| out.under_way() > 0;
         let full = || self.out.iter().zip(came).filter(|(out, _)| is_full(out));
         let all = full().map(|(_, came)| *came).sum::<u64>() as f64;
         if all == 0.0 {
@@ -170,7 +181,7 @@ mod tests {
     use super::*;
 
     fn under_way(flows: &Flows, gateway: usize) -> u64 {
-        flows.out.get(gateway).map_or(0, |out| out.sent - out.arrived)
+        flows.out.get(gateway).map_or(0, Out::under_way)
     }
 
     #[test]

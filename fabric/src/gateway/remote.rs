@@ -75,7 +75,7 @@ impl Remote {
 
     /// The gateway for the next data.
     pub fn way_for_data(&self, connections: &[Connection]) -> Way {
-        let left = self.queue.front().map_or(0, |item| item.end - item.at);
+        let left = self.queue.front().map_or(0, Outgoing::left);
         match self.flows.choose(self.ways(connections).filter(|(_, c)| c.has_room()).map(|(at, _)| at), left) {
             Some(at) => Way::By(at),
             None if self.ways(connections).next().is_some() => Way::Full,

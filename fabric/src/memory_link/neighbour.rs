@@ -187,7 +187,7 @@ impl Neighbour {
         let mut moved = self.report_copied(buffered, sink)?;
         let Some(ring) = &mut self.out else { return Ok(false) };
         while let Some(item) = self.queue.front_mut() {
-            if !self.copies && !item.is_region() && self.pace.wants_single_copy(item.end - item.at) {
+            if !self.copies && !item.is_region() && self.pace.wants_single_copy(item.left()) {
                 self.copies = ring.permission() == Permission::Yes;
             }
             let done = match self.copies {

@@ -233,8 +233,8 @@ fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
     }
     let [a, b] = &mut world.ends;
     let mut item = a.items.pop_front().unwrap();
-    while item.end - item.at > TAIL {
-        let count = (item.end - item.at - TAIL).min(1 << 20);
+    while item.left() > TAIL {
+        let count = (item.left() - TAIL).min(1 << 20);
         let more = Message::More { id: item.id, offset: item.at, reply: false };
         let mut place = b.protocol.begin(b.peer, more, count as u32).unwrap();
         let mut left = count as usize;
