@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the top of ARCHITECTURE.md's table to its bottom: a crate may use only those that come after it.
 ORDER = [
-    "cli", "lab", "setup", "launch", "gateway", "pmix", "provider", "fabric", "libfabric", "pool", "memory", "channel", "wire",
+    "cli", "lab", "setup", "launch", "gateway", "pmix", "provider", "endpoint", "libfabric", "pool", "memory", "channel", "wire",
     "types",
 ]
 
@@ -24,7 +24,7 @@ IMPURE = re.compile(
 )
 
 # What must never be loaded into a user's rank.
-IN_RANK = ["provider", "fabric", "libfabric"]
+IN_RANK = ["provider", "endpoint", "libfabric"]
 NOT_IN_RANK = {"tokio", "signal-hook", "signal-hook-registry", "tracing-subscriber", "async-io", "mio", "env_logger", "ctrlc"}
 
 # Where `unsafe` may stand: whole crates, and single files that are nothing but system calls.

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use fabric::operation::{AtomicOp, MAX_ATOMIC};
+use endpoint::operation::{AtomicOp, MAX_ATOMIC};
 use memory::Buffer;
 use memory::atomic::{self, Form};
 use wire::message::AtomicForm;

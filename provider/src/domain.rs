@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use fabric::Config;
+use ::endpoint::Config;
 use memory::Regions;
 
 use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fabric::PeerId;
+use endpoint::PeerId;
 use types::Address;
 
 use crate::abi::constants::{FI_ADDR_NOTAVAIL, FI_DELIVERY_COMPLETE, FI_MSG, FI_RECV, FI_SEND, FI_TAGGED};
@@ -70,7 +70,7 @@ enum Stage {
     /// Not enabled; where it will listen.
     Configured(Option<SocketAddrV4>),
     /// Carries messages.
-    Open(fabric::Endpoint),
+    Open(endpoint::Endpoint),
     Closed,
 }
 
@@ -111,7 +111,7 @@ impl Known {
 /// An open endpoint, locked: what operations are begun on.
 pub struct Active<'a> {
     /// Carries messages.
-    pub transport: &'a mut fabric::Endpoint,
+    pub transport: &'a mut endpoint::Endpoint,
     /// Buffers of multi-receives.
     pub multi: &'a mut route::MultiBuffers,
     /// Sends and the like report only if asked.
@@ -213,7 +213,7 @@ impl Endpoint {
         };
         let result = work(&mut active);
         let moved = active.moved;
-        let carried = state.used.is_counted() || transport.traffic() != fabric::Traffic::default();
+        let carried = state.used.is_counted() || transport.traffic() != endpoint::Traffic::default();
         state.missed = false;
         state.pass_on(self.caps);
         // Whoever peeks in a loop waits: MPI_Probe does, and mpi4py's receives.
@@ -255,7 +255,7 @@ impl Endpoint {
     }
 
     /// Nothing was there for a reader: yields or naps if that is due, and nobody else is kept by it.
-    fn maybe_pause(&self, state: &mut State, awaited: impl FnOnce(&fabric::Endpoint) -> Awaited) {
+    fn maybe_pause(&self, state: &mut State, awaited: impl FnOnce(&endpoint::Endpoint) -> Awaited) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
@@ -383,7 +383,7 @@ impl Endpoint {
         if let Stage::Open(mut transport) = std::mem::replace(&mut state.stage, Stage::Closed) {
             transport.close();
             state.used.end();
-            let fabric::Traffic { memory, site, gateway } = transport.traffic();
+            let endpoint::Traffic { memory, site, gateway } = transport.traffic();
             log::note(format_args!(
                 "endpoint {:?} closed; sent through memory {} items of {} bytes, over the site's network {} of {}, by gateways {} of {}",
                 transport.address(),
@@ -417,7 +417,7 @@ impl State {
             config.listen = source;
         }
         let instance = NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed);
-        match fabric::Endpoint::open(config, instance, domain.regions.clone()) {
+        match endpoint::Endpoint::open(config, instance, domain.regions.clone()) {
             Ok(transport) => {
                 let fabric = transport.fabric().map(|fabric| format!(", fabric {fabric}")).unwrap_or_default();
                 log::note(format_args!("endpoint {:?} opened{fabric}", transport.address()));
@@ -427,7 +427,7 @@ impl State {
             Err(error) => {
                 log::fatal(format_args!("cannot open an endpoint: {error}"));
                 match error {
-                    fabric::OpenError::Listen { .. } => Err(EADDRNOTAVAIL),
+                    endpoint::OpenError::Listen { .. } => Err(EADDRNOTAVAIL),
                     _ => Err(ENETUNREACH),
                 }
             }
@@ -444,7 +444,7 @@ impl State {
     }
 
     /// The number under which a peer is in the address vector.
-    fn number(known: &mut Known, av: Option<&Av>, transport: &fabric::Endpoint, peer: PeerId) -> u64 {
+    fn number(known: &mut Known, av: Option<&Av>, transport: &endpoint::Endpoint, peer: PeerId) -> u64 {
         let Some(av) = av else { return FI_ADDR_NOTAVAIL };
         known.refresh(av);
         let index = peer.0 as usize;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use fabric::{Failure, NotBegun};
+use endpoint::{Failure, NotBegun};
 use memory::RegionError;
 use wire::message::Status;
 

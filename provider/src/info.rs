@@ -17,14 +17,14 @@ use crate::av::{ADDRESS_LEN, resolve};
 use crate::domain::configuration;
 use crate::errno::{Code, ENODATA, Errno};
 use crate::log;
-use fabric::Config;
+use endpoint::Config;
 use offer::{Hints, Offer};
 
 /// The one fabric.
 pub const FABRIC_NAME: &CStr = c"landbridge";
 /// Its one domain.
 pub const DOMAIN_NAME: &CStr = c"landbridge0";
-/// The longest message that may be injected, in bytes. We announce less, see [`fabric::Limits::inject`].
+/// The longest message that may be injected, in bytes. We announce less, see [`endpoint::Limits::inject`].
 pub const INJECT_SIZE: usize = 16 << 10;
 /// The longest message, in bytes.
 pub const MAX_MESSAGE: usize = 1 << 40;

@@ -1,11 +1,11 @@
-//! The libfabric provider: libfabric's C ABI in front of [`fabric::Endpoint`].
+//! The libfabric provider: libfabric's C ABI in front of [`endpoint::Endpoint`].
 //!
 //! Loaded by libfabric's core through `FI_PROVIDER_PATH`; the core finds [`fi_prov_ini`], and everything else through the
 //! tables it leads to. Owns the ABI (`abi`), negotiation (`info`), address vectors, completion queues, counters and the
 //! translation of calls to operations. Knows nothing of matching, protocols or links. One file per libfabric object:
 //! start reading at `endpoint`.
 //!
-//! Environment: the variables of [`fabric::Config`], `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or
+//! Environment: the variables of [`endpoint::Config`], `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or
 //! `always`), `LANDBRIDGE_CONFIRM_SENDS` (`no`: sends are complete when they have left, even on an endpoint opened for confirmed
 //! delivery) and `LANDBRIDGE_LOG_FILE` (a file for notes; by default there are none).
 

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use fabric::operation::{CompleteWhen, ReadOp, WriteOp};
+use endpoint::operation::{CompleteWhen, ReadOp, WriteOp};
 use memory::Buffer;
 
 use crate::abi::border::guard;

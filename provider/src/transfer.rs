@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-use fabric::operation::{CompleteWhen, Match, PeekThen, RecvOp, SendOp};
+use endpoint::operation::{CompleteWhen, Match, PeekThen, RecvOp, SendOp};
 use memory::Buffer;
 
 use crate::abi::border::array;

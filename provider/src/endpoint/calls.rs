@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fabric::operation::MAX_ATOMIC;
+use endpoint::operation::MAX_ATOMIC;
 use types::Address;
 
 use super::Endpoint;

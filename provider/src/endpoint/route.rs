@@ -1,7 +1,7 @@
 //! From an endpoint's completions to the entries and counts that its user sees.
 
-use fabric::operation::{Completion, Kind};
-use fabric::{Failure, UserData};
+use endpoint::operation::{Completion, Kind};
+use endpoint::{Failure, UserData};
 
 use super::{Stage, State};
 use crate::abi::constants::{

@@ -1,6 +1,6 @@
 //! Negotiation: hints against what we have. Pure.
 
-use fabric::operation::MAX_ATOMIC;
+use endpoint::operation::MAX_ATOMIC;
 
 use crate::abi::constants::*;
 use crate::info::{INJECT_SIZE, IOV_LIMIT, MAX_MESSAGE, QUEUE_SIZE, RMA_IOV_LIMIT};

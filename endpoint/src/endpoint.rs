@@ -12,7 +12,7 @@ use types::{Address, Identity, Instance, JobId, SiteId, Slot};
 use wire::Secret;
 
 use crate::config::{Config, Limits};
-use crate::gateway::GatewayLink;
+use crate::gateway_link::GatewayLink;
 use crate::handshake::Credentials;
 use crate::link::{Bytes, Link, Outgoing, Sink};
 use crate::memory_link::MemoryLink;
@@ -20,7 +20,7 @@ use crate::operation::{
     AtomicOp, CompleteWhen, Completion, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp, SendOp, UserData, WriteOp,
 };
 use crate::protocol::Protocol;
-use crate::site::SiteLink;
+use crate::site_link::SiteLink;
 
 /// Why an endpoint could not open.
 #[derive(Debug, Error)]

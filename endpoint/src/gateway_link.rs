@@ -1,8 +1,8 @@
 //! The gateway link: one connection to each gateway of the site, shared by all peers of other sites.
 //!
 //! Each peer has a channel (sequence, window, acknowledgement) and a queue; queues take turns frame by frame, so a long
-//! message to one peer does not hold up the others. What a lost way took with it is sent again: `gateway/remote.rs` is what is
-//! known of a peer, `gateway/arrival.rs` what gateways send, `gateway/connection.rs` the sockets.
+//! message to one peer does not hold up the others. What a lost way took with it is sent again: `gateway_link/remote.rs` is what is
+//! known of a peer, `gateway_link/arrival.rs` what gateways send, `gateway_link/connection.rs` the sockets.
 
 mod arrival;
 mod connection;

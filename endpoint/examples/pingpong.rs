@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fabric::operation::{CompleteWhen, Match, RecvOp, SendOp};
-use fabric::{Config, Endpoint, JobConfig, PeerId, UserData};
+use endpoint::operation::{CompleteWhen, Match, RecvOp, SendOp};
+use endpoint::{Config, Endpoint, JobConfig, PeerId, UserData};
 use memory::{Buffer, Regions};
 use pool::{Region, Shape};
 use types::{Address, JobId, Rank};

@@ -10,8 +10,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod config;
-pub mod endpoint;
-mod gateway;
+mod endpoint;
+mod gateway_link;
 mod handshake;
 mod link;
 mod lists;
@@ -20,7 +20,7 @@ mod memory_link;
 pub mod operation;
 mod protocol;
 mod reader;
-mod site;
+mod site_link;
 mod writer;
 
 pub use config::{Config, ConfigError, JobConfig, Limits, NativeConfig};
