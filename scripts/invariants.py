@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the top of ARCHITECTURE.md's table to its bottom: a crate may use only those that come after it.
 ORDER = [
-    "cli", "lab", "setup", "launch", "gateway", "pmix", "provider", "endpoint", "libfabric", "pool", "memory", "member", "channel", "wire",
-    "types",
+    "cli", "lab", "setup", "launch", "gateway", "client", "pmix", "provider", "endpoint", "libfabric", "pool", "memory", "member", "channel",
+    "wire", "types",
 ]
 
 # Crates that are pure computation: no socket, no thread, no clock.

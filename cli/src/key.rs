@@ -13,7 +13,7 @@ pub fn key(args: &KeyArgs) -> Result<i32> {
         (None, Some(file)) => (file, !file.exists()),
         (None, None) => bail!("which file?"),
     };
-    let key = if made { gateway::key::generate(path)? } else { gateway::key::load(path)? };
+    let key = if made { client::key::generate(path)? } else { client::key::load(path)? };
     let fingerprint = key.fingerprint().to_string();
     let mut out = std::io::stdout();
     if args.json {

@@ -80,7 +80,7 @@ impl GatewayLink {
         let mut moment = None;
         loop {
             for connection in connections.iter_mut().filter(|connection| connection.is_dialling()) {
-                if let Err(broken) = connection.shake_hands(&own, window) {
+                if let Err(broken) = connection.shake_hands(window) {
                     connection.lose(broken.to_string());
                 }
             }
@@ -204,7 +204,7 @@ impl GatewayLink {
         let alone = self.alive().next().is_none();
         let connection = &mut self.connections[at];
         let result = if connection.is_dialling() {
-            connection.shake_hands(&self.own, self.window)
+            connection.shake_hands(self.window)
         } else if alone || self.leaving || !connection.is_due(Instant::now()) {
             return false;
         } else {

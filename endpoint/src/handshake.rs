@@ -1,11 +1,13 @@
-//! The handshake of [`wire::handshake`] as a machine without I/O: messages in, messages out.
+//! What this endpoint says of itself when a connection begins, and whom it lets in. The messages are `member::handshake`'s.
 
+use member::handshake::{Acceptor, Fault, Heard};
 use types::{Address, JobId};
 use wire::Secret;
 use wire::frame::MAX_PAYLOAD;
-use wire::handshake::{Handshake, Hello, Purpose, Welcome};
+use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
 
 use crate::link::Misbehaved;
+use crate::reader::Broken;
 
 /// What this endpoint says of itself.
 #[derive(Clone, Debug)]
@@ -21,83 +23,58 @@ impl Credentials {
         let (site, gateway) = (String::new(), String::new());
         Hello { purpose, job: self.job, from: self.me, to, site, gateway, link: 0 }
     }
-}
 
-/// The side that dialled.
-#[derive(Debug)]
-pub(crate) struct Initiator {
-    hello: Hello,
-    proved: bool,
-}
-
-/// The side that was dialled.
-#[derive(Debug)]
-pub(crate) enum Acceptor {
-    Hello,
-    Proof { hello: Hello, challenge: [u8; 32] },
-}
-
-/// What to do next.
-#[derive(Debug)]
-pub(crate) enum Step {
-    /// Send this and wait for more.
-    Reply(Handshake),
-    /// Send this (if anything): the connection is open.
-    Open { reply: Option<Handshake>, peer: Address, welcome: Welcome },
-    /// Send this (if anything) and close, for this reason.
-    Refused { reply: Option<Handshake>, reason: String },
-}
-
-impl Initiator {
-    pub fn new(hello: Hello) -> (Initiator, Handshake) {
-        (Initiator { hello: hello.clone(), proved: false }, Handshake::Hello(hello))
-    }
-
-    pub fn step(&mut self, message: Handshake, secret: &Secret) -> Result<Step, Misbehaved> {
-        match message {
-            Handshake::Challenge(challenge) if !self.proved => {
-                self.proved = true;
-                Ok(Step::Reply(Handshake::Proof(secret.prove(&challenge, &self.hello.claims()))))
-            }
-            Handshake::Welcome(welcome) if self.proved => {
-                if welcome.max_payload < 1024 || welcome.max_payload > MAX_PAYLOAD {
-                    return Err(Misbehaved::Protocol("a frame length out of bounds"));
-                }
-                Ok(Step::Open { reply: None, peer: self.hello.to, welcome })
-            }
-            Handshake::Refuse(reason) => Ok(Step::Refused { reply: None, reason }),
-            _ => Err(Misbehaved::Protocol("a handshake message out of turn")),
+    /// Whether whoever dials this endpoint means it.
+    ///
+    /// # Errors
+    /// Why it is to be refused.
+    pub fn admits(&self, hello: &Hello) -> Result<(), Refusal> {
+        if hello.purpose != Purpose::Peer {
+            return Err(Refusal::new(RefusalCode::Purpose, "this is a rank's port: gateways are elsewhere"));
         }
+        if hello.job != self.job {
+            let text = format!("this rank belongs to job {}, not {}", self.job, hello.job);
+            return Err(Refusal::new(RefusalCode::Unknown, text));
+        }
+        if hello.to.key() != self.me.key() {
+            return Err(Refusal::new(RefusalCode::OtherPeer, format!("here is {:?}, not {:?}", self.me, hello.to)));
+        }
+        Ok(())
     }
 }
 
-impl Acceptor {
-    /// `challenge`: 32 fresh random bytes.
-    pub fn step(&mut self, message: Handshake, own: &Credentials, challenge: [u8; 32]) -> Result<Step, Misbehaved> {
-        let refuse = |reason: String| Ok(Step::Refused { reply: Some(Handshake::Refuse(reason.clone())), reason });
-        match (std::mem::replace(self, Acceptor::Hello), message) {
-            (Acceptor::Hello, Handshake::Hello(hello)) => {
-                if hello.purpose != Purpose::Peer {
-                    return refuse("this is a rank's port: gateways are elsewhere".into());
-                }
-                if hello.job != own.job {
-                    return refuse(format!("this rank belongs to job {}, not {}", own.job, hello.job));
-                }
-                if hello.to.key() != own.me.key() {
-                    return refuse(format!("here is {:?}, not {:?}", own.me, hello.to));
-                }
-                *self = Acceptor::Proof { hello, challenge };
-                Ok(Step::Reply(Handshake::Challenge(challenge)))
+/// What the accepting end sends next, and when the handshake is over, who is there or why it was refused.
+type Accepted = (Option<Handshake>, Option<Result<Address, Refusal>>);
+
+/// The accepting end's next step.
+pub(crate) fn accept(acceptor: &mut Acceptor, message: Handshake, own: &Credentials) -> Result<Accepted, Broken> {
+    let refused = |refusal: Refusal| (Some(Handshake::Refuse(refusal.clone())), Some(Err(refusal)));
+    match acceptor.step(message) {
+        Ok(Heard::Claimed(hello)) => {
+            if let Err(refusal) = own.admits(&hello) {
+                return Ok(refused(refusal));
             }
-            (Acceptor::Proof { hello, challenge }, Handshake::Proof(proof)) => {
-                if !own.secret.verify(&challenge, &hello.claims(), &proof) {
-                    return refuse(format!("the proof of job {} is wrong", hello.job));
-                }
-                let welcome = Welcome { max_payload: MAX_PAYLOAD, window: u32::MAX, run: 0 };
-                Ok(Step::Open { reply: Some(Handshake::Welcome(welcome)), peer: hello.from, welcome })
-            }
-            _ => Err(Misbehaved::Protocol("a handshake message out of turn")),
+            let mut challenge = [0; 32];
+            getrandom::fill(&mut challenge).map_err(|e| std::io::Error::other(e.to_string()))?;
+            Ok((Some(acceptor.challenge(hello, own.secret.clone(), challenge)), None))
         }
+        Ok(Heard::Proved(hello)) => Ok((Some(Handshake::Welcome(WELCOME)), Some(Ok(hello.from)))),
+        Err(Fault::Proof) => {
+            let text = format!("the proof of job {} is wrong", own.job);
+            Ok(refused(Refusal::new(RefusalCode::Proof, text)))
+        }
+        Err(fault) => Err(fault.into()),
+    }
+}
+
+/// The limits that this endpoint gives another: none beyond the protocol's.
+const WELCOME: Welcome = Welcome { max_payload: MAX_PAYLOAD, window: u32::MAX, run: 0 };
+
+/// Refuses limits that no acceptor gives.
+pub(crate) fn check(welcome: &Welcome) -> Result<(), Misbehaved> {
+    match welcome.max_payload {
+        1024..=MAX_PAYLOAD => Ok(()),
+        _ => Err(Misbehaved::Protocol("a frame length out of bounds")),
     }
 }
 
@@ -105,47 +82,21 @@ impl Acceptor {
 mod tests {
     use super::*;
 
-    fn credentials(port: u16, secret: u8) -> Credentials {
+    fn credentials(port: u16, job: u32) -> Credentials {
         let me = Address::standalone(std::net::SocketAddrV4::new([10, 0, 0, 1].into(), port));
-        Credentials { job: JobId(7), secret: Secret::new([secret; 32]), me }
-    }
-
-    /// Runs both sides to their ends.
-    fn run(dialler: &Credentials, dialled: &Credentials, to: Address) -> (Step, Step) {
-        let (mut initiator, mut message) = Initiator::new(dialler.hello(Purpose::Peer, to));
-        let mut acceptor = Acceptor::Hello;
-        loop {
-            let theirs = acceptor.step(message, dialled, [9; 32]).unwrap();
-            let reply = match &theirs {
-                Step::Reply(reply)
-                | Step::Open { reply: Some(reply), .. }
-                | Step::Refused { reply: Some(reply), .. } => reply,
-                other => panic!("{other:?}"),
-            };
-            match initiator.step(reply.clone(), &dialler.secret).unwrap() {
-                Step::Reply(next) => message = next,
-                ours => return (ours, theirs),
-            }
-        }
+        Credentials { job: JobId(job), secret: Secret::NONE, me }
     }
 
     #[test]
-    fn members_of_a_job_open() {
-        let (a, b) = (credentials(1, 5), credentials(2, 5));
-        let (ours, theirs) = run(&a, &b, b.me);
-        assert!(matches!(ours, Step::Open { peer, .. } if peer == b.me));
-        assert!(matches!(theirs, Step::Open { peer, .. } if peer == a.me));
-    }
-
-    #[test]
-    fn strangers_are_refused_with_a_reason() {
-        let (a, b, c) = (credentials(1, 5), credentials(2, 6), credentials(3, 5));
-        let other_job = Credentials { job: JobId(8), ..a.clone() };
-        for (dialler, to, expected) in
-            [(&a, b.me, "proof"), (&other_job, b.me, "belongs to job"), (&a, c.me, "here is")]
-        {
-            let (ours, _) = run(dialler, &b, to);
-            assert!(matches!(&ours, Step::Refused { reason, .. } if reason.contains(expected)), "{ours:?}");
+    fn who_means_another_is_refused() {
+        let (a, b, c) = (credentials(1, 7), credentials(2, 7), credentials(3, 7));
+        assert_eq!(b.admits(&a.hello(Purpose::Peer, b.me)), Ok(()));
+        for (hello, code) in [
+            (a.hello(Purpose::Member, b.me), RefusalCode::Purpose),
+            (credentials(1, 8).hello(Purpose::Peer, b.me), RefusalCode::Unknown),
+            (a.hello(Purpose::Peer, c.me), RefusalCode::OtherPeer),
+        ] {
+            assert_eq!(b.admits(&hello).unwrap_err().code, code);
         }
     }
 }

@@ -244,6 +244,8 @@ pub(crate) enum Misbehaved {
     #[error("{0}")]
     Channel(#[from] channel::ChannelError),
     #[error("{0}")]
+    Handshake(member::handshake::Fault),
+    #[error("{0}")]
     Protocol(&'static str),
     /// Not misbehaviour: the other end closes on purpose, and says why.
     #[error("{0}")]

@@ -3,9 +3,10 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
+use member::handshake::Fault;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 use wire::frame::{FrameKind, HEADER_LEN};
-use wire::handshake::Handshake;
+use wire::handshake::{Handshake, Refusal, RefusalCode};
 use wire::message::MAX_HEADER;
 use wire::{FrameHeader, Message};
 
@@ -45,6 +46,9 @@ pub(crate) enum Broken {
     Misbehaved(Misbehaved),
     #[error("{0}")]
     Refused(String),
+    /// There is, or will be, a connection that the other end has dialled.
+    #[error("duplicate: the other side has dialled us")]
+    Duplicate,
     /// The way through the site's own network, not its TCP connection.
     #[error("{0}")]
     Lane(String),
@@ -62,6 +66,24 @@ impl From<Misbehaved> for Broken {
 impl From<wire::WireError> for Broken {
     fn from(error: wire::WireError) -> Broken {
         Broken::Misbehaved(error.into())
+    }
+}
+
+impl From<Refusal> for Broken {
+    fn from(refusal: Refusal) -> Broken {
+        match refusal.code {
+            RefusalCode::Duplicate => Broken::Duplicate,
+            _ => Broken::Refused(refusal.text),
+        }
+    }
+}
+
+impl From<Fault> for Broken {
+    fn from(fault: Fault) -> Broken {
+        match fault {
+            Fault::Refused(refusal) => refusal.into(),
+            fault => Broken::Misbehaved(Misbehaved::Handshake(fault)),
+        }
     }
 }
 

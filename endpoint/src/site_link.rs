@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use libfabric::Port;
+use member::handshake::{Acceptor, Answer, Initiator};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -20,7 +21,7 @@ use slab::Slab;
 use types::Address;
 use wire::FrameHeader;
 use wire::frame::{FrameKind, MAX_PAYLOAD};
-use wire::handshake::{Handshake, Purpose};
+use wire::handshake::{Handshake, Purpose, Refusal, RefusalCode};
 
 mod connection;
 mod driving;
@@ -31,14 +32,13 @@ mod tally;
 use connection::{Connection, PeerFrames, Phase, Said};
 use native::Native;
 
-use crate::handshake::{Acceptor, Credentials, Initiator, Step};
+use crate::handshake::{self, Credentials};
 use crate::link::{Link, Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 use crate::reader::{Broken, Reader};
 use crate::writer::Writer;
 
 /// The reason of a refusal that is none: the connection dialled the other way is the one to use.
-const DUPLICATE: &str = "duplicate: use the connection that the other side has dialled";
 /// Connections that may say nothing for longer than the time to connect: ranks that dialled and then computed, or strangers.
 const MAX_SILENT: usize = 256;
 /// Seconds without a sign of life after which the peer's kernel is asked for one, and between the questions; and how many go
@@ -174,7 +174,7 @@ impl SiteLink {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(e) => return Err(std::io::Error::from(e).into()),
         }
-        let (initiator, hello) = Initiator::new(self.own.hello(Purpose::Peer, address));
+        let (initiator, hello) = Initiator::new(self.own.hello(Purpose::Peer, address), self.own.secret.clone());
         let key = self.add(socket, Phase::Connecting(initiator), EventFlags::IN | EventFlags::OUT)?;
         self.connections[key].peer = Some(to);
         self.connections[key].writer.stage(&hello.encode());
@@ -189,7 +189,7 @@ impl SiteLink {
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
             if ready.is_ok() {
                 // If epoll takes no more descriptors the connection closes; the peer sees that.
-                let _ = self.add(stream.into(), Phase::Accepting(Acceptor::Hello), EventFlags::IN);
+                let _ = self.add(stream.into(), Phase::Accepting(Acceptor::default()), EventFlags::IN);
             }
         }
         any
@@ -249,26 +249,23 @@ impl SiteLink {
         let mut moved = connection.reader.fill(connection.socket.as_fd())?;
         loop {
             let connection = &mut self.connections[key];
-            let first = matches!(connection.phase, Phase::Accepting(Acceptor::Hello));
+            let first = matches!(&connection.phase, Phase::Accepting(acceptor) if acceptor.is_first());
             let Some(message) = connection.reader.handshake(first)? else { break };
             moved = true;
             if let Handshake::Hello(hello) = &message {
                 self.refuse_duplicate(key, hello.from, sink)?;
             }
             let connection = &mut self.connections[key];
-            let step = match &mut connection.phase {
-                Phase::Initiating(initiator) => initiator.step(message, &self.own.secret)?,
-                Phase::Accepting(acceptor) => {
-                    let mut challenge = [0; 32];
-                    getrandom::fill(&mut challenge).map_err(|e| std::io::Error::other(e.to_string()))?;
-                    acceptor.step(message, &self.own, challenge)?
-                }
+            let (reply, done) = match &mut connection.phase {
+                Phase::Initiating(initiator) => match initiator.step(message)? {
+                    Answer::Send(reply) => (Some(reply), None),
+                    Answer::Open(welcome) => {
+                        handshake::check(&welcome)?;
+                        (None, Some(Ok(initiator.hello().to)))
+                    }
+                },
+                Phase::Accepting(acceptor) => handshake::accept(acceptor, message, &self.own)?,
                 Phase::Connecting(_) | Phase::Open => break,
-            };
-            let (reply, done) = match step {
-                Step::Reply(reply) => (Some(reply), None),
-                Step::Open { reply, peer, .. } => (reply, Some(Ok(peer))),
-                Step::Refused { reply, reason } => (reply, Some(Err(reason))),
             };
             // We may have dialled since it said hello.
             if let (Phase::Accepting(_), Some(Ok(address))) = (&connection.phase, &done) {
@@ -281,7 +278,7 @@ impl SiteLink {
             }
             match done {
                 None => continue,
-                Some(Err(reason)) => return Err(Broken::Refused(reason)),
+                Some(Err(refusal)) => return Err(refusal.into()),
                 Some(Ok(address)) => {
                     let peer = connection.peer.unwrap_or_else(|| sink.peer(address));
                     connection.peer = Some(peer);
@@ -318,9 +315,10 @@ impl SiteLink {
             return Ok(());
         }
         let connection = &mut self.connections[key];
-        connection.writer.stage(&Handshake::Refuse(DUPLICATE.into()).encode());
+        let refusal = Refusal::new(RefusalCode::Duplicate, "we have dialled you");
+        connection.writer.stage(&Handshake::Refuse(refusal.clone()).encode());
         connection.writer.send(connection.socket.as_fd(), None)?;
-        Err(Broken::Refused(DUPLICATE.into()))
+        Err(refusal.into())
     }
 
     /// Sends what is queued, as far as the socket takes it. Whether anything left.
@@ -418,8 +416,8 @@ impl SiteLink {
         let has_ended = match broken {
             Broken::Closed => true,
             Broken::Io(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
-            Broken::Refused(reason) => reason == DUPLICATE,
-            Broken::Misbehaved(_) | Broken::Lane(_) => false,
+            Broken::Duplicate => true,
+            Broken::Refused(_) | Broken::Misbehaved(_) | Broken::Lane(_) => false,
         };
         let peer = self.connections.get(key).filter(|connection| !connection.goodbye).and_then(|c| c.peer);
         if let (false, Some(address)) = (has_ended, peer.and_then(|peer| sink.address(peer))) {
@@ -440,7 +438,7 @@ impl SiteLink {
         if self.sending.get(&peer) == Some(&key) {
             self.sending.remove(&peer);
         }
-        if matches!(&broken, Broken::Refused(reason) if reason == DUPLICATE) {
+        if matches!(broken, Broken::Duplicate) {
             let open =
                 |(_, other): &(usize, &Connection)| other.peer == Some(peer) && matches!(other.phase, Phase::Open);
             let items = std::mem::take(&mut connection.queue);
@@ -466,7 +464,8 @@ impl SiteLink {
             let reason = format!("no answer within {} s of dialling", self.connect_timeout.as_secs());
             self.lose_connection(key, Broken::Refused(reason), sink);
         }
-        let silent = |c: &Connection| matches!(c.phase, Phase::Accepting(Acceptor::Hello)) && c.deadline < now;
+        let silent =
+            |c: &Connection| matches!(&c.phase, Phase::Accepting(acceptor) if acceptor.is_first()) && c.deadline < now;
         let mut silent: Vec<(Instant, usize)> =
             self.connections.iter().filter(|(_, c)| silent(c)).map(|(key, c)| (c.deadline, key)).collect();
         if silent.len() > MAX_SILENT {

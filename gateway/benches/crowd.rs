@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::io::Write;
 use std::rc::Rc;
 
-use gateway::client::{Client, Receiver, Sender};
+use client::{Client, Receiver, Sender};
 use support::{Plan, Running, data, open, rank, start};
 use threads::{cpu_of_threads, threads_named};
 use tokio::sync::{Notify, mpsc};

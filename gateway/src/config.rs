@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use client::key::{self, KeyError, SiteKey};
 use types::sites::{Gateway, Site, SitesFile};
 
 use crate::GatewayError;
 use crate::counters::Counters;
 use crate::join::Doorkeeper;
-use crate::key::{self, KeyError, SiteKey};
 
 /// The configuration of one gateway. All of it comes from the sites file; nothing has another default.
 #[derive(Debug)]

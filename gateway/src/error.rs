@@ -2,9 +2,8 @@
 
 use std::io;
 
+use client::key::KeyError;
 use thiserror::Error;
-
-use crate::key::KeyError;
 
 /// Why a gateway cannot run.
 #[derive(Debug, Error)]

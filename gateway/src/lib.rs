@@ -1,6 +1,6 @@
 //! The program at a site's edge: it admits members of jobs, relays their frames, and joins sites by encrypted trunks.
 //!
-//! Owns admission, the identity table, forwarding, trunks, TLS and counters. Refuses to know what it relays: it reads
+//! Owns admission, the identity table, forwarding, trunks and counters. Refuses to know what it relays: it reads
 //! frame headers, never the payload of a `Data` frame. How agents are started is the business of an [`AgentStarter`].
 //!
 //! One thread, one task per connection. Start reading at `relay` (who may join, where frames go; no I/O) and
@@ -11,17 +11,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod allocation;
-pub mod client;
 pub mod config;
 mod control;
 pub mod counters;
 mod error;
 mod forward;
-pub mod handshake;
 mod job;
 mod job_site;
 mod join;
-pub mod key;
 mod link;
 mod listener;
 mod lobby;
@@ -39,13 +36,12 @@ mod shares;
 mod standing;
 pub mod starter;
 mod tcp_info;
-mod tls;
 mod trunk;
 pub mod window;
 
 pub use config::{GatewayConfig, site_key};
 pub use error::GatewayError;
-pub use join::{Doorkeeper, Invitation, join};
+pub use join::Doorkeeper;
 pub use server::{serve, serve_until};
 pub use starter::{
     AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError,

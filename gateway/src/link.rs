@@ -12,6 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use channel::Route;
+use client::tls::{Session, TlsStream, sealed_len};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
@@ -26,7 +27,6 @@ use crate::relay::TrunkId;
 use crate::server::Gateway;
 use crate::shares::Shares;
 use crate::tcp_info::{self, TcpInfo};
-use crate::tls::{Session, TlsStream, sealed_len};
 use crate::trunk::Trunk;
 
 /// From how many bytes of their job that wait for a link on members pause.

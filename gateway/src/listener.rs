@@ -6,17 +6,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use client::handshake::{self, Accepting, HandshakeError};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
-use wire::WireError;
-use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Welcome};
+use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, Welcome};
 
 use crate::GatewayError;
 use crate::config::GatewayConfig;
 use crate::forward::MAX_DATA;
-use crate::handshake::{self, HandshakeError};
 use crate::lobby::{Place, Say};
 use crate::meeting::{Met, host};
 use crate::member::{self, Member};
@@ -134,17 +133,14 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
         }),
         _ if first[0] == PREFACE[0] => {
             prepare(&stream).map_err(|e| e.to_string())?;
-            let hello = match handshake::read_hello(&mut stream).await {
-                Ok(hello) => hello,
-                Err(error @ HandshakeError::Wire(WireError::Version { .. })) => {
-                    return refuse(stream, error.to_string()).await;
-                }
-                Err(error) => return Err(error.to_string()),
+            let accepting = match Accepting::begin(&mut stream).await {
+                Ok(accepting) => accepting,
+                Err(error) => return turn_away(stream, error).await,
             };
-            if hello.purpose == Purpose::Meet {
-                return Ok(Admitted::Guest(host::admit(gateway, stream, &hello).await?));
+            if accepting.hello.purpose == Purpose::Meet {
+                return Ok(Admitted::Guest(host::admit(gateway, stream, accepting).await?));
             }
-            let (member, read) = accept_member(gateway, stream, peer, hello).await?;
+            let (member, read) = accept_member(gateway, stream, peer, accepting).await?;
             Ok(Admitted::Member(member, read))
         }
         _ => Err(format!("a stranger: its first byte is {:#04x}", first[0])),
@@ -155,26 +151,28 @@ async fn accept_member(
     gateway: &Rc<Gateway>,
     mut stream: TcpStream,
     peer: SocketAddr,
-    hello: Hello,
+    mut accepting: Accepting,
 ) -> Result<(Rc<Member>, tokio::net::tcp::OwnedReadHalf), String> {
-    let claims = match &hello.purpose {
+    let job = accepting.hello.job;
+    let claims = match accepting.hello.purpose {
         Purpose::Client => Ok((gateway.credentials().client_secret.clone(), "the site's key is another")),
-        Purpose::Member => gateway.relay.borrow().secret(hello.job).map(|secret| (secret, "not the job's secret")),
-        Purpose::Peer => Err("this is a gateway, not a rank".into()),
-        Purpose::Trunk | Purpose::Join | Purpose::Meet => Err("gateways speak TLS".into()),
+        Purpose::Member => match gateway.relay.borrow().secret(job) {
+            Ok(secret) => Ok((secret, "not the job's secret")),
+            Err(reason) => Err(Refusal::new(RefusalCode::Unknown, reason)),
+        },
+        Purpose::Peer => Err(Refusal::new(RefusalCode::Purpose, "this is a gateway, not a rank")),
+        Purpose::Trunk | Purpose::Join | Purpose::Meet => Err(Refusal::new(RefusalCode::Purpose, "gateways speak TLS")),
     };
     let (secret, whose) = match claims {
         Ok(claims) => claims,
-        Err(reason) => return refuse(stream, reason).await,
+        Err(refusal) => return refuse(stream, refusal).await,
     };
-    match handshake::challenge(&mut stream, &hello, &secret, whose).await {
-        Ok(()) => {}
-        Err(error @ HandshakeError::Proof(_)) => return refuse(stream, error.to_string()).await,
-        Err(error) => return Err(error.to_string()),
+    if let Err(error) = accepting.challenge(&mut stream, &secret, whose).await {
+        return turn_away(stream, error).await;
     }
-    match welcome(gateway, stream, peer, &hello) {
+    match welcome(gateway, stream, peer, &accepting.hello) {
         Ok(admitted) => Ok(admitted),
-        Err((stream, reason)) => refuse(stream, reason).await,
+        Err((stream, reason)) => refuse(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await,
     }
 }
 
@@ -208,15 +206,23 @@ fn welcome(
     Ok((member, read))
 }
 
+/// A handshake that went wrong: an honest peer is told why.
+async fn turn_away<T>(stream: TcpStream, error: HandshakeError) -> Result<T, String> {
+    match error.refusal() {
+        Some(refusal) => refuse(stream, refusal).await,
+        None => Err(error.to_string()),
+    }
+}
+
 /// Says no, and why; gives the reason back as the error.
-async fn refuse<T>(mut stream: TcpStream, reason: String) -> Result<T, String> {
+async fn refuse<T>(mut stream: TcpStream, refusal: Refusal) -> Result<T, String> {
     // Best effort within the time of the handshake: the reason is logged here in any case.
-    if handshake::write(&mut stream, &Handshake::Refuse(reason.clone())).await.is_ok() {
+    if handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await.is_ok() {
         let _ = stream.shutdown().await;
         let mut sink = [0; 1024];
         let _ = timeout(LINGER, async { while matches!(stream.read(&mut sink).await, Ok(1..)) {} }).await;
     }
-    Err(reason)
+    Err(refusal.text)
 }
 
 /// A member whose machine vanishes is noticed within 15 s.

@@ -9,6 +9,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::key::{KeyError, SiteKey};
+use client::tls::TlsConfig;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -21,7 +23,6 @@ use crate::config::GatewayConfig;
 use crate::counters::Counters;
 use crate::forward::{Partial, SCRATCH, Target};
 use crate::join::{Doorkeeper, Tickets};
-use crate::key::{KeyError, SiteKey};
 use crate::link::SEALED;
 use crate::lobby::{Lobby, MAX_UNADMITTED};
 use crate::measure::Measuring;
@@ -30,7 +31,6 @@ use crate::meeting::visit::Visits;
 use crate::member::Member;
 use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
 use crate::starter::{AgentOrder, AgentStarter, StartError};
-use crate::tls::TlsConfig;
 use crate::trunk::{self, Trunk, TrunkEnd};
 use crate::{GatewayError, listener, page, quantity};
 

@@ -7,23 +7,23 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
+use client::handshake::{self, Accepting, HandshakeError, initiate};
+use client::tls::TlsStream;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 use types::sites::{Fingerprint, Keys, Links};
 use types::{Address, Identity, JobId};
-use wire::handshake::{Handshake, Hello, Purpose, Welcome};
+use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
 use crate::control::ControlChannel;
 use crate::forward::{GATEWAY, MAX_DATA};
-use crate::handshake::{self, HandshakeError, initiate};
 use crate::join;
 use crate::link::{self, Link};
 use crate::meeting::visit;
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
-use crate::tls::TlsStream;
 
 /// Unsent bytes the kernel may hold per link. What is sent and not acknowledged comes on top, as the path needs it.
 const UNSENT: u32 = 256 << 10;
@@ -505,8 +505,8 @@ pub(crate) async fn accept(
     let session = gateway.credentials().tls.accept().map_err(|e| e.to_string())?;
     let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
     let presented = stream.session().peer();
-    let hello = match handshake::read_hello(&mut stream).await {
-        Ok(hello) => hello,
+    let mut accepting = match Accepting::begin(&mut stream).await {
+        Ok(accepting) => accepting,
         Err(HandshakeError::Io(_)) => {
             let whose = gateway.trunks_in_use().into_iter().find(|trunk| trunk.keys().accept(presented));
             let name =
@@ -524,21 +524,22 @@ pub(crate) async fn accept(
         }
         Err(error) => return Err(error.to_string()),
     };
-    if hello.purpose == Purpose::Join {
-        return join::admit(gateway, &mut stream, &hello, presented).await.map(|()| None);
+    if accepting.hello.purpose == Purpose::Join {
+        return join::admit(gateway, &mut stream, accepting, presented).await.map(|()| None);
     }
-    match admit(gateway, &hello, presented, peer) {
+    match admit(gateway, &accepting.hello, presented, peer) {
         Ok(trunk) => {
-            let shaken = handshake::challenge(&mut stream, &hello, &Secret::NONE, "a trunk's is public").await;
+            let shaken = accepting.challenge(&mut stream, &Secret::NONE, "a trunk's is public").await;
             shaken.map_err(|e| e.to_string())?;
+            let hello = accepting.hello;
             let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: gateway.run_number });
             handshake::write(&mut stream, &welcome).await.map_err(|e| e.to_string())?;
             Ok(Some(Accepted { trunk, index: usize::from(hello.link), stream, run: hello.job.0 }))
         }
-        Err(reason) => {
+        Err(refusal) => {
             // Best effort: the reason is logged here in any case.
-            let _ = handshake::write(&mut stream, &Handshake::Refuse(reason.clone())).await;
-            Err(reason)
+            let _ = handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await;
+            Err(refusal.text)
         }
     }
 }
@@ -548,31 +549,32 @@ fn admit(
     hello: &Hello,
     presented: Option<Fingerprint>,
     peer: SocketAddr,
-) -> Result<Rc<Trunk>, String> {
+) -> Result<Rc<Trunk>, Refusal> {
+    let refusal = Refusal::new;
     let (site, name) = (&hello.site, &hello.gateway);
     if hello.purpose != Purpose::Trunk {
-        return Err("inside TLS only gateways are served".into());
+        return Err(refusal(RefusalCode::Purpose, "inside TLS only gateways are served".to_owned()));
     }
     let known = gateway.trunks_in_use().into_iter().find(|trunk| trunk.site == *site && trunk.gateway == *name);
-    let trunk = known
-        .ok_or_else(|| format!("site {}: no trunk to gateway {name} of site {site} in its sites file", gateway.site))?;
+    let trunk = known.ok_or_else(|| {
+        let text = format!("site {}: no trunk to gateway {name} of site {site} in its sites file", gateway.site);
+        refusal(RefusalCode::Unknown, text)
+    })?;
     if let Err(problem) = trunk.check(presented) {
         let problem = format!("site {site}: gateway {name} at {peer} {problem}");
         trunk.failed(gateway, problem.clone());
-        return Err(problem);
+        return Err(refusal(RefusalCode::NotAdmitted, problem));
     }
     if trunk.dials {
         let own = &gateway.site;
-        return Err(format!(
-            "site {own} dials site {site}, not the reverse: list the sites in the same order everywhere"
-        ));
+        let text =
+            format!("site {own} dials site {site}, not the reverse: list the sites in the same order everywhere");
+        return Err(refusal(RefusalCode::NotAdmitted, text));
     }
-    if hello.link >= trunk.most_links() {
-        return Err(format!(
-            "link {}: this trunk has {}; compare `links` in the sites files",
-            hello.link,
-            trunk.most_links()
-        ));
+    let most = trunk.most_links();
+    if hello.link >= most {
+        let text = format!("link {}: this trunk has {most}; compare `links` in the sites files", hello.link);
+        return Err(refusal(RefusalCode::NotAdmitted, text));
     }
     Ok(trunk)
 }

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use gateway::client::Client;
+use client::Client;
 use support::*;
 use types::JobId;
 use wire::control::NodeAsk;

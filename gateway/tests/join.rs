@@ -7,9 +7,9 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gateway::client::{Client, Role};
-use gateway::key::SiteKey;
-use gateway::{Doorkeeper, GatewayConfig, Invitation, join, serve_until};
+use client::key::SiteKey;
+use client::{Client, Invitation, Role, join};
+use gateway::{Doorkeeper, GatewayConfig, serve_until};
 use support::*;
 use tokio::sync::oneshot;
 use types::sites::Fingerprint;
@@ -39,7 +39,7 @@ struct Host {
 async fn host() -> Host {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sites.toml");
-    let key = gateway::key::generate(&folder.path().join("a.key")).unwrap();
+    let key = client::key::generate(&folder.path().join("a.key")).unwrap();
     let (address, fingerprint, secret) = (free_address("127.0.0.5"), key.fingerprint(), key.client_secret());
     let text = format!(
         "[[site]]\nname = \"a\"\nkey = \"a.key\"\nfingerprint = \"{fingerprint}\"\n[[site.gateway]]\nname = \"gw1\"\n\

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gateway::client::Client;
+use client::Client;
 use support::*;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};

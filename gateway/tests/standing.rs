@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::client::{Client, Role};
-use gateway::{GatewayConfig, key, serve_until};
+use client::key;
+use client::{Client, Role};
+use gateway::{GatewayConfig, serve_until};
 use support::*;
 use tokio::sync::oneshot;
 use types::SitesFile;

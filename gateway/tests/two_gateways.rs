@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::client::{Client, ClientError, Role};
+use client::{Client, ClientError, Role};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -319,7 +319,7 @@ async fn strangers_are_turned_away_and_change_nothing() {
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let key = gateway::key::SiteKey::random().unwrap();
+    let key = client::key::SiteKey::random().unwrap();
     let text = format!(
         "[[site]]\nname = \"a\"\nfingerprint = \"{}\"\n[[site.gateway]]\nname = \"gw1\"\ninside = \"{address}\"\n\
          listen = \"{address}\"\n[[site.node]]\nname = \"n1\"\n",

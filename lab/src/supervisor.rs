@@ -182,7 +182,7 @@ fn write_files(plan: &SupervisorPlan, layout: &Layout, state: &State) -> Result<
     let mut fingerprints = Vec::new();
     for site in 0..layout.sites {
         let path = state.key(site_name(site));
-        let key = gateway::key::generate(&path).map_err(|e| LabError::setup(format!("key {}", path.display()), e))?;
+        let key = client::key::generate(&path).map_err(|e| LabError::setup(format!("key {}", path.display()), e))?;
         fingerprints.push(key.fingerprint().to_string());
         write(state.hosts_file(site_name(site)), layout.hosts_file(site))?;
     }

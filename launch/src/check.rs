@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use gateway::key;
+use client::key;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 use types::sites::Site;

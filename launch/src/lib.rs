@@ -33,4 +33,3 @@ pub mod spread;
 pub mod starter;
 pub mod tailor;
 pub mod watch;
-pub(crate) mod ways;

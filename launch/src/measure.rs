@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gateway::client::Client;
+use client::Client;
 use serde::Serialize;
 use tokio::time::sleep;
 use wire::control::Measurement;

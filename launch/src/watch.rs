@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gateway::client::{Client, Role};
+use client::{Client, Role};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

@@ -8,7 +8,7 @@ mod survey;
 use std::io;
 use std::time::Duration;
 
-use gateway::key;
+use client::key;
 use launch::check::{Finding, check, check_trunk};
 use launch::environment::travelling;
 use launch::launcher::Sites;

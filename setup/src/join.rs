@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use gateway::{Doorkeeper, Invitation};
+use client::Invitation;
+use gateway::Doorkeeper;
 use types::sites::Fingerprint;
 
 use crate::add::{Outcome, Wish};
@@ -59,9 +60,9 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     let known = here.sites()?.site(&name).map(|(_, site)| site.clone());
     let wish = Wish { place: None, dial_out: wish.advertise.is_none(), ..wish };
     let (mut company, newcomer, findings) = add::describe_here(&wish, known.as_ref(), progress).await?;
-    let key = gateway::key::load(&folders.key(&name)).map_err(|e| SetupError::site(&name, e.to_string()))?;
+    let key = client::key::load(&folders.key(&name)).map_err(|e| SetupError::site(&name, e.to_string()))?;
     progress.step(&name, &format!("joining at {}", ticket.0.address));
-    let text = gateway::join(&ticket.0, &key, &name, &newcomer.text()).await;
+    let text = client::join(&ticket.0, &key, &name, &newcomer.text()).await;
     let text = text.map_err(|e| SetupError::site(&name, e.to_string()))?;
     // The others' order counts: who dials whom follows from it.
     let mut joined = Book::of(&folders.sites_file(), &text)?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use gateway::Invitation;
+use client::Invitation;
 use types::JobId;
 
 const HEAD: &str = "lb1";

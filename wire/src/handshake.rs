@@ -90,7 +90,49 @@ pub enum Handshake {
     /// Last, by the acceptor.
     Welcome(Welcome),
     /// Last, by the acceptor: why not.
-    Refuse(String),
+    Refuse(Refusal),
+}
+
+/// Why an acceptor refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What programs compare.
+    pub code: RefusalCode,
+    /// What people read; cut at 512 bytes when it is sent.
+    pub text: String,
+}
+
+/// What kind of refusal it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RefusalCode {
+    /// The initiator speaks another version of the protocol.
+    Version = 0,
+    /// The acceptor does not serve connections of this purpose, or not in this way.
+    Purpose = 1,
+    /// The job, ticket or meeting is not known there (yet, or any more).
+    Unknown = 2,
+    /// The acceptor is somebody else than the initiator means.
+    OtherPeer = 3,
+    /// The initiator does not know the secret.
+    Proof = 4,
+    /// Between these two ranks there is, or will be, a connection that the acceptor has dialled.
+    Duplicate = 5,
+    /// Proved, and still not admitted: the text says why.
+    NotAdmitted = 6,
+}
+
+impl Refusal {
+    /// A refusal of this kind.
+    pub fn new(code: RefusalCode, text: impl Into<String>) -> Refusal {
+        Refusal { code, text: text.into() }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 impl Handshake {
@@ -122,9 +164,13 @@ impl Handshake {
                 out.extend_from_slice(&welcome.window.to_le_bytes());
                 out.extend_from_slice(&welcome.run.to_le_bytes());
             }
-            Handshake::Refuse(reason) => {
+            Handshake::Refuse(Refusal { code, text }) => {
                 out.push(4);
-                put_text(&mut out, reason, MAX_TEXT);
+                put_text(&mut out, text, MAX_TEXT);
+                // Without a code it is what releases before version 4 expect, so that they can show why.
+                if *code != RefusalCode::Version {
+                    out.push(*code as u8);
+                }
             }
         }
         let length = (out.len() - start - 4) as u32;
@@ -169,11 +215,32 @@ impl Handshake {
             1 => Handshake::Challenge(reader.array()?),
             2 => Handshake::Proof(reader.array()?),
             3 => Handshake::Welcome(Welcome { max_payload: reader.u32()?, window: reader.u32()?, run: reader.u32()? }),
-            4 => Handshake::Refuse(reader.text(MAX_TEXT)?),
+            4 => {
+                let text = reader.text(MAX_TEXT)?;
+                let code = match reader.is_empty() {
+                    true => RefusalCode::Version,
+                    false => RefusalCode::get(reader.u8()?)?,
+                };
+                Handshake::Refuse(Refusal { code, text })
+            }
             code => return Err(WireError::Unknown { what: "handshake type", code }),
         };
         reader.end()?;
         Ok(message)
+    }
+}
+
+impl RefusalCode {
+    fn get(code: u8) -> Result<RefusalCode, WireError> {
+        Ok(match code {
+            1 => RefusalCode::Purpose,
+            2 => RefusalCode::Unknown,
+            3 => RefusalCode::OtherPeer,
+            4 => RefusalCode::Proof,
+            5 => RefusalCode::Duplicate,
+            6 => RefusalCode::NotAdmitted,
+            code => return Err(WireError::Unknown { what: "refusal code", code }),
+        })
     }
 }
 
@@ -242,7 +309,8 @@ mod tests {
             Handshake::Challenge([3; 32]),
             Handshake::Proof([4; 32]),
             Handshake::Welcome(welcome),
-            Handshake::Refuse("no such job".into()),
+            Handshake::Refuse(Refusal::new(RefusalCode::Unknown, "no such job")),
+            Handshake::Refuse(Refusal::new(RefusalCode::Version, "another release")),
         ] {
             let first = matches!(message, Handshake::Hello(_));
             let bytes = message.encode();
@@ -251,6 +319,12 @@ mod tests {
             }
             assert_eq!(Handshake::decode(&bytes, first), Ok(Some((message, bytes.len()))));
         }
+    }
+
+    #[test]
+    fn older_releases_can_read_why_their_version_is_refused() {
+        let bytes = Handshake::Refuse(Refusal::new(RefusalCode::Version, "same release")).encode();
+        assert_eq!(bytes, *b"\x0f\0\0\0\x04\x0c\0same release");
     }
 
     #[test]

@@ -75,6 +75,10 @@ impl<'a> Reader<'a> {
         self.at
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
     /// Refuses bytes beyond the last field.
     pub fn end(self) -> Result<(), WireError> {
         if self.at == self.bytes.len() {

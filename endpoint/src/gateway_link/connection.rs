@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use member::handshake::{Answer, Initiator};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use rustix::net::{
 use types::SiteId;
 use wire::handshake::Purpose;
 
-use crate::handshake::{Credentials, Initiator, Step};
+use crate::handshake::{self, Credentials};
 use crate::link::Sink;
 use crate::reader::{Broken, Frames, Reader};
 
@@ -102,7 +103,7 @@ impl Connection {
         }
         let data = EventData::new_u64(at as u64);
         epoll::add(epoll, &socket, data, EventFlags::IN | EventFlags::OUT).map_err(io::Error::from)?;
-        let (initiator, hello) = Initiator::new(own.hello(Purpose::Member, own.me));
+        let (initiator, hello) = Initiator::new(own.hello(Purpose::Member, own.me), own.secret.clone());
         let deadline = Instant::now() + timeout;
         let address = self.address;
         *self = Connection::new(address);
@@ -112,7 +113,7 @@ impl Connection {
     }
 
     /// Goes on with the handshake; what it was told when it is done. Less than `window` is of no use.
-    pub fn shake_hands(&mut self, own: &Credentials, window: u32) -> Result<bool, Broken> {
+    pub fn shake_hands(&mut self, window: u32) -> Result<bool, Broken> {
         loop {
             self.write()?;
             let State::Dialling { socket, initiator, deadline } = &mut self.state else { return Ok(true) };
@@ -126,15 +127,15 @@ impl Connection {
                 }
                 return Ok(false);
             };
-            match initiator.step(message, &own.secret)? {
-                Step::Reply(reply) => self.push(Arc::new(reply.encode())),
-                Step::Refused { reason, .. } => return Err(Broken::Refused(reason)),
-                Step::Open { welcome, .. } if welcome.window < window => {
+            match initiator.step(message)? {
+                Answer::Send(reply) => self.push(Arc::new(reply.encode())),
+                Answer::Open(welcome) if welcome.window < window => {
                     let granted = welcome.window;
                     let text = format!("it grants {granted} bytes under way to a peer, the job has {window}");
                     return Err(Broken::Refused(text));
                 }
-                Step::Open { welcome, .. } => {
+                Answer::Open(welcome) => {
+                    handshake::check(&welcome)?;
                     self.reader.take_whole(welcome.max_payload)?;
                     let lost = State::Lost { reason: String::new(), again: Instant::now() };
                     if let State::Dialling { socket, .. } = std::mem::replace(&mut self.state, lost) {

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use member::handshake::{Acceptor, Initiator};
 use wire::frame::FrameKind;
 use wire::{FrameHeader, Introduction};
 
 use super::lane::Lane;
 use super::native::NOT_INTRODUCED;
-use crate::handshake::{Acceptor, Credentials, Initiator};
+use crate::handshake::Credentials;
 use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 use crate::reader::{Frames, Reader};

@@ -4,17 +4,17 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use client::handshake::{self, Accepting};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use types::JobId;
 use types::sites::Links;
-use wire::handshake::{Handshake, Hello, Welcome};
+use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
 use wire::{Control, Secret};
 
 use super::{Guest, Meetings, Met, Wish, pipe};
-use crate::handshake;
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::trunk::{self, Trunk};
@@ -77,7 +77,7 @@ impl Gateway {
                 sleep(HANDSHAKE_TIMEOUT).await;
                 let left = gateway.host.meetings.borrow_mut().expire(calls.number);
                 if let Some((stream, reason)) = left {
-                    send_away(stream, reason).await;
+                    send_away(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await;
                 }
             });
         }
@@ -108,23 +108,29 @@ impl Gateway {
 pub(crate) async fn admit(
     gateway: &Gateway,
     mut stream: TcpStream,
-    hello: &Hello,
+    mut accepting: Accepting,
 ) -> Result<Option<Met<TcpStream>>, String> {
+    let hello = accepting.hello.clone();
     let secret = gateway.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
     let admitted = match secret {
-        Ok(secret) => match handshake::challenge(&mut stream, hello, &secret, "not the secret of this seat").await {
+        Ok(secret) => match accepting.challenge(&mut stream, &secret, "not the secret of this seat").await {
             // No await from here on: nobody can take the seat meanwhile.
-            Ok(()) => gateway.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream),
-            Err(error @ handshake::HandshakeError::Proof(_)) => Err((stream, error.to_string())),
-            Err(error) => return Err(error.to_string()),
+            Ok(()) => {
+                let arrived = gateway.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);
+                arrived.map_err(|(stream, reason)| (stream, Refusal::new(RefusalCode::NotAdmitted, reason)))
+            }
+            Err(error) => match error.refusal() {
+                Some(refusal) => Err((stream, refusal)),
+                None => return Err(error.to_string()),
+            },
         },
-        Err(reason) => Err((stream, reason)),
+        Err(reason) => Err((stream, Refusal::new(RefusalCode::Unknown, reason))),
     };
     match admitted {
         Ok(met) => Ok(met),
-        Err((stream, reason)) => {
-            send_away(stream, reason.clone()).await;
-            Err(reason)
+        Err((stream, refusal)) => {
+            send_away(stream, refusal.clone()).await;
+            Err(refusal.text)
         }
     }
 }
@@ -161,8 +167,8 @@ pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
 }
 
 /// Best effort: it may be gone.
-async fn send_away(mut stream: TcpStream, reason: String) {
-    if handshake::write(&mut stream, &Handshake::Refuse(reason)).await.is_ok() {
+async fn send_away(mut stream: TcpStream, refusal: Refusal) {
+    if handshake::write(&mut stream, &Handshake::Refuse(refusal)).await.is_ok() {
         let _ = stream.shutdown().await;
     }
 }

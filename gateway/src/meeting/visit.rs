@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::rc::Rc;
 
+use client::handshake::initiate;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -15,7 +16,6 @@ use wire::handshake::{Hello, Purpose};
 use wire::{Control, Secret};
 
 use super::Wish;
-use crate::handshake::initiate;
 use crate::link;
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};

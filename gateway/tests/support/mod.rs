@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gateway::client::{Client, Frame, Role};
+use client::key::SiteKey;
+use client::{Client, Frame, Role};
 use gateway::counters::Counters;
-use gateway::key::SiteKey;
 use gateway::{
     AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, GatewayConfig,
     StartError, serve_until,

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use channel::Route;
-use gateway::client::{Client, ClientError, Frame, Role};
+use client::{Client, ClientError, Connections, Entry as GatewayEntry, Frame, News, Role};
 use thiserror::Error;
 use tokio::net::lookup_host;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,7 +42,6 @@ use crate::pmi::mapping::process_mapping;
 use crate::pmi::{Event, Lines, Server};
 use crate::post::{Post, PostError};
 use crate::processes::{adopt_orphans, end_descendants, signal_group};
-use crate::ways::{Entry as WayEntry, WayNews, Ways};
 
 /// How long ranks have between the first signal and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
@@ -129,26 +128,26 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
     let reach = Reach { gateway: gateway.to_string(), others, local: client.local_address().ip() };
     let max_payload = client.welcome().max_payload;
     let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
-    let entry = |address: &String| WayEntry { address: address.clone(), role: role.clone(), opening: None };
-    let mut ways = Ways::new(me, client, entry(&reach.gateway));
+    let entry = |address: &String| GatewayEntry { address: address.clone(), role: role.clone(), opening: None };
+    let mut connections = Connections::new(me, client, entry(&reach.gateway));
     reach.others.iter().for_each(|other| {
-        ways.add(entry(other));
+        connections.add(entry(other));
     });
     let mut agent = Agent::new(order, folder, reach, max_payload)?;
     tokio::pin!(lifeline);
     let mut torn = false;
     loop {
-        agent.flush(&ways);
+        agent.flush(&connections);
         let deadline = agent.deadline;
         tokio::select! {
             biased;
-            (way, news) = ways.next() => match news {
-                WayNews::Open => agent.post.way_open(Route(way as u8)),
-                WayNews::Frame(frame) => agent.frame(Route(way as u8), frame)?,
-                WayNews::Failed(error) => tracing::debug!(%error, "gateway not used"),
-                WayNews::Lost(error) => {
+            (way, news) = connections.next() => match news {
+                News::Open => agent.post.way_open(Route(way as u8)),
+                News::Frame(frame) => agent.frame(Route(way as u8), frame)?,
+                News::Failed(error) => tracing::debug!(%error, "gateway not used"),
+                News::Lost(error) => {
                     agent.post.way_lost(Route(way as u8));
-                    if ways.open().next().is_none() {
+                    if connections.open().next().is_none() {
                         return Err(error.into());
                     }
                     tracing::warn!(%error, "gateway lost; others are there");
@@ -159,7 +158,7 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
             output = agent.outputs.recv(), if agent.takes_output() => agent.output(output)?,
             () = until(deadline) => agent.harden(),
             cut = &mut lifeline, if !torn => {
-                torn = cut == Ok(Lifeline::Torn) && ways.open().any(|way| way > 0);
+                torn = cut == Ok(Lifeline::Torn) && connections.open().any(|way| way > 0);
                 if !torn {
                     return Err(AgentError::Orphaned("the gateway that started this agent"));
                 }
@@ -168,7 +167,7 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
         }
         if agent.finished {
             // What was still to be said no longer matters: the launcher has let go of this job.
-            ways.goodbye(agent.order.job, GOODBYE).await;
+            connections.goodbye(agent.order.job, GOODBYE).await;
             return Ok(());
         }
     }
@@ -286,9 +285,9 @@ impl Agent {
         })
     }
 
-    fn flush(&mut self, ways: &Ways) {
+    fn flush(&mut self, connections: &Connections) {
         while let Some((way, header, payload)) = self.post.next_frame() {
-            ways.send(usize::from(way.0), header, payload);
+            connections.send(usize::from(way.0), header, payload);
         }
     }
 

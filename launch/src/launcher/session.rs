@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use channel::Route;
-use gateway::client::{Client, ClientError, Frame, Receiver, Role, Sender};
-use gateway::key::{self, KeyError};
+use client::key::{self, KeyError};
+use client::{Client, ClientError, Connections, Entry, Frame, News, Receiver, Role, Sender};
 use serde::Serialize;
 use thiserror::Error;
 use tokio::time::timeout;
@@ -16,7 +16,6 @@ use wire::{Control, FrameKind, Passage, Secret};
 
 use crate::message::Up;
 use crate::post::{Post, PostError};
-use crate::ways::{CLOSED, Entry, WayNews, Ways};
 
 /// Why a job could not be opened, or its connection was lost.
 #[derive(Debug, Error)]
@@ -199,8 +198,8 @@ impl Connection {
         post.way_open(LEAD);
         let Connection { job, secret, home, gateway, address, others, role, receiver, sender, .. } = self;
         let entry = Entry { address, role: role.clone(), opening: None };
-        let ways = Ways::new(me, Client::joined(receiver, sender), entry);
-        Ok(Session { job, secret, home, gateway, others, role, named: Vec::new(), post, ways, closing: false })
+        let connections = Connections::new(me, Client::joined(receiver, sender), entry);
+        Ok(Session { job, secret, home, gateway, others, role, named: Vec::new(), post, connections, closing: false })
     }
 
     async fn control(&mut self, message: &Control) -> Result<(), SessionError> {
@@ -224,7 +223,7 @@ pub(crate) struct Session {
     /// Names of those that are used, from number 1.
     named: Vec<String>,
     post: Post,
-    ways: Ways,
+    connections: Connections,
     /// Gateways were told to close the job: they close connections when they have.
     closing: bool,
 }
@@ -266,7 +265,7 @@ impl Session {
     /// Sends what may be sent.
     pub fn flush(&mut self) {
         while let Some((way, header, payload)) = self.post.next_frame() {
-            self.ways.send(usize::from(way.0), header, payload);
+            self.connections.send(usize::from(way.0), header, payload);
         }
     }
 
@@ -274,11 +273,11 @@ impl Session {
     pub fn open_relays(&mut self, roster: &Roster, window: u32) {
         let open = open_message(self.job, &self.secret, roster, &self.home, Part::Relay { window });
         let lead = usize::from(LEAD.0);
-        self.ways.control(lead, open.clone());
+        self.connections.control(lead, open.clone());
         // Started anew, it is one more way.
-        self.ways.reopen_with(lead, open.clone());
+        self.connections.reopen_with(lead, open.clone());
         for (name, address) in std::mem::take(&mut self.others) {
-            self.ways.add(Entry { address, role: self.role.clone(), opening: Some(open.clone()) });
+            self.connections.add(Entry { address, role: self.role.clone(), opening: Some(open.clone()) });
             self.named.push(name);
         }
     }
@@ -286,8 +285,8 @@ impl Session {
     /// Closes the job at the gateways; gives the numbers of those that will say when they have.
     pub fn close(&mut self) -> Vec<usize> {
         self.closing = true;
-        let open: Vec<usize> = self.ways.open().collect();
-        open.iter().for_each(|way| self.ways.control(*way, Control::JobClose { job: self.job }));
+        let open: Vec<usize> = self.connections.open().collect();
+        open.iter().for_each(|way| self.connections.control(*way, Control::JobClose { job: self.job }));
         open
     }
 
@@ -301,25 +300,23 @@ impl Session {
 
     /// What came next. May be dropped before it is done.
     pub async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
-        let (way, news) = self.ways.next().await;
+        let (way, news) = self.connections.next().await;
         let route = Route(way as u8);
         match news {
-            WayNews::Frame(frame) => self.frame(way, frame),
-            WayNews::Open => {
+            News::Frame(frame) => self.frame(way, frame),
+            News::Open => {
                 self.post.way_open(route);
                 Ok(vec![Incoming::WayOpen(way)])
             }
-            WayNews::Failed(error) => {
+            News::Failed(error) => {
                 let (site, gateway) = (&self.home, self.gateway(way));
                 Ok(vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {error}"))])
             }
-            WayNews::Lost(error) => {
+            News::Lost(error) => {
                 self.post.way_lost(route);
-                if self.ways.open().next().is_none() && !self.closing {
+                if self.connections.open().next().is_none() && !self.closing {
                     return Err(match error {
-                        ClientError::Closed { ref reason, .. } if reason == CLOSED => {
-                            SessionError::Closed(self.home.clone())
-                        }
+                        ClientError::Left { .. } => SessionError::Closed(self.home.clone()),
                         error => self.lost(error),
                     });
                 }

@@ -10,14 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use gateway::client::Client;
+use client::Client;
 use launch::launcher::Sites;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
-use types::{Identity, SiteId, Slot};
-use wire::{Control, FrameKind};
 
 use crate::here::folders::{self, Folders};
 use crate::message::{Reply, Standing};
@@ -116,7 +114,7 @@ impl<'a> Background<'a> {
         };
         self.same_host(&note)?;
         let (jobs, stale) = match self.ask(true).await {
-            Ok((jobs, _, stale)) => (jobs, stale),
+            Ok(standing) => (standing.jobs, standing.stale),
             // One that does not answer its own site's key is of no use to anybody.
             Err(problem) => (0, Some(problem)),
         };
@@ -144,7 +142,7 @@ impl<'a> Background<'a> {
     pub async fn stop(&self, force: bool) -> Result<String, String> {
         let Some(note) = self.running() else { return Ok("was not running".to_owned()) };
         self.same_host(&note)?;
-        if !force && let Ok((jobs @ 1.., _, _)) = self.ask(false).await {
+        if !force && let Ok(client::Standing { jobs: jobs @ 1.., .. }) = self.ask(false).await {
             return Err(format!(
                 "{jobs} job(s) are open at its gateway: try again when they have ended, or use --force"
             ));
@@ -164,7 +162,7 @@ impl<'a> Background<'a> {
             return Standing { problem: Some(problem), ..standing };
         }
         match self.ask(false).await {
-            Ok((jobs, trunks, problem)) => Standing { jobs, trunks, problem, ..standing },
+            Ok(client::Standing { jobs, trunks, stale }) => Standing { jobs, trunks, problem: stale, ..standing },
             Err(problem) => Standing { problem: Some(problem), ..standing },
         }
     }
@@ -182,29 +180,21 @@ impl<'a> Background<'a> {
 
     /// Asks the gateway for a ticket.
     pub async fn invite(&self, seconds: u32) -> Result<Reply, String> {
-        match self.control(&Control::Invite { seconds }).await? {
-            Control::Invited { ticket, secret } => Ok(Reply::Invited { ticket, secret }),
-            _ => Err("its gateway makes no tickets: is it another release?".to_owned()),
-        }
+        let (ticket, secret) = self.connect().await?.invite(seconds).await.map_err(|e| e.to_string())?;
+        Ok(Reply::Invited { ticket, secret })
     }
 
     /// Asks the gateway how it stands.
-    async fn ask(&self, reload: bool) -> Result<(u32, Vec<wire::control::TrunkStanding>, Option<String>), String> {
-        match self.control(&Control::Status { reload }).await? {
-            Control::Standing { jobs, trunks, stale } => Ok((jobs, trunks, stale)),
-            _ => Err("its gateway answers another question".to_owned()),
-        }
+    async fn ask(&self, reload: bool) -> Result<client::Standing, String> {
+        self.connect().await?.standing(reload).await.map_err(|e| e.to_string())
     }
 
-    /// Asks the gateway something as its user.
-    async fn control(&self, question: &Control) -> Result<Control, String> {
+    /// Connects to the gateway as its user.
+    async fn connect(&self) -> Result<Client, String> {
         let sites = super::read(self.folders)?;
         let site = sites.site(self.site).map_err(|e| e.to_string())?;
-        let (mut client, _) = sites.connect(site).await.map_err(|e| e.to_string())?;
-        match tokio::time::timeout(Duration::from_secs(10), answer(&mut client, question)).await {
-            Ok(answer) => answer,
-            Err(_) => Err("its gateway admits us and says nothing for 10 s".to_owned()),
-        }
+        let (client, _) = sites.connect(site).await.map_err(|e| e.to_string())?;
+        Ok(client)
     }
 
     async fn start(&self) -> Result<u32, String> {
@@ -275,18 +265,6 @@ impl<'a> Background<'a> {
         }
         Err(format!("its gateway, process {}, does not end", note.process))
     }
-}
-
-async fn answer(client: &mut Client, question: &Control) -> Result<Control, String> {
-    let nobody = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
-    client.send_control(nobody, question).await.map_err(|e| e.to_string())?;
-    while let Some(frame) = client.receive().await.map_err(|e| e.to_string())? {
-        if frame.header.kind != FrameKind::Control {
-            continue;
-        }
-        return Control::decode(&frame.payload).map_err(|e| e.to_string());
-    }
-    Err("its gateway closed the connection".to_owned())
 }
 
 /// The end of a log, on one line.

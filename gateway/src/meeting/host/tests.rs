@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::handshake::{HandshakeError, initiate};
+use client::key::SiteKey;
+use member::handshake::Fault;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 use types::sites::SitesFile;
 use types::{Address, JobId};
-use wire::handshake::Purpose;
+use wire::handshake::{Hello, Purpose};
 
 use super::*;
-use crate::handshake::{HandshakeError, initiate};
-use crate::key::SiteKey;
 use crate::starter::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use crate::{GatewayConfig, listener};
 
@@ -142,7 +143,9 @@ fn who_was_not_called_gets_no_seat_and_harms_nobody() {
             (number, "a", &Secret::NONE, "wrong proof"),
         ] {
             let error = place.go(number, site, secret).await.unwrap_err();
-            assert!(matches!(&error, HandshakeError::Refused(reason) if reason.contains(words)), "{error}");
+            let refused =
+                matches!(&error, HandshakeError::Fault(Fault::Refused(refusal)) if refusal.text.contains(words));
+            assert!(refused, "{error}");
         }
         let (a, b) = tokio::join!(place.go(number, "a", &one), async {
             // It comes again while it waits, as somebody who listened in might.

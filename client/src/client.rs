@@ -1,23 +1,20 @@
-//! The other end of a gateway's inside port: how a launcher, an agent or a check connects to its site's gateway.
-//!
-//! Plain asynchronous reading and writing of frames; ranks do this themselves, without a runtime.
+//! A connection to a gateway of one's own site: frames in both directions. Ranks do this themselves, without a runtime.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 use types::{Address, Identity, JobId, SiteId, Slot};
-use wire::control::Measurement;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Hello, Purpose, Welcome};
-use wire::{Control, FrameHeader, FrameKind, Secret, View, WireError};
+use wire::{Control, FrameHeader, FrameKind, Secret};
 
-use crate::handshake::{HandshakeError, initiate};
+use crate::ClientError;
+use crate::handshake::initiate;
 
 /// How long connecting and shaking hands may take in all.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,73 +38,6 @@ pub enum Role {
         /// Who in the job.
         identity: Identity,
     },
-}
-
-/// Why a gateway cannot be used. Names its address.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ClientError {
-    /// No connection.
-    #[error("gateway at {address}: {source}; is it running?")]
-    Connect {
-        /// Where.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The handshake failed.
-    #[error("gateway at {address}: {source}")]
-    Handshake {
-        /// Where.
-        address: String,
-        /// Why.
-        source: HandshakeError,
-    },
-    /// Nothing happened for too long.
-    #[error("gateway at {address}: {what} took longer than {seconds} s")]
-    Timeout {
-        /// Where.
-        address: String,
-        /// What was waited for.
-        what: &'static str,
-        /// How long, in seconds.
-        seconds: u64,
-    },
-    /// The connection broke.
-    #[error("gateway at {address}: connection lost: {source}")]
-    Io {
-        /// Where.
-        address: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The gateway sent what cannot be.
-    #[error("gateway at {address}: {source}")]
-    Wire {
-        /// Where.
-        address: String,
-        /// What.
-        source: WireError,
-    },
-    /// The gateway said goodbye.
-    #[error("gateway at {address} closed the connection: {reason}")]
-    Closed {
-        /// Where.
-        address: String,
-        /// Its words.
-        reason: String,
-    },
-    /// A gateway that was asked to let a site join did not.
-    #[error("gateway at {address}: {problem}")]
-    Join {
-        /// Where.
-        address: String,
-        /// Why, and what to do.
-        problem: String,
-    },
-    /// A trunk that was probed does not work.
-    #[error("{0}")]
-    Probe(String),
 }
 
 /// A frame as it came.
@@ -209,6 +139,19 @@ impl Client {
         self.receiver.receive().await
     }
 
+    /// See [`Receiver::control`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn control(&self, frame: &Frame) -> Result<Control, ClientError> {
+        self.receiver.control(frame)
+    }
+
+    /// The gateway's address, as it was dialled.
+    pub fn address(&self) -> &str {
+        &self.sender.address
+    }
+
     /// The two halves, for two tasks.
     pub fn split(self) -> (Receiver, Sender) {
         (self.receiver, self.sender)
@@ -217,82 +160,6 @@ impl Client {
     /// The halves of a connection, together again.
     pub fn joined(receiver: Receiver, sender: Sender) -> Client {
         Client { receiver, sender }
-    }
-
-    /// Asks the gateway to try its trunk to a site; gives the round trip. For [`Role::Client`].
-    ///
-    /// # Errors
-    /// [`ClientError::Probe`] with the gateway's words when the trunk does not work.
-    pub async fn probe(&mut self, site: &str) -> Result<Duration, ClientError> {
-        let answered = |message| match message {
-            Control::Probed { site: probed, problem: None, rtt_ns } if probed == site => {
-                Some(Ok(Duration::from_nanos(rtt_ns)))
-            }
-            Control::Probed { site: probed, problem: Some(problem), .. } if probed == site => {
-                Some(Err(ClientError::Probe(problem)))
-            }
-            _ => None,
-        };
-        self.ask(&Control::Probe { site: site.to_owned() }, "probing", answered).await?
-    }
-
-    /// Asks the gateway for all that it shows. For [`Role::Client`].
-    ///
-    /// # Errors
-    /// It is gone, or does not answer.
-    pub async fn observe(&mut self) -> Result<View, ClientError> {
-        let answered = |message| match message {
-            Control::Observed { view } => Some(*view),
-            _ => None,
-        };
-        self.ask(&Control::Observe, "observing", answered).await
-    }
-
-    /// Asks the gateway to measure the way from one site to another, or to have it measured; `transfer`: how much it carries too. Takes
-    /// some seconds at most. For [`Role::Client`].
-    ///
-    /// # Errors
-    /// It is gone, or does not answer.
-    pub async fn measure(&mut self, from: &str, to: &str, transfer: bool) -> Result<Measurement, ClientError> {
-        let answered = |message| match message {
-            Control::Measured { from: sender, to: receiver, found } if sender == from && receiver == to => Some(found),
-            _ => None,
-        };
-        let question = Control::Measure { from: from.to_owned(), to: to.to_owned(), transfer };
-        self.ask(&question, "measuring", answered).await
-    }
-
-    /// Asks, and waits for what `answered` takes for the answer.
-    async fn ask<T>(
-        &mut self,
-        question: &Control,
-        what: &'static str,
-        answered: impl Fn(Control) -> Option<T>,
-    ) -> Result<T, ClientError> {
-        const LIMIT: Duration = Duration::from_secs(8);
-        let nobody = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
-        self.send_control(nobody, question).await?;
-        let answer = async {
-            loop {
-                let Some(frame) = self.receive().await? else {
-                    let reason = format!("no answer ({what})");
-                    return Err(ClientError::Closed { address: self.receiver.address.clone(), reason });
-                };
-                if frame.header.kind != FrameKind::Control {
-                    continue;
-                }
-                if let Some(answer) = answered(self.receiver.control(&frame)?) {
-                    return Ok(answer);
-                }
-            }
-        };
-        match timeout(LIMIT, answer).await {
-            Ok(result) => result,
-            Err(_) => {
-                let address = self.sender.address.clone();
-                Err(ClientError::Timeout { address, what, seconds: LIMIT.as_secs() })
-            }
-        }
     }
 }
 

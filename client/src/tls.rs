@@ -33,21 +33,25 @@ use crate::key::{KeyError, SiteKey, fingerprint};
 const RECORD_OVERHEAD: usize = 32;
 const RECORD_LEN: usize = 16 << 10;
 /// The longest ciphertext of a record, header included (RFC 8446, 5.2).
-pub(crate) const MAX_RECORD: usize = RECORD_LEN + 256 + 5;
+pub const MAX_RECORD: usize = RECORD_LEN + 256 + 5;
 
 /// How much room [`Session::seal`] may need for this many bytes.
-pub(crate) const fn sealed_len(plaintext: usize) -> usize {
+pub const fn sealed_len(plaintext: usize) -> usize {
     plaintext + (plaintext / RECORD_LEN + 1) * RECORD_OVERHEAD + 64
 }
 
 /// What both ends of a trunk link are configured with.
 #[derive(Clone)]
-pub(crate) struct TlsConfig {
+pub struct TlsConfig {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
 
 impl TlsConfig {
+    /// Both ends show this key.
+    ///
+    /// # Errors
+    /// [`KeyError::Make`].
     pub fn new(key: &SiteKey) -> Result<TlsConfig, KeyError> {
         let (certificate, private) = key.certificate()?;
         let provider = Arc::new(CryptoProvider {
@@ -76,11 +80,19 @@ impl TlsConfig {
         Ok(TlsConfig { client: Arc::new(client), server: Arc::new(server) })
     }
 
+    /// The dialling end.
+    ///
+    /// # Errors
+    /// The configuration cannot be used; never in practice.
     pub fn dial(&self) -> Result<Session, Error> {
         let name = ServerName::try_from("landbridge").map_err(|e| Error::General(e.to_string()))?;
         UnbufferedClientConnection::new(self.client.clone(), name).map(|c| Session(Side::Client(Box::new(c))))
     }
 
+    /// The accepting end.
+    ///
+    /// # Errors
+    /// As [`TlsConfig::dial`].
     pub fn accept(&self) -> Result<Session, Error> {
         UnbufferedServerConnection::new(self.server.clone()).map(|c| Session(Side::Server(Box::new(c))))
     }
@@ -150,7 +162,7 @@ impl ClientCertVerifier for Possession {
 }
 
 /// One end of a TLS connection, without its socket.
-pub(crate) struct Session(Side);
+pub struct Session(Side);
 
 enum Side {
     Client(Box<UnbufferedClientConnection>),
@@ -159,7 +171,7 @@ enum Side {
 
 /// What [`Session::open`] made of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opened {
+pub struct Opened {
     /// Bytes of the input that are used up.
     pub consumed: usize,
     /// The handshake is over.
@@ -329,7 +341,7 @@ impl fmt::Debug for Session {
 }
 
 /// A [`Session`] and its socket as a byte stream, for the handshake of a link.
-pub(crate) struct TlsStream {
+pub struct TlsStream {
     tcp: TcpStream,
     session: Session,
     cipher: Vec<u8>,
@@ -340,6 +352,9 @@ pub(crate) struct TlsStream {
 
 impl TlsStream {
     /// Does the TLS handshake.
+    ///
+    /// # Errors
+    /// The connection broke, or the other end does not speak TLS as we do.
     pub async fn handshake(tcp: TcpStream, session: Session) -> io::Result<TlsStream> {
         let (cipher, plain, out) = (Vec::new(), Vec::new(), Vec::new());
         let mut stream = TlsStream { tcp, session, cipher, plain, out, closed: false };
@@ -347,6 +362,7 @@ impl TlsStream {
         Ok(stream)
     }
 
+    /// The session, whose [`Session::peer`] is to be looked at before anything is said.
     pub fn session(&self) -> &Session {
         &self.session
     }

@@ -122,6 +122,8 @@ impl SiteKey {
     }
 
     /// A certificate of this key, signed by itself, and the key, as TLS wants them. Only the key in it means anything.
+    /// # Errors
+    /// [`KeyError::Make`].
     pub(crate) fn certificate(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), KeyError> {
         let make = |e: rcgen::Error| KeyError::Make(e.to_string());
         let mut params = CertificateParams::new(vec!["landbridge".to_owned()]).map_err(make)?;

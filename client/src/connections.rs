@@ -4,19 +4,18 @@
 
 use std::time::Duration;
 
-use gateway::client::{Client, ClientError, Frame, Receiver, Role, Sender};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 use types::{Identity, JobId};
 use wire::{Control, FrameHeader};
 
-/// The reason of a gateway that closes a connection without giving any.
-pub(crate) const CLOSED: &str = "connection closed";
+use crate::{Client, ClientError, Frame, Receiver, Role, Sender};
+
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What became of a way.
+/// What became of a connection, or came by it.
 #[derive(Debug)]
-pub(crate) enum WayNews {
+pub enum News {
     /// It is there.
     Open,
     /// A frame came.
@@ -28,15 +27,18 @@ pub(crate) enum WayNews {
 }
 
 /// A gateway to connect to.
-pub(crate) struct Entry {
+#[derive(Clone, Debug)]
+pub struct Entry {
     /// `host:port`.
     pub address: String,
+    /// Who connects.
     pub role: Role,
     /// The first thing it is told.
     pub opening: Option<Control>,
 }
 
 /// What a task is to do. Windows bound how much there is.
+#[derive(Debug)]
 enum Errand {
     Frame(FrameHeader, Vec<u8>),
     Control(Control),
@@ -44,28 +46,30 @@ enum Errand {
     Goodbye(JobId),
 }
 
-struct Way {
+#[derive(Debug)]
+struct Connection {
     errands: UnboundedSender<Errand>,
     open: bool,
 }
 
 /// See the module. Dropped, all connections end.
-pub(crate) struct Ways {
+#[derive(Debug)]
+pub struct Connections {
     me: Identity,
-    news: UnboundedReceiver<(usize, WayNews)>,
-    sink: UnboundedSender<(usize, WayNews)>,
-    ways: Vec<Way>,
+    news: UnboundedReceiver<(usize, News)>,
+    sink: UnboundedSender<(usize, News)>,
+    connections: Vec<Connection>,
     tasks: tokio::task::JoinSet<()>,
 }
 
-impl Ways {
+impl Connections {
     /// Goes on with the connection by which this member came.
-    pub fn new(me: Identity, first: Client, entry: Entry) -> Ways {
+    pub fn new(me: Identity, first: Client, entry: Entry) -> Connections {
         let (sink, news) = unbounded_channel();
-        let mut ways = Ways { me, news, sink, ways: Vec::new(), tasks: tokio::task::JoinSet::new() };
-        ways.begin(Some(first), entry);
-        ways.ways[0].open = true;
-        ways
+        let mut all = Connections { me, news, sink, connections: Vec::new(), tasks: tokio::task::JoinSet::new() };
+        all.begin(Some(first), entry);
+        all.connections[0].open = true;
+        all
     }
 
     /// One more; gives its number.
@@ -74,21 +78,21 @@ impl Ways {
     }
 
     fn begin(&mut self, client: Option<Client>, entry: Entry) -> usize {
-        let number = self.ways.len();
+        let number = self.connections.len();
         let (errands, list) = unbounded_channel();
         let task = Task { number, entry, me: self.me, errands: list, news: self.sink.clone(), told: false };
         self.tasks.spawn(task.run(client));
-        self.ways.push(Way { errands, open: false });
+        self.connections.push(Connection { errands, open: false });
         number
     }
 
     /// What came next, and by which. May be dropped before it is done.
-    pub async fn next(&mut self) -> (usize, WayNews) {
+    pub async fn next(&mut self) -> (usize, News) {
         // The list does not end: we hold its other end ourselves.
         let Some((number, news)) = self.news.recv().await else { return std::future::pending().await };
         match news {
-            WayNews::Open => self.ways[number].open = true,
-            WayNews::Lost(_) => self.ways[number].open = false,
+            News::Open => self.connections[number].open = true,
+            News::Lost(_) => self.connections[number].open = false,
             _ => {}
         }
         (number, news)
@@ -96,7 +100,7 @@ impl Ways {
 
     /// The numbers of those that are there.
     pub fn open(&self) -> impl Iterator<Item = usize> {
-        self.ways.iter().enumerate().filter(|(_, way)| way.open).map(|(number, _)| number)
+        self.connections.iter().enumerate().filter(|(_, connection)| connection.open).map(|(number, _)| number)
     }
 
     /// Sends a frame by one of them; it is lost if that is.
@@ -116,12 +120,12 @@ impl Ways {
 
     fn give(&self, number: usize, errand: Errand) {
         // A task ends only when it was told to.
-        let _ = self.ways[number].errands.send(errand);
+        let _ = self.connections[number].errands.send(errand);
     }
 
     /// Says goodbye to all and waits until they have closed, not longer than `limit`.
     pub async fn goodbye(mut self, job: JobId, limit: Duration) {
-        for number in 0..self.ways.len() {
+        for number in 0..self.connections.len() {
             self.give(number, Errand::Goodbye(job));
         }
         let all = async { while self.tasks.join_next().await.is_some() {} };
@@ -135,7 +139,7 @@ struct Task {
     entry: Entry,
     me: Identity,
     errands: UnboundedReceiver<Errand>,
-    news: UnboundedSender<(usize, WayNews)>,
+    news: UnboundedSender<(usize, News)>,
     told: bool,
 }
 
@@ -155,14 +159,14 @@ impl Task {
             };
             match connected {
                 Ok(client) => {
-                    self.tell(WayNews::Open);
+                    self.tell(News::Open);
                     let (mut receiver, mut sender) = client.split();
                     match self.serve(&mut receiver, &mut sender).await {
-                        End::Lost(error) => self.tell(WayNews::Lost(error)),
+                        End::Lost(error) => self.tell(News::Lost(error)),
                         End::Left => return,
                     }
                 }
-                Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(WayNews::Failed(error)),
+                Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(News::Failed(error)),
                 Err(_) => {}
             }
             if self.pause().await.is_err() {
@@ -198,7 +202,7 @@ impl Task {
             let done = tokio::select! {
                 frame = receiver.receive() => match frame {
                     Ok(Some(frame)) => {
-                        self.tell(WayNews::Frame(frame));
+                        self.tell(News::Frame(frame));
                         Ok(())
                     }
                     Ok(None) => Err(self.closed()),
@@ -227,10 +231,10 @@ impl Task {
     }
 
     fn closed(&self) -> ClientError {
-        ClientError::Closed { address: self.entry.address.clone(), reason: CLOSED.into() }
+        ClientError::Left { address: self.entry.address.clone() }
     }
 
-    fn tell(&self, news: WayNews) {
+    fn tell(&self, news: News) {
         // Whoever would listen may be gone.
         let _ = self.news.send((self.number, news));
     }

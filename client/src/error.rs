@@ -1,0 +1,81 @@
+//! Why a gateway cannot be used.
+
+use std::io;
+
+use thiserror::Error;
+use wire::WireError;
+
+use crate::handshake::HandshakeError;
+
+/// Why a gateway cannot be used. Names its address.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No connection.
+    #[error("gateway at {address}: {source}; is it running?")]
+    Connect {
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The handshake failed.
+    #[error("gateway at {address}: {source}")]
+    Handshake {
+        /// Where.
+        address: String,
+        /// Why.
+        source: HandshakeError,
+    },
+    /// Nothing happened for too long.
+    #[error("gateway at {address}: {what} took longer than {seconds} s")]
+    Timeout {
+        /// Where.
+        address: String,
+        /// What was waited for.
+        what: &'static str,
+        /// How long, in seconds.
+        seconds: u64,
+    },
+    /// The connection broke.
+    #[error("gateway at {address}: connection lost: {source}")]
+    Io {
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The gateway sent what cannot be.
+    #[error("gateway at {address}: {source}")]
+    Wire {
+        /// Where.
+        address: String,
+        /// What.
+        source: WireError,
+    },
+    /// The gateway said goodbye, without a reason.
+    #[error("gateway at {address} closed the connection")]
+    Left {
+        /// Where.
+        address: String,
+    },
+    /// The gateway said goodbye.
+    #[error("gateway at {address} closed the connection: {reason}")]
+    Closed {
+        /// Where.
+        address: String,
+        /// Its words.
+        reason: String,
+    },
+    /// A gateway that was asked to let a site join did not.
+    #[error("gateway at {address}: {problem}")]
+    Join {
+        /// Where.
+        address: String,
+        /// Why, and what to do.
+        problem: String,
+    },
+    /// A trunk that was probed does not work.
+    #[error("{0}")]
+    Probe(String),
+}

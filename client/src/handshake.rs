@@ -1,0 +1,166 @@
+//! The handshake of `member::handshake` over any asynchronous byte stream: the initiator's side whole, the acceptor's in steps.
+//!
+//! Reads not one byte more than the handshake, so that whatever follows is still in the stream.
+
+use std::io;
+
+use member::handshake::{Acceptor, Answer, Fault, Heard, Initiator};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use types::{Identity, JobId, SiteId, Slot};
+use wire::frame::HEADER_LEN;
+use wire::handshake::{Handshake, Hello, MAX_HANDSHAKE, PREFACE_LEN, Refusal, RefusalCode, Welcome};
+use wire::{Control, FrameHeader, FrameKind, Secret, WireError};
+
+/// Why a handshake did not end well.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// The connection broke.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The peer sent what cannot be.
+    #[error("{0}")]
+    Wire(#[from] WireError),
+    /// The peer says no, or does not keep to the order of messages.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The peer does not know the secret.
+    #[error("wrong proof: {0}")]
+    Proof(&'static str),
+}
+
+impl HandshakeError {
+    /// What the peer is told, if it is worth telling: it is at fault, and an honest one may not know.
+    pub fn refusal(&self) -> Option<Refusal> {
+        let code = match self {
+            HandshakeError::Wire(WireError::Version { .. }) => RefusalCode::Version,
+            HandshakeError::Proof(_) => RefusalCode::Proof,
+            _ => return None,
+        };
+        Some(Refusal::new(code, self.to_string()))
+    }
+}
+
+/// Reads one handshake message. `first` says that a preface comes before it.
+async fn read<S: AsyncRead + Unpin>(stream: &mut S, first: bool) -> Result<Handshake, HandshakeError> {
+    let preface = if first { PREFACE_LEN } else { 0 };
+    let mut bytes = vec![0; preface + 4];
+    if first {
+        stream.read_exact(&mut bytes[..PREFACE_LEN]).await?;
+        // A stranger is told apart by its first eight bytes, before more are waited for.
+        Handshake::decode(&bytes[..PREFACE_LEN], true)?;
+    }
+    stream.read_exact(&mut bytes[preface..]).await?;
+    let length = u32::from_le_bytes([bytes[preface], bytes[preface + 1], bytes[preface + 2], bytes[preface + 3]]);
+    if length as usize > MAX_HANDSHAKE {
+        let limit = MAX_HANDSHAKE as u64;
+        return Err(WireError::TooLong { what: "handshake", length: length.into(), limit }.into());
+    }
+    bytes.resize(preface + 4 + length as usize, 0);
+    stream.read_exact(&mut bytes[preface + 4..]).await?;
+    match Handshake::decode(&bytes, first)? {
+        Some((message, _)) => Ok(message),
+        None => Err(Fault::OutOfTurn { expected: "a whole message" }.into()),
+    }
+}
+
+/// Writes one handshake message.
+///
+/// # Errors
+/// [`HandshakeError::Io`].
+pub async fn write<S: AsyncWrite + Unpin>(stream: &mut S, message: &Handshake) -> Result<(), HandshakeError> {
+    stream.write_all(&message.encode()).await?;
+    stream.flush().await?;
+    Ok(())
+}
+
+/// Writes a control message, as a frame of no job.
+///
+/// # Errors
+/// [`HandshakeError::Io`], or a message beyond all limits.
+pub async fn write_control<S: AsyncWrite + Unpin>(stream: &mut S, message: &Control) -> Result<(), HandshakeError> {
+    let gateway = Identity { site: SiteId(0), slot: Slot::GATEWAY };
+    let header = FrameHeader::plain(FrameKind::Control, JobId::default(), gateway, gateway);
+    stream.write_all(&header.with_payload(&message.encode()?)?).await?;
+    stream.flush().await?;
+    Ok(())
+}
+
+/// Reads a control message of at most `limit` bytes.
+///
+/// # Errors
+/// [`HandshakeError`]: the connection broke, or something else came.
+pub async fn read_control<S: AsyncRead + Unpin>(stream: &mut S, limit: u32) -> Result<Control, HandshakeError> {
+    let mut header = [0; HEADER_LEN];
+    stream.read_exact(&mut header).await?;
+    let header = FrameHeader::decode(&header, limit)?;
+    if header.kind != FrameKind::Control {
+        return Err(Fault::OutOfTurn { expected: "a control message" }.into());
+    }
+    let mut payload = vec![0; header.length as usize];
+    stream.read_exact(&mut payload).await?;
+    Ok(Control::decode(&payload)?)
+}
+
+/// The initiator's side: says who it is, proves the secret, learns the limits.
+///
+/// # Errors
+/// [`HandshakeError`].
+pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    hello: Hello,
+    secret: &Secret,
+) -> Result<Welcome, HandshakeError> {
+    let (mut initiator, mut next) = Initiator::new(hello, secret.clone());
+    loop {
+        write(stream, &next).await?;
+        match initiator.step(read(stream, false).await?)? {
+            Answer::Send(message) => next = message,
+            Answer::Open(welcome) => return Ok(welcome),
+        }
+    }
+}
+
+/// The acceptor's side after the first step: who claims to be there.
+#[derive(Debug)]
+pub struct Accepting {
+    acceptor: Acceptor,
+    /// What the initiator claims.
+    pub hello: Hello,
+}
+
+impl Accepting {
+    /// The first step: hears who is there.
+    ///
+    /// # Errors
+    /// [`HandshakeError`].
+    pub async fn begin<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Accepting, HandshakeError> {
+        let mut acceptor = Acceptor::default();
+        match acceptor.step(read(stream, true).await?)? {
+            Heard::Claimed(hello) => Ok(Accepting { acceptor, hello }),
+            Heard::Proved(_) => Err(Fault::OutOfTurn { expected: "a hello" }.into()),
+        }
+    }
+
+    /// The second step: whether the initiator knows the secret. `whose` names it for the error. What is left is the welcome.
+    ///
+    /// # Errors
+    /// [`HandshakeError`].
+    pub async fn challenge<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        secret: &Secret,
+        whose: &'static str,
+    ) -> Result<(), HandshakeError> {
+        let mut challenge = [0; 32];
+        getrandom::fill(&mut challenge).map_err(|e| io::Error::other(format!("no random numbers: {e}")))?;
+        let message = self.acceptor.challenge(self.hello.clone(), secret.clone(), challenge);
+        write(stream, &message).await?;
+        match self.acceptor.step(read(stream, false).await?) {
+            Ok(_) => Ok(()),
+            Err(Fault::Proof) => Err(HandshakeError::Proof(whose)),
+            Err(fault) => Err(fault.into()),
+        }
+    }
+}

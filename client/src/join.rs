@@ -1,0 +1,73 @@
+//! The newcomer's side of joining by a ticket. The gateway's is `gateway::join`.
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use types::sites::Fingerprint;
+use types::{Address, JobId};
+use wire::handshake::{Hello, Purpose};
+use wire::{Control, Secret};
+
+use crate::handshake::{self, initiate};
+use crate::key::SiteKey;
+use crate::tls::{TlsConfig, TlsStream};
+use crate::{CONNECT_TIMEOUT, ClientError};
+
+/// The longest sites file that a newcomer takes, in bytes.
+const MAX_SITES: u32 = 1 << 20;
+
+/// What a ticket says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// Where the gateway is dialled.
+    pub address: String,
+    /// Its key.
+    pub fingerprint: Fingerprint,
+    /// The ticket's number.
+    pub ticket: JobId,
+    /// The ticket's secret.
+    pub secret: Secret,
+}
+
+/// The newcomer's side: shows the ticket and the entry of site `site`, whose key this is; gives the sites file.
+///
+/// # Errors
+/// [`ClientError`]: nobody answers, it is not the gateway of the ticket, or it refuses and says why.
+pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &str) -> Result<String, ClientError> {
+    let address = || invitation.address.clone();
+    let wrong = |problem: String| ClientError::Join { address: address(), problem };
+    let joining = async {
+        let connect = |source| ClientError::Connect { address: address(), source };
+        let tcp = TcpStream::connect(&invitation.address).await.map_err(connect)?;
+        let session =
+            TlsConfig::new(key).map_err(|e| wrong(e.to_string()))?.dial().map_err(|e| wrong(e.to_string()))?;
+        let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| wrong(e.to_string()))?;
+        let presented = stream.session().peer();
+        if presented != Some(invitation.fingerprint) {
+            let shown = presented.map_or("no key".to_owned(), |key| key.to_string());
+            return Err(wrong(format!("it is not the gateway that the ticket is from: it shows {shown}")));
+        }
+        let nowhere = Address::standalone(std::net::SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0));
+        let hello = Hello {
+            purpose: Purpose::Join,
+            job: invitation.ticket,
+            from: nowhere,
+            to: nowhere,
+            site: site.to_owned(),
+            gateway: String::new(),
+            link: 0,
+        };
+        let shaken = |source| ClientError::Handshake { address: address(), source };
+        initiate(&mut stream, hello, &invitation.secret).await.map_err(shaken)?;
+        handshake::write_control(&mut stream, &Control::Join { entry: entry.to_owned() }).await.map_err(shaken)?;
+        match handshake::read_control(&mut stream, MAX_SITES).await.map_err(shaken)? {
+            Control::Joined { sites: Some(text), .. } => Ok(text),
+            Control::Joined { problem, .. } => Err(wrong(problem)),
+            _ => Err(wrong("an answer to another question".to_owned())),
+        }
+    };
+    let limit = CONNECT_TIMEOUT * 2;
+    match timeout(limit, joining).await {
+        Ok(result) => result,
+        Err(_) => Err(ClientError::Timeout { address: address(), what: "joining", seconds: limit.as_secs() }),
+    }
+}

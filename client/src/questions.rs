@@ -1,0 +1,124 @@
+//! What a user's command asks a gateway.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use types::{Identity, JobId, SiteId, Slot};
+use wire::control::{Measurement, TrunkStanding};
+use wire::{Control, FrameKind, Secret, View};
+
+use crate::{Client, ClientError};
+
+/// How a gateway stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Jobs that are open there.
+    pub jobs: u32,
+    /// Its trunks, in the order of the sites file.
+    pub trunks: Vec<TrunkStanding>,
+    /// Why it does not do what its sites file says now, if so: only a restart helps.
+    pub stale: Option<String>,
+}
+
+impl Client {
+    /// Asks the gateway to try its trunk to a site; gives the round trip. For [`Role::Client`](crate::Role::Client).
+    ///
+    /// # Errors
+    /// [`ClientError::Probe`] with the gateway's words when the trunk does not work.
+    pub async fn probe(&mut self, site: &str) -> Result<Duration, ClientError> {
+        let answered = |message| match message {
+            Control::Probed { site: probed, problem: None, rtt_ns } if probed == site => {
+                Some(Ok(Duration::from_nanos(rtt_ns)))
+            }
+            Control::Probed { site: probed, problem: Some(problem), .. } if probed == site => {
+                Some(Err(ClientError::Probe(problem)))
+            }
+            _ => None,
+        };
+        self.ask(&Control::Probe { site: site.to_owned() }, "probing", answered).await?
+    }
+
+    /// Asks the gateway for all that it shows. For [`Role::Client`](crate::Role::Client).
+    ///
+    /// # Errors
+    /// It is gone, or does not answer.
+    pub async fn observe(&mut self) -> Result<View, ClientError> {
+        let answered = |message| match message {
+            Control::Observed { view } => Some(*view),
+            _ => None,
+        };
+        self.ask(&Control::Observe, "observing", answered).await
+    }
+
+    /// Asks the gateway to measure the way from one site to another, or to have it measured; `transfer`: how much it carries too. Takes
+    /// some seconds at most. For [`Role::Client`](crate::Role::Client).
+    ///
+    /// # Errors
+    /// It is gone, or does not answer.
+    pub async fn measure(&mut self, from: &str, to: &str, transfer: bool) -> Result<Measurement, ClientError> {
+        let answered = |message| match message {
+            Control::Measured { from: sender, to: receiver, found } if sender == from && receiver == to => Some(found),
+            _ => None,
+        };
+        let question = Control::Measure { from: from.to_owned(), to: to.to_owned(), transfer };
+        self.ask(&question, "measuring", answered).await
+    }
+
+    /// Asks the gateway how it stands; `reload`: after it has read its sites file again. For [`Role::Client`](crate::Role::Client).
+    ///
+    /// # Errors
+    /// It is gone, or does not answer.
+    pub async fn standing(&mut self, reload: bool) -> Result<Standing, ClientError> {
+        let answered = |message| match message {
+            Control::Standing { jobs, trunks, stale } => Some(Standing { jobs, trunks, stale }),
+            _ => None,
+        };
+        self.ask(&Control::Status { reload }, "asking how it stands", answered).await
+    }
+
+    /// Asks the gateway for a ticket that is good for this long; gives its number and secret. For
+    /// [`Role::Client`](crate::Role::Client).
+    ///
+    /// # Errors
+    /// It is gone, or does not answer.
+    pub async fn invite(&mut self, seconds: u32) -> Result<(JobId, Secret), ClientError> {
+        let answered = |message| match message {
+            Control::Invited { ticket, secret } => Some((ticket, secret)),
+            _ => None,
+        };
+        self.ask(&Control::Invite { seconds }, "asking for a ticket", answered).await
+    }
+
+    /// Asks, and waits for what `answered` takes for the answer.
+    async fn ask<T>(
+        &mut self,
+        question: &Control,
+        what: &'static str,
+        answered: impl Fn(Control) -> Option<T>,
+    ) -> Result<T, ClientError> {
+        const LIMIT: Duration = Duration::from_secs(8);
+        let nobody = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+        self.send_control(nobody, question).await?;
+        let answer = async {
+            loop {
+                let Some(frame) = self.receive().await? else {
+                    let reason = format!("no answer ({what})");
+                    return Err(ClientError::Closed { address: self.address().to_owned(), reason });
+                };
+                if frame.header.kind != FrameKind::Control {
+                    continue;
+                }
+                if let Some(answer) = answered(self.control(&frame)?) {
+                    return Ok(answer);
+                }
+            }
+        };
+        match timeout(LIMIT, answer).await {
+            Ok(result) => result,
+            Err(_) => {
+                let address = self.address().to_owned();
+                Err(ClientError::Timeout { address, what, seconds: LIMIT.as_secs() })
+            }
+        }
+    }
+}
