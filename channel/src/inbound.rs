@@ -100,6 +100,11 @@ impl<F> Inbound<F> {
         self.place += 1;
     }
 
+    /// The number of the next frame in order: every one before it has arrived.
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
     /// What was acknowledged may have been lost on its way: say it again.
     pub fn ack_lost(&mut self) {
         self.ack_lost = self.place > 0;

@@ -9,7 +9,7 @@ use crate::{ChannelError, Route, quarter};
 #[derive(Debug)]
 pub struct Outbound<F> {
     window: u32,
-    /// What it learns of the path, if it does.
+    /// What it learns of the path, if it adapts.
     room: Option<Room>,
     /// The time, as the caller said last.
     now_ns: u64,
@@ -119,11 +119,13 @@ impl<F> Outbound<F> {
         self.lose(|kept| kept.route.is_some())
     }
 
-    fn lose(&mut self, which: impl Fn(&Kept<F>) -> bool) -> bool {
+    fn lose(&mut self, mut which: impl FnMut(&Kept<F>) -> bool) -> bool {
         let before = self.missing;
-        for kept in self.kept.iter_mut().filter(|kept| which(kept)) {
-            kept.route = None;
-            self.missing += 1;
+        for kept in &mut self.kept {
+            if which(kept) {
+                kept.route = None;
+                self.missing += 1;
+            }
         }
         let any = self.missing > before;
         if let Some(room) = self.room.as_mut().filter(|_| any) {
@@ -131,6 +133,34 @@ impl<F> Outbound<F> {
             room.disturbed();
         }
         any
+    }
+
+    /// The routes that frames not acknowledged are in flight on, a bit each.
+    pub fn routes_in_flight(&self) -> u64 {
+        self.kept.iter().filter_map(|kept| kept.route).fold(0, |bits, route| bits | 1 << (route.0 % 64))
+    }
+
+    /// The receiver answers a question that was sent on this route when `asked` was the next number: it has every frame before
+    /// number `expected`. A route delivers in order, so what else went before the question on this route has not arrived, or
+    /// arrived early and may come twice. Whether any frame is to be sent again.
+    pub fn answered(&mut self, route: Route, asked: u32, expected: u32) -> bool {
+        let first = self.next.wrapping_sub(self.kept.len() as u32);
+        let mut number = first;
+        self.lose(|kept| {
+            let this = number;
+            number = number.wrapping_add(1);
+            let before = |limit: u32| limit.wrapping_sub(this).wrapping_sub(1) < 1 << 31;
+            kept.route == Some(route) && before(asked) && !before(expected)
+        })
+    }
+
+    /// A gateway that was short of memory dropped frames on this route, and said so: they are to be sent again, and less is to
+    /// be in flight.
+    pub fn refused(&mut self, route: Route) {
+        self.lost(route);
+        if let Some(room) = &mut self.room {
+            room.refused();
+        }
     }
 
     /// Whether something is to be sent again.

@@ -7,6 +7,8 @@
 
 /// Nobody needs fewer bytes under way: the receiver acknowledges at least [`ACKNOWLEDGED`] at a time.
 pub(crate) const LEAST: u32 = 512 << 10;
+/// So much may be in flight even to a receiver for which a gateway has refused frames: two of them.
+pub(crate) const FLOOR: u32 = 32 << 10;
 /// From how many bytes on a receiver says what has come.
 pub(crate) const ACKNOWLEDGED: u64 = 128 << 10;
 /// The best rate is that of the last rounds.
@@ -19,6 +21,8 @@ const EPOCH_NS: u64 = 30_000_000_000;
 pub(crate) struct Room {
     most: u32,
     now: u32,
+    /// No more than this since a gateway refused frames; it grows again round by round.
+    ceiling: u32,
     /// Bytes acknowledged in all.
     delivered: u64,
     round: Option<Round>,
@@ -46,6 +50,7 @@ impl Room {
         Room {
             most,
             now: most.min(LEAST),
+            ceiling: most,
             delivered: 0,
             round: None,
             rates: [0; ROUNDS],
@@ -57,7 +62,13 @@ impl Room {
 
     /// Bytes to have under way at most.
     pub fn bytes(&self) -> u32 {
-        self.now
+        self.now.min(self.ceiling)
+    }
+
+    /// A gateway had no memory for what was in flight.
+    pub fn refused(&mut self) {
+        self.ceiling = (self.bytes() / 2).max(FLOOR).min(self.most);
+        self.round = None;
     }
 
     /// There was more to send than room.
@@ -91,6 +102,7 @@ impl Room {
         let took_ns = now_ns.saturating_sub(round.began_ns).max(1);
         let (carried, full) = (self.delivered - round.delivered, round.full);
         self.round = None;
+        self.ceiling = self.ceiling.saturating_add(FLOOR).min(self.most);
         self.learn(took_ns, carried, full, now_ns);
     }
 
@@ -185,6 +197,22 @@ mod tests {
         fill(&mut room, &mut clock, 125_000_000, 200_000_000, 90_000_000_000);
         let carried = fill(&mut room, &mut clock, 125_000_000, 200_000_000, 2_000_000_000);
         assert!(carried > 200_000_000, "{carried} with {}", room.bytes());
+    }
+
+    #[test]
+    fn a_refusal_halves_it_and_rounds_restore_it() {
+        let (mut room, mut clock) = (Room::new(64 << 20), 0);
+        fill(&mut room, &mut clock, 125_000_000, 100_000_000, 3_000_000_000);
+        let before = room.bytes();
+        room.refused();
+        assert_eq!(room.bytes(), before / 2);
+        (0..30).for_each(|_| room.refused());
+        assert_eq!(room.bytes(), FLOOR);
+        for turn in 0..20_000u64 {
+            room.sent(1, clock + turn * 2_000);
+            room.acknowledged(1, 100, clock + turn * 2_000 + 1_000);
+        }
+        assert!(room.bytes() > 8 << 20, "{}", room.bytes());
     }
 
     #[test]

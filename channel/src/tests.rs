@@ -69,6 +69,25 @@ fn what_was_lost_goes_again_first_and_only_once() {
     assert_eq!(out.resend(Route(1)), Some(&2), "what is acknowledged is not sent again");
 }
 
+#[test]
+fn an_answer_tells_what_was_lost_before_the_question() {
+    for start in [0, u32::MAX - 2] {
+        let mut out = Outbound::starting_at(1000, start);
+        let number = |n: u32| start.wrapping_add(n);
+        for n in 0..6 {
+            out.sent(Route(n % 2), 10, n);
+        }
+        assert_eq!(out.routes_in_flight(), 0b11);
+        let asked = out.next();
+        out.sent(Route(0), 10, 6);
+        // All before frame 2 is there. On route 0 frames 2 and 4 went before the question, frame 6 after it.
+        assert!(out.answered(Route(0), asked, number(2)));
+        assert_eq!([out.resend(Route(1)).copied(), out.resend(Route(1)).copied()], [Some(2), Some(4)]);
+        assert_eq!(out.resend(Route(1)), None);
+        assert!(!out.answered(Route(1), number(1), number(1)), "nothing went before");
+    }
+}
+
 /// Small, fast, seeded: splitmix64.
 struct Random(u64);
 

@@ -4,13 +4,17 @@
 
 use std::time::Duration;
 
+use member::pulse::LOOK_NS;
+use member::{Beat, Pulse};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{sleep, timeout};
-use types::{Identity, JobId};
-use wire::{Control, FrameHeader};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use types::{Identity, JobId, Slot};
+use wire::{Control, FrameHeader, FrameKind};
 
 use crate::{Client, ClientError, Frame, Receiver, Role, Sender};
 
+/// A gateway that says nothing for this long is lost. It says something each second, however busy.
+const SILENCE_S: u64 = 4;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// What became of a connection, or came by it.
@@ -198,15 +202,25 @@ impl Task {
         {
             return End::Lost(error);
         }
+        let began = Instant::now();
+        let now_ns = || began.elapsed().as_nanos() as u64;
+        let mut pulse = Pulse::new(SILENCE_S, 0);
+        let mut looks = interval(Duration::from_nanos(LOOK_NS));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let done = tokio::select! {
                 frame = receiver.receive() => match frame {
                     Ok(Some(frame)) => {
-                        self.tell(News::Frame(frame));
-                        Ok(())
+                        pulse.heard(now_ns());
+                        self.take(frame, sender).await
                     }
                     Ok(None) => Err(self.closed()),
                     Err(error) => Err(error),
+                },
+                _ = looks.tick() => match pulse.look(now_ns()) {
+                    Beat::Quiet => Ok(()),
+                    Beat::Ping => sender.send(self.about_life(FrameKind::Ping), &[]).await,
+                    Beat::Lost(seconds) => Err(ClientError::Silent { address: self.entry.address.clone(), seconds }),
                 },
                 errand = self.errands.recv() => match errand {
                     Some(Errand::Frame(header, payload)) => sender.send(header, &payload).await,
@@ -228,6 +242,23 @@ impl Task {
                 return End::Lost(error);
             }
         }
+    }
+
+    /// A frame came. Pings are answered here.
+    async fn take(&mut self, frame: Frame, sender: &mut Sender) -> Result<(), ClientError> {
+        match frame.header.kind {
+            FrameKind::Ping => sender.send(self.about_life(FrameKind::Pong), &frame.payload).await,
+            FrameKind::Pong => Ok(()),
+            _ => {
+                self.tell(News::Frame(frame));
+                Ok(())
+            }
+        }
+    }
+
+    fn about_life(&self, kind: FrameKind) -> FrameHeader {
+        let to = Identity { site: self.me.site, slot: Slot::GATEWAY };
+        FrameHeader::plain(kind, JobId::default(), self.me, to)
     }
 
     fn closed(&self) -> ClientError {

@@ -27,6 +27,14 @@ pub enum ClientError {
         /// Why.
         source: HandshakeError,
     },
+    /// The gateway said nothing for too long: its machine, or the network to it, hangs.
+    #[error("gateway at {address}: no sign of life for {seconds} s")]
+    Silent {
+        /// Where.
+        address: String,
+        /// How long, in seconds.
+        seconds: u64,
+    },
     /// Nothing happened for too long.
     #[error("gateway at {address}: {what} took longer than {seconds} s")]
     Timeout {

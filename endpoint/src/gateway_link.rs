@@ -1,13 +1,11 @@
 //! The gateway link: one connection to each gateway of the site, shared by all peers of other sites.
 //!
-//! Each peer has a channel (sequence, window, acknowledgement) and a queue; queues take turns frame by frame, so a long
-//! message to one peer does not hold up the others. What a lost way took with it is sent again: `gateway_link/remote.rs` is what is
-//! known of a peer, `gateway_link/arrival.rs` what gateways send, `gateway_link/connection.rs` the sockets.
+//! What is in flight with each peer, and what is done about a loss, is [`member::Conversations`]. Here are the sockets
+//! (`gateway_link/connection.rs`), what gateways send (`gateway_link/arrival.rs`), and the cutting of items into frames. Peers
+//! take turns frame by frame, so a long message to one does not hold up the others.
 
 mod arrival;
 mod connection;
-mod flows;
-mod remote;
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
@@ -15,49 +13,114 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use channel::Route;
-use rustc_hash::FxHashMap;
+use member::pulse::LOOK_NS;
+use member::{Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, Queue, Route, Settings, Striping, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use types::Identity;
 use types::id::SlotKind;
-use types::{Identity, SiteId};
-use wire::FrameHeader;
 use wire::frame::FrameKind;
+use wire::{FrameHeader, Message};
 
-use self::arrival::{GatewayFrames, News};
+use self::arrival::GatewayFrames;
 use self::connection::Connection;
-use self::remote::{Remote, Way};
 use crate::endpoint::OpenError;
 use crate::handshake::Credentials;
 use crate::link::{Link, Outgoing, Sink};
 use crate::operation::PeerId;
 use crate::reader::Broken;
 
-/// Most gateways of a site that a rank connects to.
-pub(crate) const MAX_GATEWAYS: usize = wire::receipt::MAX_ROUTES;
 /// How long the others may take once one gateway is there.
 const MOMENT: Duration = Duration::from_secs(1);
-/// How long an acknowledgement that was asked for is waited for before it is asked for again.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How long a gateway may take that is dialled again.
 const REDIAL: Duration = Duration::from_secs(5);
+/// A frame, kept until its receiver has it.
+type Frame = Arc<Vec<u8>>;
+type Talk = Conversations<PeerId, Frame, Items>;
 
 pub(crate) struct GatewayLink {
     own: Credentials,
     window: u32,
     epoll: OwnedFd,
     connections: Vec<Connection>,
-    peers: FxHashMap<PeerId, Remote>,
-    /// Peers with something to send, and perhaps the window to send it.
-    ready: VecDeque<PeerId>,
-    /// Peers to be told something with a frame of their own.
-    told: Vec<PeerId>,
-    /// Nothing more will be sent; what was is to be acknowledged.
+    talk: Talk,
     leaving: bool,
-    /// When that was asked for last.
-    asked: Instant,
     opened: Instant,
+    looked_ns: u64,
     /// Bytes of our own copies in queues.
     buffered: u64,
+}
+
+/// What waits for a peer.
+#[derive(Debug, Default)]
+struct Items(VecDeque<Outgoing>);
+
+impl Items {
+    /// The longest payload of the next frame: a message with nothing queued behind it is split into more.
+    fn most(&self, max_payload: u32) -> u32 {
+        match self.0.front() {
+            Some(item) if self.0.len() == 1 => item.pipelined(max_payload),
+            _ => max_payload,
+        }
+    }
+}
+
+impl Queue for Items {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn left(&self) -> u64 {
+        self.0.front().map_or(0, Outgoing::left)
+    }
+
+    fn next_len(&self, max_payload: u32) -> u32 {
+        self.0.front().map_or(0, |item| item.next_frame_len(self.most(max_payload)))
+    }
+}
+
+/// Cuts items into frames and puts them on connections.
+struct Cutter<'a> {
+    connections: &'a mut [Connection],
+    sink: &'a mut dyn Sink,
+    buffered: &'a mut u64,
+}
+
+impl Carrier<Frame, Items> for Cutter<'_> {
+    fn room(&self, route: Route) -> Option<u32> {
+        let connection = &self.connections[usize::from(route.0)];
+        connection.has_room().then(|| connection.max_payload())
+    }
+
+    fn cut(&mut self, queue: &mut Items, header: FrameHeader, most: u32) -> (Frame, u32) {
+        let most = queue.most(most);
+        // Nothing is cut off an empty queue; if it were, the frame would say nothing.
+        let nothing = || Outgoing::header(Message::More { id: 0, offset: 0, reply: false });
+        if queue.is_empty() {
+            queue.0.push_back(nothing());
+        }
+        let mut bytes = Vec::with_capacity(queue.0[0].next_frame_len(most) as usize);
+        let with_length = |length| FrameHeader { length, ..header };
+        let done = queue.0[0].cut_frame(most, with_length, self.sink.regions(), &mut bytes);
+        if done && let Some(item) = queue.0.pop_front() {
+            if item.detach {
+                *self.buffered -= item.end;
+            }
+            item.sent.into_iter().for_each(|sent| self.sink.sent(sent));
+        }
+        let length = bytes.len() as u32;
+        (Arc::new(bytes), length)
+    }
+
+    fn put(&mut self, route: Route, frame: Frame) {
+        self.connections[usize::from(route.0)].push(frame);
+    }
+
+    fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]) {
+        // The payload is a receipt, shorter than any frame may be.
+        if let Ok(bytes) = header.with_payload(payload) {
+            self.connections[usize::from(route.0)].push(Arc::new(bytes));
+        }
+    }
 }
 
 impl GatewayLink {
@@ -101,17 +164,19 @@ impl GatewayLink {
             let reason = first.lost().unwrap_or("no answer").to_owned();
             return Err(OpenError::Gateway { address: first.address, reason });
         }
+        let mut talk = Talk::new(settings(&own, connections.len(), window), Budget::unlimited());
+        for (at, _) in connections.iter().enumerate().filter(|(_, connection)| connection.is_open()) {
+            talk.route_open(Route(at as u8));
+        }
         Ok(GatewayLink {
             own,
             window,
             epoll,
             connections,
-            peers: FxHashMap::default(),
-            ready: VecDeque::new(),
-            told: Vec::new(),
+            talk,
             leaving: false,
-            asked: Instant::now(),
             opened: Instant::now(),
+            looked_ns: 0,
             buffered: 0,
         })
     }
@@ -121,76 +186,55 @@ impl GatewayLink {
         self.epoll.as_fd()
     }
 
-    /// Asks all peers to acknowledge what they have not: nothing more will be sent. Asks again every now and then, for a question
-    /// that comes while a peer closes is lost, and the next one shows that it is gone.
+    /// Asks all peers to acknowledge what they have not: nothing more will be sent. It is asked again until all is settled, for a
+    /// question that comes while a peer closes is lost, and the next one shows that it is gone.
     pub fn leave(&mut self, sink: &mut dyn Sink) {
         self.leaving = true;
-        self.asked = Instant::now();
-        self.wake(|_| true);
+        self.talk.leave(self.now_ns());
         self.flush(sink);
     }
 
     /// Whether every peer that is still there has all that it was sent.
     pub fn is_settled(&self) -> bool {
-        self.peers.values().all(Remote::is_settled)
+        self.talk.is_settled()
     }
 
     /// Whether a peer's site cannot be reached at the moment. That has an end: its gateway loses patience.
     pub fn is_cut_off(&self) -> bool {
-        let away = |site: &SiteId| self.alive().all(|connection| connection.away.contains_key(site));
-        self.alive().next().is_some() && self.peers.values().any(|remote| !remote.gone && away(&remote.identity.site))
+        self.talk.is_cut_off()
     }
 
-    /// The gateway that frames take first: another for each rank, so that little messages of all do not meet at one.
-    fn first(&self) -> usize {
-        match self.own.me.identity.slot.kind() {
-            SlotKind::Rank(rank, _) => rank.0 as usize % self.connections.len().max(1),
-            _ => 0,
-        }
+    /// Since the link was opened, in nanoseconds.
+    fn now_ns(&self) -> u64 {
+        self.opened.elapsed().as_nanos() as u64
     }
 
-    fn alive(&self) -> impl Iterator<Item = &Connection> {
-        self.connections.iter().filter(|connection| connection.is_open())
+    fn any_is_open(&self) -> bool {
+        self.connections.iter().any(Connection::is_open)
     }
 
-    fn receive(&mut self, at: usize, sink: &mut dyn Sink) -> bool {
-        let first = self.first();
-        let connection = &mut self.connections[at];
-        if !connection.is_open() {
-            return self.revive(at);
+    fn receive(&mut self, at: usize, now_ns: u64, sink: &mut dyn Sink) -> bool {
+        if !self.connections[at].is_open() {
+            return self.revive(at, now_ns);
         }
         let mut frames = GatewayFrames {
             own: &self.own,
-            window: self.window,
-            first,
-            now_ns: nanoseconds(self.opened),
-            peers: &mut self.peers,
-            ready: &mut self.ready,
-            told: &mut self.told,
-            leaving: self.leaving,
-            gateway: at,
-            news: Vec::new(),
+            talk: &mut self.talk,
+            buffered: &mut self.buffered,
+            route: Route(at as u8),
+            now_ns,
             pongs: Vec::new(),
         };
+        let connection = &mut self.connections[at];
         let moved = connection.receive(&mut frames, sink);
-        let GatewayFrames { news, pongs, .. } = frames;
-        pongs.into_iter().for_each(|pong| connection.push(Arc::new(pong)));
-        for item in news {
-            match item {
-                News::Undeliverable(peer, reason) => self.bar(peer, at, reason, sink),
-                News::Away(site, reason) => {
-                    self.connections[at].away.insert(site, reason);
-                    self.broken(at, |remote| remote.identity.site == site);
-                }
-                News::Broken(site) => self.broken(at, |remote| remote.identity.site == site),
-                News::Open(site) => {
-                    self.connections[at].away.remove(&site);
-                    self.wake(|remote| remote.identity.site == site);
-                }
-            }
-        }
+        frames.pongs.into_iter().for_each(|pong| connection.push(Arc::new(pong)));
         match moved {
-            Ok(moved) => moved,
+            Ok(moved) => {
+                if moved {
+                    connection.pulse.heard(now_ns);
+                }
+                moved
+            }
             Err(broken) => {
                 self.lose_connection(at, &broken, sink);
                 true
@@ -200,8 +244,8 @@ impl GatewayLink {
 
     /// Dials a gateway again that is not there, if there are others: without any, everything is lost already. Whether it is
     /// there now.
-    fn revive(&mut self, at: usize) -> bool {
-        let alone = self.alive().next().is_none();
+    fn revive(&mut self, at: usize, now_ns: u64) -> bool {
+        let alone = !self.any_is_open();
         let connection = &mut self.connections[at];
         let result = if connection.is_dialling() {
             connection.shake_hands(self.window)
@@ -212,8 +256,8 @@ impl GatewayLink {
         };
         match result {
             Ok(true) => {
-                self.peers.values_mut().for_each(|remote| remote.barred &= !(1 << at));
-                self.wake(|_| true);
+                connection.begin(now_ns);
+                self.talk.route_open(Route(at as u8));
                 true
             }
             Ok(false) => false,
@@ -224,60 +268,40 @@ impl GatewayLink {
         }
     }
 
-    /// What was under way to these peers by a gateway is lost, in both directions.
-    fn broken(&mut self, at: usize, which: impl Fn(&Remote) -> bool) {
-        for remote in self.peers.values_mut().filter(|remote| which(remote)) {
-            remote.lost_by(at);
-            remote.inbound.ack_lost();
-        }
-        self.wake(which);
-    }
-
-    /// These peers may have a way again.
-    fn wake(&mut self, which: impl Fn(&Remote) -> bool) {
-        for (peer, remote) in self.peers.iter_mut().filter(|(_, remote)| which(remote)) {
-            remote.asks |= self.leaving && !remote.is_settled();
-            remote.wake(*peer, &mut self.ready, &mut self.told);
-        }
-    }
-
-    /// A peer is not connected to the gateway at the other end of this one's trunk.
-    fn bar(&mut self, peer: PeerId, at: usize, reason: String, sink: &mut dyn Sink) {
-        let Some(remote) = self.peers.get_mut(&peer).filter(|remote| !remote.gone) else { return };
-        remote.barred |= 1 << at;
-        remote.lost_by(at);
-        remote.wake(peer, &mut self.ready, &mut self.told);
-        let barred = remote.barred;
-        let left = |(at, connection): (usize, &Connection)| connection.is_open() && barred & (1 << at) == 0;
-        if !self.connections.iter().enumerate().any(left) {
-            self.lose(peer, Some(reason), sink);
-        }
-    }
-
     /// A gateway's connection is broken. Other gateways take over what it carried; without any, all peers are lost.
     fn lose_connection(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
         let connection = &mut self.connections[at];
         let reason = format!("gateway {}: {broken}", connection.address);
         connection.lose(reason.clone());
-        if self.alive().next().is_none() {
-            let peers: Vec<PeerId> = self.peers.keys().copied().collect();
-            peers.into_iter().for_each(|peer| self.lose(peer, Some(reason.clone()), sink));
-            return;
+        self.talk.route_lost(Route(at as u8));
+        if !self.any_is_open() {
+            let peers: Vec<PeerId> = self.talk.iter().map(|(peer, _)| peer).collect();
+            for peer in peers {
+                lose(&mut self.talk, &mut self.buffered, peer, Some(reason.clone()), sink);
+            }
         }
-        // What peers sent us by this gateway may be lost as well, and nobody but us knows.
-        self.peers.values_mut().for_each(|remote| remote.asks_again = true);
-        self.broken(at, |_| true);
     }
 
-    fn lose(&mut self, peer: PeerId, reason: Option<String>, sink: &mut dyn Sink) {
-        sink.lost(peer, reason);
-        if let Some(remote) = self.peers.get_mut(&peer) {
-            remote.gone = true;
-            for item in std::mem::take(&mut remote.queue) {
-                if item.detach {
-                    self.buffered -= item.end;
+    /// Notices gateways that say nothing.
+    fn listen_for_silence(&mut self, now_ns: u64, sink: &mut dyn Sink) {
+        if now_ns - self.looked_ns < LOOK_NS {
+            return;
+        }
+        self.looked_ns = now_ns;
+        for at in 0..self.connections.len() {
+            let connection = &mut self.connections[at];
+            if !connection.is_open() {
+                continue;
+            }
+            match connection.pulse.look(now_ns) {
+                Beat::Quiet => {}
+                Beat::Lost(seconds) => self.lose_connection(at, &Broken::Silent(seconds), sink),
+                Beat::Ping => {
+                    let me = self.own.me.identity;
+                    let to = Identity { slot: types::Slot::GATEWAY, ..me };
+                    let ping = FrameHeader::plain(FrameKind::Ping, self.own.job, me, to);
+                    connection.push(Arc::new(ping.encode().to_vec()));
                 }
-                item.sent.into_iter().for_each(|sent| sink.unsent(peer, sent));
             }
         }
     }
@@ -286,8 +310,12 @@ impl GatewayLink {
     fn flush(&mut self, sink: &mut dyn Sink) -> bool {
         let mut moved = false;
         loop {
-            self.stage_data(sink);
-            self.stage_acks();
+            if self.talk.has_work() {
+                let now_ns = self.now_ns();
+                let mut cutter =
+                    Cutter { connections: &mut self.connections, sink: &mut *sink, buffered: &mut self.buffered };
+                self.talk.send(&mut cutter, now_ns);
+            }
             let mut sent = false;
             for at in 0..self.connections.len() {
                 let result = self.connections[at].send(&self.epoll, at);
@@ -302,91 +330,27 @@ impl GatewayLink {
             moved = true;
         }
     }
-
-    fn stage_data(&mut self, sink: &mut dyn Sink) {
-        let mut full = VecDeque::new();
-        let now_ns = if self.ready.is_empty() { 0 } else { nanoseconds(self.opened) };
-        while let Some(peer) = self.ready.pop_front() {
-            let Some(remote) = self.peers.get_mut(&peer) else { continue };
-            remote.is_ready = false;
-            let at = match remote.way_for_data(&self.connections) {
-                Way::None => continue,
-                Way::Full => {
-                    remote.is_ready = true;
-                    full.push_back(peer);
-                    continue;
-                }
-                Way::By(at) => at,
-            };
-            let connection = &mut self.connections[at];
-            let route = Route(at as u8);
-            if let Some(frame) = remote.outbound.resend(route) {
-                // Not counted as under way here: its header names the route that it took first.
-                connection.push(frame.clone());
-            } else if let (alone, Some(item)) = (remote.queue.len() == 1, remote.queue.front_mut()) {
-                let most = if alone { item.pipelined(connection.max_payload()) } else { connection.max_payload() };
-                let bytes = item.next_frame_len(most);
-                if !remote.outbound.may_send(bytes) {
-                    continue;
-                }
-                let (sequence, ack, to) = (remote.outbound.next(), remote.inbound.acknowledge(), remote.identity);
-                let own = &self.own;
-                let header = |length| FrameHeader {
-                    route: at as u16,
-                    length,
-                    sequence,
-                    ack,
-                    ..FrameHeader::plain(FrameKind::Data, own.job, own.me.identity, to)
-                };
-                let mut frame = Vec::with_capacity(bytes as usize);
-                let done = item.cut_frame(most, header, sink.regions(), &mut frame);
-                let frame = Arc::new(frame);
-                connection.push(frame.clone());
-                remote.flows.sent(at, frame.len());
-                remote.outbound.at(now_ns).sent(route, frame.len() as u32, frame);
-                if done && let Some(item) = remote.queue.pop_front() {
-                    if item.detach {
-                        self.buffered -= item.end;
-                    }
-                    item.sent.into_iter().for_each(|sent| sink.sent(sent));
-                }
-            }
-            if remote.has_something() {
-                remote.is_ready = true;
-                self.ready.push_back(peer);
-            }
-        }
-        self.ready = full;
-    }
-
-    /// Tells peers what has arrived, where no data does.
-    fn stage_acks(&mut self) {
-        for peer in std::mem::take(&mut self.told) {
-            let Some(remote) = self.peers.get_mut(&peer) else { continue };
-            remote.is_told = false;
-            let Some(at) = remote.way(&self.connections) else { continue };
-            if remote.asks && remote.has_something() {
-                // The question comes after what it is about.
-                remote.is_told = true;
-                self.told.push(peer);
-                continue;
-            }
-            let Some(kind) = remote.next_notice() else { continue };
-            let own = &self.own;
-            let plain = FrameHeader::plain(kind, own.job, own.me.identity, remote.identity);
-            let receipt = remote.flows.receipt();
-            let (length, ack) = (receipt.len() as u32, remote.inbound.acknowledge());
-            let header = FrameHeader { route: at as u16, length, ack, ..plain };
-            let mut frame = header.encode().to_vec();
-            frame.extend_from_slice(&receipt);
-            self.connections[at].push(Arc::new(frame));
-        }
-    }
 }
 
-/// Since then, for channels.
-fn nanoseconds(since: Instant) -> u64 {
-    since.elapsed().as_nanos() as u64
+/// How a rank talks. Different ranks begin with different gateways, so that short messages of all do not meet at one.
+fn settings(own: &Credentials, gateways: usize, window: u32) -> Settings {
+    let first = match own.me.identity.slot.kind() {
+        SlotKind::Rank(rank, _) => rank.0 as usize % gateways.max(1),
+        _ => 0,
+    };
+    let (striping, window) = (Striping::Adaptive { first }, Window::Adapting(window));
+    Settings { job: own.job, me: own.me.identity, striping, window }
+}
+
+/// A peer is lost; what waited for it never leaves.
+fn lose(talk: &mut Talk, buffered: &mut u64, peer: PeerId, reason: Option<String>, sink: &mut dyn Sink) {
+    sink.lost(peer, reason);
+    for item in talk.lose(peer).into_iter().flat_map(|items| items.0) {
+        if item.detach {
+            *buffered -= item.end;
+        }
+        item.sent.into_iter().for_each(|sent| sink.unsent(peer, sent));
+    }
 }
 
 impl Link for GatewayLink {
@@ -394,7 +358,7 @@ impl Link for GatewayLink {
         let Some(address) = sink.address(to) else { return };
         let lost = match self.connections.last() {
             None => Some("this rank has no gateway (LANDBRIDGE_GATEWAYS is empty)".to_owned()),
-            Some(last) if self.alive().next().is_none() => Some(last.lost().unwrap_or("no gateway is left").to_owned()),
+            Some(last) if !self.any_is_open() => Some(last.lost().unwrap_or("no gateway is left").to_owned()),
             Some(_) => None,
         };
         if lost.is_some() {
@@ -402,10 +366,9 @@ impl Link for GatewayLink {
             item.sent.into_iter().for_each(|sent| sink.unsent(to, sent));
             return;
         }
-        let (window, first) = (self.window, self.first());
-        let remote = self.peers.entry(to).or_insert_with(|| Remote::new(address.identity, window, first));
-        let idle = remote.way(&self.connections).is_some_and(|at| self.connections[at].is_empty());
-        let waits = remote.has_something() || !idle;
+        let was_empty = !self.talk.peer(to, address.identity).has_something();
+        let idle = |route: Route| self.connections[usize::from(route.0)].is_empty();
+        let waits = !was_empty || !self.talk.route(to).is_some_and(idle);
         let detach = item.detach;
         if detach {
             self.buffered += item.end;
@@ -413,34 +376,31 @@ impl Link for GatewayLink {
                 item.detach_now();
             }
         }
-        if !remote.has_something() {
-            remote.flows.begin(remote.outbound.in_flight());
-        }
-        remote.queue.push_back(item);
-        remote.wake(to, &mut self.ready, &mut self.told);
+        self.talk.peer(to, address.identity).queue.0.push_back(item);
+        self.talk.queued(to, was_empty);
         if waits {
             return;
         }
         self.flush(sink);
-        if detach && let Some(item) = self.peers.get_mut(&to).and_then(|remote| remote.queue.back_mut()) {
+        if detach && let Some(item) = self.talk.peer(to, address.identity).queue.0.back_mut() {
             item.detach_now();
         }
     }
 
     fn progress(&mut self, sink: &mut dyn Sink) -> bool {
+        let now_ns = self.now_ns();
         let mut moved = false;
         for at in 0..self.connections.len() {
-            moved |= self.receive(at, sink);
+            moved |= self.receive(at, now_ns, sink);
         }
-        if self.leaving && self.asked.elapsed() > ASK_AGAIN && !self.is_settled() {
-            self.leave(sink);
-        }
+        self.listen_for_silence(now_ns, sink);
+        self.talk.tick(now_ns);
         self.flush(sink) || moved
     }
 
     fn is_idle(&self) -> bool {
-        self.alive().all(Connection::is_empty)
-            && self.peers.values().all(|remote| remote.gone || !remote.has_something())
+        let sent = |connection: &Connection| !connection.is_open() || connection.is_empty();
+        self.connections.iter().all(sent) && self.talk.is_idle()
     }
 
     fn buffered(&self) -> u64 {
@@ -448,12 +408,13 @@ impl Link for GatewayLink {
     }
 
     fn close(&mut self) {
-        // The last word: what has come from peers that ask later, when nobody is here.
-        for (peer, remote) in self.peers.iter_mut().filter(|(_, remote)| remote.inbound.has_unacknowledged()) {
-            remote.inbound.ack_now();
-            remote.wake(*peer, &mut self.ready, &mut self.told);
-        }
-        self.stage_acks();
+        // The last word: what has come from peers that ask later, when nobody is here. It goes out with the goodbye.
+        let mut notices = |route: Route, header: FrameHeader, receipt: &[u8]| {
+            if let Ok(bytes) = header.with_payload(receipt) {
+                self.connections[usize::from(route.0)].push(Arc::new(bytes));
+            }
+        };
+        self.talk.farewell(&mut notices);
         let me = self.own.me.identity;
         let to = Identity { slot: types::Slot::GATEWAY, ..me };
         let goodbye = Arc::new(FrameHeader::plain(FrameKind::Bye, self.own.job, me, to).encode().to_vec());

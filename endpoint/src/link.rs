@@ -247,6 +247,8 @@ pub(crate) enum Misbehaved {
     Handshake(member::handshake::Fault),
     #[error("{0}")]
     Protocol(&'static str),
+    #[error("{0}")]
+    Member(#[from] member::Misbehaved),
     /// Not misbehaviour: the other end closes on purpose, and says why.
     #[error("{0}")]
     Said(String),

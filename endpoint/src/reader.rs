@@ -46,6 +46,9 @@ pub(crate) enum Broken {
     Misbehaved(Misbehaved),
     #[error("{0}")]
     Refused(String),
+    /// Machines that freeze and cables that are pulled do not close connections.
+    #[error("no sign of life for {0} s")]
+    Silent(u64),
     /// There is, or will be, a connection that the other end has dialled.
     #[error("duplicate: the other side has dialled us")]
     Duplicate,

@@ -417,7 +417,7 @@ impl SiteLink {
             Broken::Closed => true,
             Broken::Io(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
             Broken::Duplicate => true,
-            Broken::Refused(_) | Broken::Misbehaved(_) | Broken::Lane(_) => false,
+            Broken::Refused(_) | Broken::Misbehaved(_) | Broken::Lane(_) | Broken::Silent(_) => false,
         };
         let peer = self.connections.get(key).filter(|connection| !connection.goodbye).and_then(|c| c.peer);
         if let (false, Some(address)) = (has_ended, peer.and_then(|peer| sink.address(peer))) {

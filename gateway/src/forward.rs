@@ -207,9 +207,8 @@ impl Gateway {
             Route::Nowhere { notice } => {
                 drop(relay);
                 self.counters.undeliverable();
-                if let Some(reason) =
-                    notice.filter(|_| matches!(header.kind, FrameKind::Data | FrameKind::Ask | FrameKind::Again))
-                {
+                // An acknowledgement that goes nowhere is reported too: its sender believes it told, and uses the route no more.
+                if let Some(reason) = notice.filter(|_| header.kind.acknowledges()) {
                     tracing::debug!(job = %header.job, from = %header.from, to = %header.to, reason, "undeliverable");
                     let back = FrameHeader::plain(FrameKind::Undeliverable, header.job, header.to, header.from);
                     source.send_own(self, back, reason.as_bytes());
@@ -270,6 +269,8 @@ impl Gateway {
             FrameKind::Data
             | FrameKind::Ask
             | FrameKind::Again
+            | FrameKind::Answer
+            | FrameKind::Refused
             | FrameKind::Undeliverable
             | FrameKind::Introduction
             | FrameKind::Passage
@@ -349,8 +350,8 @@ impl Gateway {
 fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let limit = match header.kind {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
-        FrameKind::Ack | FrameKind::Ask | FrameKind::Again => MAX_RECEIPT,
-        FrameKind::Introduction | FrameKind::Tally | FrameKind::Passage => 0,
+        FrameKind::Ack | FrameKind::Ask | FrameKind::Again | FrameKind::Answer => MAX_RECEIPT,
+        FrameKind::Introduction | FrameKind::Tally | FrameKind::Passage | FrameKind::Refused => 0,
         FrameKind::Ping if matches!(source, Target::Link(_)) => MAX_DATA,
         FrameKind::Ping | FrameKind::Pong => MAX_PING,
         FrameKind::Control => MAX_PAYLOAD,
@@ -376,7 +377,9 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
             header.job, header.from
         ))),
         FrameKind::Control if !member.client => Err(Stop::Violation("only launchers send control messages".into())),
-        FrameKind::Undeliverable => Err(Stop::Violation("only gateways say what is undeliverable".into())),
+        FrameKind::Undeliverable | FrameKind::Refused => {
+            Err(Stop::Violation("only gateways report what they could not deliver".into()))
+        }
         _ => Ok(()),
     }
 }
@@ -384,7 +387,7 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
 /// Whether a frame is for somebody else than this gateway.
 fn is_relayed(source: &Target, header: &FrameHeader) -> bool {
     let of_trunk = matches!(source, Target::Link(_)) && header.to == GATEWAY;
-    header.kind == FrameKind::Undeliverable || (header.kind.acknowledges() && !of_trunk)
+    matches!(header.kind, FrameKind::Undeliverable | FrameKind::Refused) || (header.kind.acknowledges() && !of_trunk)
 }
 
 /// Who a gateway is in frames about no particular job.

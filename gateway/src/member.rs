@@ -1,24 +1,28 @@
 //! The connection of a member (rank, agent, launcher) or of a user's command.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
+use ::member::pulse::LOOK_NS;
+use ::member::{Beat, Pulse};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use types::{Identity, JobId, SiteId, Slot};
 use wire::handshake::{Handshake, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Passage};
 
 use crate::forward::{READ, Stop, Target};
+use crate::job::is_rank;
 use crate::outlet::{LINGER, Outlet};
 use crate::relay::{Leave, Limits};
 use crate::server::Gateway;
@@ -27,6 +31,10 @@ use crate::server::Gateway;
 /// waits; windows bound it.
 const BACKED_UP: usize = 1 << 20;
 const SLICES: usize = 32;
+/// A member that is not read hears this often that its gateway is alive.
+const ALIVE: Duration = Duration::from_secs(1);
+/// An agent or a launcher that says nothing for this long is lost. Its machine may be busy with the job's ranks.
+const SILENCE_S: u64 = 6;
 
 /// An admitted connection that is no trunk link.
 #[derive(Debug)]
@@ -40,6 +48,8 @@ pub(crate) struct Member {
     pub outlet: Outlet,
     pub pending: RefCell<Vec<Range<usize>>>,
     queue_limit: Cell<usize>,
+    /// When it said something last.
+    heard: Cell<Instant>,
     dismissed: Notify,
     /// A link or member that this one's frames have to wait for.
     pub waits_for: RefCell<Option<Target>>,
@@ -67,6 +77,7 @@ impl Member {
             outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
             pending: RefCell::default(),
             queue_limit: Cell::new(64 << 10),
+            heard: Cell::new(gateway.now()),
             dismissed: Notify::new(),
             waits_for: RefCell::default(),
         };
@@ -138,6 +149,39 @@ impl Member {
         }
     }
 
+    /// Waits, and is not read meanwhile: so that it does not take this gateway for dead, it hears something each second.
+    async fn paused(&self, gateway: &Gateway, until: impl Future<Output = ()>) {
+        tokio::pin!(until);
+        while timeout(ALIVE, &mut until).await.is_err() {
+            self.heard.set(gateway.now());
+            if self.outlet.queued() == 0 {
+                self.send_own(gateway, self.header(FrameKind::Pong), &[]);
+            }
+        }
+    }
+
+    /// Pings an agent or a launcher that says nothing; returns when it has been silent for too long. A rank is heard only when
+    /// its program calls MPI: its agent is its witness.
+    async fn heartbeat(&self, gateway: &Gateway) -> String {
+        let start = gateway.tick();
+        let since = |at: Instant| (at - start).as_nanos() as u64;
+        let mut pulse = Pulse::new(SILENCE_S, 0);
+        loop {
+            sleep(Duration::from_nanos(LOOK_NS)).await;
+            let now = gateway.tick();
+            if self.job.get() == JobId::default() || is_rank(self.identity.get().slot) {
+                pulse.heard(since(now));
+                continue;
+            }
+            pulse.heard(since(self.heard.get().max(start)));
+            match pulse.look(since(now)) {
+                Beat::Quiet => {}
+                Beat::Ping => self.send_own(gateway, self.header(FrameKind::Ping), &[]),
+                Beat::Lost(seconds) => return format!("no sign of life for {seconds} s"),
+            }
+        }
+    }
+
     /// Says goodbye with a reason and ends the connection. The relay has forgotten it already.
     pub fn dismiss(&self, reason: &str) {
         if let Ok(bytes) = self.header(FrameKind::Bye).with_payload(reason.as_bytes()) {
@@ -171,6 +215,7 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: O
         stop = read_loop(gateway, &member, &mut read) => End::Stop(stop),
         error = member.outlet.run(|| {}) => End::Stop(Stop::Lost(error.to_string())),
         () = member.dismissed.notified() => End::Dismissed,
+        reason = member.heartbeat(gateway) => End::Stop(Stop::Lost(reason)),
     };
     gateway.connections.borrow_mut().remove(&member.id);
     let (job, identity) = (member.job.get(), member.identity.get());
@@ -211,6 +256,7 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, read: &mut OwnedR
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
                 Poll::Ready(Ok(())) => {}
             }
+            member.heard.set(gateway.tick());
             let count = buf.filled().len();
             if count == 0 {
                 return Poll::Ready(Err(Stop::Lost("connection closed without goodbye".into())));
@@ -229,10 +275,10 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, read: &mut OwnedR
         gateway.after_turn();
         let waits_for = member.waits_for.take();
         if let Some(target) = waits_for {
-            target.drained(member.job.get()).await;
+            member.paused(gateway, target.drained(member.job.get())).await;
         }
         if gateway.is_memory_short() {
-            gateway.memory_eased().await;
+            member.paused(gateway, gateway.memory_eased()).await;
         }
     }
 }

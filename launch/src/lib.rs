@@ -25,7 +25,6 @@ pub mod modules;
 pub mod mpi;
 pub mod order;
 pub mod pmi;
-pub mod post;
 pub mod processes;
 pub mod program;
 pub mod rates;
@@ -33,3 +32,10 @@ pub mod spread;
 pub mod starter;
 pub mod tailor;
 pub mod watch;
+/// Waits until a time in nanoseconds after `since`; for ever where there is none.
+pub(crate) async fn until(since: tokio::time::Instant, at_ns: Option<u64>) {
+    match at_ns {
+        Some(at_ns) => tokio::time::sleep_until(since + std::time::Duration::from_nanos(at_ns)).await,
+        None => std::future::pending().await,
+    }
+}

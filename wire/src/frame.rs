@@ -51,16 +51,22 @@ pub enum FrameKind {
     Tally = 8,
     /// From a gateway to its members: what became of its way to the site of `from`; the payload is a [`crate::Passage`].
     Passage = 9,
-    /// As [`FrameKind::Ack`], and the receiver is to acknowledge at once.
+    /// As [`FrameKind::Ack`]; the receiver is to answer at once. `sequence` is the number of the sender's next frame.
     Ask = 10,
     /// As [`FrameKind::Ack`]; what was sent to `from` and is not acknowledged by it may be lost, and is to be sent again.
     Again = 11,
+    /// Answers [`FrameKind::Ask`] by the gateway that it came by. As [`FrameKind::Ack`]; `route` is the question's, `sequence` the
+    /// number of the next frame that `from` expects in order, whether or not it acknowledges what came before.
+    Answer = 12,
+    /// From a gateway to the sender of frames: it had no memory for frames to `from`, which reads slowly, and dropped them. They
+    /// are to be sent again, with less in flight.
+    Refused = 13,
 }
 
 impl FrameKind {
     /// Whether `ack` counts, and gateways relay it unread.
     pub fn acknowledges(self) -> bool {
-        matches!(self, FrameKind::Data | FrameKind::Ack | FrameKind::Ask | FrameKind::Again)
+        matches!(self, FrameKind::Data | FrameKind::Ack | FrameKind::Ask | FrameKind::Again | FrameKind::Answer)
     }
 
     fn from_code(code: u8) -> Result<FrameKind, WireError> {
@@ -77,6 +83,8 @@ impl FrameKind {
             9 => FrameKind::Passage,
             10 => FrameKind::Ask,
             11 => FrameKind::Again,
+            12 => FrameKind::Answer,
+            13 => FrameKind::Refused,
             code => return Err(WireError::Unknown { what: "frame kind", code }),
         })
     }
@@ -177,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_survive(length in 0u32..=MAX_PAYLOAD, kind in 0u8..12, route: u16, job: u32, a: (u16, u32), b: (u16, u32), sequence: u32, ack: u32) {
+        fn headers_survive(length in 0u32..=MAX_PAYLOAD, kind in 0u8..14, route: u16, job: u32, a: (u16, u32), b: (u16, u32), sequence: u32, ack: u32) {
             let header = FrameHeader {
                 length, kind: FrameKind::from_code(kind).unwrap(), route, job: JobId(job),
                 to: Identity { site: SiteId(a.0), slot: Slot(a.1) }, from: Identity { site: SiteId(b.0), slot: Slot(b.1) },

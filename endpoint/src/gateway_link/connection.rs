@@ -7,15 +7,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use member::Pulse;
 use member::handshake::{Answer, Initiator};
-use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, connect, send, sendmsg, socket_with,
     sockopt,
 };
-use types::SiteId;
 use wire::handshake::Purpose;
 
 use crate::handshake::{self, Credentials};
@@ -29,6 +28,9 @@ const MAX_SLICES: usize = 16;
 /// When a gateway that was lost, or was not there, is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// A gateway that says nothing for this long, while it is listened to, is lost. It says something each second, however busy.
+const SILENCE_S: u64 = 4;
+
 pub(super) struct Connection {
     pub address: SocketAddrV4,
     state: State,
@@ -39,8 +41,8 @@ pub(super) struct Connection {
     written: usize,
     queued: usize,
     wants_write: bool,
-    /// Sites that cannot be reached by it at the moment, and why.
-    pub away: FxHashMap<SiteId, String>,
+    /// Whether the gateway is alive.
+    pub pulse: Pulse,
 }
 
 enum State {
@@ -60,7 +62,7 @@ impl Connection {
             written: 0,
             queued: 0,
             wants_write: true,
-            away: FxHashMap::default(),
+            pulse: Pulse::new(SILENCE_S, 0),
         }
     }
 
@@ -74,6 +76,11 @@ impl Connection {
             State::Lost { reason, .. } => Some(reason),
             _ => None,
         }
+    }
+
+    /// It has just opened.
+    pub fn begin(&mut self, now_ns: u64) {
+        self.pulse = Pulse::new(SILENCE_S, now_ns);
     }
 
     /// Whether it is lost and it is time to dial again.

@@ -40,8 +40,8 @@ use crate::mpi;
 use crate::order::{Order, OrderError};
 use crate::pmi::mapping::process_mapping;
 use crate::pmi::{Event, Lines, Server};
-use crate::post::{Post, PostError};
 use crate::processes::{adopt_orphans, end_descendants, signal_group};
+use member::{Post, PostError};
 
 /// How long ranks have between the first signal and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
@@ -142,11 +142,11 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
         tokio::select! {
             biased;
             (way, news) = connections.next() => match news {
-                News::Open => agent.post.way_open(Route(way as u8)),
+                News::Open => agent.post.route_open(Route(way as u8)),
                 News::Frame(frame) => agent.frame(Route(way as u8), frame)?,
                 News::Failed(error) => tracing::debug!(%error, "gateway not used"),
                 News::Lost(error) => {
-                    agent.post.way_lost(Route(way as u8));
+                    agent.post.route_lost(Route(way as u8));
                     if connections.open().next().is_none() {
                         return Err(error.into());
                     }
@@ -157,6 +157,8 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
             event = agent.events.recv() => agent.rank_event(event)?,
             output = agent.outputs.recv(), if agent.takes_output() => agent.output(output)?,
             () = until(deadline) => agent.harden(),
+            // The next flush sends what is due.
+            () = crate::until(agent.since, agent.post.next_tick_ns()) => {}
             cut = &mut lifeline, if !torn => {
                 torn = cut == Ok(Lifeline::Torn) && connections.open().any(|way| way > 0);
                 if !torn {
@@ -215,6 +217,8 @@ struct Agent {
     launcher: Identity,
     reach: Reach,
     post: Post,
+    /// Times of the post count from here.
+    since: Instant,
     sinks: Sinks,
     events: mpsc::Receiver<RankEvent>,
     outputs: mpsc::Receiver<Output>,
@@ -255,7 +259,7 @@ impl Agent {
         let (output_sink, outputs) = mpsc::channel(4);
         let (me, launcher) = (order.identity()?, order.launcher());
         let mut post = Post::new(order.job, me, max_payload);
-        post.way_open(Route(0));
+        post.route_open(Route(0));
         post.send(launcher, &Up::Here)?;
         Ok(Agent {
             order,
@@ -263,6 +267,7 @@ impl Agent {
             launcher,
             reach,
             post,
+            since: Instant::now(),
             sinks: Sinks { events: event_sink, outputs: output_sink },
             events,
             outputs,
@@ -285,8 +290,12 @@ impl Agent {
         })
     }
 
+    fn now_ns(&self) -> u64 {
+        self.since.elapsed().as_nanos() as u64
+    }
+
     fn flush(&mut self, connections: &Connections) {
-        while let Some((way, header, payload)) = self.post.next_frame() {
+        while let Some((way, header, payload)) = self.post.next_frame(self.now_ns()) {
             connections.send(usize::from(way.0), header, payload);
         }
     }
@@ -305,7 +314,11 @@ impl Agent {
             kind if kind.acknowledges() => self.mail(way, &header, &payload),
             FrameKind::Undeliverable => {
                 tracing::debug!(to = %header.from, reason = %String::from_utf8_lossy(&payload), "undeliverable");
-                self.post.undeliverable(way, header.from);
+                self.post.undeliverable(way, header.from, self.now_ns());
+                Ok(())
+            }
+            FrameKind::Refused => {
+                self.post.refused(way, header.from, self.now_ns());
                 Ok(())
             }
             _ => Ok(()),
@@ -313,15 +326,15 @@ impl Agent {
     }
 
     fn mail(&mut self, way: Route, header: &FrameHeader, payload: &[u8]) -> Result<(), AgentError> {
-        let from = header.from;
+        let (from, now_ns) = (header.from, self.now_ns());
         let first = first_agent(self.order.site_id);
         if from == self.launcher || (from == first && from != self.me) {
-            for message in self.post.receive::<Down>(way, header, payload)? {
+            for message in self.post.receive::<Down>(way, header, payload, now_ns)? {
                 self.down(from, message)?;
             }
             return Ok(());
         }
-        for message in self.post.receive::<Up>(way, header, payload)? {
+        for message in self.post.receive::<Up>(way, header, payload, now_ns)? {
             match message {
                 Up::FenceIn { fence, data } => self.fence_below(from, fence, &data)?,
                 _ => return Err(AgentError::Message { from, problem: "agents exchange only fences" }),

@@ -8,6 +8,7 @@ use client::key::{self, KeyError};
 use client::{Client, ClientError, Connections, Entry, Frame, News, Receiver, Role, Sender};
 use serde::Serialize;
 use thiserror::Error;
+use tokio::time::Instant;
 use tokio::time::timeout;
 use types::sites::{Gateway, Site};
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
@@ -15,7 +16,7 @@ use wire::control::{NodeAsk, Part};
 use wire::{Control, FrameKind, Passage, Secret};
 
 use crate::message::Up;
-use crate::post::{Post, PostError};
+use member::{Post, PostError};
 
 /// Why a job could not be opened, or its connection was lost.
 #[derive(Debug, Error)]
@@ -195,11 +196,23 @@ impl Connection {
         let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
         self.control(&open_message(self.job, &self.secret, roster, &self.home, Part::Lead)).await?;
         let mut post = Post::new(self.job, me, self.sender.welcome().max_payload);
-        post.way_open(LEAD);
+        post.route_open(LEAD);
         let Connection { job, secret, home, gateway, address, others, role, receiver, sender, .. } = self;
         let entry = Entry { address, role: role.clone(), opening: None };
         let connections = Connections::new(me, Client::joined(receiver, sender), entry);
-        Ok(Session { job, secret, home, gateway, others, role, named: Vec::new(), post, connections, closing: false })
+        Ok(Session {
+            job,
+            secret,
+            home,
+            gateway,
+            others,
+            role,
+            named: Vec::new(),
+            post,
+            connections,
+            since: Instant::now(),
+            closing: false,
+        })
     }
 
     async fn control(&mut self, message: &Control) -> Result<(), SessionError> {
@@ -224,6 +237,8 @@ pub(crate) struct Session {
     named: Vec<String>,
     post: Post,
     connections: Connections,
+    /// Times of the post count from here.
+    since: Instant,
     /// Gateways were told to close the job: they close connections when they have.
     closing: bool,
 }
@@ -264,7 +279,7 @@ impl Session {
 
     /// Sends what may be sent.
     pub fn flush(&mut self) {
-        while let Some((way, header, payload)) = self.post.next_frame() {
+        while let Some((way, header, payload)) = self.post.next_frame(self.now_ns()) {
             self.connections.send(usize::from(way.0), header, payload);
         }
     }
@@ -294,18 +309,26 @@ impl Session {
         SessionError::Gateway { site: self.home.clone(), gateway: self.gateway.clone(), source }
     }
 
+    fn now_ns(&self) -> u64 {
+        self.since.elapsed().as_nanos() as u64
+    }
+
     fn gateway(&self, way: usize) -> &str {
         way.checked_sub(1).and_then(|at| self.named.get(at)).unwrap_or(&self.gateway)
     }
 
     /// What came next. May be dropped before it is done.
     pub async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
-        let (way, news) = self.connections.next().await;
+        let (way, news) = tokio::select! {
+            next = self.connections.next() => next,
+            // Whoever calls flushes next.
+            () = crate::until(self.since, self.post.next_tick_ns()) => return Ok(Vec::new()),
+        };
         let route = Route(way as u8);
         match news {
             News::Frame(frame) => self.frame(way, frame),
             News::Open => {
-                self.post.way_open(route);
+                self.post.route_open(route);
                 Ok(vec![Incoming::WayOpen(way)])
             }
             News::Failed(error) => {
@@ -313,7 +336,7 @@ impl Session {
                 Ok(vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {error}"))])
             }
             News::Lost(error) => {
-                self.post.way_lost(route);
+                self.post.route_lost(route);
                 if self.connections.open().next().is_none() && !self.closing {
                     return Err(match error {
                         ClientError::Left { .. } => SessionError::Closed(self.home.clone()),
@@ -341,12 +364,17 @@ impl Session {
             }
             FrameKind::Undeliverable => {
                 // A lost agent is told by a control message, with its reason.
-                self.post.undeliverable(route, frame.header.from);
+                self.post.undeliverable(route, frame.header.from, self.now_ns());
+                Ok(Vec::new())
+            }
+            FrameKind::Refused => {
+                self.post.refused(route, frame.header.from, self.now_ns());
                 Ok(Vec::new())
             }
             kind if kind.acknowledges() => {
                 let from = frame.header.from;
-                let messages = self.post.receive(route, &frame.header, &frame.payload)?;
+                let now_ns = self.now_ns();
+                let messages = self.post.receive(route, &frame.header, &frame.payload, now_ns)?;
                 Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).collect())
             }
             _ => Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! How much goes to a peer by each gateway, and how much of it has arrived: frames are striped by that.
+//! Which gateway the next frame to a peer takes: frames are striped by how much of what went by each has arrived.
 
 use wire::receipt::MAX_ROUTES;
 
@@ -18,13 +18,16 @@ const SLOW: f64 = 0.5;
 /// A gateway has at least this part of an equal share under way: else nobody would learn that it got faster.
 const LEAST: f64 = 1.0 / 8.0;
 
+/// See the module. The sender's and the receiver's half.
 #[derive(Debug, Default)]
-pub(super) struct Flows {
+pub struct Stripe {
     out: Vec<Out>,
     /// The gateway to begin with after a pause.
     first: usize,
     /// That of the last frame.
     last: usize,
+    /// The first gateway of all that can be used takes everything.
+    in_order: bool,
     /// Bytes that have come, by the route that their sender names.
     come: Vec<(u8, u64)>,
     /// Bytes that have come since the last receipt.
@@ -48,10 +51,15 @@ impl Out {
     }
 }
 
-impl Flows {
+impl Stripe {
     /// `first`: the gateway to begin with. Different ranks begin with different ones.
-    pub fn starting_with(first: usize) -> Flows {
-        Flows { first, last: first, ..Flows::default() }
+    pub fn starting_with(first: usize) -> Stripe {
+        Stripe { first, last: first, ..Stripe::default() }
+    }
+
+    /// Everything goes by the first gateway that can be used.
+    pub fn first() -> Stripe {
+        Stripe { in_order: true, ..Stripe::default() }
     }
 
     fn of(&mut self, gateway: usize) -> &mut Out {
@@ -98,7 +106,10 @@ impl Flows {
     /// The gateway for the next frame, of a message of which so many bytes are `left`: that of the last one, until another has much less to
     /// carry for its speed. Of equals it is the next in a circle, so that ranks that began with different ones, and send alike, do not all
     /// come together at one.
-    pub fn choose(&self, usable: impl Iterator<Item = usize>, left: u64) -> Option<usize> {
+    pub fn choose(&self, mut usable: impl Iterator<Item = usize>, left: u64) -> Option<usize> {
+        if self.in_order {
+            return usable.next();
+        }
         let after_last = |gateway: usize| (gateway + MAX_ROUTES - self.last - 1) % MAX_ROUTES;
         let mut least: Option<usize> = None;
         let mut last = false;
@@ -180,13 +191,13 @@ mod tests {
 
     use super::*;
 
-    fn under_way(flows: &Flows, gateway: usize) -> u64 {
-        flows.out.get(gateway).map_or(0, Out::under_way)
+    fn under_way(stripe: &Stripe, gateway: usize) -> u64 {
+        stripe.out.get(gateway).map_or(0, Out::under_way)
     }
 
     #[test]
     fn each_gateway_gets_as_much_as_it_delivers() {
-        let (mut sender, mut receiver) = (Flows::default(), Flows::default());
+        let (mut sender, mut receiver) = (Stripe::default(), Stripe::default());
         let (mut queues, mut delivered, frame) = ([0u64; 2], [0u64; 2], 16 << 10);
         for turn in 0..20_000 {
             while (0..2).map(|gateway| under_way(&sender, gateway)).sum::<u64>() < 4 << 20 {
@@ -211,62 +222,62 @@ mod tests {
 
     #[test]
     fn little_stays_where_it_is() {
-        let mut flows = Flows::default();
+        let mut stripe = Stripe::default();
         for _ in 0..3 {
-            let gateway = flows.choose(0..4, STRIPE).unwrap();
+            let gateway = stripe.choose(0..4, STRIPE).unwrap();
             assert_eq!(gateway, 0);
-            flows.sent(gateway, 1000);
+            stripe.sent(gateway, 1000);
         }
-        flows.sent(0, STRIPE as usize);
-        assert_eq!(flows.choose(0..4, STRIPE), Some(1));
-        let mut third = Flows::starting_with(2);
+        stripe.sent(0, STRIPE as usize);
+        assert_eq!(stripe.choose(0..4, STRIPE), Some(1));
+        let mut third = Stripe::starting_with(2);
         assert_eq!(third.choose(0..4, STRIPE), Some(2));
         third.sent(2, STRIPE as usize);
         assert_eq!((third.choose(0..4, STRIPE), third.choose(0..3, STRIPE)), (Some(3), Some(0)));
-        assert_eq!(flows.choose(std::iter::empty(), STRIPE), None);
-        assert_eq!(flows.choose(0..1, STRIPE), Some(0));
-        flows.lost(0);
-        assert_eq!(flows.choose(0..4, STRIPE), Some(0));
+        assert_eq!(stripe.choose(std::iter::empty(), STRIPE), None);
+        assert_eq!(stripe.choose(0..1, STRIPE), Some(0));
+        stripe.lost(0);
+        assert_eq!(stripe.choose(0..4, STRIPE), Some(0));
     }
 
     #[test]
     fn ranks_in_step_do_not_meet() {
-        let mut ranks: Vec<Flows> = (0..4).map(Flows::starting_with).collect();
+        let mut ranks: Vec<Stripe> = (0..4).map(Stripe::starting_with).collect();
         for _ in 0..10 {
-            for (own, flows) in ranks.iter_mut().enumerate() {
+            for (own, stripe) in ranks.iter_mut().enumerate() {
                 // What it sent last is taken for arrived, though nobody has told it, and a message of a stripe and its header stays whole.
-                flows.begin(STRIPE + 100);
+                stripe.begin(STRIPE + 100);
                 for left in [STRIPE + 100, 100] {
-                    assert_eq!(flows.choose(0..4, left), Some(own));
-                    flows.sent(own, left.min(STRIPE) as usize);
+                    assert_eq!(stripe.choose(0..4, left), Some(own));
+                    stripe.sent(own, left.min(STRIPE) as usize);
                 }
             }
         }
-        let flows = &mut ranks[0];
-        flows.begin(RECEIPT + 1);
-        assert_eq!(flows.choose(0..4, STRIPE), Some(1), "more is under way than a receiver keeps to itself");
+        let stripe = &mut ranks[0];
+        stripe.begin(RECEIPT + 1);
+        assert_eq!(stripe.choose(0..4, STRIPE), Some(1), "more is under way than a receiver keeps to itself");
     }
 
     #[test]
     fn gateways_that_had_nothing_more_to_carry_are_not_slow() {
-        let mut flows = Flows::default();
+        let mut stripe = Stripe::default();
         for _ in 0..50 {
-            (0..4).for_each(|gateway| flows.sent(gateway, if gateway == 0 { 256 << 10 } else { 16 << 10 }));
-            let all: Vec<(u8, u64)> = flows.out.iter().zip(0..).map(|(out, gateway)| (gateway, out.sent)).collect();
-            flows.arrived(&all);
+            (0..4).for_each(|gateway| stripe.sent(gateway, if gateway == 0 { 256 << 10 } else { 16 << 10 }));
+            let all: Vec<(u8, u64)> = stripe.out.iter().zip(0..).map(|(out, gateway)| (gateway, out.sent)).collect();
+            stripe.arrived(&all);
         }
-        assert!(flows.out.iter().all(|out| out.share == 1.0), "{:?}", flows.out);
+        assert!(stripe.out.iter().all(|out| out.share == 1.0), "{:?}", stripe.out);
     }
 
     #[test]
     fn a_slow_gateway_is_not_begun_with() {
-        let mut flows = Flows::starting_with(1);
+        let mut stripe = Stripe::starting_with(1);
         for turn in 1..=50 {
-            (0..3).for_each(|gateway| flows.sent(gateway, 300 << 10));
-            flows.arrived(&[(0, (turn * 256) << 10), (1, (turn * 16) << 10), (2, (turn * 256) << 10)]);
+            (0..3).for_each(|gateway| stripe.sent(gateway, 300 << 10));
+            stripe.arrived(&[(0, (turn * 256) << 10), (1, (turn * 16) << 10), (2, (turn * 256) << 10)]);
         }
-        flows.begin(0);
-        assert_ne!(flows.choose(0..3, STRIPE), Some(1), "{:?}", flows.out);
+        stripe.begin(0);
+        assert_ne!(stripe.choose(0..3, STRIPE), Some(1), "{:?}", stripe.out);
     }
 
     /// What arrives in a second of 100, in shares of what all gateways together could carry, with a channel of this window that delivers in
@@ -275,7 +286,7 @@ mod tests {
         const FRAME: u64 = 16 << 10;
         const STEP_US: u64 = 100;
         const DELAY_US: u64 = 10_000;
-        let (mut sender, mut receiver) = (Flows::default(), Flows::default());
+        let (mut sender, mut receiver) = (Stripe::default(), Stripe::default());
         let mut queues = vec![VecDeque::<u64>::new(); rates.len()];
         let mut credit = vec![0u64; rates.len()];
         // What is under way to the receiver, and back: when it is there, and what.

@@ -1,0 +1,749 @@
+//! What a member has in flight with all its peers, and what is done about a loss.
+//!
+//! A sender keeps each frame until its receiver has acknowledged it. Whoever notices a loss acts:
+//!
+//! | a member learns | what went by that route is sent again, and |
+//! |---|---|
+//! | its connection to a gateway is lost | peers are to send again what they sent ([`FrameKind::Again`]), and are asked what has arrived |
+//! | its connection to a gateway is back | peers with unacknowledged frames are asked, by the new route too |
+//! | a gateway's trunk to a site broke, or is away ([`Passage`]) | peers of that site are asked |
+//! | a gateway could not deliver a frame | the peer is not sent anything by that gateway until it is heard from by it |
+//!
+//! A question ([`FrameKind::Ask`]) is answered at once by the gateway that it came by, so the answer does not depend on what the
+//! peer believes of its routes. As a route delivers in order, the answer also says what was lost before the question. Should
+//! all of that miss a loss, a sender that hears nothing for a second asks by every route that it has frames in flight on: no wait
+//! rests on a single notice.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+
+use channel::{Arrival, Outbound, Route};
+use rustc_hash::FxHashMap;
+use types::{Identity, JobId, SiteId};
+use wire::frame::HEADER_LEN;
+use wire::{FrameHeader, FrameKind, Passage};
+
+use crate::Misbehaved;
+use crate::budget::Budget;
+use crate::conversation::{Conversation, Queue};
+use crate::routes::Routes;
+use crate::stripe::Stripe;
+
+/// Who waits for an acknowledgement this long asks for it, and then after twice as long, up to [`LONGEST_NS`].
+const SILENCE_NS: u64 = 1_000_000_000;
+const LONGEST_NS: u64 = 8_000_000_000;
+/// How often that is looked at.
+const LOOK_NS: u64 = 100_000_000;
+/// A member that is leaving asks this often for what is missing.
+const LEAVING_NS: u64 = 50_000_000;
+/// After a refusal frames are sent again after this long, and twice as long after each further one, up to seven times.
+const RETRY_NS: u64 = 5_000_000;
+/// Where no gateway delivers, all are tried again after this long, and twice as long after each further time, so often.
+const STRAY_NS: u64 = 50_000_000;
+const MOST_STRAYS: u32 = 6;
+/// So often by a member that is leaving: its peers may have left before it.
+const MOST_LEAVING: u32 = 3;
+/// A sender whose window is smaller than this, in bytes, cannot wait for a receiver to acknowledge by itself.
+const ASKS_BELOW: u32 = 512 << 10;
+
+/// Whether a rule holds: always, but in tests that show what each is for.
+macro_rules! rule {
+    ($self:ident, $name:ident) => {{
+        #[cfg(test)]
+        let holds = $self.rules.$name;
+        #[cfg(not(test))]
+        let holds = true;
+        holds
+    }};
+}
+/// Which gateway a frame takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Striping {
+    /// Frames are striped over all, by how much each delivers; after a pause this one is first.
+    Adaptive {
+        /// The number of the gateway.
+        first: usize,
+    },
+    /// The first that reaches the peer.
+    First,
+}
+
+/// How much may be in flight to one peer, in bytes. Both ends use the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// No more than keeps the path full is used of it.
+    Adapting(u32),
+    /// All of it is used.
+    Fixed(u32),
+}
+
+impl Window {
+    fn bytes(self) -> u32 {
+        match self {
+            Window::Adapting(bytes) | Window::Fixed(bytes) => bytes,
+        }
+    }
+}
+
+/// What a member is, and how it sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Its job.
+    pub job: JobId,
+    /// Who it is.
+    pub me: Identity,
+    /// Which gateway a frame takes.
+    pub striping: Striping,
+    /// How much may be in flight to one peer.
+    pub window: Window,
+}
+
+/// What carries frames for [`Conversations::send`].
+pub trait Carrier<F, Q> {
+    /// The longest payload of a frame by this route, in bytes; `None`: it must first send what it was given.
+    fn room(&self, route: Route) -> Option<u32>;
+    /// Takes the next frame off a queue: `header` is complete but for its length; a payload has at most `most` bytes. Gives the
+    /// frame, and its bytes with the header.
+    fn cut(&mut self, queue: &mut Q, header: FrameHeader, most: u32) -> (F, u32);
+    /// Sends a frame by a route.
+    fn put(&mut self, route: Route, frame: F);
+    /// Sends a frame that is not kept.
+    fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]);
+}
+
+/// See the module. `K` names a peer, `F` is a frame as it can be sent again, `Q` is what waits for a peer.
+#[derive(Debug)]
+pub struct Conversations<K, F, Q> {
+    settings: Settings,
+    budget: Budget,
+    routes: Routes,
+    peers: FxHashMap<K, Conversation<F, Q>>,
+    /// Peers with frames to be sent again, those with new ones, and those to be told something.
+    again: VecDeque<K>,
+    ready: VecDeque<K>,
+    told: Vec<K>,
+    /// Peers that were sent something since they were last asked.
+    unsolicited: Vec<K>,
+    /// Peers that nothing is sent to before a time.
+    refused: Vec<K>,
+    /// Nothing more will be sent; what was is to be acknowledged.
+    leaving: bool,
+    asked_ns: u64,
+    looked_ns: u64,
+    #[cfg(test)]
+    pub(crate) rules: tests::Rules,
+}
+
+impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
+    /// A member without routes and peers.
+    pub fn new(settings: Settings, budget: Budget) -> Self {
+        Conversations {
+            settings,
+            budget,
+            routes: Routes::default(),
+            peers: FxHashMap::default(),
+            again: VecDeque::new(),
+            ready: VecDeque::new(),
+            told: Vec::new(),
+            unsolicited: Vec::new(),
+            refused: Vec::new(),
+            leaving: false,
+            asked_ns: 0,
+            looked_ns: 0,
+            #[cfg(test)]
+            rules: tests::Rules::default(),
+        }
+    }
+
+    /// The gateways and what they reach.
+    pub fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// What is in flight in all, and may be.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// All conversations.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &Conversation<F, Q>)> {
+        self.peers.iter().map(|(key, peer)| (*key, peer))
+    }
+
+    /// The conversation with a peer, if there is one.
+    pub fn get(&self, key: K) -> Option<&Conversation<F, Q>> {
+        self.peers.get(&key)
+    }
+
+    /// The conversation with a peer, which begins if there is none.
+    pub fn peer(&mut self, key: K, identity: Identity) -> &mut Conversation<F, Q> {
+        let settings = self.settings;
+        self.peers.entry(key).or_insert_with(|| {
+            let window = settings.window.bytes();
+            let outbound = match settings.window {
+                Window::Adapting(window) => Outbound::adapting(window),
+                Window::Fixed(window) => Outbound::new(window),
+            };
+            let stripe = match settings.striping {
+                Striping::Adaptive { first } => Stripe::starting_with(first),
+                Striping::First => Stripe::first(),
+            };
+            Conversation::new(identity, Q::default(), outbound, window, stripe)
+        })
+    }
+
+    /// Whether every peer that is still there has all that it was sent.
+    pub fn is_settled(&self) -> bool {
+        self.peers.values().all(Conversation::is_settled)
+    }
+
+    /// Whether there is nothing to send to anybody.
+    pub fn is_idle(&self) -> bool {
+        self.peers.values().all(|peer| peer.gone || !peer.has_something())
+    }
+
+    /// Whether no gateway reaches some peer's site at the moment. That has an end: its gateway loses patience.
+    pub fn is_cut_off(&self) -> bool {
+        let cut_off = |peer: &Conversation<F, Q>| !peer.gone && self.routes.to(peer.identity.site).next().is_none();
+        self.routes.open().next().is_some() && self.peers.values().any(cut_off)
+    }
+
+    /// The gateway that reaches a peer and comes next.
+    pub fn route(&self, key: K) -> Option<Route> {
+        self.peers.get(&key).and_then(|peer| choose(&self.routes, peer, 0))
+    }
+
+    /// Something was added to a peer's queue. `was_empty`: there was nothing to send before.
+    pub fn queued(&mut self, key: K, was_empty: bool) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            if was_empty {
+                peer.stripe.begin(peer.outbound.in_flight());
+            }
+            self.wake(key);
+        }
+    }
+
+    /// A gateway is connected, for the first time or again.
+    pub fn route_open(&mut self, route: Route) {
+        self.routes.opened(route);
+        for peer in self.peers.values_mut() {
+            peer.barred &= !bit(route);
+            if rule!(self, ask_on_return) && peer.outbound.in_flight() > 0 {
+                // By the new route, so that the peer hears of it; and by any, which may be quicker.
+                peer.asks = true;
+                peer.asks_by |= bit(route);
+            }
+        }
+        self.wake_all(|_| true);
+    }
+
+    /// A gateway is not connected any more: what was in flight by it is lost, in both directions.
+    pub fn route_lost(&mut self, route: Route) {
+        self.routes.lost(route);
+        for peer in self.peers.values_mut() {
+            peer.lost_by(route);
+            peer.asks &= rule!(self, ask_on_loss);
+            // What peers sent us by this gateway may be lost as well, and nobody but us knows.
+            peer.asks_again = rule!(self, again_on_loss);
+            peer.barred &= !bit(route);
+        }
+        self.wake_all(|_| true);
+    }
+
+    /// A gateway reports what became of its trunks to a site.
+    pub fn passage(&mut self, route: Route, site: SiteId, passage: &Passage) {
+        match passage {
+            Passage::Open => {
+                self.routes.back(route, site);
+                for peer in self.peers.values_mut().filter(|peer| peer.identity.site == site) {
+                    peer.barred &= !bit(route);
+                }
+            }
+            Passage::Away(reason) => {
+                self.routes.away(route, site, reason);
+                self.broken(route, site);
+            }
+            Passage::Broken => self.broken(route, site),
+        }
+        self.wake_all(|peer| peer.identity.site == site);
+    }
+
+    fn broken(&mut self, route: Route, site: SiteId) {
+        for peer in self.peers.values_mut().filter(|peer| peer.identity.site == site) {
+            peer.lost_by(route);
+            peer.asks &= rule!(self, ask_on_loss);
+        }
+    }
+
+    /// A gateway could not deliver a frame: the peer is not connected where it arrived. Where no route is left, all are tried
+    /// again for a while. Whether there is something for the peer and that is over: the caller then
+    /// [loses](Conversations::lose) it.
+    pub fn undeliverable(&mut self, route: Route, key: K, now_ns: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return false };
+        peer.lost_by(route);
+        peer.asks &= rule!(self, ask_on_loss);
+        peer.barred |= bit(route);
+        if self.routes.open().any(|route| peer.barred & bit(route) == 0) {
+            self.wake(key);
+            return false;
+        }
+        if !peer.has_something() && peer.outbound.in_flight() == 0 {
+            // It has left, or will be heard from: the next frame for it tries again.
+            peer.barred = 0;
+            return false;
+        }
+        if peer.strays >= if self.leaving { MOST_LEAVING } else { MOST_STRAYS } {
+            return true;
+        }
+        if peer.retry_ns.is_none() {
+            peer.retry_ns = Some(now_ns + (STRAY_NS << peer.strays));
+            peer.strays += 1;
+            self.refused.push(key);
+        }
+        false
+    }
+
+    /// A gateway was short of memory and dropped frames to a peer.
+    pub fn refused(&mut self, route: Route, key: K, now_ns: u64) {
+        self.budget.refused(now_ns);
+        let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return };
+        peer.outbound.refused(route);
+        peer.stripe.lost(usize::from(route.0));
+        if peer.retry_ns.is_none() {
+            peer.retry_ns = Some(now_ns + (RETRY_NS << peer.refusals.min(7)));
+            peer.refusals += 1;
+            self.refused.push(key);
+        }
+    }
+
+    /// A peer is lost, or has said goodbye. Gives what waited for it.
+    pub fn lose(&mut self, key: K) -> Option<Q> {
+        let peer = self.peers.get_mut(&key).filter(|peer| !peer.gone)?;
+        peer.gone = true;
+        self.budget.forgotten(peer.outbound.in_flight());
+        Some(std::mem::take(&mut peer.queue))
+    }
+
+    /// Asks all peers to acknowledge what they have not: nothing more will be sent. That is repeated until all is settled.
+    pub fn leave(&mut self, now_ns: u64) {
+        self.leaving = true;
+        self.asked_ns = now_ns;
+        for peer in self.peers.values_mut().filter(|peer| !peer.is_settled()) {
+            peer.asks = true;
+        }
+        self.wake_all(|_| true);
+    }
+
+    /// Takes an acknowledging frame of a peer that is not data, with its receipt.
+    ///
+    /// # Errors
+    /// The peer broke the rules of the channel, or its receipt is none.
+    pub fn heard(
+        &mut self,
+        route: Route,
+        key: K,
+        header: &FrameHeader,
+        payload: &[u8],
+        now_ns: u64,
+    ) -> Result<(), Misbehaved> {
+        let receipt = wire::receipt::decode(payload)?;
+        self.acknowledged(route, key, header, now_ns)?;
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        peer.stripe.arrived(&receipt);
+        match header.kind {
+            FrameKind::Ask => peer.asked_by(route, header.route),
+            FrameKind::Again => {
+                peer.outbound.lost_all();
+                peer.asks |= peer.outbound.in_flight() > 0;
+            }
+            FrameKind::Answer => {
+                let by = Route(header.route as u8);
+                if let Some(at) = peer.asked.iter().position(|(asked, _)| *asked == by) {
+                    let (_, asked) = peer.asked.swap_remove(at);
+                    peer.outbound.answered(by, asked, header.sequence);
+                }
+            }
+            _ => {}
+        }
+        self.wake(key);
+        Ok(())
+    }
+
+    /// Takes a data frame of a peer; gives what is now in order to `deliver`.
+    ///
+    /// # Errors
+    /// The peer broke the rules of the channel, or what `deliver` says.
+    pub fn data<E: From<Misbehaved>>(
+        &mut self,
+        route: Route,
+        key: K,
+        header: &FrameHeader,
+        payload: &[u8],
+        now_ns: u64,
+        mut deliver: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.acknowledged(route, key, header, now_ns)?;
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        let bytes = HEADER_LEN as u32 + header.length;
+        peer.stripe.came(header.route as u8, bytes);
+        match peer.inbound.received(header.sequence, bytes).map_err(Misbehaved::from)? {
+            Arrival::Next => {
+                deliver(payload)?;
+                while let Some(early) = peer.inbound.next_early() {
+                    deliver(&early)?;
+                }
+            }
+            Arrival::Early => peer.inbound.keep(header.sequence, bytes, payload.to_vec()),
+            // It would not have come again had the sender heard from us.
+            Arrival::Again => peer.inbound.ack_now(),
+        }
+        self.wake(key);
+        Ok(())
+    }
+
+    /// The acknowledgement of any frame of a peer; `route` reaches the peer, since it is where the frame came from.
+    fn acknowledged(&mut self, route: Route, key: K, header: &FrameHeader, now_ns: u64) -> Result<(), Misbehaved> {
+        let leaving = self.leaving;
+        self.peer(key, header.from);
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
+        peer.barred &= !bit(route);
+        peer.strays = 0;
+        if peer.gone {
+            return Ok(());
+        }
+        let before = peer.outbound.in_flight();
+        peer.outbound.at(now_ns).acknowledged(header.ack)?;
+        let freed = before - peer.outbound.in_flight();
+        if freed > 0 {
+            self.budget.acknowledged(freed);
+            peer.silent_since_ns = now_ns;
+            (peer.silences, peer.refusals) = (0, 0);
+            peer.retry_ns = None;
+        }
+        // A question may have overtaken what it was about.
+        peer.asks |= leaving && !peer.is_settled();
+        Ok(())
+    }
+
+    /// Notes that bytes of a peer are kept here; past a quarter of the window nothing more is acknowledged.
+    pub fn hold(&mut self, key: K, bytes: u64) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.held += bytes;
+        }
+    }
+
+    /// Notes that bytes held are gone.
+    pub fn release(&mut self, key: K, bytes: u64) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.held = peer.held.saturating_sub(bytes);
+            self.wake(key);
+        }
+    }
+
+    /// Enters a peer where it has something to do.
+    fn wake(&mut self, key: K) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
+        }
+    }
+
+    fn wake_all(&mut self, which: impl Fn(&Conversation<F, Q>) -> bool) {
+        for (key, peer) in self.peers.iter_mut().filter(|(_, peer)| which(peer)) {
+            enter(*key, peer, &mut self.again, &mut self.ready, &mut self.told);
+        }
+    }
+
+    /// When [`Conversations::tick`] wants to be called next, in nanoseconds of its clock; `None`: there is nothing to wait for.
+    pub fn next_tick_ns(&self) -> Option<u64> {
+        let retry = self.refused.iter().filter_map(|key| self.peers.get(key)?.retry_ns).min();
+        let leaving = (self.leaving && !self.is_settled()).then_some(self.asked_ns + LEAVING_NS);
+        let waits = (self.budget.in_flight() > 0).then_some(self.looked_ns + LOOK_NS);
+        [retry, leaving, waits].into_iter().flatten().min()
+    }
+
+    /// Looks whether something has been waited for too long; cheap when called often.
+    pub fn tick(&mut self, now_ns: u64) {
+        if !self.refused.is_empty() {
+            let due = |peer: &Conversation<F, Q>| peer.retry_ns.is_none_or(|at| at <= now_ns);
+            let (due, later): (Vec<K>, Vec<K>) =
+                self.refused.drain(..).partition(|key| self.peers.get(key).is_none_or(due));
+            self.refused = later;
+            for key in due {
+                if let Some(peer) = self.peers.get_mut(&key) {
+                    (peer.retry_ns, peer.barred) = (None, 0);
+                }
+                self.wake(key);
+            }
+        }
+        if self.leaving && now_ns.saturating_sub(self.asked_ns) > LEAVING_NS && !self.is_settled() {
+            self.leave(now_ns);
+        }
+        if now_ns.saturating_sub(self.looked_ns) < LOOK_NS || self.budget.in_flight() == 0 {
+            return;
+        }
+        self.looked_ns = now_ns;
+        if !rule!(self, ask_when_silent) {
+            return;
+        }
+        let waits = |peer: &&mut Conversation<F, Q>| !peer.gone && peer.outbound.in_flight() > 0;
+        for peer in self.peers.values_mut().filter(waits) {
+            let patience = (SILENCE_NS << peer.silences.min(4)).min(LONGEST_NS);
+            if now_ns.saturating_sub(peer.silent_since_ns) >= patience {
+                peer.silent_since_ns = now_ns;
+                peer.silences += 1;
+                peer.asks_by |= peer.outbound.routes_in_flight();
+            }
+        }
+        self.wake_all(|peer| peer.asks_by != 0);
+    }
+
+    /// Whether [`Conversations::send`] may have something to do.
+    pub fn has_work(&self) -> bool {
+        !(self.again.is_empty() && self.ready.is_empty() && self.told.is_empty())
+    }
+
+    /// The last words of a member that leaves: peers are acknowledged what came from them, for none will be here to answer.
+    pub fn farewell(&mut self, notice_by: &mut dyn FnMut(Route, FrameHeader, &[u8])) {
+        for peer in self.peers.values_mut().filter(|peer| !peer.gone && peer.inbound.has_unacknowledged()) {
+            if let Some(route) = choose(&self.routes, peer, 0) {
+                let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Ack, peer) };
+                notice_by(route, header, &peer.stripe.receipt());
+            }
+        }
+    }
+
+    /// Sends what windows, the budget and the carrier allow.
+    pub fn send<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
+        self.send_again(carrier, now_ns);
+        self.send_new(carrier, now_ns);
+        if !self.told.is_empty() {
+            self.send_notices(carrier);
+        }
+    }
+
+    fn send_again<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
+        let mut full = VecDeque::new();
+        while let Some(key) = self.again.pop_front() {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            peer.is_again = false;
+            if peer.gone || peer.retry_ns.is_some_and(|at| at > now_ns) {
+                continue;
+            }
+            match route_for_data(&self.routes, peer, carrier) {
+                Next::None => continue,
+                Next::Full => {
+                    peer.is_again = true;
+                    full.push_back(key);
+                    continue;
+                }
+                Next::By(route, _) => {
+                    if let Some(frame) = peer.outbound.resend(route) {
+                        // Not counted by the stripe: the header names the route that it took first.
+                        carrier.put(route, frame.clone());
+                    }
+                }
+            }
+            enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
+        }
+        self.again = full;
+    }
+
+    fn send_new<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
+        let mut full = VecDeque::new();
+        while let Some(key) = self.ready.pop_front() {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            peer.is_ready = false;
+            if peer.gone || peer.queue.is_empty() || peer.retry_ns.is_some_and(|at| at > now_ns) {
+                continue;
+            }
+            let (route, most) = match route_for_data(&self.routes, peer, carrier) {
+                Next::None => continue,
+                Next::Full => {
+                    peer.is_ready = true;
+                    full.push_back(key);
+                    continue;
+                }
+                Next::By(route, most) => (route, most),
+            };
+            let bytes = peer.queue.next_len(most);
+            if !self.budget.may_send(bytes.into()) {
+                // Acknowledgements free it; receivers of little do not send any by themselves.
+                peer.is_ready = true;
+                self.ready.push_front(key);
+                self.solicit();
+                break;
+            }
+            if !peer.outbound.may_send(bytes) {
+                // An acknowledgement enters it again.
+                let nudges = rule!(self, ask_when_full) && !peer.nudged;
+                if nudges && !peer.outbound.has_missing() && peer.outbound.room() < ASKS_BELOW {
+                    (peer.nudged, peer.asks) = (true, true);
+                    tell(key, peer, &mut self.told);
+                }
+                continue;
+            }
+            let (sequence, ack) = (peer.outbound.next(), peer.acknowledge());
+            let Settings { job, me, .. } = self.settings;
+            let plain = FrameHeader::plain(FrameKind::Data, job, me, peer.identity);
+            let header = FrameHeader { route: route.0.into(), sequence, ack, ..plain };
+            let (frame, bytes) = carrier.cut(&mut peer.queue, header, most);
+            if peer.outbound.in_flight() == 0 {
+                (peer.silent_since_ns, peer.silences) = (now_ns, 0);
+            }
+            peer.stripe.sent(usize::from(route.0), bytes as usize);
+            peer.outbound.at(now_ns).sent(route, bytes, frame.clone());
+            self.budget.sent(bytes.into());
+            peer.nudged = false;
+            if !std::mem::replace(&mut peer.is_unsolicited, true) {
+                self.unsolicited.push(key);
+            }
+            carrier.put(route, frame);
+            peer.asks |= self.leaving && peer.queue.is_empty();
+            enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
+        }
+        self.ready.append(&mut full);
+    }
+
+    /// Asks for acknowledgements of all that is in flight, where that was not asked for.
+    fn solicit(&mut self) {
+        for key in std::mem::take(&mut self.unsolicited) {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            peer.is_unsolicited = false;
+            if peer.outbound.in_flight() > 0 && !peer.gone {
+                peer.asks = true;
+                tell(key, peer, &mut self.told);
+            }
+        }
+    }
+
+    fn send_notices<C: Carrier<F, Q>>(&mut self, carrier: &mut C) {
+        for key in std::mem::take(&mut self.told) {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            peer.is_told = false;
+            if peer.gone {
+                continue;
+            }
+            for (route, theirs) in std::mem::take(&mut peer.questions) {
+                if rule!(self, answer_by_route) && self.routes.is_open(route) {
+                    let sequence = peer.inbound.expected();
+                    let header =
+                        FrameHeader { route: theirs, sequence, ..notice(&self.settings, FrameKind::Answer, peer) };
+                    carrier.notice(route, header, &peer.stripe.receipt());
+                } else {
+                    peer.inbound.ack_now();
+                }
+            }
+            let asks_by = std::mem::take(&mut peer.asks_by);
+            for route in self.routes.to(peer.identity.site).filter(|route| asks_by & bit(*route) != 0) {
+                ask(&self.settings, route, peer, carrier);
+            }
+            let Some(route) = choose(&self.routes, peer, 0) else { continue };
+            if std::mem::take(&mut peer.asks_again) {
+                let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Again, peer) };
+                carrier.notice(route, header, &peer.stripe.receipt());
+            }
+            // A question comes after what it is about.
+            if peer.asks && !peer.outbound.has_missing() {
+                peer.asks = false;
+                ask(&self.settings, route, peer, carrier);
+            }
+            if peer.owes_ack() {
+                let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Ack, peer) };
+                carrier.notice(route, header, &peer.stripe.receipt());
+            }
+            if peer.asks {
+                peer.is_told = true;
+                self.told.push(key);
+            }
+        }
+    }
+}
+
+fn bit(route: Route) -> u64 {
+    1 << (route.0 % 64)
+}
+
+/// A notice to a peer, with the acknowledgement of what came.
+fn notice<F, Q: Queue>(settings: &Settings, kind: FrameKind, peer: &mut Conversation<F, Q>) -> FrameHeader {
+    let ack = peer.acknowledge();
+    FrameHeader { ack, ..FrameHeader::plain(kind, settings.job, settings.me, peer.identity) }
+}
+
+fn ask<F, Q: Queue>(
+    settings: &Settings,
+    route: Route,
+    peer: &mut Conversation<F, Q>,
+    carrier: &mut impl Carrier<F, Q>,
+) {
+    let sequence = peer.outbound.next();
+    let header = FrameHeader { route: route.0.into(), sequence, ..notice(settings, FrameKind::Ask, peer) };
+    peer.asked.retain(|(by, _)| *by != route);
+    peer.asked.push((route, sequence));
+    carrier.notice(route, header, &peer.stripe.receipt());
+}
+
+/// Enters a peer where it has something to do.
+fn enter<K: Copy, F, Q: Queue>(
+    key: K,
+    peer: &mut Conversation<F, Q>,
+    again: &mut VecDeque<K>,
+    ready: &mut VecDeque<K>,
+    told: &mut Vec<K>,
+) {
+    if peer.gone {
+        return;
+    }
+    if peer.outbound.has_missing() && !peer.is_again {
+        peer.is_again = true;
+        again.push_back(key);
+    }
+    if !peer.queue.is_empty() && !peer.outbound.has_missing() && !peer.is_ready {
+        peer.is_ready = true;
+        ready.push_back(key);
+    }
+    tell(key, peer, told);
+}
+
+/// Enters a peer that is to be told something.
+fn tell<K, F, Q: Queue>(key: K, peer: &mut Conversation<F, Q>, told: &mut Vec<K>) {
+    if peer.has_notice() && !peer.is_told {
+        peer.is_told = true;
+        told.push(key);
+    }
+}
+
+/// How the next data can get to a peer.
+enum Next {
+    /// By this gateway, with payloads of at most so many bytes.
+    By(Route, u32),
+    /// By none before it has sent what it was given.
+    Full,
+    /// By none.
+    None,
+}
+
+fn route_for_data<F, Q: Queue>(routes: &Routes, peer: &Conversation<F, Q>, carrier: &impl Carrier<F, Q>) -> Next {
+    let left = if peer.queue.is_empty() { 0 } else { peer.queue.left() };
+    let (mut any, mut chosen) = (false, None);
+    let usable = usable(routes, peer).inspect(|_| any = true).filter(|route| carrier.room(*route).is_some());
+    if let Some(at) = peer.stripe.choose(usable.map(|route| usize::from(route.0)), left) {
+        let route = Route(at as u8);
+        chosen = carrier.room(route).map(|most| Next::By(route, most));
+    }
+    chosen.unwrap_or(if any { Next::Full } else { Next::None })
+}
+
+/// The gateways that reach a peer.
+fn usable<'a, F, Q>(routes: &'a Routes, peer: &Conversation<F, Q>) -> impl Iterator<Item = Route> + use<'a, F, Q> {
+    let barred = peer.barred;
+    routes.to(peer.identity.site).filter(move |route| barred & bit(*route) == 0)
+}
+
+/// A gateway that reaches a peer.
+fn choose<F, Q>(routes: &Routes, peer: &Conversation<F, Q>, left: u64) -> Option<Route> {
+    let at = peer.stripe.choose(usable(routes, peer).map(|route| usize::from(route.0)), left)?;
+    Some(Route(at as u8))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,441 @@
+//! Whole messages between the launcher and agents, cut into frames: [`Conversations`] whose frames are pieces of messages.
+//!
+//! A receiver may *hold* acknowledgements back while it cannot get rid of what it was sent; the sender then sees its window
+//! fill up and stops producing.
+
+use std::collections::VecDeque;
+
+use channel::{ChannelError, Route};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+use types::{Identity, JobId, SiteId};
+use wire::frame::HEADER_LEN;
+use wire::{FrameHeader, FrameKind, Passage, WireError};
+
+use crate::budget::Budget;
+use crate::conversation::Queue;
+use crate::conversations::{Carrier, Conversations, Settings, Striping, Window};
+use crate::{Misbehaved, Routes};
+
+/// Bytes (headers and payloads) in flight between two correspondents. Both ends use this constant.
+pub const WINDOW: u32 = 256 << 10;
+
+/// The longest message in bytes.
+pub const MAX_MESSAGE: usize = 32 << 20;
+
+/// A correspondent broke the rules.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// Those of the channel.
+    #[error("{from}: {source}")]
+    Channel {
+        /// The correspondent.
+        from: Identity,
+        /// What it did.
+        source: ChannelError,
+    },
+    /// Those of frames.
+    #[error("{from}: {source}")]
+    Wire {
+        /// The correspondent.
+        from: Identity,
+        /// What it sent.
+        source: WireError,
+    },
+    /// A message longer than allowed.
+    #[error("{from}: a message of {length} bytes; at most {MAX_MESSAGE} are allowed")]
+    TooLong {
+        /// The correspondent.
+        from: Identity,
+        /// Bytes of the message.
+        length: usize,
+    },
+    /// A message that is none.
+    #[error("{from}: unreadable message: {problem}")]
+    Unreadable {
+        /// The correspondent.
+        from: Identity,
+        /// What the decoder said.
+        problem: String,
+    },
+}
+
+/// A frame and the route it takes.
+pub type Mail = (Route, FrameHeader, Vec<u8>);
+
+/// Everything one member has in flight with its correspondents. Times are nanoseconds of any one clock.
+#[derive(Debug)]
+pub struct Post {
+    conversations: Conversations<Identity, (FrameHeader, Vec<u8>), Chunks>,
+    /// The start of a message of each correspondent.
+    partial: FxHashMap<Identity, Vec<u8>>,
+    outbox: Outbox,
+}
+
+/// Messages cut into payloads.
+#[derive(Debug, Default)]
+struct Chunks {
+    chunks: VecDeque<Vec<u8>>,
+    bytes: u64,
+}
+
+impl Queue for Chunks {
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    fn left(&self) -> u64 {
+        self.bytes
+    }
+
+    fn next_len(&self, _: u32) -> u32 {
+        (HEADER_LEN + self.chunks.front().map_or(0, Vec::len)) as u32
+    }
+}
+
+/// Frames that may leave. Windows bound it.
+#[derive(Debug)]
+struct Outbox {
+    max_payload: usize,
+    mail: VecDeque<Mail>,
+}
+
+impl Carrier<(FrameHeader, Vec<u8>), Chunks> for Outbox {
+    fn room(&self, _: Route) -> Option<u32> {
+        Some(self.max_payload as u32)
+    }
+
+    fn cut(&mut self, queue: &mut Chunks, header: FrameHeader, _: u32) -> ((FrameHeader, Vec<u8>), u32) {
+        let bytes = queue.next_len(0);
+        let chunk = queue.chunks.pop_front().unwrap_or_default();
+        queue.bytes -= chunk.len() as u64;
+        ((FrameHeader { length: chunk.len() as u32, ..header }, chunk), bytes)
+    }
+
+    fn put(&mut self, route: Route, (header, payload): (FrameHeader, Vec<u8>)) {
+        self.mail.push_back((route, header, payload));
+    }
+
+    fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]) {
+        self.mail.push_back((route, header, payload.to_vec()));
+    }
+}
+
+impl Post {
+    /// The post of `me`, on connections with this longest payload in bytes.
+    pub fn new(job: JobId, me: Identity, max_payload: u32) -> Post {
+        let max_payload = (max_payload as usize).clamp(64, (WINDOW / 8) as usize);
+        let settings = Settings { job, me, striping: Striping::First, window: Window::Fixed(WINDOW) };
+        Post {
+            conversations: Conversations::new(settings, Budget::unlimited()),
+            partial: FxHashMap::default(),
+            outbox: Outbox { max_payload, mail: VecDeque::new() },
+        }
+    }
+
+    /// Queues a message.
+    ///
+    /// # Errors
+    /// It is longer than [`MAX_MESSAGE`].
+    pub fn send<M: Serialize>(&mut self, to: Identity, message: &M) -> Result<(), PostError> {
+        let body =
+            postcard::to_stdvec(message).map_err(|e| PostError::Unreadable { from: to, problem: e.to_string() })?;
+        if body.len() > MAX_MESSAGE {
+            return Err(PostError::TooLong { from: to, length: body.len() });
+        }
+        let mut bytes = Vec::with_capacity(body.len() + 4);
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        let peer = self.conversations.peer(to, to);
+        let was_empty = !peer.has_something();
+        for chunk in bytes.chunks(self.outbox.max_payload) {
+            peer.queue.bytes += chunk.len() as u64;
+            peer.queue.chunks.push_back(chunk.to_vec());
+        }
+        self.conversations.queued(to, was_empty);
+        Ok(())
+    }
+
+    /// Bytes for `to` that wait here or are in flight.
+    pub fn backlog(&self, to: Identity) -> u64 {
+        self.conversations.get(to).map_or(0, |peer| peer.queue.bytes + peer.in_flight())
+    }
+
+    /// Whether output for `to` may be produced: less than half the window is taken, the rest is for messages that
+    /// must not wait.
+    pub fn has_room(&self, to: Identity) -> bool {
+        self.backlog(to) < u64::from(WINDOW / 2)
+    }
+
+    /// The gateways and what they reach.
+    pub fn routes(&self) -> &Routes {
+        self.conversations.routes()
+    }
+
+    /// A gateway is connected.
+    pub fn route_open(&mut self, route: Route) {
+        self.conversations.route_open(route);
+    }
+
+    /// A gateway is not connected any more: what was in flight by it is lost, in both directions.
+    pub fn route_lost(&mut self, route: Route) {
+        self.conversations.route_lost(route);
+    }
+
+    /// A correspondent is not connected to the gateway at which this one's frames arrive.
+    pub fn undeliverable(&mut self, route: Route, peer: Identity, now_ns: u64) {
+        // One that none reaches is reported by its gateway, with the reason.
+        self.conversations.undeliverable(route, peer, now_ns);
+    }
+
+    /// A gateway was short of memory and dropped frames to a correspondent.
+    pub fn refused(&mut self, route: Route, peer: Identity, now_ns: u64) {
+        self.conversations.refused(route, peer, now_ns);
+    }
+
+    /// A gateway reports what became of its trunks to a site.
+    pub fn passage(&mut self, route: Route, site: SiteId, passage: &Passage) {
+        self.conversations.passage(route, site, passage);
+    }
+
+    /// The next frame to write, if one may go now, and the gateway for it. Correspondents take turns.
+    pub fn next_frame(&mut self, now_ns: u64) -> Option<Mail> {
+        if self.outbox.mail.is_empty() {
+            self.conversations.tick(now_ns);
+            self.conversations.send(&mut self.outbox, now_ns);
+        }
+        self.outbox.mail.pop_front()
+    }
+
+    /// When [`Post::next_frame`] is to be called next even if nothing happens.
+    pub fn next_tick_ns(&self) -> Option<u64> {
+        self.conversations.next_tick_ns()
+    }
+
+    /// Takes a frame of a correspondent (its kind acknowledges) that came by this gateway, and gives the messages it completes.
+    ///
+    /// # Errors
+    /// The correspondent broke the rules of the channel or sent something that is no message.
+    pub fn receive<M: DeserializeOwned>(
+        &mut self,
+        route: Route,
+        header: &FrameHeader,
+        payload: &[u8],
+        now_ns: u64,
+    ) -> Result<Vec<M>, PostError> {
+        let from = header.from;
+        if header.kind != FrameKind::Data {
+            let heard = self.conversations.heard(route, from, header, payload, now_ns);
+            heard.map_err(|problem| blame(from, problem))?;
+            return Ok(Vec::new());
+        }
+        let mut messages = Vec::new();
+        let partial = self.partial.entry(from).or_default();
+        let deliver = |payload: &[u8]| take(partial, from, payload, &mut messages).map_err(Refused::Post);
+        match self.conversations.data(route, from, header, payload, now_ns, deliver) {
+            Ok(()) => Ok(messages),
+            Err(Refused::Post(error)) => Err(error),
+            Err(Refused::Misbehaved(problem)) => Err(blame(from, problem)),
+        }
+    }
+
+    /// Notes that `bytes` from a correspondent are kept here; past a quarter of the window nothing more is acknowledged.
+    pub fn hold(&mut self, from: Identity, bytes: u64) {
+        self.conversations.hold(from, bytes);
+    }
+
+    /// Notes that `bytes` held are gone.
+    pub fn release(&mut self, from: Identity, bytes: u64) {
+        self.conversations.release(from, bytes);
+    }
+}
+
+/// Why a data frame was not taken.
+enum Refused {
+    Misbehaved(Misbehaved),
+    Post(PostError),
+}
+
+impl From<Misbehaved> for Refused {
+    fn from(problem: Misbehaved) -> Refused {
+        Refused::Misbehaved(problem)
+    }
+}
+
+fn blame(from: Identity, problem: Misbehaved) -> PostError {
+    match problem {
+        Misbehaved::Channel(source) => PostError::Channel { from, source },
+        Misbehaved::Wire(source) => PostError::Wire { from, source },
+    }
+}
+
+/// Takes the next bytes, and gives the messages they complete.
+fn take<M: DeserializeOwned>(
+    partial: &mut Vec<u8>,
+    from: Identity,
+    payload: &[u8],
+    messages: &mut Vec<M>,
+) -> Result<(), PostError> {
+    partial.extend_from_slice(payload);
+    let mut at = 0;
+    while let Some(head) = partial.get(at..at + 4) {
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        if length > MAX_MESSAGE {
+            return Err(PostError::TooLong { from, length });
+        }
+        let Some(body) = partial.get(at + 4..at + 4 + length) else { break };
+        let message = postcard::from_bytes(body).map_err(|e| PostError::Unreadable { from, problem: e.to_string() })?;
+        messages.push(message);
+        at += 4 + length;
+    }
+    partial.drain(..at);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use types::{NodeId, Slot};
+
+    const GATEWAY: Route = Route(0);
+    const OTHER: Route = Route(1);
+    const LAUNCHER: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+
+    fn agent() -> Identity {
+        Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() }
+    }
+
+    fn carry(from: &mut Post, to: &mut Post) -> Vec<Vec<u8>> {
+        let mut got = Vec::new();
+        while let Some((route, header, payload)) = from.next_frame(0) {
+            got.extend(to.receive::<Vec<u8>>(route, &header, &payload, 0).unwrap());
+        }
+        got
+    }
+
+    fn pair() -> (Post, Post) {
+        let (mut a, mut b) = (Post::new(JobId(1), agent(), 1000), Post::new(JobId(1), LAUNCHER, 1000));
+        a.route_open(GATEWAY);
+        b.route_open(GATEWAY);
+        (a, b)
+    }
+
+    #[test]
+    fn a_sender_stops_when_the_receiver_holds() {
+        let (mut a, mut b) = pair();
+        let mut sent = 0u64;
+        for _ in 0..1000 {
+            if a.has_room(LAUNCHER) {
+                a.send(LAUNCHER, &vec![7u8; 900]).unwrap();
+                sent += 900;
+            }
+            for message in carry(&mut a, &mut b) {
+                b.hold(agent(), message.len() as u64);
+            }
+            carry(&mut b, &mut a);
+        }
+        assert!(sent < u64::from(WINDOW), "{sent} bytes sent without an end");
+        assert!(!a.has_room(LAUNCHER));
+        b.release(agent(), u64::MAX);
+        carry(&mut b, &mut a);
+        assert!(a.has_room(LAUNCHER));
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        let (mut a, mut b) = pair();
+        a.send(LAUNCHER, &vec![1u8; 5]).unwrap();
+        let (_, header, mut payload) = a.next_frame(0).unwrap();
+        payload[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        let refused = b.receive::<Vec<u8>>(GATEWAY, &header, &payload, 0);
+        assert!(matches!(refused, Err(PostError::TooLong { .. })));
+        let beyond = FrameHeader { sequence: WINDOW * 2, ..header };
+        assert!(matches!(b.receive::<Vec<u8>>(GATEWAY, &beyond, &[], 0), Err(PostError::Channel { .. })));
+    }
+
+    #[test]
+    fn another_gateway_takes_over() {
+        let (mut a, mut b) = pair();
+        a.route_open(OTHER);
+        b.route_open(OTHER);
+        let sent: Vec<Vec<u8>> = (0..3).map(|n| vec![n; 2500]).collect();
+        let mut got = Vec::new();
+        a.send(LAUNCHER, &sent[0]).unwrap();
+        got.extend(carry(&mut a, &mut b));
+        a.send(LAUNCHER, &sent[1]).unwrap();
+        // The gateway dies with what it was given, and with what it had for us.
+        b.send(agent(), &vec![9u8; 10]).unwrap();
+        while a.next_frame(0).is_some() {}
+        while b.next_frame(0).is_some() {}
+        a.route_lost(GATEWAY);
+        got.extend(carry(&mut a, &mut b));
+        // b has not noticed, but is asked to send again, and what it sends by the same gateway does not come.
+        assert!(b.next_frame(0).is_some_and(|(route, _, _)| route == GATEWAY));
+        while b.next_frame(0).is_some() {}
+        b.undeliverable(GATEWAY, agent(), 0);
+        let back = std::iter::from_fn(|| b.next_frame(0));
+        let back: Vec<_> = back.collect();
+        assert!(back.iter().all(|(route, _, _)| *route == OTHER));
+        let heard: Vec<Vec<u8>> = back
+            .iter()
+            .flat_map(|(route, header, payload)| a.receive::<Vec<u8>>(*route, header, payload, 0).unwrap())
+            .collect();
+        assert_eq!(heard, [vec![9u8; 10]]);
+        a.send(LAUNCHER, &sent[2]).unwrap();
+        got.extend(carry(&mut a, &mut b));
+        assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn what_a_broken_way_took_arrives_once() {
+        let (mut a, mut b) = pair();
+        let sent: Vec<Vec<u8>> = (0..40).map(|n| vec![n; 2500]).collect();
+        let mut got = Vec::new();
+        for (n, message) in sent.iter().enumerate() {
+            a.send(LAUNCHER, message).unwrap();
+            match n % 4 {
+                // Frames that leave and never arrive.
+                1 => {
+                    while a.next_frame(0).is_some() {}
+                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Away("a blackout".into()));
+                    b.passage(GATEWAY, agent().site, &Passage::Away("a blackout".into()));
+                    assert!(a.next_frame(0).is_none() && b.next_frame(0).is_none());
+                }
+                3 => {
+                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Open);
+                    b.passage(GATEWAY, agent().site, &Passage::Open);
+                    // Frames that arrive and are sent again all the same.
+                    got.extend(carry(&mut a, &mut b));
+                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Broken);
+                    b.passage(GATEWAY, agent().site, &Passage::Broken);
+                    got.extend(carry(&mut a, &mut b));
+                    carry(&mut b, &mut a);
+                }
+                _ => got.extend(carry(&mut a, &mut b)),
+            }
+        }
+        assert_eq!(got, sent);
+        assert_eq!(a.backlog(LAUNCHER), 0, "acknowledged, though it was said when the way was broken");
+    }
+
+    proptest! {
+        #[test]
+        fn messages_arrive_whole_and_in_order(sizes in prop::collection::vec(0usize..60_000, 1..12)) {
+            let (mut a, mut b) = pair();
+            let sent: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(n, size)| vec![n as u8; *size]).collect();
+            for message in &sent {
+                a.send(LAUNCHER, message).unwrap();
+            }
+            let mut got = Vec::new();
+            for _ in 0..1000 {
+                got.extend(carry(&mut a, &mut b));
+                carry(&mut b, &mut a);
+            }
+            prop_assert_eq!(got, sent);
+        }
+    }
+}

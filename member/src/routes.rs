@@ -1,0 +1,62 @@
+//! The routes of a member: which gateways of its site are connected, and which sites each reaches.
+
+use channel::Route;
+use rustc_hash::FxHashMap;
+use types::SiteId;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Routes {
+    gateways: Vec<Gateway>,
+}
+
+#[derive(Debug, Default)]
+struct Gateway {
+    open: bool,
+    /// Sites that it does not reach at the moment, and why.
+    away: FxHashMap<SiteId, String>,
+}
+
+impl Routes {
+    /// Whether the gateway is connected.
+    pub fn is_open(&self, route: Route) -> bool {
+        self.gateways.get(usize::from(route.0)).is_some_and(|gateway| gateway.open)
+    }
+
+    /// The gateways that are connected.
+    pub fn open(&self) -> impl Iterator<Item = Route> {
+        self.gateways.iter().enumerate().filter(|(_, gateway)| gateway.open).map(|(at, _)| Route(at as u8))
+    }
+
+    /// The gateways that are connected and reach a site.
+    pub fn to(&self, site: SiteId) -> impl Iterator<Item = Route> {
+        let reaches = move |route: &Route| !self.gateways[usize::from(route.0)].away.contains_key(&site);
+        self.open().filter(reaches)
+    }
+
+    pub(crate) fn opened(&mut self, route: Route) {
+        let at = usize::from(route.0);
+        if self.gateways.len() <= at {
+            self.gateways.resize_with(at + 1, Gateway::default);
+        }
+        self.gateways[at] = Gateway { open: true, away: FxHashMap::default() };
+    }
+
+    pub(crate) fn lost(&mut self, route: Route) {
+        if let Some(gateway) = self.gateways.get_mut(usize::from(route.0)) {
+            *gateway = Gateway::default();
+        }
+    }
+
+    pub(crate) fn away(&mut self, route: Route, site: SiteId, reason: &str) {
+        if let Some(gateway) = self.gateways.get_mut(usize::from(route.0)) {
+            gateway.away.insert(site, reason.to_owned());
+        }
+    }
+
+    pub(crate) fn back(&mut self, route: Route, site: SiteId) {
+        if let Some(gateway) = self.gateways.get_mut(usize::from(route.0)) {
+            gateway.away.remove(&site);
+        }
+    }
+}
