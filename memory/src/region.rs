@@ -168,15 +168,17 @@ impl Table {
     }
 }
 
-/// For tests of crates that forbid `unsafe`.
+/// For tests of crates that forbid `unsafe`; not in a release.
+#[cfg(feature = "testing")]
 pub mod testing {
     use super::{Access, Regions};
 
-    /// Registers a slice under a key of our choice, with offsets from 0. The caller keeps the slice alive and does not look at
-    /// it while peers may change it.
-    pub fn register(regions: &Regions, target: &mut [u8], access: Access) -> u64 {
-        // SAFETY: only tests call this, and they keep the promise above.
-        let key = unsafe { regions.register(target.as_mut_ptr(), target.len(), 0, access, None) };
+    /// Registers that many zeroed bytes under a key of our choice, with offsets from 0. Nobody reaches them but through the table, and
+    /// they are never freed.
+    pub fn register(regions: &Regions, length: usize, access: Access) -> u64 {
+        let target: &'static mut [u8] = Box::leak(vec![0; length].into_boxed_slice());
+        // SAFETY: the bytes live for ever, and the only reference to them ends here.
+        let key = unsafe { regions.register(target.as_mut_ptr(), length, 0, access, None) };
         key.unwrap_or_else(|_| unreachable!("keys of our choice are free"))
     }
 }

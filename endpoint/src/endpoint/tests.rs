@@ -420,9 +420,8 @@ fn a_multi_receive_takes_messages_until_it_is_full() {
 fn regions_are_written_read_and_updated() {
     let regions = Arc::new(Regions::default());
     let mut pair = pair_with([Arc::default(), regions.clone()]);
-    let mut target = vec![0u8; 3 << 20];
     let all = Access { remote_read: true, remote_write: true };
-    let key = memory::region::testing::register(&regions, &mut target, all);
+    let key = memory::region::testing::register(&regions, 3 << 20, all);
     let b = pair.a.peer(pair.b.address());
     for length in [0, 8, 100_000, 2 << 20] {
         let buffer = Buffer::owned(pattern(length, 1));
