@@ -9,10 +9,10 @@ use crate::abi::border::{Behind, Object, behind, guard, hand_out, write_out};
 use crate::abi::constants::{FI_CLASS_CNTR, FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_COMP};
 use crate::abi::events::fi_cntr_attr;
 use crate::abi::objects::{fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
+use crate::bound::Bound;
 use crate::cq::{can_wait_with, timeout};
 use crate::domain::Domain;
 use crate::errno::{Code, EAVAIL, EINVAL, ENOSYS, ETIMEDOUT, Errno};
-use crate::progress::Bound;
 use crate::waitable::{Waitable, operations};
 
 /// The longest that a waiting reader keeps an endpoint to itself.

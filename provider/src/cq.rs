@@ -13,9 +13,9 @@ use crate::abi::constants::{
 };
 use crate::abi::events::{fi_cq_attr, fi_cq_err_entry, fi_cq_err_entry_1_20, fi_cq_tagged_entry};
 use crate::abi::objects::{fi_ops, fi_ops_cq, fid, fid_cq, fid_domain};
+use crate::bound::Bound;
 use crate::domain::Domain;
 use crate::errno::{Code, EAGAIN, EAVAIL, EINVAL, ENOSYS, Errno};
-use crate::progress::Bound;
 use crate::waitable::{Waitable, operations};
 
 /// A full queue is handed over without driving the endpoints at most that many times in a row.

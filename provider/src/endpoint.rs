@@ -16,6 +16,7 @@ use types::Address;
 
 use crate::abi::constants::{FI_ADDR_NOTAVAIL, FI_DELIVERY_COMPLETE, FI_MSG, FI_RECV, FI_SEND, FI_TAGGED};
 use crate::av::Av;
+use crate::bound::Driven;
 use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::domain::Domain;
@@ -228,32 +229,6 @@ impl Endpoint {
         result
     }
 
-    /// Drives the endpoint once, unless another thread is at it; naps if that is due and `may_nap`.
-    pub fn poll(&self, may_nap: bool) {
-        let Ok(mut state) = self.state.try_lock() else { return };
-        let Stage::Open(transport) = &mut state.stage else { return };
-        if transport.progress() {
-            state.used.moved();
-            state.idle.busy(Instant::now);
-            state.pass_on(self.caps);
-            return;
-        }
-        // Operations may fail without anything having moved: a peer took too long.
-        if transport.has_completed() {
-            state.pass_on(self.caps);
-        } else if may_nap {
-            self.maybe_pause(&mut state, |transport| {
-                if !transport.is_idle() {
-                    Awaited::Departure
-                } else if transport.is_awaited() {
-                    Awaited::Arrival
-                } else {
-                    Awaited::Nothing
-                }
-            });
-        }
-    }
-
     /// Nothing was there for a reader: yields or naps if that is due, and nobody else is kept by it.
     fn maybe_pause(&self, state: &mut State, awaited: impl FnOnce(&endpoint::Endpoint) -> Awaited) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
@@ -269,14 +244,6 @@ impl Endpoint {
             Pause::Nap(time) => state.sleep(time, self.caps),
         }
         state.idle.woke(Instant::now(), Ran::now);
-    }
-
-    /// Sleeps until something arrives or the time is over; then drives the endpoint.
-    pub fn wait(&self, time: Duration) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            std::thread::yield_now();
-        }
-        self.lock().sleep(time, self.caps);
     }
 
     /// Cancels a posted receive. Whether there was one.
@@ -311,7 +278,7 @@ impl Endpoint {
                 state.rx = Side { cq: Some(cq.clone()), selective };
             }
         }
-        cq.bound.add(self);
+        cq.bound.add(self.clone());
         Ok(())
     }
 
@@ -331,7 +298,7 @@ impl Endpoint {
         }
         // Reading a counter drives the endpoints that move it; `close` takes it from those.
         if send || recv || read || write {
-            cntr.bound.add(self);
+            cntr.bound.add(self.clone());
         }
     }
 
@@ -399,8 +366,43 @@ impl Endpoint {
         let Counters { send, recv, read, write } = std::mem::take(&mut state.counters);
         state.av = None;
         drop(state);
-        [tx.cq, rx.cq].iter().flatten().for_each(|cq| cq.bound.remove(self));
-        [send, recv, read, write].iter().flatten().for_each(|cntr| cntr.bound.remove(self));
+        let driven: Arc<dyn Driven> = self.clone();
+        [tx.cq, rx.cq].iter().flatten().for_each(|cq| cq.bound.remove(&driven));
+        [send, recv, read, write].iter().flatten().for_each(|cntr| cntr.bound.remove(&driven));
+    }
+}
+
+impl Driven for Endpoint {
+    fn poll(&self, may_nap: bool) {
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let Stage::Open(transport) = &mut state.stage else { return };
+        if transport.progress() {
+            state.used.moved();
+            state.idle.busy(Instant::now);
+            state.pass_on(self.caps);
+            return;
+        }
+        // Operations may fail without anything having moved: a peer took too long.
+        if transport.has_completed() {
+            state.pass_on(self.caps);
+        } else if may_nap {
+            self.maybe_pause(&mut state, |transport| {
+                if !transport.is_idle() {
+                    Awaited::Departure
+                } else if transport.is_awaited() {
+                    Awaited::Arrival
+                } else {
+                    Awaited::Nothing
+                }
+            });
+        }
+    }
+
+    fn wait(&self, time: Duration) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        self.lock().sleep(time, self.caps);
     }
 }
 

@@ -15,6 +15,7 @@
 mod abi;
 mod atomic;
 mod av;
+mod bound;
 mod cntr;
 mod cq;
 mod domain;

@@ -18,10 +18,7 @@
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-use crate::endpoint::Endpoint;
 
 /// How long a reader spins before it may nap: `LANDBRIDGE_SPIN`, in microseconds, or `always`. By default it adapts.
 ///
@@ -330,45 +327,6 @@ impl Use {
     /// It is closed.
     pub fn end(&mut self) {
         USED.fetch_sub(usize::from(std::mem::take(&mut self.counted)), Ordering::Relaxed);
-    }
-}
-
-/// The endpoints that a completion queue or counter is bound to, and so drives.
-#[derive(Default)]
-pub struct Bound {
-    endpoints: Mutex<Vec<Arc<Endpoint>>>,
-}
-
-impl Bound {
-    pub fn add(&self, endpoint: &Arc<Endpoint>) {
-        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        if !endpoints.iter().any(|known| Arc::ptr_eq(known, endpoint)) {
-            endpoints.push(endpoint.clone());
-        }
-    }
-
-    pub fn remove(&self, endpoint: &Arc<Endpoint>) {
-        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        endpoints.retain(|known| !Arc::ptr_eq(known, endpoint));
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    /// Drives the endpoints once; naps if that is due and `may_nap`. Leaves those alone that another thread is driving.
-    pub fn poll(&self, may_nap: bool) {
-        let Ok(endpoints) = self.endpoints.try_lock() else { return };
-        endpoints.iter().for_each(|endpoint| endpoint.poll(may_nap));
-    }
-
-    /// Sleeps until something arrives at an endpoint, or the time is over; then drives them.
-    pub fn wait(&self, time: Duration) {
-        let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match endpoints.len() {
-            0 => std::thread::sleep(time),
-            count => endpoints.iter().for_each(|endpoint| endpoint.wait(time / count as u32)),
-        }
     }
 }
 

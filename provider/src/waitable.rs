@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use crate::abi::border::{Behind, Object, behind, guard, take_back, write_out};
 use crate::abi::constants::{FI_GETWAITOBJ, FI_WAIT_NONE};
 use crate::abi::objects::{fi_ops, fid};
+use crate::bound::Bound;
 use crate::errno::{Code, EBUSY, ENOSYS};
-use crate::progress::Bound;
 
 /// An object that endpoints are bound to.
 pub trait Waitable: Behind {

@@ -1,0 +1,95 @@
+//! What a completion queue or counter drives: the endpoints bound to it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What moves only while somebody calls it.
+pub trait Driven: Send + Sync {
+    /// Moves what can be moved without waiting; naps if that is due and `may_nap`. Does nothing while another thread is at it.
+    fn poll(&self, may_nap: bool);
+    /// Sleeps until something arrives or the time is over, then moves what can be moved.
+    fn wait(&self, time: Duration);
+}
+
+/// The endpoints that a completion queue or counter is bound to, and so drives.
+#[derive(Default)]
+pub struct Bound {
+    all: Mutex<Vec<Arc<dyn Driven>>>,
+}
+
+fn is_same(one: &Arc<dyn Driven>, other: &Arc<dyn Driven>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
+
+impl Bound {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn Driven>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds one, if it is not bound yet.
+    pub fn add(&self, driven: Arc<dyn Driven>) {
+        let mut all = self.lock();
+        if !all.iter().any(|known| is_same(known, &driven)) {
+            all.push(driven);
+        }
+    }
+
+    /// Forgets one.
+    pub fn remove(&self, driven: &Arc<dyn Driven>) {
+        self.lock().retain(|known| !is_same(known, driven));
+    }
+
+    /// Whether nothing is bound.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Drives all of them once; naps if that is due and `may_nap`. Leaves those alone that another thread is driving.
+    pub fn poll(&self, may_nap: bool) {
+        let Ok(all) = self.all.try_lock() else { return };
+        all.iter().for_each(|driven| driven.poll(may_nap));
+    }
+
+    /// Sleeps until something arrives at one, or the time is over; then drives them.
+    pub fn wait(&self, time: Duration) {
+        let all = self.lock().clone();
+        match all.len() {
+            0 => std::thread::sleep(time),
+            count => all.iter().for_each(|driven| driven.wait(time / count as u32)),
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Notes how it was driven.
+    #[derive(Default)]
+    pub struct Noted {
+        /// For each poll, whether it was allowed to nap.
+        pub polls: Mutex<Vec<bool>>,
+    }
+
+    impl Driven for Noted {
+        fn poll(&self, may_nap: bool) {
+            self.polls.lock().unwrap().push(may_nap);
+        }
+
+        fn wait(&self, _: Duration) {}
+    }
+
+    #[test]
+    fn each_is_bound_once_and_driven_until_it_is_removed() {
+        let (bound, noted) = (Bound::default(), Arc::new(Noted::default()));
+        let driven: Arc<dyn Driven> = noted.clone();
+        bound.add(driven.clone());
+        bound.add(noted.clone());
+        bound.poll(false);
+        assert_eq!(*noted.polls.lock().unwrap(), [false]);
+        bound.remove(&driven);
+        assert!(bound.is_empty());
+        bound.poll(true);
+        assert_eq!(*noted.polls.lock().unwrap(), [false]);
+    }
+}
