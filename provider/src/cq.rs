@@ -109,7 +109,8 @@ impl Cq {
         {
             return result;
         }
-        self.bound.poll(may_nap);
+        // Who has completions to read is not waiting.
+        self.bound.poll(may_nap && self.count.load(Ordering::Acquire) == 0);
         if self.count.load(Ordering::Acquire) == 0 {
             return Err(EAGAIN);
         }
@@ -449,6 +450,7 @@ unsafe extern "C" fn strerror(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bound::tests::Noted;
 
     fn entry(context: usize, error: Option<Errno>) -> Entry {
         let error = error.map(|errno| Box::new(Detail { errno, overflow: 3, text: "site a: why".into() }));
@@ -476,6 +478,26 @@ mod tests {
             }
         }
         assert_eq!(&room, b"why\0\x07\x07\x07\x07");
+    }
+
+    #[test]
+    fn nobody_naps_with_completions_to_read() {
+        let cq = Cq {
+            bound: Bound::default(),
+            entry_size: 8,
+            api: version(2, 5),
+            queue: Mutex::default(),
+            count: AtomicUsize::new(0),
+            signalled: AtomicBool::new(false),
+            _domain: Arc::new(Domain::for_tests()),
+        };
+        let noted = Arc::new(Noted::default());
+        cq.bound.add(noted.clone());
+        assert_eq!(cq.read(1, true, |_, _| ()), Err(EAGAIN));
+        (0..10).for_each(|context| cq.push(entry(context, None)));
+        (0..10).for_each(|_| assert_eq!(cq.read(1, true, |_, _| ()), Ok(1)));
+        assert_eq!(cq.read(1, true, |_, _| ()), Err(EAGAIN));
+        assert_eq!(*noted.polls.lock().unwrap(), [true, false, true]);
     }
 
     #[test]
