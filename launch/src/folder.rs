@@ -1,23 +1,40 @@
-//! The folder of an agent: files that MPI libraries and libpmix write on its node while the job runs.
+//! The folder of an agent: files that MPI libraries and libpmix write on its node while the job runs, and the names of those
+//! that they write elsewhere.
 //!
 //! The agent makes it when a job needs it. Both the agent and its keeper remove it, so that it is gone whichever of them is
-//! killed. A folder whose agent and keeper were both killed is removed by the next agent of the same user.
+//! killed. A folder whose agent and keeper were both killed is removed by the next agent of the same user. With a folder goes
+//! whatever its job left in other places (see [`crate::leftovers`]).
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use thiserror::Error;
+
+use crate::leftovers::{remove_claimed, remove_strays};
 
 /// Names of all agents' folders begin so.
 const PREFIX: &str = "landbridge-agent-";
 /// A file in the folder that is locked as long as the agent or its keeper lives.
 const LOCK: &str = "lock";
+/// A file in the folder: how paths of the job's files elsewhere begin, each followed by a zero byte.
+const CLAIMS: &str = "claims";
 
 /// Where files are in memory.
 const MEMORY: &str = "/dev/shm";
+
+/// A folder that cannot be made.
+#[derive(Debug, Error)]
+#[error("cannot make {} (TMPDIR names another place): {source}", .path.display())]
+pub struct FolderError {
+    path: PathBuf,
+    source: io::Error,
+}
 
 /// Where the folder is or would be: two of one name, one of them in memory if the node has such a place.
 #[derive(Clone, Debug)]
@@ -59,29 +76,33 @@ impl Folder {
         [self.path(), self.memory()].into_iter().take(if self.path == self.memory { 1 } else { 2 })
     }
 
-    /// Makes it, with a folder inside for each of these ranks. It stays locked until the result is dropped.
+    /// Makes it, with a folder inside for each of these ranks. Files elsewhere whose paths begin with one of `claims` go with
+    /// it. It stays locked until the result is dropped.
     ///
     /// # Errors
-    /// For the user: what could not be made, and why.
-    pub fn create(&self, ranks: Range<u32>) -> Result<Vec<File>, String> {
+    /// What could not be made.
+    pub fn create(&self, ranks: Range<u32>, claims: &[PathBuf]) -> Result<Vec<File>, FolderError> {
         let mut locks = Vec::new();
         for path in self.both() {
             remove_abandoned(path);
-            let made = create(path).map_err(|error| (path.to_owned(), error));
-            let inner = ranks.clone().filter(|_| path == self.path).map(|rank| path.join(rank.to_string()));
-            let made = made.and_then(|lock| {
-                inner.into_iter().try_for_each(|path| make(&path).map_err(|error| (path, error)))?;
-                Ok(lock)
-            });
-            let named = |(path, error): (PathBuf, io::Error)| {
-                format!("cannot make {} (TMPDIR names another place): {error}", path.display())
+            let failed = |path: &Path| {
+                let path = path.to_owned();
+                |source| FolderError { path, source }
             };
-            locks.push(made.map_err(named)?);
+            locks.push(create(path).map_err(failed(path))?);
+            if path == self.path {
+                let listed: Vec<u8> =
+                    claims.iter().flat_map(|claim| [claim.as_os_str().as_bytes(), b"\0"].concat()).collect();
+                std::fs::write(path.join(CLAIMS), listed).map_err(failed(path))?;
+                for inner in ranks.clone().map(|rank| path.join(rank.to_string())) {
+                    make(&inner).map_err(failed(&inner))?;
+                }
+            }
         }
         Ok(locks)
     }
 
-    /// Removes it and what is in it, if it is there.
+    /// Removes it, what is in it, and what its job left elsewhere, if it is there. Everything that could write more is dead.
     pub fn remove(&self) {
         self.both().for_each(remove);
     }
@@ -102,6 +123,14 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 fn remove(path: &Path) {
+    let claims = std::fs::read(path.join(CLAIMS)).unwrap_or_default();
+    for claim in claims.split(|byte| *byte == 0).filter(|claim| !claim.is_empty()) {
+        remove_claimed(Path::new(OsStr::from_bytes(claim)));
+    }
+    // The lock was made before the first rank was.
+    if let Ok(since) = std::fs::metadata(path.join(LOCK)).and_then(|lock| lock.modified()) {
+        remove_strays(since);
+    }
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(folder = %path.display(), %error, "cannot be removed");
@@ -139,11 +168,14 @@ mod tests {
         let place = |name: &str| Folder::at(parent.path().join(format!("{PREFIX}{name}")));
         let number = std::process::id();
         let [dead, alive, next] = ["dead", "alive", "next"].map(|name| place(&format!("{name}-{number}")));
-        drop(dead.create(0..2).unwrap());
-        let held = alive.create(2..3).unwrap();
+        let claimed = parent.path().join("mpich_shm_ab_0");
+        std::fs::write(&claimed, "").unwrap();
+        drop(dead.create(0..2, &[parent.path().join("mpich_shm_ab_")]).unwrap());
+        let held = alive.create(2..3, &[]).unwrap();
         std::fs::create_dir(parent.path().join("landbridge-agent-without-lock")).unwrap();
         std::fs::create_dir(parent.path().join("other")).unwrap();
-        let lock = next.create(0..1).unwrap();
+        let lock = next.create(0..1, &[]).unwrap();
+        assert!(!claimed.exists());
         assert!(!dead.path().exists() && alive.path().join("2").is_dir() && next.path().join("0").is_dir());
         assert!(!dead.memory().exists() && alive.memory().is_dir() && next.memory().is_dir());
         assert!(parent.path().join("other").exists() && parent.path().join("landbridge-agent-without-lock").exists());
@@ -156,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_place_where_nothing_can_be_made_is_named() {
-        let refused = Folder::at("/proc/landbridge-agent-x".into()).create(0..1).unwrap_err();
+        let refused = Folder::at("/proc/landbridge-agent-x".into()).create(0..1, &[]).unwrap_err().to_string();
         assert!(refused.starts_with("cannot make /proc/landbridge-agent-x (TMPDIR"), "{refused}");
     }
 }

@@ -26,10 +26,6 @@ pub const WORKER: &str = "agent-worker";
 /// that it shares with ranks; no credentials but the user's id, which is what the system says of a local connection.
 const LIBPMIX: [(&str, &str); 2] = [("PMIX_MCA_gds", "hash"), ("PMIX_MCA_psec", "native")];
 
-/// Where MPI libraries share memory, and how the names of their files begin; programs may have others there, which are theirs.
-pub const SHARED_MEMORY: &str = "/dev/shm/";
-const SHARED_BY_MPI: &[&str] = &["mpich_shm_"];
-
 /// How long ending what an agent left behind may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -79,12 +75,6 @@ pub fn remove_in_the_end(path: &Path) {
     }
 }
 
-/// Whether a path can be a file by which an MPI library's ranks share memory.
-pub fn is_shared_by_mpi(path: &Path) -> bool {
-    let name = path.to_str().and_then(|path| path.strip_prefix(SHARED_MEMORY));
-    name.is_some_and(|name| SHARED_BY_MPI.iter().any(|start| name.starts_with(start)) && !name.contains(['/', ' ']))
-}
-
 /// Removes the files that the agent has named. All processes that could write more are dead.
 async fn remove_all(mut names: ChildStdout) {
     let mut bytes = Vec::new();
@@ -95,9 +85,6 @@ async fn remove_all(mut names: ChildStdout) {
         // Libraries in the agent may print to its standard output too.
         if pool::Region::is_name(path) {
             pool::Region::remove(path);
-        } else if is_shared_by_mpi(path) {
-            // At an orderly end the ranks have done so.
-            let _ = std::fs::remove_file(path);
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod held;
 pub mod keeper;
 pub mod launcher;
 pub mod leash;
+mod leftovers;
 pub mod lines;
 pub mod measure;
 pub mod message;

@@ -58,8 +58,6 @@ impl Agent {
             pmix.fence_out(fence, data, number);
             return Ok(());
         }
-        // Before the ranks may go on, for one of them may then be killed.
-        self.look_for_leftovers();
         let problem = "unreadable entries of a barrier";
         let entries = read_entries(&data).ok_or(AgentError::Message { from: self.me, problem })?;
         let events = self.pmi.as_mut().map(|server| server.barrier_out(entries)).unwrap_or_default();

@@ -5,7 +5,6 @@
 
 pub mod cores;
 mod fence;
-mod leftovers;
 pub mod memory;
 mod pmix;
 pub mod prepare;
@@ -26,7 +25,6 @@ use tokio::time::{Instant, sleep_until};
 use types::Identity;
 use wire::{FrameHeader, FrameKind, Passage};
 
-use self::leftovers::Leftovers;
 use self::memory::Shared;
 use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{Prepared, Reach, prepare};
@@ -39,7 +37,7 @@ use crate::modules;
 use crate::mpi;
 use crate::order::{Order, OrderError};
 use crate::pmi::mapping::process_mapping;
-use crate::pmi::{Event, Lines, Server};
+use crate::pmi::{Event, Lines, Server, space_name};
 use crate::processes::{adopt_orphans, end_descendants, signal_group};
 use member::{Post, PostError};
 
@@ -235,7 +233,6 @@ struct Agent {
     /// Fences of the site's nodes; used at the site's first agent.
     fences: Fences<Identity>,
     told_mpi: bool,
-    leftovers: Leftovers,
     /// Next step of ending: SIGKILL, then giving up on output.
     deadline: Option<Instant>,
     killed: bool,
@@ -281,7 +278,6 @@ impl Agent {
             hear,
             fences: Fences::default(),
             told_mpi: false,
-            leftovers: Leftovers::default(),
             deadline: None,
             killed: false,
             dumping: false,
@@ -393,17 +389,40 @@ impl Agent {
         let (size, local) = (prepared.roster.size(), prepared.count as usize);
         match prepared.pmix.take() {
             Some(library) if local > 0 => {
-                self.locks = self.folder.create(prepared.first.0..prepared.first.0 + prepared.count)?;
+                let ranks = prepared.first.0..prepared.first.0 + prepared.count;
+                self.locks = self.folder.create(ranks, &[]).map_err(|error| error.to_string())?;
                 mpi::openmpi::share_memory_in(&mut prepared.environment, self.folder.memory());
                 let (path, order) = (self.folder.path(), &self.order);
                 let started = Pmix::start(library, order.job, &prepared, prepared.index, path, &self.hear);
                 self.pmix = Some(started.map_err(|error| error.to_string())?);
             }
-            _ => self.pmi = Some(Server::new(self.order.job, size, local, mapping)),
+            _ => {
+                if local > 1 {
+                    self.own_shared_files(&mut prepared);
+                }
+                self.pmi = Some(Server::new(self.order.job, size, local, mapping));
+            }
         }
         let mpi = prepared.mpi;
         self.prepared = Some(prepared);
         Ok(Up::Ready { mpi, notes })
+    }
+
+    /// Makes sure that what the ranks' MPI library puts into shared memory is removed, however they end.
+    fn own_shared_files(&mut self, prepared: &mut Prepared) {
+        let claims = match prepared.mpi {
+            Some(Family::Mpich) => mpi::mpich::shared_files(&space_name(self.order.job)),
+            Some(Family::Intel) => Vec::new(),
+            Some(Family::OpenMpi) | None => return,
+        };
+        match self.folder.create(0..0, &claims) {
+            Ok(locks) => self.locks = locks,
+            // The ranks can do without, and remove their files themselves at an orderly end.
+            Err(error) => return tracing::warn!(%error, "files that killed ranks leave will stay"),
+        }
+        if prepared.mpi == Some(Family::Intel) {
+            mpi::intel::share_memory_in(&mut prepared.environment, self.folder.memory());
+        }
     }
 
     fn go(&mut self, window: u32) -> Result<(), AgentError> {
@@ -547,17 +566,7 @@ impl Agent {
         }
     }
 
-    fn look_for_leftovers(&mut self) {
-        // The others' leave nothing, and looking takes time.
-        if matches!(self.prepared.as_ref().and_then(|prepared| prepared.mpi), Some(Family::Intel | Family::OpenMpi)) {
-            return;
-        }
-        let alive = self.ranks.iter().filter(|rank| rank.alive).filter_map(|rank| rank.handle.as_ref());
-        self.leftovers.look(alive.map(|handle| handle.pid));
-    }
-
     fn kill(&mut self, signal: i32) -> Result<(), AgentError> {
-        self.look_for_leftovers();
         self.signal_ranks(signal);
         if signal == 9 {
             self.killed = true;

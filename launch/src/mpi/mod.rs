@@ -1,8 +1,8 @@
 //! MPI libraries: which one a program uses, and what each must be told so that it uses our provider.
 
 mod elf;
-mod intel;
-mod mpich;
+pub mod intel;
+pub mod mpich;
 pub mod openmpi;
 mod provider;
 mod recognise;

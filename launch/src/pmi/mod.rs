@@ -84,17 +84,16 @@ struct Local {
     in_barrier: bool,
 }
 
+/// The name of a job's key-value space.
+pub fn space_name(job: JobId) -> String {
+    format!("landbridge-{job}")
+}
+
 impl Server {
     /// A server for `job` of `size` ranks, `local` of them on this node; `mapping` says which ranks share a node.
     pub fn new(job: JobId, size: u32, local: usize, mapping: String) -> Server {
         let values = HashMap::from([("PMI_process_mapping".to_owned(), mapping)]);
-        Server {
-            kvs_name: format!("landbridge-{job}"),
-            size,
-            values,
-            fresh: Vec::new(),
-            ranks: vec![Local::default(); local],
-        }
+        Server { kvs_name: space_name(job), size, values, fresh: Vec::new(), ranks: vec![Local::default(); local] }
     }
 
     /// How far a rank of this node came.
