@@ -118,3 +118,20 @@ def test_nothing_stays_in_a_nodes_shared_memory(workshop, mpi):
     done = workshop.lab(["bash", "-c", script], nodes=1, environment=mpi.environment, limit=30).finish()
     done.fails_naming("site a", "rank 1")
     assert "left:\n" in done.out, str(done)
+
+
+@pytest.mark.parametrize("site", ["a", "b"], ids=["own-site", "remote-site"])
+def test_the_last_word_about_a_site_without_gateways_is_ours(workshop, mpi, site):
+    """Both gateways of a site, one after the other: ranks, agents and the launcher notice at different times, and MPI complains at length."""
+    working, told = workshop.folder / "working", workshop.folder / "told"
+    run = f"{LANDBRIDGE} run -n 4 --mpi {mpi.name} -- {mpi.python} {PROGRAMS / 'endless.py'} {working} 2>{told}"
+    running = workshop.lab(["bash", "-c", run], options=["--gateways", 2], environment=mpi.environment)
+    wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
+    gateways = [process for process in running.processes("gateway") if process.words[process.words.index("--site") + 1] == site]
+    assert len(gateways) == 2, [process.words for process in running.processes("gateway")]
+    for gateway in gateways:
+        gateway.kill()
+    done = running.finish(within=3 * END_S)
+    last = told.read_text().splitlines()[-1]
+    assert last.startswith(f"landbridge: site {site}: ") and "gateway" in last and "`landbridge sites check`" in last, told.read_text()
+    assert done.code == 75, str(done)

@@ -174,6 +174,8 @@ def test_a_pool_that_fills_up(workshop, mpich_only, isolated):
     running = workshop.across(mpich_only, 8, program, sites=1, options=options, environment=environment)
     done = running.finish().fails_naming("site a", "/run/pool/landbridge-", "16384 bytes are needed and")
     assert "SIGBUS" not in done.err and "signal 7" not in done.err, str(done)
+    last = done.err.splitlines()[-1]
+    assert done.code == 75 and re.match(r"landbridge: site a, node n\d: rank \d cannot go on: memory /run/pool/", last), str(done)
 
 
 def test_a_pool_that_nodes_do_not_share(workshop, mpich_only, isolated):

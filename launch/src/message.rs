@@ -190,6 +190,13 @@ pub enum Up {
         /// The data; `None` when there is none.
         data: Option<Vec<u8>>,
     },
+    /// A rank's provider lacks what it needs, such as memory; the rank may fail because of it.
+    Trouble {
+        /// The rank.
+        rank: u32,
+        /// What, for the user; does not repeat the place.
+        reason: String,
+    },
     /// Something the user should know about a rank.
     Note {
         /// The rank.

@@ -464,6 +464,9 @@ impl Agent {
             Some(RankEvent::Modules { loaded: Err(error), .. }) => {
                 self.report(&Up::Refused { reason: error.to_string() })
             }
+            Some(RankEvent::Trouble { local, reason }) => {
+                self.report(&Up::Trouble { rank: self.rank_number(local), reason })
+            }
             Some(RankEvent::Pmi { local, bytes }) => {
                 let commands = match self.ranks[local].lines.feed(&bytes) {
                     Ok(commands) => commands,

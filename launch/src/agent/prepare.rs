@@ -75,6 +75,8 @@ pub struct Prepared {
     pub shared: Option<Shared>,
     /// The cores of each of them, if they are kept apart.
     pub cores: Option<Vec<CpuSet>>,
+    /// What the ranks' provider begins with when it says why a rank will fail.
+    pub place: String,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -170,7 +172,23 @@ pub fn prepare(
     if let Some(what) = mpi.filter(|_| count > 1).and_then(|family| mpi::own_memory(family, &environment)) {
         environment.set("LANDBRIDGE_MPI_SHM", what);
     }
-    Ok(Prepared { path, words, directory, environment, mpi, first, count, index, pmix, shared, cores, notes, roster })
+    let place = format!("site {}: node {}: ", order.site, order.node);
+    Ok(Prepared {
+        path,
+        words,
+        directory,
+        environment,
+        mpi,
+        first,
+        count,
+        index,
+        pmix,
+        shared,
+        cores,
+        place,
+        notes,
+        roster,
+    })
 }
 
 /// A path whose `~/` is the user's home on this node, which only this node knows.

@@ -42,6 +42,13 @@ pub(super) enum RankEvent {
         /// What they changed.
         loaded: Result<Vec<(OsString, OsString)>, ModulesError>,
     },
+    /// Its provider lacks what it needs.
+    Trouble {
+        /// Its number on the node.
+        local: usize,
+        /// What, for the user.
+        reason: String,
+    },
     /// It sent this to its PMI server.
     Pmi {
         /// Its number on the node.
@@ -125,11 +132,11 @@ pub(super) fn start(
     let local = local as usize;
     let mut forwards = Vec::new();
     if let Some(pipe) = child.stdout.take() {
-        let task = forward(pipe, local, Stream::Out, sinks.outputs.clone(), watch_exit.clone());
-        forwards.push(tokio::spawn(task));
+        forwards.push(tokio::spawn(forward(pipe, local, Stream::Out, sinks.clone(), None, watch_exit.clone())));
     }
     if let Some(pipe) = child.stderr.take() {
-        forwards.push(tokio::spawn(forward(pipe, local, Stream::Err, sinks.outputs.clone(), watch_exit)));
+        let place = Some(prepared.place.clone());
+        forwards.push(tokio::spawn(forward(pipe, local, Stream::Err, sinks.clone(), place, watch_exit)));
     }
     let (replies, inbox) = mpsc::channel(REPLIES);
     let pmi = tokio::spawn(converse(UnixStream::from_std(ours)?, local, sinks.events.clone(), inbox));
@@ -161,11 +168,14 @@ async fn watch_over(
     let _ = events.send(RankEvent::Exited { local, end }).await;
 }
 
+/// Passes a rank's output on in whole lines. `place`: what the rank's provider begins with when it says on this stream why the
+/// rank will fail; MPI libraries print their own account after it.
 async fn forward(
     mut pipe: impl AsyncRead + Unpin,
     local: usize,
     stream: Stream,
-    outputs: mpsc::Sender<Output>,
+    sinks: Sinks,
+    place: Option<String>,
     mut exited: watch::Receiver<bool>,
 ) {
     let mut lines = LineBuffer::default();
@@ -189,13 +199,28 @@ async fn forward(
         if ended {
             bytes.extend(lines.rest());
         }
-        if !bytes.is_empty() && outputs.send(Output { local, stream, bytes }).await.is_err() {
+        if let Some(place) = &place
+            && let Some(reason) = bytes.split(|byte| *byte == b'\n').find_map(|line| trouble(line, place))
+            && sinks.events.send(RankEvent::Trouble { local, reason }).await.is_err()
+        {
+            return;
+        }
+        if !bytes.is_empty() && sinks.outputs.send(Output { local, stream, bytes }).await.is_err() {
             return;
         }
         if ended {
             return;
         }
     }
+}
+
+/// Why a rank will fail, if this is the line by which its provider says it: see `provider/src/log.rs`.
+fn trouble(line: &[u8], place: &str) -> Option<String> {
+    let line = line.strip_prefix(b"landbridge [")?;
+    let (process, text) = std::str::from_utf8(line).ok()?.split_once("]: ")?;
+    let text = text.strip_prefix("cannot open an endpoint: ").unwrap_or(text);
+    let reason = text.strip_prefix(place)?;
+    process.bytes().all(|byte| byte.is_ascii_digit()).then(|| format!("cannot go on: {reason}"))
 }
 
 /// Carries PMI bytes both ways until the rank closes its end.
@@ -226,5 +251,26 @@ async fn converse(
     tokio::select! {
         () = writer => {}
         () = reader => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_provider_says_last_is_the_reason() {
+        let place = "site a: node n1: ";
+        let reason = |line: &str| trouble(line.as_bytes(), place);
+        assert_eq!(reason("landbridge [12]: site a: node n1: memory full").unwrap(), "cannot go on: memory full");
+        let opening = "landbridge [12]: cannot open an endpoint: site a: node n1: no fabric";
+        assert_eq!(reason(opening).unwrap(), "cannot go on: no fabric");
+        for other in [
+            "landbridge [12]: LANDBRIDGE_LOG_FILE=/x: no",
+            "landbridge [x]: site a: node n1: no",
+            "site a: node n1: no",
+        ] {
+            assert_eq!(reason(other), None, "{other}");
+        }
     }
 }

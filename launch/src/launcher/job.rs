@@ -4,15 +4,17 @@
 //! The first failure leads through *settling* (a moment in which a cause may still arrive after its effect) and
 //! *killing* to closing. Every phase has a deadline except running.
 
+mod gateways;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use types::{Identity, Rank, Roster, SiteId, Slot};
-use wire::Control;
 use wire::control::Traffic;
 
+use super::cause::{ABORT, Cause, EFFECT, LOST, LOST_CODE, MPI_ERROR, SIGNAL, Weight, of_end};
 use super::outcome::{Failure, SiteSummary, Summary};
 use super::session::Incoming;
 use crate::fence::{Fence, FenceError, Fences};
@@ -31,19 +33,6 @@ const SETTLE_EFFECT: Duration = Duration::from_millis(1000);
 const KILL: Duration = Duration::from_millis(2500);
 /// How long gateways have to say that nothing is left.
 const CLOSE: Duration = Duration::from_millis(1500);
-
-/// How likely a failure is the cause of others: the most likely one is told.
-pub(super) type Weight = u8;
-const EFFECT: Weight = 1;
-const EXIT_CODE: Weight = 2;
-const ABORT: Weight = 3;
-const UNFINALISED: Weight = 3;
-const SIGNAL: Weight = 4;
-pub(super) const LOST: Weight = 5;
-
-/// The exit code of MPICH and Intel MPI for `MPI_ERR_OTHER`, which is what ranks get when a peer is gone: the low byte of
-/// their error code, class 15 with the bit of a dynamic message.
-const MPI_ERROR: i32 = 0x8f;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -120,7 +109,7 @@ pub(super) struct Job {
     fences: Fences<SiteId>,
     /// Of named fences. They become communicators' numbers and count down, since Open MPI's own count up.
     numbers: u32,
-    failure: Option<(Weight, Failure, i32)>,
+    cause: Cause,
     signal: i32,
     signals: u32,
     /// Own gateways that are connected, by their numbers; 0 leads the job.
@@ -153,7 +142,7 @@ impl Job {
             mpi: None,
             fences: Fences::default(),
             numbers: u32::MAX,
-            failure: None,
+            cause: Cause::default(),
             signal: 15,
             signals: 0,
             ways: BTreeSet::from([0]),
@@ -191,21 +180,30 @@ impl Job {
         self.deadline = Some(now + OPEN);
     }
 
-    /// Notes a failure; of several, the weightiest counts, and of those the first.
-    pub fn fail(&mut self, weight: Weight, failure: Failure, code: i32) {
-        if self.failure.as_ref().is_none_or(|(other, _, _)| *other < weight) {
-            self.failure = Some((weight, failure, code));
-        }
+    /// What the running job needs is lost, or what it needs to run is not there.
+    fn lost(&mut self, failure: Failure, now: Instant) {
+        self.fail_now(LOST, failure, self.lost_code(), now);
+    }
+
+    /// The exit code for what is lost: before ranks run, it is that of a job that cannot be started.
+    fn lost_code(&self) -> i32 {
+        if self.phase < Phase::Running { 1 } else { LOST_CODE }
+    }
+
+    /// The launcher's own connection is lost, or the user does not want the job any more.
+    pub fn broken(&mut self, failure: Failure, code: Option<i32>) {
+        let code = code.unwrap_or_else(|| self.lost_code());
+        self.cause.add(LOST, failure, code);
     }
 
     fn fail_now(&mut self, weight: Weight, failure: Failure, code: i32, now: Instant) {
         match self.phase {
             Phase::Opening | Phase::Preparing => {
-                self.fail(weight, failure, code);
+                self.cause.add(weight, failure, code);
                 self.kill(now);
             }
             Phase::Running | Phase::Settling => {
-                self.fail(weight, failure, code);
+                self.cause.add(weight, failure, code);
                 if weight >= SIGNAL {
                     self.kill(now);
                 } else {
@@ -269,11 +267,11 @@ impl Job {
         let failure = Failure::new(format!("interrupted by {}", signal_name(signal)));
         if self.signals == 1 && !matches!(self.phase, Phase::Killing | Phase::Closing | Phase::Over) {
             self.signal = signal;
-            self.fail(LOST, failure, 128 + signal);
+            self.cause.add(LOST, failure, 128 + signal);
             self.kill(now);
             return;
         }
-        self.fail(LOST, failure, 128 + signal);
+        self.cause.add(LOST, failure, 128 + signal);
         self.tell_agents(&Down::Kill { signal: 9 });
         let soon = now + Duration::from_millis(300);
         self.deadline = Some(self.deadline.map_or(soon, |deadline| deadline.min(soon)));
@@ -283,7 +281,7 @@ impl Job {
     pub fn output_failed(&mut self, error: &io::Error, now: Instant) {
         let code = if error.kind() == io::ErrorKind::BrokenPipe { 141 } else { 1 };
         if self.phase == Phase::Draining {
-            self.fail(LOST, Failure::new(format!("cannot write output: {error}")), code);
+            self.cause.add(LOST, Failure::new(format!("cannot write output: {error}")), code);
             return;
         }
         self.fail_now(LOST, Failure::new(format!("cannot write output: {error}")), code, now);
@@ -299,7 +297,7 @@ impl Job {
                     "did not open the job within {} s: is its gateway running and reachable? `landbridge sites check` shows it",
                     OPEN.as_secs_f32()
                 );
-                self.fail_now(LOST, Failure::at_site(&name, reason), 1, now);
+                self.lost(Failure::at_site(&name, reason), now);
             }
             Phase::Preparing => {
                 let silent = self.nodes.iter().find(|node| node.state < NodeState::Ready);
@@ -312,7 +310,7 @@ impl Job {
                     let reason = format!("{what} within {} s", PREPARE.as_secs());
                     Failure::at_node(&node.site, &node.name, reason)
                 });
-                self.fail_now(LOST, failure.unwrap_or_default(), 1, now);
+                self.lost(failure.unwrap_or_default(), now);
             }
             Phase::Settling => self.kill(now),
             Phase::Killing => self.close(now),
@@ -339,47 +337,6 @@ impl Job {
         }
     }
 
-    /// These gateways were told to close it.
-    pub fn closing_at(&mut self, ways: &[usize]) {
-        self.unclosed = ways.iter().copied().filter(|way| *way > 0).collect();
-    }
-
-    /// One of several own gateways is lost.
-    fn way_lost(&mut self, way: usize, reason: &str, now: Instant) {
-        self.ways.remove(&way);
-        if self.phase == Phase::Closing {
-            // It closes connections when it has closed the job.
-            self.unclosed.remove(&way);
-            self.sites.iter_mut().filter(|_| way == 0).for_each(|site| {
-                site.closed.get_or_insert(None);
-            });
-            return self.check_closed();
-        }
-        if matches!(self.phase, Phase::Opening | Phase::Preparing) && way == 0 {
-            return self.fail_now(LOST, Failure::new(reason.to_owned()), 1, now);
-        }
-        if let Some(home) = self.site_index(&self.home).filter(|_| way == 0) {
-            // Its lead will never report.
-            self.sites[home].closed = Some(None);
-        }
-        self.actions.push_back(Action::Note(format!("{reason}; the job goes on by other gateways")));
-        self.check_reached(reason, now);
-    }
-
-    /// A site that no own gateway reaches is lost.
-    fn check_reached(&mut self, reason: &str, now: Instant) {
-        let lost = |site: &SiteState| !site.unreached.is_empty() && self.ways.is_subset(&site.unreached);
-        let Some(at) = self.sites.iter().position(lost) else { return };
-        let name = self.roster.sites()[at].name.clone();
-        self.sites[at].closed = Some(None);
-        for node in self.nodes.iter_mut().filter(|node| node.site == name) {
-            node.state = NodeState::Ended;
-        }
-        self.fail_now(LOST, Failure::at_site(&name, format!("its gateway was lost: {reason}")), 1, now);
-        self.check_ended(now);
-        self.check_closed();
-    }
-
     /// What is under way at most between two members: what every site grants.
     fn window(&self) -> u32 {
         self.sites.iter().filter_map(|site| site.window).min().unwrap_or(0)
@@ -387,93 +344,6 @@ impl Job {
 
     fn site_index(&self, name: &str) -> Option<usize> {
         self.roster.sites().iter().position(|site| site.name == name)
-    }
-
-    fn control(&mut self, way: usize, control: Control, now: Instant) {
-        match control {
-            Control::JobClosed { site, traffic, led: false, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    let relayed = &mut self.sites[at].relayed;
-                    relayed.sent += traffic.sent;
-                    relayed.received += traffic.received;
-                    relayed.local += traffic.local;
-                }
-            }
-            Control::JobRefused { site, reason, .. } if way > 0 => {
-                self.actions.push_back(Action::Note(format!("site {site}: a gateway is not used: {reason}")));
-            }
-            Control::JobOpened { site, window, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    self.sites[at].window = Some(window);
-                }
-                self.check_opened(now);
-            }
-            Control::JobRefused { site, reason, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    self.sites[at].closed = Some(None);
-                }
-                self.fail_now(LOST, Failure::at_site(&site, reason), 1, now);
-            }
-            Control::AgentLost { site, node, reason, .. } => {
-                self.agent_lost(|known| known.site == site && known.name == node, &reason, now);
-            }
-            Control::MemberLost { member, reason, .. } => {
-                // A rank's end is told by its agent, with more detail.
-                self.agent_lost(|known| known.agent == member, &reason, now);
-            }
-            Control::LeadLost { site, reason, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    // It will never report.
-                    self.sites[at].closed = Some(None);
-                }
-                let text = format!("site {site}: its leading gateway was lost: {reason}; the job goes on by others");
-                self.actions.push_back(Action::Note(text));
-            }
-            Control::SiteLost { site, seen_from, reason, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    // What another site cannot reach does not get better by our own gateways.
-                    let all = self.ways.clone();
-                    let ways = if seen_from == self.home { BTreeSet::from([way]) } else { all };
-                    self.sites[at].unreached.extend(ways);
-                }
-                self.check_reached(&reason, now);
-            }
-            Control::SiteFound { site, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    self.sites[at].unreached.remove(&way);
-                }
-            }
-            Control::JobClosed { site, traffic, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    self.sites[at].closed = Some(Some(traffic));
-                }
-                if matches!(self.phase, Phase::Opening | Phase::Preparing | Phase::Running) {
-                    let reason = "its gateway closed the job".to_owned();
-                    self.fail_now(LOST, Failure::at_site(&site, reason), 1, now);
-                }
-                self.check_closed();
-            }
-            _ => {}
-        }
-    }
-
-    fn agent_lost(&mut self, which: impl Fn(&Node) -> bool, reason: &str, now: Instant) {
-        let Some(node) = self.nodes.iter_mut().find(|node| which(node)) else { return };
-        let before = std::mem::replace(&mut node.state, NodeState::Ended);
-        let failure = Failure::at_node(&node.site, &node.name, format!("agent lost: {reason}"));
-        if before != NodeState::Ended {
-            self.fail_now(LOST, failure, 1, now);
-            self.check_ended(now);
-        }
-    }
-
-    fn check_closed(&mut self) {
-        if self.phase == Phase::Closing
-            && self.unclosed.is_empty()
-            && self.sites.iter().all(|site| site.closed.is_some())
-        {
-            self.phase = Phase::Over;
-        }
     }
 
     fn check_opened(&mut self, now: Instant) {
@@ -509,7 +379,7 @@ impl Job {
                 self.actions.extend(notes.into_iter().map(|note| Action::Note(format!("{site}/{name}: {note}"))));
                 self.check_ready(now);
             }
-            Up::Refused { reason } => self.fail_now(LOST, Failure::at_node(&site, &name, reason), 1, now),
+            Up::Refused { reason } => self.lost(Failure::at_node(&site, &name, reason), now),
             Up::UsesMpi => {
                 self.uses_mpi = true;
                 let ended = (0..self.exits.len()).filter(|rank| self.exits[*rank].is_some()).collect::<Vec<_>>();
@@ -528,6 +398,13 @@ impl Job {
             Up::ModexTell { asker, ticket, data } => {
                 if self.nodes.iter().any(|node| node.agent == asker) {
                     self.actions.push_back(Action::Send(asker, Down::ModexTell { ticket, data }));
+                }
+            }
+            Up::Trouble { rank, reason } => {
+                // What ranks lack while they are being ended is our own doing.
+                if matches!(self.phase, Phase::Running | Phase::Settling) {
+                    let failure = self.at_rank(rank, reason);
+                    self.cause.add_trouble(failure);
                 }
             }
             Up::Note { rank, text } => {
@@ -601,7 +478,7 @@ impl Job {
                     first.site,
                     first.name
                 );
-                return self.fail_now(LOST, Failure::at_node(&other.site.clone(), &other.name.clone(), reason), 1, now);
+                return self.lost(Failure::at_node(&other.site.clone(), &other.name.clone(), reason), now);
             }
             self.mpi = first.mpi;
         }
@@ -622,33 +499,19 @@ impl Job {
 
     fn check_exit(&mut self, rank: u32, now: Instant) {
         let Some((end, state)) = self.exits.get(rank as usize).copied().flatten() else { return };
-        let (weight, reason) = match (end, state) {
-            (End::Signal(signal), _) => (SIGNAL, format!("killed by signal {signal} ({})", signal_name(signal))),
-            (End::Code(0), MpiState::Running) => {
-                (UNFINALISED, "exited without calling MPI_Finalize, while other ranks may wait for it".to_owned())
-            }
-            (End::Code(0), MpiState::Untouched) if self.uses_mpi => {
-                (UNFINALISED, "exited without calling MPI_Init, although other ranks did".to_owned())
-            }
-            (End::Code(0), _) => return,
-            (End::Code(code), _) => {
-                let weight = if code == MPI_ERROR && self.uses_mpi { EFFECT } else { EXIT_CODE };
-                (weight, format!("exited with code {code}"))
-            }
-        };
-        let code = if end == End::Code(0) { 1 } else { end.exit_code() };
-        let failure = self.at_rank(rank, reason);
-        self.fail_now(weight, failure, code, now);
+        if let Some((weight, reason, code)) = of_end(end, state, self.uses_mpi) {
+            let failure = self.at_rank(rank, reason);
+            self.fail_now(weight, failure, code, now);
+        }
     }
 
     pub fn summary(&self, seconds: f64) -> Summary {
-        let unfinished = self.failure.is_none() && self.exits.iter().any(Option::is_none);
-        let failure = match (&self.failure, unfinished) {
-            (Some((_, failure, _)), _) => Some(failure.clone()),
-            (None, true) => Some(Failure::new("the job ended before all ranks did")),
-            (None, false) => None,
+        let unfinished = self.exits.iter().any(Option::is_none);
+        let (failure, code) = match self.cause.get() {
+            Some((failure, code)) => (Some(failure.clone()), code),
+            None if unfinished => (Some(Failure::new("the job ended before all ranks did")), 1),
+            None => (None, 0),
         };
-        let code = self.failure.as_ref().map_or(i32::from(unfinished), |(_, _, code)| *code);
         let mut next = 0;
         let sites = self.roster.sites().iter().zip(&self.sites).map(|(site, state)| {
             let traffic = state.closed.flatten();

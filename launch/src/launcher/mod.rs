@@ -2,6 +2,7 @@
 //! write, and ends everything when the job is done or anything is lost.
 
 mod allocate;
+mod cause;
 mod job;
 mod observer;
 pub mod outcome;
@@ -30,6 +31,9 @@ use crate::tailor::tailored;
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long nodes may take to be given back when there will be no job.
 const GIVE_BACK: Duration = Duration::from_secs(4);
+
+/// What to do when a site is lost.
+const LOOK: &str = "`landbridge sites check` shows what works again";
 
 /// A job to run.
 #[derive(Clone, Debug)]
@@ -69,13 +73,13 @@ pub async fn run(request: Request, observer: impl Observer) -> Summary {
             teller.progress(Some(format!("opening a job at {}", job.site_names())));
             let failed = tokio::select! {
                 opened = open(&request, connection, &roster) => match opened {
-                    Err(error) => Some((Failure::new(error.to_string()), 1)),
+                    Err(error) => Some((Failure::new(error.to_string()), None)),
                     Ok(session) => drive(session, &mut job, &mut teller, &mut interrupts, &request.home).await,
                 },
-                signal = interrupts.next() => Some((Failure::new("interrupted"), 128 + signal)),
+                signal = interrupts.next() => Some((Failure::new("interrupted"), Some(128 + signal))),
             };
             if let Some((failure, code)) = failed {
-                job.fail(job::LOST, failure, code);
+                job.broken(failure, code);
             }
             job.summary(began.elapsed().as_secs_f64())
         }
@@ -140,8 +144,11 @@ async fn drive(
     teller: &mut Teller,
     interrupts: &mut Interrupts,
     home: &str,
-) -> Option<(Failure, i32)> {
-    let lost = |error: SessionError| Some((Failure::at_site(home, without_site(home, &error)), 1));
+) -> Option<(Failure, Option<i32>)> {
+    let lost = |error: SessionError| {
+        let reason = format!("{}. {LOOK}", without_site(home, &error));
+        Some((Failure::at_site(home, reason), None))
+    };
     job.opened(Instant::now());
     loop {
         for action in job.actions() {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::group::Group;
 use types::{JobId, NodeId};
+use wire::Control;
 
 const JOB: JobId = JobId(1);
 
@@ -287,4 +288,32 @@ fn a_job_goes_on_without_those_who_led_it() {
     play.job.incoming(Incoming::WayLost(1, "it has closed the job".into()), play.now);
     assert!(play.job.is_over());
     assert!(play.job.summary(1.0).ok);
+}
+
+#[test]
+fn what_a_running_job_loses_has_a_code_of_its_own() {
+    let lost = || Control::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "gone".into() };
+    let mut play = Play::new();
+    play.control(lost());
+    assert_eq!(play.job.summary(0.0).exit_code, 1, "it could not be started");
+    let mut play = Play::running();
+    play.exits(0, End::Code(15));
+    play.control(lost());
+    assert_eq!(play.job.summary(0.0).exit_code, 75);
+}
+
+#[test]
+fn a_rank_in_trouble_is_told_and_not_its_mpis_complaint() {
+    for (end, rank) in [(End::Code(15), 0), (End::Signal(6), 3)] {
+        let mut play = Play::running();
+        play.up(0, Up::Trouble { rank: 1, reason: "cannot go on: memory is full".into() });
+        play.exits(rank, end);
+        if play.job.phase == Phase::Settling {
+            play.later();
+        }
+        play.up(1, Up::Trouble { rank: 3, reason: "cannot go on: rank 1 is gone".into() });
+        let summary = play.close();
+        assert_eq!(summary.exit_code, 75);
+        assert_eq!(summary.failure.unwrap().to_string(), "site a, node n1: rank 1 cannot go on: memory is full");
+    }
 }

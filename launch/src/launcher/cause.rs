@@ -1,0 +1,103 @@
+//! Why a job fails: of all that went wrong, what brought the rest about.
+
+use super::outcome::Failure;
+use crate::message::{End, MpiState};
+use crate::processes::signal_name;
+
+/// How likely a failure is the cause of others: the most likely one is told.
+pub(super) type Weight = u8;
+pub(super) const EFFECT: Weight = 1;
+const EXIT_CODE: Weight = 2;
+pub(super) const ABORT: Weight = 3;
+const UNFINALISED: Weight = 3;
+pub(super) const SIGNAL: Weight = 4;
+pub(super) const LOST: Weight = 5;
+
+/// What `run` exits with when what a running job needs is lost (a gateway, a site, an agent, memory): the program is not at
+/// fault, and the job may be run again. `EX_TEMPFAIL` of sysexits.h.
+pub(super) const LOST_CODE: i32 = 75;
+
+/// The exit code of MPICH and Intel MPI for `MPI_ERR_OTHER`, which is what ranks get when a peer is gone: the low byte of
+/// their error code, class 15 with the bit of a dynamic message.
+pub(super) const MPI_ERROR: i32 = 0x8f;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Cause {
+    known: Option<(Weight, Failure, i32)>,
+    trouble: Option<Failure>,
+}
+
+impl Cause {
+    /// Notes a failure and the exit code for it; of several, the weightiest counts, and of those the first.
+    pub fn add(&mut self, weight: Weight, failure: Failure, code: i32) {
+        if self.known.as_ref().is_none_or(|(other, _, _)| *other < weight) {
+            self.known = Some((weight, failure, code));
+        }
+    }
+
+    /// Notes what a rank's provider lacks. A program may go on all the same; if a rank fails, this is why. The first counts.
+    pub fn add_trouble(&mut self, failure: Failure) {
+        self.trouble.get_or_insert(failure);
+    }
+
+    /// What is to be told, and the exit code; `None`: nothing failed.
+    pub fn get(&self) -> Option<(&Failure, i32)> {
+        let (weight, failure, code) = self.known.as_ref()?;
+        match &self.trouble {
+            Some(trouble) if *weight < LOST => Some((trouble, LOST_CODE)),
+            _ => Some((failure, *code)),
+        }
+    }
+}
+
+/// What the end of a rank says about the job: weight, reason and exit code; `None` if all is well.
+pub(super) fn of_end(end: End, state: MpiState, uses_mpi: bool) -> Option<(Weight, String, i32)> {
+    let (weight, reason) = match (end, state) {
+        (End::Signal(signal), _) => (SIGNAL, format!("killed by signal {signal} ({})", signal_name(signal))),
+        (End::Code(0), MpiState::Running) => {
+            (UNFINALISED, "exited without calling MPI_Finalize, while other ranks may wait for it".to_owned())
+        }
+        (End::Code(0), MpiState::Untouched) if uses_mpi => {
+            (UNFINALISED, "exited without calling MPI_Init, although other ranks did".to_owned())
+        }
+        (End::Code(0), _) => return None,
+        (End::Code(code), _) => {
+            let weight = if code == MPI_ERROR && uses_mpi { EFFECT } else { EXIT_CODE };
+            (weight, format!("exited with code {code}"))
+        }
+    };
+    let code = if end == End::Code(0) { 1 } else { end.exit_code() };
+    Some((weight, reason, code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(cause: &Cause) -> Option<(String, i32)> {
+        cause.get().map(|(failure, code)| (failure.to_string(), code))
+    }
+
+    #[test]
+    fn the_weightiest_counts_and_then_the_first() {
+        let mut cause = Cause::default();
+        assert_eq!(told(&cause), None);
+        for (weight, reason) in [(EFFECT, "effect"), (SIGNAL, "one"), (SIGNAL, "two"), (ABORT, "abort")] {
+            cause.add(weight, Failure::new(reason), i32::from(weight));
+        }
+        assert_eq!(told(&cause), Some(("one".into(), 4)));
+    }
+
+    #[test]
+    fn a_rank_in_trouble_explains_what_ranks_do_but_not_what_is_lost() {
+        let mut cause = Cause::default();
+        cause.add_trouble(Failure::new("memory is full"));
+        cause.add_trouble(Failure::new("memory is still full"));
+        assert_eq!(told(&cause), None, "the program goes on");
+        cause.add(ABORT, Failure::new("called MPI_Abort"), 15);
+        assert_eq!(told(&cause), Some(("memory is full".into(), LOST_CODE)));
+        cause.add(LOST, Failure::new("interrupted"), 130);
+        assert_eq!(told(&cause), Some(("interrupted".into(), 130)));
+    }
+}

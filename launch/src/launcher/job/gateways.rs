@@ -1,0 +1,142 @@
+//! What gateways say of a job, and what becomes of it without them. Part of [`Job`].
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+use wire::Control;
+
+use super::{Action, Job, Node, NodeState, Phase, SiteState};
+use crate::launcher::LOOK;
+use crate::launcher::outcome::Failure;
+
+impl Job {
+    /// These gateways were told to close it.
+    pub fn closing_at(&mut self, ways: &[usize]) {
+        self.unclosed = ways.iter().copied().filter(|way| *way > 0).collect();
+    }
+
+    /// One of several own gateways is lost.
+    pub(super) fn way_lost(&mut self, way: usize, reason: &str, now: Instant) {
+        self.ways.remove(&way);
+        if self.phase == Phase::Closing {
+            // It closes connections when it has closed the job.
+            self.unclosed.remove(&way);
+            self.sites.iter_mut().filter(|_| way == 0).for_each(|site| {
+                site.closed.get_or_insert(None);
+            });
+            return self.check_closed();
+        }
+        if matches!(self.phase, Phase::Opening | Phase::Preparing) && way == 0 {
+            return self.lost(Failure::new(reason.to_owned()), now);
+        }
+        if let Some(home) = self.site_index(&self.home).filter(|_| way == 0) {
+            // Its lead will never report.
+            self.sites[home].closed = Some(None);
+        }
+        self.actions.push_back(Action::Note(format!("{reason}; the job goes on by other gateways")));
+        self.check_reached(reason, now);
+    }
+
+    /// A site that no own gateway reaches is lost.
+    fn check_reached(&mut self, reason: &str, now: Instant) {
+        let lost = |site: &SiteState| !site.unreached.is_empty() && self.ways.is_subset(&site.unreached);
+        let Some(at) = self.sites.iter().position(lost) else { return };
+        let name = self.roster.sites()[at].name.clone();
+        self.sites[at].closed = Some(None);
+        for node in self.nodes.iter_mut().filter(|node| node.site == name) {
+            node.state = NodeState::Ended;
+        }
+        let gateways = if self.ways.len() > 1 { "all ways to it were" } else { "its gateway was" };
+        let reason = format!("{gateways} lost: {reason}. {LOOK}");
+        self.lost(Failure::at_site(&name, reason), now);
+        self.check_ended(now);
+        self.check_closed();
+    }
+
+    pub(super) fn control(&mut self, way: usize, control: Control, now: Instant) {
+        match control {
+            Control::JobClosed { site, traffic, led: false, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    let relayed = &mut self.sites[at].relayed;
+                    relayed.sent += traffic.sent;
+                    relayed.received += traffic.received;
+                    relayed.local += traffic.local;
+                }
+            }
+            Control::JobRefused { site, reason, .. } if way > 0 => {
+                self.actions.push_back(Action::Note(format!("site {site}: a gateway is not used: {reason}")));
+            }
+            Control::JobOpened { site, window, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    self.sites[at].window = Some(window);
+                }
+                self.check_opened(now);
+            }
+            Control::JobRefused { site, reason, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    self.sites[at].closed = Some(None);
+                }
+                self.lost(Failure::at_site(&site, reason), now);
+            }
+            Control::AgentLost { site, node, reason, .. } => {
+                self.agent_lost(|known| known.site == site && known.name == node, &reason, now);
+            }
+            Control::MemberLost { member, reason, .. } => {
+                // A rank's end is told by its agent, with more detail.
+                self.agent_lost(|known| known.agent == member, &reason, now);
+            }
+            Control::LeadLost { site, reason, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    // It will never report.
+                    self.sites[at].closed = Some(None);
+                }
+                let text = format!("site {site}: its leading gateway was lost: {reason}; the job goes on by others");
+                self.actions.push_back(Action::Note(text));
+            }
+            Control::SiteLost { site, seen_from, reason, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    // What another site cannot reach does not get better by our own gateways.
+                    let all = self.ways.clone();
+                    let ways = if seen_from == self.home { BTreeSet::from([way]) } else { all };
+                    self.sites[at].unreached.extend(ways);
+                }
+                self.check_reached(&reason, now);
+            }
+            Control::SiteFound { site, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    self.sites[at].unreached.remove(&way);
+                }
+            }
+            Control::JobClosed { site, traffic, .. } => {
+                if let Some(at) = self.site_index(&site) {
+                    self.sites[at].closed = Some(Some(traffic));
+                }
+                if matches!(self.phase, Phase::Opening | Phase::Preparing | Phase::Running) {
+                    let reason = "its gateway closed the job".to_owned();
+                    self.lost(Failure::at_site(&site, reason), now);
+                }
+                self.check_closed();
+            }
+            _ => {}
+        }
+    }
+
+    fn agent_lost(&mut self, which: impl Fn(&Node) -> bool, reason: &str, now: Instant) {
+        let Some(node) = self.nodes.iter_mut().find(|node| which(node)) else { return };
+        let before = std::mem::replace(&mut node.state, NodeState::Ended);
+        let failure = Failure::at_node(&node.site, &node.name, format!("agent lost: {reason}"));
+        if before != NodeState::Ended {
+            self.lost(failure, now);
+            self.check_ended(now);
+        }
+    }
+
+    fn check_closed(&mut self) {
+        if self.phase == Phase::Closing
+            && self.unclosed.is_empty()
+            && self.sites.iter().all(|site| site.closed.is_some())
+        {
+            self.phase = Phase::Over;
+        }
+    }
+}
