@@ -290,7 +290,8 @@ pub enum Isolation {
         landbridge lab -- landbridge run -n 4 -- hostname\n  \
         landbridge lab --sites 3 --delay 20ms --wan-rate 100mbit -- bash\n  \
         landbridge lab enter b-n1 -- ip addr        inside a lab: a command on another of its hosts\n  \
-        landbridge lab wan a b delay=50ms loss=1%   inside a lab: change the WAN between two sites"
+        landbridge lab wan a b delay=50ms loss=1%   inside a lab: change the WAN between two sites\n  \
+        landbridge lab unplug b-gw1                 inside a lab: pull a host's cables (also kill, freeze, reset)"
 )]
 pub struct LabArgs {
     /// Inside a lab.
@@ -376,9 +377,54 @@ pub enum LabCommand {
         program: Vec<OsString>,
     },
     /// End a host of the lab around, as if its power failed
+    ///
+    /// Its cables are cut first, so no other host hears of the end of its processes: there is no FIN, no RST, only silence. The host
+    /// does not come back.
     Kill {
-        /// The host
+        /// The host, such as b-n1 or a-gw1
         host: String,
+    },
+    /// Stop every process of a host (SIGSTOP), as if its system hung
+    ///
+    /// The host's kernel still acknowledges what arrives, and nobody reads it. Commands for the host (`lab enter`) and signals to them
+    /// wait until it thaws. A host can freeze itself, but only another can thaw it.
+    Freeze {
+        /// The host, such as b-n1 or a-gw1
+        host: String,
+    },
+    /// Let a frozen host go on
+    Thaw {
+        /// The host, such as b-n1 or a-gw1
+        host: String,
+    },
+    /// Pull a host's cables, as if its switch port failed
+    ///
+    /// Nothing arrives and nothing leaves, on the site's switch and for a gateway also on the WAN. The host's interfaces keep their carrier, so
+    /// nothing but the silence tells anybody. `lab enter` still works, and what it started still has its input and output.
+    Unplug {
+        /// The host, such as b-n1 or a-gw1
+        host: String,
+    },
+    /// Put the cables of a host back
+    Plug {
+        /// The host, such as b-n1 or a-gw1
+        host: String,
+    },
+    /// Reset one established TCP connection of a host, as `ss -K` does
+    ///
+    /// The peer receives an RST, the owner an error. Prints which connection it was: of several that match, the first by peer and port.
+    #[command(after_help = "Examples:\n  \
+        landbridge lab reset a-n1 --to 10.1.0.102:7700\n  \
+        landbridge lab reset a-n1 --to a-gw2 --of python")]
+    Reset {
+        /// The host whose connection it is, such as a-n1 or a-gw1
+        host: String,
+        /// The peer, by address or (inside a site) by name [default: any]
+        #[arg(long, value_name = "HOST[:PORT]")]
+        to: Option<String>,
+        /// The owner: a process's name, or its number on that host [default: any]
+        #[arg(long, value_name = "PROCESS")]
+        of: Option<String>,
     },
     /// Show (`report`) or change (`a b delay=50ms down`) the WAN of the lab around
     Wan {

@@ -13,8 +13,13 @@ pub fn lab(args: LabArgs) -> Result<i32> {
     match args.command {
         None => run(args),
         Some(LabCommand::Enter { host, program }) => Ok(exit_code(lab::enter(&host, &program)?)),
-        Some(LabCommand::Kill { host }) => {
-            lab::kill(&host)?;
+        Some(LabCommand::Kill { host }) => done(lab::kill(&host)),
+        Some(LabCommand::Freeze { host }) => done(lab::freeze(&host)),
+        Some(LabCommand::Thaw { host }) => done(lab::thaw(&host)),
+        Some(LabCommand::Unplug { host }) => done(lab::unplug(&host)),
+        Some(LabCommand::Plug { host }) => done(lab::plug(&host)),
+        Some(LabCommand::Reset { host, to, of }) => {
+            writeln!(std::io::stdout(), "{}", lab::reset(&host, &lab::Wanted { to, of })?)?;
             Ok(0)
         }
         Some(LabCommand::Wan { words }) => {
@@ -24,6 +29,10 @@ pub fn lab(args: LabArgs) -> Result<i32> {
             Ok(0)
         }
     }
+}
+
+fn done(result: Result<(), lab::LabError>) -> Result<i32> {
+    Ok(result.map(|()| 0)?)
 }
 
 fn run(args: LabArgs) -> Result<i32> {

@@ -1,5 +1,6 @@
 //! Drives the lab without the rest of Landbridge: `lab [FLAGS] -- COMMAND…`, `lab lab enter NODE -- COMMAND…`,
-//! `lab lab wan a b down`, `lab lab kill NODE`, `lab probe`. Gateways are whatever `--gateway-command` says, or none.
+//! `lab lab wan a b down`, `lab lab kill HOST` (or `freeze`, `thaw`, `unplug`, `plug`), `lab lab reset HOST [--to PEER]
+//! [--of PROCESS]`, `lab probe`. Gateways are whatever `--gateway-command` says, or none.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::ffi::OsString;
@@ -36,7 +37,19 @@ fn dispatch(arguments: &[OsString]) -> Result<ExitCode, LabError> {
             Ok(ExitCode::from(u8::from(!missing.is_empty())))
         }
         ["lab", "enter", node, "--", ..] => Ok(code(lab::enter(node, &arguments[4..])?)),
-        ["lab", "kill", node] => lab::kill(node).map(|()| ExitCode::SUCCESS),
+        ["lab", "kill", host] => lab::kill(host).map(|()| ExitCode::SUCCESS),
+        ["lab", "freeze", host] => lab::freeze(host).map(|()| ExitCode::SUCCESS),
+        ["lab", "thaw", host] => lab::thaw(host).map(|()| ExitCode::SUCCESS),
+        ["lab", "unplug", host] => lab::unplug(host).map(|()| ExitCode::SUCCESS),
+        ["lab", "plug", host] => lab::plug(host).map(|()| ExitCode::SUCCESS),
+        ["lab", "reset", host, rest @ ..] => {
+            let value = |flag: &str| {
+                let found = rest.chunks(2).find(|pair| pair[0] == flag);
+                found.and_then(|pair| pair.get(1)).map(|value| (*value).to_owned())
+            };
+            println!("{}", lab::reset(host, &lab::Wanted { to: value("--to"), of: value("--of") })?);
+            Ok(ExitCode::SUCCESS)
+        }
         ["lab", "wan", rest @ ..] => {
             let answer = lab::wan::control(rest)?;
             if !answer.is_empty() {

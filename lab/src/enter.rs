@@ -49,21 +49,6 @@ pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
     }
 }
 
-/// Ends the host `node` of the lab around this process as if its power failed: its processes and its network are gone.
-///
-/// # Errors
-/// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Timeout`] if it does not end.
-pub fn kill(node: &str) -> Result<(), LabError> {
-    let channel = connect(&State::around_us(), node)?;
-    channel.send(Kind::Die, &[]).map_err(|e| LabError::setup(node, e))?;
-    // The answer is that the connection closes.
-    match expect_within(&channel, Kind::Exit, node, PATIENCE) {
-        Err(LabError::Ended { .. }) => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => Err(LabError::setup(node, "answered instead of ending")),
-    }
-}
-
 /// One command on one host, seen from outside. Dropping it kills the command's process group if it still runs.
 #[derive(Debug)]
 pub(crate) struct Session {

@@ -45,8 +45,8 @@ pub enum LabError {
         /// The system's error number; 2 is "no such file or directory".
         errno: i32,
     },
-    /// `enter` was asked for a node that this lab does not have, or was called outside a lab.
-    #[error("lab enter: {0}")]
+    /// Something was asked of a host that this lab does not have, or outside a lab.
+    #[error("lab: {0}")]
     NoSuchNode(String),
     /// A process of the lab ended before its time.
     #[error("lab: {process} ended unexpectedly: {how}")]
@@ -82,6 +82,14 @@ impl LabError {
             LabError::Command { .. } => 126,
             LabError::Interrupted { signal } => u8::try_from(128 + signal).unwrap_or(125),
             _ => 125,
+        }
+    }
+
+    /// What needs hosts that are kept apart was asked of a loopback lab. `lacks` says why it cannot be.
+    pub(crate) fn loopback(lacks: &str) -> Self {
+        LabError::Unavailable {
+            what: format!("this is a loopback lab: all its hosts are one machine, which {lacks}"),
+            remedy: "start the lab with --isolation namespaces".to_owned(),
         }
     }
 

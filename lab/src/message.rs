@@ -45,14 +45,25 @@ pub(crate) enum Kind {
     Answer = 11,
     /// To a node: end at once, with everything on it.
     Die = 12,
+    /// To a node: stop every process.
+    Freeze = 13,
+    /// To a node: let the processes go on that were stopped.
+    Thaw = 14,
+    /// To a node: reset a TCP connection (JSON); the answer is which (`Done`, JSON).
+    Reset = 15,
+    /// To a supervisor: pull the cables of a host (its name, 0) or put them back (its name, 1).
+    Cables = 16,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [Plan, Namespaces, Go, Ready, Done, Failed, Run, Exit, Signal, Listens, Answer, Die]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        [
+            Plan, Namespaces, Go, Ready, Done, Failed, Run, Exit, Signal, Listens, Answer, Die, Freeze, Thaw, Reset,
+            Cables,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
     }
 }
 

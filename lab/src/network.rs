@@ -108,6 +108,13 @@ pub(crate) fn host(layout: &Layout, nic: Rate, host: Host, route_directly: bool)
     script
 }
 
+/// Takes a host's cable out of its site's switch, or puts it back. The port stays up, so that the host's end keeps its carrier and
+/// its routes: packets vanish, and nothing tells TCP.
+pub(crate) fn cable(host: Host, plugged: bool) -> Script {
+    let switch = if plugged { format!("master sw-{}", site_name(host.site)) } else { "nomaster".to_owned() };
+    Script { ip: format!("link set {} {switch}\n", host.lan_port()), tc: String::new() }
+}
+
 /// Finds a program of iproute2, also where a user's PATH does not look.
 pub(crate) fn find(program: &str) -> Result<PathBuf, LabError> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -16,11 +16,12 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::connection::{self, Connection};
 use crate::error::LabError;
 use crate::message::{Channel, Kind, Message};
 use crate::namespace;
 use crate::network::{self, Script};
-use crate::process::{adopt_orphans, end_descendants, expect, follow_parent};
+use crate::process::{adopt_orphans, end_descendants, expect, follow_parent, resume, stop_all};
 use crate::signals::Signals;
 
 /// What one host is.
@@ -83,8 +84,8 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
     let listener = UnixListener::bind(&plan.socket).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
     channel.send(Kind::Ready, &[]).map_err(wrong)?;
-    let mut init = Init { clients: Vec::new() };
-    let outcome = init.run(channel, &signals, &listener).map_err(wrong);
+    let mut init = Init { clients: Vec::new(), plan, frozen: None };
+    let outcome = init.run(channel, &signals, &listener).map_err(|e| LabError::setup(&init.plan.name, e));
     // From here on nobody gets in; who asked for the end learns of it, by the closing of the connection, when all is over.
     drop(listener);
     init.clients.iter().for_each(kill_group);
@@ -96,10 +97,15 @@ struct Client {
     channel: Channel,
     /// The leader of the process group that runs for this client, until it is reaped.
     leader: Option<Pid>,
+    /// The command that it asked for while the host was frozen.
+    waiting: Option<Message>,
 }
 
 struct Init {
     clients: Vec<Client>,
+    plan: NodePlan,
+    /// The processes that were stopped, while the host is frozen.
+    frozen: Option<Vec<Pid>>,
 }
 
 impl Init {
@@ -111,7 +117,8 @@ impl Init {
                 PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN),
                 PollFd::new(listener, PollFlags::IN),
             ];
-            fds.extend(self.clients.iter().map(|client| PollFd::new(&client.channel, PollFlags::IN)));
+            let heard: Vec<usize> = (0..self.clients.len()).filter(|index| self.hears(&self.clients[*index])).collect();
+            fds.extend(heard.iter().map(|index| PollFd::new(&self.clients[*index].channel, PollFlags::IN)));
             match rustix::event::poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
@@ -122,22 +129,16 @@ impl Init {
                 return Ok(());
             }
             // Requests before deaths: what a client asks for a group that has just ended is not sent to a stranger.
-            let mut index = 0;
-            let mut die = false;
-            self.clients.retain_mut(|client| {
-                index += 1;
-                !woken[2 + index]
-                    || match serve_client(client) {
-                        Next::Keep => true,
-                        Next::Drop => false,
-                        Next::Die => {
-                            die = true;
-                            true
-                        }
-                    }
-            });
-            if die {
-                return Ok(());
+            let mut gone = Vec::new();
+            for (index, _) in heard.into_iter().zip(&woken[3..]).filter(|(_, woken)| **woken) {
+                match self.serve_client(index) {
+                    Next::Keep => {}
+                    Next::Drop => gone.push(index),
+                    Next::Die => return Ok(()),
+                }
+            }
+            for index in gone.into_iter().rev() {
+                self.clients.remove(index);
             }
             if woken[1] {
                 signals.take();
@@ -147,10 +148,15 @@ impl Init {
                 while let Ok((stream, _)) = listener.accept() {
                     stream.set_nonblocking(false)?;
                     stream.set_write_timeout(Some(MESSAGE_LIMIT))?;
-                    self.clients.push(Client { channel: Channel::new(stream), leader: None });
+                    self.clients.push(Client { channel: Channel::new(stream), leader: None, waiting: None });
                 }
             }
         }
+    }
+
+    /// Whether this client's messages are read now. A frozen host reads none about its commands, not even that a client is gone.
+    fn hears(&self, client: &Client) -> bool {
+        self.frozen.is_none() || (client.leader.is_none() && client.waiting.is_none())
     }
 
     fn reap(&mut self) {
@@ -182,42 +188,92 @@ enum Next {
     Die,
 }
 
-/// Handles one message of a client.
-fn serve_client(client: &mut Client) -> Next {
-    let Ok(Some(message)) = client.channel.receive(Some(MESSAGE_LIMIT)) else {
-        kill_group(client);
-        return Next::Drop;
-    };
-    match message.kind {
-        Kind::Run if client.leader.is_none() => match run(message) {
-            Ok(leader) => client.leader = Some(leader),
-            Err(error) => {
-                // A client that is gone needs no answer.
-                let _ = client.channel.send_json(Kind::Failed, &error);
-                return Next::Drop;
-            }
-        },
-        Kind::Signal => {
-            let signal = message.number().ok().and_then(Signal::from_named_raw);
-            if let (Some(leader), Some(signal)) = (client.leader, signal) {
-                // A group that has ended already is as good.
-                let _ = rustix::process::kill_process_group(leader, signal);
-            }
-        }
-        Kind::Listens => {
-            let address = message.fields.first().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-            let answer = u8::from(address.is_some_and(network::listens));
-            if client.channel.send(Kind::Answer, &[&[answer]]).is_err() {
-                return Next::Drop;
-            }
-        }
-        Kind::Die => return Next::Die,
-        _ => {
+impl Init {
+    /// Handles one message of a client.
+    fn serve_client(&mut self, index: usize) -> Next {
+        let client = &mut self.clients[index];
+        let Ok(Some(message)) = client.channel.receive(Some(MESSAGE_LIMIT)) else {
             kill_group(client);
             return Next::Drop;
+        };
+        match message.kind {
+            Kind::Run if client.leader.is_none() && self.frozen.is_some() => client.waiting = Some(message),
+            Kind::Run if client.leader.is_none() => return start_for(client, message),
+            Kind::Signal => {
+                let signal = message.number().ok().and_then(Signal::from_named_raw);
+                if let (Some(leader), Some(signal)) = (client.leader, signal) {
+                    // A group that has ended already is as good.
+                    let _ = rustix::process::kill_process_group(leader, signal);
+                }
+            }
+            Kind::Listens => {
+                let address = message.fields.first().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+                let answer = u8::from(address.is_some_and(network::listens));
+                if client.channel.send(Kind::Answer, &[&[answer]]).is_err() {
+                    return Next::Drop;
+                }
+            }
+            Kind::Die => return Next::Die,
+            Kind::Freeze | Kind::Thaw | Kind::Reset => {
+                let answer = self.fail(&message);
+                let channel = &self.clients[index].channel;
+                // A client that is gone needs no answer; one on this host that froze itself reads it later.
+                let _ = match answer {
+                    Ok(connection) => channel.send_json(Kind::Done, &connection),
+                    Err(error) => channel.send_json(Kind::Failed, &error),
+                };
+                return Next::Drop;
+            }
+            _ => {
+                kill_group(client);
+                return Next::Drop;
+            }
+        }
+        Next::Keep
+    }
+
+    /// Does to this host what befalls real ones. `Some`: the connection that was reset.
+    fn fail(&mut self, message: &Message) -> Result<Option<Connection>, LabError> {
+        let Some(isolated) = &self.plan.isolated else {
+            return Err(LabError::loopback(match message.kind {
+                Kind::Reset => "has connections that are not the lab's",
+                _ => "cannot stop and go on in parts",
+            }));
+        };
+        match message.kind {
+            Kind::Reset => {
+                let wanted = message.json().map_err(|e| LabError::setup("a request to reset a connection", e))?;
+                return connection::reset(&self.plan.name, &wanted, &isolated.hosts_file).map(Some);
+            }
+            Kind::Freeze if self.frozen.is_none() => self.frozen = Some(stop_all(&self.plan.name)?),
+            Kind::Thaw => self.thaw(),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn thaw(&mut self) {
+        resume(self.frozen.take().unwrap_or_default());
+        self.clients.retain_mut(|client| match client.waiting.take() {
+            Some(message) => matches!(start_for(client, message), Next::Keep),
+            None => true,
+        });
+    }
+}
+
+/// Runs what a client asks for.
+fn start_for(client: &mut Client, message: Message) -> Next {
+    match run(message) {
+        Ok(leader) => {
+            client.leader = Some(leader);
+            Next::Keep
+        }
+        Err(error) => {
+            // A client that is gone needs no answer.
+            let _ = client.channel.send_json(Kind::Failed, &error);
+            Next::Drop
         }
     }
-    Next::Keep
 }
 
 /// Starts what a `Run` message describes: node, directory, number of words, words, environment.

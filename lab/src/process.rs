@@ -113,17 +113,66 @@ pub(crate) fn end_descendants() {
     }
 }
 
-/// The children of this process, from `/proc`.
-fn children() -> Vec<Pid> {
-    let own = std::process::id().to_string();
+/// Stops every process of this PID namespace but the first, which must be the caller, and returns those that it stopped. What was
+/// stopped already is left alone.
+pub(crate) fn stop_all(place: &str) -> Result<Vec<Pid>, LabError> {
+    let mut stopped: Vec<Pid> = Vec::new();
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        // A process that is being stopped may still have forked: only a look at all of them that finds nothing ends this.
+        let running: Vec<Pid> = processes()
+            .filter(|process| process.pid != Pid::INIT && !matches!(process.state, 'T' | 't' | 'Z' | 'X'))
+            .map(|process| process.pid)
+            .collect();
+        if running.is_empty() {
+            return Ok(stopped);
+        }
+        if Instant::now() >= end {
+            let running: Vec<String> = running.iter().map(|pid| pid.as_raw_nonzero().to_string()).collect();
+            resume(stopped);
+            return Err(LabError::setup(place, format!("these processes do not stop: {}", running.join(", "))));
+        }
+        for pid in running {
+            // Gone already is as good.
+            let _ = rustix::process::kill_process(pid, Signal::STOP);
+            if !stopped.contains(&pid) {
+                stopped.push(pid);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Lets processes go on. Children, which have higher numbers, go first: a shell must not find its own stopped.
+pub(crate) fn resume(mut stopped: Vec<Pid>) {
+    stopped.sort_by_key(|pid| std::cmp::Reverse(pid.as_raw_nonzero()));
+    for pid in stopped {
+        // Gone already is as good.
+        let _ = rustix::process::kill_process(pid, Signal::CONT);
+    }
+}
+
+/// What `/proc` shows of a process.
+struct Process {
+    pid: Pid,
+    state: char,
+    parent: i32,
+}
+
+fn processes() -> impl Iterator<Item = Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name in parentheses may hold anything; state and parent follow the last parenthesis.
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        rest.split_ascii_whitespace().nth(1) == Some(own.as_str())
+        let mut rest = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let state = rest.next()?.chars().next()?;
+        Some(Process { pid: Pid::from_raw(pid)?, state, parent: rest.next()?.parse().ok()? })
     })
-    .filter_map(Pid::from_raw)
-    .collect()
+}
+
+/// The children of this process.
+fn children() -> Vec<Pid> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    processes().filter(|process| process.parent == own).map(|process| process.pid).collect()
 }

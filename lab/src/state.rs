@@ -70,6 +70,11 @@ impl State {
         self.root.join("wan.json")
     }
 
+    /// Where the supervisor is asked to pull cables.
+    pub fn cables_socket(&self) -> PathBuf {
+        self.root.join("cables.sock")
+    }
+
     pub fn create(&self) -> std::io::Result<()> {
         std::fs::create_dir_all(self.logs())?;
         std::fs::create_dir_all(self.sockets())

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::cables::Cables;
 use crate::enter::Session;
 use crate::error::LabError;
 use crate::gateways::{self, Gateway};
@@ -123,7 +124,8 @@ fn run_isolated(
     let (wan_child, wan) = hosts::start_wan(&plan.options, &layout, &state)?;
     hosts::await_ready(&hosts)?;
     expect(&wan, Kind::Ready, "WAN emulator")?;
-    let lab = Lab { plan, command, layout, state, hosts, wan: Some((wan_child, wan)), gateways: Vec::new() };
+    let cables = Cables::open(layout, &state, true)?;
+    let lab = Lab { plan, command, layout, state, hosts, cables, wan: Some((wan_child, wan)), gateways: Vec::new() };
     lab.live(files, caller)
     // The end of this process ends all others.
 }
@@ -157,7 +159,8 @@ fn live_on_loopback(
     let layout = Layout::new(&plan.options, Some(free_loopback(&plan.options)?));
     write_files(&plan, &layout, &state)?;
     let host = hosts::bring_up_loopback(&layout, &state)?;
-    let lab = Lab { plan, command, layout, state, hosts: vec![host], wan: None, gateways: Vec::new() };
+    let cables = Cables::open(layout, &state, false)?;
+    let lab = Lab { plan, command, layout, state, hosts: vec![host], cables, wan: None, gateways: Vec::new() };
     lab.live(files, caller)
 }
 
@@ -195,6 +198,7 @@ struct Lab {
     layout: Layout,
     state: State,
     hosts: Vec<HostProcess>,
+    cables: Cables,
     wan: Option<(Child, Channel)>,
     gateways: Vec<Gateway>,
 }
@@ -234,6 +238,7 @@ impl Lab {
         let mut deadline: Option<Instant> = None;
         loop {
             let mut fds = vec![PollFd::new(session, PollFlags::IN), PollFd::new(caller, PollFlags::IN)];
+            fds.push(PollFd::new(&self.cables, PollFlags::IN));
             fds.extend(self.wan.iter().map(|(_, channel)| PollFd::new(channel, PollFlags::IN)));
             let before_gateways = fds.len();
             fds.extend(self.gateways.iter().map(|gateway| PollFd::new(&gateway.session, PollFlags::IN)));
@@ -260,7 +265,10 @@ impl Lab {
                     deadline.get_or_insert(Instant::now() + GRACE);
                 }
             }
-            if self.wan.is_some() && woken[2] {
+            if woken[2] {
+                self.cables.serve();
+            }
+            if self.wan.is_some() && woken[3] {
                 let how = match self.wan.as_ref().map(|(_, channel)| expect(channel, Kind::Done, "WAN emulator")) {
                     Some(Err(error)) => error.to_string(),
                     _ => "it ended without being told to".to_owned(),

@@ -1,53 +1,13 @@
 //! Real labs in real namespaces, driven through `examples/lab.rs`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod support;
+
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::wan::WanReport;
-
-/// The driver, built by cargo before the tests.
-fn driver() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let path = own.parent().unwrap().parent().unwrap().join("examples/lab");
-    assert!(path.exists(), "{} is missing; run `cargo build -p landbridge-lab --examples`", path.display());
-    path
-}
-
-/// Says why a test that needs namespaces cannot run, if it cannot.
-fn skip() -> bool {
-    if Command::new("socat").arg("-V").output().is_err() {
-        println!("skipped: socat, which stands in for a gateway, is not installed");
-        return true;
-    }
-    let output = Command::new(driver()).arg("probe").output().unwrap();
-    if output.status.success() {
-        return false;
-    }
-    println!("skipped, no isolated lab here: {}", String::from_utf8_lossy(&output.stdout).trim());
-    true
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Runs a shell script on the first node; `$L` is the driver.
-fn lab(flags: &[&str], script: &str) -> Output {
-    let mut command = Command::new(driver());
-    command.args(flags).args(["--namespaces", "--", "bash", "-c", script]).env("L", driver()).stdin(Stdio::null());
-    command.output().unwrap()
-}
-
-/// The same, and it must succeed; returns what it printed.
-fn lab_ok(flags: &[&str], script: &str) -> String {
-    let output = lab(flags, script);
-    assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
-    text(&output.stdout)
-}
-
-const ECHO_GATEWAY: &str = "socat TCP-LISTEN:7700,fork,reuseaddr EXEC:cat";
+use support::{ECHO_GATEWAY, as_nobody, driver, lab, lab_ok, skip, text};
 
 #[test]
 fn two_labs_at_once_do_not_meet() {
@@ -403,27 +363,6 @@ fn signals_end_the_lab_in_order() {
         kill(child.id(), signal);
         assert_eq!(child.wait().unwrap().code(), Some(code), "{signal}");
     }
-}
-
-/// A copy of the driver that an ordinary user may run, and the command line that becomes that user.
-fn as_nobody(dir: &Path) -> Option<Command> {
-    if Command::new("id").arg("-u").output().unwrap().stdout != b"0\n" {
-        println!("skipped: becoming another user needs root (and then every other test ran without privileges)");
-        return None;
-    }
-    std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let copy = dir.join("lab");
-    std::fs::copy(driver(), &copy).unwrap();
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy).current_dir("/").env("L", &copy);
-    let mut probe = Command::new("setpriv");
-    probe.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy).arg("probe").current_dir("/");
-    let output = probe.output().unwrap();
-    if !output.status.success() {
-        println!("skipped: {}{}", text(&output.stdout), text(&output.stderr));
-        return None;
-    }
-    Some(command)
 }
 
 #[test]

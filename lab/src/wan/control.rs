@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! set a b delay=20ms rate=100mbit jitter=1ms loss=1% queue=1000000 down=true     both directions; any subset
+//! cable a-gw1 plugged=false                                                       one gateway's cable
 //! report                                                                          one line of JSON
 //! ```
 
@@ -49,6 +50,15 @@ fn ask(path: &Path, words: &[&str]) -> Result<String, LabError> {
         }
         _ => return Err(LabError::Options("lab wan needs `report`, or two sites and a change such as `down`".into())),
     }
+    request(path, line)
+}
+
+/// Pulls a gateway's cable to the WAN or puts it back.
+pub(crate) fn plug(path: &Path, gateway: &str, plugged: bool) -> Result<(), LabError> {
+    request(path, format!("cable {gateway} plugged={plugged}")).map(|_| ())
+}
+
+fn request(path: &Path, mut line: String) -> Result<String, LabError> {
     line.push('\n');
     let place = path.display().to_string();
     let stream = UnixStream::connect(path)
@@ -73,6 +83,7 @@ fn ask(path: &Path, words: &[&str]) -> Result<String, LabError> {
 pub(super) enum Request {
     Report,
     Set { from: String, to: String, changes: Vec<Change> },
+    Cable { gateway: String, plugged: bool },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,6 +118,9 @@ pub(super) fn parse(line: &str) -> Result<Request, String> {
             to: (*to).to_owned(),
             changes: changes.iter().map(|text| change(text)).collect::<Result<_, _>>()?,
         }),
+        ["cable", gateway, plugged @ ("plugged=true" | "plugged=false")] => {
+            Ok(Request::Cable { gateway: (*gateway).to_owned(), plugged: *plugged == "plugged=true" })
+        }
         _ => Err(format!("{line:?} is neither `report` nor `set SITE SITE KEY=VALUE…`")),
     }
 }
@@ -144,7 +158,18 @@ mod tests {
                 ],
             })
         );
-        for wrong in ["", "set a b", "set a", "set a b delay", "set a b delay=5", "set a b colour=red", "down a b"] {
+        assert_eq!(parse("cable a-gw1 plugged=false"), Ok(Request::Cable { gateway: "a-gw1".into(), plugged: false }));
+        for wrong in [
+            "",
+            "cable a-gw1",
+            "cable a-gw1 plugged=no",
+            "set a b",
+            "set a",
+            "set a b delay",
+            "set a b delay=5",
+            "set a b colour=red",
+            "down a b",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

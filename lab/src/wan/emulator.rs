@@ -79,6 +79,8 @@ struct Port {
     sent: u64,
     send_errors: u64,
     overruns: u64,
+    plugged: bool,
+    unplugged_packets: u64,
 }
 
 struct Flight {
@@ -121,7 +123,15 @@ impl Emulator {
                 what: format!("a packet socket on {}: {e}", port.interface),
                 remedy: "the kernel needs CONFIG_PACKET with PACKET_VNET_HDR and PACKET_IGNORE_OUTGOING (4.20)".into(),
             })?;
-            ports.push(Port { socket, received: 0, sent: 0, send_errors: 0, overruns: 0 });
+            ports.push(Port {
+                socket,
+                received: 0,
+                sent: 0,
+                send_errors: 0,
+                overruns: 0,
+                plugged: true,
+                unplugged_packets: 0,
+            });
             macs.insert(port.mac, index);
         }
         let place = || plan.control.display().to_string();
@@ -200,9 +210,13 @@ impl Emulator {
             let Some(flight) = self.flights[slot].take() else { continue };
             self.links[flight.link].delivered(flight.wire_bytes);
             let port = &mut self.ports[flight.port];
-            match rustix::io::write(&port.socket, &flight.packet) {
-                Ok(_) => port.sent += 1,
-                Err(_) => port.send_errors += 1,
+            if port.plugged {
+                match rustix::io::write(&port.socket, &flight.packet) {
+                    Ok(_) => port.sent += 1,
+                    Err(_) => port.send_errors += 1,
+                }
+            } else {
+                port.unplugged_packets += 1;
             }
             if self.buffers.len() < 1024 {
                 self.buffers.push(flight.packet);
@@ -217,6 +231,10 @@ impl Emulator {
                 // Nothing left, or the interface went down; poll will say when there is more.
                 Err(_) => return,
             };
+            if !self.ports[from].plugged {
+                self.ports[from].unplugged_packets += 1;
+                continue;
+            }
             self.ports[from].received += 1;
             let packet = &scratch[..length];
             let Some(destination) = segment::destination(packet) else { continue };
@@ -330,6 +348,11 @@ impl Emulator {
                 }
                 Ok(String::new())
             }
+            Request::Cable { gateway, plugged } => {
+                let found = self.plan.ports.iter().position(|port| port.gateway == gateway);
+                self.ports[found.ok_or_else(|| format!("there is no gateway {gateway:?}"))?].plugged = plugged;
+                Ok(String::new())
+            }
         }
     }
 
@@ -353,6 +376,7 @@ impl Emulator {
                 sent: port.sent,
                 send_errors: port.send_errors,
                 overruns: port.overruns,
+                unplugged_packets: port.unplugged_packets,
             }
         });
         WanReport {

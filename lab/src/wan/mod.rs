@@ -11,6 +11,7 @@ mod link;
 mod report;
 mod segment;
 
+pub(crate) use control::plug;
 pub use control::{send as control, socket_path};
 pub use lateness::Lateness;
 pub use link::{Counters, LinkSettings};

@@ -54,4 +54,6 @@ pub struct PortReport {
     pub send_errors: u64,
     /// Packets that the kernel dropped because the emulator read too slowly; a benchmark should show 0.
     pub overruns: u64,
+    /// Packets that were lost in either direction because the gateway's cable was unplugged.
+    pub unplugged_packets: u64,
 }

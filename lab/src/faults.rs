@@ -1,0 +1,92 @@
+//! What real machines do to a job: power that fails, a system that hangs, a cable that is pulled, a connection that is reset.
+//!
+//! This is the caller's side, usable from any process of the lab. Cables are in the supervisor's hands (`cables`), since one
+//! end of each lies there; processes and connections in those of the host's first process (`node`).
+
+use crate::connection::{Connection, Wanted};
+use crate::enter::connect;
+use crate::error::LabError;
+use crate::message::{Channel, Kind};
+use crate::process::{PATIENCE, expect, expect_within};
+use crate::state::State;
+
+/// Ends the host `host` of the lab around this process as if its power failed: its cables are cut first, so that no process's end
+/// reaches another host, and then its processes and its network are gone.
+///
+/// # Errors
+/// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Unavailable`] in a loopback lab, whose hosts are one
+/// machine; [`LabError::Timeout`] if it does not end.
+pub fn kill(host: &str) -> Result<(), LabError> {
+    let state = State::around_us();
+    let channel = connect(&state, host)?;
+    set_cables(&state, host, false)?;
+    channel.send(Kind::Die, &[]).map_err(|e| LabError::setup(host, e))?;
+    // The answer is that the connection closes.
+    match expect_within(&channel, Kind::Exit, host, PATIENCE) {
+        Err(LabError::Ended { .. }) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(LabError::setup(host, "answered instead of ending")),
+    }
+}
+
+/// Stops every process of a host, as if its system hung: the kernel still acknowledges what arrives, and nobody reads it. What is
+/// asked of the host meanwhile by [`enter`](crate::enter()) waits until it thaws.
+///
+/// # Errors
+/// As [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
+pub fn freeze(host: &str) -> Result<(), LabError> {
+    ask(&connect(&State::around_us(), host)?, Kind::Freeze, host)
+}
+
+/// Lets a host go on that [`freeze`] stopped. One that is not frozen stays as it is.
+///
+/// # Errors
+/// As [`kill`].
+pub fn thaw(host: &str) -> Result<(), LabError> {
+    ask(&connect(&State::around_us(), host)?, Kind::Thaw, host)
+}
+
+/// Pulls a host's cables at the switch's end: nothing arrives or leaves, and the host's interfaces do not notice.
+///
+/// # Errors
+/// As [`kill`].
+pub fn unplug(host: &str) -> Result<(), LabError> {
+    let state = State::around_us();
+    connect(&state, host)?;
+    set_cables(&state, host, false)
+}
+
+/// Puts a host's cables back.
+///
+/// # Errors
+/// As [`kill`].
+pub fn plug(host: &str) -> Result<(), LabError> {
+    let state = State::around_us();
+    connect(&state, host)?;
+    set_cables(&state, host, true)
+}
+
+/// Resets one of a host's established TCP connections, as `ss -K` does: the peer receives an RST, the owner an error. Of several
+/// that match it takes the first by peer and port. Returns the connection.
+///
+/// # Errors
+/// As [`kill`]; [`LabError::Options`] if the host has no such connection, with those it has; [`LabError::Unavailable`] if the
+/// kernel cannot reset connections.
+pub fn reset(host: &str, wanted: &Wanted) -> Result<Connection, LabError> {
+    let channel = connect(&State::around_us(), host)?;
+    channel.send_json(Kind::Reset, wanted).map_err(|e| LabError::setup(host, e))?;
+    expect(&channel, Kind::Done, host)?.json().map_err(|e| LabError::setup(host, e))
+}
+
+fn ask(channel: &Channel, kind: Kind, host: &str) -> Result<(), LabError> {
+    channel.send(kind, &[]).map_err(|e| LabError::setup(host, e))?;
+    expect(channel, Kind::Done, host).map(|_| ())
+}
+
+fn set_cables(state: &State, host: &str, plugged: bool) -> Result<(), LabError> {
+    let path = state.cables_socket();
+    let wrong = |e: std::io::Error| LabError::setup(path.display().to_string(), e);
+    let channel = Channel::new(std::os::unix::net::UnixStream::connect(&path).map_err(wrong)?);
+    channel.send(Kind::Cables, &[host.as_bytes(), &[u8::from(plugged)]]).map_err(wrong)?;
+    expect(&channel, Kind::Done, "the lab's supervisor").map(|_| ())
+}
