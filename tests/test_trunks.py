@@ -108,6 +108,7 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@pytest.mark.alone
 def test_every_gateway_carries_its_part(workshop, mpi):
     """A single large message takes all of them."""
     sites = LoopbackSites(workshop, gateways=3)
@@ -152,6 +153,7 @@ def test_a_blackout_beyond_patience_ends_the_job(workshop, mpich_only):
         done.fails_naming("site b", "did not come back within 1 s")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("delay, fewest, most", [("0", 1, 1), ("50ms", 4, 6)])
 def test_a_longer_way_has_more_links(workshop, mpich_only, isolated, delay, fewest, most):
     """A link for each 25 ms of the round trip, where the sites file does not say how many."""

@@ -151,3 +151,8 @@ def _wheres(job):
     """Where the ranks' threads were when they hung."""
     traces = [(path.stem, path.read_text(errors="replace")[:1500]) for path in sorted(job.folder.glob("*.trace"))]
     return "\n".join(f"rank {rank} was at\n{text}" for rank, text in traces if text)
+
+
+if __name__ == "__main__":
+    if reason := missing():
+        print(f"conformance: {reason}. Tests that need it will skip.")
