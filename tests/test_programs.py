@@ -66,13 +66,19 @@ def test_a_window_that_is_not_freed_does_no_harm(workshop, mpi):
 @pytest.mark.alone
 def test_naps_do_not_slow_what_passes_us_by(workshop, mpi):
     """Against never napping: while a rank waits for the library's own shared memory, nothing of ours would wake it."""
-    program, found = [mpi.python, PROGRAMS / "beside.py"], {}
-    for spin in ("", "always"):
-        done = workshop.across(mpi, 2, program, sites=1, nodes=1, environment={"LANDBRIDGE_SPIN": spin}).finish().check()
-        found[spin] = {name: float(value) for name, value in re.findall(r"^(.+): ([\d.]+) us$", done.out, re.MULTILINE)}
-        assert len(found[spin]) == 3, str(done)
-    # Naps made it a hundred times slower.
-    slow = [name for name, value in found[""].items() if value > 15 * found["always"][name]]
+    program, found = [mpi.python, PROGRAMS / "beside.py"], {"": {}, "always": {}}
+    # What else the machine does can only add to a figure, so the least of a few counts.
+    for _ in range(4):
+        for spin, least in found.items():
+            environment = {"LANDBRIDGE_SPIN": spin}
+            done = workshop.across(mpi, 2, program, sites=1, nodes=1, environment=environment).finish().check()
+            figures = re.findall(r"^(.+): ([\d.]+) us$", done.out, re.MULTILINE)
+            assert len(figures) == 3, str(done)
+            least.update({name: min(float(value), least.get(name, float(value))) for name, value in figures})
+        # Naps made it a hundred times slower.
+        slow = [name for name, value in found[""].items() if value > 15 * found["always"][name]]
+        if not slow:
+            break
     assert not slow, found
 
 
