@@ -3,22 +3,46 @@
 use std::collections::VecDeque;
 
 use channel::{Arrival, ChannelError, Inbound, Outbound, Route};
+use thiserror::Error;
 use types::JobId;
 use wire::frame::HEADER_LEN;
 use wire::{Control, FrameHeader, FrameKind, WireError};
 
 use crate::forward::GATEWAY;
 
-/// Bytes under way; the longest message fits several times.
-const WINDOW: u32 = 8 << 20;
+/// Bytes under way; the longest message fits twice.
+const WINDOW: u32 = 2 << 20;
+/// Messages under way, at most.
+const UNDER_WAY: u32 = 1024;
+/// Bytes that wait beyond the window, at most; what a message takes beside its bytes counts too.
+const WAITING: usize = 4 << 20;
+const MESSAGE: usize = 128;
+
+/// Why a message cannot be sent.
+#[derive(Debug, Error)]
+pub(crate) enum ControlError {
+    /// It cannot be written down.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The other gateway takes nothing.
+    #[error("{waiting} bytes of control messages wait for it, and it acknowledges none")]
+    Full {
+        /// Bytes.
+        waiting: usize,
+    },
+}
 
 /// One direction each of what two gateways tell each other.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
     outbound: Outbound<(JobId, Vec<u8>)>,
+    /// The number of the first message that the other has not acknowledged.
+    acknowledged: u32,
     inbound: Inbound<Control>,
     /// Beyond the window.
     queue: VecDeque<(JobId, Vec<u8>)>,
+    /// Bytes of it.
+    waiting: usize,
     /// Which run of its program the other gateway is, once it is known.
     run: Option<u32>,
 }
@@ -27,8 +51,10 @@ impl ControlChannel {
     pub fn new() -> ControlChannel {
         ControlChannel {
             outbound: Outbound::new(WINDOW),
+            acknowledged: 0,
             inbound: Inbound::new(WINDOW),
             queue: VecDeque::new(),
+            waiting: 0,
             run: None,
         }
     }
@@ -45,9 +71,23 @@ impl ControlChannel {
     }
 
     /// Takes a message to be sent.
-    pub fn push(&mut self, message: &Control) -> Result<(), WireError> {
-        self.queue.push_back((message.job().unwrap_or_default(), message.encode()?));
+    ///
+    /// # Errors
+    /// It is too long, or too many wait already.
+    pub fn push(&mut self, message: &Control) -> Result<(), ControlError> {
+        let payload = message.encode()?;
+        let after = self.waiting + payload.len() + MESSAGE;
+        if after > WAITING && !self.queue.is_empty() {
+            return Err(ControlError::Full { waiting: self.waiting });
+        }
+        self.waiting = after;
+        self.queue.push_back((message.job().unwrap_or_default(), payload));
         Ok(())
+    }
+
+    /// About how many bytes of memory it takes.
+    pub fn held(&self) -> u64 {
+        self.waiting as u64 + self.outbound.in_flight()
     }
 
     /// The next frame to be sent by this link, if any may go, and the job it is about.
@@ -57,10 +97,12 @@ impl ControlChannel {
         }
         let (_, payload) = self.queue.front()?;
         let bytes = (HEADER_LEN + payload.len()) as u32;
-        if !self.outbound.may_send(bytes) {
+        let under_way = self.outbound.next().wrapping_sub(self.acknowledged);
+        if under_way >= UNDER_WAY || !self.outbound.may_send(bytes) {
             return None;
         }
         let (job, payload) = self.queue.pop_front()?;
+        self.waiting -= payload.len() + MESSAGE;
         let plain = FrameHeader::plain(FrameKind::Control, job, GATEWAY, GATEWAY);
         let header = FrameHeader { sequence: self.outbound.next(), ack: self.inbound.acknowledge(), ..plain };
         // Its length was checked when it was encoded.
@@ -77,7 +119,7 @@ impl ControlChannel {
 
     /// A message came; gives those whose turn it is now. Each is acknowledged: they are rare.
     pub fn came(&mut self, header: &FrameHeader, message: Control) -> Result<Vec<Control>, ChannelError> {
-        self.outbound.acknowledged(header.ack)?;
+        self.acknowledged(header.ack)?;
         let bytes = HEADER_LEN as u32 + header.length;
         let mut ready = Vec::new();
         match self.inbound.received(header.sequence, bytes)? {
@@ -93,7 +135,12 @@ impl ControlChannel {
     }
 
     pub fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
-        self.outbound.acknowledged(ack)
+        self.outbound.acknowledged(ack)?;
+        // An older one changes nothing.
+        if self.outbound.next().wrapping_sub(ack) < self.outbound.next().wrapping_sub(self.acknowledged) {
+            self.acknowledged = ack;
+        }
+        Ok(())
     }
 
     /// The acknowledgement to be sent, if one is due.
@@ -154,8 +201,15 @@ mod tests {
     fn a_peer_that_does_not_acknowledge_is_sent_no_more_than_the_window() {
         let mut a = ControlChannel::new();
         let long = Control::Probe { site: "x".repeat(500_000) };
-        (0..40).for_each(|_| a.push(&long).unwrap());
+        let taken = std::iter::from_fn(|| a.push(&long).ok()).take(100).count();
+        assert_eq!(taken, WAITING / 500_000, "the rest is refused");
         let sent: usize = std::iter::from_fn(|| a.next(LINK)).map(|(_, frame)| frame.len()).sum();
         assert!(sent <= WINDOW as usize && sent > WINDOW as usize / 2, "{sent}");
+        assert!(a.held() <= (WAITING + WINDOW as usize) as u64);
+        assert!(a.push(&long).is_ok());
+        while a.next(Route(1)).is_some() {}
+        let before = a.held();
+        a.acknowledged(2).unwrap();
+        assert!(a.held() <= before - 1_000_000);
     }
 }

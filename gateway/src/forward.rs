@@ -4,7 +4,9 @@
 
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use types::{Identity, JobId, Slot};
 use wire::control::Part;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
@@ -13,6 +15,7 @@ use wire::{Control, FrameHeader, FrameKind};
 
 use crate::counters::Counters;
 use crate::link::Link;
+use crate::log::short;
 use crate::member::Member;
 use crate::relay::{Origin, Route};
 use crate::server::Gateway;
@@ -23,6 +26,8 @@ pub(crate) const MAX_DATA: u32 = 16 << 10;
 pub(crate) const READ: usize = 128 << 10;
 /// Bytes of scratch space: what one read may leave over (a control message), and the next read.
 pub(crate) const SCRATCH: usize = HEADER_LEN + MAX_PAYLOAD as usize + 2 * READ;
+/// Room that a connection keeps for the start of a frame.
+const LASTING: usize = 4 * MAX_DATA as usize;
 /// The longest ping of a member, and the longest answer. Between gateways pings may be as long as data, to measure what a trunk carries.
 const MAX_PING: u32 = 64;
 
@@ -87,7 +92,30 @@ impl Target {
     fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
         match self {
             Target::Member(member) => member.send_own(gateway, header, payload),
-            Target::Link(link) => link.send_own(gateway, header, payload),
+            Target::Link(link) if header.kind == FrameKind::Undeliverable => link.notice(gateway, header, payload),
+            Target::Link(link) => link.answer(gateway, header, payload),
+        }
+    }
+}
+
+/// How long a connection that always has something to read keeps the thread, about; then the others have their turn.
+const FAIR: Duration = Duration::from_millis(2);
+
+/// A connection's share of the thread.
+#[derive(Debug, Default)]
+pub(crate) struct Share(Option<Instant>);
+
+impl Share {
+    /// It has nothing more to read.
+    pub fn ends(&mut self) {
+        self.0 = None;
+    }
+
+    /// It has read something, and it is now this time: lets others go on if it has had its share.
+    pub async fn taken(&mut self, now: Instant) {
+        if now - *self.0.get_or_insert(now) > FAIR {
+            self.ends();
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -117,6 +145,10 @@ impl Partial {
     pub fn save(&mut self, bytes: &[u8]) {
         self.counters.release(self.bytes.len() as u64);
         self.bytes.clear();
+        if self.bytes.capacity() > LASTING {
+            // Control messages are rare.
+            self.bytes = Vec::new();
+        }
         self.bytes.extend_from_slice(bytes);
         self.counters.hold(bytes.len() as u64);
     }
@@ -334,7 +366,7 @@ impl Gateway {
                     }
                     Err((site, reason)) => {
                         drop(relay);
-                        tracing::warn!(peer = %member.address, job = %new, site, reason, "job refused");
+                        tracing::warn!(peer = %member.address, job = %new, site, reason = short(&reason), "job refused");
                         member.send_control(self, &Control::JobRefused { job: new, site, reason });
                     }
                 }

@@ -1,13 +1,16 @@
 //! The life of a job at one gateway: opening, agents, closing. Part of [`Relay`].
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use types::id::SlotKind;
 use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
 use wire::control::{Part, Traffic};
 use wire::{Control, Passage, Secret};
 
+use crate::allocation::Asker;
 use crate::job_site::{SitePhase, SiteState};
+use crate::log::short;
 use crate::quantity;
 use crate::relay::{Effect, FAREWELL, GRACE, Limits, OPENING, OPENING_ASKED, Relay, Timer, TrunkId, TrunkInfo};
 use crate::starter::StartError;
@@ -41,13 +44,13 @@ pub(crate) struct Job<M> {
     pub traffic: Traffic,
     pub closing: bool,
     /// Refused after it was entered: its end is not news.
-    refused: bool,
+    pub refused: bool,
     /// Agents have been asked for.
-    started: bool,
+    pub started: bool,
     /// Tells this job from another of the same number, for timers; later jobs have higher ones.
     pub epoch: u64,
     /// Ranks of this site: first, and first beyond.
-    ranks: (u32, u32),
+    pub ranks: (u32, u32),
 }
 
 /// Whether a member is a rank: not an agent, and not the launcher.
@@ -103,14 +106,14 @@ impl<M> Job<M> {
 }
 
 /// First rank of a site and first beyond.
-fn ranks_of(roster: &Roster, site: SiteId) -> (u32, u32) {
+pub(crate) fn ranks_of(roster: &Roster, site: SiteId) -> (u32, u32) {
     let sizes = roster.sites().iter().map(|s| s.size());
     let first: u32 = sizes.clone().take(usize::from(site.0)).sum();
     (first, first + sizes.skip(usize::from(site.0)).take(1).sum::<u32>())
 }
 
 /// Ranks and agents of a site, and the launcher.
-fn members_of(roster: &Roster, site: SiteId, home: SiteId) -> u64 {
+pub(crate) fn members_of(roster: &Roster, site: SiteId, home: SiteId) -> u64 {
     let own = roster.site(site).map_or(0, |s| u64::from(s.size()) + s.nodes.len() as u64);
     own + u64::from(site == home)
 }
@@ -143,17 +146,17 @@ impl<M: Clone + PartialEq> Relay<M> {
         if home != self.site {
             return Err(here(format!("the launcher says it is at site {home}, this is the gateway of {}", self.site)));
         }
-        let own = self.enter(id, secret, roster, part, None)?;
+        let own = self.enter(id, secret, roster, part, &Asker::Launcher(launcher.clone()))?;
         let launcher_identity = Identity { site: own, slot: Slot::LAUNCHER };
         if let Some(job) = self.jobs.get_mut(&id) {
             job.members.insert(Slot::LAUNCHER, launcher.clone());
-            self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, OPENING));
         }
         self.tell_what_is_away(id, &launcher);
         match part {
             Part::Lead => self.advance(id),
             Part::Relay { .. } => self.open_relays(id),
         }
+        self.bound_opening(id, OPENING);
         self.say_here(id);
         Ok(launcher_identity)
     }
@@ -179,14 +182,19 @@ impl<M: Clone + PartialEq> Relay<M> {
             self.is_here(id, trunk, false);
             return Ok(());
         }
-        self.enter(id, secret, roster, part, Some(trunk)).map_err(|(_, reason)| reason)?;
-        if let Some(job) = self.jobs.get(&id) {
-            self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, OPENING_ASKED));
-        }
+        self.enter(id, secret, roster, part, &Asker::Site(trunk)).map_err(|(_, reason)| reason)?;
         self.advance(id);
+        self.bound_opening(id, OPENING_ASKED);
         self.say_here(id);
         self.is_here(id, trunk, false);
         Ok(())
+    }
+
+    /// A job that waits for trunks does not do so for longer than this.
+    fn bound_opening(&mut self, id: JobId, limit: Duration) {
+        if let Some(job) = self.jobs.get(&id).filter(|job| job.waits()) {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, limit));
+        }
     }
 
     /// Has all gateways of the other sites open a job that do not lead it.
@@ -305,99 +313,6 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.finish(id);
     }
 
-    /// Checks a job and enters it into the table. `asked_by`: the trunk to its home, unless that is here.
-    fn enter(
-        &mut self,
-        id: JobId,
-        secret: Secret,
-        roster: Roster,
-        part: Part,
-        asked_by: Option<TrunkId>,
-    ) -> Result<SiteId, (String, String)> {
-        let here = |reason: String| (self.site.clone(), reason);
-        if id == JobId::default() {
-            return Err(here("a job's number is not zero".into()));
-        }
-        if self.jobs.contains_key(&id) {
-            return Err(here(format!("job {id} is open already")));
-        }
-        // A roster that came as JSON has not been through its constructor.
-        let roster = Roster::new(roster.sites().to_vec()).map_err(|e| here(e.to_string()))?;
-        let own =
-            self.own_id(&roster).ok_or_else(|| here(format!("site {} is not in the roster {roster}", self.site)))?;
-        let home_name = asked_by.map_or(&self.site, |trunk| &self.trunks[trunk.0].site);
-        let mut sites = Vec::new();
-        let mut home = None;
-        for (at, site) in roster.sites().iter().enumerate() {
-            if roster.sites()[..at].iter().any(|other| other.name == site.name) {
-                return Err(here(format!("site {} is twice in the roster {roster}", site.name)));
-            }
-            if site.name == *home_name {
-                home = Some(SiteId(at as u16));
-            }
-            if site.name == self.site {
-                sites.push(SiteState::new(None, SitePhase::Asked));
-                continue;
-            }
-            let trunk = match asked_by {
-                Some(trunk) if site.name == *home_name => trunk,
-                _ => self.asked_for_nodes(id, &site.name).or_else(|| self.lead_trunk(&site.name)).ok_or_else(|| {
-                    let reason = format!(
-                        "the gateway of site {} knows no site {}: compare the sites files",
-                        self.site, site.name
-                    );
-                    (site.name.clone(), reason)
-                })?,
-            };
-            let phase = if part == Part::Lead { SitePhase::Waiting } else { SitePhase::Asked };
-            sites.push(SiteState::new(Some(trunk), phase));
-        }
-        let home =
-            home.ok_or_else(|| here(format!("the launcher's site {home_name} is not in the roster {roster}")))?;
-        if part == Part::Lead
-            && let Some(own_roster) = roster.site(own)
-            && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.has_node(id, &node.name))
-        {
-            let known = match self.nodes.join(", ") {
-                none if none.is_empty() => "those of a job's allocation".to_owned(),
-                known => known,
-            };
-            return Err(here(format!("site {} has no node {}; it has: {known}", self.site, unknown.name)));
-        }
-        let local = members_of(&roster, own, home);
-        let all: u64 = (0..roster.sites().len()).map(|at| members_of(&roster, SiteId(at as u16), home)).sum();
-        let grant = match part {
-            Part::Lead => self.grants.grant(local, all - local),
-            Part::Relay { window } => self.grants.grant_window(local, all - local, window),
-        };
-        let grant = grant.map_err(here)?;
-        self.epoch += 1;
-        let job = Job {
-            secret,
-            ranks: ranks_of(&roster, own),
-            roster,
-            own,
-            home,
-            part,
-            askers: asked_by.into_iter().collect(),
-            window: if let Part::Relay { window } = part { Some(window) } else { None },
-            unclosed: Vec::new(),
-            sites,
-            members: HashMap::new(),
-            agents: BTreeSet::new(),
-            grant,
-            traffic: Traffic::default(),
-            closing: false,
-            refused: false,
-            // Only the lead starts anything.
-            started: part != Part::Lead,
-            epoch: self.epoch,
-        };
-        tracing::info!(job = %id, home = home_name, roster = %job.roster, window = grant.window, "job opening");
-        self.jobs.insert(id, job);
-        Ok(own)
-    }
-
     /// Asks sites whose trunks are up, and starts the agents here when nothing is missing that they need.
     pub(crate) fn advance(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
@@ -435,7 +350,10 @@ impl<M: Clone + PartialEq> Relay<M> {
             Ok(()) => {
                 job.sites[usize::from(job.own.0)].phase = SitePhase::Open;
                 let window = job.grant.window;
-                tracing::info!(job = %id, agents = job.agents.len(), window = %quantity(window.into()), "job open");
+                let agents = job.agents.len();
+                if let Some(unsaid) = self.may_log_of(id) {
+                    tracing::info!(unsaid, job = %id, agents, window = %quantity(window.into()), "job open");
+                }
                 self.tell_launcher(id, Control::JobOpened { job: id, site, window });
             }
             Err((failed, error)) => {
@@ -451,7 +369,9 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// This site cannot take part after all.
     pub(crate) fn refuse(&mut self, id: JobId, reason: String) {
         let site = self.site.clone();
-        tracing::warn!(job = %id, reason, "job refused");
+        if let Some(unsaid) = self.may_log_of(id) {
+            tracing::warn!(unsaid, job = %id, reason = short(&reason), "job refused");
+        }
         self.tell_launcher(id, Control::JobRefused { job: id, site, reason });
         if let Some(job) = self.jobs.get_mut(&id) {
             job.refused = true;
@@ -501,9 +421,15 @@ impl<M: Clone + PartialEq> Relay<M> {
 
     /// Begins to end a job here, and everywhere if it started here.
     pub(crate) fn close(&mut self, id: JobId, reason: &str) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
+        if self.jobs.get(&id).is_none_or(|job| job.closing) {
+            return;
+        }
+        let may_log = self.may_log_of(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         job.closing = true;
-        tracing::info!(job = %id, reason, "job closing");
+        if let Some(unsaid) = may_log {
+            tracing::info!(unsaid, job = %id, reason = short(reason), "job closing");
+        }
         if job.own == job.home {
             let closing = job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, Control::JobClose { job: id }));
             self.effects.extend(closing);
@@ -539,14 +465,16 @@ impl<M: Clone + PartialEq> Relay<M> {
         if self.jobs.get(&id).is_none_or(|job| !job.closing || !job.agents.is_empty()) || self.release(id) {
             return;
         }
+        let may_log = self.may_log_of(id);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let own = &mut job.sites[usize::from(job.own.0)];
         if own.phase != SitePhase::Closed {
             own.phase = SitePhase::Closed;
             let traffic = job.traffic;
-            tracing::info!(
-                job = %id, sent = traffic.sent, received = traffic.received, local = traffic.local, "job closed"
-            );
+            if let Some(unsaid) = may_log {
+                let Traffic { sent, received, local } = traffic;
+                tracing::info!(unsaid, job = %id, sent, received, local, "job closed");
+            }
             if !job.refused || job.own == job.home {
                 let site = self.site.clone();
                 let led = job.leads();

@@ -17,11 +17,12 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
-use types::JobId;
 use types::sites::Fingerprint;
+use types::{Identity, JobId};
 use wire::{FrameHeader, FrameKind};
 
-use crate::forward::{GATEWAY, READ, Stop, Target};
+use crate::forward::{GATEWAY, READ, Share, Stop, Target};
+use crate::log::{log, shorten};
 use crate::outlet::Outlet;
 use crate::relay::TrunkId;
 use crate::server::Gateway;
@@ -31,6 +32,13 @@ use crate::trunk::Trunk;
 
 /// From how many bytes of their job that wait for a link on members pause.
 const BACKED_UP: usize = 1 << 20;
+/// Bytes of answers (to pings, and acknowledgements of control messages) that wait for a link, at most: who has more coming asks
+/// and does not read.
+const ANSWERS: usize = 512 << 10;
+/// From how many bytes of their job that wait for a link on notices are kept back, one for each pair of members.
+const NOTICES: usize = 256 << 10;
+/// Pairs for which that is done, for each link.
+const PAIRS: usize = 4096;
 /// So many bytes are sealed and wait for the socket, at least, while others wait for their turn.
 const AHEAD: usize = 64 << 10;
 /// Bytes encrypted at once.
@@ -39,6 +47,9 @@ const PIECE: usize = READ;
 pub(crate) const SEALED: usize = sealed_len(PIECE);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(3);
+
+/// Why frames from one member to another were not deliverable.
+type Notices = HashMap<(Identity, Identity), String>;
 
 /// One TLS connection of a trunk.
 #[derive(Debug)]
@@ -64,6 +75,8 @@ pub(crate) struct Link {
     cut: Notify,
     cut_reason: RefCell<String>,
     pub pings: RefCell<HashMap<u64, (Instant, oneshot::Sender<Duration>)>>,
+    /// Notices that are kept back: frames of this job from the first to the second were not deliverable.
+    notices: RefCell<HashMap<JobId, Notices>>,
 }
 
 impl Link {
@@ -78,6 +91,34 @@ impl Link {
             Ok(bytes) => self.send(gateway, header.job, &bytes),
             Err(error) => tracing::error!(%error, "frame not sent"),
         }
+    }
+
+    /// Sends an answer: ahead of all jobs, so that a peer that reads has it soon.
+    pub fn answer(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+        match header.with_payload(payload) {
+            Ok(bytes) => self.send(gateway, JobId::default(), &bytes),
+            Err(error) => tracing::error!(%error, "frame not sent"),
+        }
+    }
+
+    /// Sends a notice that a frame was not deliverable. While much of its job waits, one for each pair of members is kept: the last
+    /// says what those before it said.
+    pub fn notice(&self, gateway: &Gateway, header: FrameHeader, reason: &[u8]) {
+        if self.queued_of(header.job) < NOTICES {
+            return self.send_own(gateway, header, reason);
+        }
+        let mut notices = self.notices.borrow_mut();
+        let pairs: usize = notices.values().map(HashMap::len).sum();
+        let of_job = notices.entry(header.job).or_default();
+        if pairs < PAIRS || of_job.contains_key(&(header.from, header.to)) {
+            of_job.insert((header.from, header.to), String::from_utf8_lossy(reason).into_owned());
+        }
+    }
+
+    /// Whether more answers wait than a peer that reads would leave.
+    fn is_not_read(&self) -> Option<String> {
+        let waiting = self.queued_of(JobId::default());
+        (waiting > ANSWERS).then(|| format!("{waiting} bytes of answers wait for it: it does not read them"))
     }
 
     /// Sends the frames that were gathered from `bytes`. They are of one job: what one member sends is.
@@ -123,6 +164,16 @@ impl Link {
             self.seal(gateway, &frames, |record| self.outlet.append(record));
             self.spoke.set(gateway.now());
             let left = waiting.of(job);
+            if left < NOTICES / 2
+                && let Some(notices) = self.notices.borrow_mut().remove(&job)
+            {
+                for ((from, to), reason) in notices {
+                    let header = FrameHeader::plain(FrameKind::Undeliverable, job, from, to);
+                    let frame = header.with_payload(reason.as_bytes()).unwrap_or_default();
+                    self.sent.set(self.sent.get() + frame.len() as u64);
+                    waiting.push(job, &frame);
+                }
+            }
             if left < BACKED_UP / 2 && left + frames.len() >= BACKED_UP / 2 {
                 self.drained.notify_waiters();
             }
@@ -174,10 +225,19 @@ impl Link {
         }
     }
 
-    /// Ends the link.
+    /// Whether it is ending.
+    pub fn is_cut(&self) -> bool {
+        self.outlet.is_closed()
+    }
+
+    /// Ends the link, and forgets what waits for it.
     pub fn cut(&self, reason: String) {
         self.cut_reason.replace(reason);
         self.outlet.seal();
+        // Unless it ends because something cannot be sealed, which holds what waits.
+        if let Ok(mut waiting) = self.waiting.try_borrow_mut() {
+            waiting.clear();
+        }
         self.drained.notify_waiters();
         self.cut.notify_one();
     }
@@ -224,7 +284,7 @@ pub(crate) async fn serve(
     let key = stream.session().peer();
     // The sites file may have changed while hands were shaken.
     if let Err(reason) = trunk.check(key) {
-        tracing::warn!(site = trunk.site, gateway = trunk.gateway, %address, reason, "link refused");
+        log!(warn, &trunk.site, site = trunk.site, gateway = trunk.gateway, %address, reason, "link refused");
         return;
     }
     let (tcp, session, cipher, plain) = stream.into_parts();
@@ -249,6 +309,7 @@ pub(crate) async fn serve(
         cut: Notify::new(),
         cut_reason: RefCell::default(),
         pings: RefCell::default(),
+        notices: RefCell::default(),
     });
     gateway.link_up(trunk, &link, run);
     let stop = tokio::select! {
@@ -260,7 +321,7 @@ pub(crate) async fn serve(
     };
     let final_words = matches!(stop, Stop::Goodbye(_));
     let reason = match stop {
-        Stop::Goodbye(reason) => reason,
+        Stop::Goodbye(reason) => shorten(reason),
         Stop::Lost(reason) => reason,
         Stop::Violation(reason) => {
             gateway.counters.violation();
@@ -274,6 +335,7 @@ pub(crate) async fn serve(
     link.outlet.finish(|| link.refill(gateway)).await;
     link.outlet.seal();
     link.waiting.borrow_mut().clear();
+    link.notices.borrow_mut().clear();
     link.drained.notify_waiters();
 }
 
@@ -291,6 +353,7 @@ async fn read_loop(
     let mut out = Vec::new();
     // What came together with the end of the handshake has been read already.
     let mut first = true;
+    let mut share = Share::default();
     loop {
         let turn = poll_fn(|cx| {
             let mut cipher = gateway.cipher.borrow_mut();
@@ -299,7 +362,10 @@ async fn read_loop(
             if !first {
                 let mut buf = ReadBuf::new(&mut cipher[start..start + READ]);
                 match Pin::new(&mut *read).poll_read(cx, &mut buf) {
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => {
+                        share.ends();
+                        return Poll::Pending;
+                    }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
                     Poll::Ready(Ok(())) => count = buf.filled().len(),
                 }
@@ -308,6 +374,10 @@ async fn read_loop(
                 }
             }
             first = false;
+            if link.outlet.is_closed() {
+                // What it says now may be of a time that is over: another link has taken its place, or its site is gone.
+                return Poll::Ready(Err(Stop::Lost(link.cut_reason.borrow().clone())));
+            }
             link.heard.set(gateway.tick());
             cipher_partial.restore(&mut cipher);
             let mut plain = gateway.plain.borrow_mut();
@@ -333,6 +403,7 @@ async fn read_loop(
             cipher_partial.save(&input[opened.consumed..]);
             let bytes = &plain[..length];
             let result = gateway.forward(&source, bytes);
+            let result = result.and_then(|used| link.is_not_read().map_or(Ok(used), |why| Err(Stop::Violation(why))));
             if let Ok(used) = result {
                 link.received.set(link.received.get() + used as u64);
                 plain_partial.save(&bytes[used..]);
@@ -345,5 +416,6 @@ async fn read_loop(
             return stop;
         }
         gateway.after_turn();
+        share.taken(gateway.now()).await;
     }
 }

@@ -16,7 +16,8 @@ use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, 
 use crate::GatewayError;
 use crate::config::GatewayConfig;
 use crate::forward::MAX_DATA;
-use crate::lobby::{Place, Say};
+use crate::lobby::Place;
+use crate::log::{STRANGERS, log, short};
 use crate::meeting::{Met, host};
 use crate::member::{self, Member};
 use crate::outlet::LINGER;
@@ -68,7 +69,7 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, or the peer is gone already: neither is the end.
-                tracing::warn!(%error, "cannot accept");
+                log!(warn, STRANGERS, %error, "cannot accept");
                 sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -118,9 +119,7 @@ async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: Soc
 /// Counts a refusal, and logs it unless there are too many.
 fn refused(gateway: &Gateway, peer: SocketAddr, reason: &str) {
     gateway.counters.refused();
-    if let Say::Whole { unsaid } = gateway.lobby.refused(Instant::now()) {
-        tracing::warn!(%peer, reason, unsaid, "connection refused");
-    }
+    log!(warn, STRANGERS, %peer, reason = short(reason), "connection refused");
 }
 
 async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketAddr) -> Result<Admitted, String> {

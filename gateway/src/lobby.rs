@@ -1,4 +1,4 @@
-//! Connections that are not admitted yet: who waits, who has to go when too many do, and what of that is logged.
+//! Connections that are not admitted yet: who waits, and who has to go when too many do.
 //!
 //! Strangers may open connections and say little (slow loris) or nothing. Each costs a few KiB until its handshake is done or
 //! too slow. When all places are taken, a newcomer gets the place of whoever has waited longest of the address that has
@@ -19,9 +19,6 @@ use tokio::time::Instant;
 pub(crate) const MAX_UNADMITTED: usize = 512;
 /// For so long nobody loses the place to another of the same address: an honest handshake is done by then.
 const HONEST: Duration = Duration::from_secs(1);
-/// Refusals that are logged one by one within [`LOG_FOR`]; a stranger shall not fill a disk.
-const LOGGED: u32 = 20;
-const LOG_FOR: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -30,7 +27,6 @@ pub(crate) struct Lobby {
     /// In the order in which they came.
     waiting: RefCell<BTreeMap<u64, Waiting>>,
     came: Cell<u64>,
-    log: Cell<Log>,
 }
 
 #[derive(Debug)]
@@ -40,26 +36,10 @@ struct Waiting {
     goes: Rc<Notify>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Log {
-    since: Option<Instant>,
-    refusals: u32,
-}
-
-/// What to log of a refusal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Say {
-    /// All of it; and that so many were not logged before.
-    Whole {
-        unsaid: u32,
-    },
-    Nothing,
-}
-
 impl Lobby {
     /// `most`: connections at once.
     pub fn new(most: usize) -> Lobby {
-        Lobby { most, waiting: RefCell::default(), came: Cell::new(0), log: Cell::default() }
+        Lobby { most, waiting: RefCell::default(), came: Cell::new(0) }
     }
 
     /// Connections that wait.
@@ -90,19 +70,6 @@ impl Lobby {
         let oldest = waiting.iter().find(|(_, one)| counts[&one.from] == most).filter(|(_, one)| goes(one));
         let gone = oldest.map(|(number, _)| *number).and_then(|number| waiting.remove(&number));
         gone.inspect(|gone| gone.goes.notify_one()).is_some()
-    }
-
-    /// Somebody was refused.
-    pub fn refused(&self, now: Instant) -> Say {
-        let mut log = self.log.get();
-        let fresh = log.since.is_none_or(|since| now.duration_since(since) >= LOG_FOR);
-        let unsaid = if fresh { log.refusals.saturating_sub(LOGGED) } else { 0 };
-        if fresh {
-            log = Log { since: Some(now), refusals: 0 };
-        }
-        log.refusals = log.refusals.saturating_add(1);
-        self.log.set(log);
-        if log.refusals > LOGGED { Say::Nothing } else { Say::Whole { unsaid } }
     }
 }
 
@@ -187,14 +154,5 @@ mod tests {
         let same = enter("::ffff:10.0.0.1", 0);
         let places: Vec<Place> = (0..9).map(|n| enter(&format!("2001:db8::{n}"), n)).collect();
         assert!(!goes(&friend) && !goes(&same) && places[..7].iter().all(goes) && lobby.len() == 4);
-    }
-
-    #[test]
-    fn a_flood_is_logged_in_a_few_lines() {
-        let (lobby, start) = (Lobby::new(1), Instant::now());
-        let said = (0..1000).filter(|_| lobby.refused(start) != Say::Nothing).count();
-        assert_eq!(said, 20);
-        assert_eq!(lobby.refused(start + LOG_FOR), Say::Whole { unsaid: 980 });
-        assert_eq!(lobby.refused(start + 3 * LOG_FOR), Say::Whole { unsaid: 0 });
     }
 }

@@ -21,8 +21,9 @@ use types::{Identity, JobId, SiteId, Slot};
 use wire::handshake::{Handshake, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Passage};
 
-use crate::forward::{READ, Stop, Target};
+use crate::forward::{READ, Share, Stop, Target};
 use crate::job::is_rank;
+use crate::log::{MEMBERS, log, short};
 use crate::outlet::{LINGER, Outlet};
 use crate::relay::{Leave, Limits};
 use crate::server::Gateway;
@@ -225,7 +226,8 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: O
         End::Stop(Stop::Lost(reason)) => Some(Leave::Lost(reason)),
         End::Stop(Stop::Violation(reason)) => {
             gateway.counters.violation();
-            tracing::warn!(peer = %member.address, %job, member = %identity.slot, reason, "connection closed: rules broken");
+            let (peer, who) = (member.address, identity.slot);
+            log!(warn, MEMBERS, %peer, %job, member = %who, reason = short(&reason), "connection closed: rules broken");
             member.dismiss(&reason);
             Some(Leave::Lost(format!("the gateway closed its connection: {reason}")))
         }
@@ -246,13 +248,17 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: O
 /// Reads and forwards until something ends it.
 async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, read: &mut OwnedReadHalf) -> Stop {
     let mut partial = gateway.partial();
+    let mut share = Share::default();
     loop {
         let turn = poll_fn(|cx| {
             let mut scratch = gateway.plain.borrow_mut();
             let start = partial.len();
             let mut buf = ReadBuf::new(&mut scratch[start..start + READ]);
             match Pin::new(&mut *read).poll_read(cx, &mut buf) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    share.ends();
+                    return Poll::Pending;
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
                 Poll::Ready(Ok(())) => {}
             }
@@ -273,6 +279,7 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, read: &mut OwnedR
             return stop;
         }
         gateway.after_turn();
+        share.taken(gateway.tick()).await;
         let waits_for = member.waits_for.take();
         if let Some(target) = waits_for {
             member.paused(gateway, target.drained(member.job.get())).await;

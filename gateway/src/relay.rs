@@ -8,12 +8,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use types::{Identity, JobId, NodeId, SiteId, Slot};
-use wire::control::{Part, Traffic};
+use wire::control::Part;
 use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::allocation::Allocation;
 use crate::job::{Job, is_rank, passage_without, trunks_to};
 use crate::job_site::SitePhase;
+use crate::log::{self, Unsaid};
 use crate::starter::AllocationOrder;
 use crate::window::Grants;
 
@@ -402,128 +403,6 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.allocations_without(trunk, reason);
     }
 
-    /// A control message came over a trunk.
-    ///
-    /// # Errors
-    /// The peer may not say that: close the link.
-    pub fn control_from_trunk(&mut self, trunk: TrunkId, message: Control) -> Result<(), String> {
-        let peer = self.trunks[trunk.0].site.clone();
-        let wrong = |what: &str| Err(format!("site {peer} may not send {what}"));
-        match message {
-            Control::JobOpen { job, secret, roster, home, part } => {
-                if home != peer {
-                    return wrong("a job of another site");
-                }
-                if let Err(reason) = self.open_asked(trunk, job, secret, roster, part) {
-                    let site = self.site.clone();
-                    tracing::warn!(%job, from = peer, reason, "job refused");
-                    self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job, site, reason }));
-                    self.abandon(job);
-                }
-                Ok(())
-            }
-            Control::Allocate { job, site, home, ask } => {
-                if home != peer || site != self.site {
-                    return wrong("an order for nodes of another site");
-                }
-                self.allocate_asked(trunk, job, ask);
-                Ok(())
-            }
-            Control::JobHere { job, whole } => {
-                self.is_here(job, trunk, whole);
-                Ok(())
-            }
-            Control::JobClose { job } => {
-                let Some(open) = self.jobs.get_mut(&job) else {
-                    self.closed_already(job, trunk);
-                    return Ok(());
-                };
-                if !open.askers.contains(&trunk) {
-                    return wrong("the end of another site's job");
-                }
-                if open.askers.len() == 1 || (open.leads() && open.askers[0] == trunk) {
-                    let home = usize::from(open.home.0);
-                    open.sites[home].trunk = Some(trunk);
-                    self.close(job, "the launcher closed the job");
-                } else {
-                    self.effects.push(Effect::ToTrunk(trunk, nothing_left(job, &self.site)));
-                    self.is_gone(job, trunk, "a gateway of the launcher's site closed the job");
-                }
-                Ok(())
-            }
-            Control::Allocating { job, ref site, .. } | Control::Allocated { job, ref site, .. } => {
-                if *site != peer {
-                    return wrong("news of another site");
-                }
-                self.allocation_answer(job, trunk, message);
-                Ok(())
-            }
-            Control::JobOpened { job, ref site, .. }
-            | Control::JobRefused { job, ref site, .. }
-            | Control::AgentLost { job, ref site, .. }
-            | Control::JobClosed { job, ref site, .. } => {
-                if *site != peer {
-                    return wrong("news of another site");
-                }
-                if self.jobs.contains_key(&job) {
-                    self.news(job, trunk, message);
-                } else {
-                    self.allocation_answer(job, trunk, message);
-                }
-                Ok(())
-            }
-            Control::MemberLost { job, member, .. } => {
-                let is_peer = |open: &Job<M>| open.roster.site(member.site).is_some_and(|site| site.name == peer);
-                let of_peer = self.jobs.get(&job).is_none_or(is_peer);
-                if !of_peer {
-                    return wrong("news of another site");
-                }
-                self.news(job, trunk, message);
-                Ok(())
-            }
-            Control::SiteLost { job, .. } => {
-                self.news(job, trunk, message);
-                Ok(())
-            }
-            _ => wrong("a message for users"),
-        }
-    }
-
-    /// News of a job that started here: notes what it means and passes it on to the launcher.
-    fn news(&mut self, id: JobId, trunk: TrunkId, message: Control) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.own == job.home) else { return };
-        let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk));
-        if !leads_there {
-            match message {
-                Control::JobClosed { .. } => {
-                    self.tell_launcher(id, message);
-                    self.is_gone(id, trunk, "its gateway closed the job");
-                }
-                Control::JobRefused { site, reason, .. } => {
-                    tracing::warn!(job = %id, site, reason, "a gateway is not used");
-                    self.is_gone(id, trunk, &reason);
-                }
-                // From the gateway that leads it there, which has lost the one that leads it here.
-                Control::AgentLost { .. } | Control::MemberLost { .. } | Control::SiteLost { .. } => {
-                    self.tell_launcher(id, message);
-                }
-                _ => {}
-            }
-            return;
-        }
-        let Some(site) = job.sites.iter_mut().find(|site| site.trunk == Some(trunk)) else { return };
-        let before = site.phase;
-        match message {
-            Control::JobOpened { .. } if before == SitePhase::Asked => site.phase = SitePhase::Open,
-            Control::JobRefused { .. } => site.phase = SitePhase::Refused,
-            Control::JobClosed { .. } if before != SitePhase::Refused => site.phase = SitePhase::Closed,
-            Control::JobOpened { .. } | Control::JobClosed { .. } => return,
-            _ => {}
-        }
-        self.tell_launcher(id, message);
-        self.finish(id);
-    }
-
     /// Closes everything, for the end of the program; with `siblings` (other gateways of the site) but for the jobs that these can
     /// go on with, which it gives back. Those are left without a word, as if the program was killed.
     pub fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
@@ -560,6 +439,19 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.effects.push(effect);
     }
 
+    /// Whether something may be logged because of what was asked for at this site: without limit if that is the own one.
+    pub(crate) fn may_log(&self, home: &str) -> Option<Unsaid> {
+        if home == self.site { Some(None) } else { log::may(home) }
+    }
+
+    /// The same of a job, or of what is to become one.
+    pub(crate) fn may_log_of(&self, id: JobId) -> Option<Unsaid> {
+        match self.jobs.get(&id) {
+            Some(job) => self.may_log(job.home_name()),
+            None => self.may_log(self.asker_site(id)),
+        }
+    }
+
     /// Takes up a trunk to a site that was not there before; gives its number.
     pub(crate) fn add_trunk(&mut self, trunk: TrunkInfo) -> TrunkId {
         self.trunks.push(trunk);
@@ -578,24 +470,10 @@ impl<M: Clone + PartialEq> Relay<M> {
         up.or_else(|| trunks_to(&self.trunks, site).next())
     }
 
-    /// A gateway that asked for a job ends it, and there is none.
-    fn closed_already(&mut self, id: JobId, trunk: TrunkId) {
-        if self.allocations.contains_key(&id) {
-            self.abandoned_over(id, trunk);
-        } else {
-            self.effects.push(Effect::ToTrunk(trunk, nothing_left(id, &self.site)));
-        }
-    }
-
     /// Which site of a job's roster this is; for messages.
     pub(crate) fn own_id(&self, roster: &types::Roster) -> Option<SiteId> {
         roster.sites().iter().position(|site| site.name == self.site).map(|at| SiteId(at as u16))
     }
-}
-
-/// This gateway has nothing of a job, or others speak for it.
-fn nothing_left(job: JobId, site: &str) -> Control {
-    Control::JobClosed { job, site: site.to_owned(), traffic: Traffic::default(), led: false }
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::forward::{Partial, SCRATCH, Target};
 use crate::join::{Doorkeeper, Tickets};
 use crate::link::SEALED;
 use crate::lobby::{Lobby, MAX_UNADMITTED};
+use crate::log::{MEMBERS, log};
 use crate::measure::Measuring;
 use crate::meeting::host::Host;
 use crate::meeting::visit::Visits;
@@ -42,8 +43,6 @@ const PROBE_PING: Duration = Duration::from_secs(2);
 /// How long agents have to end when the gateway is stopped, and how long to die when they do not.
 const STOP_GRACE: Duration = Duration::from_millis(2000);
 const STOP_KILL: Duration = Duration::from_millis(500);
-/// How long memory may be short before the member with the longest queue is dropped.
-const SHORT: Duration = Duration::from_secs(1);
 
 /// What the task that waits for an agent is told.
 #[derive(Debug, Default)]
@@ -98,7 +97,7 @@ pub(crate) struct Gateway {
     pub(crate) allocations: RefCell<HashMap<JobId, Rc<Notify>>>,
     /// An agent or an allocation ended.
     pub(crate) agent_gone: Notify,
-    drops: RefCell<Vec<(u64, String)>>,
+    pub(crate) drops: RefCell<Vec<(u64, String)>>,
     next_id: Cell<u64>,
     now: Cell<Instant>,
 }
@@ -514,52 +513,11 @@ impl Gateway {
             let Some(member) = member else { continue };
             let (job, who) = (member.job.get(), member.identity.get().slot);
             self.counters.violation();
-            tracing::warn!(peer = %member.address, %job, member = %who, reason, "connection dropped");
+            log!(warn, MEMBERS, peer = %member.address, %job, member = %who, reason, "connection dropped");
             member.abandon();
             self.relay.borrow_mut().leave(job, who, &member, Leave::Lost(reason));
         }
         self.settle();
-    }
-
-    /// Drops the member with the longest queue when the bound is near. Windows grant half of the memory, so
-    /// somebody ignores them.
-    pub fn check_memory(&self) {
-        if self.counters.held() > self.memory / 4 * 3 {
-            self.drop_largest();
-        }
-    }
-
-    fn drop_largest(&self) {
-        let connections = self.connections.borrow();
-        let Some(member) = connections.values().max_by_key(|member| member.outlet.queued()) else { return };
-        let queued = member.outlet.queued() as u64;
-        if queued == 0 || self.drops.borrow().iter().any(|(id, _)| *id == member.id()) {
-            return;
-        }
-        let reason = format!(
-            "{} wait for it, most of all, while {} of {} gateway memory are in use: it does not read",
-            quantity(queued),
-            quantity(self.counters.held()),
-            quantity(self.memory)
-        );
-        self.drop_later(member.id(), reason);
-    }
-
-    /// Members should not be read now.
-    pub fn is_memory_short(&self) -> bool {
-        self.counters.held() > self.memory / 8 * 5
-    }
-
-    /// Waits until members may be read again.
-    pub async fn memory_eased(&self) {
-        let since = Instant::now();
-        while self.is_memory_short() {
-            sleep(Duration::from_millis(5)).await;
-            if since.elapsed() > SHORT {
-                self.drop_largest();
-                self.after_turn();
-            }
-        }
     }
 }
 

@@ -16,6 +16,9 @@ const QUANTUM: usize = 64 << 10;
 /// Frames are gathered into pieces of about this many bytes, so that a small one costs little.
 const PIECE: usize = 32 << 10;
 
+/// What a queue takes beside its pieces, about.
+const QUEUE: u64 = 256;
+
 /// What gateways say to each other is of no job.
 const GATEWAYS: JobId = JobId(0);
 
@@ -61,7 +64,10 @@ impl Shares {
         if frames.is_empty() {
             return;
         }
-        let queue = self.queues.entry(job).or_default();
+        let queue = self.queues.entry(job).or_insert_with(|| {
+            self.counters.hold(QUEUE);
+            Queue::default()
+        });
         let comes = queue.pieces.is_empty();
         queue.length += frames.len();
         self.length += frames.len();
@@ -118,6 +124,7 @@ impl Shares {
         if queue.pieces.is_empty() {
             // Whoever has nothing to send saves nothing up.
             self.queues.remove(&job);
+            self.counters.release(QUEUE);
             if self.turns.pop_front_if(|first| *first == job).is_some() {
                 self.begin_turn();
             }

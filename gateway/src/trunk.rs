@@ -17,10 +17,11 @@ use types::{Address, Identity, JobId};
 use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
-use crate::control::ControlChannel;
+use crate::control::{ControlChannel, ControlError};
 use crate::forward::{GATEWAY, MAX_DATA};
 use crate::join;
 use crate::link::{self, Link};
+use crate::log::{log, short};
 use crate::meeting::visit;
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
@@ -61,6 +62,8 @@ pub(crate) struct Trunk {
     /// Whether a link is there.
     up: Cell<bool>,
     control: RefCell<ControlChannel>,
+    /// What of memory it is counted for.
+    held: Cell<u64>,
     /// What links that are gone have carried.
     pub gone: Cell<Gone>,
     /// It came up.
@@ -147,6 +150,7 @@ impl Trunk {
             wanted: Cell::new(how_many.wanted(Duration::ZERO)),
             up: Cell::new(false),
             control: RefCell::new(ControlChannel::new()),
+            held: Cell::default(),
             gone: Cell::default(),
             changed: Notify::new(),
             kick: Notify::new(),
@@ -252,16 +256,29 @@ impl Trunk {
         }
     }
 
-    /// Sends a message, now or as soon as a link is up.
+    /// Sends a message, now or as soon as a link is up. A gateway that acknowledges none loses its links when too many wait.
     pub fn send_control(&self, gateway: &Gateway, message: &Control) {
-        if let Err(error) = self.control.borrow_mut().push(message) {
-            tracing::error!(%error, "control message not sent");
-        }
+        let pushed = self.control.borrow_mut().push(message);
         self.flush_control(gateway);
+        let Err(error) = pushed else { return };
+        log!(error, &self.site, site = self.site, gateway = self.gateway, %error, "control message not sent");
+        if let ControlError::Full { .. } = error
+            && self.is_up()
+        {
+            gateway.counters.violation();
+            self.up_links().iter().for_each(|link| link.cut(format!("rules broken: {error}")));
+        }
     }
 
     /// Sends what waits of messages and their acknowledgements.
     fn flush_control(&self, gateway: &Gateway) {
+        self.send_waiting(gateway);
+        let held = self.control.borrow().held();
+        gateway.counters.release(self.held.replace(held));
+        gateway.counters.hold(held);
+    }
+
+    fn send_waiting(&self, gateway: &Gateway) {
         let Some(link) = self.links.borrow().iter().flatten().next().cloned() else { return };
         let mut control = self.control.borrow_mut();
         while let Some((job, frame)) = control.next(link.route()) {
@@ -303,7 +320,7 @@ impl Trunk {
         gateway.relay.borrow_mut().trunk_problem(self.id, problem.clone());
         // Part of what was said last is no news either.
         if !self.problem.borrow().contains(&problem) {
-            tracing::warn!(site = self.site, gateway = self.gateway, problem, "trunk down");
+            log!(warn, &self.site, site = self.site, gateway = self.gateway, problem = short(&problem), "trunk down");
             self.problem.replace(problem);
         }
     }
@@ -614,7 +631,7 @@ impl Gateway {
             trunk.problem.borrow_mut().clear();
             let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
             let key = link.key.map_or_else(String::new, |key| key.to_string());
-            tracing::info!(site, gateway, %address, fingerprint = key, links = trunk.wanted(), "trunk up");
+            log!(info, site, site, gateway, %address, fingerprint = key, links = trunk.wanted(), "trunk up");
             self.relay.borrow_mut().trunk_up(trunk.id);
             trunk.changed.notify_waiters();
             self.place_reached(trunk);
@@ -650,10 +667,10 @@ impl Gateway {
         let problem = format!("site {site}: gateway {gateway} {}: {reason}", trunk.whereabouts(address));
         let left = trunk.links.borrow().iter().flatten().count();
         if left > 0 {
-            tracing::warn!(site, gateway, %address, link = link.index, left, reason, "link down");
+            log!(warn, site, site, gateway, %address, link = link.index, left, reason, "link down");
             self.relay.borrow_mut().trunk_broken(trunk.id);
         } else {
-            tracing::warn!(site, gateway, %address, link = link.index, reason, "trunk down");
+            log!(warn, site, site, gateway, %address, link = link.index, reason, "trunk down");
             trunk.up.set(false);
             trunk.problem.replace(problem.clone());
             self.relay.borrow_mut().trunk_away(trunk.id, &problem);

@@ -23,18 +23,26 @@ pub(crate) struct Grant {
     pub window: u32,
 }
 
+impl Grant {
+    /// Bytes promised.
+    pub fn bytes(&self) -> u64 {
+        self.pairs * u64::from(self.window)
+    }
+}
+
 impl Grants {
     pub fn new(memory: u64) -> Grants {
         Grants { memory, granted: 0 }
     }
 
     /// Grants a job half of what is left, so that the next one finds something too, within [`LEAST`] and [`MOST`] a pair.
+    /// `kept`: bytes of it that are for others ([`Grants::kept`]).
     ///
     /// # Errors
     /// Not even [`LEAST`] a pair is left; the text says the numbers and what to raise.
-    pub fn grant(&mut self, local: u64, remote: u64) -> Result<Grant, String> {
+    pub fn grant(&mut self, local: u64, remote: u64, kept: u64) -> Result<Grant, String> {
         let pairs = (local * remote).max(1);
-        let left = (self.memory / 2).saturating_sub(self.granted);
+        let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let window = (left / 2 / pairs).clamp(LEAST, MOST);
         let needed = pairs.saturating_mul(LEAST);
         if needed > left {
@@ -56,9 +64,13 @@ impl Grants {
     ///
     /// # Errors
     /// That much is not left; the text says the numbers and what to raise.
-    pub fn grant_window(&mut self, local: u64, remote: u64, window: u32) -> Result<Grant, String> {
+    pub fn grant_window(&mut self, local: u64, remote: u64, window: u32, kept: u64) -> Result<Grant, String> {
+        if !(LEAST..=MOST).contains(&window.into()) {
+            let (window, least, most) = (quantity(window.into()), quantity(LEAST), quantity(MOST));
+            return Err(format!("a window of {window} was asked for: it must be from {least} to {most}"));
+        }
         let pairs = (local * remote).max(1);
-        let left = (self.memory / 2).saturating_sub(self.granted);
+        let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let needed = pairs.saturating_mul(window.into());
         if needed > left {
             return Err(format!(
@@ -74,13 +86,24 @@ impl Grants {
         Ok(Grant { pairs, window })
     }
 
+    /// Bytes that are kept for jobs of others when a site that has been granted `held` asks again: an eighth of all, once it has
+    /// more than half of all.
+    pub fn kept(&self, held: u64) -> u64 {
+        if held > self.memory / 4 { self.memory / 16 } else { 0 }
+    }
+
+    /// Bytes that the descriptions of one other site's jobs may take.
+    pub fn described(&self) -> u64 {
+        self.memory / 32
+    }
+
     /// Bytes promised now.
     pub fn granted(&self) -> u64 {
         self.granted
     }
 
     pub fn release(&mut self, grant: Grant) {
-        self.granted -= grant.pairs * u64::from(grant.window);
+        self.granted -= grant.bytes();
     }
 }
 
@@ -92,15 +115,30 @@ mod tests {
     #[test]
     fn two_jobs_fit_and_a_huge_one_is_told_what_to_raise() {
         let mut grants = Grants::new(256 << 20);
-        let first = grants.grant(5, 4).unwrap();
-        let second = grants.grant(5, 4).unwrap();
+        let first = grants.grant(5, 4, 0).unwrap();
+        let second = grants.grant(5, 4, 0).unwrap();
         assert!(first.window >= 3 << 20 && second.window >= 1 << 20, "{first:?} {second:?}");
-        let error = grants.grant(1000, 1000).unwrap_err();
+        let error = grants.grant(1000, 1000, 0).unwrap_err();
         assert!(error.contains("raise `memory`") && error.contains("1000 members"), "{error}");
         grants.release(first);
         grants.release(second);
         assert_eq!(grants.granted, 0);
-        assert_eq!(u64::from(grants.grant(1, 1).unwrap().window), MOST);
+        assert_eq!(u64::from(grants.grant(1, 1, 0).unwrap().window), MOST);
+    }
+
+    #[test]
+    fn a_site_that_has_most_leaves_something_for_others() {
+        let mut grants = Grants::new(64 << 20);
+        let mut held = 0;
+        while let Ok(grant) = grants.grant(2, 2, grants.kept(held)) {
+            held += grant.bytes();
+        }
+        assert!(held >= 27 << 20, "{held}");
+        assert!(grants.grant_window(2, 2, 1 << 20, grants.kept(held)).is_err());
+        assert_eq!(grants.grant(2, 2, grants.kept(0)).unwrap().window, 512 << 10);
+        for window in [0, 1, LEAST as u32 - 1, MOST as u32 + 1, u32::MAX] {
+            assert!(grants.grant_window(1, 1, window, 0).unwrap_err().contains("a window of"), "{window}");
+        }
     }
 
     proptest! {
@@ -108,7 +146,7 @@ mod tests {
         fn never_more_than_half(jobs in prop::collection::vec((1u64..200, 0u64..200), 1..50), memory in (16u64 << 20)..(1 << 32)) {
             let mut grants = Grants::new(memory);
             for (local, remote) in jobs {
-                if let Ok(grant) = grants.grant(local, remote) {
+                if let Ok(grant) = grants.grant(local, remote, 0) {
                     prop_assert!((LEAST..=MOST).contains(&u64::from(grant.window)));
                 }
                 prop_assert!(grants.granted <= memory / 2);

@@ -9,15 +9,18 @@ use types::JobId;
 use wire::Control;
 use wire::control::{NodeAsk, Traffic};
 
+use crate::log::log;
 use crate::relay::{Effect, Relay, TrunkId};
 use crate::starter::{AllocationNews, AllocationOrder};
 
 /// Most jobs for which nodes are sought or held; each costs a process beside the gateway.
 const MOST: usize = 256;
+/// How many of them may be of one other site.
+const MOST_OF_SITE: usize = MOST / 4;
 
 /// What one gateway knows of a job's nodes.
 pub(crate) struct Allocation<M> {
-    asker: Asker<M>,
+    pub asker: Asker<M>,
     /// Sites that were asked from here.
     asked: Vec<TrunkId>,
     /// This site's own.
@@ -25,13 +28,20 @@ pub(crate) struct Allocation<M> {
 }
 
 #[derive(Debug, PartialEq)]
-enum Asker<M> {
+pub(crate) enum Asker<M> {
     /// The launcher, which is connected here.
     Launcher(M),
     /// The launcher's site.
     Site(TrunkId),
     /// It is gone.
     Nobody,
+}
+
+impl<M> Asker<M> {
+    /// The trunk to the launcher's site, if that is another.
+    pub fn trunk(&self) -> Option<TrunkId> {
+        if let Asker::Site(trunk) = self { Some(*trunk) } else { None }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +99,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         let begun = self.seek(id, Asker::Site(trunk)).and_then(|()| self.begin(id, ask));
         if let Err(reason) = begun {
             let site = self.site.clone();
-            tracing::warn!(job = %id, reason, "nodes refused");
+            log!(warn, &self.trunks[trunk.0].site, job = %id, reason, "nodes refused");
             self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job: id, site, reason }));
         }
     }
@@ -101,6 +111,15 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
         if let Some(entry) = self.allocations.get(&id) {
             return if entry.asker == asker { Ok(()) } else { Err(format!("job {id} is another's")) };
+        }
+        if let Some(trunk) = asker.trunk() {
+            let site = &self.trunks[trunk.0].site;
+            let theirs = |found: &&Allocation<M>| found.asker.trunk().is_some_and(|at| self.trunks[at.0].site == *site);
+            if self.allocations.values().filter(theirs).count() >= MOST_OF_SITE {
+                return Err(format!(
+                    "{MOST_OF_SITE} jobs of site {site} have or wait for nodes already: wait for some to end"
+                ));
+            }
         }
         if self.allocations.len() >= MOST {
             return Err(format!("{MOST} jobs have or wait for nodes already: try again when some have ended"));
@@ -115,7 +134,9 @@ impl<M: Clone + PartialEq> Relay<M> {
             return Err(format!("job {id} has asked for nodes already"));
         }
         entry.own = Some(Own::default());
-        tracing::info!(job = %id, ranks = ask.ranks, held = ask.held.is_some(), "nodes asked for");
+        if let Some(unsaid) = self.may_log_of(id) {
+            tracing::info!(unsaid, job = %id, ranks = ask.ranks, held = ask.held.is_some(), "nodes asked for");
+        }
         self.effects.push(Effect::Allocate(AllocationOrder { job: id, ask }));
         Ok(())
     }
@@ -123,17 +144,22 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// What became of this site's own allocation.
     pub fn allocation_news(&mut self, id: JobId, news: AllocationNews) {
         let site = self.site.clone();
+        let may_log = if let AllocationNews::Waiting(_) = news { None } else { self.may_log_of(id) };
         let Some(own) = self.allocations.get_mut(&id).and_then(|entry| entry.own.as_mut()) else { return };
         match news {
             AllocationNews::Waiting(state) => self.tell_asker(id, Control::Allocating { job: id, site, state }),
             AllocationNews::Granted { id: name, nodes } => {
-                tracing::info!(job = %id, allocation = name, nodes = nodes.len(), "nodes granted");
+                if let Some(unsaid) = may_log {
+                    tracing::info!(unsaid, job = %id, allocation = name, nodes = nodes.len(), "nodes granted");
+                }
                 own.granted = Some((name, nodes.iter().map(|node| node.name.clone()).collect()));
                 self.tell_asker(id, Control::Allocated { job: id, site, nodes });
             }
             AllocationNews::Ended(reason) => {
                 let released = own.released;
-                tracing::info!(job = %id, reason, released, "allocation ended");
+                if let Some(unsaid) = may_log {
+                    tracing::info!(unsaid, job = %id, reason, released, "allocation ended");
+                }
                 if let Some(entry) = self.allocations.get_mut(&id) {
                     entry.own = None;
                 }
@@ -252,7 +278,13 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.allocation_id(id).map_or(String::new(), told)
     }
 
-    /// Whether a node is one of the site's, or of the job's allocation.
+    /// The site of whoever asked for a job's nodes; the own one if nobody did.
+    pub(crate) fn asker_site(&self, id: JobId) -> &str {
+        let trunk = self.allocations.get(&id).and_then(|found| found.asker.trunk());
+        trunk.map_or(&self.site, |trunk| &self.trunks[trunk.0].site)
+    }
+
+    /// Whether a node is one of the site's, or of the job's allocation. Whose that is has been looked at.
     pub(crate) fn has_node(&self, id: JobId, node: &str) -> bool {
         let own = self.allocations.get(&id).and_then(|entry| entry.own.as_ref()?.granted.as_ref());
         self.nodes.iter().any(|known| known == node) || own.is_some_and(|(_, nodes)| nodes.iter().any(|n| n == node))

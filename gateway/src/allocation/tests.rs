@@ -145,6 +145,12 @@ fn strangers_get_nothing() {
     for number in 0..MOST {
         relay.control_from_trunk(A, order(JobId(100 + number as u32), "b", "a")).unwrap();
     }
-    assert!(refused(&relay.take_effects(), "try again"));
+    assert!(refused(&relay.take_effects(), "64 jobs of site a"));
+    assert_eq!(relay.allocations.len(), MOST_OF_SITE);
+    for number in 0..MOST {
+        let _ = relay.allocate(LAUNCHER, JobId(1000 + number as u32), "b".into(), "b".into(), ask());
+    }
+    let refused = relay.allocate(LAUNCHER, JobId(2000), "b".into(), "b".into(), ask()).unwrap_err();
+    assert!(refused.1.contains("try again"), "{}", refused.1);
     assert_eq!(relay.allocations.len(), MOST);
 }

@@ -15,6 +15,7 @@ use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
 use wire::{Control, Secret};
 
 use super::{Guest, Meetings, Met, Wish, pipe};
+use crate::log::{STRANGERS, log};
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::trunk::{self, Trunk};
@@ -155,12 +156,12 @@ pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
         };
     }
     if welcomed.is_ok() {
-        tracing::info!(one, two, "two gateways meet here");
+        log!(info, STRANGERS, one, two, "two gateways meet here");
         let bytes = tokio::select! {
             bytes = pipe::carry(gateway, streams) => Some(bytes),
             () = cut.notified() => None,
         };
-        tracing::info!(one, two, bytes, "their meeting is over");
+        log!(info, STRANGERS, one, two, bytes, "their meeting is over");
     }
     gateway.host.cuts.borrow_mut().remove(&number);
     gateway.host.meetings.borrow_mut().over(number);

@@ -17,6 +17,7 @@ use wire::{Control, Secret};
 
 use super::Wish;
 use crate::link;
+use crate::log::{log, short};
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::trunk::{self, DIAL_TIMEOUT, Dialled, Trunk};
@@ -126,7 +127,16 @@ impl Gateway {
     fn called(&self, place: TrunkId, wish: &Wish, answer: Result<Seat, String>) {
         let Wish { site, gateway, link } = wish;
         let Some(trunk) = self.hidden(site, gateway).filter(|trunk| *link < trunk.most_links()) else {
-            tracing::warn!(site, gateway, link, "called to a meeting with somebody this gateway would not meet");
+            let place = self.trunk(place);
+            let (site, gateway) = (short(site), short(gateway));
+            log!(
+                warn,
+                &place.site,
+                site,
+                gateway,
+                link,
+                "called to a meeting with somebody this gateway would not meet"
+            );
             return;
         };
         let id = (trunk.id, *link);
@@ -213,7 +223,9 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
         Err(problem) if !trunk.is_up() => {
             trunk.failed(gateway, format!("{}; no meeting at {}: {problem}", neither(trunk), name(place)));
         }
-        Err(problem) => tracing::warn!(site = trunk.site, gateway = trunk.gateway, link, problem, "no meeting"),
+        Err(problem) => {
+            log!(warn, &place.site, site = trunk.site, gateway = trunk.gateway, link, problem, "no meeting");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::starter::StartError;
 use types::{Instance, Rank, Roster};
-use wire::control::Part;
+use wire::control::{Part, Traffic};
 
 const JOB: JobId = JobId(7);
 const A: TrunkId = TrunkId(0);
@@ -120,13 +120,55 @@ fn a_trunk_speaks_only_for_its_site_and_to_ours() {
     let other = FrameHeader { job: JobId(8), ..frame(rank(0, 0), rank(1, 2)) };
     assert!(matches!(relay.route(Origin::Trunk(A), &other), Route::Nowhere { notice: None }));
     // Nor may it manage jobs that are not its own.
-    assert!(relay.control_from_trunk(C, Control::JobClose { job: JOB }).is_err());
+    relay.take_effects();
+    assert!(relay.control_from_trunk(C, Control::JobClose { job: JOB }).is_ok());
+    assert!(!relay.jobs[&JOB].closing && relay.take_effects().is_empty());
     assert!(relay.control_from_trunk(C, open_from_a()).is_err());
     let lost = Control::MemberLost { job: JOB, member: rank(0, 0), reason: String::new() };
     assert!(relay.control_from_trunk(C, lost).is_err());
     let lost = Control::AgentLost { job: JOB, site: "a".into(), node: "n1".into(), reason: String::new() };
     assert!(relay.control_from_trunk(C, lost).is_err());
     assert!(relay.control_from_trunk(A, Control::Probe { site: "b".into() }).is_err());
+}
+
+#[test]
+fn what_is_late_is_no_violation() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    // The home stood still, was given up here, and ends its job afterwards.
+    relay.trunk_lost(A, "no sign of life");
+    relay.take_effects();
+    assert!(relay.jobs[&JOB].closing);
+    let nothing_left = Control::JobClosed { job: JOB, site: "b".into(), traffic: Traffic::default(), led: false };
+    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, nothing_left.clone())]);
+    for node in [NodeId(0), NodeId(1)] {
+        relay.agent_exited(JOB, node, "killed".into());
+    }
+    assert!(relay.jobs.is_empty());
+    relay.take_effects();
+    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, nothing_left)]);
+    // News of a job that has ended.
+    let (reason, site) = (String::new, || "a".to_owned());
+    for message in [
+        Control::JobOpened { job: JOB, site: site(), window: 1 },
+        Control::JobRefused { job: JOB, site: site(), reason: reason() },
+        Control::AgentLost { job: JOB, site: site(), node: "n1".into(), reason: reason() },
+        Control::MemberLost { job: JOB, member: rank(0, 0), reason: reason() },
+        Control::SiteLost { job: JOB, site: "c".into(), seen_from: site(), reason: reason() },
+        Control::JobClosed { job: JOB, site: site(), traffic: Traffic::default(), led: true },
+        Control::Allocating { job: JOB, site: site(), state: reason() },
+        Control::Allocated { job: JOB, site: site(), nodes: Vec::new() },
+    ] {
+        relay.control_from_trunk(A, message).unwrap();
+        assert_eq!(relay.take_effects(), []);
+    }
+    // A gateway that did not hear of the end still has the job, and hears of it now.
+    relay.control_from_trunk(A, Control::JobHere { job: JOB, whole: true }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, Control::JobClose { job: JOB })]);
+    // A frame of it.
+    assert!(matches!(relay.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Nowhere { .. }));
 }
 
 #[test]
@@ -395,7 +437,7 @@ fn a_lost_home_ends_the_job_here() {
 #[test]
 fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
     let mut relay = relay();
-    let fresh = relay.grants.grant(4, 4).unwrap();
+    let fresh = relay.grants.grant(4, 4, 0).unwrap();
     relay.grants.release(fresh);
     open_home(&mut relay);
     relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
@@ -416,7 +458,7 @@ fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
     let effects = relay.take_effects();
     assert_eq!(effects.last(), Some(&Effect::Dismiss(LAUNCHER, String::new())));
     assert!(relay.jobs.is_empty());
-    assert_eq!(relay.grants.grant(4, 4).unwrap(), fresh);
+    assert_eq!(relay.grants.grant(4, 4, 0).unwrap(), fresh);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod played;
+
 use std::collections::HashSet;
 use std::future::Future;
 use std::net::TcpListener;
@@ -21,6 +23,7 @@ use gateway::{
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
+use types::sites::Fingerprint;
 use types::{Identity, Instance, JobId, NodeId, Rank, Roster, SiteId, SitesFile, Slot};
 use wire::control::AllocatedNode;
 use wire::{Control, FrameHeader, FrameKind, Secret};
@@ -210,6 +213,8 @@ pub struct Plan {
     pub hidden: Vec<&'static str>,
     /// Sites where nobody may meet.
     pub unfriendly: Vec<&'static str>,
+    /// A site that the test itself plays, and its key.
+    pub played: Option<(&'static str, Fingerprint)>,
 }
 
 impl Default for Plan {
@@ -224,6 +229,7 @@ impl Default for Plan {
             hidden: vec![],
             unfriendly: vec![],
             page: None,
+            played: None,
         }
     }
 }
@@ -248,7 +254,8 @@ pub fn start(plan: &Plan) -> Vec<Running> {
         let mut text = String::new();
         for (((name, key), address), advertise) in plan.names.iter().zip(&keys).zip(&addresses).zip(&advertised) {
             let wrong = plan.wrong == Some((*name, plan.names.iter().find(|n| **n == reader).unwrap()));
-            let fingerprint = if wrong { other } else { key.fingerprint() };
+            let played = plan.played.filter(|(played, _)| played == name).map(|(_, fingerprint)| fingerprint);
+            let fingerprint = if wrong { other } else { played.unwrap_or(key.fingerprint()) };
             let page = plan.page.as_ref().filter(|_| plan.names[0] == *name);
             let page = page.map(|page| format!("page = \"{page}\"\n")).unwrap_or_default();
             let advertise = match plan.hidden.contains(name) {

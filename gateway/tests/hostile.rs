@@ -1,0 +1,367 @@
+//! A trusted site that means harm: what it costs a gateway is bounded, and jobs of others go on.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use support::played::{GATEWAY, Key, Link};
+use support::*;
+use tokio::sync::Mutex;
+use types::{JobId, NodeId, SiteId, Slot};
+use wire::control::{NodeAsk, Part, Traffic};
+use wire::frame::HEADER_LEN;
+use wire::{Control, FrameHeader, FrameKind, Secret};
+
+const ROSTER: &str = "a:n1*1;b:n1*1";
+const MEMORY: u64 = 64 << 20;
+/// How much this process may grow by what a hostile site does; both gateways and the hostile site are in it.
+const GROWTH: u64 = 48 << 20;
+
+/// Tests that look at the memory of the process, or at its log, take turns.
+static TURN: Mutex<()> = Mutex::const_new(());
+static LOGGED: AtomicU64 = AtomicU64::new(0);
+
+/// Counts what is logged, and keeps none of it.
+struct Log;
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOGGED.fetch_add(bytes.len() as u64, Relaxed);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes of memory that this process has.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Sites m, a and b; m is played by the test, and dials the others.
+fn sites() -> (Vec<Running>, Key) {
+    // First come, first served: the support's own subscriber is then not used.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .with_writer(|| Log)
+        .try_init();
+    let key = Key::new();
+    let played = Some(("m", key.fingerprint()));
+    let plan = Plan { names: vec!["m", "a", "b"], absent: vec!["m"], hidden: vec!["m"], played, ..Plan::default() };
+    (start(&plan), key)
+}
+
+/// An innocent job of a and b, and two ranks of it that talk.
+struct Innocent {
+    job: Job,
+    ranks: [(gateway::client::Client, types::Identity); 2],
+    sequence: u32,
+}
+
+impl Innocent {
+    async fn start(sites: &[Running], id: u32) -> Innocent {
+        let job = open(&sites[1], "a", id, ROSTER).await;
+        let (a, b) = (rank(0, 0), rank(1, 1));
+        let ranks = [(sites[1].member(&job, a).await, a), (sites[2].member(&job, b).await, b)];
+        Innocent { job, ranks, sequence: 0 }
+    }
+
+    /// Frames go both ways, none is lost, and the launcher has heard nothing.
+    async fn goes_on(&mut self) {
+        let [one, two] = &mut self.ranks;
+        for _ in 0..20 {
+            one.0.send(data(&self.job, one.1, two.1, self.sequence), &[7; 1000]).await.unwrap();
+            let frame = receive(&mut two.0).await;
+            assert_eq!(frame.header.kind, FrameKind::Data, "{}", String::from_utf8_lossy(&frame.payload));
+            assert!(frame.header.sequence == self.sequence && frame.payload == [7; 1000]);
+            two.0.send(data(&self.job, two.1, one.1, self.sequence), &[8; 500]).await.unwrap();
+            let frame = receive(&mut one.0).await;
+            assert_eq!(frame.header.kind, FrameKind::Data, "{}", String::from_utf8_lossy(&frame.payload));
+            assert!(frame.header.sequence == self.sequence && frame.payload == [8; 500]);
+            self.sequence += 1;
+        }
+        let news = tokio::time::timeout(Duration::from_millis(50), self.job.launcher.receive()).await;
+        assert!(news.is_err(), "{news:?}");
+    }
+
+    /// The same while a thread plays the hostile site; how much the process grew at most.
+    async fn goes_on_during<T>(&mut self, play: std::thread::JoinHandle<T>) -> (T, u64) {
+        let (before, mut most) = (resident(), 0);
+        loop {
+            let done = play.is_finished();
+            self.goes_on().await;
+            most = most.max(resident());
+            if done {
+                return (play.join().unwrap(), most.saturating_sub(before));
+            }
+        }
+    }
+}
+
+fn job_open(job: u32, roster: &str, part: Part) -> Control {
+    let (job, secret) = (JobId(job), Secret::new([3; 32]));
+    Control::JobOpen { job, secret, roster: roster.parse().unwrap(), home: "m".into(), part }
+}
+
+#[tokio::test]
+async fn pings_whose_answers_are_never_read_end_the_link_and_nothing_else() {
+    let _turn = TURN.lock().await;
+    let (sites, key) = sites();
+    let mut innocent = Innocent::start(&sites, 1).await;
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    let flood = std::thread::spawn(move || {
+        for round in 0..1500u32 {
+            let pings = (0..1000).flat_map(|at| {
+                let job = JobId(1 + round * 1000 + at);
+                FrameHeader::plain(FrameKind::Ping, job, GATEWAY, GATEWAY).encode()
+            });
+            if !link.write(&pings.collect::<Vec<u8>>()) {
+                return true;
+            }
+        }
+        false
+    });
+    let (cut, grown) = innocent.goes_on_during(flood).await;
+    assert!(cut, "its link was left to it");
+    assert!(grown < GROWTH, "grew by {grown}");
+    let counters = sites[1].counters.snapshot();
+    assert!(counters.high_water < MEMORY / 2 && counters.violations == 1, "{counters:?}");
+    // It may come back and be good.
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    assert!(link.write(&FrameHeader::plain(FrameKind::Ping, JobId(0), GATEWAY, GATEWAY).encode()));
+    assert!(std::iter::from_fn(|| link.hear()).any(|(header, _)| header.kind == FrameKind::Pong));
+    innocent.goes_on().await;
+}
+
+#[tokio::test]
+async fn answers_that_are_never_acknowledged_are_bounded() {
+    let _turn = TURN.lock().await;
+    let (sites, key) = sites();
+    let mut innocent = Innocent::start(&sites, 1).await;
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    let flood = std::thread::spawn(move || {
+        for round in 0..400u32 {
+            let closes =
+                (0..1000).flat_map(|at| link.frame(&Control::JobClose { job: JobId(100 + round * 1000 + at) }));
+            let closes: Vec<u8> = closes.collect();
+            if !link.write(&closes) {
+                return true;
+            }
+        }
+        false
+    });
+    let (cut, grown) = innocent.goes_on_during(flood).await;
+    assert!(cut, "its link was left to it");
+    assert!(grown < GROWTH, "grew by {grown}");
+    // Nor does it help to come again with the same.
+    for _ in 0..3 {
+        let mut link = Link::dial(&sites[1], &key, "m", 1);
+        let _ = link.tell(&Control::JobClose { job: JobId(77) });
+    }
+    innocent.goes_on().await;
+}
+
+#[tokio::test]
+async fn jobs_cost_their_site_what_they_cost_the_gateway() {
+    let _turn = TURN.lock().await;
+    let (sites, key) = sites();
+    let mut innocent = Innocent::start(&sites, 1).await;
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    // Descriptions of 60 KB with windows of nothing, and of the least.
+    let nodes = |name: &str| (0..600).map(|at| format!("{name}{at:050}*1")).collect::<Vec<_>>().join(",");
+    let roster = format!("m:{};a:n1*1", nodes("x"));
+    let flood = std::thread::spawn(move || {
+        let mut answers = (0, 0);
+        for job in 0..2000u32 {
+            for (half, window) in [(0, 0), (1, 1)] {
+                let id = 10_000 + 2 * job + half;
+                assert!(link.tell(&job_open(id, &roster, Part::Relay { window: window * (32 << 10) })));
+            }
+            for _ in 0..2 {
+                match link.hear_control().unwrap() {
+                    Control::JobRefused { reason, .. } => {
+                        assert!(reason.len() < 2000, "{} bytes", reason.len());
+                        answers.0 += 1;
+                    }
+                    Control::JobHere { .. } => answers.1 += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        (answers, link)
+    });
+    let (((refused, here), _link), grown) = innocent.goes_on_during(flood).await;
+    assert!(here < 1000 && refused > 2000, "{here} opened, {refused} refused");
+    assert!(grown < GROWTH, "grew by {grown}");
+    // There is room for others.
+    let mut another = Innocent::start(&sites, 2).await;
+    another.goes_on().await;
+}
+
+#[tokio::test]
+async fn refusals_fill_no_disk() {
+    let _turn = TURN.lock().await;
+    let (sites, key) = sites();
+    let mut innocent = Innocent::start(&sites, 1).await;
+    let before = LOGGED.load(Relaxed);
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    let roster = format!("m:{}*1;b:n1*1", "x".repeat(60));
+    let flood = std::thread::spawn(move || {
+        for job in 0..1000 {
+            assert!(link.tell(&job_open(1000 + job, &roster, Part::Lead)));
+            let Some(Control::JobRefused { .. }) = link.hear_control() else { panic!() };
+            let ask = NodeAsk { ranks: 0, per_node: None, wait_s: 0, held: None };
+            let allocate = Control::Allocate { job: JobId(0), site: "a".into(), home: "m".into(), ask };
+            assert!(link.tell(&allocate));
+            let Some(Control::JobRefused { .. }) = link.hear_control() else { panic!() };
+        }
+        // Comes and goes.
+        for run in 0..30 {
+            let _ = Link::dial(&sites[1], &key, "m", run);
+        }
+        sites
+    });
+    let (_sites, _) = innocent.goes_on_during(flood).await;
+    let logged = LOGGED.load(Relaxed) - before;
+    assert!(logged < 60_000, "{logged} bytes");
+}
+
+#[tokio::test]
+async fn who_is_not_of_a_job_says_nothing_about_it() {
+    let (sites, key) = sites();
+    let mut innocent = Innocent::start(&sites, 1).await;
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    let job = JobId(1);
+    let text = String::new;
+    let (m, b, gone) = (|| "m".to_owned(), || "b".to_owned(), || "gone".to_owned());
+    for message in [
+        Control::SiteLost { job, site: b(), seen_from: m(), reason: gone() },
+        Control::SiteLost { job, site: m(), seen_from: m(), reason: gone() },
+        Control::AgentLost { job, site: m(), node: text(), reason: gone() },
+        Control::JobRefused { job, site: m(), reason: gone() },
+        Control::JobClosed { job, site: m(), traffic: Traffic::default(), led: true },
+        Control::JobOpened { job, site: m(), window: 1 },
+        Control::JobHere { job, whole: true },
+        Control::Allocated { job, site: m(), nodes: Vec::new() },
+        Control::Allocating { job, site: m(), state: gone() },
+        Control::JobClose { job },
+        Control::MemberLost { job, member: rank(0, 0), reason: gone() },
+        Control::SiteLost { job, site: b(), seen_from: b(), reason: gone() },
+    ] {
+        if !link.tell(&message) {
+            // That was so wrong that the link was cut.
+            link = Link::dial(&sites[1], &key, "m", 1);
+        }
+        innocent.goes_on().await;
+    }
+    // Nor by opening it again.
+    let mut link = Link::dial(&sites[1], &key, "m", 2);
+    assert!(link.tell(&job_open(1, "m:x*1;a:n1*1", Part::Lead)));
+    let refused = std::iter::from_fn(|| link.hear_control()).find(|message| message.job() == Some(job));
+    assert!(matches!(refused, Some(Control::JobRefused { .. })), "{refused:?}");
+    innocent.goes_on().await;
+}
+
+#[tokio::test]
+async fn nodes_that_were_asked_for_are_no_other_sites() {
+    let (sites, key) = sites();
+    let mut user = sites[1].client().await;
+    let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None };
+    let job = JobId(7);
+    let allocate = Control::Allocate { job, site: "a".into(), home: "a".into(), ask };
+    user.send_control(launcher(0), &allocate).await.unwrap();
+    assert!(matches!(control(&mut user).await, Control::Allocated { .. }));
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    // n7 is the user's; x is nobody's, so that the job is refused.
+    for roster in ["m:x*1;a:n7*1", "m:x*1;a:x*1", "m:x*1;b:n1*1"] {
+        assert!(link.tell(&job_open(7, roster, Part::Lead)));
+        let answer = std::iter::from_fn(|| link.hear_control()).find(|message| message.job() == Some(job));
+        assert!(matches!(answer, Some(Control::JobRefused { .. })), "{answer:?}");
+        assert_eq!(sites[1].agents.held(), 1, "given back");
+    }
+    assert!(link.tell(&Control::JobClose { job }));
+    let open = Control::JobOpen {
+        job,
+        secret: Secret::new([7; 32]),
+        roster: "a:n7*2;b:n1*1".parse().unwrap(),
+        home: "a".into(),
+        part: Part::Lead,
+    };
+    user.send_control(launcher(0), &open).await.unwrap();
+    for _ in 0..2 {
+        assert!(matches!(control(&mut user).await, Control::JobOpened { .. }));
+    }
+}
+
+#[tokio::test]
+async fn one_site_does_not_take_all_the_nodes_that_may_be_asked_for() {
+    let (sites, key) = sites();
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    let mut refused = 0;
+    for job in 0..300 {
+        let ask = NodeAsk { ranks: ROOM + 1, per_node: None, wait_s: 60, held: None };
+        assert!(link.tell(&Control::Allocate { job: JobId(100 + job), site: "a".into(), home: "m".into(), ask }));
+        match link.hear_control().unwrap() {
+            Control::JobRefused { .. } => refused += 1,
+            Control::Allocating { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(refused > 0);
+    let mut user = sites[1].client().await;
+    let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None };
+    let allocate = Control::Allocate { job: JobId(7), site: "a".into(), home: "a".into(), ask };
+    user.send_control(launcher(0), &allocate).await.unwrap();
+    assert!(matches!(control(&mut user).await, Control::Allocated { .. }));
+}
+
+#[tokio::test]
+async fn frames_of_a_site_that_ignores_windows_drop_no_others_members() {
+    let _turn = TURN.lock().await;
+    let (sites, key) = sites();
+    let mut innocent = Innocent::start(&sites, 1).await;
+    let mut link = Link::dial(&sites[1], &key, "m", 1);
+    // Its own agent at a never reads.
+    assert!(link.tell(&job_open(9, "m:x*4;a:n1*4", Part::Lead)));
+    while !matches!(link.hear_control(), Some(Control::JobOpened { .. })) {}
+    let job =
+        Job { id: JobId(9), secret: Secret::new([3; 32]), launcher: sites[1].client().await, identity: launcher(0) };
+    let mut lazy = Vec::new();
+    for at in 4..8 {
+        lazy.push(sites[1].member(&job, rank(1, at)).await);
+    }
+    let flood = std::thread::spawn(move || {
+        let payload = vec![1; 16 << 10];
+        for number in 0..16_000u32 {
+            let to = rank(1, 4 + number % 4);
+            let frame =
+                FrameHeader { sequence: number, ..FrameHeader::plain(FrameKind::Data, JobId(9), rank(0, 0), to) };
+            if !link.write(&frame.with_payload(&payload).unwrap()) {
+                break;
+            }
+        }
+        // To nobody: each is answered.
+        let agent = types::Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
+        let frame = FrameHeader::plain(FrameKind::Data, JobId(9), rank(0, 0), agent).encode();
+        let frames: Vec<u8> = std::iter::repeat_n(frame, 1000).flatten().collect();
+        assert_eq!(frames.len(), 1000 * HEADER_LEN);
+        for _ in 0..1000 {
+            if !link.write(&frames) {
+                break;
+            }
+        }
+    });
+    let ((), grown) = innocent.goes_on_during(flood).await;
+    assert!(grown < MEMORY + GROWTH, "grew by {grown}");
+    let counters = sites[1].counters.snapshot();
+    assert!(counters.high_water < MEMORY, "{counters:?}");
+    drop(lazy);
+}

@@ -1,0 +1,183 @@
+//! A site that a test plays: it holds a key that the others trust, and says whatever the test likes over its trunks.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, PublicKeyData};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned};
+use sha2::{Digest, Sha256};
+use types::sites::Fingerprint;
+use types::{Address, Identity, JobId, SiteId, Slot};
+use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use wire::handshake::{Handshake, Hello, Purpose};
+use wire::{Control, FrameHeader, FrameKind, Secret};
+
+use super::{LIMIT, Running};
+
+/// Who a gateway is in frames about no particular job.
+pub const GATEWAY: Identity = Identity { site: SiteId(0), slot: Slot::GATEWAY };
+
+/// The key of the site.
+pub struct Key(KeyPair);
+
+impl Key {
+    pub fn new() -> Key {
+        Key(KeyPair::generate_for(&PKCS_ED25519).unwrap())
+    }
+
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(Sha256::digest(self.0.subject_public_key_info()).into())
+    }
+}
+
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+}
+
+/// One link of a trunk to a gateway. It answers nothing by itself, not even pings.
+pub struct Link {
+    stream: StreamOwned<ClientConnection, TcpStream>,
+    sequence: u32,
+    /// Control messages that have come.
+    came: u32,
+}
+
+impl Link {
+    /// Dials a gateway as gateway `gw1` of a site. `run`: of its program.
+    pub fn dial(to: &Running, key: &Key, site: &str, run: u32) -> Link {
+        let provider = Arc::new(ring::default_provider());
+        let certificate = CertificateParams::new(vec!["landbridge".to_owned()]).unwrap().self_signed(&key.0).unwrap();
+        let private = PrivatePkcs8KeyDer::from(key.0.serialized_der().to_vec());
+        let config = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+            .with_client_auth_cert(vec![certificate.der().clone()], private.into())
+            .unwrap();
+        let session = ClientConnection::new(Arc::new(config), ServerName::try_from("landbridge").unwrap()).unwrap();
+        let tcp = TcpStream::connect(&to.inside).unwrap();
+        tcp.set_nodelay(true).unwrap();
+        tcp.set_read_timeout(Some(LIMIT)).unwrap();
+        tcp.set_write_timeout(Some(LIMIT)).unwrap();
+        let mut link = Link { stream: StreamOwned::new(session, tcp), sequence: 0, came: 0 };
+        let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        let hello = Hello {
+            purpose: Purpose::Trunk,
+            job: JobId(run),
+            from: nowhere,
+            to: nowhere,
+            site: site.to_owned(),
+            gateway: "gw1".to_owned(),
+            link: 0,
+        };
+        let claims = hello.claims();
+        link.stream.write_all(&Handshake::Hello(hello).encode()).unwrap();
+        let Handshake::Challenge(challenge) = link.handshake() else { panic!("no challenge") };
+        let proof = Secret::NONE.prove(&challenge, &claims);
+        link.stream.write_all(&Handshake::Proof(proof).encode()).unwrap();
+        let answer = link.handshake();
+        assert!(matches!(answer, Handshake::Welcome(_)), "{answer:?}");
+        link
+    }
+
+    fn handshake(&mut self) -> Handshake {
+        let mut bytes = vec![0; 4];
+        self.stream.read_exact(&mut bytes).unwrap();
+        let length = u32::from_le_bytes(bytes[..4].try_into().unwrap());
+        bytes.resize(4 + length as usize, 0);
+        self.stream.read_exact(&mut bytes[4..]).unwrap();
+        Handshake::decode(&bytes, false).unwrap().unwrap().0
+    }
+
+    /// Sends bytes; `false` when the gateway has closed the link.
+    pub fn write(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// The frame of a control message.
+    pub fn frame(&mut self, message: &Control) -> Vec<u8> {
+        let plain = FrameHeader::plain(FrameKind::Control, message.job().unwrap_or_default(), GATEWAY, GATEWAY);
+        let header = FrameHeader { sequence: self.sequence, ack: self.came, ..plain };
+        self.sequence += 1;
+        header.with_payload(&message.encode().unwrap()).unwrap()
+    }
+
+    /// Sends a control message; `false` when the gateway has closed the link.
+    pub fn tell(&mut self, message: &Control) -> bool {
+        let frame = self.frame(message);
+        self.write(&frame)
+    }
+
+    /// The next frame; `None` when the link is closed.
+    pub fn hear(&mut self) -> Option<(FrameHeader, Vec<u8>)> {
+        let mut header = [0; HEADER_LEN];
+        self.stream.read_exact(&mut header).ok()?;
+        let header = FrameHeader::decode(&header, MAX_PAYLOAD).unwrap();
+        let mut payload = vec![0; header.length as usize];
+        self.stream.read_exact(&mut payload).ok()?;
+        Some((header, payload))
+    }
+
+    /// The next control message, which is acknowledged; `None` when the link is closed.
+    pub fn hear_control(&mut self) -> Option<Control> {
+        loop {
+            let (header, payload) = self.hear()?;
+            if header.kind == FrameKind::Control {
+                self.came = self.came.max(header.sequence + 1);
+                let ack = FrameHeader::plain(FrameKind::Ack, JobId::default(), GATEWAY, GATEWAY);
+                self.write(&FrameHeader { ack: self.came, ..ack }.encode());
+                return Some(Control::decode(&payload).unwrap());
+            }
+        }
+    }
+
+    /// What the gateway says before it closes the link.
+    pub fn last_words(&mut self) -> String {
+        let mut words = String::new();
+        while let Some((header, payload)) = self.hear() {
+            if header.kind == FrameKind::Bye {
+                words = String::from_utf8_lossy(&payload).into_owned();
+            }
+        }
+        words
+    }
+}
