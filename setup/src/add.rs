@@ -172,7 +172,8 @@ pub(crate) async fn describe_here(
     let entry = plan::entry(wish, &Place::Here, &survey, nodes, known, &mut Vec::new()).await?;
     let mut book = Book::of(&PathBuf::from("the entry of this site"), "")?;
     book.add(&name, &entry)?;
-    book.identify(&name, &key, None, folder.as_deref())?;
+    // Where its copies lie is for its own sites file.
+    book.identify(&name, &key, None, None)?;
     let findings =
         vec![finding(&name, "programs", programs), finding(&name, "machine", plan::describe_machine(&survey))];
     Ok((company, book, findings))

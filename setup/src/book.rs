@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, value};
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, value};
 use types::SitesFile;
 use types::sites::Fingerprint;
 
@@ -219,6 +219,39 @@ impl Book {
         self.document = self.text().parse().map_err(|e: toml_edit::TomlError| SetupError::Request(e.to_string()))?;
         self.sites()?;
         Ok(names)
+    }
+
+    /// What the sites in it say that is not for other sites: how a user reaches them, where copies lie, which commands start agents.
+    /// By names of fields.
+    pub(crate) fn not_for_others(&self) -> Vec<String> {
+        const SITE: [&str; 7] = ["name", "key", "fingerprint", "next", "gateway", "node", "starter"];
+        const GATEWAY: [&str; 7] = ["name", "advertise", "inside", "listen", "memory", "links", "meeting"];
+        const NODE: [&str; 3] = ["name", "address", "slots"];
+        const STARTER: [&str; 1] = ["kind"];
+        let beside = |item: &dyn TableLike, known: &[&str], place: &str| {
+            let others = item.iter().filter(|(field, _)| !known.contains(field));
+            others.map(|(field, _)| format!("{place}{field}")).collect::<Vec<_>>()
+        };
+        let mut found = Vec::new();
+        let tables = |item: Option<&Item>| -> Vec<Table> {
+            let tables = item.cloned().and_then(|item| item.into_array_of_tables().ok());
+            tables.map(|tables| tables.into_iter().collect()).unwrap_or_default()
+        };
+        for site in tables(self.document.get("site")) {
+            found.extend(beside(&site, &SITE, ""));
+            tables(site.get("gateway")).iter().for_each(|one| found.extend(beside(one, &GATEWAY, "gateway.")));
+            tables(site.get("node")).iter().for_each(|one| found.extend(beside(one, &NODE, "node.")));
+            if let Some(starter) = site.get("starter").and_then(Item::as_table_like) {
+                found.extend(beside(starter, &STARTER, "starter."));
+            }
+            let key = site.get("key").and_then(Item::as_str).unwrap_or_default();
+            if key.contains('/') {
+                found.push("key, in a folder".to_owned());
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
     }
 
     fn tables(&mut self) -> Result<&mut ArrayOfTables, SetupError> {

@@ -59,6 +59,7 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     let here = Book::open(&folders.sites_file())?;
     let known = here.sites()?.site(&name).map(|(_, site)| site.clone());
     let wish = Wish { place: None, dial_out: wish.advertise.is_none(), ..wish };
+    let folder = wish.folder.clone().or_else(|| known.as_ref().and_then(|site| site.folder.clone()));
     let (mut company, newcomer, findings) = add::describe_here(&wish, known.as_ref(), progress).await?;
     let key = client::key::load(&folders.key(&name)).map_err(|e| SetupError::site(&name, e.to_string()))?;
     progress.step(&name, &format!("joining at {}", ticket.0.address));
@@ -69,6 +70,7 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     for taken in joined.adopt(&here, &name)? {
         progress.step(&name, &format!("site {taken} was in the sites file here already and stays"));
     }
+    joined.identify(&name, &key.fingerprint(), None, folder.as_deref())?;
     let mut outcome = Outcome { site: name.clone(), ok: true, findings, notes: Vec::new() };
     for request in [
         Request::WriteSites { text: Some(joined.text()) },
@@ -119,6 +121,14 @@ impl Doorkeeper for Doorman {
         if newcomer.name != site || newcomer.fingerprint != fingerprint {
             return Err("its entry is of another site or key than it shows".to_owned());
         }
+        let own = told.not_for_others();
+        if !own.is_empty() {
+            return Err(format!(
+                "its entry may not say {}: that is for the sites file of its own site; leave it out, and write it there when the site \
+                 has joined",
+                own.join(", ")
+            ));
+        }
         let mut book = Book::open(&self.file).map_err(|e| e.to_string())?;
         match book.sites().map_err(|e| e.to_string())?.site(site) {
             Some((_, known)) if known.fingerprint != fingerprint => {
@@ -154,6 +164,7 @@ mod tests {
         std::fs::write(&path, format!("# mine\n{}", entry("lyon", 1))).unwrap();
         let door = Doorman::new(path.clone());
         let admit = |name: &str, print: u8, entry: &str| door.admit(name, Fingerprint([print; 32]), entry);
+        let with = |fields: &str| entry("kyoto", 2).replace("[[site.gateway]]", &format!("{fields}\n[[site.gateway]]"));
         for (name, print, entry, problem) in [
             ("kyoto", 2, "nonsense".to_owned(), "its entry"),
             ("kyoto", 2, String::new(), "0 sites"),
@@ -161,12 +172,41 @@ mod tests {
             ("kyoto", 2, entry("nancy", 2), "another site or key"),
             ("kyoto", 2, entry("kyoto", 3), "another site or key"),
             ("lyon", 2, entry("lyon", 2), "the name lyon is taken"),
+            ("kyoto", 2, with("ssh = \"evil@h\""), "may not say ssh:"),
+            (
+                "kyoto",
+                2,
+                with("folder = \"/tmp/evil\"\nlibfabric = \"/tmp/x\"\nfabric = \"tcp\""),
+                "say fabric, folder, libfabric:",
+            ),
+            ("kyoto", 2, with("key = \"../../.ssh/id_ed25519\""), "say key, in a folder:"),
+            ("kyoto", 2, with("run.directory = \"/tmp\""), "say run:"),
+            ("kyoto", 2, with("starter = { kind = \"template\", command = [\"sh\"] }"), "say starter.command:"),
+            (
+                "kyoto",
+                2,
+                with("starter = { kind = \"ssh\", options = [\"-oProxyCommand=id\"] }"),
+                "say starter.options:",
+            ),
+            (
+                "kyoto",
+                2,
+                entry("kyoto", 2) + "[site.starter]\nkind = \"ssh\"\nlandbridge = \"/tmp/x\"\n",
+                "starter.landbridge:",
+            ),
+            (
+                "kyoto",
+                2,
+                entry("kyoto", 2) + "[[site.gateway]]\nname = \"gw2\"\ninside = \"h:2\"\npage = \"127.0.0.1:1\"",
+                "gateway.page:",
+            ),
         ] {
             let error = admit(name, print, &entry).unwrap_err();
             assert!(error.contains(problem), "{error}");
             assert!(!std::fs::read_to_string(&path).unwrap().contains("kyoto"));
         }
-        let text = admit("kyoto", 2, &entry("kyoto", 2)).unwrap();
+        let plain = entry("kyoto", 2) + "[site.starter]\nkind = \"local\"\n";
+        let text = admit("kyoto", 2, &plain).unwrap();
         assert!(text.starts_with("# mine\n") && text == std::fs::read_to_string(&path).unwrap());
         assert_eq!(admit("kyoto", 2, &entry("kyoto", 2)).unwrap(), text, "once");
     }
