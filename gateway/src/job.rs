@@ -490,6 +490,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         if let Some(mut job) = self.jobs.remove(&id) {
             self.allocations.remove(&id);
             self.grants.release(job.grant);
+            self.has_ended(id);
             if let Some(launcher) = job.members.remove(&Slot::LAUNCHER) {
                 self.effects.push(Effect::Dismiss(launcher, String::new()));
             }

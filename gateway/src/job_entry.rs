@@ -113,6 +113,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             tracing::info!(unsaid, job = %id, home = home_name, roster = short(&roster), window = grant.window, "job opening");
         }
         self.jobs.insert(id, job);
+        self.ended.retain(|ended| *ended != id);
         Ok(own)
     }
 

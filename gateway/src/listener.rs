@@ -10,7 +10,9 @@ use client::handshake::{self, Accepting, HandshakeError};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use types::JobId;
+use wire::Secret;
 use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, Welcome};
 
 use crate::GatewayError;
@@ -27,6 +29,8 @@ use crate::{link, trunk};
 /// First byte of a TLS ClientHello.
 const TLS_HANDSHAKE: u8 = 0x16;
 const BACKLOG: u32 = 1024;
+/// How long a member that comes before its job is waited with, at most; it keeps its place in the lobby so long.
+const EARLY: Duration = Duration::from_secs(2);
 const CROWDED: &str = "too many connections are not admitted yet, most of them from its address";
 
 /// Takes the gateway's port.
@@ -155,7 +159,7 @@ async fn accept_member(
     let job = accepting.hello.job;
     let claims = match accepting.hello.purpose {
         Purpose::Client => Ok((gateway.credentials().client_secret.clone(), "the site's key is another")),
-        Purpose::Member => match gateway.relay.borrow().secret(job) {
+        Purpose::Member => match job_secret(gateway, job).await {
             Ok(secret) => Ok((secret, "not the job's secret")),
             Err(reason) => Err(Refusal::new(RefusalCode::Unknown, reason)),
         },
@@ -172,6 +176,18 @@ async fn accept_member(
     match welcome(gateway, stream, peer, &accepting.hello) {
         Ok(admitted) => Ok(admitted),
         Err((stream, reason)) => refuse(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await,
+    }
+}
+
+/// The secret of a job. Members may come before this gateway has heard of it, over a trunk or from the launcher: they wait a moment.
+async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, String> {
+    let deadline = Instant::now() + EARLY;
+    loop {
+        let opened = gateway.job_opened.notified();
+        let found = gateway.relay.borrow().secret(job);
+        if found.is_ok() || !gateway.relay.borrow().may_come(job) || timeout_at(deadline, opened).await.is_err() {
+            return found;
+        }
     }
 }
 

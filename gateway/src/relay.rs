@@ -4,7 +4,7 @@
 //! queued as [`Effect`]s, which whoever does the I/O takes and carries out. `M` is its handle on a member's connection.
 //! Start reading at [`Relay::route`] for the path of a frame, at [`Relay::open`] for the life of a job (`job.rs`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use types::{Identity, JobId, NodeId, SiteId, Slot};
@@ -30,6 +30,9 @@ pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// How long the home site waits for the others' last words.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
+
+/// Jobs that ended and are remembered.
+const ENDED: usize = 256;
 
 /// Something to be done.
 #[derive(Debug, PartialEq)]
@@ -147,6 +150,8 @@ pub(crate) struct Relay<M> {
     patience: Duration,
     pub(crate) effects: Vec<Effect<M>>,
     pub(crate) epoch: u64,
+    /// Jobs that ended lately, the last at the end.
+    pub(crate) ended: VecDeque<JobId>,
 }
 
 impl<M: Clone + PartialEq> Relay<M> {
@@ -160,7 +165,19 @@ impl<M: Clone + PartialEq> Relay<M> {
     ) -> Relay<M> {
         let grants = Grants::new(memory);
         let (jobs, allocations) = (HashMap::new(), HashMap::new());
-        Relay { site, number, nodes, trunks, jobs, allocations, grants, patience, effects: Vec::new(), epoch: 0 }
+        Relay {
+            site,
+            number,
+            nodes,
+            trunks,
+            jobs,
+            allocations,
+            grants,
+            patience,
+            effects: Vec::new(),
+            epoch: 0,
+            ended: VecDeque::new(),
+        }
     }
 
     /// What is to be done since the last call.
@@ -228,6 +245,19 @@ impl<M: Clone + PartialEq> Relay<M> {
             Some(_) => Err(format!("job {job} is being closed at site {}", self.site)),
             None => Err(format!("job {job} is not open at site {}", self.site)),
         }
+    }
+
+    /// Whether a job that is not open here may be opened yet: it is none that has ended lately.
+    pub fn may_come(&self, job: JobId) -> bool {
+        job != JobId::default() && !self.jobs.contains_key(&job) && !self.ended.contains(&job)
+    }
+
+    /// Notes that a job has ended.
+    pub(crate) fn has_ended(&mut self, job: JobId) {
+        if self.ended.len() >= ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(job);
     }
 
     /// Admits a member that has proved the job's secret.

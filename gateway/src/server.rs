@@ -95,6 +95,10 @@ pub(crate) struct Gateway {
     agents: RefCell<HashMap<(JobId, NodeId), Rc<AgentOrders>>>,
     /// What the batch system gave or is asked for; a notification gives it back.
     pub(crate) allocations: RefCell<HashMap<JobId, Rc<Notify>>>,
+    /// A job was opened.
+    pub(crate) job_opened: Notify,
+    /// The last of them.
+    last_opened: Cell<u64>,
     /// An agent or an allocation ended.
     pub(crate) agent_gone: Notify,
     pub(crate) drops: RefCell<Vec<(u64, String)>>,
@@ -231,6 +235,8 @@ impl Gateway {
             starter,
             agents: RefCell::default(),
             allocations: RefCell::default(),
+            job_opened: Notify::new(),
+            last_opened: Cell::default(),
             agent_gone: Notify::new(),
             drops: RefCell::default(),
             next_id: Cell::new(1),
@@ -330,6 +336,10 @@ impl Gateway {
 
     /// Carries out what the relay wants done, until nothing is left. Not to be called while the relay is borrowed.
     pub fn settle(&self) {
+        let epoch = self.relay.borrow().epoch;
+        if self.last_opened.replace(epoch) != epoch {
+            self.job_opened.notify_waiters();
+        }
         loop {
             let effects = self.relay.borrow_mut().take_effects();
             if effects.is_empty() {
