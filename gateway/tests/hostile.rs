@@ -62,7 +62,7 @@ fn sites() -> (Vec<Running>, Key) {
 /// An innocent job of a and b, and two ranks of it that talk.
 struct Innocent {
     job: Job,
-    ranks: [(gateway::client::Client, types::Identity); 2],
+    ranks: [(client::Client, types::Identity); 2],
     sequence: u32,
 }
 
