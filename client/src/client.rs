@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
+use types::sites::{Fingerprint, Keys};
 use types::{Address, Identity, JobId, SiteId, Slot};
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Hello, Purpose, Welcome};
@@ -15,6 +17,7 @@ use wire::{Control, FrameHeader, FrameKind, Secret};
 
 use crate::ClientError;
 use crate::handshake::initiate;
+use crate::tls::{self, Session, TlsStream, sealed_len};
 
 /// How long connecting and shaking hands may take in all.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,6 +52,20 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
+/// A gateway to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Name of its site.
+    pub site: String,
+    /// Its name.
+    pub name: String,
+    /// `host:port`, the `inside` of the sites file.
+    pub address: String,
+    /// Its site's keys: the connection is inside TLS, and only who holds one of them is talked to. `None`: as ranks connect,
+    /// outside TLS; for [`Role::Member`] alone.
+    pub keys: Option<Keys>,
+}
+
 /// A connection to a gateway after its handshake.
 #[derive(Debug)]
 pub struct Client {
@@ -61,6 +78,9 @@ pub struct Client {
 pub struct Receiver {
     address: String,
     stream: OwnedReadHalf,
+    crypt: Option<Crypt>,
+    /// What has come and is not deciphered yet.
+    cipher: Vec<u8>,
     buffer: Vec<u8>,
     used: usize,
 }
@@ -70,38 +90,53 @@ pub struct Receiver {
 pub struct Sender {
     address: String,
     stream: OwnedWriteHalf,
+    crypt: Option<Crypt>,
     welcome: Welcome,
     local: SocketAddr,
 }
 
 impl Client {
-    /// Connects to the gateway at `address` (`host:port`, the `inside` of the sites file), within [`CONNECT_TIMEOUT`].
+    /// Connects to a gateway, within [`CONNECT_TIMEOUT`].
     ///
     /// # Errors
-    /// [`ClientError`]: nothing listens there, it is no gateway, or it refuses and says why.
-    pub async fn connect(address: &str, role: &Role) -> Result<Client, ClientError> {
-        match timeout(CONNECT_TIMEOUT, Self::connect_unbounded(address, role)).await {
+    /// [`ClientError`]: nothing listens there, it is not this gateway, or it refuses and says why.
+    pub async fn connect(gateway: &Gateway, role: &Role) -> Result<Client, ClientError> {
+        match timeout(CONNECT_TIMEOUT, Self::connect_unbounded(gateway, role)).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::Timeout {
-                address: address.to_owned(),
+                address: gateway.address.clone(),
                 what: "connecting",
                 seconds: CONNECT_TIMEOUT.as_secs(),
             }),
         }
     }
 
-    async fn connect_unbounded(address: &str, role: &Role) -> Result<Client, ClientError> {
-        let connect = |source| ClientError::Connect { address: address.to_owned(), source };
-        let mut stream = TcpStream::connect(address).await.map_err(connect)?;
-        stream.set_nodelay(true).map_err(connect)?;
-        let local = stream.local_addr().map_err(connect)?;
-        let (hello, secret) = role.hello();
-        let welcome = initiate(&mut stream, hello, secret)
-            .await
-            .map_err(|source| ClientError::Handshake { address: address.to_owned(), source })?;
-        let (read, write) = stream.into_split();
-        let receiver = Receiver { address: address.to_owned(), stream: read, buffer: Vec::new(), used: 0 };
-        let sender = Sender { address: address.to_owned(), stream: write, welcome, local };
+    async fn connect_unbounded(gateway: &Gateway, role: &Role) -> Result<Client, ClientError> {
+        let address = || gateway.address.clone();
+        let connect = |source| ClientError::Connect { address: address(), source };
+        let handshake = |source| ClientError::Handshake { address: address(), source };
+        let mut tcp = TcpStream::connect(&gateway.address).await.map_err(connect)?;
+        tcp.set_nodelay(true).map_err(connect)?;
+        let local = tcp.local_addr().map_err(connect)?;
+        let (hello, secret) = role.hello(gateway);
+        let (welcome, tcp, crypt, cipher, buffer) = match gateway.keys {
+            Some(expected) => {
+                let (mut stream, key) = show(tcp, gateway, expected).await?;
+                let welcome = initiate(&mut stream, hello, secret, &key.0).await.map_err(handshake)?;
+                let (tcp, session, cipher, plain) = stream.into_parts();
+                (welcome, tcp, Some(Crypt::new(session)), cipher, plain)
+            }
+            None if matches!(role, Role::Client { .. }) => {
+                return Err(ClientError::UnknownKey { address: address() });
+            }
+            None => {
+                let welcome = initiate(&mut tcp, hello, secret, &[]).await.map_err(handshake)?;
+                (welcome, tcp, None, Vec::new(), Vec::new())
+            }
+        };
+        let (read, write) = tcp.into_split();
+        let receiver = Receiver { address: address(), stream: read, crypt: crypt.clone(), cipher, buffer, used: 0 };
+        let sender = Sender { address: address(), stream: write, crypt, welcome, local };
         Ok(Client { receiver, sender })
     }
 
@@ -183,12 +218,28 @@ impl Receiver {
             }
             self.buffer.drain(..self.used);
             self.used = 0;
-            self.buffer.reserve(32 << 10);
-            let read = self.stream.read_buf(&mut self.buffer).await;
-            let read = read.map_err(|source| ClientError::Io { address: self.address.clone(), source })?;
-            if read == 0 {
+            let lost = |source| ClientError::Io { address: self.address.clone(), source };
+            let closed = match &self.crypt {
+                None => {
+                    self.buffer.reserve(32 << 10);
+                    self.stream.read_buf(&mut self.buffer).await.map_err(lost)? == 0
+                }
+                Some(crypt) => {
+                    // What came with the end of the handshake is looked at first.
+                    let had = self.buffer.len();
+                    let closed = crypt.open(&mut self.cipher, &mut self.buffer).map_err(lost)?;
+                    match closed || self.buffer.len() > had {
+                        true => closed && self.buffer.len() == had,
+                        false => {
+                            self.cipher.reserve(32 << 10);
+                            self.stream.read_buf(&mut self.cipher).await.map_err(lost)? == 0
+                        }
+                    }
+                }
+            };
+            if closed {
                 let source = io::Error::new(io::ErrorKind::UnexpectedEof, "closed without goodbye");
-                return Err(ClientError::Io { address: self.address.clone(), source });
+                return Err(lost(source));
             }
         }
     }
@@ -228,9 +279,13 @@ impl Sender {
     /// # Errors
     /// [`ClientError::Io`], [`ClientError::Timeout`], or a payload longer than any frame's.
     pub async fn send(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ClientError> {
-        let bytes = header
+        let mut bytes = header
             .with_payload(payload)
             .map_err(|source| ClientError::Wire { address: self.address.clone(), source })?;
+        if let Some(crypt) = &self.crypt {
+            let sealed = crypt.seal(&bytes);
+            bytes = sealed.map_err(|source| ClientError::Io { address: self.address.clone(), source })?;
+        }
         match timeout(SEND_TIMEOUT, self.stream.write_all(&bytes)).await {
             Ok(result) => result.map_err(|source| ClientError::Io { address: self.address.clone(), source }),
             Err(_) => Err(ClientError::Timeout {
@@ -263,7 +318,7 @@ impl Sender {
 }
 
 impl Role {
-    fn hello(&self) -> (Hello, &Secret) {
+    fn hello(&self, to: &Gateway) -> (Hello, &Secret) {
         let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
         let (purpose, job, identity, secret) = match self {
             Role::Client { secret } => {
@@ -279,10 +334,65 @@ impl Role {
             job,
             from: Address { socket: nowhere, job: short, identity },
             to: Address { socket: nowhere, job: short, identity: gateway },
-            site: String::new(),
-            gateway: String::new(),
+            site: to.site.clone(),
+            gateway: to.name.clone(),
             link: 0,
+            nonce: [0; 32],
         };
         (hello, secret)
+    }
+}
+
+/// Begins TLS, and makes sure that a key of the gateway's site is at the other end before anything is said. Gives the key.
+async fn show(tcp: TcpStream, gateway: &Gateway, expected: Keys) -> Result<(TlsStream, Fingerprint), ClientError> {
+    let address = || gateway.address.clone();
+    let no_key = |source| ClientError::NoKey { address: address(), expected, source };
+    let session = tls::dial_without_key().map_err(|e| no_key(io::Error::other(e)))?;
+    let stream = TlsStream::handshake(tcp, session).await.map_err(no_key)?;
+    match stream.session().peer() {
+        Some(shown) if expected.accept(Some(shown)) => Ok((stream, shown)),
+        Some(shown) => Err(ClientError::OtherKey { address: address(), shown, expected }),
+        None => Err(no_key(io::Error::other("no key"))),
+    }
+}
+
+/// The TLS of both halves of a connection.
+#[derive(Clone, Debug)]
+struct Crypt(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    session: Session,
+    /// What TLS itself has to say; it goes before whatever is sent next.
+    due: Vec<u8>,
+}
+
+impl Crypt {
+    fn new(session: Session) -> Crypt {
+        Crypt(Arc::new(Mutex::new(State { session, due: Vec::new() })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Deciphers what it can; whether the gateway sends no more.
+    fn open(&self, cipher: &mut Vec<u8>, plain: &mut Vec<u8>) -> io::Result<bool> {
+        let State { session, due } = &mut *self.state();
+        let opened = session.open(cipher, &mut |bytes| plain.extend_from_slice(bytes), due);
+        let opened = opened.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {e}")))?;
+        cipher.drain(..opened.consumed);
+        Ok(opened.closed)
+    }
+
+    /// What to write, in order, for these bytes.
+    fn seal(&self, plain: &[u8]) -> io::Result<Vec<u8>> {
+        let State { session, due } = &mut *self.state();
+        let mut out = std::mem::take(due);
+        let start = out.len();
+        out.resize(start + sealed_len(plain.len()), 0);
+        let length = session.seal(plain, &mut out[start..]).map_err(|e| io::Error::other(format!("TLS: {e}")))?;
+        out.truncate(start + length);
+        Ok(out)
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use types::{Identity, JobId, Slot};
 use wire::{Control, FrameHeader, FrameKind};
 
-use crate::{Client, ClientError, Frame, Receiver, Role, Sender};
+use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
 
 /// A gateway that says nothing for this long is lost. It says something each second, however busy.
 const SILENCE_S: u64 = 4;
@@ -33,8 +33,8 @@ pub enum News {
 /// A gateway to connect to.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// `host:port`.
-    pub address: String,
+    /// Where it is.
+    pub gateway: Gateway,
     /// Who connects.
     pub role: Role,
     /// The first thing it is told.
@@ -159,7 +159,7 @@ impl Task {
         loop {
             let connected = match client.take() {
                 Some(client) => Ok(client),
-                None => Client::connect(&self.entry.address, &self.entry.role).await,
+                None => Client::connect(&self.entry.gateway, &self.entry.role).await,
             };
             match connected {
                 Ok(client) => {
@@ -220,7 +220,7 @@ impl Task {
                 _ = looks.tick() => match pulse.look(now_ns()) {
                     Beat::Quiet => Ok(()),
                     Beat::Ping => sender.send(self.about_life(FrameKind::Ping), &[]).await,
-                    Beat::Lost(seconds) => Err(ClientError::Silent { address: self.entry.address.clone(), seconds }),
+                    Beat::Lost(seconds) => Err(ClientError::Silent { address: self.entry.gateway.address.clone(), seconds }),
                 },
                 errand = self.errands.recv() => match errand {
                     Some(Errand::Frame(header, payload)) => sender.send(header, &payload).await,
@@ -262,7 +262,7 @@ impl Task {
     }
 
     fn closed(&self) -> ClientError {
-        ClientError::Left { address: self.entry.address.clone() }
+        ClientError::Left { address: self.entry.gateway.address.clone() }
     }
 
     fn tell(&self, news: News) {

@@ -3,6 +3,7 @@
 use std::io;
 
 use thiserror::Error;
+use types::sites::{Fingerprint, Keys};
 use wire::WireError;
 
 use crate::handshake::HandshakeError;
@@ -18,6 +19,37 @@ pub enum ClientError {
         address: String,
         /// What the system said.
         source: io::Error,
+    },
+    /// Who answers holds another key than the gateway's site: nothing was said to it.
+    #[error(
+        "gateway at {address}: it shows the key {shown}, the sites file says {expected}: another program has its port, or its \
+         site's key was changed; nothing was said to it"
+    )]
+    OtherKey {
+        /// Where.
+        address: String,
+        /// The key that it has shown.
+        shown: Fingerprint,
+        /// Those that were expected.
+        expected: Keys,
+    },
+    /// Who answers shows no key: nothing was said to it.
+    #[error(
+        "gateway at {address}: it does not show the key {expected}: {source}; is this port a Landbridge gateway of this release?"
+    )]
+    NoKey {
+        /// Where.
+        address: String,
+        /// Those that were expected.
+        expected: Keys,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A user's secret is for a gateway whose key is known.
+    #[error("gateway at {address}: its key is not known, and a user's secret is shown to no other")]
+    UnknownKey {
+        /// Where.
+        address: String,
     },
     /// The handshake failed.
     #[error("gateway at {address}: {source}")]

@@ -28,6 +28,9 @@ pub enum HandshakeError {
     /// The peer does not know the secret.
     #[error("wrong proof: {0}")]
     Proof(&'static str),
+    /// The peer closes when it has seen that this end does not know the same secret.
+    #[error("it closed after seeing our proof: {0}")]
+    Distrusted(&'static str),
 }
 
 impl HandshakeError {
@@ -103,7 +106,8 @@ pub async fn read_control<S: AsyncRead + Unpin>(stream: &mut S, limit: u32) -> R
     Ok(Control::decode(&payload)?)
 }
 
-/// The initiator's side: says who it is, proves the secret, learns the limits.
+/// The initiator's side: says who it is, has the acceptor prove the secret and proves it, learns the limits. The hello's random
+/// bytes are made here. `key`: the one that the acceptor has shown by TLS; outside TLS none.
 ///
 /// # Errors
 /// [`HandshakeError`].
@@ -111,8 +115,9 @@ pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     hello: Hello,
     secret: &Secret,
+    key: &[u8],
 ) -> Result<Welcome, HandshakeError> {
-    let (mut initiator, mut next) = Initiator::new(hello, secret.clone());
+    let (mut initiator, mut next) = Initiator::new(Hello { nonce: random()?, ..hello }, secret.clone(), key);
     loop {
         write(stream, &next).await?;
         match initiator.step(read(stream, false).await?)? {
@@ -120,6 +125,12 @@ pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
             Answer::Open(welcome) => return Ok(welcome),
         }
     }
+}
+
+fn random() -> Result<[u8; 32], HandshakeError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no random numbers: {e}")))?;
+    Ok(bytes)
 }
 
 /// The acceptor's side after the first step: who claims to be there.
@@ -143,7 +154,8 @@ impl Accepting {
         }
     }
 
-    /// The second step: whether the initiator knows the secret. `whose` names it for the error. What is left is the welcome.
+    /// The second step: proves the secret, and whether the initiator knows it. `whose` names it for the error; `key`: the one that
+    /// this end has shown by TLS, outside TLS none. What is left is the welcome.
     ///
     /// # Errors
     /// [`HandshakeError`].
@@ -152,12 +164,15 @@ impl Accepting {
         stream: &mut S,
         secret: &Secret,
         whose: &'static str,
+        key: &[u8],
     ) -> Result<(), HandshakeError> {
-        let mut challenge = [0; 32];
-        getrandom::fill(&mut challenge).map_err(|e| io::Error::other(format!("no random numbers: {e}")))?;
-        let message = self.acceptor.challenge(self.hello.clone(), secret.clone(), challenge);
+        let message = self.acceptor.challenge(self.hello.clone(), secret.clone(), random()?, key);
         write(stream, &message).await?;
-        match self.acceptor.step(read(stream, false).await?) {
+        let answer = read(stream, false).await.map_err(|error| match error {
+            HandshakeError::Io(_) => HandshakeError::Distrusted(whose),
+            error => error,
+        })?;
+        match self.acceptor.step(answer) {
             Ok(_) => Ok(()),
             Err(Fault::Proof) => Err(HandshakeError::Proof(whose)),
             Err(fault) => Err(fault.into()),

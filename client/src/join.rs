@@ -55,9 +55,10 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
             site: site.to_owned(),
             gateway: String::new(),
             link: 0,
+            nonce: [0; 32],
         };
         let shaken = |source| ClientError::Handshake { address: address(), source };
-        initiate(&mut stream, hello, &invitation.secret).await.map_err(shaken)?;
+        initiate(&mut stream, hello, &invitation.secret, &invitation.fingerprint.0).await.map_err(shaken)?;
         handshake::write_control(&mut stream, &Control::Join { entry: entry.to_owned() }).await.map_err(shaken)?;
         match handshake::read_control(&mut stream, MAX_SITES).await.map_err(shaken)? {
             Control::Joined { sites: Some(text), .. } => Ok(text),

@@ -16,7 +16,7 @@ pub mod key;
 mod questions;
 pub mod tls;
 
-pub use client::{CONNECT_TIMEOUT, Client, Frame, Receiver, Role, SEND_TIMEOUT, Sender};
+pub use client::{CONNECT_TIMEOUT, Client, Frame, Gateway, Receiver, Role, SEND_TIMEOUT, Sender};
 pub use connections::{Connections, Entry, News};
 pub use error::ClientError;
 pub use join::{Invitation, join};

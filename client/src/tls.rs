@@ -1,4 +1,4 @@
-//! TLS for trunk links: version 1.3 only, both sides show the key of their site, nobody else vouches for anybody.
+//! TLS: version 1.3 only, gateways show the key of their site, users and agents none, nobody else vouches for anybody.
 //!
 //! [`Session`] does no I/O: ciphertext in, plaintext out and back, so that its user decides what is written when.
 //! A certificate proves only that the peer holds the private key of what is in it. Whose key that is, the caller decides by
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::{fmt, io};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::client::{Resumption, UnbufferedClientConnection, WantsClientCert};
 use rustls::crypto::ring::cipher_suite::{
     TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
 };
@@ -21,7 +21,8 @@ use rustls::server::{ParsedCertificate, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -54,22 +55,14 @@ impl TlsConfig {
     /// [`KeyError::Make`].
     pub fn new(key: &SiteKey) -> Result<TlsConfig, KeyError> {
         let (certificate, private) = key.certificate()?;
-        let provider = Arc::new(CryptoProvider {
-            // 128 bits are enough and a fifth faster; any of the three is accepted.
-            cipher_suites: vec![TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256],
-            ..ring::default_provider()
-        });
+        let provider = provider();
         let verifier = Arc::new(Possession(provider.clone()));
         let make = |e: Error| KeyError::Make(format!("TLS: {e}"));
-        let mut client = ClientConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&TLS13])
+        let mut client = client_builder(&provider)
             .map_err(make)?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier.clone())
             .with_client_auth_cert(vec![certificate.clone()], private.clone_key())
             .map_err(make)?;
-        client.resumption = Resumption::disabled();
-        client.enable_sni = false;
+        restrict(&mut client);
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(make)?
@@ -85,8 +78,7 @@ impl TlsConfig {
     /// # Errors
     /// The configuration cannot be used; never in practice.
     pub fn dial(&self) -> Result<Session, Error> {
-        let name = ServerName::try_from("landbridge").map_err(|e| Error::General(e.to_string()))?;
-        UnbufferedClientConnection::new(self.client.clone(), name).map(|c| Session(Side::Client(Box::new(c))))
+        dial_with(self.client.clone())
     }
 
     /// The accepting end.
@@ -96,6 +88,40 @@ impl TlsConfig {
     pub fn accept(&self) -> Result<Session, Error> {
         UnbufferedServerConnection::new(self.server.clone()).map(|c| Session(Side::Server(Box::new(c))))
     }
+}
+
+/// The dialling end of who has no key to show.
+///
+/// # Errors
+/// The configuration cannot be used; never in practice.
+pub fn dial_without_key() -> Result<Session, Error> {
+    let mut config = client_builder(&provider())?.with_no_client_auth();
+    restrict(&mut config);
+    dial_with(Arc::new(config))
+}
+
+fn dial_with(config: Arc<ClientConfig>) -> Result<Session, Error> {
+    let name = ServerName::try_from("landbridge").map_err(|e| Error::General(e.to_string()))?;
+    UnbufferedClientConnection::new(config, name).map(|c| Session(Side::Client(Box::new(c))))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        // 128 bits are enough and a fifth faster; any of the three is accepted.
+        cipher_suites: vec![TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256],
+        ..ring::default_provider()
+    })
+}
+
+fn client_builder(provider: &Arc<CryptoProvider>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
+    let builder = ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[&TLS13])?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(Possession(provider.clone()))))
+}
+
+/// No session is taken up again, no name is sent.
+fn restrict(config: &mut ClientConfig) {
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false;
 }
 
 /// Accepts any self-signed certificate whose private key signed the handshake.
@@ -147,6 +173,11 @@ impl ServerCertVerifier for Possession {
 impl ClientCertVerifier for Possession {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
+    }
+
+    /// Users and agents have none: they prove a secret.
+    fn client_auth_mandatory(&self) -> bool {
+        false
     }
 
     fn verify_client_cert(
@@ -511,6 +542,14 @@ mod tests {
         let mut alert = Vec::new();
         assert!(server.open(&mut sealed, &mut |_| {}, &mut alert).is_err());
         assert!(!alert.is_empty());
+    }
+
+    #[test]
+    fn who_has_no_key_learns_that_of_the_other() {
+        let key = SiteKey::random().unwrap();
+        let (mut client, mut server) = (dial_without_key().unwrap(), TlsConfig::new(&key).unwrap().accept().unwrap());
+        shake(&mut client, &mut server).unwrap();
+        assert_eq!((client.peer(), server.peer()), (Some(key.fingerprint()), None));
     }
 
     #[test]

@@ -43,11 +43,22 @@ pub struct JobConfig {
     /// This rank.
     pub rank: Rank,
     /// The gateways of this rank's site, for reaching the others. Not dialled if the job has one site.
-    pub gateways: Vec<SocketAddrV4>,
+    pub gateways: Vec<Gateway>,
     /// Bytes that may be under way to one peer behind gateways.
     pub window: u32,
     /// The region that this rank shares with its neighbours, if there is one.
     pub memory: Option<PathBuf>,
+}
+
+/// A gateway of a rank's site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Name of the site.
+    pub site: String,
+    /// Its name.
+    pub name: String,
+    /// Where it is dialled.
+    pub address: SocketAddrV4,
 }
 
 /// Limits of an endpoint.
@@ -130,7 +141,7 @@ impl Config {
                 secret: env.secret()?,
                 roster: env.required("LANDBRIDGE_ROSTER")?,
                 rank: Rank(env.required("LANDBRIDGE_RANK")?),
-                gateways: env.list("LANDBRIDGE_GATEWAYS")?,
+                gateways: env.gateways()?,
                 window: env.parse("LANDBRIDGE_WINDOW")?.unwrap_or(DEFAULT_WINDOW),
                 memory: env.text("LANDBRIDGE_MEMORY").map(PathBuf::from),
             }),
@@ -194,19 +205,26 @@ impl Env<'_> {
     }
 
     fn secret(&self) -> Result<Secret, ConfigError> {
-        let hide = |e: ConfigError| ConfigError { value: "…".into(), ..e };
-        self.required("LANDBRIDGE_SECRET").map_err(hide)
+        let name = "LANDBRIDGE_SECRET";
+        let text = self.text(name).ok_or_else(|| {
+            let problem = "missing, though LANDBRIDGE_JOB is set: ranks inherit it in descriptor LANDBRIDGE_SECRET_FD, which whatever \
+                           starts the program must leave open (in Python: close_fds=False), and which only the first program that loads \
+                           the provider has";
+            ConfigError { name, value: String::new(), problem: problem.into() }
+        })?;
+        text.parse().map_err(|problem: &str| ConfigError { name, value: "…".into(), problem: problem.into() })
     }
 
-    fn list(&self, name: &'static str) -> Result<Vec<SocketAddrV4>, ConfigError> {
+    fn gateways(&self) -> Result<Vec<Gateway>, ConfigError> {
+        let name = "LANDBRIDGE_GATEWAYS";
         let text = self.text(name).unwrap_or_default();
+        let site = self.text("LANDBRIDGE_SITE_NAME").unwrap_or_default();
         let item = |word: &str| {
-            let wrong = |e: std::net::AddrParseError| ConfigError {
-                name,
-                value: word.to_owned(),
-                problem: format!("{e}, expected ip:port"),
-            };
-            word.parse().map_err(wrong)
+            let problem = || "expected the gateway's name, = and ip:port".to_owned();
+            let wrong = || ConfigError { name, value: word.to_owned(), problem: problem() };
+            let (gateway, address) = word.split_once('=').ok_or_else(wrong)?;
+            let address = address.parse().map_err(|_| wrong())?;
+            Ok(Gateway { site: site.clone(), name: gateway.to_owned(), address })
         };
         text.split(',').filter(|word| !word.is_empty()).map(item).collect()
     }
@@ -229,7 +247,8 @@ mod tests {
             ("LANDBRIDGE_ROSTER", "a:n1*2;b:n1*2"),
             ("LANDBRIDGE_RANK", "3"),
             ("LANDBRIDGE_ADDRESS", "10.2.0.1"),
-            ("LANDBRIDGE_GATEWAYS", "10.2.0.101:7700"),
+            ("LANDBRIDGE_SITE_NAME", "b"),
+            ("LANDBRIDGE_GATEWAYS", "gw1=10.2.0.101:7700"),
         ];
         Config::from_env(|name| {
             let find = |list: &[(&str, &str)]| list.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
@@ -243,7 +262,9 @@ mod tests {
         assert_eq!(config.limits.eager, 65536);
         assert_eq!(*config.listen.ip(), Ipv4Addr::new(10, 2, 0, 1));
         let job = config.job.unwrap();
-        assert_eq!((job.id, job.rank, job.gateways.len()), (JobId(0xBEEF), Rank(3), 1));
+        assert_eq!((job.id, job.rank), (JobId(0xBEEF), Rank(3)));
+        let address = SocketAddrV4::new([10, 2, 0, 101].into(), 7700);
+        assert_eq!(job.gateways, [Gateway { site: "b".into(), name: "gw1".into(), address }]);
         assert_eq!(config.native, None);
     }
 
@@ -260,7 +281,7 @@ mod tests {
         for (name, value, expected) in [
             ("LANDBRIDGE_RANK", "4", "only 4 ranks"),
             ("LANDBRIDGE_RANK", "", "missing"),
-            ("LANDBRIDGE_GATEWAYS", "gw", "expected ip:port"),
+            ("LANDBRIDGE_GATEWAYS", "10.2.0.101:7700", "expected the gateway's name"),
             ("LANDBRIDGE_SECRET", "hunter2", "64 hexadecimal"),
             ("LANDBRIDGE_EAGER", "much", "is not a size"),
         ] {

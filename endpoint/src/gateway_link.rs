@@ -8,7 +8,6 @@ mod arrival;
 mod connection;
 
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +22,7 @@ use wire::{FrameHeader, Message};
 
 use self::arrival::GatewayFrames;
 use self::connection::Connection;
+use crate::config::Gateway;
 use crate::endpoint::OpenError;
 use crate::handshake::Credentials;
 use crate::link::{Link, Outgoing, Sink};
@@ -128,13 +128,13 @@ impl GatewayLink {
     /// tried again later.
     pub fn open(
         own: Credentials,
-        addresses: &[SocketAddrV4],
+        gateways: &[Gateway],
         window: u32,
         timeout: Duration,
     ) -> Result<GatewayLink, OpenError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(OpenError::io)?;
         let mut connections: Vec<Connection> =
-            addresses.iter().take(MAX_GATEWAYS).map(|address| Connection::new(*address)).collect();
+            gateways.iter().take(MAX_GATEWAYS).map(|gateway| Connection::new(gateway.clone())).collect();
         for (at, connection) in connections.iter_mut().enumerate() {
             if let Err(broken) = connection.dial(&own, &epoll, at, timeout) {
                 connection.lose(broken.to_string());
@@ -162,7 +162,7 @@ impl GatewayLink {
         let open = connections.iter().any(Connection::is_open);
         if let Some(first) = connections.first().filter(|_| !open) {
             let reason = first.lost().unwrap_or("no answer").to_owned();
-            return Err(OpenError::Gateway { address: first.address, reason });
+            return Err(OpenError::Gateway { address: first.gateway.address, reason });
         }
         let mut talk = Talk::new(settings(&own, connections.len(), window), Budget::unlimited());
         for (at, _) in connections.iter().enumerate().filter(|(_, connection)| connection.is_open()) {
@@ -271,7 +271,7 @@ impl GatewayLink {
     /// A gateway's connection is broken. Other gateways take over what it carried; without any, all peers are lost.
     fn lose_connection(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
         let connection = &mut self.connections[at];
-        let reason = format!("gateway {}: {broken}", connection.address);
+        let reason = format!("gateway {}: {broken}", connection.gateway.address);
         connection.lose(reason.clone());
         self.talk.route_lost(Route(at as u8));
         if !self.any_is_open() {

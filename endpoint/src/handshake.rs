@@ -1,11 +1,14 @@
 //! What this endpoint says of itself when a connection begins, and whom it lets in. The messages are `member::handshake`'s.
 
-use member::handshake::{Acceptor, Fault, Heard};
+use std::io;
+
+use member::handshake::{Acceptor, Fault, Heard, Initiator};
 use types::{Address, JobId};
 use wire::Secret;
 use wire::frame::MAX_PAYLOAD;
 use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
 
+use crate::config::Gateway;
 use crate::link::Misbehaved;
 use crate::reader::Broken;
 
@@ -18,10 +21,26 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// The first message to `to`.
-    pub fn hello(&self, purpose: Purpose, to: Address) -> Hello {
-        let (site, gateway) = (String::new(), String::new());
-        Hello { purpose, job: self.job, from: self.me, to, site, gateway, link: 0 }
+    /// Begins to shake hands with another rank.
+    pub fn dial(&self, to: Address) -> io::Result<(Initiator, Handshake)> {
+        self.begin(Purpose::Peer, to, String::new(), String::new())
+    }
+
+    /// Begins to shake hands with a gateway of this site.
+    pub fn dial_gateway(&self, gateway: &Gateway) -> io::Result<(Initiator, Handshake)> {
+        self.begin(Purpose::Member, self.me, gateway.site.clone(), gateway.name.clone())
+    }
+
+    fn begin(
+        &self,
+        purpose: Purpose,
+        to: Address,
+        site: String,
+        gateway: String,
+    ) -> io::Result<(Initiator, Handshake)> {
+        let nonce = random()?;
+        let hello = Hello { purpose, job: self.job, from: self.me, to, site, gateway, link: 0, nonce };
+        Ok(Initiator::new(hello, self.secret.clone(), &[]))
     }
 
     /// Whether whoever dials this endpoint means it.
@@ -43,6 +62,12 @@ impl Credentials {
     }
 }
 
+fn random() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no random numbers: {e}")))?;
+    Ok(bytes)
+}
+
 /// What the accepting end sends next, and when the handshake is over, who is there or why it was refused.
 type Accepted = (Option<Handshake>, Option<Result<Address, Refusal>>);
 
@@ -54,9 +79,7 @@ pub(crate) fn accept(acceptor: &mut Acceptor, message: Handshake, own: &Credenti
             if let Err(refusal) = own.admits(&hello) {
                 return Ok(refused(refusal));
             }
-            let mut challenge = [0; 32];
-            getrandom::fill(&mut challenge).map_err(|e| std::io::Error::other(e.to_string()))?;
-            Ok((Some(acceptor.challenge(hello, own.secret.clone(), challenge)), None))
+            Ok((Some(acceptor.challenge(hello, own.secret.clone(), random()?, &[])), None))
         }
         Ok(Heard::Proved(hello)) => Ok((Some(Handshake::Welcome(WELCOME)), Some(Ok(hello.from)))),
         Err(Fault::Proof) => {
@@ -90,11 +113,14 @@ mod tests {
     #[test]
     fn who_means_another_is_refused() {
         let (a, b, c) = (credentials(1, 7), credentials(2, 7), credentials(3, 7));
-        assert_eq!(b.admits(&a.hello(Purpose::Peer, b.me)), Ok(()));
+        let hello = |from: &Credentials, to| from.dial(to).unwrap().0.hello().clone();
+        assert_eq!(b.admits(&hello(&a, b.me)), Ok(()));
+        let gateway = Gateway { site: "a".into(), name: "gw1".into(), address: a.me.socket };
+        let other = credentials(1, 8);
         for (hello, code) in [
-            (a.hello(Purpose::Member, b.me), RefusalCode::Purpose),
-            (credentials(1, 8).hello(Purpose::Peer, b.me), RefusalCode::Unknown),
-            (a.hello(Purpose::Peer, c.me), RefusalCode::OtherPeer),
+            (a.dial_gateway(&gateway).unwrap().0.hello().clone(), RefusalCode::Purpose),
+            (hello(&other, b.me), RefusalCode::Unknown),
+            (hello(&a, c.me), RefusalCode::OtherPeer),
         ] {
             assert_eq!(b.admits(&hello).unwrap_err().code, code);
         }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use libfabric::Port;
-use member::handshake::{Acceptor, Answer, Initiator};
+use member::handshake::{Acceptor, Answer};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -21,7 +21,7 @@ use slab::Slab;
 use types::Address;
 use wire::FrameHeader;
 use wire::frame::{FrameKind, MAX_PAYLOAD};
-use wire::handshake::{Handshake, Purpose, Refusal, RefusalCode};
+use wire::handshake::{Handshake, Refusal, RefusalCode};
 
 mod connection;
 mod driving;
@@ -174,7 +174,7 @@ impl SiteLink {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(e) => return Err(std::io::Error::from(e).into()),
         }
-        let (initiator, hello) = Initiator::new(self.own.hello(Purpose::Peer, address), self.own.secret.clone());
+        let (initiator, hello) = self.own.dial(address)?;
         let key = self.add(socket, Phase::Connecting(initiator), EventFlags::IN | EventFlags::OUT)?;
         self.connections[key].peer = Some(to);
         self.connections[key].writer.stage(&hello.encode());

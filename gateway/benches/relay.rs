@@ -19,6 +19,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use member::handshake::{Answer, Initiator};
 use support::{Job, Plan, data, free_address, open, rank, start};
 use threads::{cpu_of_processes, cpu_of_threads, threads_named};
 use tunnels::{Process, SshForward, Tunnel, connect};
@@ -42,7 +43,7 @@ fn main() {
     let mut table = Vec::new();
     let mut compare = |path, ends, cpu: &dyn Fn() -> Duration| table.push((path, measure(ends, cpu, &job, a, b)));
 
-    let ends = (member(&sites[0].inside, &job, a), member(&sites[1].inside, &job, b));
+    let ends = (member("a", &sites[0].inside, &job, a), member("b", &sites[1].inside, &job, b));
     let threads = threads_named("gateway");
     compare("two gateways", ends, &|| cpu_of_threads(&threads));
 
@@ -165,7 +166,7 @@ fn measure(ends: (TcpStream, TcpStream), cpu: &dyn Fn() -> Duration, job: &Job, 
 }
 
 /// The handshake of a rank, without a runtime.
-fn member(address: &str, job: &Job, identity: Identity) -> TcpStream {
+fn member(site: &str, address: &str, job: &Job, identity: Identity) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let whoever = Address { socket: "0.0.0.0:0".parse().unwrap(), job: job.id.0 as u16, identity };
     let hello = Hello {
@@ -173,16 +174,19 @@ fn member(address: &str, job: &Job, identity: Identity) -> TcpStream {
         job: job.id,
         from: whoever,
         to: whoever,
-        site: String::new(),
-        gateway: String::new(),
+        site: site.to_owned(),
+        gateway: "gw1".to_owned(),
         link: 0,
+        nonce: [identity.slot.0 as u8; 32],
     };
-    let claims = hello.claims();
-    stream.write_all(&Handshake::Hello(hello).encode()).unwrap();
-    let Handshake::Challenge(challenge) = message(&mut stream) else { panic!() };
-    stream.write_all(&Handshake::Proof(job.secret.prove(&challenge, &claims)).encode()).unwrap();
-    assert!(matches!(message(&mut stream), Handshake::Welcome(_)));
-    stream
+    let (mut initiator, first) = Initiator::new(hello, job.secret.clone(), &[]);
+    stream.write_all(&first.encode()).unwrap();
+    loop {
+        match initiator.step(message(&mut stream)).unwrap() {
+            Answer::Send(message) => stream.write_all(&message.encode()).unwrap(),
+            Answer::Open(_) => return stream,
+        }
+    }
 }
 
 fn message(stream: &mut TcpStream) -> Handshake {

@@ -94,6 +94,7 @@ pub(crate) async fn admit(
     stream: &mut TlsStream,
     mut accepting: Accepting,
     presented: Option<Fingerprint>,
+    own: Fingerprint,
 ) -> Result<(), String> {
     let (number, newcomer) = (accepting.hello.job, accepting.hello.site.clone());
     let secret = gateway.tickets.borrow_mut().secret(number);
@@ -101,7 +102,7 @@ pub(crate) async fn admit(
         let text = "this ticket is unknown, used or expired: `landbridge sites invite` makes another";
         return refuse(stream, Refusal::new(RefusalCode::Unknown, text)).await;
     };
-    if let Err(error) = accepting.challenge(stream, &secret, "not the ticket's secret").await {
+    if let Err(error) = accepting.challenge(stream, &secret, "not the ticket's secret", &own.0).await {
         return match error.refusal() {
             Some(refusal) => refuse(stream, refusal).await,
             None => Err(error.to_string()),

@@ -39,6 +39,7 @@ mod shares;
 mod shortage;
 mod standing;
 pub mod starter;
+mod stream;
 mod tcp_info;
 mod trunk;
 pub mod window;
@@ -48,7 +49,8 @@ pub use error::GatewayError;
 pub use join::Doorkeeper;
 pub use server::{serve, serve_until};
 pub use starter::{
-    AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError,
+    AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, GatewayAddress,
+    StartError,
 };
 
 /// A number of bytes for people.

@@ -21,9 +21,11 @@ use crate::forward::MAX_DATA;
 use crate::lobby::Place;
 use crate::log::{STRANGERS, log, short};
 use crate::meeting::{Met, host};
-use crate::member::{self, Member};
+use crate::member::{self, Inflow, Member};
 use crate::outlet::LINGER;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::stream::Stream;
+use crate::trunk::Arrival;
 use crate::{link, trunk};
 
 /// First byte of a TLS ClientHello.
@@ -89,7 +91,7 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
 
 /// What a connection turned out to be.
 enum Admitted {
-    Member(Rc<Member>, tokio::net::tcp::OwnedReadHalf),
+    Member(Rc<Member>, Inflow),
     Link(Box<trunk::Accepted>),
     /// A gateway that meets another here. Without both connections it waits for the other.
     Guest(Option<Met<TcpStream>>),
@@ -106,7 +108,7 @@ async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: Soc
     };
     drop(place);
     match admitted {
-        Ok(Ok(Admitted::Member(member, read))) => member::serve(gateway, member, read).await,
+        Ok(Ok(Admitted::Member(member, inflow))) => member::serve(gateway, member, inflow).await,
         Ok(Ok(Admitted::Link(accepted))) => {
             let trunk::Accepted { trunk, index, stream, run } = *accepted;
             link::serve(gateway, &trunk, index, (stream, run), peer).await;
@@ -128,23 +130,27 @@ fn refused(gateway: &Gateway, peer: SocketAddr, reason: &str) {
 
 async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketAddr) -> Result<Admitted, String> {
     let mut first = [0; 1];
+    prepare(&stream).map_err(|e| e.to_string())?;
     match stream.peek(&mut first).await.map_err(|e| e.to_string())? {
         0 => Ok(Admitted::Nobody),
         _ if first[0] == TLS_HANDSHAKE => Ok(match trunk::accept(gateway, stream, peer).await? {
-            Some(accepted) => Admitted::Link(Box::new(accepted)),
-            None => Admitted::Joined,
+            Arrival::Link(accepted) => Admitted::Link(accepted),
+            Arrival::Joined => Admitted::Joined,
+            Arrival::Inside(tls, accepting, key) => {
+                let (member, inflow) = accept_member(gateway, Stream::Tls(tls, key), peer, accepting).await?;
+                Admitted::Member(member, inflow)
+            }
         }),
         _ if first[0] == PREFACE[0] => {
-            prepare(&stream).map_err(|e| e.to_string())?;
             let accepting = match Accepting::begin(&mut stream).await {
                 Ok(accepting) => accepting,
-                Err(error) => return turn_away(stream, error).await,
+                Err(error) => return turn_away(Stream::Plain(stream), error).await,
             };
             if accepting.hello.purpose == Purpose::Meet {
                 return Ok(Admitted::Guest(host::admit(gateway, stream, accepting).await?));
             }
-            let (member, read) = accept_member(gateway, stream, peer, accepting).await?;
-            Ok(Admitted::Member(member, read))
+            let (member, inflow) = accept_member(gateway, Stream::Plain(stream), peer, accepting).await?;
+            Ok(Admitted::Member(member, inflow))
         }
         _ => Err(format!("a stranger: its first byte is {:#04x}", first[0])),
     }
@@ -152,30 +158,45 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
 
 async fn accept_member(
     gateway: &Rc<Gateway>,
-    mut stream: TcpStream,
+    mut stream: Stream,
     peer: SocketAddr,
     mut accepting: Accepting,
-) -> Result<(Rc<Member>, tokio::net::tcp::OwnedReadHalf), String> {
-    let job = accepting.hello.job;
-    let claims = match accepting.hello.purpose {
-        Purpose::Client => Ok((gateway.credentials().client_secret.clone(), "the site's key is another")),
-        Purpose::Member => match job_secret(gateway, job).await {
-            Ok(secret) => Ok((secret, "not the job's secret")),
-            Err(reason) => Err(Refusal::new(RefusalCode::Unknown, reason)),
-        },
-        Purpose::Peer => Err(Refusal::new(RefusalCode::Purpose, "this is a gateway, not a rank")),
-        Purpose::Trunk | Purpose::Join | Purpose::Meet => Err(Refusal::new(RefusalCode::Purpose, "gateways speak TLS")),
-    };
-    let (secret, whose) = match claims {
-        Ok(claims) => claims,
+) -> Result<(Rc<Member>, Inflow), String> {
+    let (secret, whose) = match may_prove(gateway, &accepting.hello, stream.is_plain()).await {
+        Ok(secret) => secret,
         Err(refusal) => return refuse(stream, refusal).await,
     };
-    if let Err(error) = accepting.challenge(&mut stream, &secret, whose).await {
+    let key = stream.key();
+    if let Err(error) = accepting.challenge(&mut stream, &secret, whose, &key).await {
         return turn_away(stream, error).await;
     }
     match welcome(gateway, stream, peer, &accepting.hello) {
         Ok(admitted) => Ok(admitted),
-        Err((stream, reason)) => refuse(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await,
+        Err((stream, reason)) => refuse(*stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await,
+    }
+}
+
+/// What this peer is to prove, and whose that is. Who means another gateway is refused before anything is proved to it: it may be
+/// that somebody passes on what was meant for the other.
+async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Secret, &'static str), Refusal> {
+    let refuse = |code, text: String| Err(Refusal::new(code, text));
+    match hello.purpose {
+        Purpose::Client | Purpose::Member if (&hello.site, &hello.gateway) != (&gateway.site, &gateway.name) => {
+            let (site, name) = (&gateway.site, &gateway.name);
+            let text = format!(
+                "this is gateway {name} of site {site}, not {} of {}: another has its port, or passes this on",
+                hello.gateway, hello.site
+            );
+            refuse(RefusalCode::OtherPeer, text)
+        }
+        Purpose::Client if plain => refuse(RefusalCode::Purpose, "users speak TLS to gateways".into()),
+        Purpose::Client => Ok((gateway.credentials().client_secret.clone(), "the site's key is another")),
+        Purpose::Member => match job_secret(gateway, hello.job).await {
+            Ok(secret) => Ok((secret, "not the job's secret")),
+            Err(reason) => refuse(RefusalCode::Unknown, reason),
+        },
+        Purpose::Peer => refuse(RefusalCode::Purpose, "this is a gateway, not a rank".into()),
+        Purpose::Trunk | Purpose::Join | Purpose::Meet => refuse(RefusalCode::Purpose, "gateways speak TLS".into()),
     }
 }
 
@@ -192,24 +213,23 @@ async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, String> {
 }
 
 /// Enters a peer that has proved itself. No await: nobody can take its place meanwhile.
-#[allow(clippy::result_large_err, reason = "gives the stream back to be refused")]
 fn welcome(
     gateway: &Rc<Gateway>,
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
     hello: &Hello,
-) -> Result<(Rc<Member>, tokio::net::tcp::OwnedReadHalf), (TcpStream, String)> {
+) -> Result<(Rc<Member>, Inflow), (Box<Stream>, String)> {
     let (job, identity) = (hello.job, hello.from.identity);
     if hello.purpose == Purpose::Client {
-        let (member, read) = Member::new(gateway, stream, peer, true);
+        let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, true);
         member.welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
-        return Ok((member, read));
+        return Ok((member, inflow));
     }
     let limits = match gateway.relay.borrow().may_join(job, identity) {
         Ok(limits) => limits,
-        Err(reason) => return Err((stream, reason)),
+        Err(reason) => return Err((Box::new(stream), reason)),
     };
-    let (member, read) = Member::new(gateway, stream, peer, false);
+    let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, false);
     member.becomes(job, identity, limits);
     member.welcome(Welcome { max_payload: MAX_DATA, window: limits.window, run: 0 });
     if let Err(reason) = gateway.relay.borrow_mut().join(job, identity, member.clone()) {
@@ -218,11 +238,11 @@ fn welcome(
     }
     gateway.settle();
     tracing::debug!(%peer, %job, member = %identity.slot, "member admitted");
-    Ok((member, read))
+    Ok((member, inflow))
 }
 
 /// A handshake that went wrong: an honest peer is told why.
-async fn turn_away<T>(stream: TcpStream, error: HandshakeError) -> Result<T, String> {
+async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, String> {
     match error.refusal() {
         Some(refusal) => refuse(stream, refusal).await,
         None => Err(error.to_string()),
@@ -230,7 +250,7 @@ async fn turn_away<T>(stream: TcpStream, error: HandshakeError) -> Result<T, Str
 }
 
 /// Says no, and why; gives the reason back as the error.
-async fn refuse<T>(mut stream: TcpStream, refusal: Refusal) -> Result<T, String> {
+async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, String> {
     // Best effort within the time of the handshake: the reason is logged here in any case.
     if handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await.is_ok() {
         let _ = stream.shutdown().await;

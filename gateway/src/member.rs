@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ::member::pulse::LOOK_NS;
 use ::member::{Beat, Pulse};
+use client::tls::{Session, sealed_len};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -27,6 +27,7 @@ use crate::log::{MEMBERS, log, short};
 use crate::outlet::{LINGER, Outlet};
 use crate::relay::{Leave, Limits};
 use crate::server::Gateway;
+use crate::stream::Parts;
 
 /// From how many bytes queued for a member on another member of the same site pauses. What comes from trunks never
 /// waits; windows bound it.
@@ -47,6 +48,8 @@ pub(crate) struct Member {
     pub job: Cell<JobId>,
     pub identity: Cell<Identity>,
     pub outlet: Outlet,
+    /// A user's or an agent's; ranks have none.
+    session: Option<RefCell<Session>>,
     pub pending: RefCell<Vec<Range<usize>>>,
     queue_limit: Cell<usize>,
     /// When it said something last.
@@ -67,8 +70,9 @@ pub(crate) const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUN
 
 impl Member {
     /// Takes over a connection. What it may do is set by who calls.
-    pub fn new(gateway: &Gateway, stream: TcpStream, address: SocketAddr, client: bool) -> (Rc<Member>, OwnedReadHalf) {
-        let (read, write) = stream.into_split();
+    pub fn new(gateway: &Gateway, parts: Parts, address: SocketAddr, client: bool) -> (Rc<Member>, Inflow) {
+        let (tcp, session, cipher, plain) = parts;
+        let (read, write) = tcp.into_split();
         let member = Member {
             id: gateway.next_id(),
             address,
@@ -76,13 +80,44 @@ impl Member {
             job: Cell::default(),
             identity: Cell::new(NOBODY),
             outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
+            session: session.map(RefCell::new),
             pending: RefCell::default(),
             queue_limit: Cell::new(64 << 10),
             heard: Cell::new(gateway.now()),
             dismissed: Notify::new(),
             waits_for: RefCell::default(),
         };
-        (Rc::new(member), read)
+        (Rc::new(member), Inflow { read, cipher, plain })
+    }
+
+    /// Sends bytes, through TLS if it has that. Gives what is queued now.
+    fn put(&self, slices: &[IoSlice<'_>]) -> usize {
+        let Some(session) = &self.session else { return self.outlet.send(slices) };
+        let mut sealed = Vec::new();
+        for slice in slices {
+            sealed.resize(sealed_len(slice.len()), 0);
+            match session.borrow_mut().seal(slice, &mut sealed) {
+                Ok(length) => self.outlet.send(&[IoSlice::new(&sealed[..length])]),
+                Err(error) => {
+                    tracing::warn!(peer = %self.address, %error, "TLS");
+                    self.abandon();
+                    return 0;
+                }
+            };
+        }
+        self.outlet.queued()
+    }
+
+    /// Deciphers what has come: takes it off the front of `cipher`, appends to `plain`; whether the peer sends no more.
+    fn decipher(&self, session: &RefCell<Session>, cipher: &mut Vec<u8>, plain: &mut Vec<u8>) -> Result<bool, Stop> {
+        let mut out = Vec::new();
+        let opened = session.borrow_mut().open(cipher, &mut |bytes| plain.extend_from_slice(bytes), &mut out);
+        if !out.is_empty() {
+            self.outlet.send(&[IoSlice::new(&out)]);
+        }
+        let opened = opened.map_err(|error| Stop::Violation(format!("TLS: {error}")))?;
+        cipher.drain(..opened.consumed);
+        Ok(opened.closed)
     }
 
     /// It is this member of this job now.
@@ -93,7 +128,7 @@ impl Member {
     }
 
     pub fn welcome(&self, welcome: Welcome) {
-        self.outlet.send(&[IoSlice::new(&Handshake::Welcome(welcome).encode())]);
+        self.put(&[IoSlice::new(&Handshake::Welcome(welcome).encode())]);
     }
 
     /// Sends a frame made here.
@@ -138,7 +173,7 @@ impl Member {
     }
 
     fn write(&self, gateway: &Gateway, slices: &[IoSlice<'_>]) {
-        let queued = self.outlet.send(slices);
+        let queued = self.put(slices);
         if queued > self.queue_limit.get() {
             let limit = self.queue_limit.get();
             gateway.drop_later(
@@ -186,7 +221,7 @@ impl Member {
     /// Says goodbye with a reason and ends the connection. The relay has forgotten it already.
     pub fn dismiss(&self, reason: &str) {
         if let Ok(bytes) = self.header(FrameKind::Bye).with_payload(reason.as_bytes()) {
-            self.outlet.send(&[IoSlice::new(&bytes)]);
+            self.put(&[IoSlice::new(&bytes)]);
         }
         self.outlet.seal();
         self.dismissed.notify_one();
@@ -209,11 +244,11 @@ enum End {
 }
 
 /// Serves an admitted connection until it ends.
-pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: OwnedReadHalf) {
+pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow: Inflow) {
     gateway.connections.borrow_mut().insert(member.id, member.clone());
     let end = tokio::select! {
         biased;
-        stop = read_loop(gateway, &member, &mut read) => End::Stop(stop),
+        stop = read_loop(gateway, &member, &mut inflow) => End::Stop(stop),
         error = member.outlet.run(|| {}) => End::Stop(Stop::Lost(error.to_string())),
         () = member.dismissed.notified() => End::Dismissed,
         reason = member.heartbeat(gateway) => End::Stop(Stop::Lost(reason)),
@@ -242,38 +277,74 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut read: O
     member.outlet.finish(|| {}).await;
     // Closing with unread input would reset the connection and could destroy the goodbye at the other end.
     let mut sink = [0; 4096];
-    let _ = timeout(LINGER, async { while matches!(read.read(&mut sink).await, Ok(1..)) {} }).await;
+    let _ = timeout(LINGER, async { while matches!(inflow.read.read(&mut sink).await, Ok(1..)) {} }).await;
+}
+
+/// The reading side of a connection, and what was read with the end of its handshake.
+#[derive(Debug)]
+pub(crate) struct Inflow {
+    read: OwnedReadHalf,
+    cipher: Vec<u8>,
+    plain: Vec<u8>,
 }
 
 /// Reads and forwards until something ends it.
-async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, read: &mut OwnedReadHalf) -> Stop {
-    let mut partial = gateway.partial();
+async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Inflow) -> Stop {
+    let Inflow { read, cipher, plain } = inflow;
+    // Plaintext; and of a connection inside TLS what is not deciphered yet.
+    let (mut partial, mut sealed) = (gateway.partial(), gateway.partial());
+    partial.save(plain);
+    sealed.save(cipher);
+    let mut first = member.session.is_some();
     let mut share = Share::default();
     loop {
         let turn = poll_fn(|cx| {
             let mut scratch = gateway.plain.borrow_mut();
             let start = partial.len();
-            let mut buf = ReadBuf::new(&mut scratch[start..start + READ]);
-            match Pin::new(&mut *read).poll_read(cx, &mut buf) {
-                Poll::Pending => {
-                    share.ends();
-                    return Poll::Pending;
+            let mut closed = false;
+            let count = match &member.session {
+                None => match poll_some(read, cx, &mut scratch[start..start + READ]) {
+                    Poll::Ready(Ok(count)) => count,
+                    Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
+                    Poll::Pending => {
+                        share.ends();
+                        return Poll::Pending;
+                    }
+                },
+                Some(session) => {
+                    let mut cipher = gateway.cipher.borrow_mut();
+                    let had = sealed.len();
+                    let mut count = 0;
+                    if !std::mem::take(&mut first) {
+                        count = match poll_some(read, cx, &mut cipher[had..had + READ]) {
+                            Poll::Ready(Ok(count)) => count,
+                            Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
+                            Poll::Pending => {
+                                share.ends();
+                                return Poll::Pending;
+                            }
+                        };
+                    }
+                    sealed.restore(&mut cipher);
+                    let (mut input, mut out) = (cipher[..had + count].to_vec(), Vec::new());
+                    closed = match member.decipher(session, &mut input, &mut out) {
+                        Ok(closed) => closed,
+                        Err(stop) => return Poll::Ready(Err(stop)),
+                    };
+                    sealed.save(&input);
+                    scratch[start..start + out.len()].copy_from_slice(&out);
+                    out.len()
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
-                Poll::Ready(Ok(())) => {}
-            }
+            };
             member.heard.set(gateway.tick());
-            let count = buf.filled().len();
-            if count == 0 {
-                return Poll::Ready(Err(Stop::Lost("connection closed without goodbye".into())));
-            }
             partial.restore(&mut scratch);
             let bytes = &scratch[..start + count];
             let result = gateway.forward(&Target::Member(member.clone()), bytes);
             if let Ok(used) = result {
                 partial.save(&bytes[used..]);
             }
-            Poll::Ready(result)
+            let end = || Err(Stop::Lost("connection closed without goodbye".into()));
+            Poll::Ready(result.and_then(|used| if closed { end() } else { Ok(used) }))
         });
         if let Err(stop) = turn.await {
             return stop;
@@ -287,5 +358,18 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, read: &mut OwnedR
         if gateway.is_memory_short() {
             member.paused(gateway, gateway.memory_eased()).await;
         }
+    }
+}
+
+/// Reads what is there; an end is an error.
+fn poll_some(read: &mut OwnedReadHalf, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize, Stop>> {
+    let mut buf = ReadBuf::new(into);
+    match Pin::new(read).poll_read(cx, &mut buf) {
+        Poll::Pending => Poll::Pending,
+        Poll::Ready(Err(error)) => Poll::Ready(Err(Stop::Lost(error.to_string()))),
+        Poll::Ready(Ok(())) if buf.filled().is_empty() => {
+            Poll::Ready(Err(Stop::Lost("connection closed without goodbye".into())))
+        }
+        Poll::Ready(Ok(())) => Poll::Ready(Ok(buf.filled().len())),
     }
 }

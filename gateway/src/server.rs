@@ -31,7 +31,7 @@ use crate::meeting::host::Host;
 use crate::meeting::visit::Visits;
 use crate::member::Member;
 use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
-use crate::starter::{AgentOrder, AgentStarter, StartError};
+use crate::starter::{AgentOrder, AgentStarter, GatewayAddress, StartError};
 use crate::trunk::{self, Trunk, TrunkEnd};
 use crate::{GatewayError, listener, page, quantity};
 
@@ -385,12 +385,15 @@ impl Gateway {
     }
 
     /// Where the nodes of this site dial its gateways, this one first.
-    fn insides(&self) -> Vec<String> {
+    fn insides(&self) -> Vec<GatewayAddress> {
         let sites = self.sites.borrow();
         let (site, own) = self.own.get();
         let gateways = &sites.sites[site].gateways;
-        let others = gateways.iter().enumerate().filter(|(at, _)| *at != own).map(|(_, g)| g.inside.clone());
-        std::iter::once(self.inside.clone()).chain(others).collect()
+        let others = gateways.iter().enumerate().filter(|(at, _)| *at != own);
+        let others =
+            others.map(|(_, other)| GatewayAddress { name: other.name.clone(), address: other.inside.clone() });
+        let this = GatewayAddress { name: self.name.clone(), address: self.inside.clone() };
+        std::iter::once(this).chain(others).collect()
     }
 
     fn start_agents(&self, job: JobId, nodes: &[(NodeId, String)]) {
@@ -415,7 +418,8 @@ impl Gateway {
             node: node.to_owned(),
             node_address: entry.and_then(|entry| entry.address),
             fabric: self.fabric.clone(),
-            gateway_addresses: self.insides(),
+            gateways: self.insides(),
+            keys: self.sites.borrow().sites[self.own.get().0].keys(),
             allocation,
             memory: self.shared_memory.clone(),
         })?;

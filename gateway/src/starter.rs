@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use types::sites::{Fabric, Memory};
+use types::sites::{Fabric, Keys, Memory};
 use types::{JobId, NodeId, SiteId};
 use wire::Secret;
 use wire::control::{AllocatedNode, NodeAsk};
@@ -32,12 +32,23 @@ pub struct AgentOrder {
     pub node_address: Option<IpAddr>,
     /// The site's own network, if the sites file names one.
     pub fabric: Option<Fabric>,
-    /// `host:port` of each gateway of the site, as the node dials it; first the one that leads the job.
-    pub gateway_addresses: Vec<String>,
+    /// Each gateway of the site; first the one that leads the job.
+    pub gateways: Vec<GatewayAddress>,
+    /// The site's keys: agents talk to gateways that hold one of them, and to nobody else.
+    pub keys: Keys,
     /// The batch job that the node belongs to, if the starter allocated it.
     pub allocation: Option<String>,
     /// Where the site's ranks share memory.
     pub memory: Memory,
+}
+
+/// Where a node dials a gateway of its site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayAddress {
+    /// The gateway's name.
+    pub name: String,
+    /// `host:port`.
+    pub address: String,
 }
 
 /// Nodes that a job needs from a batch system.

@@ -488,8 +488,10 @@ pub(crate) async fn shake(
             site: gateway.site.clone(),
             gateway: gateway.name.clone(),
             link: index as u16,
+            nonce: [0; 32],
         };
-        let welcome = initiate(&mut stream, hello, &Secret::NONE).await.map_err(|e| e.to_string())?;
+        let key = presented.map_or([0; 32], |key| key.0);
+        let welcome = initiate(&mut stream, hello, &Secret::NONE, &key).await.map_err(|e| e.to_string())?;
         Ok((stream, welcome.run))
     };
     match timeout(HANDSHAKE_TIMEOUT, shake).await {
@@ -512,19 +514,30 @@ pub(crate) struct Accepted {
     pub run: u32,
 }
 
-/// The accepting side of a link's handshake. The caller bounds its time. `None`: it was a site that joined.
-pub(crate) async fn accept(
-    gateway: &Rc<Gateway>,
-    tcp: TcpStream,
-    peer: SocketAddr,
-) -> Result<Option<Accepted>, String> {
+/// What dialled this gateway inside TLS.
+pub(crate) enum Arrival {
+    Link(Box<Accepted>),
+    /// A site that joined.
+    Joined,
+    /// A user or an agent of this site, who has said no more than a hello. Our key, which was shown to it.
+    Inside(Box<TlsStream>, Accepting, Fingerprint),
+}
+
+/// The accepting side of TLS, and of a link's handshake. The caller bounds its time.
+pub(crate) async fn accept(gateway: &Rc<Gateway>, tcp: TcpStream, peer: SocketAddr) -> Result<Arrival, String> {
     prepare(&tcp).map_err(|e| e.to_string())?;
-    let session = gateway.credentials().tls.accept().map_err(|e| e.to_string())?;
+    let credentials = gateway.credentials();
+    let session = credentials.tls.accept().map_err(|e| e.to_string())?;
     let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
     let presented = stream.session().peer();
     let mut accepting = match Accepting::begin(&mut stream).await {
         Ok(accepting) => accepting,
         Err(HandshakeError::Io(_)) => {
+            if presented.is_none() {
+                return Err(format!(
+                    "a user or an agent at {peer} closed after seeing our key: do the sites files differ?"
+                ));
+            }
             let whose = gateway.trunks_in_use().into_iter().find(|trunk| trunk.keys().accept(presented));
             let name =
                 whose.as_ref().map_or("of no site we know".to_owned(), |trunk| format!("of site {}", trunk.site));
@@ -541,17 +554,23 @@ pub(crate) async fn accept(
         }
         Err(error) => return Err(error.to_string()),
     };
-    if accepting.hello.purpose == Purpose::Join {
-        return join::admit(gateway, &mut stream, accepting, presented).await.map(|()| None);
+    let own = credentials.fingerprint;
+    match accepting.hello.purpose {
+        Purpose::Join => {
+            return join::admit(gateway, &mut stream, accepting, presented, own).await.map(|()| Arrival::Joined);
+        }
+        Purpose::Client | Purpose::Member => return Ok(Arrival::Inside(Box::new(stream), accepting, own)),
+        Purpose::Trunk | Purpose::Meet | Purpose::Peer => {}
     }
     match admit(gateway, &accepting.hello, presented, peer) {
         Ok(trunk) => {
-            let shaken = accepting.challenge(&mut stream, &Secret::NONE, "a trunk's is public").await;
+            let shaken = accepting.challenge(&mut stream, &Secret::NONE, "a trunk's is public", &own.0).await;
             shaken.map_err(|e| e.to_string())?;
             let hello = accepting.hello;
             let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: gateway.run_number });
             handshake::write(&mut stream, &welcome).await.map_err(|e| e.to_string())?;
-            Ok(Some(Accepted { trunk, index: usize::from(hello.link), stream, run: hello.job.0 }))
+            let accepted = Accepted { trunk, index: usize::from(hello.link), stream, run: hello.job.0 };
+            Ok(Arrival::Link(Box::new(accepted)))
         }
         Err(refusal) => {
             // Best effort: the reason is logged here in any case.
@@ -570,7 +589,7 @@ fn admit(
     let refusal = Refusal::new;
     let (site, name) = (&hello.site, &hello.gateway);
     if hello.purpose != Purpose::Trunk {
-        return Err(refusal(RefusalCode::Purpose, "inside TLS only gateways are served".to_owned()));
+        return Err(refusal(RefusalCode::Purpose, "inside TLS ranks and meetings are not served".to_owned()));
     }
     let known = gateway.trunks_in_use().into_iter().find(|trunk| trunk.site == *site && trunk.gateway == *name);
     let trunk = known.ok_or_else(|| {

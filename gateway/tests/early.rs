@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use gateway::client::{Client, Role};
+use client::{Client, Role};
 use support::*;
 use types::JobId;
 use wire::Secret;
@@ -35,14 +35,14 @@ async fn a_member_that_comes_too_early_waits_and_is_no_intruder() {
     // Both gateways run, and their trunk is up.
     let mut first = open(&sites[0], "a", 1, ROSTER).await;
     let dial = |at: usize, identity| {
-        let (inside, role) = (sites[at].inside.clone(), role(2, identity));
-        tokio::spawn(async move { Client::connect(&inside, &role).await })
+        let (gateway, role) = (sites[at].plain(), role(2, identity));
+        tokio::spawn(async move { Client::connect(&gateway, &role).await })
     };
     let early = [dial(0, rank(0, 0)), dial(1, rank(1, 2)), dial(1, rank(1, 3))];
     // One that does not know the secret is refused for that.
-    let inside = sites[1].inside.clone();
+    let gateway = sites[1].plain();
     let wrong = Role::Member { job: JobId(2), secret: Secret::new([9; 32]), identity: rank(1, 2) };
-    let wrong = tokio::spawn(async move { Client::connect(&inside, &wrong).await });
+    let wrong = tokio::spawn(async move { Client::connect(&gateway, &wrong).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(early.iter().all(|early| !early.is_finished()), "nobody has said no");
     let job = open(&sites[0], "a", 2, ROSTER).await;
@@ -51,7 +51,7 @@ async fn a_member_that_comes_too_early_waits_and_is_no_intruder() {
         members.push(within("an early member", early).await.unwrap().unwrap());
     }
     let wrong = within("one with a wrong secret", wrong).await.unwrap().unwrap_err().to_string();
-    assert!(wrong.contains("not the job's secret"), "{wrong}");
+    assert!(wrong.contains("does not know our secret"), "{wrong}");
     let header = data(&job, rank(0, 0), rank(1, 2), 0);
     members[0].send(header, b"together").await.unwrap();
     assert_eq!(receive(&mut members[1]).await.payload, b"together");
@@ -65,7 +65,7 @@ async fn a_member_that_comes_too_early_waits_and_is_no_intruder() {
     })
     .await;
     for id in [1, 77] {
-        let error = Client::connect(&sites[1].inside, &role(id, rank(1, 2))).await.unwrap_err().to_string();
+        let error = Client::connect(&sites[1].plain(), &role(id, rank(1, 2))).await.unwrap_err().to_string();
         assert!(error.contains("is not open at site b") || error.contains("is being closed"), "{error}");
     }
     refused(&sites, 3).await;

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::key::SiteKey;
-use client::{Client, Invitation, Role, join};
+use client::{Client, Gateway, Invitation, Role, join};
 use gateway::{Doorkeeper, GatewayConfig, serve_until};
 use support::*;
 use tokio::sync::oneshot;
-use types::sites::Fingerprint;
+use types::sites::{Fingerprint, Keys};
 use types::{JobId, SitesFile};
 use wire::{Control, Secret};
 
@@ -55,9 +55,11 @@ async fn host() -> Host {
         config.doorkeeper = Some(doorkeeper);
         serve_until(config, Arc::new(Starter(Arc::default())), async { drop(stopped.await) }).unwrap();
     });
+    let keys = Some(Keys { current: fingerprint, next: None });
+    let gateway = Gateway { site: "a".into(), name: "gw1".into(), address: address.clone(), keys };
     let client = within("client", async {
         loop {
-            match Client::connect(&address, &Role::Client { secret: secret.clone() }).await {
+            match Client::connect(&gateway, &Role::Client { secret: secret.clone() }).await {
                 Ok(client) => return client,
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
@@ -97,7 +99,7 @@ async fn a_ticket_is_good_once_and_binds_both_keys() {
     );
     refused(
         try_it(&Invitation { secret: Secret::new([1; 32]), ..ticket.clone() }, &key, "b").await,
-        "not the ticket's",
+        "it does not know our secret",
     );
     let stranger = Invitation { fingerprint: key.fingerprint(), ..ticket.clone() };
     refused(try_it(&stranger, &key, "b").await, "not the gateway that the ticket is from");

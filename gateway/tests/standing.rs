@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::key;
-use client::{Client, Role};
+use client::{Client, Gateway, Role};
 use gateway::{GatewayConfig, serve_until};
 use support::*;
 use tokio::sync::oneshot;
 use types::SitesFile;
+use types::sites::Keys;
 use wire::Control;
 use wire::control::TrunkStanding;
 
@@ -71,7 +72,9 @@ async fn open_job(folder: &Path, address: &str, id: u32, roster: &str) -> (Clien
 
 async fn member(job: &Job, address: &str, identity: types::Identity) -> Client {
     let role = Role::Member { job: job.id, secret: job.secret.clone(), identity };
-    within("member", Client::connect(address, &role)).await.unwrap()
+    // Of the site where it listens, as a rank dials it.
+    let site = if identity.site.0 == 0 { "a" } else { "b" };
+    within("member", Client::connect(&dialled(site, address, None), &role)).await.unwrap()
 }
 
 /// A frame gets there, perhaps when the links are there again.
@@ -110,8 +113,9 @@ async fn a_site_changes_its_key_while_jobs_go_on() {
     carries(&job, &mut from, &mut to).await;
     let mut at = client(folder, &at_a).await;
     let key_of_b = async |with: &str| {
-        let secret = key::load(&folder.join(with)).unwrap().client_secret();
-        within("b's user", Client::connect(&at_b, &Role::Client { secret })).await
+        let key = key::load(&folder.join(with)).unwrap();
+        let role = Role::Client { secret: key.client_secret() };
+        within("b's user", Client::connect(&dialled("b", &at_b, Some(&key)), &role)).await
     };
     let mut old_user = key_of_b("b.key").await.unwrap();
 
@@ -196,11 +200,18 @@ async fn standing(client: &mut Client, reload: bool) -> (u32, Vec<TrunkStanding>
     }
 }
 
+/// A gateway as who knows this key dials it, or as ranks do.
+fn dialled(site: &str, address: &str, key: Option<&key::SiteKey>) -> Gateway {
+    let keys = key.map(|key| Keys { current: key.fingerprint(), next: None });
+    Gateway { site: site.to_owned(), name: "gw1".into(), address: address.to_owned(), keys }
+}
+
 async fn client(folder: &Path, address: &str) -> Client {
-    let secret = key::load(&folder.join("a.key")).unwrap().client_secret();
+    let key = key::load(&folder.join("a.key")).unwrap();
+    let (gateway, role) = (dialled("a", address, Some(&key)), Role::Client { secret: key.client_secret() });
     within("client", async {
         loop {
-            match Client::connect(address, &Role::Client { secret: secret.clone() }).await {
+            match Client::connect(&gateway, &role).await {
                 Ok(client) => return client,
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }

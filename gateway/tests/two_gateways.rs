@@ -109,26 +109,26 @@ async fn no_frame_crosses_jobs_and_no_secret_opens_another() {
     let (a, b) = (rank(0, 0), rank(1, 2));
 
     let stolen = Role::Member { job: one.id, secret: two.secret.clone(), identity: a };
-    let error = Client::connect(&sites[0].inside, &stolen).await.unwrap_err().to_string();
-    assert!(error.contains("not the job's secret"), "{error}");
+    let error = Client::connect(&sites[0].plain(), &stolen).await.unwrap_err().to_string();
+    assert!(error.contains("it does not know our secret"), "{error}");
     let unknown = Role::Member { job: JobId(99), secret: two.secret.clone(), identity: a };
-    let error = Client::connect(&sites[0].inside, &unknown).await.unwrap_err().to_string();
+    let error = Client::connect(&sites[0].plain(), &unknown).await.unwrap_err().to_string();
     assert!(error.contains("job 00000063 is not open at site a"), "{error}");
     let elsewhere = Role::Member { job: one.id, secret: one.secret.clone(), identity: b };
-    let error = Client::connect(&sites[0].inside, &elsewhere).await.unwrap_err().to_string();
+    let error = Client::connect(&sites[0].plain(), &elsewhere).await.unwrap_err().to_string();
     assert!(error.contains("does not belong to site a"), "{error}");
     let absent = Role::Member { job: one.id, secret: one.secret.clone(), identity: rank(0, 3) };
-    let error = Client::connect(&sites[0].inside, &absent).await.unwrap_err().to_string();
+    let error = Client::connect(&sites[0].plain(), &absent).await.unwrap_err().to_string();
     assert!(error.contains("rank 3 is not at site a"), "{error}");
     let user = Role::Client { secret: Secret::new([9; 32]) };
-    let error = Client::connect(&sites[0].inside, &user).await.unwrap_err().to_string();
-    assert!(error.contains("the site's key is another"), "{error}");
+    let error = Client::connect(&sites[0].gateway, &user).await.unwrap_err().to_string();
+    assert!(error.contains("it does not know our secret"), "{error}");
 
     // Both jobs have a rank 2 at b; a member of one cannot reach the other's, nor speak for somebody else.
     let mut receiver = sites[1].member(&two, b).await;
     let mut sender = sites[0].member(&one, a).await;
     let again = Role::Member { job: one.id, secret: one.secret.clone(), identity: a };
-    let error = Client::connect(&sites[0].inside, &again).await.unwrap_err().to_string();
+    let error = Client::connect(&sites[0].plain(), &again).await.unwrap_err().to_string();
     assert!(error.contains("connected already"), "{error}");
     sender.send(data(&two, a, b, 0), b"stray").await.unwrap();
     let error = within("goodbye", sender.receive()).await.unwrap_err();

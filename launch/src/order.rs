@@ -77,6 +77,11 @@ impl Order {
         Ok(Identity { site: self.site_id, slot })
     }
 
+    /// A gateway of the site, to be dialled at this address.
+    pub fn gateway(&self, name: &str, address: String) -> client::Gateway {
+        client::Gateway { site: self.site.clone(), name: name.to_owned(), address, keys: Some(self.keys) }
+    }
+
     /// Who the launcher is.
     pub fn launcher(&self) -> Identity {
         Identity { site: self.home, slot: Slot::LAUNCHER }
@@ -96,7 +101,8 @@ pub(crate) fn example(memory: types::sites::Memory, node: u32) -> Order {
         node: format!("n{}", node + 1),
         node_address: None,
         fabric: None,
-        gateway_addresses: vec!["gw:7700".into()],
+        gateways: vec![gateway::GatewayAddress { name: "gw1".into(), address: "gw:7700".into() }],
+        keys: types::sites::Keys { current: types::sites::Fingerprint([7; 32]), next: None },
         allocation: None,
         memory,
     })
@@ -114,6 +120,7 @@ mod tests {
         order.0.node_address = Some("10.0.0.3".parse().unwrap());
         let read = Order::read(&order.line().unwrap()[..]).unwrap();
         assert_eq!((read.job, &read.secret, &read.node), (order.job, &order.secret, &order.node));
+        assert_eq!((&read.gateways, read.keys), (&order.gateways, order.keys));
         assert_eq!((&read.memory, read.node_address), (&order.memory, order.node_address));
         assert!(matches!(Order::read(&b""[..]), Err(OrderError::Missing)));
         assert!(matches!(Order::read(&b"hello\n"[..]), Err(OrderError::Format(_))));

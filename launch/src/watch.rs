@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use wire::View;
 
+use crate::launcher::session::dialled;
 use crate::launcher::{SessionError, Sites};
 use crate::rates::{Rates, rates};
 
@@ -50,8 +51,7 @@ pub struct Watch {
 
 #[derive(Debug)]
 struct Watched {
-    gateway: String,
-    address: String,
+    gateway: client::Gateway,
     client: Option<Client>,
     last: Option<Box<View>>,
 }
@@ -64,12 +64,8 @@ impl Watch {
     pub fn new(sites: &Sites, site: &str, interval: Duration) -> Result<Watch, SessionError> {
         let site = sites.site(site)?;
         let role = Role::Client { secret: sites.client_secret(site)? };
-        let gateways = site.gateways.iter().map(|gateway| Watched {
-            gateway: gateway.name.clone(),
-            address: gateway.inside.clone(),
-            client: None,
-            last: None,
-        });
+        let gateways =
+            site.gateways.iter().map(|gateway| Watched { gateway: dialled(site, gateway), client: None, last: None });
         let limit = interval.clamp(LIMITS.0, LIMITS.1);
         Ok(Watch { site: site.name.clone(), role, limit, gateways: gateways.collect() })
     }
@@ -115,9 +111,9 @@ impl Watched {
     async fn look(&mut self, role: &Role, limit: Duration) -> Look {
         let seen = match timeout(limit, self.observe(role)).await {
             Ok(seen) => seen,
-            Err(_) => Err(format!("gateway at {}: no answer within {} s", self.address, limit.as_secs())),
+            Err(_) => Err(format!("gateway at {}: no answer within {} s", self.gateway.address, limit.as_secs())),
         };
-        let (gateway, address) = (self.gateway.clone(), self.address.clone());
+        let (gateway, address) = (self.gateway.name.clone(), self.gateway.address.clone());
         match seen {
             Ok(view) => {
                 let rates = self.last.as_ref().and_then(|last| rates(last, &view));
@@ -135,7 +131,7 @@ impl Watched {
     async fn observe(&mut self, role: &Role) -> Result<Box<View>, String> {
         let client = match &mut self.client {
             Some(client) => client,
-            none => none.insert(Client::connect(&self.address, role).await.map_err(|e| e.to_string())?),
+            none => none.insert(Client::connect(&self.gateway, role).await.map_err(|e| e.to_string())?),
         };
         client.observe().await.map(Box::new).map_err(|e| e.to_string())
     }

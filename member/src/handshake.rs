@@ -2,8 +2,8 @@
 //! machines, each over its own sockets.
 
 use thiserror::Error;
-use wire::Secret;
 use wire::handshake::{Handshake, Hello, Refusal, Welcome};
+use wire::{End, Secret};
 
 /// Why a handshake ended without a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -21,6 +21,9 @@ pub enum Fault {
     /// The initiator does not know the secret.
     #[error("wrong proof")]
     Proof,
+    /// The acceptor does not know the secret. It has learned nothing by asking.
+    #[error("it does not know our secret: another program has its port, or it knows another job or key by that name")]
+    Impostor,
 }
 
 /// The side that dialled.
@@ -28,6 +31,7 @@ pub enum Fault {
 pub struct Initiator {
     hello: Hello,
     secret: Secret,
+    key: Vec<u8>,
     proved: bool,
 }
 
@@ -41,9 +45,9 @@ pub enum Answer {
 }
 
 impl Initiator {
-    /// Begins: the message to send first.
-    pub fn new(hello: Hello, secret: Secret) -> (Initiator, Handshake) {
-        (Initiator { hello: hello.clone(), secret, proved: false }, Handshake::Hello(hello))
+    /// Begins: the message to send first. `key`: the one that the acceptor has shown by TLS; outside TLS none.
+    pub fn new(hello: Hello, secret: Secret, key: &[u8]) -> (Initiator, Handshake) {
+        (Initiator { hello: hello.clone(), secret, key: key.to_vec(), proved: false }, Handshake::Hello(hello))
     }
 
     /// What it said of itself, and whom it means to reach.
@@ -57,10 +61,13 @@ impl Initiator {
     /// [`Fault`]: nothing more can come of this connection.
     pub fn step(&mut self, message: Handshake) -> Result<Answer, Fault> {
         match message {
-            Handshake::Challenge(challenge) if !self.proved => {
+            Handshake::Challenge { nonce, proof } if !self.proved => {
+                let transcript = self.hello.transcript(&nonce, &self.key);
+                if !self.secret.verify(End::Acceptor, &transcript, &proof) {
+                    return Err(Fault::Impostor);
+                }
                 self.proved = true;
-                let proof = self.secret.prove(&challenge, &self.hello.claims());
-                Ok(Answer::Send(Handshake::Proof(proof)))
+                Ok(Answer::Send(Handshake::Proof(self.secret.prove(End::Initiator, &transcript))))
             }
             Handshake::Welcome(welcome) if self.proved => Ok(Answer::Open(welcome)),
             Handshake::Refuse(refusal) => Err(Fault::Refused(refusal)),
@@ -82,7 +89,7 @@ enum State {
     Proof {
         hello: Box<Hello>,
         secret: Secret,
-        challenge: [u8; 32],
+        transcript: Vec<u8>,
     },
     Proved,
 }
@@ -112,9 +119,9 @@ impl Acceptor {
                 self.0 = State::Asked;
                 Ok(Heard::Claimed(hello))
             }
-            (State::Proof { hello, secret, challenge }, Handshake::Proof(proof)) => {
+            (State::Proof { hello, secret, transcript }, Handshake::Proof(proof)) => {
                 self.0 = State::Proved;
-                match secret.verify(&challenge, &hello.claims(), &proof) {
+                match secret.verify(End::Initiator, &transcript, &proof) {
                     true => Ok(Heard::Proved(*hello)),
                     false => Err(Fault::Proof),
                 }
@@ -127,10 +134,13 @@ impl Acceptor {
         }
     }
 
-    /// Goes on with an initiator that claims this: the message to send. `challenge`: fresh random bytes.
-    pub fn challenge(&mut self, hello: Hello, secret: Secret, challenge: [u8; 32]) -> Handshake {
-        self.0 = State::Proof { hello: Box::new(hello), secret, challenge };
-        Handshake::Challenge(challenge)
+    /// Goes on with an initiator that claims this: the message to send. `nonce`: fresh random bytes; `key`: the one that this end
+    /// has shown by TLS, outside TLS none.
+    pub fn challenge(&mut self, hello: Hello, secret: Secret, nonce: [u8; 32], key: &[u8]) -> Handshake {
+        let transcript = hello.transcript(&nonce, key);
+        let proof = secret.prove(End::Acceptor, &transcript);
+        self.0 = State::Proof { hello: Box::new(hello), secret, transcript };
+        Handshake::Challenge { nonce, proof }
     }
 }
 
@@ -145,16 +155,20 @@ mod tests {
     fn hello() -> Hello {
         let [from, to] = ["10.0.0.1:1", "10.0.0.2:2"].map(|socket| Address::standalone(socket.parse().unwrap()));
         let (site, gateway) = (String::new(), String::new());
-        Hello { purpose: Purpose::Peer, job: JobId(7), from, to, site, gateway, link: 0 }
+        Hello { purpose: Purpose::Peer, job: JobId(7), from, to, site, gateway, link: 0, nonce: [3; 32] }
     }
 
-    /// Runs both ends to the welcome.
-    fn run(ours: u8, theirs: u8) -> Result<Welcome, Fault> {
-        let (mut initiator, first) = Initiator::new(hello(), Secret::new([ours; 32]));
+    fn secret(byte: u8) -> Secret {
+        Secret::new([byte; 32])
+    }
+
+    /// Runs both ends to the welcome; each has a secret and knows a key of the acceptor.
+    fn run(ours: (u8, &[u8]), theirs: (u8, &[u8])) -> Result<Welcome, Fault> {
+        let (mut initiator, first) = Initiator::new(hello(), secret(ours.0), ours.1);
         let mut acceptor = Acceptor::default();
         assert!(acceptor.is_first());
         assert_eq!(acceptor.step(first), Ok(Heard::Claimed(hello())));
-        let challenge = acceptor.challenge(hello(), Secret::new([theirs; 32]), [9; 32]);
+        let challenge = acceptor.challenge(hello(), secret(theirs.0), [9; 32], theirs.1);
         assert!(!acceptor.is_first());
         let Answer::Send(proof) = initiator.step(challenge)? else { panic!("open before it has proved anything") };
         assert_eq!(acceptor.step(proof)?, Heard::Proved(hello()));
@@ -166,28 +180,57 @@ mod tests {
 
     #[test]
     fn who_share_a_secret_open() {
-        assert_eq!(run(5, 5), Ok(WELCOME));
-        assert_eq!(run(5, 6), Err(Fault::Proof));
+        assert_eq!(run((5, b""), (5, b"")), Ok(WELCOME));
+        assert_eq!(run((5, b"key"), (5, b"key")), Ok(WELCOME));
+    }
+
+    #[test]
+    fn who_does_not_know_the_secret_is_shown_no_proof() {
+        assert_eq!(run((5, b""), (6, b"")), Err(Fault::Impostor));
+    }
+
+    #[test]
+    fn what_is_passed_on_from_another_tls_session_proves_nothing() {
+        assert_eq!(run((5, b"key of the one in the middle"), (5, b"key")), Err(Fault::Impostor));
+        assert_eq!(run((5, b"key"), (5, b"")), Err(Fault::Impostor));
+    }
+
+    #[test]
+    fn an_initiator_that_does_not_know_the_secret_is_not_let_in() {
+        for wrong in [
+            secret(6).prove(End::Initiator, &hello().transcript(&[9; 32], b"")),
+            // Sent back, for another hello, for other random bytes.
+            secret(5).prove(End::Acceptor, &hello().transcript(&[9; 32], b"")),
+            secret(5).prove(End::Initiator, &Hello { nonce: [4; 32], ..hello() }.transcript(&[9; 32], b"")),
+            secret(5).prove(End::Initiator, &Hello { gateway: "gw2".into(), ..hello() }.transcript(&[9; 32], b"")),
+            secret(5).prove(End::Initiator, &hello().transcript(&[8; 32], b"")),
+        ] {
+            let mut acceptor = Acceptor::default();
+            acceptor.step(Handshake::Hello(hello())).unwrap();
+            acceptor.challenge(hello(), secret(5), [9; 32], b"");
+            assert_eq!(acceptor.step(Handshake::Proof(wrong)), Err(Fault::Proof));
+        }
     }
 
     #[test]
     fn a_refusal_ends_it_at_any_time() {
         let refusal = Refusal::new(RefusalCode::Unknown, "no such job");
-        let (mut initiator, _) = Initiator::new(hello(), Secret::NONE);
+        let (mut initiator, _) = Initiator::new(hello(), Secret::NONE, b"");
         assert_eq!(initiator.step(Handshake::Refuse(refusal.clone())), Err(Fault::Refused(refusal)));
     }
 
     #[test]
     fn messages_out_of_turn_end_it() {
+        let proof = Secret::NONE.prove(End::Acceptor, &hello().transcript(&[1; 32], b""));
         let messages = [
             Handshake::Hello(hello()),
-            Handshake::Challenge([1; 32]),
+            Handshake::Challenge { nonce: [1; 32], proof },
             Handshake::Proof([0; 32]),
             Handshake::Welcome(WELCOME),
         ];
         for message in &messages {
-            let (mut initiator, _) = Initiator::new(hello(), Secret::NONE);
-            let due = matches!(message, Handshake::Challenge(_));
+            let (mut initiator, _) = Initiator::new(hello(), Secret::NONE, b"");
+            let due = matches!(message, Handshake::Challenge { .. });
             assert_eq!(initiator.step(message.clone()).is_ok(), due, "{message:?}");
             assert!(!due || initiator.step(message.clone()).is_err(), "twice");
             let mut acceptor = Acceptor::default();

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::id::SiteId;
@@ -105,7 +105,8 @@ pub struct Node {
 }
 
 /// SHA-256 of a site's public key (SubjectPublicKeyInfo, DER).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Fingerprint(pub [u8; 32]);
 
 impl std::fmt::Display for Fingerprint {
@@ -118,6 +119,19 @@ impl std::fmt::Display for Fingerprint {
 impl std::fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Fingerprint> for String {
+    fn from(fingerprint: Fingerprint) -> String {
+        fingerprint.to_string()
+    }
+}
+
+impl TryFrom<String> for Fingerprint {
+    type Error = String;
+    fn try_from(text: String) -> Result<Fingerprint, String> {
+        text.parse()
     }
 }
 

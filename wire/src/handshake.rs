@@ -1,11 +1,15 @@
 //! How a connection begins, on a rank's port and on a gateway's port alike.
 //!
 //! ```text
-//! initiator → acceptor   Hello      who I am, what for
-//! acceptor  → initiator  Challenge  32 random bytes
-//! initiator → acceptor   Proof      HMAC(secret, challenge ‖ hello)
+//! initiator → acceptor   Hello      who I am, whom I mean, what for, 32 random bytes
+//! acceptor  → initiator  Challenge  32 random bytes, HMAC(secret, "acceptor" ‖ transcript)
+//! initiator → acceptor   Proof      HMAC(secret, "initiator" ‖ transcript)
 //! acceptor  → initiator  Welcome    the limits of this connection   (or Refuse, and the connection closes)
 //! ```
+//! The transcript is the hello, the acceptor's random bytes and, inside TLS, the acceptor's key. Both ends prove the secret, neither
+//! sends it, and a proof is worth nothing between other ends or at another time: whoever passes these messages on cannot have
+//! them accepted by an acceptor that the initiator does not mean.
+//!
 //! Every message is a 4-byte length (of what follows) and a type byte before the body; `Hello` has the preface
 //! `LBRIDGE` and a version byte before its length, so that a gateway's one port can tell it from TLS. After `Welcome`
 //! frames follow. Inside a trunk's TLS session the same messages are used with [`Secret::NONE`]: TLS has already shown
@@ -15,7 +19,7 @@
 
 use types::{Address, JobId};
 
-use crate::proof::{CHALLENGE_LEN, PROOF_LEN};
+use crate::proof::{NONCE_LEN, PROOF_LEN};
 use crate::reader::{Reader, put_text};
 use crate::{VERSION, WireError};
 
@@ -34,9 +38,9 @@ const MAX_NAME: usize = 64;
 pub enum Purpose {
     /// A rank's endpoint to another rank's endpoint of the same site; proof by job secret.
     Peer = 0,
-    /// A rank, an agent or the launcher to its gateway, inside a job; proof by job secret.
+    /// A rank or an agent to its gateway, inside a job; proof by job secret. Agents do this inside TLS.
     Member = 1,
-    /// A user's command to the gateway of its own site; proof by the secret derived from the site's key.
+    /// A user's command to the gateway of its own site; inside TLS, proof by the secret derived from the site's key.
     Client = 2,
     /// One link of a trunk; inside TLS.
     Trunk = 3,
@@ -57,14 +61,16 @@ pub struct Hello {
     pub job: JobId,
     /// The initiator.
     pub from: Address,
-    /// Whom the initiator means to reach; for `Member`, `Client` and `Trunk` only its identity's site counts.
+    /// Whom the initiator means to reach; for gateways only its identity's site counts.
     pub to: Address,
-    /// `Trunk`, `Join`, `Meet`: name of the initiator's site. Else empty.
+    /// `Trunk`, `Join`, `Meet`: name of the initiator's site. `Member`, `Client`: of the one it means to reach. Else empty.
     pub site: String,
-    /// `Trunk`, `Meet`: name of the initiator's gateway. Else empty.
+    /// `Trunk`, `Meet`: name of the initiator's gateway. `Member`, `Client`: of the one it means to reach. Else empty.
     pub gateway: String,
     /// `Trunk`, `Meet`: which link of the trunk this is, from 0.
     pub link: u16,
+    /// Random bytes, never used before.
+    pub nonce: [u8; NONCE_LEN],
 }
 
 /// The limits of a connection, told by its acceptor.
@@ -84,7 +90,12 @@ pub enum Handshake {
     /// First, by the initiator.
     Hello(Hello),
     /// Second, by the acceptor.
-    Challenge([u8; CHALLENGE_LEN]),
+    Challenge {
+        /// Random bytes, never used before.
+        nonce: [u8; NONCE_LEN],
+        /// That the acceptor knows the secret.
+        proof: [u8; PROOF_LEN],
+    },
     /// Third, by the initiator.
     Proof([u8; PROOF_LEN]),
     /// Last, by the acceptor.
@@ -150,9 +161,10 @@ impl Handshake {
                 out.push(0);
                 hello.put(&mut out);
             }
-            Handshake::Challenge(bytes) => {
+            Handshake::Challenge { nonce, proof } => {
                 out.push(1);
-                out.extend_from_slice(bytes);
+                out.extend_from_slice(nonce);
+                out.extend_from_slice(proof);
             }
             Handshake::Proof(bytes) => {
                 out.push(2);
@@ -212,7 +224,7 @@ impl Handshake {
         let mut reader = Reader::new("handshake", bytes);
         let message = match reader.u8()? {
             0 => Handshake::Hello(Hello::get(&mut reader)?),
-            1 => Handshake::Challenge(reader.array()?),
+            1 => Handshake::Challenge { nonce: reader.array()?, proof: reader.array()? },
             2 => Handshake::Proof(reader.array()?),
             3 => Handshake::Welcome(Welcome { max_payload: reader.u32()?, window: reader.u32()?, run: reader.u32()? }),
             4 => {
@@ -245,10 +257,12 @@ impl RefusalCode {
 }
 
 impl Hello {
-    /// The bytes a proof covers.
-    pub fn claims(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64);
+    /// The bytes that proofs cover. `nonce`: the acceptor's. `key`: the one that the acceptor has shown by TLS; outside TLS none.
+    pub fn transcript(&self, nonce: &[u8; NONCE_LEN], key: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
         self.put(&mut out);
+        out.extend_from_slice(nonce);
+        out.extend_from_slice(key);
         out
     }
 
@@ -258,6 +272,7 @@ impl Hello {
         out.extend_from_slice(&self.from.to_bytes());
         out.extend_from_slice(&self.to.to_bytes());
         out.extend_from_slice(&self.link.to_le_bytes());
+        out.extend_from_slice(&self.nonce);
         put_text(out, &self.site, MAX_NAME);
         put_text(out, &self.gateway, MAX_NAME);
     }
@@ -277,6 +292,7 @@ impl Hello {
             from: reader.address()?,
             to: reader.address()?,
             link: reader.u16()?,
+            nonce: reader.array()?,
             site: reader.text(MAX_NAME)?,
             gateway: reader.text(MAX_NAME)?,
         })
@@ -297,6 +313,7 @@ mod tests {
             site: "lyon".into(),
             gateway: "gw1".into(),
             link: 3,
+            nonce: [2; 32],
         }
     }
 
@@ -306,7 +323,7 @@ mod tests {
         for message in [
             Handshake::Hello(hello()),
             Handshake::Hello(Hello { purpose: Purpose::Meet, ..hello() }),
-            Handshake::Challenge([3; 32]),
+            Handshake::Challenge { nonce: [3; 32], proof: [5; 32] },
             Handshake::Proof([4; 32]),
             Handshake::Welcome(welcome),
             Handshake::Refuse(Refusal::new(RefusalCode::Unknown, "no such job")),

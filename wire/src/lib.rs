@@ -26,7 +26,7 @@ pub use frame::{FrameHeader, FrameKind};
 pub use introduction::Introduction;
 pub use message::Message;
 pub use passage::Passage;
-pub use proof::Secret;
+pub use proof::{End, Secret};
 pub use view::View;
 
 use thiserror::Error;

@@ -1,4 +1,4 @@
-//! Showing knowledge of a secret without sending it: HMAC-SHA256 over a challenge and what is claimed.
+//! Showing knowledge of a secret without sending it: HMAC-SHA256 over what both ends have said so far.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +9,26 @@ use sha2::Sha256;
 
 /// Length of a proof in bytes.
 pub const PROOF_LEN: usize = 32;
-/// Length of a challenge in bytes.
-pub const CHALLENGE_LEN: usize = 32;
+/// Length in bytes of the random bytes of either end.
+pub const NONCE_LEN: usize = 32;
+
+/// Who proves. The proof of one end is none of the other's, so nobody can send it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Who dialled.
+    Initiator,
+    /// Who was dialled.
+    Acceptor,
+}
+
+impl End {
+    fn label(self) -> &'static [u8] {
+        match self {
+            End::Initiator => b"landbridge 4 initiator",
+            End::Acceptor => b"landbridge 4 acceptor",
+        }
+    }
+}
 
 /// A job's or a site's secret, 32 bytes. Never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,16 +49,16 @@ impl Secret {
         Secret(mac(private_key, &[b"landbridge derive", purpose.as_bytes()]))
     }
 
-    /// The proof for a challenge; `claims` are the bytes of what the prover says about itself.
-    pub fn prove(&self, challenge: &[u8; CHALLENGE_LEN], claims: &[u8]) -> [u8; PROOF_LEN] {
-        mac(&self.0, &[challenge, claims])
+    /// The proof of one end; `transcript`: what both ends have said, with fresh random bytes of each.
+    pub fn prove(&self, end: End, transcript: &[u8]) -> [u8; PROOF_LEN] {
+        mac(&self.0, &[end.label(), transcript])
     }
 
     /// Whether a proof is right, in constant time.
-    pub fn verify(&self, challenge: &[u8; CHALLENGE_LEN], claims: &[u8], proof: &[u8; PROOF_LEN]) -> bool {
+    pub fn verify(&self, end: End, transcript: &[u8], proof: &[u8; PROOF_LEN]) -> bool {
         let mut hmac = keyed(&self.0);
-        hmac.update(challenge);
-        hmac.update(claims);
+        hmac.update(end.label());
+        hmac.update(transcript);
         hmac.verify_slice(proof).is_ok()
     }
 
@@ -100,14 +118,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_secret_and_claims_verify() {
+    fn only_the_same_secret_end_and_transcript_verify() {
         let (one, two) = (Secret::new([1; 32]), Secret::new([2; 32]));
-        let challenge = [7; CHALLENGE_LEN];
-        let proof = one.prove(&challenge, b"rank 3");
-        assert!(one.verify(&challenge, b"rank 3", &proof));
-        assert!(!one.verify(&challenge, b"rank 4", &proof));
-        assert!(!one.verify(&[8; CHALLENGE_LEN], b"rank 3", &proof));
-        assert!(!two.verify(&challenge, b"rank 3", &proof));
+        let proof = one.prove(End::Initiator, b"rank 3");
+        assert!(one.verify(End::Initiator, b"rank 3", &proof));
+        assert!(!one.verify(End::Initiator, b"rank 4", &proof));
+        assert!(!one.verify(End::Acceptor, b"rank 3", &proof));
+        assert!(!two.verify(End::Initiator, b"rank 3", &proof));
     }
 
     #[test]

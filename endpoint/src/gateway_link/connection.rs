@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +14,8 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, connect, send, sendmsg, socket_with,
     sockopt,
 };
-use wire::handshake::Purpose;
 
+use crate::config::Gateway;
 use crate::handshake::{self, Credentials};
 use crate::link::Sink;
 use crate::reader::{Broken, Frames, Reader};
@@ -32,7 +31,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const SILENCE_S: u64 = 4;
 
 pub(super) struct Connection {
-    pub address: SocketAddrV4,
+    pub gateway: Gateway,
     state: State,
     pub reader: Reader,
     /// Whole frames; the first may have left in part.
@@ -53,9 +52,9 @@ enum State {
 
 impl Connection {
     /// A connection that is not there yet.
-    pub fn new(address: SocketAddrV4) -> Connection {
+    pub fn new(gateway: Gateway) -> Connection {
         Connection {
-            address,
+            gateway,
             state: State::Lost { reason: "not dialled yet".into(), again: Instant::now() },
             reader: Reader::new(wire::frame::MAX_PAYLOAD),
             queue: VecDeque::new(),
@@ -104,16 +103,15 @@ impl Connection {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
         sockopt::set_tcp_nodelay(&socket, true).map_err(io::Error::from)?;
-        match connect(&socket, &self.address) {
+        match connect(&socket, &self.gateway.address) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(io::Error::from(error).into()),
         }
         let data = EventData::new_u64(at as u64);
         epoll::add(epoll, &socket, data, EventFlags::IN | EventFlags::OUT).map_err(io::Error::from)?;
-        let (initiator, hello) = Initiator::new(own.hello(Purpose::Member, own.me), own.secret.clone());
+        let (initiator, hello) = own.dial_gateway(&self.gateway)?;
         let deadline = Instant::now() + timeout;
-        let address = self.address;
-        *self = Connection::new(address);
+        *self = Connection::new(self.gateway.clone());
         self.push(Arc::new(hello.encode()));
         self.state = State::Dialling { socket, initiator: Box::new(initiator), deadline };
         Ok(())

@@ -114,7 +114,7 @@ pub(crate) async fn admit(
     let hello = accepting.hello.clone();
     let secret = gateway.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
     let admitted = match secret {
-        Ok(secret) => match accepting.challenge(&mut stream, &secret, "not the secret of this seat").await {
+        Ok(secret) => match accepting.challenge(&mut stream, &secret, "not the secret of this seat", &[]).await {
             // No await from here on: nobody can take the seat meanwhile.
             Ok(()) => {
                 let arrived = gateway.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);

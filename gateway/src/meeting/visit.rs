@@ -209,8 +209,10 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
     let accepted = async {
         let (tcp, peer) = take(gateway, seat, link, place).await?;
         let accepted = timeout(HANDSHAKE_TIMEOUT, trunk::accept(gateway, tcp, peer)).await;
-        let accepted = accepted.map_err(|_| "the other does not begin".to_owned())??;
-        Ok::<_, String>((accepted.ok_or("the other is a newcomer with a ticket")?, peer))
+        match accepted.map_err(|_| "the other does not begin".to_owned())?? {
+            trunk::Arrival::Link(accepted) => Ok((*accepted, peer)),
+            _ => Err("the other is no gateway".to_owned()),
+        }
     };
     let accepted = accepted.await;
     // From here on nobody ends this for a later call: a link is replaced once the later one is there.
@@ -244,10 +246,11 @@ async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result
         site: gateway.site.clone(),
         gateway: gateway.name.clone(),
         link,
+        nonce: [0; 32],
     };
     // Longer than the place waits for the other, whose absence it then tells.
     let limit = HANDSHAKE_TIMEOUT + DIAL_TIMEOUT;
-    match timeout(limit, initiate(&mut tcp, hello, &seat.secret)).await {
+    match timeout(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
         Ok(welcome) => welcome.map_err(|e| e.to_string())?,
         Err(_) => return Err(format!("nothing happens within {} s", limit.as_secs())),
     };

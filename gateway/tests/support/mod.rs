@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use client::key::SiteKey;
-use client::{Client, Frame, Role};
+use client::{Client, Frame, Gateway, Role};
 use gateway::counters::Counters;
 use gateway::{
     AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, GatewayConfig,
@@ -23,7 +23,7 @@ use gateway::{
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
-use types::sites::Fingerprint;
+use types::sites::{Fingerprint, Keys};
 use types::{Identity, Instance, JobId, NodeId, Rank, Roster, SiteId, SitesFile, Slot};
 use wire::control::AllocatedNode;
 use wire::{Control, FrameHeader, FrameKind, Secret};
@@ -162,6 +162,8 @@ impl AgentHandle for FakeAgent {
 
 /// A running gateway.
 pub struct Running {
+    /// How its site's users and agents dial it.
+    pub gateway: Gateway,
     pub inside: String,
     pub advertise: String,
     pub counters: Arc<Counters>,
@@ -278,6 +280,9 @@ pub fn start(plan: &Plan) -> Vec<Running> {
         plan.names.iter().zip(keys).zip(files).zip(addresses).zip(advertised)
     {
         let client_secret = key.client_secret();
+        let keys = Some(Keys { current: key.fingerprint(), next: None });
+        let (site, address) = (name.to_string(), address);
+        let gateway = Gateway { site, name: "gw1".into(), address: address.clone(), keys };
         let (agents, counters) = (Arc::<FakeAgents>::default(), Arc::<Counters>::default());
         let (stop, stopped) = oneshot::channel::<()>();
         let starter = Arc::new(Starter(agents.clone()));
@@ -291,7 +296,16 @@ pub fn start(plan: &Plan) -> Vec<Running> {
             };
             std::thread::Builder::new().name("gateway".into()).spawn(body).unwrap()
         });
-        running.push(Running { inside: address, advertise, counters, agents, client_secret, stop: Some(stop), thread });
+        running.push(Running {
+            gateway,
+            inside: address,
+            advertise,
+            counters,
+            agents,
+            client_secret,
+            stop: Some(stop),
+            thread,
+        });
     }
     running
 }
@@ -302,7 +316,7 @@ impl Running {
         let role = Role::Client { secret: self.client_secret.clone() };
         within("client", async {
             loop {
-                match Client::connect(&self.inside, &role).await {
+                match Client::connect(&self.gateway, &role).await {
                     Ok(client) => return client,
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
                 }
@@ -311,9 +325,14 @@ impl Running {
         .await
     }
 
+    /// A rank's connection.
     pub async fn member(&self, job: &Job, identity: Identity) -> Client {
-        let role = Role::Member { job: job.id, secret: job.secret.clone(), identity };
-        within("member", Client::connect(&self.inside, &role)).await.unwrap()
+        within("member", Client::connect(&self.plain(), &job.role(identity))).await.unwrap()
+    }
+
+    /// How its site's ranks dial it.
+    pub fn plain(&self) -> Gateway {
+        Gateway { keys: None, ..self.gateway.clone() }
     }
 }
 
@@ -376,6 +395,10 @@ pub async fn control(client: &mut Client) -> Control {
 }
 
 impl Job {
+    pub fn role(&self, identity: Identity) -> Role {
+        Role::Member { job: self.id, secret: self.secret.clone(), identity }
+    }
+
     pub async fn news(&mut self) -> Control {
         control(&mut self.launcher).await
     }

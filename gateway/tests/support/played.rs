@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::sync::Arc;
 
+use member::handshake::{Answer, Initiator};
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519, PublicKeyData};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
@@ -108,15 +109,17 @@ impl Link {
             site: site.to_owned(),
             gateway: "gw1".to_owned(),
             link: 0,
+            nonce: [7; 32],
         };
-        let claims = hello.claims();
-        link.stream.write_all(&Handshake::Hello(hello).encode()).unwrap();
-        let Handshake::Challenge(challenge) = link.handshake() else { panic!("no challenge") };
-        let proof = Secret::NONE.prove(&challenge, &claims);
-        link.stream.write_all(&Handshake::Proof(proof).encode()).unwrap();
-        let answer = link.handshake();
-        assert!(matches!(answer, Handshake::Welcome(_)), "{answer:?}");
-        link
+        let (mut initiator, mut message) = Initiator::new(hello, Secret::NONE, &to.gateway.keys.unwrap().current.0);
+        loop {
+            link.stream.write_all(&message.encode()).unwrap();
+            let heard = link.handshake();
+            match initiator.step(heard).unwrap() {
+                Answer::Send(next) => message = next,
+                Answer::Open(_) => return link,
+            }
+        }
     }
 
     fn handshake(&mut self) -> Handshake {

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use channel::Route;
 use client::{Client, ClientError, Connections, Entry as GatewayEntry, Frame, News, Role};
+use gateway::GatewayAddress;
 use thiserror::Error;
 use tokio::net::lookup_host;
 use tokio::signal::unix::{SignalKind, signal};
@@ -122,13 +123,16 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
     let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
     let me = order.identity()?;
     let (client, gateway) = connect(&order, me).await?;
-    let others = resolved(order.gateway_addresses.get(1..).unwrap_or_default()).await;
-    let reach = Reach { gateway: gateway.to_string(), others, local: client.local_address().ip() };
+    let others = resolved(order.gateways.get(1..).unwrap_or_default()).await;
+    let reach = Reach { gateways: [vec![gateway], others].concat(), local: client.local_address().ip() };
     let max_payload = client.welcome().max_payload;
     let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
-    let entry = |address: &String| GatewayEntry { address: address.clone(), role: role.clone(), opening: None };
-    let mut connections = Connections::new(me, client, entry(&reach.gateway));
-    reach.others.iter().for_each(|other| {
+    let entry = |GatewayAddress { name, address }: &GatewayAddress| {
+        let gateway = order.gateway(name, address.clone());
+        GatewayEntry { gateway, role: role.clone(), opening: None }
+    };
+    let mut connections = Connections::new(me, client, entry(&reach.gateways[0]));
+    reach.gateways[1..].iter().for_each(|other| {
         connections.add(entry(other));
     });
     let mut agent = Agent::new(order, folder, reach, max_payload)?;
@@ -181,11 +185,11 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// Where ranks find the gateways that do not lead the job. A name that means nothing here is left out: the job runs without.
-async fn resolved(addresses: &[String]) -> Vec<String> {
+async fn resolved(gateways: &[GatewayAddress]) -> Vec<GatewayAddress> {
     let mut found = Vec::new();
-    for address in addresses {
+    for GatewayAddress { name, address } in gateways {
         match lookup_host(address).await.map(|mut all| all.find(SocketAddr::is_ipv4)) {
-            Ok(Some(socket)) => found.push(socket.to_string()),
+            Ok(Some(socket)) => found.push(GatewayAddress { name: name.clone(), address: socket.to_string() }),
             Ok(None) => tracing::warn!(address, "gateway not used: it has no IPv4 address"),
             Err(error) => tracing::warn!(address, %error, "gateway not used"),
         }
@@ -194,15 +198,19 @@ async fn resolved(addresses: &[String]) -> Vec<String> {
 }
 
 /// Connects to the first of the gateway's addresses that answers; ranks then use the same one.
-async fn connect(order: &Order, me: Identity) -> Result<(Client, SocketAddr), AgentError> {
-    let lead = order.gateway_addresses.first().cloned().unwrap_or_default();
+async fn connect(order: &Order, me: Identity) -> Result<(Client, GatewayAddress), AgentError> {
+    let (name, lead) = match order.gateways.first() {
+        Some(GatewayAddress { name, address }) => (name.as_str(), address.clone()),
+        None => ("", String::new()),
+    };
     let resolve = |source| AgentError::Resolve { address: lead.clone(), source };
     let addresses = lookup_host(&lead).await.map_err(resolve)?;
     let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
     let mut error = resolve(std::io::Error::other("the name has no address"));
     for address in addresses {
-        match Client::connect(&address.to_string(), &role).await {
-            Ok(client) => return Ok((client, address)),
+        let address = address.to_string();
+        match Client::connect(&order.gateway(name, address.clone()), &role).await {
+            Ok(client) => return Ok((client, GatewayAddress { name: name.to_owned(), address })),
             Err(e) => error = e.into(),
         }
     }
@@ -303,7 +311,7 @@ impl Agent {
     fn frame(&mut self, way: Route, Frame { header, payload }: Frame) -> Result<(), AgentError> {
         match header.kind {
             FrameKind::Passage => {
-                let unreadable = |source| ClientError::Wire { address: self.reach.gateway.clone(), source };
+                let unreadable = |source| ClientError::Wire { address: self.reach.gateways[0].address.clone(), source };
                 self.post.passage(way, header.from.site, &Passage::decode(&payload).map_err(unreadable)?);
                 Ok(())
             }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use gateway::GatewayAddress;
 use thiserror::Error;
 use types::{NodeId, Rank, Roster, SiteId};
 
@@ -12,6 +13,7 @@ use rustix::thread::CpuSet;
 
 use super::cores::{self, BindError};
 use super::memory::{Shared, share};
+
 use crate::environment::Environment;
 use crate::message::{Family, Program};
 use crate::mpi::{self, MpiError};
@@ -93,10 +95,8 @@ pub enum Start {
 /// What the agent's connection to its gateway showed.
 #[derive(Clone, Debug)]
 pub struct Reach {
-    /// The gateway's `ip:port`.
-    pub gateway: String,
-    /// Those of the site's other gateways.
-    pub others: Vec<String>,
+    /// The site's gateways, each at its `ip:port`; first the one that leads the job, which is always there.
+    pub gateways: Vec<GatewayAddress>,
     /// This node's address on that connection.
     pub local: IpAddr,
 }
@@ -205,7 +205,7 @@ fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster:
     environment.set("LANDBRIDGE_SECRET", order.secret.to_hex());
     environment.set("LANDBRIDGE_ROSTER", roster.to_string());
     environment.set("LANDBRIDGE_ADDRESS", ipv4(order.node_address.unwrap_or(reach.local))?.to_string());
-    let gateways = std::iter::once(&reach.gateway).chain(&reach.others).map(String::as_str);
+    let gateways = reach.gateways.iter().map(|gateway| format!("{}={}", gateway.name, gateway.address));
     environment.set("LANDBRIDGE_GATEWAYS", gateways.collect::<Vec<_>>().join(","));
     environment.set("LANDBRIDGE_SITE_NAME", &order.site);
     environment.set("LANDBRIDGE_NODE_NAME", &order.node);
@@ -274,8 +274,9 @@ mod tests {
         settings: &[(&str, &str)],
     ) -> Result<Prepared, PrepareError> {
         let reach = Reach {
-            gateway: "10.0.0.1:7700".into(),
-            others: vec!["10.0.0.2:7700".into()],
+            gateways: [("gw1", "10.0.0.1:7700"), ("gw2", "10.0.0.2:7700")]
+                .map(|(name, address)| GatewayAddress { name: name.into(), address: address.into() })
+                .to_vec(),
             local: "10.0.0.7".parse().unwrap(),
         };
         let program = Program {
@@ -306,7 +307,7 @@ mod tests {
             ("LANDBRIDGE_LOCAL_RANK", "1"),
             ("LANDBRIDGE_SIZE", "5"),
             ("LANDBRIDGE_ADDRESS", "10.0.0.7"),
-            ("LANDBRIDGE_GATEWAYS", "10.0.0.1:7700,10.0.0.2:7700"),
+            ("LANDBRIDGE_GATEWAYS", "gw1=10.0.0.1:7700,gw2=10.0.0.2:7700"),
             ("LANDBRIDGE_ROSTER", "a:n1*2;b:n1*3"),
             ("LANDBRIDGE_WINDOW", "65536"),
             ("PMI_RANK", "3"),

@@ -106,7 +106,7 @@ impl Sites {
         let role = Role::Client { secret: self.client_secret(site)? };
         let mut error = SessionError::Closed(site.name.clone());
         for gateway in &site.gateways {
-            match Client::connect(&gateway.inside, &role).await {
+            match Client::connect(&dialled(site, gateway), &role).await {
                 Ok(client) => return Ok((client, gateway.name.clone())),
                 Err(source) => {
                     error = SessionError::Gateway { site: site.name.clone(), gateway: gateway.name.clone(), source };
@@ -117,16 +117,20 @@ impl Sites {
     }
 }
 
+/// A gateway of a site, as its users dial it.
+pub(crate) fn dialled(site: &Site, gateway: &Gateway) -> client::Gateway {
+    let (site, keys) = (site.name.clone(), Some(site.keys()));
+    client::Gateway { site, name: gateway.name.clone(), address: gateway.inside.clone(), keys }
+}
+
 /// A connection over which a job is about to be opened.
 pub(crate) struct Connection {
     job: JobId,
     secret: Secret,
     home: String,
-    gateway: String,
-    /// Its address.
-    address: String,
-    /// Names and addresses of the site's other gateways.
-    others: Vec<(String, String)>,
+    gateway: client::Gateway,
+    /// The site's other gateways.
+    others: Vec<client::Gateway>,
     role: Role,
     receiver: Receiver,
     sender: Sender,
@@ -141,15 +145,16 @@ impl Connection {
     /// Connects to a gateway of the user's own site.
     pub async fn new(sites: &Sites, home: &str) -> Result<Connection, SessionError> {
         let site = sites.site(home)?;
-        let (client, gateway) = sites.connect(site).await?;
-        let names = |of: &Gateway| (of.name.clone(), of.inside.clone());
-        let (lead, others): (Vec<_>, Vec<_>) = site.gateways.iter().map(names).partition(|(name, _)| *name == gateway);
-        let address = lead.into_iter().next().map(|(_, address)| address).unwrap_or_default();
+        let (client, name) = sites.connect(site).await?;
+        let others = site.gateways.iter().filter(|other| other.name != name).map(|other| dialled(site, other));
+        let others = others.collect();
+        let (address, keys) = (client.address().to_owned(), Some(site.keys()));
+        let gateway = client::Gateway { site: home.to_owned(), name, address, keys };
         let role = Role::Client { secret: sites.client_secret(site)? };
         let (receiver, sender) = client.split();
         let (job, secret) = random()?;
         let home = home.to_owned();
-        Ok(Connection { job, secret, home, gateway, address, others, role, receiver, sender, asked: Vec::new() })
+        Ok(Connection { job, secret, home, gateway, others, role, receiver, sender, asked: Vec::new() })
     }
 
     /// Asks a site for nodes. Must not be dropped before it is done.
@@ -197,8 +202,9 @@ impl Connection {
         self.control(&open_message(self.job, &self.secret, roster, &self.home, Part::Lead)).await?;
         let mut post = Post::new(self.job, me, self.sender.welcome().max_payload);
         post.route_open(LEAD);
-        let Connection { job, secret, home, gateway, address, others, role, receiver, sender, .. } = self;
-        let entry = Entry { address, role: role.clone(), opening: None };
+        let Connection { job, secret, home, gateway, others, role, receiver, sender, .. } = self;
+        let entry = Entry { gateway: gateway.clone(), role: role.clone(), opening: None };
+        let gateway = gateway.name;
         let connections = Connections::new(me, Client::joined(receiver, sender), entry);
         Ok(Session {
             job,
@@ -220,7 +226,7 @@ impl Connection {
     }
 
     fn lost(&self, source: ClientError) -> SessionError {
-        SessionError::Gateway { site: self.home.clone(), gateway: self.gateway.clone(), source }
+        SessionError::Gateway { site: self.home.clone(), gateway: self.gateway.name.clone(), source }
     }
 }
 
@@ -230,8 +236,8 @@ pub(crate) struct Session {
     secret: Secret,
     home: String,
     gateway: String,
-    /// Names and addresses of the site's other gateways, until they are used.
-    others: Vec<(String, String)>,
+    /// The site's other gateways, until they are used.
+    others: Vec<client::Gateway>,
     role: Role,
     /// Names of those that are used, from number 1.
     named: Vec<String>,
@@ -291,9 +297,9 @@ impl Session {
         self.connections.control(lead, open.clone());
         // Started anew, it is one more way.
         self.connections.reopen_with(lead, open.clone());
-        for (name, address) in std::mem::take(&mut self.others) {
-            self.connections.add(Entry { address, role: self.role.clone(), opening: Some(open.clone()) });
-            self.named.push(name);
+        for gateway in std::mem::take(&mut self.others) {
+            self.named.push(gateway.name.clone());
+            self.connections.add(Entry { gateway, role: self.role.clone(), opening: Some(open.clone()) });
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::Fingerprint;
 
 /// The key of a site, and the one that will replace it. Both are accepted, so that a site can change its key while others still work by
 /// the old one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
     /// Its key.
     pub current: Fingerprint,

@@ -79,8 +79,9 @@ impl Place {
             site: site.into(),
             gateway: "gw1".into(),
             link: 0,
+            nonce: [0; 32],
         };
-        initiate(&mut stream, hello, secret).await.map(|_| stream)
+        initiate(&mut stream, hello, secret, &[]).await.map(|_| stream)
     }
 
     async fn meet(&self, link: u16) -> [TcpStream; 2] {
@@ -138,14 +139,14 @@ fn who_was_not_called_gets_no_seat_and_harms_nobody() {
         for (number, site, secret, words) in [
             (JobId(number.0 + 1), "a", &one, "no meeting 1"),
             (number, "z", &one, "no meeting 0 with gateway gw1 of site z"),
-            (number, "a", &two, "wrong proof: not the secret of this seat"),
-            (number, "b", &one, "wrong proof"),
-            (number, "a", &Secret::NONE, "wrong proof"),
+            // Who does not know the secret cannot tell that the place does, and leaves.
+            (number, "a", &two, "it does not know our secret"),
+            (number, "b", &one, "it does not know our secret"),
+            (number, "a", &Secret::NONE, "it does not know our secret"),
         ] {
             let error = place.go(number, site, secret).await.unwrap_err();
-            let refused =
-                matches!(&error, HandshakeError::Fault(Fault::Refused(refusal)) if refusal.text.contains(words));
-            assert!(refused, "{error}");
+            let fault = matches!(error, HandshakeError::Fault(Fault::Refused(_) | Fault::Impostor));
+            assert!(fault && error.to_string().contains(words), "{error}");
         }
         let (a, b) = tokio::join!(place.go(number, "a", &one), async {
             // It comes again while it waits, as somebody who listened in might.
