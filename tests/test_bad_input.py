@@ -98,6 +98,15 @@ def test_two_sites_on_loopback_work_at_all(sites, mpi):
         assert gateway.finish(within=SOON_S).code == 0
 
 
+def test_what_a_rank_starts_does_not_have_the_jobs_secret(sites, mpi):
+    for site in "ab":
+        sites.start_gateway(site)
+    done = sites.run(mpi, [mpi.python, PROGRAMS / "inherits.py"]).check()
+    told = [line for line in done.out.splitlines() if "inherits:" in line]
+    assert told and all(line.endswith("has nothing") for line in told), str(done)
+    assert sum("child" in line for line in told) == sum("rank has" in line for line in told), str(done)
+
+
 def test_a_gateway_with_another_key_than_announced(sites, mpich_only):
     """Site a's file expects another key of site b than the one site b's gateway has."""
     digits = sites.fingerprints["b"][-8:]

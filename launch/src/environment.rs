@@ -61,6 +61,7 @@ const FOREIGN: &[&str] = &[
 const OURS: &[&str] = &[
     "LANDBRIDGE_JOB",
     "LANDBRIDGE_SECRET",
+    "LANDBRIDGE_SECRET_FD",
     "LANDBRIDGE_ROSTER",
     "LANDBRIDGE_RANK",
     "LANDBRIDGE_ADDRESS",

@@ -13,6 +13,7 @@ use crate::abi::objects::{fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric};
 use crate::errno::{Code, EBUSY, EINVAL, Errno};
 use crate::fabric_object::{Fabric, fabric_behind};
 use crate::progress::Waiting;
+use crate::secret;
 use crate::{atomic, av, cntr, cq, endpoint, log, mr};
 
 /// What endpoints of one domain share.
@@ -73,7 +74,10 @@ static OPS: fi_ops_domain = fi_ops_domain {
 /// # Errors
 /// `FI_EINVAL`; the reason is on standard error.
 pub fn configuration() -> Result<(Config, Waiting, bool), Errno> {
-    let lookup = |name: &str| std::env::var(name).ok();
+    let lookup = |name: &str| match name {
+        "LANDBRIDGE_SECRET" => secret::take(),
+        name => std::env::var(name).ok(),
+    };
     let read = || {
         let config = Config::from_env(lookup).map_err(|error| error.to_string())?;
         Ok((config, Waiting::from_env(lookup)?, confirms_sends(lookup)?))

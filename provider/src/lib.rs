@@ -5,7 +5,7 @@
 //! translation of calls to operations. Knows nothing of matching, protocols or links. One file per libfabric object:
 //! start reading at `endpoint`.
 //!
-//! Environment: the variables of [`endpoint::Config`], `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or
+//! Environment: the variables of [`endpoint::Config`], `LANDBRIDGE_SECRET_FD` (the descriptor of a file with the job's secret), `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or
 //! `always`), `LANDBRIDGE_CONFIRM_SENDS` (`no`: sends are complete when they have left, even on an endpoint opened for confirmed
 //! delivery) and `LANDBRIDGE_LOG_FILE` (a file for notes; by default there are none).
 
@@ -30,6 +30,7 @@ mod mr;
 mod msg;
 mod progress;
 mod rma;
+mod secret;
 mod tagged;
 mod transfer;
 mod waitable;
@@ -52,6 +53,8 @@ const CLAIMED: u32 = version(9, 99);
 /// Safe to call from C at any time; each call gives a description of its own, which lives as long as the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut c_void {
+    // Before the program starts anything that would inherit it.
+    secret::take();
     let provider = fi_provider {
         version: VERSION,
         fi_version: CLAIMED,

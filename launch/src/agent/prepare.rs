@@ -10,10 +10,10 @@ use thiserror::Error;
 use types::{NodeId, Rank, Roster, SiteId};
 
 use rustix::thread::CpuSet;
+use wire::Secret;
 
 use super::cores::{self, BindError};
 use super::memory::{Shared, share};
-
 use crate::environment::Environment;
 use crate::message::{Family, Program};
 use crate::mpi::{self, MpiError};
@@ -81,6 +81,8 @@ pub struct Prepared {
     pub place: String,
     /// What the user should know.
     pub notes: Vec<String>,
+    /// What ranks prove. Not in their environment, which whatever they start would inherit.
+    pub secret: Secret,
 }
 
 /// How a rank finds whoever tells it who it is.
@@ -188,6 +190,7 @@ pub fn prepare(
         place,
         notes,
         roster,
+        secret: order.secret.clone(),
     })
 }
 
@@ -202,7 +205,6 @@ fn at_home(environment: &Environment, path: &[u8]) -> OsString {
 /// What every rank of the node is told about its job.
 fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster: &Roster) -> Result<(), PrepareError> {
     environment.set("LANDBRIDGE_JOB", order.job.to_string());
-    environment.set("LANDBRIDGE_SECRET", order.secret.to_hex());
     environment.set("LANDBRIDGE_ROSTER", roster.to_string());
     environment.set("LANDBRIDGE_ADDRESS", ipv4(order.node_address.unwrap_or(reach.local))?.to_string());
     let gateways = reach.gateways.iter().map(|gateway| format!("{}={}", gateway.name, gateway.address));
@@ -315,6 +317,14 @@ mod tests {
         ] {
             assert_eq!(environment.get(name), Some(OsStr::new(value)), "{name}");
         }
+    }
+
+    #[test]
+    fn the_secret_is_not_in_the_environment() {
+        let prepared = try_it(&["sh", "-c", "true"]).unwrap();
+        let environment = prepared.rank_environment(0, 65536, &Start::Pmi(9));
+        let secret = prepared.secret.to_hex();
+        assert!(environment.iter().all(|(_, value)| !value.to_string_lossy().contains(&secret)));
     }
 
     #[test]

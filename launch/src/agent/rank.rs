@@ -1,18 +1,20 @@
 //! One rank's process as its agent sees it: output in lines, PMI bytes both ways, and its end.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use wire::Secret;
 
 use super::prepare::{Prepared, Start};
 use super::spawn::spawn;
@@ -123,8 +125,11 @@ pub(super) fn start(
     ours.set_nonblocking(true)?;
     let theirs = OwnedFd::from(theirs);
     let start = pmix.map_or_else(|| Start::Pmi(theirs.as_raw_fd()), Start::Pmix);
-    let inherited = matches!(start, Start::Pmi(_)).then_some(theirs);
-    let environment = prepared.rank_environment(local, window, &start);
+    let secret = sealed(&prepared.secret)?;
+    let mut environment = prepared.rank_environment(local, window, &start);
+    environment.set("LANDBRIDGE_SECRET_FD", secret.as_raw_fd().to_string());
+    let pmi = matches!(start, Start::Pmi(_)).then_some(theirs);
+    let inherited = std::iter::once(secret).chain(pmi).collect();
     let cores = prepared.cores.as_ref().and_then(|cores| cores.get(local as usize));
     let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited, cores.copied())?;
     let pid = child.id().ok_or_else(|| io::Error::other("ended at once"))?;
@@ -142,6 +147,15 @@ pub(super) fn start(
     let pmi = tokio::spawn(converse(UnixStream::from_std(ours)?, local, sinks.events.clone(), inbox));
     tokio::spawn(watch_over(child, pid, local, exited, forwards, pmi, sinks.events.clone()));
     Ok(RankHandle { pid, replies })
+}
+
+/// The job's secret in a file that is nowhere: the provider reads it and closes it, so that what the rank starts does not have it.
+fn sealed(secret: &Secret) -> io::Result<OwnedFd> {
+    let file = memfd_create("landbridge", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(secret.to_hex().as_bytes())?;
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file.into())
 }
 
 async fn watch_over(

@@ -14,8 +14,8 @@ use tokio::process::{Child, Command};
 
 use crate::environment::Environment;
 
-/// Starts a rank in a process group of its own, on these `cores` only if it is given some. It inherits `pmi`, if any, and is killed
-/// when this thread ends.
+/// Starts a rank in a process group of its own, on these `cores` only if it is given some. It inherits these descriptors and no
+/// others, and is killed when this thread ends.
 ///
 /// # Errors
 /// What the system says.
@@ -24,7 +24,7 @@ pub(super) fn spawn(
     words: &[OsString],
     directory: &Path,
     environment: &Environment,
-    pmi: Option<OwnedFd>,
+    inherited: Vec<OwnedFd>,
     cores: Option<CpuSet>,
 ) -> io::Result<Child> {
     let mut command = Command::new(path);
@@ -35,8 +35,8 @@ pub(super) fn spawn(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let agent = getpid();
     let before_exec = move || {
-        if let Some(pmi) = &pmi {
-            fcntl_setfd(pmi.as_fd(), FdFlags::empty())?;
+        for descriptor in &inherited {
+            fcntl_setfd(descriptor.as_fd(), FdFlags::empty())?;
         }
         if let Some(cores) = &cores {
             sched_setaffinity(None, cores)?;
@@ -48,7 +48,7 @@ pub(super) fn spawn(
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe work is allowed. The closure makes five direct system calls
+    // SAFETY: between fork and exec only async-signal-safe work is allowed. The closure makes a few direct system calls
     // through rustix and neither allocates nor takes a lock; building the error from a number does not allocate either.
     unsafe { command.pre_exec(before_exec) };
     command.spawn()
