@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 PORT = 2222
-READY_S = 20
+READY_S = 60
 LIMIT_S = 120
 
 

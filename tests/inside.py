@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-READY_S = 20
+READY_S = 60
 
 
 class Inside:

@@ -1,7 +1,6 @@
 """Whoever dies in mid-run: the job ends within five seconds, says who and where, and leaves nothing."""
 
 import signal
-import time
 
 import pytest
 
@@ -104,16 +103,14 @@ def test_a_signal_to_the_launcher_ends_the_job(workshop, mpi, number):
 
 def test_a_rank_that_leaves_without_finalize_is_noticed(workshop, mpich_only):
     """Exit code 0 without MPI_Finalize while the others wait for it: no hang."""
-    begin = time.monotonic()
     done = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "crash.py", 2, 0], limit=30).finish()
-    done.fails_naming("rank 2")
-    assert time.monotonic() - begin < 20
+    done.fails_naming("rank 2", within=20)
 
 
 def test_nothing_stays_in_a_nodes_shared_memory(workshop, mpi):
     """MPICH removes its files there only at MPI_Finalize; a rank that is killed does not come to that."""
     run = f"{LANDBRIDGE} run --site a=2 --site b=2 --mpi {mpi.name} -- {mpi.python} {PROGRAMS / 'crash.py'} 1 9"
-    wait = 'for i in 1 2 3 4 5 6 7 8 9; do [ -z "$(ls -A /dev/shm)" ] && break; sleep 0.2; done'
+    wait = 'for i in $(seq 25); do [ -z "$(ls -A /dev/shm)" ] && break; sleep 0.2; done'
     script = f"{run}; code=$?; {wait}; echo left: $(ls -A /dev/shm); exit $code"
     done = workshop.lab(["bash", "-c", script], nodes=1, environment=mpi.environment, limit=30).finish()
     done.fails_naming("site a", "rank 1")

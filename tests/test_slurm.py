@@ -19,7 +19,7 @@ EMPTY = "QUEUE[]"
 def queue(site):
     """Shell words that print what waits or runs at a site, after a while to end it. What Slurm still cleans up (CG) is over."""
     squeue = f"{LANDBRIDGE} lab enter {site}-gw1 -- env SLURM_CONF=/run/slurm-{site}/slurm.conf squeue -h -t PD,CF,R,S -o %i:%T"
-    return f'for i in $(seq 20); do left=$({squeue}) || left=unknown; test -z "$left" && break; sleep 0.1; done; echo "QUEUE[$left]"'
+    return f'for i in $(seq 60); do left=$({squeue}) || left=unknown; test -z "$left" && break; sleep 0.1; done; echo "QUEUE[$left]"'
 
 
 @pytest.fixture

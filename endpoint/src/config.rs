@@ -44,7 +44,7 @@ pub struct JobConfig {
     pub rank: Rank,
     /// The gateways of this rank's site, for reaching the others. Not dialled if the job has one site.
     pub gateways: Vec<Gateway>,
-    /// Bytes that may be under way to one peer behind gateways.
+    /// Bytes in flight to all peers behind gateways together, at first; more once there is room for more.
     pub window: u32,
     /// The region that this rank shares with its neighbours, if there is one.
     pub memory: Option<PathBuf>,

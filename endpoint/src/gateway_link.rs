@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use member::pulse::LOOK_NS;
-use member::{Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, Queue, Route, Settings, Striping, Window};
+use member::{Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, Queue, RANK_WINDOW, Route, Settings, Striping, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use types::Identity;
 use types::id::SlotKind;
@@ -39,7 +39,6 @@ type Talk = Conversations<PeerId, Frame, Items>;
 
 pub(crate) struct GatewayLink {
     own: Credentials,
-    window: u32,
     epoll: OwnedFd,
     connections: Vec<Connection>,
     talk: Talk,
@@ -125,7 +124,7 @@ impl Carrier<Frame, Items> for Cutter<'_> {
 
 impl GatewayLink {
     /// Connects to the gateways of the site: waits at most `timeout` for the first, and a moment for the others, which are
-    /// tried again later.
+    /// tried again later. `window`: bytes in flight in all, at first.
     pub fn open(
         own: Credentials,
         gateways: &[Gateway],
@@ -143,7 +142,7 @@ impl GatewayLink {
         let mut moment = None;
         loop {
             for connection in connections.iter_mut().filter(|connection| connection.is_dialling()) {
-                if let Err(broken) = connection.shake_hands(window) {
+                if let Err(broken) = connection.shake_hands() {
                     connection.lose(broken.to_string());
                 }
             }
@@ -164,13 +163,12 @@ impl GatewayLink {
             let reason = first.lost().unwrap_or("no answer").to_owned();
             return Err(OpenError::Gateway { address: first.gateway.address, reason });
         }
-        let mut talk = Talk::new(settings(&own, connections.len(), window), Budget::unlimited());
+        let mut talk = Talk::new(settings(&own, connections.len()), Budget::starting_with(window.into()));
         for (at, _) in connections.iter().enumerate().filter(|(_, connection)| connection.is_open()) {
             talk.route_open(Route(at as u8));
         }
         Ok(GatewayLink {
             own,
-            window,
             epoll,
             connections,
             talk,
@@ -248,7 +246,7 @@ impl GatewayLink {
         let alone = !self.any_is_open();
         let connection = &mut self.connections[at];
         let result = if connection.is_dialling() {
-            connection.shake_hands(self.window)
+            connection.shake_hands()
         } else if alone || self.leaving || !connection.is_due(Instant::now()) {
             return false;
         } else {
@@ -333,12 +331,12 @@ impl GatewayLink {
 }
 
 /// How a rank talks. Different ranks begin with different gateways, so that short messages of all do not meet at one.
-fn settings(own: &Credentials, gateways: usize, window: u32) -> Settings {
+fn settings(own: &Credentials, gateways: usize) -> Settings {
     let first = match own.me.identity.slot.kind() {
         SlotKind::Rank(rank, _) => rank.0 as usize % gateways.max(1),
         _ => 0,
     };
-    let (striping, window) = (Striping::Adaptive { first }, Window::Adapting(window));
+    let (striping, window) = (Striping::Adaptive { first }, Window::Adapting(RANK_WINDOW));
     Settings { job: own.job, me: own.me.identity, striping, window }
 }
 

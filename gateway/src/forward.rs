@@ -231,6 +231,16 @@ impl Gateway {
             }
         };
         match relay.route(origin, header) {
+            Route::Member(member) if self.is_too_slow(member) => {
+                drop(relay);
+                self.counters.undeliverable();
+                // Its sender keeps it. What is not data is asked for again by whoever needs it.
+                if header.kind == FrameKind::Data {
+                    let back = FrameHeader::plain(FrameKind::Refused, header.job, header.to, header.from);
+                    source.send_own(self, back, &[]);
+                }
+                return Ok(0);
+            }
             Route::Member(member) => note(&member.pending, &|| Target::Member(member.clone())),
             Route::Trunk(trunk) => match self.trunk(trunk).link(header.from, header.to) {
                 Some(link) => note(&link.pending, &|| Target::Link(link.clone())),
@@ -360,9 +370,7 @@ impl Gateway {
                 let mut relay = self.relay.borrow_mut();
                 match relay.open(new, secret, roster, &home, part, member.clone()) {
                     Ok(identity) => {
-                        if let Some(limits) = relay.limits(new) {
-                            member.becomes(new, identity, limits);
-                        }
+                        member.becomes(new, identity);
                     }
                     Err((site, reason)) => {
                         drop(relay);

@@ -12,12 +12,9 @@ use crate::allocation::Asker;
 use crate::job_site::{SitePhase, SiteState};
 use crate::log::short;
 use crate::quantity;
-use crate::relay::{Effect, FAREWELL, GRACE, Limits, OPENING, OPENING_ASKED, Relay, Timer, TrunkId, TrunkInfo};
+use crate::relay::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Relay, Timer, TrunkId, TrunkInfo};
 use crate::starter::StartError;
 use crate::window::Grant;
-
-/// Bytes for a member that no window counts: acknowledgements, notices, pongs.
-const UNCOUNTED: u64 = 256 << 10;
 
 /// A job as one gateway knows it.
 pub(crate) struct Job<M> {
@@ -75,13 +72,6 @@ impl<M> Job<M> {
             SlotKind::Launcher => Err("the launcher is whoever opens the job".into()),
             SlotKind::Gateway => Err("a gateway is nobody's member".into()),
         }
-    }
-
-    /// What each member may have under way.
-    pub fn limits(&self) -> Limits {
-        let members: u64 = (0..self.sites.len()).map(|at| members_of(&self.roster, SiteId(at as u16), self.home)).sum();
-        let queue = members * u64::from(self.grant.window) + UNCOUNTED;
-        Limits { window: self.grant.window, queue: usize::try_from(queue).unwrap_or(usize::MAX) }
     }
 
     /// Trunks are missing.

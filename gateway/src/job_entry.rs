@@ -82,8 +82,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         let all: u64 = (0..roster.sites().len()).map(|at| members_of(&roster, SiteId(at as u16), home)).sum();
         let kept = self.kept_from(home_name, &roster).map_err(here)?;
         let grant = match part {
-            Part::Lead => self.grants.grant(local, all - local, kept),
-            Part::Relay { window } => self.grants.grant_window(local, all - local, window, kept),
+            Part::Lead => self.grants.grant(all - local, kept),
+            Part::Relay { window } => self.grants.grant_window(all - local, window, kept),
         };
         let grant = grant.map_err(here)?;
         self.epoch += 1;

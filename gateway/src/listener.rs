@@ -225,13 +225,13 @@ fn welcome(
         member.welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
         return Ok((member, inflow));
     }
-    let limits = match gateway.relay.borrow().may_join(job, identity) {
-        Ok(limits) => limits,
+    let window = match gateway.relay.borrow().may_join(job, identity) {
+        Ok(window) => window,
         Err(reason) => return Err((Box::new(stream), reason)),
     };
     let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, false);
-    member.becomes(job, identity, limits);
-    member.welcome(Welcome { max_payload: MAX_DATA, window: limits.window, run: 0 });
+    member.becomes(job, identity);
+    member.welcome(Welcome { max_payload: MAX_DATA, window, run: 0 });
     if let Err(reason) = gateway.relay.borrow_mut().join(job, identity, member.clone()) {
         // Cannot be, after the check above; if it is, the connection ends with the reason.
         member.dismiss(&reason);

@@ -25,12 +25,12 @@ use crate::forward::{READ, Share, Stop, Target};
 use crate::job::is_rank;
 use crate::log::{MEMBERS, log, short};
 use crate::outlet::{LINGER, Outlet};
-use crate::relay::{Leave, Limits};
+use crate::relay::Leave;
 use crate::server::Gateway;
 use crate::stream::Parts;
 
 /// From how many bytes queued for a member on another member of the same site pauses. What comes from trunks never
-/// waits; windows bound it.
+/// waits; it is refused when memory is short.
 const BACKED_UP: usize = 1 << 20;
 const SLICES: usize = 32;
 /// A member that is not read hears this often that its gateway is alive.
@@ -51,7 +51,6 @@ pub(crate) struct Member {
     /// A user's or an agent's; ranks have none.
     session: Option<RefCell<Session>>,
     pub pending: RefCell<Vec<Range<usize>>>,
-    queue_limit: Cell<usize>,
     /// When it said something last.
     heard: Cell<Instant>,
     dismissed: Notify,
@@ -82,7 +81,6 @@ impl Member {
             outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
             session: session.map(RefCell::new),
             pending: RefCell::default(),
-            queue_limit: Cell::new(64 << 10),
             heard: Cell::new(gateway.now()),
             dismissed: Notify::new(),
             waits_for: RefCell::default(),
@@ -121,10 +119,9 @@ impl Member {
     }
 
     /// It is this member of this job now.
-    pub fn becomes(&self, job: JobId, identity: Identity, limits: Limits) {
+    pub fn becomes(&self, job: JobId, identity: Identity) {
         self.job.set(job);
         self.identity.set(identity);
-        self.queue_limit.set(limits.queue);
     }
 
     pub fn welcome(&self, welcome: Welcome) {
@@ -174,13 +171,7 @@ impl Member {
 
     fn write(&self, gateway: &Gateway, slices: &[IoSlice<'_>]) {
         let queued = self.put(slices);
-        if queued > self.queue_limit.get() {
-            let limit = self.queue_limit.get();
-            gateway.drop_later(
-                self.id,
-                format!("{queued} bytes wait for it, its windows allow {limit}: it does not read"),
-            );
-        } else if queued > 0 {
+        if queued > 0 {
             gateway.check_memory();
         }
     }

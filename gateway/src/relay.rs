@@ -117,15 +117,6 @@ impl TrunkInfo {
     }
 }
 
-/// What a member may have under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// Bytes from one other member.
-    pub window: u32,
-    /// Bytes from all others together, with what windows do not count.
-    pub queue: usize,
-}
-
 /// How a member left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
@@ -289,23 +280,18 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
     }
 
-    /// Whether a member may join; gives the job's limits.
+    /// Whether a member may join; gives the bytes that it may have in flight at first.
     ///
     /// # Errors
     /// Why not.
-    pub fn may_join(&self, id: JobId, identity: Identity) -> Result<Limits, String> {
+    pub fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, String> {
         self.secret(id)?;
         let Some(job) = self.jobs.get(&id) else { return Err(format!("job {id} is not open")) };
         job.may_join(identity, &self.site)?;
         if job.members.contains_key(&identity.slot) {
             return Err(format!("{} of job {id} is connected already", identity.slot));
         }
-        Ok(job.limits())
-    }
-
-    /// The limits of a job that is open.
-    pub fn limits(&self, id: JobId) -> Option<Limits> {
-        self.jobs.get(&id).map(Job::limits)
+        Ok(job.grant.window)
     }
 
     /// A member's connection ended.

@@ -1,4 +1,9 @@
-//! Memory that is nearly used up: members are not read for a while, and who does not read is dropped.
+//! Memory that is short: frames for members that read slowly are refused, members are not read for a while, and at the end the
+//! connection with the longest queue is dropped.
+//!
+//! How much may wait for one member is as much as is free: dynamic thresholds (Choudhury and Hahne, "Dynamic Queue Length
+//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6, 1998). One slow reader can take half
+//! of the memory for queues, two a third each; those that read find room at any time. Senders keep refused frames.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,16 +12,24 @@ use tokio::time::{Instant, sleep};
 
 use crate::link::Link;
 use crate::log::log;
+use crate::member::Member;
 use crate::quantity;
 use crate::server::Gateway;
 use crate::trunk::Trunk;
+use crate::window;
 
 /// How long memory may be short before the connection with the longest queue is dropped.
 const SHORT: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Drops the connection with the longest queue, a member's or a link, when the bound is near. Windows grant half of the
-    /// memory, so somebody ignores them.
+    /// Whether no more frames are to wait for a member.
+    pub fn is_too_slow(&self, member: &Member) -> bool {
+        let queued = member.outlet.queued() as u64;
+        queued >= window::LEAST && queued >= (self.memory / 2).saturating_sub(self.counters.held())
+    }
+
+    /// Drops the connection with the longest queue, a member's or a link, when the bound is near. Frames that wait for members
+    /// take half of the memory at most, so somebody ignores refusals.
     pub fn check_memory(&self) {
         if self.counters.held() > self.memory / 4 * 3 {
             self.drop_largest();

@@ -13,8 +13,8 @@ use support::*;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use types::Identity;
-use wire::{Control, FrameKind};
+use types::{Identity, NodeId, SiteId, Slot};
+use wire::{Control, FrameHeader, FrameKind};
 
 const MEMORY: u64 = 16 << 20;
 /// Ranks 0 and 1 at a, 2 and 3 at b.
@@ -33,9 +33,9 @@ async fn echo(job: &Job, one: &mut (Client, Identity), two: &mut (Client, Identi
 #[tokio::test]
 async fn a_flood_to_a_member_that_never_reads_stays_under_the_bound_and_harms_nobody_else() {
     let sites = start(&Plan { memory: "16MiB", ..Plan::default() });
-    let mut job = open(&sites[0], "a", 1, ROSTER).await;
+    let job = open(&sites[0], "a", 1, ROSTER).await;
     let (flooder, victim) = (rank(0, 0), rank(1, 2));
-    let _never_reads = sites[1].member(&job, victim).await;
+    let mut reads_late = sites[1].member(&job, victim).await;
     let mut sender = sites[0].member(&job, flooder).await;
     let header = data(&job, flooder, victim, 0);
     // No window is respected: four times the memory in a row.
@@ -48,10 +48,14 @@ async fn a_flood_to_a_member_that_never_reads_stays_under_the_bound_and_harms_no
     let (a, b) = (rank(0, 1), rank(1, 3));
     let (mut one, mut two) = ((sites[0].member(&job, a).await, a), (sites[1].member(&job, b).await, b));
     echo(&job, &mut one, &mut two, 200).await;
-    let _stays = within("the flood", flood).await.unwrap();
-    let Control::MemberLost { member, reason, .. } = job.news().await else { panic!() };
-    assert_eq!(member, victim);
-    assert!(reason.contains("it does not read"), "{reason}");
+    let mut flooder = within("the flood", flood).await.unwrap();
+    // What there was no memory for is refused, and the victim is not to blame.
+    assert_eq!(receive(&mut flooder).await.header.kind, FrameKind::Refused);
+    echo(&job, &mut one, &mut two, 10).await;
+    for number in 0..32 {
+        let frame = receive(&mut reads_late).await;
+        assert_eq!((frame.header.sequence, frame.payload.len()), (number, 16_384));
+    }
     echo(&job, &mut one, &mut two, 10).await;
     for site in &sites {
         let counters = site.counters.snapshot();
@@ -93,6 +97,36 @@ async fn a_member_that_never_reads_within_its_window_is_left_alone() {
     })
     .await
     .unwrap_or_else(|_| panic!("still held: {:?}", sites[1].counters.snapshot()));
+}
+
+#[tokio::test]
+async fn an_acknowledgement_that_cannot_be_delivered_is_reported() {
+    let sites = start(&Plan::default());
+    let job = open(&sites[0], "a", 1, ROSTER).await;
+    let (here, away) = (rank(0, 0), rank(1, 2));
+    let mut member = sites[0].member(&job, here).await;
+    for kind in [FrameKind::Ack, FrameKind::Answer, FrameKind::Ask, FrameKind::Again] {
+        member.send(FrameHeader { kind, ..data(&job, here, away, 0) }, b"").await.unwrap();
+        let back = receive(&mut member).await.header;
+        assert_eq!((back.kind, back.from), (FrameKind::Undeliverable, away), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_hangs_is_lost_and_a_rank_that_computes_is_not() {
+    let sites = start(&Plan::default());
+    let mut job = open(&sites[0], "a", 1, ROSTER).await;
+    let (computes, hangs) = (rank(1, 2), Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() });
+    // Neither says anything, nor answers pings.
+    let mut silent = sites[1].member(&job, computes).await;
+    let _agent = sites[1].member(&job, hangs).await;
+    let Control::MemberLost { member, reason, .. } = job.news().await else { panic!() };
+    assert_eq!(member, hangs);
+    assert!(reason.contains("no sign of life for 6 s"), "{reason}");
+    let from = rank(0, 0);
+    let mut sender = sites[0].member(&job, from).await;
+    sender.send(data(&job, from, computes, 0), b"still there").await.unwrap();
+    assert_eq!(receive(&mut silent).await.payload, b"still there");
 }
 
 /// Passes connections on, until it is told to swallow everything.

@@ -307,9 +307,11 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     pub fn refused(&mut self, route: Route, key: K, now_ns: u64) {
         self.budget.refused(now_ns);
         let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return };
-        peer.outbound.refused(route);
+        peer.outbound.lost(route);
         peer.stripe.lost(usize::from(route.0));
         if peer.retry_ns.is_none() {
+            // Once for all frames that one shortage takes.
+            peer.outbound.refused(route);
             peer.retry_ns = Some(now_ns + (RETRY_NS << peer.refusals.min(7)));
             peer.refusals += 1;
             self.refused.push(key);

@@ -32,6 +32,10 @@ use wire::WireError;
 /// Most gateways of a site that a member connects to.
 pub const MAX_GATEWAYS: usize = wire::receipt::MAX_ROUTES;
 
+/// Most bytes in flight from one rank to another, headers included: half a second at 1 Gbit/s. Senders use what their path
+/// holds of it, and gateways have memory for. Both ends use this constant.
+pub const RANK_WINDOW: u32 = 64 << 20;
+
 /// A peer broke the rules of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

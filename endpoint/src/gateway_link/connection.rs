@@ -117,8 +117,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on with the handshake; what it was told when it is done. Less than `window` is of no use.
-    pub fn shake_hands(&mut self, window: u32) -> Result<bool, Broken> {
+    /// Goes on with the handshake; whether it is done.
+    pub fn shake_hands(&mut self) -> Result<bool, Broken> {
         loop {
             self.write()?;
             let State::Dialling { socket, initiator, deadline } = &mut self.state else { return Ok(true) };
@@ -134,11 +134,6 @@ impl Connection {
             };
             match initiator.step(message)? {
                 Answer::Send(reply) => self.push(Arc::new(reply.encode())),
-                Answer::Open(welcome) if welcome.window < window => {
-                    let granted = welcome.window;
-                    let text = format!("it grants {granted} bytes under way to a peer, the job has {window}");
-                    return Err(Broken::Refused(text));
-                }
                 Answer::Open(welcome) => {
                     handshake::check(&welcome)?;
                     self.reader.take_whole(welcome.max_payload)?;

@@ -437,7 +437,7 @@ fn a_lost_home_ends_the_job_here() {
 #[test]
 fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
     let mut relay = relay();
-    let fresh = relay.grants.grant(4, 4, 0).unwrap();
+    let fresh = relay.grants.grant(4, 0).unwrap();
     relay.grants.release(fresh);
     open_home(&mut relay);
     relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
@@ -458,7 +458,7 @@ fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
     let effects = relay.take_effects();
     assert_eq!(effects.last(), Some(&Effect::Dismiss(LAUNCHER, String::new())));
     assert!(relay.jobs.is_empty());
-    assert_eq!(relay.grants.grant(4, 4, 0).unwrap(), fresh);
+    assert_eq!(relay.grants.grant(4, 0).unwrap(), fresh);
 }
 
 #[test]
