@@ -8,6 +8,7 @@ mod carried;
 mod gateway_command;
 mod key;
 mod lab;
+mod log;
 mod run;
 mod sites_add;
 mod sites_args;

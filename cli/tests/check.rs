@@ -46,6 +46,22 @@ fn what_works_is_shown_link_by_link() {
 }
 
 #[test]
+fn a_gateway_whose_log_finds_no_room_goes_on() {
+    let mut stage = Stage::without_gateways();
+    std::os::unix::fs::symlink("/dev/full", stage.path("a.log")).unwrap();
+    let pid = stage.start_gateway("a");
+    stage.start_gateway("b");
+    let done = check(&stage, &["--", "/bin/true"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    // As many files as the system lets it open.
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let files: Vec<&str> = files.split_whitespace().collect();
+    assert_eq!(files[3], files[4], "{files:?}");
+    stage.nothing_left();
+}
+
+#[test]
 fn what_does_not_is_named() {
     let stage = Stage::new();
     std::fs::set_permissions(stage.path("b.key"), std::fs::Permissions::from_mode(0o644)).unwrap();
