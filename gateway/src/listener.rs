@@ -133,14 +133,19 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
     prepare(&stream).map_err(|e| e.to_string())?;
     match stream.peek(&mut first).await.map_err(|e| e.to_string())? {
         0 => Ok(Admitted::Nobody),
-        _ if first[0] == TLS_HANDSHAKE => Ok(match trunk::accept(gateway, stream, peer).await? {
-            Arrival::Link(accepted) => Admitted::Link(accepted),
-            Arrival::Joined => Admitted::Joined,
-            Arrival::Inside(tls, accepting, key) => {
-                let (member, inflow) = accept_member(gateway, Stream::Tls(tls, key), peer, accepting).await?;
-                Admitted::Member(member, inflow)
-            }
-        }),
+        _ if first[0] == TLS_HANDSHAKE => {
+            gateway.hellos.turn(peer.ip()).await;
+            let admitted = match trunk::accept(gateway, stream, peer).await? {
+                Arrival::Link(accepted) => Admitted::Link(accepted),
+                Arrival::Joined => Admitted::Joined,
+                Arrival::Inside(tls, accepting, key) => {
+                    let (member, inflow) = accept_member(gateway, Stream::Tls(tls, key), peer, accepting).await?;
+                    Admitted::Member(member, inflow)
+                }
+            };
+            gateway.hellos.proved(peer.ip());
+            Ok(admitted)
+        }
         _ if first[0] == PREFACE[0] => {
             let accepting = match Accepting::begin(&mut stream).await {
                 Ok(accepting) => accepting,

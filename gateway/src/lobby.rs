@@ -15,8 +15,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Most connections at once; each costs a few KiB until its handshake has taken too long.
-pub(crate) const MAX_UNADMITTED: usize = 512;
+/// What a connection may cost until it is admitted or its handshake has taken too long, about, in bytes.
+const COST: u64 = 16 << 10;
+/// Places in a small gateway, and the most in any.
+const USUAL: u64 = 512;
+const MOST: u64 = 4096;
 /// For so long nobody loses the place to another of the same address: an honest handshake is done by then.
 const HONEST: Duration = Duration::from_secs(1);
 
@@ -34,6 +37,11 @@ struct Waiting {
     from: IpAddr,
     since: Instant,
     goes: Rc<Notify>,
+}
+
+/// How many places a gateway of this much memory has that may open so many files: half of its descriptors are for who is admitted.
+pub(crate) fn places(memory: u64, descriptors: u64) -> usize {
+    (memory / 16 / COST).clamp(USUAL, MOST).min(descriptors / 2).max(1) as usize
 }
 
 impl Lobby {
@@ -95,7 +103,7 @@ impl Drop for Place {
 }
 
 /// What one stranger has easily: an IPv4 address, or 64 bits of IPv6 addresses.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
         v4 => v4,
@@ -144,6 +152,15 @@ mod tests {
         assert!(!ranks.iter().flatten().any(goes));
         ranks[0] = None;
         assert!(lobby.enter(ip("10.0.0.1"), start).is_some(), "a place is free again");
+    }
+
+    #[test]
+    fn places_follow_memory_and_descriptors() {
+        assert_eq!(places(16 << 20, 1024), 512);
+        assert_eq!(places(16 << 20, 1 << 20), 512);
+        assert_eq!(places(256 << 20, 1 << 20), 1024);
+        assert_eq!(places(1 << 40, u64::MAX), 4096);
+        assert_eq!(places(1 << 30, 256), 128);
     }
 
     #[test]

@@ -22,9 +22,10 @@ use wire::{Control, Secret};
 use crate::config::GatewayConfig;
 use crate::counters::Counters;
 use crate::forward::{Partial, SCRATCH, Target};
+use crate::hellos::Hellos;
 use crate::join::{Doorkeeper, Tickets};
 use crate::link::SEALED;
-use crate::lobby::{Lobby, MAX_UNADMITTED};
+use crate::lobby::{Lobby, places};
 use crate::log::{MEMBERS, log};
 use crate::measure::Measuring;
 use crate::meeting::host::Host;
@@ -33,7 +34,7 @@ use crate::member::Member;
 use crate::relay::{Effect, Leave, Relay, TrunkId, TrunkInfo};
 use crate::starter::{AgentOrder, AgentStarter, GatewayAddress, StartError};
 use crate::trunk::{self, Trunk, TrunkEnd};
-use crate::{GatewayError, listener, page, quantity};
+use crate::{GatewayError, descriptors, listener, page, quantity};
 
 /// How long a handshake may take in all.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,6 +86,7 @@ pub(crate) struct Gateway {
     pub touched: RefCell<Vec<Target>>,
     /// Connections that are not admitted yet.
     pub lobby: Rc<Lobby>,
+    pub hellos: Hellos,
     nodes: Vec<Node>,
     shared_memory: types::sites::Memory,
     fabric: Option<Fabric>,
@@ -127,6 +129,7 @@ impl Credentials {
 /// # Errors
 /// It cannot start: see [`GatewayError`].
 pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<(), GatewayError> {
+    descriptors::raise();
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
     let system = move |source| GatewayError::System { site: site.clone(), gateway: gateway.clone(), source };
     run(config, starter, async move |gateway| {
@@ -225,7 +228,8 @@ impl Gateway {
             sealed: RefCell::new(vec![0; SEALED]),
             stage: RefCell::default(),
             touched: RefCell::default(),
-            lobby: Rc::new(Lobby::new(MAX_UNADMITTED)),
+            lobby: Rc::new(Lobby::new(places(own.memory, descriptors::allowed()))),
+            hellos: Hellos::default(),
             nodes: site.nodes.clone(),
             shared_memory: site.memory.clone(),
             fabric: site.fabric.clone(),

@@ -36,6 +36,18 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("{what}: not within {LIMIT:?}"))
 }
 
+/// The same without a runtime: asks until there is something.
+pub fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
+    let begin = std::time::Instant::now();
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(begin.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Agents that run until they are killed or told to end.
 #[derive(Default)]
 pub struct FakeAgents {

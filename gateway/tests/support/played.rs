@@ -95,7 +95,8 @@ impl Link {
             .with_client_auth_cert(vec![certificate.der().clone()], private.into())
             .unwrap();
         let session = ClientConnection::new(Arc::new(config), ServerName::try_from("landbridge").unwrap()).unwrap();
-        let tcp = TcpStream::connect(&to.inside).unwrap();
+        // The gateway may still be starting.
+        let tcp = super::within_blocking("its port", || TcpStream::connect(&to.inside).ok());
         tcp.set_nodelay(true).unwrap();
         tcp.set_read_timeout(Some(LIMIT)).unwrap();
         tcp.set_write_timeout(Some(LIMIT)).unwrap();
