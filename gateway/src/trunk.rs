@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 use types::sites::{Fingerprint, Keys, Links};
 use types::{Address, Identity, JobId};
 use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
-use wire::{Control, FrameHeader, FrameKind, Secret};
+use wire::{FrameHeader, FrameKind, Secret};
 
-use crate::control::{ControlChannel, ControlError};
+use crate::control::ControlChannel;
 use crate::forward::{GATEWAY, MAX_DATA};
 use crate::join;
 use crate::link::{self, Link};
@@ -25,6 +25,8 @@ use crate::log::{log, short};
 use crate::meeting::visit;
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+
+mod messages;
 
 /// Unsent bytes the kernel may hold per link. What is sent and not acknowledged comes on top, as the path needs it.
 const UNSENT: u32 = 256 << 10;
@@ -254,65 +256,6 @@ impl Trunk {
         if !self.up.get() {
             self.kick.notify_waiters();
         }
-    }
-
-    /// Sends a message, now or as soon as a link is up. A gateway that acknowledges none loses its links when too many wait.
-    pub fn send_control(&self, gateway: &Gateway, message: &Control) {
-        let pushed = self.control.borrow_mut().push(message);
-        self.flush_control(gateway);
-        let Err(error) = pushed else { return };
-        log!(error, &self.site, site = self.site, gateway = self.gateway, %error, "control message not sent");
-        if let ControlError::Full { .. } = error
-            && self.is_up()
-        {
-            gateway.counters.violation();
-            self.up_links().iter().for_each(|link| link.cut(format!("rules broken: {error}")));
-        }
-    }
-
-    /// Sends what waits of messages and their acknowledgements.
-    fn flush_control(&self, gateway: &Gateway) {
-        self.send_waiting(gateway);
-        let held = self.control.borrow().held();
-        gateway.counters.release(self.held.replace(held));
-        gateway.counters.hold(held);
-    }
-
-    fn send_waiting(&self, gateway: &Gateway) {
-        let Some(link) = self.links.borrow().iter().flatten().next().cloned() else { return };
-        let mut control = self.control.borrow_mut();
-        while let Some((job, frame)) = control.next(link.route()) {
-            // Behind what its job has sent before.
-            link.send(gateway, job, &frame);
-        }
-        if let Some(ack) = control.ack() {
-            link.send(gateway, JobId::default(), &ack);
-        }
-    }
-
-    /// A message came; gives those whose turn it is.
-    ///
-    /// # Errors
-    /// The peer broke the rules.
-    pub fn control_came(
-        &self,
-        gateway: &Gateway,
-        header: &FrameHeader,
-        message: Control,
-    ) -> Result<Vec<Control>, String> {
-        let ready = self.control.borrow_mut().came(header, message).map_err(|e| format!("control messages: {e}"))?;
-        self.flush_control(gateway);
-        Ok(ready)
-    }
-
-    /// The other gateway has these.
-    ///
-    /// # Errors
-    /// The peer broke the rules.
-    pub fn control_acknowledged(&self, gateway: &Gateway, ack: u32) -> Result<(), String> {
-        self.control.borrow_mut().acknowledged(ack).map_err(|e| format!("control messages: {e}"))?;
-        self.flush_control(gateway);
-        Ok(())
     }
 
     /// Notes why the trunk is not up, and logs it if it is news.
