@@ -14,7 +14,7 @@ use types::sites::Links;
 use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
 use wire::{Control, Secret};
 
-use super::{Guest, Meetings, Met, Wish, pipe};
+use super::{AGAIN, Guest, Meetings, Met, Wish, pipe};
 use crate::log::{STRANGERS, log};
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
@@ -26,6 +26,8 @@ pub(crate) struct Host {
     meetings: RefCell<Meetings<TcpStream>>,
     /// Ends a talk.
     cuts: RefCell<HashMap<JobId, Rc<Notify>>>,
+    /// When one end of a trunk last had the other end of another told that it can come.
+    told: RefCell<HashMap<(TrunkId, TrunkId), Instant>>,
 }
 
 impl Host {
@@ -33,7 +35,23 @@ impl Host {
     pub fn new(memory: u64) -> Host {
         // Windows of members take half of it.
         let most = (memory / 8 / pipe::MOST_HELD).max(1);
-        Host { meetings: RefCell::new(Meetings::new(most as usize)), cuts: RefCell::default() }
+        Host {
+            meetings: RefCell::new(Meetings::new(most as usize)),
+            cuts: RefCell::default(),
+            told: RefCell::default(),
+        }
+    }
+}
+
+impl Host {
+    /// Whether `from` may have `to` told something now: one that says it all the time fills another's trunk.
+    fn may_tell(&self, from: TrunkId, to: TrunkId, now: Instant) -> bool {
+        let before = self.told.borrow().get(&(from, to)).copied();
+        let may = before.is_none_or(|before| now.saturating_duration_since(before) >= AGAIN);
+        if may {
+            self.told.borrow_mut().insert((from, to), now);
+        }
+        may
     }
 }
 
@@ -56,7 +74,9 @@ impl Gateway {
         let find = |is_it: &dyn Fn(&Guest) -> bool| guests.iter().find(|guest| guest.hidden && is_it(guest));
         let here = find(&|guest| guest.trunk == from);
         let asks = find(&|guest| guest.up && guest.site == site && guest.gateway == gateway);
-        if let (Some(here), Some(asks)) = (here, asks) {
+        if let (Some(here), Some(asks)) = (here, asks)
+            && self.host.may_tell(here.trunk, asks.trunk, Instant::now())
+        {
             let (site, gateway) = (here.site.clone(), here.gateway.clone());
             self.trunk(asks.trunk).send_control(self, &Control::MeetMe { site, gateway });
         }

@@ -18,6 +18,15 @@ use super::*;
 use crate::starter::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use crate::{GatewayConfig, listener};
 
+#[test]
+fn who_says_all_the_time_that_he_can_come_is_passed_on_now_and_then() {
+    let (host, start) = (Host::new(64 << 20), Instant::now());
+    let (one, two, three) = (TrunkId(1), TrunkId(2), TrunkId(3));
+    let told = (0..1000).filter(|_| host.may_tell(one, two, start)).count();
+    assert_eq!((told, host.may_tell(one, three, start), host.may_tell(three, two, start)), (1, true, true));
+    assert!(host.may_tell(one, two, start + AGAIN));
+}
+
 struct Nobody;
 
 impl AgentStarter for Nobody {
