@@ -398,8 +398,11 @@ pub async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
 pub async fn control(client: &mut Client) -> Control {
     let frame = loop {
         let frame = receive(client).await;
-        if frame.header.kind != FrameKind::Passage {
-            break frame;
+        let FrameHeader { kind, job, from, to, .. } = frame.header;
+        match kind {
+            FrameKind::Passage => {}
+            FrameKind::Ping => client.send(FrameHeader::plain(FrameKind::Pong, job, to, from), &[]).await.unwrap(),
+            _ => break frame,
         }
     };
     assert_eq!(frame.header.kind, FrameKind::Control, "{frame:?}");
