@@ -59,8 +59,8 @@ impl ControlChannel {
         }
     }
 
-    /// The other gateway says which run of its program it is. Whether it is another than the one before, which took with it all
-    /// that it was told.
+    /// The other gateway says which run of its program it is. Whether it is another than the one before, which took
+    /// with it all that it was told.
     pub fn meets(&mut self, run: u32) -> bool {
         let another = self.run.is_some_and(|known| known != run);
         if another {

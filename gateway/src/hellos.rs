@@ -1,9 +1,9 @@
 //! TLS hellos of peers that have proved nothing: how many of one address are dealt with at once, and in the long run.
 //!
-//! A handshake costs the gateway's one thread a signature and a key exchange, and whoever asks for it next to nothing. Each takes
-//! one of its address's [`MOST`] tokens. Who proves who it is gives it back, so however many of a site's machines come at once, they
-//! wait for each other for milliseconds; what fails comes back at [`A_SECOND`]. Nobody is refused for it: who has to wait does so in
-//! its place in the lobby.
+//! A handshake costs the gateway's one thread a signature and a key exchange, and whoever asks for it next to nothing.
+//! Each takes one of its address's [`MOST`] tokens. Who proves who it is gives it back, so however many of a site's
+//! machines come at once, they wait for each other for milliseconds; what fails comes back at [`A_SECOND`]. Nobody is
+//! refused for it: who has to wait does so in its place in the lobby.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -28,7 +28,7 @@ pub(crate) struct Job<M> {
     pub part: Part,
     /// Trunks over which it was asked to open it; the first is the one to tell. None at home.
     pub askers: Vec<TrunkId>,
-    /// At home: what gateways that do not lead it are to let be under way, once that is known.
+    /// At home: what gateways that do not lead it are to let be in flight, once that is known.
     pub window: Option<u32>,
     /// At home: trunks over which gateways that do not lead it were asked to open it, and have not closed it.
     pub unclosed: Vec<TrunkId>,
@@ -113,7 +113,7 @@ pub(crate) fn trunks_to<'a>(trunks: &'a [TrunkInfo], site: &'a str) -> impl Iter
     trunks.iter().enumerate().filter(move |(_, trunk)| trunk.site == site && !trunk.retired).map(|(at, _)| TrunkId(at))
 }
 
-/// What members are told of a way that is gone, if there are others or none.
+/// What members are told of a route that is gone, if there are others or none.
 pub(crate) fn passage_without(others: bool, reason: &str) -> Passage {
     if others { Passage::Broken } else { Passage::Away(reason.to_owned()) }
 }
@@ -245,11 +245,11 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(at) = job.roster.sites().iter().position(|site| site.name == *peer) else { return };
         let at_work = job.members.keys().any(|slot| is_rank(*slot));
-        let SiteState { ways, late, partner, told_lost, .. } = &mut job.sites[at];
+        let SiteState { routes, late, partner, told_lost, .. } = &mut job.sites[at];
         let is_found = std::mem::take(told_lost);
-        let is_new = !ways.contains(&trunk);
+        let is_new = !routes.contains(&trunk);
         if is_new {
-            ways.push(trunk);
+            routes.push(trunk);
         }
         if whole {
             late.retain(|other| *other != trunk);
@@ -259,11 +259,11 @@ impl<M: Clone + PartialEq> Relay<M> {
         // Gateways of two sites pair off, so that none is everybody's first choice.
         let order: Vec<TrunkId> = trunks_to(&self.trunks, peer).collect();
         *partner = order.get(self.number).copied();
-        let preference = |way: &TrunkId| {
-            let place = order.iter().position(|other| other == way).unwrap_or(0);
-            (late.contains(way), (place + order.len() - self.number % order.len()) % order.len())
+        let preference = |route: &TrunkId| {
+            let place = order.iter().position(|other| other == route).unwrap_or(0);
+            (late.contains(route), (place + order.len() - self.number % order.len()) % order.len())
         };
-        ways.sort_by_key(preference);
+        routes.sort_by_key(preference);
         if is_found {
             let site = peer.clone();
             self.tell_launcher(id, Control::SiteFound { job: id, site });
@@ -284,8 +284,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         for site in &mut job.sites {
-            site.ways.retain(|way| *way != trunk);
-            site.late.retain(|way| *way != trunk);
+            site.routes.retain(|route| *route != trunk);
+            site.late.retain(|route| *route != trunk);
         }
         job.unclosed.retain(|other| *other != trunk);
         job.askers.retain(|other| *other != trunk);

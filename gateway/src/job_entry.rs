@@ -1,4 +1,5 @@
-//! Whether a job may be opened at a gateway: its number, its sites and nodes, and what its home has here already. Part of [`Relay`].
+//! Whether a job may be opened at a gateway: its number, its sites and nodes, and what its home has here already. Part
+//! of [`Relay`].
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -117,8 +118,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         Ok(own)
     }
 
-    /// What of the gateway's memory is kept for others than a job's home. The own site is not bounded: its users have no neighbours
-    /// here.
+    /// What of the gateway's memory is kept for others than a job's home. The own site is not bounded: its users have
+    /// no neighbours here.
     ///
     /// # Errors
     /// The home's jobs would take too much by being described alone.

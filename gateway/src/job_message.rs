@@ -1,9 +1,10 @@
 //! What gateways of other sites say about jobs and nodes, and what they may. Part of [`Relay`].
 //!
-//! Three things are told apart. What no gateway that follows the protocol can send is a violation, and its link is cut: news of
-//! another site than its own, orders for one. What a site says about a job that it has no part in, or over another trunk than the
-//! one it was asked on, is ignored. What is late is ignored or answered as such: a job may have ended, or its site been
-//! given up here, while the message was on its way or its sender stood still, and the trunk is others' as well.
+//! Three things are told apart. What no gateway that follows the protocol can send is a violation, and its link is cut:
+//! news of another site than its own, orders for one. What a site says about a job that it has no part in, or over
+//! another trunk than the one it was asked on, is ignored. What is late is ignored or answered as such: a job may have
+//! ended, or its site been given up here, while the message was on its way or its sender stood still, and the trunk is
+//! others' as well.
 
 use types::JobId;
 use wire::Control;
@@ -113,8 +114,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
     }
 
-    /// News of a job that started here: notes what it means and passes it on to the launcher. Only from a site of the job, over a
-    /// trunk on which it was asked.
+    /// News of a job that started here: notes what it means and passes it on to the launcher. Only from a site of the
+    /// job, over a trunk on which it was asked.
     fn news(&mut self, id: JobId, trunk: TrunkId, message: Control) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.own == job.home) else { return };
         let peer = &self.trunks[trunk.0].site;

@@ -1,55 +1,55 @@
-//! A site of a job as one gateway knows it: how far it is, and by which ways frames get there.
+//! A site of a job as one gateway knows it: how far it is, and by which routes frames get there.
 
 use crate::relay::TrunkId;
 
 /// What a gateway knows of a site of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteState {
-    /// The way to the gateway that leads the job there, for control messages; `None` for the own site.
+    /// The route to the gateway that leads the job there, for control messages; `None` for the own site.
     pub trunk: Option<TrunkId>,
     pub phase: SitePhase,
-    /// The ways for frames: trunks to gateways of the site at which the job is open, the preferred first.
-    pub ways: Vec<TrunkId>,
+    /// The routes for frames: trunks to gateways of the site at which the job is open, the preferred first.
+    pub routes: Vec<TrunkId>,
     /// Those of them that came when ranks were at work, and may not have all ranks yet: the last choice.
     pub late: Vec<TrunkId>,
     /// The trunk to the gateway there that this one pairs off with.
     pub partner: Option<TrunkId>,
     /// Counts frames that went by others.
     turn: usize,
-    /// The launcher, whose site this is, was told that no way is left.
+    /// The launcher, whose site this is, was told that no route is left.
     pub told_lost: bool,
 }
 
-/// So many frames go by one way before the next has its turn.
+/// So many frames go by one route before the next has its turn.
 const FRAMES_A_TURN: usize = 4;
 
 impl SiteState {
     pub fn new(trunk: Option<TrunkId>, phase: SitePhase) -> SiteState {
-        SiteState { trunk, phase, ways: Vec::new(), late: Vec::new(), partner: None, turn: 0, told_lost: false }
+        SiteState { trunk, phase, routes: Vec::new(), late: Vec::new(), partner: None, turn: 0, told_lost: false }
     }
 
-    /// The way for the next frame: to the partner; while it is not there, to all others in turn, so that none of them has to carry
-    /// what two did while its neighbours idle.
-    pub fn way(&mut self, is_up: impl Fn(TrunkId) -> bool) -> Option<TrunkId> {
+    /// The route for the next frame: to the partner; while it is not there, to all others in turn, so that none of them
+    /// has to carry what two did while its neighbours idle.
+    pub fn route(&mut self, is_up: impl Fn(TrunkId) -> bool) -> Option<TrunkId> {
         if !self.phase.reachable() {
             return None;
         }
-        let usable = |way: &&TrunkId| is_up(**way) && !self.late.contains(way);
-        if let Some(partner) = self.ways.iter().filter(usable).find(|way| self.partner == Some(**way)) {
+        let usable = |route: &&TrunkId| is_up(**route) && !self.late.contains(route);
+        if let Some(partner) = self.routes.iter().filter(usable).find(|route| self.partner == Some(**route)) {
             return Some(*partner);
         }
-        let others = self.ways.iter().filter(usable).count();
+        let others = self.routes.iter().filter(usable).count();
         if others == 0 {
-            return self.ways.iter().find(|way| is_up(**way)).copied();
+            return self.routes.iter().find(|route| is_up(**route)).copied();
         }
-        let way = self.ways.iter().filter(usable).nth(self.turn / FRAMES_A_TURN % others).copied();
+        let route = self.routes.iter().filter(usable).nth(self.turn / FRAMES_A_TURN % others).copied();
         self.turn = self.turn.wrapping_add(1);
-        way
+        route
     }
 
-    /// The ways there.
-    pub fn ways(&self) -> &[TrunkId] {
-        if self.phase.reachable() { &self.ways } else { &[] }
+    /// The routes there.
+    pub fn routes(&self) -> &[TrunkId] {
+        if self.phase.reachable() { &self.routes } else { &[] }
     }
 }
 

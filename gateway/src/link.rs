@@ -32,8 +32,8 @@ use crate::trunk::Trunk;
 
 /// From how many bytes of their job that wait for a link on members pause.
 const BACKED_UP: usize = 1 << 20;
-/// Bytes of answers (to pings, and acknowledgements of control messages) that wait for a link, at most: who has more coming asks
-/// and does not read.
+/// Bytes of answers (to pings, and acknowledgements of control messages) that wait for a link, at most: who has more
+/// coming asks and does not read.
 const ANSWERS: usize = 512 << 10;
 /// From how many bytes of their job that wait for a link on notices are kept back, one for each pair of members.
 const NOTICES: usize = 256 << 10;
@@ -101,8 +101,8 @@ impl Link {
         }
     }
 
-    /// Sends a notice that a frame was not deliverable. While much of its job waits, one for each pair of members is kept: the last
-    /// says what those before it said.
+    /// Sends a notice that a frame was not deliverable. While much of its job waits, one for each pair of members is
+    /// kept: the last says what those before it said.
     pub fn notice(&self, gateway: &Gateway, header: FrameHeader, reason: &[u8]) {
         if self.queued_of(header.job) < NOTICES {
             return self.send_own(gateway, header, reason);
@@ -375,7 +375,8 @@ async fn read_loop(
             }
             first = false;
             if link.outlet.is_closed() {
-                // What it says now may be of a time that is over: another link has taken its place, or its site is gone.
+                // What it says now may be of a time that is over: another link has taken its place, or its site is
+                // gone.
                 return Poll::Ready(Err(Stop::Lost(link.cut_reason.borrow().clone())));
             }
             link.heard.set(gateway.tick());

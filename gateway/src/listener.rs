@@ -1,4 +1,5 @@
-//! The one port: what comes in is told apart by its first byte, and admitted or turned away within bounded time and memory.
+//! The one port: what comes in is told apart by its first byte, and admitted or turned away within bounded time and
+//! memory.
 
 use std::convert::Infallible;
 use std::io;
@@ -181,8 +182,8 @@ async fn accept_member(
     }
 }
 
-/// What this peer is to prove, and whose that is. Who means another gateway is refused before anything is proved to it: it may be
-/// that somebody passes on what was meant for the other.
+/// What this peer is to prove, and whose that is. Who means another gateway is refused before anything is proved to it:
+/// it may be that somebody passes on what was meant for the other.
 async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Secret, &'static str), Refusal> {
     let refuse = |code, text: String| Err(Refusal::new(code, text));
     match hello.purpose {
@@ -205,7 +206,8 @@ async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Sec
     }
 }
 
-/// The secret of a job. Members may come before this gateway has heard of it, over a trunk or from the launcher: they wait a moment.
+/// The secret of a job. Members may come before this gateway has heard of it, over a trunk or from the launcher: they
+/// wait a moment.
 async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, String> {
     let deadline = Instant::now() + EARLY;
     loop {

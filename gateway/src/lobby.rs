@@ -1,10 +1,10 @@
 //! Connections that are not admitted yet: who waits, and who has to go when too many do.
 //!
-//! Strangers may open connections and say little (slow loris) or nothing. Each costs a few KiB until its handshake is done or
-//! too slow. When all places are taken, a newcomer gets the place of whoever has waited longest of the address that has
-//! most, so that an address that takes many takes them from itself: others come in as long as they have fewer. Where that
-//! is the newcomer's own address, who came a moment ago goes before it: many ranks of one node that come at once are
-//! admitted one after the other.
+//! Strangers may open connections and say little (slow loris) or nothing. Each costs a few KiB until its handshake is
+//! done or too slow. When all places are taken, a newcomer gets the place of whoever has waited longest of the address
+//! that has most, so that an address that takes many takes them from itself: others come in as long as they have fewer.
+//! Where that is the newcomer's own address, who came a moment ago goes before it: many ranks of one node that come at
+//! once are admitted one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -39,7 +39,8 @@ struct Waiting {
     goes: Rc<Notify>,
 }
 
-/// How many places a gateway of this much memory has that may open so many files: half of its descriptors are for who is admitted.
+/// How many places a gateway of this much memory has that may open so many files: half of its descriptors are for who
+/// is admitted.
 pub(crate) fn places(memory: u64, descriptors: u64) -> usize {
     (memory / 16 / COST).clamp(USUAL, MOST).min(descriptors / 2).max(1) as usize
 }
@@ -55,7 +56,8 @@ impl Lobby {
         self.waiting.borrow().len()
     }
 
-    /// Takes a newcomer in. If there are too many, another has to go, and its [`Place::must_go`] returns, or the newcomer.
+    /// Takes a newcomer in. If there are too many, another has to go, and its [`Place::must_go`] returns, or the
+    /// newcomer.
     pub fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> Option<Place> {
         let from = network(from);
         if self.len() >= self.most && !self.makes_room(from, now) {

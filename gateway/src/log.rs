@@ -1,8 +1,8 @@
 //! What is logged because of what a peer did: a few lines of each peer, and short ones, so that nobody fills a disk.
 //!
-//! Each peer (another site; or everybody who has not said who he is) may cause [`BURST`] lines at once and [`A_SECOND`] in the
-//! long run. What is left out is counted, and the next line of that peer says how many there were. Lines about what users of the
-//! gateway's own site do are not limited: they hold the site's key.
+//! Each peer (another site; or everybody who has not said who he is) may cause [`BURST`] lines at once and [`A_SECOND`]
+//! in the long run. What is left out is counted, and the next line of that peer says how many there were. Lines about
+//! what users of the gateway's own site do are not limited: they hold the site's key.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -58,7 +58,8 @@ thread_local! {
     static LINES: RefCell<Lines> = RefCell::default();
 }
 
-/// Whether a line may be logged because of what a peer did. Peers are the sites of the sites file and [`STRANGERS`]: few.
+/// Whether a line may be logged because of what a peer did. Peers are the sites of the sites file and [`STRANGERS`]:
+/// few.
 pub(crate) fn may(peer: &str) -> Option<Unsaid> {
     LINES.with_borrow_mut(|lines| lines.may(peer, Instant::now()))
 }

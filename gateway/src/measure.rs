@@ -178,7 +178,7 @@ impl Gateway {
 
     /// Has a gateway of another site measure.
     async fn order(&self, from: &str, to: &str, transfer: bool) -> Result<Measurement, String> {
-        let trunk = self.way_to(from, UP).await?;
+        let trunk = self.trunk_to(from, UP).await?;
         let (answer, answered) = oneshot::channel();
         let order = Order { trunk: trunk.id, from: from.to_owned(), to: to.to_owned(), answer };
         self.measuring.order.replace(Some(order));
@@ -193,7 +193,7 @@ impl Gateway {
 
     /// Measures the way from here.
     async fn measure(&self, to: &str, transfer: bool) -> Result<Measurement, String> {
-        let trunk = self.way_to(to, UP).await?;
+        let trunk = self.trunk_to(to, UP).await?;
         let mut rtt = trunk.ping(self, PING).await?;
         for _ in 0..PINGS {
             rtt = trunk.ping(self, rtt * 3 + LOOK).await.map_or(rtt, |again| again.min(rtt));

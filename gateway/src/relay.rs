@@ -51,7 +51,7 @@ pub(crate) enum Effect<M> {
     Release(JobId),
     /// Say goodbye with a reason and close.
     Dismiss(M, String),
-    /// Tell a member what became of the way to a site.
+    /// Tell a member what became of the route to a site.
     Passage(M, SiteId, Passage),
     /// Call [`Relay::timer`] after this long.
     Timer(JobId, u64, Timer, Duration),
@@ -180,7 +180,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub fn route(&mut self, origin: Origin, header: &FrameHeader) -> Route<'_, M> {
         let bytes = u64::from(header.length) + wire::frame::HEADER_LEN as u64;
         let Some(job) = self.jobs.get_mut(&header.job) else {
-            // The job may have been closed while the frame was under way.
+            // The job may have been closed while the frame was in flight.
             return Route::Nowhere { notice: None };
         };
         let of_rank = is_rank(header.from.slot);
@@ -214,13 +214,13 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(site) = job.sites.get_mut(usize::from(header.to.site.0)) else {
             return Route::Violation(format!("job {} has no site #{}", header.job, header.to.site.0));
         };
-        if let Some(trunk) = site.way(|way| self.trunks[way.0].up) {
+        if let Some(trunk) = site.route(|route| self.trunks[route.0].up) {
             if of_rank {
                 job.traffic.sent += bytes;
             }
             return Route::Trunk(trunk);
         }
-        // Members have been told, and send it again when there is a way, unless there will be none.
+        // Members have been told, and send it again when there is a route, unless there will be none.
         let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
         let notice = (!site.phase.reachable()).then(|| format!("site {name} cannot be reached"));
         Route::Nowhere { notice }
@@ -272,8 +272,8 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub(crate) fn tell_what_is_away(&mut self, id: JobId, member: &M) {
         let Some(job) = self.jobs.get(&id) else { return };
         for (at, site) in job.sites.iter().enumerate().filter(|(at, _)| *at != usize::from(job.own.0)) {
-            if !site.ways().iter().any(|way| self.trunks[way.0].up) {
-                let known = site.ways().first().map(|way| self.trunks[way.0].problem.clone());
+            if !site.routes().iter().any(|route| self.trunks[route.0].up) {
+                let known = site.routes().first().map(|route| self.trunks[route.0].problem.clone());
                 let reason = known.unwrap_or_else(|| "the job is not open there yet".to_owned());
                 self.effects.push(Effect::Passage(member.clone(), SiteId(at as u16), Passage::Away(reason)));
             }
@@ -334,13 +334,13 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.trunks[trunk.0].problem = problem;
     }
 
-    /// A link of a trunk is gone, and with it what was under way on it; another is up.
+    /// A link of a trunk is gone, and with it what was in flight on it; another is up.
     pub fn trunk_broken(&mut self, trunk: TrunkId) {
         self.tell_members(None, trunk, |_| Some(Passage::Broken));
     }
 
-    /// The last link of a trunk is gone, and with it whatever was under way. Jobs wait for it to come back, for as long as this
-    /// gateway is patient.
+    /// The last link of a trunk is gone, and with it whatever was in flight. Jobs wait for it to come back, for as long
+    /// as this gateway is patient.
     pub fn trunk_away(&mut self, trunk: TrunkId, reason: &str) {
         let info = &mut self.trunks[trunk.0];
         info.up = false;
@@ -361,8 +361,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
     }
 
-    /// Tells members of jobs (of all, or `only` one) what became of a trunk that is a way of theirs. `passage` says what, from
-    /// whether there are other ways.
+    /// Tells members of jobs (of all, or `only` one) what became of a trunk that is a route of theirs. `passage` says
+    /// what, from whether there are other routes.
     pub(crate) fn tell_members(
         &mut self,
         only: Option<JobId>,
@@ -370,8 +370,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         passage: impl Fn(bool) -> Option<Passage>,
     ) {
         for (_, job) in self.jobs.iter().filter(|(id, job)| !job.closing && only.is_none_or(|only| only == **id)) {
-            for (at, site) in job.sites.iter().enumerate().filter(|(_, site)| site.ways().contains(&trunk)) {
-                let others = site.ways().iter().any(|way| *way != trunk && self.trunks[way.0].up);
+            for (at, site) in job.sites.iter().enumerate().filter(|(_, site)| site.routes().contains(&trunk)) {
+                let others = site.routes().iter().any(|route| *route != trunk && self.trunks[route.0].up);
                 let Some(passage) = passage(others) else { continue };
                 let told = |member: &M| Effect::Passage(member.clone(), SiteId(at as u16), passage.clone());
                 self.effects.extend(job.members.values().map(told));
@@ -385,7 +385,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
             let Some(job) = self.jobs.get_mut(&id) else { continue };
-            let Some(at) = job.sites.iter().position(|s| s.trunk == Some(trunk) || s.ways.contains(&trunk)) else {
+            let Some(at) = job.sites.iter().position(|s| s.trunk == Some(trunk) || s.routes.contains(&trunk)) else {
                 continue;
             };
             let site = &mut job.sites[at];
@@ -397,7 +397,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             if led {
                 site.phase = SitePhase::Leaderless;
             }
-            let ways = site.ways.iter().filter(|way| **way != trunk).count();
+            let routes = site.routes.iter().filter(|route| **route != trunk).count();
             let (at_home, closing) = (job.own == job.home, job.closing);
             // Without it, nothing of the job can go on here; that is not news then.
             self.is_gone(id, trunk, reason);
@@ -406,7 +406,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 continue;
             }
             let (job, reason) = (id, reason.to_owned());
-            if ways == 0 {
+            if routes == 0 {
                 if let Some(job) = self.jobs.get_mut(&id).filter(|_| at_home) {
                     job.sites[at].told_lost = true;
                 }
@@ -419,8 +419,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.allocations_without(trunk, reason);
     }
 
-    /// Closes everything, for the end of the program; with `siblings` (other gateways of the site) but for the jobs that these can
-    /// go on with, which it gives back. Those are left without a word, as if the program was killed.
+    /// Closes everything, for the end of the program; with `siblings` (other gateways of the site) but for the jobs
+    /// that these can go on with, which it gives back. Those are left without a word, as if the program was killed.
     pub fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
         // Nodes that were asked for here go with the program.
         let is_left = |(id, job): &(&JobId, &Job<M>)| siblings && !job.closing && !self.allocations.contains_key(id);
@@ -455,7 +455,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.effects.push(effect);
     }
 
-    /// Whether something may be logged because of what was asked for at this site: without limit if that is the own one.
+    /// Whether something may be logged because of what was asked for at this site: without limit if that is the own
+    /// one.
     pub(crate) fn may_log(&self, home: &str) -> Option<Unsaid> {
         if home == self.site { Some(None) } else { log::may(home) }
     }

@@ -299,7 +299,8 @@ impl Gateway {
         result
     }
 
-    /// Closes all jobs and waits for their agents; those that other gateways of the site can go on with are left to them.
+    /// Closes all jobs and waits for their agents; those that other gateways of the site can go on with are left to
+    /// them.
     async fn stop(&self) {
         let reason = format!("gateway {} of site {} is stopping", self.name, self.site);
         tracing::info!("{reason}");
@@ -475,13 +476,13 @@ impl Gateway {
         if site == self.site {
             return Ok(Duration::ZERO);
         }
-        self.way_to(site, PROBE_UP).await?.ping(self, PROBE_PING).await
+        self.trunk_to(site, PROBE_UP).await?.ping(self, PROBE_PING).await
     }
 
     /// A trunk to another site, once it is up; it is waited for as long as `limit`.
-    pub async fn way_to(&self, site: &str, limit: Duration) -> Result<Rc<Trunk>, String> {
+    pub async fn trunk_to(&self, site: &str, limit: Duration) -> Result<Rc<Trunk>, String> {
         if site == self.site {
-            return Err(format!("site {site}: there is no way to itself"));
+            return Err(format!("site {site}: there is no route to itself"));
         }
         let id = self.relay.borrow().lead_trunk(site);
         let trunk = self.trunk(id.ok_or_else(|| format!("site {}: its gateway knows no site {site}", self.site))?);
@@ -539,8 +540,8 @@ impl Gateway {
     }
 }
 
-/// The trunks of a gateway: to every gateway of every other site. Of two sites the earlier in the file dials, if the later
-/// advertises an address; if neither does, the earlier asks for a meeting.
+/// The trunks of a gateway: to every gateway of every other site. Of two sites the earlier in the file dials, if the
+/// later advertises an address; if neither does, the earlier asks for a meeting.
 pub(crate) fn trunks(sites: &SitesFile, own_site: usize, own_gateway: usize) -> Vec<Trunk> {
     let own = &sites.sites[own_site].gateways[own_gateway];
     let mut trunks = Vec::new();

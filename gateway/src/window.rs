@@ -90,8 +90,8 @@ impl Grants {
         Ok(Grant { senders, window })
     }
 
-    /// Bytes that are kept for jobs of others when a site that has been granted `held` asks again: an eighth of all, once it has
-    /// more than half of all.
+    /// Bytes that are kept for jobs of others when a site that has been granted `held` asks again: an eighth of all,
+    /// once it has more than half of all.
     pub fn kept(&self, held: u64) -> u64 {
         if held > self.memory / 4 { self.memory / 16 } else { 0 }
     }

@@ -85,8 +85,8 @@ async fn what_cannot_be_measured_is_told() {
         ("a", "x", "no site x"),
         ("x", "a", "no site x"),
         ("b", "x", "no site x"),
-        ("a", "a", "no way to itself"),
-        ("b", "b", "no way to itself"),
+        ("a", "a", "no route to itself"),
+        ("b", "b", "no route to itself"),
     ] {
         let problem = problem(measure(&sites[0], from, to, true).await);
         assert!(problem.contains(named), "{from} to {to}: {problem}");

@@ -337,7 +337,7 @@ fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
     };
     relay.trunk_away(first, "cut");
     relay.trunk_lost(first, "cut");
-    assert_eq!(told(&mut relay), [], "there is another way");
+    assert_eq!(told(&mut relay), [], "there is another route");
     relay.trunk_away(second, "cut");
     relay.trunk_lost(second, "cut");
     assert!(matches!(&told(&mut relay)[..], [Control::SiteLost { site, .. }] if site == "a"));
