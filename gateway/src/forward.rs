@@ -354,8 +354,12 @@ impl Gateway {
                 }
                 self.allocate_later(member.clone(), new, site, home, ask);
             }
-            Control::JobClose { job: unopened }
-                if job == JobId::default() && self.relay.borrow_mut().abandoned_by(unopened, member) => {}
+            Control::JobClose { job: unopened } if job == JobId::default() => {
+                if !self.relay.borrow_mut().abandoned_by(unopened, member) {
+                    // It was refused, or its nodes went, when the launcher had said this already.
+                    member.dismiss(&format!("job {unopened} is not open at site {}", self.site));
+                }
+            }
             Control::JobOpen { job: new, secret, roster, home, part } => {
                 if job == new && part != Part::Lead {
                     let open = Control::JobOpen { job: new, secret, roster, home, part };

@@ -84,6 +84,20 @@ async fn who_asked_can_let_go_and_is_told() {
 }
 
 #[tokio::test]
+async fn a_launcher_that_lets_go_of_what_was_refused_breaks_no_rule() {
+    let sites = start(&Plan::default());
+    let mut client = asks(&sites, ROOM + 1, 0).await;
+    while !matches!(control(&mut client).await, Control::JobRefused { .. }) {}
+    // The entry stays as long as its asker may ask again; a job that nobody asked about has none.
+    for job in [JOB, JobId(99)] {
+        client.send_control(launcher(0), &Control::JobClose { job }).await.unwrap();
+    }
+    let error = within("goodbye", client.receive()).await.unwrap_err().to_string();
+    assert!(error.contains("is not open at site a"), "{error}");
+    assert_eq!(sites[0].counters.snapshot().violations, 0);
+}
+
+#[tokio::test]
 async fn nothing_is_held_for_who_is_gone() {
     let mut sites = start(&Plan::default());
     let mut client = asks(&sites, 1, 60).await;
