@@ -145,9 +145,11 @@ class Inside:
 
     def gateway(self, site, sites):
         environment = {"SLURM_CONF": f"/run/slurm-{site}/slurm.conf"} if Path(f"/run/slurm-{site}").exists() else {}
-        words = [self.landbridge, "gateway", "--sites", sites, "--site", site]
-        self.start(f"{site}-gw1", *words, log=f"gateway-{site}", environment=environment)
-        self.wait_for(f"gateway of {site}", f"{site}-gw1", "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7700")
+        for host in self.hosts(site, "gw"):
+            number = host.split("-gw")[1]
+            words = [self.landbridge, "gateway", "--gateway", f"gw{number}", "--sites", sites, "--site", site]
+            self.start(host, *words, log=f"gateway-{site}" if number == "1" else f"gateway-{host}", environment=environment)
+            self.wait_for(f"gateway {number} of {site}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7700")
 
     def end(self):
         """In reverse order, so that gateways can still reach what they use."""

@@ -16,7 +16,7 @@ def ssh_site(site, *, known=True, lines="", **more):
     return {"starter": starter, "services": ["sshd"], **more}
 
 
-def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host="a-n1"):
+def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host="a-n1", options=()):
     """A command inside a lab whose sites have real services."""
     folder = workshop.folder / "inside"
     folder.mkdir()
@@ -27,7 +27,7 @@ def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host
     }))
     inside = [sys.executable, ROOT / "tests" / "inside.py", plan]
     # An empty command: gateways are started by inside.py, once there is what they need.
-    return workshop.lab(inside, nodes=nodes, options=["--gateway-command", ""], environment=environment, limit=limit)
+    return workshop.lab(inside, nodes=nodes, options=["--gateway-command", "", *options], environment=environment, limit=limit)
 
 
 def run_words(workshop, mpi, program, *options):

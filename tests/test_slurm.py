@@ -1,9 +1,11 @@
 """The slurm starter against Debian's own Slurm: a munge key and a slurmctld for each site, a slurmd on every node of a lab."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import time
 
 import pytest
 
@@ -159,3 +161,57 @@ def test_run_under_srun_says_where_it_belongs(workshop, mpich_only, slurm):
     sites = {"a": slurm_site(), "b": slurm_site()}
     step = ["srun", "-N2", "-n2", LANDBRIDGE, "run", "--", "true"]
     start(workshop, sites, watched(step), host="a-gw1").finish().fails_naming("site a", "srun started several", "script")
+
+
+def gateways(running, site):
+    """A site's gateways, the first first."""
+    found = [process for process in running.processes("gateway") if process.words[-1] == site]
+    return sorted(found, key=lambda process: process.words[process.words.index("--gateway") + 1])
+
+
+def leads(workshop, site, number):
+    """Whether a gateway has asked Slurm for nodes."""
+    log = workshop.folder / "inside" / (f"gateway-{site}.log" if number == 1 else f"gateway-{site}-gw{number}.log")
+    return "nodes granted" in log.read_text()
+
+
+@pytest.mark.parametrize(("site", "number"), [("a", signal.SIGKILL), ("b", signal.SIGKILL), ("b", signal.SIGTERM)], ids=["own", "other", "stopped"])
+def test_nodes_stay_when_the_gateway_that_asked_for_them_is_lost(workshop, mpich_only, slurm, site, number):
+    """They belong to the job: it goes on by the site's other gateway, and gives them back at its end."""
+    more = workshop.folder / "more"
+    program = [mpich_only.python, PROGRAMS / "until.py", workshop.folder / "working", more]
+    run = run_words(workshop, mpich_only, program)
+    script = f"{words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
+    sites = {"a": slurm_site(), "b": slurm_site()}
+    running = start(workshop, sites, ["bash", "-c", script], environment=mpich_only.environment, options=["--gateways", 2])
+    working = workshop.folder / "working"
+    wait_until(lambda: working.exists() or running.child.poll() is not None, 60, "the job's ranks")
+    assert working.exists(), str(running.finish())
+    asked = [which for which in (1, 2) if leads(workshop, site, which)]
+    assert len(asked) == 1, asked
+    gateways(running, site)[asked[0] - 1].kill(number)
+    wait_until(lambda: "goes on by other" in running.err() or running.child.poll() is not None, 20, "the loss to be seen")
+    time.sleep(2)
+    assert running.child.poll() is None, str(running.finish())
+    more.touch()
+    done = running.finish().check()
+    assert done.out.count(EMPTY) == 2, str(done)
+
+
+@pytest.mark.parametrize("also", ["salloc", "second-gateway"])
+def test_no_job_stays_when_all_that_would_give_it_back_is_lost(workshop, mpich_only, slurm, also):
+    sites = {"a": slurm_site(), "b": slurm_site()}
+    options = ["--gateways", 2]
+    running = endless(workshop, mpich_only, sites, wrap=lambda run: watched(run, "b"), options=options)
+    victims = gateways(running, "b")
+    assert len(victims) == 2
+    if also == "salloc":
+        # Slurm's own commands of site b: their jobs are of its nodes, but both sites' look alike, so both go.
+        victims += [process for process in running.processes() if process.words[:1] == ["salloc"]]
+        victims += [process for process in running.processes() if "squeue --noheader --steps" in " ".join(process.words)]
+    for process in victims:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    done = running.finish(within=2 * END_S)
+    done.fails_naming("site")
+    assert EMPTY in done.out, str(done)

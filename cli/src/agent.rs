@@ -1,5 +1,6 @@
-//! The hidden commands: a node's agent and its keeper.
+//! The hidden commands: a node's agent, its keeper, and what holds a batch job.
 
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -13,6 +14,11 @@ use crate::runtime;
 /// The keeper.
 pub fn keep() -> Result<i32> {
     Ok(runtime()?.block_on(launch::keeper::keep())?)
+}
+
+/// A program on a leash that may be let go.
+pub fn hold(holder: i32, program: &[OsString]) -> Result<i32> {
+    Ok(runtime()?.block_on(launch::leash::hold(holder, program))?)
 }
 
 /// The agent proper.

@@ -56,6 +56,15 @@ pub enum Command {
         #[arg(last = true, required = true)]
         program: Vec<OsString>,
     },
+    /// Started by gateways: the same, until the program says that it has begun
+    #[command(hide = true, name = launch::leash::HOLD)]
+    Hold {
+        /// Process id of the gateway
+        holder: i32,
+        /// The program and its arguments
+        #[arg(last = true, required = true)]
+        program: Vec<OsString>,
+    },
     /// Started by the `sites` commands at a site's machine
     #[command(hide = true)]
     SiteEnd,

@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::lab(args),
         Command::SiteEnd => sites_add::other_end(),
         Command::Agent => agent::keep(),
+        Command::Hold { holder, program } => agent::hold(holder, &program),
         Command::Leash { holder, program } => Err(launch::leash::become_leashed(holder, &program).into()),
         Command::AgentWorker { keeper, folder } => agent::work(keeper, folder),
     };

@@ -422,8 +422,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// Closes everything, for the end of the program; with `siblings` (other gateways of the site) but for the jobs
     /// that these can go on with, which it gives back. Those are left without a word, as if the program was killed.
     pub fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
-        // Nodes that were asked for here go with the program.
-        let is_left = |(id, job): &(&JobId, &Job<M>)| siblings && !job.closing && !self.allocations.contains_key(id);
+        let is_left = |(_, job): &(&JobId, &Job<M>)| siblings && !job.closing;
         let left: BTreeSet<JobId> = self.jobs.iter().filter(is_left).map(|(id, _)| *id).collect();
         let closed: Vec<JobId> = self.jobs.keys().copied().filter(|id| !left.contains(id)).collect();
         for id in closed {

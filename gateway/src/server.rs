@@ -19,6 +19,7 @@ use types::sites::{Fabric, Fingerprint, Node, SitesFile};
 use types::{JobId, NodeId};
 use wire::{Control, Secret};
 
+use crate::allocation::task::AllocationOrders;
 use crate::config::GatewayConfig;
 use crate::counters::Counters;
 use crate::forward::{Partial, SCRATCH, Target};
@@ -96,7 +97,7 @@ pub(crate) struct Gateway {
     pub(crate) starter: Arc<dyn AgentStarter>,
     agents: RefCell<HashMap<(JobId, NodeId), Rc<AgentOrders>>>,
     /// What the batch system gave or is asked for; a notification gives it back.
-    pub(crate) allocations: RefCell<HashMap<JobId, Rc<Notify>>>,
+    pub(crate) allocations: RefCell<HashMap<JobId, Rc<AllocationOrders>>>,
     /// A job was opened.
     pub(crate) job_opened: Notify,
     /// The last of them.
@@ -328,8 +329,15 @@ impl Gateway {
         sleep(Duration::from_millis(20)).await;
     }
 
-    /// Forgets the agents of these jobs, which stay when this program ends.
+    /// Forgets the agents and the nodes of these jobs, which stay when this program ends.
     fn leave_agents(&self, jobs: &BTreeSet<JobId>) {
+        self.allocations.borrow_mut().retain(|job, orders| {
+            let left = jobs.contains(job);
+            if left {
+                orders.leave.notify_one();
+            }
+            !left
+        });
         self.agents.borrow_mut().retain(|(job, _), orders| {
             let left = jobs.contains(job);
             if left {
@@ -366,7 +374,7 @@ impl Gateway {
             Effect::Allocate(order) => self.allocate(order),
             Effect::Release(job) => {
                 let release = self.allocations.borrow().get(&job).cloned();
-                release.iter().for_each(|release| release.notify_one());
+                release.iter().for_each(|orders| orders.release.notify_one());
             }
             Effect::Dismiss(member, reason) => member.dismiss(&reason),
             Effect::Passage(member, site, passage) => member.send_passage(self, site, &passage),

@@ -93,7 +93,8 @@ pub trait AgentStarter: Send + Sync {
     fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError>;
 
     /// Asks for nodes, where a site's nodes are those of batch jobs. Returns at once. Whatever it makes is gone after
-    /// [`AllocationHandle::release`], and when the gateway is killed.
+    /// [`AllocationHandle::release`]. If the gateway is killed, or ends without having dropped the handle, it is gone with the last
+    /// agent that runs in it.
     ///
     /// # Errors
     /// Why it cannot even be tried.

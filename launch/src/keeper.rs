@@ -18,6 +18,7 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 use crate::folder::Folder;
 use crate::processes::{adopt_orphans, end_descendants};
+use crate::starter::salloc::give_back;
 
 /// The word by which the keeper starts the agent proper.
 pub const WORKER: &str = "agent-worker";
@@ -63,6 +64,7 @@ pub async fn keep() -> std::io::Result<i32> {
         remove_all(left_behind).await;
     }
     folder.remove();
+    give_back().await;
     Ok(code)
 }
 

@@ -1,9 +1,10 @@
 //! Nodes that a job needs from a batch system: asked for before the job is opened, because its roster names them, and
 //! given back with it. Part of [`Relay`]; `task` is the I/O.
 //!
-//! The launcher asks its own gateway, which asks the gateway of each site concerned. Whoever loses its asker gives back.
+//! The launcher asks its own gateway, which asks the gateway of each site concerned. Until the job is open, whoever loses its
+//! asker gives back. Then the nodes are the job's: a gateway that stops leaves them to it with the job's agents.
 
-mod task;
+pub(crate) mod task;
 
 use types::JobId;
 use wire::Control;

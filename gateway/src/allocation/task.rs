@@ -16,6 +16,15 @@ use crate::starter::{AllocationHandle, AllocationNews, AllocationOrder};
 /// How long giving back may take before it is given up.
 const RELEASE: Duration = Duration::from_secs(3);
 
+/// What the task of an allocation is told.
+#[derive(Debug, Default)]
+pub(crate) struct AllocationOrders {
+    /// Give it back.
+    pub release: Notify,
+    /// It stays when this program ends: it is the job's.
+    pub leave: Notify,
+}
+
 impl Gateway {
     /// A launcher asks for nodes; another site's trunk is waited for first, as for a job.
     pub fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
@@ -46,11 +55,11 @@ impl Gateway {
             Ok(handle) => handle,
             Err(error) => return self.relay.borrow_mut().allocation_news(job, AllocationNews::Ended(error.0)),
         };
-        let release = Rc::new(Notify::new());
-        self.allocations.borrow_mut().insert(job, release.clone());
+        let orders = Rc::new(AllocationOrders::default());
+        self.allocations.borrow_mut().insert(job, orders.clone());
         let Some(gateway) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
-            let reason = gateway.keep(job, handle, &release, wait).await;
+            let Some(reason) = gateway.keep(job, handle, &orders, wait).await else { return };
             gateway.allocations.borrow_mut().remove(&job);
             gateway.agent_gone.notify_one();
             gateway.relay.borrow_mut().allocation_news(job, AllocationNews::Ended(reason));
@@ -58,19 +67,25 @@ impl Gateway {
         });
     }
 
+    /// Gives the reason of its end; `None` if it stays.
     async fn keep(
         &self,
         job: JobId,
         mut handle: Box<dyn AllocationHandle>,
-        release: &Notify,
+        orders: &AllocationOrders,
         wait: Duration,
-    ) -> String {
+    ) -> Option<String> {
         let deadline = Instant::now() + wait;
         let (mut granted, mut state) = (false, String::new());
         let reason = loop {
             let news = tokio::select! {
                 biased;
-                () = release.notified() => break "given back".to_owned(),
+                () = orders.release.notified() => break "given back".to_owned(),
+                () = orders.leave.notified() => {
+                    // It would be given back with its handle.
+                    std::mem::forget(handle);
+                    return None;
+                }
                 news = handle.news() => news,
                 () = sleep_until(deadline), if !granted => {
                     let state = if state.is_empty() { String::new() } else { format!(": {state}") };
@@ -78,7 +93,7 @@ impl Gateway {
                 }
             };
             match &news {
-                AllocationNews::Ended(reason) => return reason.clone(),
+                AllocationNews::Ended(reason) => return Some(reason.clone()),
                 AllocationNews::Granted { .. } => granted = true,
                 AllocationNews::Waiting(now) => state.clone_from(now),
             }
@@ -90,6 +105,6 @@ impl Gateway {
         if timeout(RELEASE, gone).await.is_err() {
             tracing::error!(%job, "the allocation was not given back in {} s", RELEASE.as_secs());
         }
-        reason
+        Some(reason)
     }
 }

@@ -154,3 +154,18 @@ fn strangers_get_nothing() {
     assert!(refused.1.contains("try again"), "{}", refused.1);
     assert_eq!(relay.allocations.len(), MOST);
 }
+
+#[test]
+fn a_gateway_that_stops_leaves_its_nodes_to_the_job_if_others_carry_it_on() {
+    for (siblings, left) in [(true, true), (false, false)] {
+        let mut relay = relay();
+        asked_by_a(&mut relay);
+        relay.allocation_news(JOB, granted());
+        open(&mut relay);
+        relay.agents_started(JOB, Ok(()));
+        relay.take_effects();
+        assert_eq!(relay.close_all("stopping", siblings).contains(&JOB), left);
+        relay.agent_exited(JOB, types::NodeId(0), String::new());
+        assert_eq!(relay.take_effects().contains(&Effect::Release(JOB)), !left, "{siblings}");
+    }
+}

@@ -7,7 +7,7 @@ mod held;
 mod local;
 mod pbs;
 mod process;
-mod salloc;
+pub(crate) mod salloc;
 mod shell;
 mod slurm;
 mod ssh;

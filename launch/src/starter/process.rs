@@ -1,20 +1,23 @@
 //! The program beside the gateway that stands for one agent: the agent itself, or ssh, srun and the like.
 
+use std::fs::File;
 use std::future::Future;
+use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 
 use gateway::{AgentHandle, StartError};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStderr, ChildStdin, Command};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep_until};
 
 use crate::processes::signal_name;
 
 /// How much of a program's standard error is kept for messages, in bytes.
-const KEEP: usize = 2048;
+const KEEP: u64 = 2048;
 /// How long an agent may take to clean up before it is killed itself.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long an agent elsewhere has to notice the end of its standard input before its connection is cut.
@@ -41,12 +44,13 @@ pub(super) struct AgentProcess {
     manner: Manner,
     /// Open as long as the agent shall live.
     stdin: Option<ChildStdin>,
-    stderr: Option<ChildStderr>,
+    /// Its standard error: a file without a name, because the agent may outlive this process, and a program such as srun ends
+    /// when it cannot pass on what the agent writes.
+    words: File,
     /// What is still to be written to its standard input.
     order: Option<Vec<u8>>,
     /// It is closed after that.
     last: bool,
-    words: Vec<u8>,
     next: Option<(Instant, Signal)>,
     explain: Explain,
 }
@@ -54,23 +58,17 @@ pub(super) struct AgentProcess {
 impl AgentProcess {
     /// Starts a program in a process group of its own and gives it `order`.
     pub fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        let no_file = |e: std::io::Error| StartError(format!("cannot keep what agents say: {e}"));
+        let words = memfd_create("landbridge-agent", MemfdFlags::CLOEXEC).map_err(|e| no_file(e.into()))?;
+        let words = File::from(words);
+        let theirs = words.try_clone().map_err(no_file)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(theirs).kill_on_drop(true);
         command.process_group(0);
         let name = command.as_std().get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().map_err(|e| StartError(format!("cannot start {name}: {e}")))?;
-        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
+        let stdin = child.stdin.take();
         let explain: Explain = Box::new(|_, _| None);
-        Ok(AgentProcess {
-            child,
-            manner,
-            stdin,
-            stderr,
-            order: Some(order),
-            last: false,
-            words: Vec::new(),
-            next: None,
-            explain,
-        })
+        Ok(AgentProcess { child, manner, stdin, words, order: Some(order), last: false, next: None, explain })
     }
 
     /// The same, with somebody who knows what its exit codes mean.
@@ -108,7 +106,6 @@ impl AgentProcess {
     }
 
     async fn ended(&mut self) -> String {
-        let mut buffer = [0; 1024];
         loop {
             // Order first: until the agent has it, nothing else happens. An order is one write below a pipe's capacity.
             if let (Some(stdin), Some(order)) = (self.stdin.as_mut(), self.order.take())
@@ -119,14 +116,6 @@ impl AgentProcess {
             let next = self.next;
             tokio::select! {
                 biased;
-                read = read_some(&mut self.stderr, &mut buffer) => match read {
-                    0 => self.stderr = None,
-                    count => {
-                        self.words.extend_from_slice(&buffer[..count]);
-                        let excess = self.words.len().saturating_sub(KEEP);
-                        self.words.drain(..excess);
-                    }
-                },
                 status = self.child.wait() => return self.describe(status),
                 signal = due(next) => {
                     self.signal(signal);
@@ -138,7 +127,7 @@ impl AgentProcess {
 
     fn describe(&self, status: std::io::Result<std::process::ExitStatus>) -> String {
         use std::os::unix::process::ExitStatusExt;
-        let words = String::from_utf8_lossy(&self.words);
+        let words = last_words(&self.words);
         let words = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
         let ended = match status {
             Err(e) => format!("cannot be waited for: {e}"),
@@ -155,10 +144,15 @@ impl AgentProcess {
     }
 }
 
-async fn read_some(stderr: &mut Option<ChildStderr>, buffer: &mut [u8]) -> usize {
-    match stderr {
-        Some(stderr) => stderr.read(buffer).await.unwrap_or(0),
-        None => std::future::pending().await,
+/// The end of what was written.
+fn last_words(file: &File) -> String {
+    let length = file.metadata().map_or(0, |found| found.len());
+    let begin = length.saturating_sub(KEEP);
+    let mut bytes = vec![0; (length - begin) as usize];
+    // Whoever writes may still be doing so; what is there is there.
+    match file.read_exact_at(&mut bytes, begin) {
+        Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(_) => String::new(),
     }
 }
 

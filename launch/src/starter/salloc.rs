@@ -1,21 +1,23 @@
 //! A Slurm job that was asked for: salloc's child process, from the queue to the end of the job.
 //!
-//! salloc keeps the job as long as the program runs that it was given, which reads standard input. So the job ends with
-//! that input, that is with the gateway; while it waits in the queue a signal takes it out (see [`crate::leash`]). When
-//! salloc itself is killed, the job is cancelled by its number.
+//! salloc keeps the job as long as the program runs that it was given (`SCRIPT` in [`super::slurm`]), which reads standard input
+//! and ends when it is told to. While it waits in the queue a signal takes it out (see [`crate::leash`]). A gateway that dies leaves
+//! salloc and that program behind: the job is given back when the last agent in it has ended, by them or by an agent's keeper
+//! ([`give_back`]). When salloc itself is killed, the gateway cancels the job by its number.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
 use gateway::{AllocationHandle, AllocationNews};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep_until, timeout};
 use wire::control::AllocatedNode;
 
-use super::slurm::slurm_command;
+use super::slurm::{ALLOCATION, slurm_command};
 use crate::held::with_slots;
 
 /// How often a waiting job is asked what it waits for.
@@ -26,9 +28,28 @@ const CANCEL: Duration = Duration::from_secs(2);
 /// Most of salloc's words that are kept, in bytes.
 const KEEP: usize = 64 << 10;
 
+/// Tells the program inside the job that it is to end.
+const END: &[u8] = b"end\n";
+
+/// Called by the keeper of an agent at its end: gives back the job around it if that was made for it and nobody else is left who
+/// would, since the gateway that started the agent is gone.
+pub(crate) async fn give_back() {
+    let variable = |name| std::env::var(name).ok();
+    let (Some(name), Some(id)) = (variable(ALLOCATION), variable("SLURM_JOB_ID")) else { return };
+    let stdin = rustix::stdio::stdin();
+    let mut polled = [PollFd::new(&stdin, PollFlags::empty())];
+    let gone = poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::HUP);
+    if gone {
+        // The name keeps a job of the user's own safe.
+        let mut cancel = slurm_command("scancel");
+        let status = cancel.args(["--quiet", &format!("--name={name}"), &id]).kill_on_drop(true).status();
+        let _ = timeout(CANCEL, status).await;
+    }
+}
+
 pub(super) struct Salloc {
     child: Child,
-    /// The job lives no longer than this is open.
+    /// The gateway's end of what keeps the job.
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
@@ -157,7 +178,9 @@ impl AllocationHandle for Salloc {
     }
 
     fn release(&mut self) {
-        self.stdin = None;
+        if let Some(stdin) = self.stdin.take().and_then(|stdin| stdin.into_owned_fd().ok()) {
+            let _ = rustix::io::write(stdin, END);
+        }
         // It waits in the queue, where it does not look at its input.
         if !self.granted
             && let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id as i32))

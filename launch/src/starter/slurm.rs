@@ -12,11 +12,27 @@ use super::process::{AgentProcess, Manner};
 use super::salloc::Salloc;
 use super::trial::Trial;
 use super::{Started, agent_words, order_line};
-use crate::leash::LEASH;
+use crate::leash::HOLD;
 
-/// What salloc runs beside the gateway: tells job, tasks and nodes, then keeps the job until its standard input ends.
-const SCRIPT: &str = "echo \"$SLURM_JOB_ID $SLURM_TASKS_PER_NODE\" && \
-                      scontrol show hostnames \"$SLURM_JOB_NODELIST\" && echo && exec cat >/dev/null";
+/// What salloc runs beside the gateway: tells job, tasks and nodes, then keeps the job. It is the gateway's until the gateway
+/// says `end`; if the gateway dies without a word, it is kept as long as agents run in it, for other gateways may carry on.
+const SCRIPT: &str = r#"trap '' TERM HUP
+kill -USR1 "$LANDBRIDGE_HOLDER"
+echo "$SLURM_JOB_ID $SLURM_TASKS_PER_NODE" && scontrol show hostnames "$SLURM_JOB_NODELIST" && echo || exit
+read -r word && exit
+exec >/dev/null 2>&1
+while :; do
+    steps=$(squeue --noheader --steps --format=%i --jobs "$SLURM_JOB_ID") && case "$steps" in *.[0-9]*) ;; *) exit ;; esac
+    scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING || exit
+    sleep 0.5
+done"#;
+/// How a keeper learns the name of the job in which it runs, if that was made for it.
+pub(crate) const ALLOCATION: &str = "LANDBRIDGE_ALLOCATION";
+
+/// A name that no job of the user's own has.
+fn job_name(job: impl std::fmt::Display) -> String {
+    format!("landbridge-{job}")
+}
 
 #[derive(Debug)]
 pub(super) struct SlurmStarter {
@@ -29,7 +45,7 @@ impl SlurmStarter {
     }
 
     fn salloc_words(&self, name: &str, ask: &NodeAsk) -> Vec<String> {
-        let mut words = vec!["salloc".to_owned(), "--no-bell".into(), format!("--job-name=landbridge-{name}")];
+        let mut words = vec!["salloc".to_owned(), "--no-bell".into(), format!("--job-name={}", job_name(name))];
         words.push(format!("--ntasks={}", ask.ranks));
         if let Some(per_node) = ask.per_node {
             words.push(format!("--nodes={}", ask.ranks.div_ceil(per_node.max(1))));
@@ -51,6 +67,7 @@ impl AgentStarter for SlurmStarter {
         // One task that may use all that the job has on the node, beside the user's own steps.
         command.args(["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--quiet"]);
         command.arg(format!("--jobid={id}")).arg(format!("--nodelist={}", order.node));
+        command.env(ALLOCATION, job_name(order.job));
         // The gateway's working directory need not be there; ranks get the user's.
         command.args(["--chdir=/", "--"]).args(agent_words(self.slurm.landbridge.as_deref())?);
         Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Remote).map_err(unavailable)?))
@@ -72,7 +89,7 @@ impl AgentStarter for SlurmStarter {
             std::env::current_exe()
                 .map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?,
         );
-        command.arg(LEASH).arg(std::process::id().to_string()).arg("--").args(&words).args(["sh", "-c", SCRIPT]);
+        command.arg(HOLD).arg(std::process::id().to_string()).arg("--").args(&words).args(["sh", "-c", SCRIPT]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command.process_group(0);
         let child = command.spawn().map_err(|e| unavailable(StartError(format!("cannot start salloc: {e}"))))?;
