@@ -10,10 +10,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod id;
+pub mod patience;
 pub mod quantity;
 pub mod roster;
 pub mod sites;
 
 pub use id::{Address, Identity, Instance, JobId, NodeId, Rank, SiteId, Slot};
+pub use patience::{Patience, Slowness};
 pub use roster::{NodeRoster, Roster, SiteRoster};
 pub use sites::SitesFile;

@@ -11,7 +11,7 @@ use std::io;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use types::{Identity, Rank, Roster, SiteId, Slot};
+use types::{Identity, Patience, Rank, Roster, SiteId, Slot, Slowness};
 use wire::control::Traffic;
 
 use super::cause::{ABORT, Cause, EFFECT, LOST, LOST_CODE, MPI_ERROR, SIGNAL, Weight, of_end};
@@ -22,9 +22,9 @@ use crate::group::first_agent;
 use crate::message::{Down, End, Family, MpiState, Program, Stream, Up};
 use crate::processes::signal_name;
 
-/// All sites must have admitted the job, in this time.
+/// The next site must have admitted the job, in this time on a machine that is well.
 const OPEN: Duration = Duration::from_millis(4500);
-/// All agents must have come and checked the program, in this time from then.
+/// The next agent must have come, or have checked the program, in this time on a machine that is well.
 const PREPARE: Duration = Duration::from_secs(15);
 /// How long a cause may arrive after its effect: a moment if what came may well be the cause, longer if it hardly is.
 const SETTLE: Duration = Duration::from_millis(250);
@@ -101,6 +101,8 @@ pub(super) struct Job {
     programs: Vec<Program>,
     phase: Phase,
     deadline: Option<Instant>,
+    /// Of opening and preparing: since when, and how long.
+    wait: (Instant, Patience),
     nodes: Vec<Node>,
     sites: Vec<SiteState>,
     exits: Vec<Option<(End, MpiState)>>,
@@ -137,6 +139,7 @@ impl Job {
             exits: vec![None; roster.size() as usize],
             phase: Phase::Opening,
             deadline: None,
+            wait: (Instant::now(), Patience::new(OPEN)),
             nodes,
             uses_mpi: false,
             mpi: None,
@@ -177,7 +180,26 @@ impl Job {
 
     /// The request to open it has been sent.
     pub fn opened(&mut self, now: Instant) {
-        self.deadline = Some(now + OPEN);
+        self.wait_for(OPEN, now);
+    }
+
+    fn wait_for(&mut self, calm: Duration, now: Instant) {
+        self.wait = (now, Patience::new(calm));
+        self.deadline = Some(now + calm);
+    }
+
+    /// A site or an agent did what all are waited for.
+    fn progress(&mut self, now: Instant) {
+        if matches!(self.phase, Phase::Opening | Phase::Preparing) {
+            let (begun, patience) = &mut self.wait;
+            patience.progress(now - *begun);
+            self.deadline = Some(*begun + patience.deadline(Slowness::NONE));
+        }
+    }
+
+    /// How long has been waited, for messages.
+    fn waited(&self, now: Instant) -> u64 {
+        (now - self.wait.0).as_secs()
     }
 
     /// What the running job needs is lost, or what it needs to run is not there.
@@ -287,7 +309,15 @@ impl Job {
         self.fail_now(LOST, Failure::new(format!("cannot write output: {error}")), code, now);
     }
 
-    pub fn deadline_over(&mut self, now: Instant) {
+    /// A deadline is over. `slowness`: of this machine.
+    pub fn deadline_over(&mut self, now: Instant, slowness: Slowness) {
+        if matches!(self.phase, Phase::Opening | Phase::Preparing) {
+            let later = self.wait.0 + self.wait.1.deadline(slowness);
+            if later > now {
+                self.deadline = Some(later);
+                return;
+            }
+        }
         self.deadline = None;
         match self.phase {
             Phase::Opening => {
@@ -295,11 +325,12 @@ impl Job {
                 let name = self.roster.sites()[silent].name.clone();
                 let reason = format!(
                     "did not open the job within {} s: is its gateway running and reachable? `landbridge sites check` shows it",
-                    OPEN.as_secs_f32()
+                    self.waited(now)
                 );
                 self.lost(Failure::at_site(&name, reason), now);
             }
             Phase::Preparing => {
+                let waited = self.waited(now);
                 let silent = self.nodes.iter().find(|node| node.state < NodeState::Ready);
                 let failure = silent.map(|node| {
                     let what = if node.state == NodeState::Awaited {
@@ -307,7 +338,7 @@ impl Job {
                     } else {
                         "its agent did not answer"
                     };
-                    let reason = format!("{what} within {} s", PREPARE.as_secs());
+                    let reason = format!("{what} within {waited} s");
                     Failure::at_node(&node.site, &node.name, reason)
                 });
                 self.lost(failure.unwrap_or_default(), now);
@@ -349,7 +380,7 @@ impl Job {
     fn check_opened(&mut self, now: Instant) {
         if self.phase == Phase::Opening && self.sites.iter().all(|site| site.window.is_some()) {
             self.phase = Phase::Preparing;
-            self.deadline = Some(now + PREPARE);
+            self.wait_for(PREPARE, now);
             let doing = format!("preparing {} nodes at {}", self.nodes.len(), self.site_names());
             self.actions.push_back(Action::Progress(Some(doing)));
             if self.sites.len() > 1 {
@@ -365,6 +396,7 @@ impl Job {
         match message {
             Up::Here => {
                 self.nodes[at].state = NodeState::Here;
+                self.progress(now);
                 let first = if self.phase == Phase::Opening || self.phase == Phase::Preparing {
                     let program = self.programs.get(usize::from(agent.site.0)).cloned().unwrap_or_default();
                     Down::Prepare { program: Box::new(program), roster: self.roster.to_string() }
@@ -376,6 +408,7 @@ impl Job {
             Up::Ready { mpi, notes } => {
                 self.nodes[at].mpi = mpi;
                 self.nodes[at].state = NodeState::Ready;
+                self.progress(now);
                 self.actions.extend(notes.into_iter().map(|note| Action::Note(format!("{site}/{name}: {note}"))));
                 self.check_ready(now);
             }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
-use types::{Roster, SitesFile};
+use types::{Roster, SitesFile, Slowness};
 use wire::control::HeldAllocation;
 
 pub use observer::Observer;
@@ -204,7 +204,7 @@ async fn drive(
                 }
                 Told::Failed(error) => job.output_failed(&error, Instant::now()),
             },
-            () = until(deadline) => job.deadline_over(Instant::now()),
+            () = until(deadline) => job.deadline_over(Instant::now(), slowness()),
         }
     }
 }
@@ -213,6 +213,11 @@ async fn drive(
 fn without_site(site: &str, error: &SessionError) -> String {
     let text = error.to_string();
     text.strip_prefix(&format!("site {site}: ")).map_or(text.clone(), str::to_owned)
+}
+
+/// How slow this machine is, as this process has felt it.
+fn slowness() -> Slowness {
+    std::fs::read_to_string("/proc/self/schedstat").map_or(Slowness::NONE, |text| Slowness::of_schedstat(&text))
 }
 
 async fn until(deadline: Option<Instant>) {

@@ -70,6 +70,7 @@ impl Job {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].window = Some(window);
                 }
+                self.progress(now);
                 self.check_opened(now);
             }
             Control::JobRefused { site, reason, .. } => {

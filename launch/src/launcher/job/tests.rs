@@ -42,7 +42,7 @@ impl Play {
 
     fn later(&mut self) {
         self.now = self.job.deadline().expect("a deadline");
-        self.job.deadline_over(self.now);
+        self.job.deadline_over(self.now, Slowness::NONE);
     }
 
     fn running() -> Play {
@@ -316,4 +316,23 @@ fn a_rank_in_trouble_is_told_and_not_its_mpis_complaint() {
         assert_eq!(summary.exit_code, 75);
         assert_eq!(summary.failure.unwrap().to_string(), "site a, node n1: rank 1 cannot go on: memory is full");
     }
+}
+
+#[test]
+fn a_busy_machine_gets_more_time_and_progress_starts_the_clock_again() {
+    let mut play = Play::new();
+    let begun = play.now;
+    play.control(Control::JobOpened { job: JOB, site: "a".into(), window: 1 });
+    play.control(Control::JobOpened { job: JOB, site: "b".into(), window: 1 });
+    play.now += Duration::from_secs(10);
+    play.up(0, Up::Here);
+    play.now = begun + PREPARE;
+    assert_eq!(play.job.deadline(), Some(begun + Duration::from_secs(10) + PREPARE));
+    play.now = play.job.deadline().unwrap();
+    play.job.deadline_over(play.now, Slowness::new(Duration::from_secs(1), Duration::from_secs(1)));
+    assert_eq!(play.job.deadline(), Some(begun + Duration::from_secs(10) + 2 * PREPARE));
+    assert_eq!(play.job.phase, Phase::Preparing);
+    play.later();
+    let failure = play.job.summary(0.0).failure.unwrap().to_string();
+    assert_eq!(failure, "site a, node n1: its agent did not answer within 40 s");
 }
