@@ -163,7 +163,7 @@ kyoto to a: busy?
 
     #[test]
     fn failures_are_counted() {
-        let finding = |ok: bool| Finding::new("a", "key", if ok { Ok("x".into()) } else { Err("y".into()) });
+        let finding = |ok: bool| Finding::new("a", "key", if ok { Ok("x".into()) } else { Err("y") });
         assert!(table("f", "a", &[finding(true)]).ends_with("everything works\n"));
         assert!(table("f", "a", &[finding(false)]).ends_with("1 thing does not work\n"));
         assert!(table("f", "a", &[finding(false), finding(false)]).ends_with("2 things do not work\n"));

@@ -1,12 +1,17 @@
 //! Trying everything a run needs: keys, the own gateway, trunks, an agent on every node, provider and program there.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use client::key;
+use client::ClientError;
+use client::key::{self, KeyError};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
+use types::roster::RosterError;
 use types::sites::Site;
 use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
 use wire::Control;
@@ -35,11 +40,56 @@ pub struct Finding {
 
 impl Finding {
     /// A finding: what works and how, or what does not and why.
-    pub fn new(site: &str, part: impl Into<String>, result: Result<String, String>) -> Finding {
+    pub fn new(site: &str, part: impl Into<String>, result: Result<String, impl Display>) -> Finding {
         let ok = result.is_ok();
-        let detail = result.unwrap_or_else(|problem| problem);
+        let detail = result.unwrap_or_else(|problem| problem.to_string());
         Finding { site: site.to_owned(), part: part.into(), ok, detail }
     }
+}
+
+/// What does not work, in words that do not repeat the place.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// The own site has no key.
+    #[error("the sites file names no `key`, so no job can be opened from here")]
+    NoKey,
+    /// Others may read a key.
+    #[error("{path} can be read by others (mode {mode:o}): chmod 600 {path}", path = .path.display())]
+    Readable {
+        /// The key.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// A key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The way to the own gateway, or to a job.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The own gateway.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The job of the check.
+    #[error(transparent)]
+    Roster(#[from] RosterError),
+    /// What a site, a gateway or an agent says.
+    #[error("{0}")]
+    Told(String),
+    /// An agent that does not start.
+    #[error("its agent could not be started: {0}")]
+    NotStarted(String),
+    /// Nobody answers.
+    #[error("{what} within {seconds} s: look at {log}")]
+    Silent {
+        /// Who does not.
+        what: &'static str,
+        /// How long they had.
+        seconds: u64,
+        /// Where to look.
+        log: &'static str,
+    },
 }
 
 /// Tries everything, from the user's own site `home`; `program` is looked for on every node, if its command is not empty.
@@ -71,18 +121,17 @@ pub async fn check(sites: &Sites, home: &str, program: &Program) -> Vec<Finding>
 /// A key: needed at its own site; elsewhere it should not even be.
 fn check_key(sites: &Sites, site: &Site, home: bool) -> Option<Finding> {
     let Some(path) = sites.key_path(site) else {
-        let problem = "the sites file names no `key`, so no job can be opened from here".to_owned();
-        return home.then(|| Finding::new(&site.name, "key", Err(problem)));
+        return home.then(|| Finding::new(&site.name, "key", Err(CheckError::NoKey)));
     };
     if !home && !path.exists() {
         return None;
     }
-    let checked = sites.client_secret(site).map_err(|e| e.to_string()).and_then(|_| {
+    let checked = sites.client_secret(site).map_err(CheckError::from).and_then(|_| {
         let mode = std::fs::metadata(&path).map_or(0, |found| found.permissions().mode() & 0o777);
         if mode & 0o077 != 0 {
-            return Err(format!("{} can be read by others (mode {mode:o}): chmod 600 {0}", path.display()));
+            return Err(CheckError::Readable { path: path.clone(), mode });
         }
-        let loaded = key::load(&path).map_err(|e| e.to_string())?;
+        let loaded = key::load(&path)?;
         Ok(format!("{} is {}", path.display(), loaded.fingerprint()))
     });
     Some(Finding::new(&site.name, "key", checked))
@@ -95,7 +144,7 @@ async fn check_gateway(sites: &Sites, own: &Site) -> Vec<Finding> {
         let began = Instant::now();
         let result = match sites.connect(&one).await {
             Ok(_) => Ok(format!("{} admits us in {:.1} ms", gateway.inside, began.elapsed().as_secs_f64() * 1e3)),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error),
         };
         findings.push(Finding::new(&own.name, format!("gateway {}", gateway.name), result));
     }
@@ -105,32 +154,33 @@ async fn check_gateway(sites: &Sites, own: &Site) -> Vec<Finding> {
 /// Tries the trunk from the user's own site to another.
 pub async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
     let probed = async {
-        let (mut client, _) = sites.connect(own).await.map_err(|e| e.to_string())?;
-        client.probe(&site.name).await.map_err(|e| e.to_string())
+        let (mut client, _) = sites.connect(own).await?;
+        Ok::<_, CheckError>(client.probe(&site.name).await?)
     };
     let result = probed.await.map(|rtt| format!("round trip from {} {:.2} ms", own.name, rtt.as_secs_f64() * 1e3));
     Finding::new(&site.name, format!("trunk from {}", own.name), result)
 }
 
 /// Asks a site's batch system whether it would give nodes; makes no job.
-async fn try_nodes(sites: &Sites, home: &str, site: &str) -> Result<String, String> {
-    let mut connection = Connection::new(sites, home).await.map_err(|e| e.to_string())?;
+async fn try_nodes(sites: &Sites, home: &str, site: &str) -> Result<String, CheckError> {
+    let mut connection = Connection::new(sites, home).await?;
     let wait_s = AGENTS.as_secs() as u32;
-    connection.ask(site, NodeAsk { ranks: 0, per_node: None, wait_s, held: None }).await.map_err(|e| e.to_string())?;
+    connection.ask(site, NodeAsk { ranks: 0, per_node: None, wait_s, held: None }).await?;
     let mut said = String::new();
     let answer = async {
         loop {
-            match connection.next().await.map_err(|e| e.to_string())? {
+            match connection.next().await? {
                 Control::Allocating { state, .. } => said = state,
                 Control::Allocated { .. } => return Ok(std::mem::take(&mut said)),
-                Control::JobRefused { reason, .. } => return Err(reason),
+                Control::JobRefused { reason, .. } => return Err(CheckError::Told(reason)),
                 _ => {}
             }
         }
     };
     let answer = timeout_at(Instant::now() + AGENTS * 2, answer).await;
     connection.give_back(Duration::from_secs(1)).await;
-    answer.unwrap_or_else(|_| Err(format!("no answer within {} s: look at its gateway's log", 2 * AGENTS.as_secs())))
+    let (what, log) = ("no answer", "its gateway's log");
+    answer.unwrap_or(Err(CheckError::Silent { what, seconds: 2 * AGENTS.as_secs(), log }))
 }
 
 /// Starts an agent on every node in a job without ranks, and asks it for provider and program.
@@ -142,16 +192,14 @@ async fn check_nodes(sites: &Sites, home: &str, linked: &[String], program: &Pro
     });
     let roster = match Roster::new(rostered.collect()) {
         Ok(roster) => roster,
-        Err(error) => return vec![Finding::new(home, "nodes", Err(error.to_string()))],
+        Err(error) => return vec![Finding::new(home, "nodes", Err(error))],
     };
     let mut asked = Asked::new(&roster);
     if let Err(error) = ask(sites, home, &roster, program, &mut asked).await {
-        asked.fail_rest(|_| true, &error.to_string());
+        asked.fail_rest(|_| true, || CheckError::Told(error.to_string()));
     }
-    asked.fail_rest(
-        |_| true,
-        &format!("its agent did not answer within {} s: look at the gateway's log", AGENTS.as_secs()),
-    );
+    let (what, log) = ("its agent did not answer", "the gateway's log");
+    asked.fail_rest(|_| true, || CheckError::Silent { what, seconds: AGENTS.as_secs(), log });
     asked.findings(&roster)
 }
 
@@ -180,7 +228,7 @@ async fn ask(
                     let notes = notes.into_iter().map(|note| format!("; {note}")).collect::<String>();
                     asked.answer(agent, Ok(format!("agent and provider work{mpi}{notes}")));
                 }
-                Incoming::Up(agent, Up::Refused { reason }) => asked.answer(agent, Err(reason)),
+                Incoming::Up(agent, Up::Refused { reason }) => asked.answer(agent, Err(CheckError::Told(reason))),
                 Incoming::Up(..) | Incoming::WayOpen(_) | Incoming::WayLost(..) | Incoming::Note(_) => {}
                 Incoming::Control(_, control) => asked.control(control, roster),
             }
@@ -210,7 +258,7 @@ async fn ask(
 /// The nodes that were asked, and what they said.
 struct Asked {
     nodes: Vec<(Identity, String)>,
-    answers: HashMap<Identity, Result<String, String>>,
+    answers: HashMap<Identity, Result<String, CheckError>>,
 }
 
 impl Asked {
@@ -229,15 +277,15 @@ impl Asked {
         self.nodes.iter().map(|(agent, _)| *agent).collect()
     }
 
-    fn answer(&mut self, agent: Identity, result: Result<String, String>) {
+    fn answer(&mut self, agent: Identity, result: Result<String, CheckError>) {
         if self.nodes.iter().any(|(known, _)| *known == agent) {
             self.answers.entry(agent).or_insert(result);
         }
     }
 
-    fn fail_rest(&mut self, which: impl Fn(Identity) -> bool, problem: &str) {
+    fn fail_rest(&mut self, which: impl Fn(Identity) -> bool, problem: impl Fn() -> CheckError) {
         for agent in self.agents().into_iter().filter(|agent| which(*agent)) {
-            self.answer(agent, Err(problem.to_owned()));
+            self.answer(agent, Err(problem()));
         }
     }
 
@@ -246,16 +294,16 @@ impl Asked {
         match control {
             Control::JobRefused { site, reason, .. } | Control::SiteLost { site, reason, .. } => {
                 let site = index(&site);
-                self.fail_rest(|agent| Some(agent.site) == site, &reason);
+                self.fail_rest(|agent| Some(agent.site) == site, || CheckError::Told(reason.clone()));
             }
             Control::AgentLost { site, node, reason, .. } => {
                 let site = index(&site);
                 let named = self.nodes.iter().find(|(agent, name)| Some(agent.site) == site && *name == node);
                 if let Some(agent) = named.map(|(agent, _)| *agent) {
-                    self.answer(agent, Err(format!("its agent could not be started: {reason}")));
+                    self.answer(agent, Err(CheckError::NotStarted(reason)));
                 }
             }
-            Control::MemberLost { member, reason, .. } => self.answer(member, Err(reason)),
+            Control::MemberLost { member, reason, .. } => self.answer(member, Err(CheckError::Told(reason))),
             _ => {}
         }
     }
@@ -264,7 +312,7 @@ impl Asked {
         let nodes = std::mem::take(&mut self.nodes);
         let finding = |(agent, name): (Identity, String)| {
             let site = roster.site(agent.site).map_or("", |site| &site.name);
-            let answer = self.answers.remove(&agent).unwrap_or_else(|| Err("no answer".to_owned()));
+            let answer = self.answers.remove(&agent).unwrap_or_else(|| Err(CheckError::Told("no answer".into())));
             Finding::new(site, format!("node {name}"), answer)
         };
         nodes.into_iter().map(finding).collect()

@@ -20,7 +20,49 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub struct HeldError {
     site: String,
     id: String,
-    problem: String,
+    problem: Problem,
+}
+
+/// What is wrong with what a batch system says of a job.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// A variable is missing.
+    #[error("{0} is not set: run landbridge in the job's script, not under srun or ssh")]
+    Unset(&'static str),
+    /// A job in every task of a step.
+    #[error("srun started several of this: type `landbridge run` once, in the job's script")]
+    Several,
+    /// Numbers that do not fit the nodes.
+    #[error("SLURM_TASKS_PER_NODE=`{tasks}` does not fit its {nodes} nodes")]
+    Tasks {
+        /// The numbers.
+        tasks: String,
+        /// How many nodes.
+        nodes: usize,
+    },
+    /// Slurm does not read its own list.
+    #[error("`scontrol show hostnames {list}` failed: {problem}")]
+    HostNames {
+        /// The list.
+        list: String,
+        /// Why.
+        problem: String,
+    },
+    /// The file of nodes cannot be read.
+    #[error("PBS_NODEFILE {path}: {problem}")]
+    NodeFile {
+        /// Its path.
+        path: String,
+        /// What the system said.
+        problem: String,
+    },
+    /// The file of nodes is empty.
+    #[error("PBS_NODEFILE {0} names no node")]
+    NoNode(String),
+    /// What the job's script tells is something else.
+    #[error("`{0}` is not a job and its tasks")]
+    Grant(String),
 }
 
 /// The batch job around this process, if the site has the batch system that made it.
@@ -35,11 +77,10 @@ pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
         Starter::Local | Starter::Ssh(_) | Starter::Template(_) => None,
     };
     let Some(id) = id else { return Ok(None) };
-    let wrong = |problem: String| HeldError { site: site.name.clone(), id: id.clone(), problem };
-    let unset =
-        |name: &str| wrong(format!("{name} is not set: run landbridge in the job's script, not under srun or ssh"));
+    let wrong = |problem: Problem| HeldError { site: site.name.clone(), id: id.clone(), problem };
+    let unset = |name| wrong(Problem::Unset(name));
     if variable("SLURM_STEP_NUM_TASKS").is_some_and(|tasks| tasks != "1") && matches!(site.starter, Starter::Slurm(_)) {
-        return Err(wrong("srun started several of this: type `landbridge run` once, in the job's script".to_owned()));
+        return Err(wrong(Problem::Several));
     }
     let nodes = if let Starter::Slurm(_) = site.starter {
         let list = variable("SLURM_JOB_NODELIST").ok_or_else(|| unset("SLURM_JOB_NODELIST"))?;
@@ -71,8 +112,8 @@ pub fn as_nodes(nodes: &[AllocatedNode]) -> Vec<Node> {
 ///
 /// # Errors
 /// Not such a text, or not one number for each node.
-pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>, String> {
-    let wrong = || format!("SLURM_TASKS_PER_NODE=`{tasks}` does not fit its {} nodes", names.len());
+pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>, Problem> {
+    let wrong = || Problem::Tasks { tasks: tasks.to_owned(), nodes: names.len() };
     let mut slots = Vec::new();
     for part in tasks.split(',') {
         let (number, times) = match part.split_once("(x") {
@@ -92,10 +133,10 @@ pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>,
 }
 
 /// Slurm's own reading of a list such as `n[1-3,07]`.
-async fn host_names(list: &str) -> Result<Vec<String>, String> {
+async fn host_names(list: &str) -> Result<Vec<String>, Problem> {
     let mut command = Command::new("scontrol");
     command.args(["show", "hostnames", list]).kill_on_drop(true);
-    let failed = |problem: String| format!("`scontrol show hostnames {list}` failed: {problem}");
+    let failed = |problem| Problem::HostNames { list: list.to_owned(), problem };
     let output = match timeout(LIMIT, command.output()).await {
         Err(_) => return Err(failed(format!("no answer in {} s", LIMIT.as_secs()))),
         Ok(output) => output.map_err(|e| failed(e.to_string()))?,
@@ -107,8 +148,10 @@ async fn host_names(list: &str) -> Result<Vec<String>, String> {
 }
 
 /// PBS writes one line for each place of a rank, nodes in order.
-fn node_file(path: &Path) -> Result<Vec<AllocatedNode>, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("PBS_NODEFILE {}: {e}", path.display()))?;
+fn node_file(path: &Path) -> Result<Vec<AllocatedNode>, Problem> {
+    let name = || path.display().to_string();
+    let unread = |e: std::io::Error| Problem::NodeFile { path: name(), problem: e.to_string() };
+    let text = std::fs::read_to_string(path).map_err(unread)?;
     let mut nodes: Vec<AllocatedNode> = Vec::new();
     for name in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         match nodes.iter_mut().find(|node| node.name == name) {
@@ -117,7 +160,7 @@ fn node_file(path: &Path) -> Result<Vec<AllocatedNode>, String> {
         }
     }
     if nodes.is_empty() {
-        return Err(format!("PBS_NODEFILE {} names no node", path.display()));
+        return Err(Problem::NoNode(name()));
     }
     Ok(nodes)
 }
@@ -148,7 +191,7 @@ mod tests {
         let nodes = node_file(file.path()).unwrap();
         assert_eq!(nodes, [("n1", 3), ("n2", 1)].map(|(name, slots)| AllocatedNode { name: name.into(), slots }));
         std::fs::write(file.path(), "\n").unwrap();
-        assert!(node_file(file.path()).unwrap_err().contains("names no node"));
-        assert!(node_file(Path::new("/no/such/file")).unwrap_err().contains("/no/such/file"));
+        assert!(node_file(file.path()).unwrap_err().to_string().contains("names no node"));
+        assert!(node_file(Path::new("/no/such/file")).unwrap_err().to_string().contains("/no/such/file"));
     }
 }

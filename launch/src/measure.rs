@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::Client;
+use client::{Client, ClientError};
 use serde::Serialize;
 use tokio::time::sleep;
 use wire::control::Measurement;
@@ -61,9 +61,9 @@ pub async fn measure(
         };
         let pair = match ask(asked, from, to, transfer).await {
             Ok(found) => Pair::new(from, to, found),
-            Err(problem) => {
+            Err(error) => {
                 client = None;
-                Pair::failed(from, to, problem)
+                Pair::failed(from, to, error.to_string())
             }
         };
         pairs.push(pair);
@@ -71,14 +71,14 @@ pub async fn measure(
     Ok(pairs)
 }
 
-async fn ask(client: &mut Client, from: &str, to: &str, transfer: bool) -> Result<Measurement, String> {
+async fn ask(client: &mut Client, from: &str, to: &str, transfer: bool) -> Result<Measurement, ClientError> {
     for _ in 1..TRIES {
-        match client.measure(from, to, transfer).await.map_err(|e| e.to_string())? {
+        match client.measure(from, to, transfer).await? {
             Measurement::Busy => sleep(PAUSE).await,
             found => return Ok(found),
         }
     }
-    client.measure(from, to, transfer).await.map_err(|e| e.to_string())
+    client.measure(from, to, transfer).await
 }
 
 impl Pair {

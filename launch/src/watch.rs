@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::{Client, Role};
+use client::{Client, ClientError, Role};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -110,7 +110,7 @@ impl Watch {
 impl Watched {
     async fn look(&mut self, role: &Role, limit: Duration) -> Look {
         let seen = match timeout(limit, self.observe(role)).await {
-            Ok(seen) => seen,
+            Ok(seen) => seen.map_err(|error| error.to_string()),
             Err(_) => Err(format!("gateway at {}: no answer within {} s", self.gateway.address, limit.as_secs())),
         };
         let (gateway, address) = (self.gateway.name.clone(), self.gateway.address.clone());
@@ -128,12 +128,12 @@ impl Watched {
         }
     }
 
-    async fn observe(&mut self, role: &Role) -> Result<Box<View>, String> {
+    async fn observe(&mut self, role: &Role) -> Result<Box<View>, ClientError> {
         let client = match &mut self.client {
             Some(client) => client,
-            none => none.insert(Client::connect(&self.gateway, role).await.map_err(|e| e.to_string())?),
+            none => none.insert(Client::connect(&self.gateway, role).await?),
         };
-        client.observe().await.map(Box::new).map_err(|e| e.to_string())
+        client.observe().await.map(Box::new)
     }
 }
 

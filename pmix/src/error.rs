@@ -4,6 +4,24 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+/// Why a file is not a libpmix that can be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The dynamic linker does not take it.
+    #[error("{0}")]
+    Linker(String),
+    /// It lacks a function.
+    #[error("it has no function {0}")]
+    Function(String),
+    /// It names no version.
+    #[error("it says its version is {0:?}")]
+    Banner(String),
+    /// Its interface is not the one that is known here.
+    #[error("it is version {0}, and only 4 to 6 are supported")]
+    Version(String),
+}
+
 /// Why there is no PMIx server.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -23,7 +41,7 @@ pub enum PmixError {
         /// As it was named.
         path: PathBuf,
         /// Why not.
-        problem: String,
+        problem: LoadError,
     },
     /// A function of the library failed.
     #[error("libpmix {version}: {call} failed: {status}")]

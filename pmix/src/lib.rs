@@ -15,7 +15,7 @@ mod server;
 mod table;
 mod upcall;
 
-pub use error::PmixError;
+pub use error::{LoadError, PmixError};
 pub use library::Library;
 pub use server::{Job, Node, Options, Server};
 pub use upcall::{Answer, GroupAnswer, Ranks, Upcall};

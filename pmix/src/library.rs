@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::PmixError;
 use crate::abi::Functions;
+use crate::error::{LoadError, PmixError};
 
 /// The name under which every libpmix of the supported versions is installed.
 pub const SONAME: &str = "libpmix.so.2";
@@ -57,7 +57,7 @@ impl Library {
         &self.path
     }
 
-    fn load(path: &Path) -> Result<Library, String> {
+    fn load(path: &Path) -> Result<Library, LoadError> {
         // SAFETY: this runs the library's initialisers. They are those of libpmix and what it needs (libevent, hwloc), which
         // may be loaded into any process; the file is named by the site's administrator or user, like every MPI library.
         let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
@@ -67,9 +67,9 @@ impl Library {
             let version = symbol::<unsafe extern "C" fn() -> *const c_char>(&handle, c"PMIx_Get_version")?;
             CStr::from_ptr(version()).to_string_lossy().into_owned()
         };
-        let version = version_in(&banner).ok_or_else(|| format!("it says its version is {banner:?}"))?;
+        let version = version_in(&banner).ok_or_else(|| LoadError::Banner(banner.clone()))?;
         let major = major(&version).filter(|major| MAJORS.contains(major));
-        let major = major.ok_or_else(|| format!("it is version {version}, and only 4 to 6 are supported"))?;
+        let major = major.ok_or_else(|| LoadError::Version(version.clone()))?;
         // SAFETY: the version was asked, and these are the functions' types in all supported versions.
         let functions = unsafe {
             Functions {
@@ -88,19 +88,19 @@ impl Library {
 
 /// # Safety
 /// `F` is the type of the function of this name.
-unsafe fn symbol<F: Copy>(handle: &Handle, name: &CStr) -> Result<F, String> {
+unsafe fn symbol<F: Copy>(handle: &Handle, name: &CStr) -> Result<F, LoadError> {
     // SAFETY: the caller knows the type; the handle stays open as long as the pointer is used, see `Library`.
     let found = unsafe { handle.get::<F>(name.to_bytes_with_nul()) };
-    found.map(|function| *function).map_err(|_| format!("it has no function {}", name.to_string_lossy()))
+    found.map(|function| *function).map_err(|_| LoadError::Function(name.to_string_lossy().into_owned()))
 }
 
 /// What the dynamic linker said, without the file's name at its beginning.
-fn reason(error: &libloading::Error) -> String {
+fn reason(error: &libloading::Error) -> LoadError {
     let text = error.to_string();
-    match text.split_once(": ") {
+    LoadError::Linker(match text.split_once(": ") {
         Some((_, rest)) if !rest.is_empty() => rest.to_owned(),
         _ => text,
-    }
+    })
 }
 
 /// The first `a.b…` of a banner such as `OpenPMIx 4.2.2 (PMIx Standard: 4.1, …)`.

@@ -153,5 +153,5 @@ fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, String> {
 
 /// A finding about this end that a person reads beside those of [`check`].
 pub(crate) fn finding(site: &str, part: &str, text: impl Into<String>) -> Finding {
-    Finding::new(site, part, Ok(text.into()))
+    Finding::new(site, part, Ok::<_, std::convert::Infallible>(text.into()))
 }

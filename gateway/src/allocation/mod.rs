@@ -6,6 +6,7 @@
 
 pub(crate) mod task;
 
+use thiserror::Error;
 use types::JobId;
 use wire::Control;
 use wire::control::{NodeAsk, Traffic};
@@ -18,6 +19,27 @@ use crate::starter::{AllocationNews, AllocationOrder};
 const MOST: usize = 256;
 /// How many of them may be of one other site.
 const MOST_OF_SITE: usize = MOST / 4;
+
+/// Why nodes are not sought for a job.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub(crate) enum AllocationError {
+    /// It is open, or no job at all.
+    #[error("job {0} cannot ask for nodes any more")]
+    Late(JobId),
+    /// Somebody else asks for it.
+    #[error("job {0} is another's")]
+    Anothers(JobId),
+    /// It has asked.
+    #[error("job {0} has asked for nodes already")]
+    Twice(JobId),
+    /// Others of its site have.
+    #[error("{MOST_OF_SITE} jobs of site {0} have or wait for nodes already: wait for some to end")]
+    TooManyOfSite(String),
+    /// Others have.
+    #[error("{MOST} jobs have or wait for nodes already: try again when some have ended")]
+    TooMany,
+}
 
 /// What one gateway knows of a job's nodes.
 pub(crate) struct Allocation<M> {
@@ -70,9 +92,9 @@ impl<M: Clone + PartialEq> Relay<M> {
             let reason = format!("the launcher says it is at site {home}, this is the gateway of {own}");
             return Err((own, reason));
         }
-        self.seek(id, Asker::Launcher(launcher)).map_err(|reason| (own, reason))?;
+        self.seek(id, Asker::Launcher(launcher)).map_err(|error| (own, error.to_string()))?;
         if site == self.site {
-            return self.begin(id, ask).map_err(|reason| (site, reason));
+            return self.begin(id, ask).map_err(|error| (site, error.to_string()));
         }
         let trunk = self.lead_trunk(&site).ok_or_else(|| {
             let reason = format!("the gateway of site {} knows no site {site}: compare the sites files", self.site);
@@ -98,41 +120,39 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// The launcher's gateway asks.
     pub(crate) fn allocate_asked(&mut self, trunk: TrunkId, id: JobId, ask: NodeAsk) {
         let begun = self.seek(id, Asker::Site(trunk)).and_then(|()| self.begin(id, ask));
-        if let Err(reason) = begun {
-            let site = self.site.clone();
+        if let Err(error) = begun {
+            let (site, reason) = (self.site.clone(), error.to_string());
             log!(warn, &self.trunks[trunk.0].site, job = %id, reason, "nodes refused");
             self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job: id, site, reason }));
         }
     }
 
     /// Makes an entry, or finds the asker's own.
-    fn seek(&mut self, id: JobId, asker: Asker<M>) -> Result<(), String> {
+    fn seek(&mut self, id: JobId, asker: Asker<M>) -> Result<(), AllocationError> {
         if id == JobId::default() || self.jobs.contains_key(&id) {
-            return Err(format!("job {id} cannot ask for nodes any more"));
+            return Err(AllocationError::Late(id));
         }
         if let Some(entry) = self.allocations.get(&id) {
-            return if entry.asker == asker { Ok(()) } else { Err(format!("job {id} is another's")) };
+            return if entry.asker == asker { Ok(()) } else { Err(AllocationError::Anothers(id)) };
         }
         if let Some(trunk) = asker.trunk() {
             let site = &self.trunks[trunk.0].site;
             let theirs = |found: &&Allocation<M>| found.asker.trunk().is_some_and(|at| self.trunks[at.0].site == *site);
             if self.allocations.values().filter(theirs).count() >= MOST_OF_SITE {
-                return Err(format!(
-                    "{MOST_OF_SITE} jobs of site {site} have or wait for nodes already: wait for some to end"
-                ));
+                return Err(AllocationError::TooManyOfSite(site.clone()));
             }
         }
         if self.allocations.len() >= MOST {
-            return Err(format!("{MOST} jobs have or wait for nodes already: try again when some have ended"));
+            return Err(AllocationError::TooMany);
         }
         self.allocations.insert(id, Allocation { asker, asked: Vec::new(), own: None });
         Ok(())
     }
 
-    fn begin(&mut self, id: JobId, ask: NodeAsk) -> Result<(), String> {
+    fn begin(&mut self, id: JobId, ask: NodeAsk) -> Result<(), AllocationError> {
         let Some(entry) = self.allocations.get_mut(&id) else { return Ok(()) };
         if entry.own.is_some() {
-            return Err(format!("job {id} has asked for nodes already"));
+            return Err(AllocationError::Twice(id));
         }
         entry.own = Some(Own::default());
         if let Some(unsaid) = self.may_log_of(id) {

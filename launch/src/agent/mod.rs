@@ -28,7 +28,7 @@ use wire::{FrameHeader, FrameKind, Passage};
 
 use self::memory::Shared;
 use self::pmix::{Heard, Pmix, spawn_refused};
-use self::prepare::{Prepared, Reach, prepare};
+use self::prepare::{PrepareError, Prepared, Reach, prepare};
 use self::rank::{Output, RankEvent, RankHandle, Sinks};
 use crate::fence::{Fence, Fences};
 use crate::folder::Folder;
@@ -383,7 +383,7 @@ impl Agent {
         let answer = match prepare(&self.order, &self.reach, program, roster, loaded) {
             Err(error) => Up::Refused { reason: error.to_string() },
             Ok(prepared) => match self.serve(prepared) {
-                Err(reason) => Up::Refused { reason },
+                Err(error) => Up::Refused { reason: error.to_string() },
                 Ok(ready) => ready,
             },
         };
@@ -391,18 +391,18 @@ impl Agent {
     }
 
     /// Starts what the ranks will ask who they are.
-    fn serve(&mut self, mut prepared: Prepared) -> Result<Up, String> {
+    fn serve(&mut self, mut prepared: Prepared) -> Result<Up, PrepareError> {
         let notes = std::mem::take(&mut prepared.notes);
         let mapping = process_mapping(&prepared.roster);
         let (size, local) = (prepared.roster.size(), prepared.count as usize);
         match prepared.pmix.take() {
             Some(library) if local > 0 => {
                 let ranks = prepared.first.0..prepared.first.0 + prepared.count;
-                self.locks = self.folder.create(ranks, &[]).map_err(|error| error.to_string())?;
+                self.locks = self.folder.create(ranks, &[])?;
                 mpi::openmpi::share_memory_in(&mut prepared.environment, self.folder.memory());
                 let (path, order) = (self.folder.path(), &self.order);
                 let started = Pmix::start(library, order.job, &prepared, prepared.index, path, &self.hear);
-                self.pmix = Some(started.map_err(|error| error.to_string())?);
+                self.pmix = Some(started?);
             }
             _ => {
                 if local > 1 {
@@ -478,7 +478,10 @@ impl Agent {
             Some(RankEvent::Pmi { local, bytes }) => {
                 let commands = match self.ranks[local].lines.feed(&bytes) {
                     Ok(commands) => commands,
-                    Err(problem) => return self.pmi_events(vec![Event::Broken { local, problem }]),
+                    Err(error) => {
+                        let problem = error.to_string();
+                        return self.pmi_events(vec![Event::Broken { local, problem }]);
+                    }
                 };
                 let Some(server) = self.pmi.as_mut() else { return Ok(()) };
                 let events = commands.iter().flat_map(|command| server.command(local, command)).collect();
@@ -511,8 +514,9 @@ impl Agent {
             match event {
                 Event::Reply { local, line } => {
                     let sent = self.ranks[local].handle.as_ref().map_or(Ok(()), |handle| handle.reply(line));
-                    if let Err(problem) = sent {
-                        self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason: problem.into() })?;
+                    if let Err(error) = sent {
+                        let reason = error.to_string();
+                        self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason })?;
                     }
                 }
                 Event::Initialised { local } => self.initialised(local)?,

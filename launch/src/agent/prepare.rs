@@ -15,6 +15,7 @@ use wire::Secret;
 use super::cores::{self, BindError};
 use super::memory::{Shared, share};
 use crate::environment::Environment;
+use crate::folder::FolderError;
 use crate::message::{Family, Program};
 use crate::mpi::{self, MpiError};
 use crate::order::Order;
@@ -30,6 +31,9 @@ pub enum PrepareError {
     /// Its MPI.
     #[error(transparent)]
     Mpi(#[from] MpiError),
+    /// The folder for their files.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// What Open MPI's ranks need to start.
     #[error(transparent)]
     Pmix(#[from] pmix::PmixError),

@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::Child;
@@ -87,6 +88,11 @@ pub(super) struct Sinks {
     pub outputs: mpsc::Sender<Output>,
 }
 
+/// A rank that lets its answers pile up.
+#[derive(Debug, Error)]
+#[error("it does not read the answers to its PMI commands")]
+pub(super) struct NotRead;
+
 /// A rank that was started.
 #[derive(Debug)]
 pub(super) struct RankHandle {
@@ -100,9 +106,9 @@ impl RankHandle {
     ///
     /// # Errors
     /// It does not read its answers.
-    pub fn reply(&self, line: String) -> Result<(), &'static str> {
+    pub fn reply(&self, line: String) -> Result<(), NotRead> {
         match self.replies.try_send(line) {
-            Err(mpsc::error::TrySendError::Full(_)) => Err("it does not read the answers to its PMI commands"),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(NotRead),
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
         }
     }

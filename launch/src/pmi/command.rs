@@ -1,5 +1,7 @@
 //! A PMI-1 command: bytes to words.
 
+use thiserror::Error;
+
 /// The longest line (or multi-line command) a rank may send, in bytes. MPICH's own buffers are smaller.
 const MAX_LINE: usize = 64 << 10;
 
@@ -44,6 +46,21 @@ impl Command {
     }
 }
 
+/// What is not PMI-1.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PmiError {
+    /// A line that does not end.
+    #[error("a PMI-1 line longer than {MAX_LINE} bytes")]
+    LongLine,
+    /// A command that does not end.
+    #[error("a PMI-1 command of more than {MAX_WORDS} lines")]
+    LongCommand,
+    /// A line that is something else.
+    #[error("`{0}` is not a PMI-1 command")]
+    NoCommand(String),
+}
+
 /// Bytes of a rank, cut into commands.
 #[derive(Debug, Default)]
 pub struct Lines {
@@ -55,8 +72,8 @@ impl Lines {
     /// Takes bytes and gives the commands they complete.
     ///
     /// # Errors
-    /// What is not PMI-1, for a message.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Command>, String> {
+    /// What is not PMI-1.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Command>, PmiError> {
         self.buffer.extend_from_slice(bytes);
         let mut commands = Vec::new();
         while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -67,19 +84,19 @@ impl Lines {
             }
         }
         if self.buffer.len() > MAX_LINE {
-            return Err(format!("a PMI-1 line longer than {MAX_LINE} bytes"));
+            return Err(PmiError::LongLine);
         }
         Ok(commands)
     }
 
-    fn line(&mut self, line: &str) -> Result<Option<Command>, String> {
-        let wrong = || format!("`{}` is not a PMI-1 command", line.chars().take(80).collect::<String>());
+    fn line(&mut self, line: &str) -> Result<Option<Command>, PmiError> {
+        let wrong = || PmiError::NoCommand(line.chars().take(80).collect());
         if let Some(command) = &mut self.multi {
             if line == "endcmd" {
                 return Ok(self.multi.take());
             }
             if command.words.len() >= MAX_WORDS {
-                return Err(format!("a PMI-1 command of more than {MAX_WORDS} lines"));
+                return Err(PmiError::LongCommand);
             }
             // One word a line, whose value may contain blanks.
             let (key, value) = line.split_once('=').ok_or_else(wrong)?;
@@ -122,7 +139,7 @@ mod tests {
 
     #[test]
     fn strangers_are_refused() {
-        assert!(Lines::default().feed(b"GET / HTTP/1.1\n").unwrap_err().contains("GET / HTTP"));
+        assert!(Lines::default().feed(b"GET / HTTP/1.1\n").unwrap_err().to_string().contains("GET / HTTP"));
         assert!(Lines::default().feed(&vec![b'x'; MAX_LINE + 1]).is_err());
     }
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use wire::control::AllocatedNode;
 
 use super::slurm::{ALLOCATION, slurm_command};
-use crate::held::with_slots;
+use crate::held::{Problem, with_slots};
 
 /// How often a waiting job is asked what it waits for.
 const LOOK: Duration = Duration::from_secs(5);
@@ -219,10 +219,10 @@ fn job_number(line: &str) -> Option<String> {
     (!number.is_empty()).then_some(number)
 }
 
-fn granted(text: &str) -> Result<(String, Vec<AllocatedNode>), String> {
+fn granted(text: &str) -> Result<(String, Vec<AllocatedNode>), Problem> {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
-    let (id, tasks) = first.split_once(' ').ok_or_else(|| format!("`{first}` is not a job and its tasks"))?;
+    let (id, tasks) = first.split_once(' ').ok_or_else(|| Problem::Grant(first.to_owned()))?;
     Ok((id.to_owned(), with_slots(lines.map(str::to_owned).collect(), tasks)?))
 }
 
