@@ -1,13 +1,14 @@
-//! The libfabric provider: libfabric's C ABI in front of [`endpoint::Endpoint`].
+//! The libfabric provider: libfabric's C ABI in front of [`Endpoint`](::endpoint::Endpoint).
 //!
 //! Loaded by libfabric's core through `FI_PROVIDER_PATH`; the core finds [`fi_prov_ini`], and everything else through the
 //! tables it leads to. Owns the ABI (`abi`), negotiation (`info`), address vectors, completion queues, counters and the
 //! translation of calls to operations. Knows nothing of matching, protocols or links. One file per libfabric object:
 //! start reading at `endpoint`.
 //!
-//! Environment: the variables of [`endpoint::Config`], `LANDBRIDGE_SECRET_FD` (the descriptor of a file with the job's secret), `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or
-//! `always`), `LANDBRIDGE_CONFIRM_SENDS` (`no`: sends are complete when they have left, even on an endpoint opened for confirmed
-//! delivery) and `LANDBRIDGE_LOG_FILE` (a file for notes; by default there are none).
+//! Environment: the variables of [`Config`](::endpoint::Config), `LANDBRIDGE_SECRET_FD` (the descriptor of a file with the job's
+//! secret), `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or `always`), `LANDBRIDGE_CONFIRM_SENDS` (`no`: sends are
+//! complete when they have left, even on an endpoint opened for confirmed delivery) and `LANDBRIDGE_LOG_FILE` (a file for notes; by
+//! default there are none).
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
