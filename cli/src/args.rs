@@ -387,16 +387,17 @@ pub enum LabCommand {
     },
     /// End a host of the lab around, as if its power failed
     ///
-    /// Its cables are cut first, so no other host hears of the end of its processes: there is no FIN, no RST, only silence. The host
-    /// does not come back.
+    /// Its cables are cut first, so no other host hears of the end of its processes: there is no FIN, no RST, only
+    /// silence. A `lab enter` that runs something there stays silent too, until it gets a signal. The host does not
+    /// come back.
     Kill {
         /// The host, such as b-n1 or a-gw1
         host: String,
     },
     /// Stop every process of a host (SIGSTOP), as if its system hung
     ///
-    /// The host's kernel still acknowledges what arrives, and nobody reads it. Commands for the host (`lab enter`) and signals to them
-    /// wait until it thaws. A host can freeze itself, but only another can thaw it.
+    /// The host's kernel still acknowledges what arrives, and nobody reads it. Commands for the host (`lab enter`) and
+    /// signals to them wait until it thaws. A host can freeze itself, but only another can thaw it.
     Freeze {
         /// The host, such as b-n1 or a-gw1
         host: String,
@@ -408,8 +409,9 @@ pub enum LabCommand {
     },
     /// Pull a host's cables, as if its switch port failed
     ///
-    /// Nothing arrives and nothing leaves, on the site's switch and for a gateway also on the WAN. The host's interfaces keep their carrier, so
-    /// nothing but the silence tells anybody. `lab enter` still works, and what it started still has its input and output.
+    /// Nothing arrives and nothing leaves, on the site's switch and for a gateway also on the WAN. The host's
+    /// interfaces keep their carrier, so nothing but the silence tells anybody. `lab enter` still works, and what it
+    /// started still has its input and output.
     Unplug {
         /// The host, such as b-n1 or a-gw1
         host: String,
@@ -421,7 +423,8 @@ pub enum LabCommand {
     },
     /// Reset one established TCP connection of a host, as `ss -K` does
     ///
-    /// The peer receives an RST, the owner an error. Prints which connection it was: of several that match, the first by peer and port.
+    /// The peer receives an RST, the owner an error. Prints which connection it was: of several that match, the first
+    /// by peer and port.
     #[command(after_help = "Examples:\n  \
         landbridge lab reset a-n1 --to 10.1.0.102:7700\n  \
         landbridge lab reset a-n1 --to a-gw2 --of python")]

@@ -1,4 +1,5 @@
-//! The hosts' cables, at the ends that the lab holds: the switch's port of every host, and the WAN emulator's port of every gateway.
+//! The hosts' cables, at the ends that the lab holds: the switch's port of every host, and the WAN emulator's port of
+//! every gateway.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,5 @@
-//! The TCP connections of one network namespace: finding one and resetting it, by the kernel's `sock_diag` (man 7 `sock_diag`).
+//! The TCP connections of one network namespace: finding one and resetting it, by the kernel's `sock_diag` (man 7
+//! `sock_diag`).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,8 +29,8 @@ pub struct Connection {
     pub local: SocketAddr,
     /// The other end.
     pub peer: SocketAddr,
-    /// The process that owns it, if one does: its name and its number on that host. Of several it is the one that was wanted, or else
-    /// the one with the lowest number.
+    /// The process that owns it, if one does: its name and its number on that host. Of several it is the one that was
+    /// wanted, or else the one with the lowest number.
     pub process: Option<(String, u32)>,
 }
 

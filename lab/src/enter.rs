@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::error::LabError;
 use crate::message::{Channel, Kind};
@@ -21,11 +21,12 @@ use crate::state::State;
 /// Runs `command` on the host `node` of the lab around this process (for example `a-n2` or `b-gw1`) and waits for it.
 ///
 /// Standard files, working directory and environment are this process's own. SIGINT, SIGTERM and SIGHUP are passed on.
-/// If this process dies, the command's process group is killed.
+/// If this process dies, the command's process group is killed. If the host loses its power ([`kill`](crate::kill))
+/// there is silence, as with ssh: this waits on, for a signal or for the lab's end.
 ///
 /// # Errors
 /// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Command`] if the command cannot start;
-/// [`LabError::Ended`] if the host dies first.
+/// [`LabError::Ended`] if the host lost its power and a signal or the lab's end came.
 pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
     let wrong = |e: io::Error| LabError::setup(format!("enter {node}"), e);
     let signals = Signals::watch(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]).map_err(wrong)?;
@@ -33,7 +34,8 @@ pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let session = Session::start(&State::around_us(), node, command, &environment, &directory, files)?;
+    let state = State::around_us();
+    let session = Session::start(&state, node, command, &environment, &directory, files)?;
     loop {
         let mut fds = [PollFd::new(&session, PollFlags::IN), PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
         match rustix::event::poll(&mut fds, None) {
@@ -41,12 +43,30 @@ pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
             Err(e) => return Err(wrong(e.into())),
         }
         if !fds[0].revents().is_empty() {
-            return session.outcome();
+            let outcome = session.outcome();
+            if matches!(outcome, Err(LabError::Ended { .. })) {
+                await_end(&signals, &state).map_err(wrong)?;
+            }
+            return outcome;
         }
         for signal in signals.take() {
             session.signal(signal).map_err(wrong)?;
         }
     }
+}
+
+/// Waits for a signal or for the end of the lab.
+fn await_end(signals: &Signals, state: &State) -> io::Result<()> {
+    let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+    // Inside the lab its end is ours; a caller from outside has to look.
+    while state.cables_socket().exists() {
+        match rustix::event::poll(&mut [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)], Some(&second)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
 }
 
 /// One command on one host, seen from outside. Dropping it kills the command's process group if it still runs.

@@ -1,7 +1,8 @@
-//! What real machines do to a job: power that fails, a system that hangs, a cable that is pulled, a connection that is reset.
+//! What real machines do to a job: power that fails, a system that hangs, a cable that is pulled, a connection that is
+//! reset.
 //!
-//! This is the caller's side, usable from any process of the lab. Cables are in the supervisor's hands (`cables`), since one
-//! end of each lies there; processes and connections in those of the host's first process (`node`).
+//! This is the caller's side, usable from any process of the lab. Cables are in the supervisor's hands (`cables`),
+//! since one end of each lies there; processes and connections in those of the host's first process (`node`).
 
 use crate::connection::{Connection, Wanted};
 use crate::enter::connect;
@@ -10,12 +11,11 @@ use crate::message::{Channel, Kind};
 use crate::process::{PATIENCE, expect, expect_within};
 use crate::state::State;
 
-/// Ends the host `host` of the lab around this process as if its power failed: its cables are cut first, so that no process's end
-/// reaches another host, and then its processes and its network are gone.
+/// Ends the host `host` of the lab around this process as if its power failed: its cables are cut first, so that no
+/// process's end reaches another host, and then its processes and its network are gone.
 ///
-/// # Errors
-/// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Unavailable`] in a loopback lab, whose hosts are one
-/// machine; [`LabError::Timeout`] if it does not end.
+/// # Errors [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Unavailable`] in a loopback lab,
+/// whose hosts are one machine; [`LabError::Timeout`] if it does not end.
 pub fn kill(host: &str) -> Result<(), LabError> {
     let state = State::around_us();
     let channel = connect(&state, host)?;
@@ -29,8 +29,8 @@ pub fn kill(host: &str) -> Result<(), LabError> {
     }
 }
 
-/// Stops every process of a host, as if its system hung: the kernel still acknowledges what arrives, and nobody reads it. What is
-/// asked of the host meanwhile by [`enter`](crate::enter()) waits until it thaws.
+/// Stops every process of a host, as if its system hung: the kernel still acknowledges what arrives, and nobody reads
+/// it. What is asked of the host meanwhile by [`enter`](crate::enter()) waits until it thaws.
 ///
 /// # Errors
 /// As [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
@@ -66,12 +66,11 @@ pub fn plug(host: &str) -> Result<(), LabError> {
     set_cables(&state, host, true)
 }
 
-/// Resets one of a host's established TCP connections, as `ss -K` does: the peer receives an RST, the owner an error. Of several
-/// that match it takes the first by peer and port. Returns the connection.
+/// Resets one of a host's established TCP connections, as `ss -K` does: the peer receives an RST, the owner an error.
+/// Of several that match it takes the first by peer and port. Returns the connection.
 ///
-/// # Errors
-/// As [`kill`]; [`LabError::Options`] if the host has no such connection, with those it has; [`LabError::Unavailable`] if the
-/// kernel cannot reset connections.
+/// # Errors As [`kill`]; [`LabError::Options`] if the host has no such connection, with those it has;
+/// [`LabError::Unavailable`] if the kernel cannot reset connections.
 pub fn reset(host: &str, wanted: &Wanted) -> Result<Connection, LabError> {
     let channel = connect(&State::around_us(), host)?;
     channel.send_json(Kind::Reset, wanted).map_err(|e| LabError::setup(host, e))?;

@@ -4,11 +4,13 @@
 //! site's hosts share a switch; gateways also reach a WAN whose delay, rate, jitter and loss are emulated in user space.
 //! It works as root and, where the kernel allows, for an ordinary user. Nothing is left when it ends, however it ends.
 //!
-//! Owns: namespaces, wiring, the WAN emulator, running commands on hosts, and making hosts fail. Refuses to know: what a gateway or a job is.
+//! Owns: namespaces, wiring, the WAN emulator, running commands on hosts, and making hosts fail. Refuses to know: what
+//! a gateway or a job is.
 //! It prints nothing.
 //!
 //! Where to start: [`run()`] is the caller's side; `supervisor` builds the lab; `node` is the first process of every host;
-//! `enter` runs commands there; `faults` does to hosts what befalls real ones; `wan` is the emulator. All are this same program, started again with hidden commands,
+//! `enter` runs commands there; `faults` does to hosts what befalls real ones; `wan` is the emulator. All are this same
+//! program, started again with hidden commands,
 //! which is why a program that uses this crate begins with [`hidden_main`].
 #![deny(unsafe_code)]
 

@@ -108,8 +108,8 @@ pub(crate) fn host(layout: &Layout, nic: Rate, host: Host, route_directly: bool)
     script
 }
 
-/// Takes a host's cable out of its site's switch, or puts it back. The port stays up, so that the host's end keeps its carrier and
-/// its routes: packets vanish, and nothing tells TCP.
+/// Takes a host's cable out of its site's switch, or puts it back. The port stays up, so that the host's end keeps its
+/// carrier and its routes: packets vanish, and nothing tells TCP.
 pub(crate) fn cable(host: Host, plugged: bool) -> Script {
     let switch = if plugged { format!("master sw-{}", site_name(host.site)) } else { "nomaster".to_owned() };
     Script { ip: format!("link set {} {switch}\n", host.lan_port()), tc: String::new() }

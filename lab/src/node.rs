@@ -154,7 +154,8 @@ impl Init {
         }
     }
 
-    /// Whether this client's messages are read now. A frozen host reads none about its commands, not even that a client is gone.
+    /// Whether this client's messages are read now. A frozen host reads none about its commands, not even that a client
+    /// is gone.
     fn hears(&self, client: &Client) -> bool {
         self.frozen.is_none() || (client.leader.is_none() && client.waiting.is_none())
     }

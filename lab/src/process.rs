@@ -113,13 +113,14 @@ pub(crate) fn end_descendants() {
     }
 }
 
-/// Stops every process of this PID namespace but the first, which must be the caller, and returns those that it stopped. What was
-/// stopped already is left alone.
+/// Stops every process of this PID namespace but the first, which must be the caller, and returns those that it
+/// stopped. What was stopped already is left alone.
 pub(crate) fn stop_all(place: &str) -> Result<Vec<Pid>, LabError> {
     let mut stopped: Vec<Pid> = Vec::new();
     let end = Instant::now() + Duration::from_secs(5);
     loop {
-        // A process that is being stopped may still have forked: only a look at all of them that finds nothing ends this.
+        // A process that is being stopped may still have forked: only a look at all of them that finds nothing ends
+        // this.
         let running: Vec<Pid> = processes()
             .filter(|process| process.pid != Pid::INIT && !matches!(process.state, 'T' | 't' | 'Z' | 'X'))
             .map(|process| process.pid)

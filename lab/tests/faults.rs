@@ -7,13 +7,14 @@ use std::process::{Command, Stdio};
 
 use support::{ECHO_GATEWAY, as_nobody, driver, lab, lab_ok, skip, text};
 
-/// Shell functions for a host that talks to an echo server at $1 and prints how each read went: what came, `silence` (nothing
-/// within a second, and the connection stands), or `end` (it was closed or reset). Steps are ordered by files.
+/// Shell functions for a host that talks to an echo server at $1 and prints how each read went: what came, `silence`
+/// (nothing within a second, and the connection stands), or `end` (it was closed or reset). Steps are ordered by files.
 const CLIENT: &str = r#"
     listen() { $L lab enter $1 -- socat TCP-LISTEN:7700,fork,reuseaddr EXEC:cat & }
     client() { $L lab enter $1 -- bash -c '
         for i in $(seq 500); do exec 3<>/dev/tcp/'$2'/7700 && break; sleep 0.01; done 2>/dev/null
-        say() { echo $1 >&3; read -t $2 x <&3; c=$?; [ $c = 0 ] && echo $x || { [ $c -gt 128 ] && echo silence || echo end; }; }
+        say() { echo $1 >&3; read -t $2 x <&3; c=$?
+            [ $c = 0 ] && echo $x || { [ $c -gt 128 ] && echo silence || echo end; }; }
         say one 20; : > /tmp/up
         until [ -e /tmp/struck ]; do sleep 0.01; done; say two 1; : > /tmp/heard
         until [ -e /tmp/mended ]; do sleep 0.01; done; read -t 20 x <&3 && echo $x' 2>/dev/null & c=$!
@@ -102,11 +103,14 @@ fn one_connection_is_reset_and_others_stand() {
     let steps = r#"$L lab enter a-n2 -- socat TCP-LISTEN:7700,fork,reuseaddr EXEC:cat &
         $L lab enter a-n1 -- bash -c '
             for host in 10.1.0.101 10.1.0.2 10.1.0.2; do
-                for i in $(seq 500); do exec {fd}<>/dev/tcp/$host/7700 && break; sleep 0.01; done 2>/dev/null; fds+=($fd)
+                for i in $(seq 500); do exec {fd}<>/dev/tcp/$host/7700 && break; sleep 0.01; done 2>/dev/null
+                fds+=($fd)
             done
-            ask() { for fd in ${fds[@]}; do (echo x >&$fd; timeout 5 head -n 1 <&$fd) 2>/dev/null || true; done | wc -l; }
+            ask() { for fd in ${fds[@]}; do
+                (echo x >&$fd; timeout 5 head -n 1 <&$fd) 2>/dev/null || true; done | wc -l; }
             ask; $L lab reset a-n1 --to 10.1.0.2:7700; ask
-            $L lab reset a-n1 --to a-gw1 --of bash; ask; $L lab reset a-n1 --to a-gw1; $L lab reset a-n1 --to n2 --of nobody
+            $L lab reset a-n1 --to a-gw1 --of bash; ask; $L lab reset a-n1 --to a-gw1
+            $L lab reset a-n1 --to n2 --of nobody
             $L lab reset a-n1 --to b-n1; $L lab reset a-n1 --to n2:http; $L lab reset a-n1; ask
         '"#;
     let output = lab(&["--gateway-command", ECHO_GATEWAY], steps);
@@ -135,7 +139,8 @@ fn the_peer_of_a_reset_connection_receives_an_rst() {
         return;
     }
     let steps = "$L lab enter b-gw1 -- bash -c '
-            for i in $(seq 500); do exec 3<>/dev/tcp/198.18.1.1/7700 && break; sleep 0.01; done 2>/dev/null; : > /tmp/up; cat <&3' &
+            for i in $(seq 500); do exec 3<>/dev/tcp/198.18.1.1/7700 && break; sleep 0.01; done 2>/dev/null
+            : > /tmp/up; cat <&3' &
         until $L lab enter b-gw1 -- test -e /tmp/up; do sleep 0.01; done
         until $L lab reset a-gw1 --to 198.18.2.1 2>/dev/null; do sleep 0.01; done; wait %1";
     let output = lab(&["--sites", "2", "--nodes", "1", "--gateway-command", ECHO_GATEWAY], steps);
@@ -181,8 +186,9 @@ fn hosts_that_are_one_machine_do_not_fail_alone() {
 fn an_ordinary_users_hosts_fail_as_well() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mut command) = as_nobody(dir.path()) else { return };
-    let steps = "listen b-n2; client b-n1 10.2.0.2; $L lab freeze b-n2; tell b-n1 struck; heard b-n1; $L lab unplug b-n2; $L lab plug b-n2
-        $L lab thaw b-n2; tell b-n1 mended; wait $c; client a-gw1 198.18.2.1; $L lab unplug b-gw1; tell a-gw1 struck; heard a-gw1
+    let steps = "listen b-n2; client b-n1 10.2.0.2; $L lab freeze b-n2; tell b-n1 struck; heard b-n1
+        $L lab unplug b-n2; $L lab plug b-n2; $L lab thaw b-n2; tell b-n1 mended; wait $c
+        client a-gw1 198.18.2.1; $L lab unplug b-gw1; tell a-gw1 struck; heard a-gw1
         $L lab reset a-gw1 --to 198.18.2.1 | grep -o 198.18.2.1; $L lab kill b-gw1; echo $?";
     command.args(["--namespaces", "--gateway-command", ECHO_GATEWAY, "--", "bash", "-c", &script(steps)]);
     let output = command.stdin(Stdio::null()).output().unwrap();

@@ -213,7 +213,7 @@ fn a_host_that_loses_its_power_is_gone_and_the_lab_lives_on() {
     }
     let script = "$L lab enter b-n2 -- sleep 1000 & e=$!
         until $L lab enter b-n2 -- pgrep -x sleep >/dev/null; do sleep 0.01; done
-        $L lab kill b-n2; echo $?; wait $e; echo $?; $L lab enter b-n2 -- true; echo $?
+        $L lab kill b-n2; echo $?; sleep 0.2; kill $e && wait $e; echo $?; $L lab enter b-n2 -- true; echo $?
         $L lab kill b-gw1; $L lab wan report | grep -c deliveries; $L lab enter b-n1 -- hostname; exit 6";
     let output = lab(&["--gateway-command", ECHO_GATEWAY], script);
     assert_eq!(text(&output.stdout), "0\n125\n125\n1\nb-n1\n");
