@@ -346,12 +346,12 @@ impl Role {
 /// Begins TLS, and makes sure that a key of the gateway's site is at the other end before anything is said. Gives the key.
 async fn show(tcp: TcpStream, gateway: &Gateway, expected: Keys) -> Result<(TlsStream, Fingerprint), ClientError> {
     let address = || gateway.address.clone();
-    let no_key = |source| ClientError::NoKey { address: address(), expected, source };
+    let no_key = |source| ClientError::NoKey { address: address(), expected: Box::new(expected), source };
     let session = tls::dial_without_key().map_err(|e| no_key(io::Error::other(e)))?;
     let stream = TlsStream::handshake(tcp, session).await.map_err(no_key)?;
     match stream.session().peer() {
         Some(shown) if expected.accept(Some(shown)) => Ok((stream, shown)),
-        Some(shown) => Err(ClientError::OtherKey { address: address(), shown, expected }),
+        Some(shown) => Err(ClientError::OtherKey { address: address(), shown, expected: Box::new(expected) }),
         None => Err(no_key(io::Error::other("no key"))),
     }
 }

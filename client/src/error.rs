@@ -31,7 +31,7 @@ pub enum ClientError {
         /// The key that it has shown.
         shown: Fingerprint,
         /// Those that were expected.
-        expected: Keys,
+        expected: Box<Keys>,
     },
     /// Who answers shows no key: nothing was said to it.
     #[error(
@@ -41,7 +41,7 @@ pub enum ClientError {
         /// Where.
         address: String,
         /// Those that were expected.
-        expected: Keys,
+        expected: Box<Keys>,
         /// What went wrong.
         source: io::Error,
     },

@@ -140,7 +140,7 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
                 Arrival::Link(accepted) => Admitted::Link(accepted),
                 Arrival::Joined => Admitted::Joined,
                 Arrival::Inside(tls, accepting, key) => {
-                    let (member, inflow) = accept_member(gateway, Stream::Tls(tls, key), peer, accepting).await?;
+                    let (member, inflow) = accept_member(gateway, Stream::Tls(tls, key), peer, *accepting).await?;
                     Admitted::Member(member, inflow)
                 }
             };

@@ -463,7 +463,7 @@ pub(crate) enum Arrival {
     /// A site that joined.
     Joined,
     /// A user or an agent of this site, who has said no more than a hello. Our key, which was shown to it.
-    Inside(Box<TlsStream>, Accepting, Fingerprint),
+    Inside(Box<TlsStream>, Box<Accepting>, Fingerprint),
 }
 
 /// The accepting side of TLS, and of a link's handshake. The caller bounds its time.
@@ -502,7 +502,7 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, tcp: TcpStream, peer: SocketAd
         Purpose::Join => {
             return join::admit(gateway, &mut stream, accepting, presented, own).await.map(|()| Arrival::Joined);
         }
-        Purpose::Client | Purpose::Member => return Ok(Arrival::Inside(Box::new(stream), accepting, own)),
+        Purpose::Client | Purpose::Member => return Ok(Arrival::Inside(Box::new(stream), Box::new(accepting), own)),
         Purpose::Trunk | Purpose::Meet | Purpose::Peer => {}
     }
     match admit(gateway, &accepting.hello, presented, peer) {

@@ -75,7 +75,7 @@ fn holds(captured: &Captured, what: &[u8]) -> bool {
 fn holds_secret(captured: &Captured, secret: &Secret) -> bool {
     let hex = secret.to_hex();
     let raw: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
-    holds(captured, &raw[..16]) || holds(captured, hex[..32].as_bytes())
+    holds(captured, &raw[..16]) || holds(captured, &hex.as_bytes()[..32])
 }
 
 fn connect_error(result: Result<Client, ClientError>) -> String {
