@@ -25,8 +25,7 @@ use crate::meeting::{Met, host};
 use crate::member::{self, Inflow, Member};
 use crate::outlet::LINGER;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
-use crate::stream::Stream;
-use crate::trunk::Arrival;
+use crate::stream::{Accepted, Arrival, Stream};
 use crate::{link, trunk};
 
 /// First byte of a TLS ClientHello.
@@ -93,7 +92,7 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
 /// What a connection turned out to be.
 enum Admitted {
     Member(Rc<Member>, Inflow),
-    Link(Box<trunk::Accepted>),
+    Link(Box<Accepted>),
     /// A gateway that meets another here. Without both connections it waits for the other.
     Guest(Option<Met<TcpStream>>),
     /// A site that joined; nothing more is said on its connection.
@@ -111,7 +110,7 @@ async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: Soc
     match admitted {
         Ok(Ok(Admitted::Member(member, inflow))) => member::serve(gateway, member, inflow).await,
         Ok(Ok(Admitted::Link(accepted))) => {
-            let trunk::Accepted { trunk, index, stream, run } = *accepted;
+            let Accepted { trunk, index, stream, run } = *accepted;
             link::serve(gateway, &trunk, index, (stream, run), peer).await;
         }
         Ok(Ok(Admitted::Guest(Some(met)))) => host::serve(gateway, met).await,

@@ -1,13 +1,17 @@
-//! A connection that is not admitted yet, inside TLS or not, as one byte stream; and its parts once it is.
+//! A connection that is not admitted yet, inside TLS or not, as one byte stream; its parts once it is; and what dials inside TLS.
 
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use client::handshake::Accepting;
 use client::tls::{Session, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use types::sites::Fingerprint;
+
+use crate::trunk::Trunk;
 
 /// See the module.
 pub(crate) enum Stream {
@@ -43,6 +47,24 @@ impl Stream {
             }
         }
     }
+}
+
+/// What dialled this gateway inside TLS.
+pub(crate) enum Arrival {
+    Link(Box<Accepted>),
+    /// A site that joined.
+    Joined,
+    /// A user or an agent of this site, who has said no more than a hello. Our key, which was shown to it.
+    Inside(Box<TlsStream>, Box<Accepting>, Fingerprint),
+}
+
+/// A link that was dialled from the other side.
+pub(crate) struct Accepted {
+    pub trunk: Rc<Trunk>,
+    pub index: usize,
+    pub stream: TlsStream,
+    /// Of the other gateway's program.
+    pub run: u32,
 }
 
 /// The same call of either.

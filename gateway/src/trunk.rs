@@ -25,6 +25,7 @@ use crate::log::{log, short};
 use crate::meeting::visit;
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::stream::{Accepted, Arrival};
 
 mod messages;
 
@@ -446,24 +447,6 @@ pub(crate) async fn shake(
 pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
     tcp.set_nodelay(true)?;
     socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
-}
-
-/// A link that was dialled from the other side.
-pub(crate) struct Accepted {
-    pub trunk: Rc<Trunk>,
-    pub index: usize,
-    pub stream: TlsStream,
-    /// Of the other gateway's program.
-    pub run: u32,
-}
-
-/// What dialled this gateway inside TLS.
-pub(crate) enum Arrival {
-    Link(Box<Accepted>),
-    /// A site that joined.
-    Joined,
-    /// A user or an agent of this site, who has said no more than a hello. Our key, which was shown to it.
-    Inside(Box<TlsStream>, Box<Accepting>, Fingerprint),
 }
 
 /// The accepting side of TLS, and of a link's handshake. The caller bounds its time.

@@ -28,7 +28,8 @@ async fn recorder(to: &str) -> (String, Captured) {
     let (to, keep) = (to.to_owned(), captured.clone());
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
-            let far = TcpStream::connect(&to).await.unwrap();
+            // The gateway may still be starting.
+            let Ok(far) = TcpStream::connect(&to).await else { continue };
             let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
             for (mut from, mut to) in [(near_in, far_out), (far_in, near_out)] {
                 let keep = keep.clone();

@@ -20,6 +20,7 @@ use crate::link;
 use crate::log::{log, short};
 use crate::relay::TrunkId;
 use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::stream::{Accepted, Arrival};
 use crate::trunk::{self, DIAL_TIMEOUT, Dialled, Trunk};
 
 /// A link of a trunk.
@@ -210,7 +211,7 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
         let (tcp, peer) = take(gateway, seat, link, place).await?;
         let accepted = timeout(HANDSHAKE_TIMEOUT, trunk::accept(gateway, tcp, peer)).await;
         match accepted.map_err(|_| "the other does not begin".to_owned())?? {
-            trunk::Arrival::Link(accepted) => Ok((*accepted, peer)),
+            Arrival::Link(accepted) => Ok((*accepted, peer)),
             _ => Err("the other is no gateway".to_owned()),
         }
     };
@@ -218,7 +219,7 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
     // From here on nobody ends this for a later call: a link is replaced once the later one is there.
     gateway.visits.coming.borrow_mut().remove(&(trunk.id, link));
     match accepted {
-        Ok((trunk::Accepted { trunk, index, stream, run }, peer)) => {
+        Ok((Accepted { trunk, index, stream, run }, peer)) => {
             trunk.met_at(name(place));
             link::serve(gateway, &trunk, index, (stream, run), peer).await;
         }
