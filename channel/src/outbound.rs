@@ -17,8 +17,9 @@ pub struct Outbound<F> {
     in_flight: u64,
     /// Everything not acknowledged; the last has number `next - 1`.
     kept: VecDeque<Kept<F>>,
-    /// How many of them are to be sent again.
+    /// How many of them are to be sent again, and where the first of these is at the earliest.
     missing: usize,
+    first_missing: usize,
 }
 
 #[derive(Debug)]
@@ -32,7 +33,16 @@ struct Kept<F> {
 impl<F> Outbound<F> {
     /// A channel with this window in bytes, all of which is used.
     pub fn new(window: u32) -> Outbound<F> {
-        Outbound { window, room: None, now_ns: 0, next: 0, in_flight: 0, kept: VecDeque::new(), missing: 0 }
+        Outbound {
+            window,
+            room: None,
+            now_ns: 0,
+            next: 0,
+            in_flight: 0,
+            kept: VecDeque::new(),
+            missing: 0,
+            first_missing: 0,
+        }
     }
 
     /// A channel with this window in bytes, of which no more is used than keeps the path full. Say the time with
@@ -103,6 +113,7 @@ impl<F> Outbound<F> {
             self.in_flight -= u64::from(kept.bytes);
             self.missing -= usize::from(kept.route.is_none());
         }
+        self.first_missing = self.first_missing.saturating_sub(frames as usize);
         if let Some(room) = self.room.as_mut().filter(|_| frames > 0) {
             room.acknowledged(frames, before - self.in_flight, self.now_ns);
         }
@@ -128,6 +139,9 @@ impl<F> Outbound<F> {
             }
         }
         let any = self.missing > before;
+        if any {
+            self.first_missing = 0;
+        }
         if let Some(room) = self.room.as_mut().filter(|_| any) {
             // Times mean nothing until all is as it was.
             room.disturbed();
@@ -173,9 +187,11 @@ impl<F> Outbound<F> {
         if self.missing == 0 {
             return None;
         }
-        let kept = self.kept.iter_mut().find(|kept| kept.route.is_none())?;
+        let at = (self.first_missing..self.kept.len()).find(|at| self.kept[*at].route.is_none())?;
+        let kept = &mut self.kept[at];
         kept.route = Some(route);
         self.missing -= 1;
+        self.first_missing = at + 1;
         Some(&kept.frame)
     }
 

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use member::pulse::LOOK_NS;
-use member::{Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, Queue, RANK_WINDOW, Route, Settings, Striping, Window};
+use member::{
+    Beat, Budget, Carrier, Conversations, MAX_GATEWAYS, Queue, RANK_WINDOW, Route, Settings, Striping, Window,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use types::Identity;
 use types::id::SlotKind;

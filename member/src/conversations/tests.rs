@@ -380,6 +380,7 @@ impl World {
     }
 
     /// Why a storm stalls, for whoever looks into one.
+    #[allow(clippy::print_stderr, reason = "a person asked for it")]
     fn describe(&self, sent: &BTreeMap<(usize, usize), u32>) {
         let came: Vec<_> = self.came.iter().map(|(pair, came)| (pair, came.len(), sent.get(pair))).collect();
         let seed = self.seed;

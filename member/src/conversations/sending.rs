@@ -1,0 +1,221 @@
+//! What leaves: frames that are sent again, new ones as windows, the budget and the carrier allow, and notices.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+
+use channel::Route;
+use wire::{FrameHeader, FrameKind};
+
+use super::{ASKS_BELOW, Carrier, Conversations, Settings, bit, enter, tell};
+use crate::conversation::{Conversation, Queue};
+use crate::routes::Routes;
+
+impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
+    /// Sends what windows, the budget and the carrier allow.
+    pub fn send<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
+        self.send_again(carrier, now_ns);
+        self.send_new(carrier, now_ns);
+        if !self.told.is_empty() {
+            self.send_notices(carrier);
+        }
+    }
+
+    /// The last words of a member that leaves: peers are acknowledged what came from them, for none will be here to answer.
+    pub fn farewell(&mut self, notice_by: &mut dyn FnMut(Route, FrameHeader, &[u8])) {
+        for peer in self.peers.values_mut().filter(|peer| !peer.gone && peer.inbound.has_unacknowledged()) {
+            if let Some(route) = choose(&self.routes, peer, 0) {
+                let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Ack, peer) };
+                notice_by(route, header, &peer.stripe.receipt());
+            }
+        }
+    }
+
+    fn send_again<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
+        let mut full = VecDeque::new();
+        while let Some(key) = self.again.pop_front() {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            peer.is_again = false;
+            if peer.gone || peer.retry_ns.is_some_and(|at| at > now_ns) {
+                continue;
+            }
+            match route_for_data(&self.routes, peer, carrier) {
+                Next::None => continue,
+                Next::Full => {
+                    peer.is_again = true;
+                    full.push_back(key);
+                    continue;
+                }
+                Next::By(route, _) => {
+                    if let Some(frame) = peer.outbound.resend(route) {
+                        // Not counted by the stripe: the header names the route that it took first.
+                        carrier.put(route, frame.clone());
+                    }
+                }
+            }
+            enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
+        }
+        self.again = full;
+    }
+
+    fn send_new<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
+        let mut full = VecDeque::new();
+        while let Some(key) = self.ready.pop_front() {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            peer.is_ready = false;
+            if peer.gone || peer.queue.is_empty() || peer.retry_ns.is_some_and(|at| at > now_ns) {
+                continue;
+            }
+            let (route, most) = match route_for_data(&self.routes, peer, carrier) {
+                Next::None => continue,
+                Next::Full => {
+                    peer.is_ready = true;
+                    full.push_back(key);
+                    continue;
+                }
+                Next::By(route, most) => (route, most),
+            };
+            let bytes = peer.queue.next_len(most);
+            if !self.budget.may_send(bytes.into()) {
+                // Acknowledgements free it; receivers of little do not send any by themselves.
+                peer.is_ready = true;
+                self.ready.push_front(key);
+                self.solicit();
+                break;
+            }
+            if !peer.outbound.may_send(bytes) {
+                // An acknowledgement enters it again.
+                let nudges = super::rule!(self, ask_when_full) && !peer.nudged;
+                if nudges && !peer.outbound.has_missing() && peer.outbound.room() < ASKS_BELOW {
+                    (peer.nudged, peer.asks) = (true, true);
+                    tell(key, peer, &mut self.told);
+                }
+                continue;
+            }
+            let (sequence, ack) = (peer.outbound.next(), peer.acknowledge());
+            let Settings { job, me, .. } = self.settings;
+            let plain = FrameHeader::plain(FrameKind::Data, job, me, peer.identity);
+            let header = FrameHeader { route: route.0.into(), sequence, ack, ..plain };
+            let (frame, bytes) = carrier.cut(&mut peer.queue, header, most);
+            if peer.outbound.in_flight() == 0 {
+                (peer.silent_since_ns, peer.silences) = (now_ns, 0);
+            }
+            peer.stripe.sent(usize::from(route.0), bytes as usize);
+            peer.outbound.at(now_ns).sent(route, bytes, frame.clone());
+            self.budget.sent(bytes.into());
+            peer.nudged = false;
+            if !std::mem::replace(&mut peer.is_unsolicited, true) {
+                self.unsolicited.push(key);
+            }
+            carrier.put(route, frame);
+            peer.asks |= self.leaving && peer.queue.is_empty();
+            enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
+        }
+        self.ready.append(&mut full);
+    }
+
+    /// Asks for acknowledgements of all that is in flight, where that was not asked for.
+    fn solicit(&mut self) {
+        for key in std::mem::take(&mut self.unsolicited) {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            peer.is_unsolicited = false;
+            if peer.outbound.in_flight() > 0 && !peer.gone {
+                peer.asks = true;
+                tell(key, peer, &mut self.told);
+            }
+        }
+    }
+
+    fn send_notices<C: Carrier<F, Q>>(&mut self, carrier: &mut C) {
+        for key in std::mem::take(&mut self.told) {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            peer.is_told = false;
+            if peer.gone {
+                continue;
+            }
+            for (route, theirs) in std::mem::take(&mut peer.questions) {
+                if super::rule!(self, answer_by_route) && self.routes.is_open(route) {
+                    let sequence = peer.inbound.expected();
+                    let header =
+                        FrameHeader { route: theirs, sequence, ..notice(&self.settings, FrameKind::Answer, peer) };
+                    carrier.notice(route, header, &peer.stripe.receipt());
+                } else {
+                    peer.inbound.ack_now();
+                }
+            }
+            let asks_by = std::mem::take(&mut peer.asks_by);
+            for route in self.routes.to(peer.identity.site).filter(|route| asks_by & bit(*route) != 0) {
+                ask(&self.settings, route, peer, carrier);
+            }
+            let Some(route) = choose(&self.routes, peer, 0) else { continue };
+            if std::mem::take(&mut peer.asks_again) {
+                let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Again, peer) };
+                carrier.notice(route, header, &peer.stripe.receipt());
+            }
+            // A question comes after what it is about.
+            if peer.asks && !peer.outbound.has_missing() {
+                peer.asks = false;
+                ask(&self.settings, route, peer, carrier);
+            }
+            if peer.owes_ack() {
+                let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Ack, peer) };
+                carrier.notice(route, header, &peer.stripe.receipt());
+            }
+            if peer.asks {
+                peer.is_told = true;
+                self.told.push(key);
+            }
+        }
+    }
+}
+
+/// A notice to a peer, with the acknowledgement of what came.
+fn notice<F, Q: Queue>(settings: &Settings, kind: FrameKind, peer: &mut Conversation<F, Q>) -> FrameHeader {
+    let ack = peer.acknowledge();
+    FrameHeader { ack, ..FrameHeader::plain(kind, settings.job, settings.me, peer.identity) }
+}
+
+fn ask<F, Q: Queue>(
+    settings: &Settings,
+    route: Route,
+    peer: &mut Conversation<F, Q>,
+    carrier: &mut impl Carrier<F, Q>,
+) {
+    let sequence = peer.outbound.next();
+    let header = FrameHeader { route: route.0.into(), sequence, ..notice(settings, FrameKind::Ask, peer) };
+    peer.asked.retain(|(by, _)| *by != route);
+    peer.asked.push((route, sequence));
+    carrier.notice(route, header, &peer.stripe.receipt());
+}
+
+/// How the next data can get to a peer.
+enum Next {
+    /// By this gateway, with payloads of at most so many bytes.
+    By(Route, u32),
+    /// By none before it has sent what it was given.
+    Full,
+    /// By none.
+    None,
+}
+
+fn route_for_data<F, Q: Queue>(routes: &Routes, peer: &Conversation<F, Q>, carrier: &impl Carrier<F, Q>) -> Next {
+    let left = if peer.queue.is_empty() { 0 } else { peer.queue.left() };
+    let (mut any, mut chosen) = (false, None);
+    let usable = usable(routes, peer).inspect(|_| any = true).filter(|route| carrier.room(*route).is_some());
+    if let Some(at) = peer.stripe.choose(usable.map(|route| usize::from(route.0)), left) {
+        let route = Route(at as u8);
+        chosen = carrier.room(route).map(|most| Next::By(route, most));
+    }
+    chosen.unwrap_or(if any { Next::Full } else { Next::None })
+}
+
+/// The gateways that reach a peer.
+fn usable<'a, F, Q>(routes: &'a Routes, peer: &Conversation<F, Q>) -> impl Iterator<Item = Route> + use<'a, F, Q> {
+    let barred = peer.barred;
+    routes.to(peer.identity.site).filter(move |route| barred & bit(*route) == 0)
+}
+
+/// A gateway that reaches a peer.
+pub(super) fn choose<F, Q>(routes: &Routes, peer: &Conversation<F, Q>, left: u64) -> Option<Route> {
+    let at = peer.stripe.choose(usable(routes, peer).map(|route| usize::from(route.0)), left)?;
+    Some(Route(at as u8))
+}
