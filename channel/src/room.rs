@@ -46,7 +46,7 @@ struct Round {
 
 impl Room {
     /// `most`: what the receiver lets be under way, in bytes.
-    pub fn new(most: u32) -> Room {
+    pub(crate) fn new(most: u32) -> Room {
         Room {
             most,
             now: most.min(LEAST),
@@ -61,25 +61,25 @@ impl Room {
     }
 
     /// Bytes to have under way at most.
-    pub fn bytes(&self) -> u32 {
+    pub(crate) fn bytes(&self) -> u32 {
         self.now.min(self.ceiling)
     }
 
     /// A gateway had no memory for what was in flight.
-    pub fn refused(&mut self) {
+    pub(crate) fn refused(&mut self) {
         self.ceiling = (self.bytes() / 2).max(FLOOR).min(self.most);
         self.round = None;
     }
 
     /// There was more to send than room.
-    pub fn was_short(&mut self) {
+    pub(crate) fn was_short(&mut self) {
         if let Some(round) = &mut self.round {
             round.full = true;
         }
     }
 
     /// A frame is being sent; `frames` are under way with it.
-    pub fn sent(&mut self, frames: usize, now_ns: u64) {
+    pub(crate) fn sent(&mut self, frames: usize, now_ns: u64) {
         if self.round.is_none() {
             let (frames, delivered) = (frames as u32, self.delivered);
             self.round = Some(Round { frames, began_ns: now_ns, delivered, full: false });
@@ -87,12 +87,12 @@ impl Room {
     }
 
     /// What was under way is to be sent again: times mean nothing.
-    pub fn disturbed(&mut self) {
+    pub(crate) fn disturbed(&mut self) {
         self.round = None;
     }
 
     /// So many frames of so many bytes were acknowledged.
-    pub fn acknowledged(&mut self, frames: u32, bytes: u64, now_ns: u64) {
+    pub(crate) fn acknowledged(&mut self, frames: u32, bytes: u64, now_ns: u64) {
         self.delivered += bytes;
         let Some(round) = &mut self.round else { return };
         round.frames = round.frames.saturating_sub(frames);

@@ -12,17 +12,17 @@ use launch::order::Order;
 use crate::runtime;
 
 /// The keeper.
-pub fn keep() -> Result<i32> {
+pub(crate) fn keep() -> Result<i32> {
     Ok(runtime()?.block_on(launch::keeper::keep())?)
 }
 
 /// A program on a leash that may be let go.
-pub fn hold(holder: i32, program: &[OsString]) -> Result<i32> {
+pub(crate) fn hold(holder: i32, program: &[OsString]) -> Result<i32> {
     Ok(runtime()?.block_on(launch::leash::hold(holder, program))?)
 }
 
 /// The agent proper.
-pub fn work(keeper: i32, folder: PathBuf) -> Result<i32> {
+pub(crate) fn work(keeper: i32, folder: PathBuf) -> Result<i32> {
     launch::keeper::end_with_keeper(keeper)?;
     let order = Order::read(std::io::stdin().lock())?;
     let (lifeline, gone) = tokio::sync::oneshot::channel();

@@ -23,7 +23,7 @@ use crate::sites_args::SitesArgs;
         landbridge top                                                                what your gateways carry\n\n\
         `landbridge COMMAND --help` explains each command."
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -31,7 +31,7 @@ pub struct Cli {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run a program on nodes of several sites
     Run(RunArgs),
     /// Run the gateway of a site
@@ -80,7 +80,7 @@ pub enum Command {
 
 /// Where the sites file is.
 #[derive(Clone, Debug, Args)]
-pub struct SitesFileArgs {
+pub(crate) struct SitesFileArgs {
     /// The sites file [default: $LANDBRIDGE_SITES, else ~/.config/landbridge/sites.toml]
     #[arg(long, value_name = "FILE")]
     pub sites: Option<PathBuf>,
@@ -88,7 +88,7 @@ pub struct SitesFileArgs {
 
 /// An MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mpi {
+pub(crate) enum Mpi {
     /// Look at the program
     Auto,
     /// MPICH and its close relatives
@@ -115,7 +115,7 @@ pub enum Mpi {
         landbridge run --site lyon=32:./solver-avx512 --site nancy=16 -- ./solver\n  \
         landbridge run -n 8 --ranks-per-node 2 --mpi intel --json=run.json -- ./solver"
 )]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// Number of ranks [default: the sum of --site]
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
@@ -149,7 +149,7 @@ pub struct RunArgs {
 
 /// A site's part in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SiteShare {
+pub(crate) struct SiteShare {
     /// The site.
     pub site: String,
     /// Its ranks.
@@ -178,7 +178,7 @@ fn site_share(text: &str) -> Result<SiteShare, String> {
         LANDBRIDGE_LOG sets what is logged to standard error: error, warn, info (default), debug or trace.",
     after_help = "Example:\n  landbridge gateway --sites sites.toml --site lyon"
 )]
-pub struct GatewayArgs {
+pub(crate) struct GatewayArgs {
     #[command(flatten)]
     pub sites: SitesFileArgs,
     /// Name of the site
@@ -201,7 +201,7 @@ pub struct GatewayArgs {
     after_help = "Examples:\n  landbridge key lyon.key         make it, or show it\n  \
         landbridge key --out lyon.key   make it; an error if it exists"
 )]
-pub struct KeyArgs {
+pub(crate) struct KeyArgs {
     /// The key file
     #[arg(value_name = "FILE", required_unless_present = "out", conflicts_with = "out")]
     pub file: Option<PathBuf>,
@@ -223,7 +223,7 @@ pub struct KeyArgs {
         anything does not work.",
     after_help = "Examples:\n  landbridge sites check\n  landbridge sites check --quick\n  landbridge sites check --json -- ./solver"
 )]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub sites: SitesFileArgs,
     /// The site this is typed at [default: as for run]
@@ -251,7 +251,7 @@ pub struct CheckArgs {
     after_help = "Examples:\n  landbridge top\n  landbridge top --once\n  \
         landbridge top --json --interval 10s >> gateways.jsonl   an object every ten seconds, until interrupted"
 )]
-pub struct TopArgs {
+pub(crate) struct TopArgs {
     /// How often to look, from 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
@@ -276,7 +276,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// How a lab keeps its sites apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Isolation {
+pub(crate) enum Isolation {
     /// Namespaces if this machine allows them, else loopback with a notice
     Auto,
     /// Namespaces or an error
@@ -302,7 +302,7 @@ pub enum Isolation {
         landbridge lab wan a b delay=50ms loss=1%   inside a lab: change the WAN between two sites\n  \
         landbridge lab unplug b-gw1                 inside a lab: pull a host's cables (also kill, freeze, reset)"
 )]
-pub struct LabArgs {
+pub(crate) struct LabArgs {
     /// Inside a lab.
     #[command(subcommand)]
     pub command: Option<LabCommand>,
@@ -376,7 +376,7 @@ pub struct LabArgs {
 
 /// What to do inside a lab.
 #[derive(Debug, Subcommand)]
-pub enum LabCommand {
+pub(crate) enum LabCommand {
     /// Run a command on another host of the lab around
     Enter {
         /// The host, such as b-n1 or a-gw1

@@ -11,7 +11,7 @@ use crate::runtime;
 use crate::sites_add::{Lines, asking};
 
 /// The site to carry a job to, if no site's key is here (or not that of the site named by `--from`).
-pub fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'a Site> {
+pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'a Site> {
     let from = from.map(str::to_owned).or_else(crate::sites_file::named_site);
     let mut here = sites.file.sites.iter().filter(|site| from.as_ref().is_none_or(|from| site.name == *from));
     if here.any(|site| sites.client_secret(site).is_ok()) {
@@ -21,7 +21,7 @@ pub fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'a Site>
 }
 
 /// Carries what was typed to the site and gives the job's exit code.
-pub fn run(site: &Site) -> Result<i32> {
+pub(crate) fn run(site: &Site) -> Result<i32> {
     let words = std::env::args_os().skip_while(|word| word != "run").skip(1);
     let directory = std::env::current_dir()?;
     let home = std::env::home_dir();

@@ -14,7 +14,7 @@ use crate::log::Line;
 use crate::sites_file;
 
 /// Runs a gateway until it is told to end and gives the exit code.
-pub fn gateway(args: &GatewayArgs) -> Result<i32> {
+pub(crate) fn gateway(args: &GatewayArgs) -> Result<i32> {
     let filter = EnvFilter::try_from_env("LANDBRIDGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(Line::new).with_ansi(ansi).init();

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::args::KeyArgs;
 
 /// Makes or shows a key and gives the exit code.
-pub fn key(args: &KeyArgs) -> Result<i32> {
+pub(crate) fn key(args: &KeyArgs) -> Result<i32> {
     let (path, made) = match (&args.out, &args.file) {
         (Some(out), _) => (out, true),
         (None, Some(file)) => (file, !file.exists()),

@@ -9,7 +9,7 @@ use lab::{Isolation, LabOptions};
 use crate::args::{self, LabArgs, LabCommand};
 
 /// Runs a lab, or does something inside one, and gives the exit code.
-pub fn lab(args: LabArgs) -> Result<i32> {
+pub(crate) fn lab(args: LabArgs) -> Result<i32> {
     match args.command {
         None => run(args),
         Some(LabCommand::Enter { host, program }) => Ok(exit_code(lab::enter(&host, &program)?)),

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// A line of the log on its way.
-pub struct Line;
+pub(crate) struct Line;
 
 impl Line {
     /// For the subscriber, which wants one for each line.
-    pub fn new() -> Line {
+    pub(crate) fn new() -> Line {
         Line
     }
 }

@@ -15,7 +15,7 @@ use crate::terminal::Terminal;
 use crate::{carried, runtime, sites_file};
 
 /// Runs the job and gives the exit code.
-pub fn run(args: RunArgs) -> Result<i32> {
+pub(crate) fn run(args: RunArgs) -> Result<i32> {
     let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
     if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
         return carried::run(site);
@@ -49,7 +49,7 @@ pub fn run(args: RunArgs) -> Result<i32> {
 }
 
 /// What to run, as the agents are told.
-pub fn program(command: Vec<std::ffi::OsString>, mpi: Mpi) -> Result<Program> {
+pub(crate) fn program(command: Vec<std::ffi::OsString>, mpi: Mpi) -> Result<Program> {
     let directory = std::env::current_dir().context("the working directory")?;
     Ok(Program {
         command: command.into_iter().map(OsStringExt::into_vec).collect(),

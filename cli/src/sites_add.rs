@@ -14,7 +14,7 @@ use crate::sites_check::table;
 use crate::{runtime, sites_file};
 
 /// Lines on standard error, so that standard output holds the result alone.
-pub struct Lines;
+pub(crate) struct Lines;
 
 impl Progress for Lines {
     fn step(&mut self, site: &str, text: &str) {
@@ -23,12 +23,12 @@ impl Progress for Lines {
 }
 
 /// Somebody can be asked for a password.
-pub fn asking() -> bool {
+pub(crate) fn asking() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
 /// Adds or repairs a site and gives the exit code.
-pub fn add(args: AddArgs) -> Result<i32> {
+pub(crate) fn add(args: AddArgs) -> Result<i32> {
     let path = sites_file::place(&args.sites)?;
     let book = Book::open(&path)?;
     let place = args.place.as_deref().map(str::parse).transpose().map_err(|e: String| anyhow!(e))?;
@@ -58,7 +58,7 @@ pub fn add(args: AddArgs) -> Result<i32> {
 }
 
 /// The outcome for people.
-pub fn print(file: &str, outcome: &Outcome) -> Result<()> {
+pub(crate) fn print(file: &str, outcome: &Outcome) -> Result<()> {
     let mut text = table(file, &outcome.site, &outcome.findings);
     for note in &outcome.notes {
         text += &format!("note: {note}\n");
@@ -74,7 +74,7 @@ async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T> {
 }
 
 /// Takes a site out and gives the exit code.
-pub fn remove(args: &RemoveArgs) -> Result<i32> {
+pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
     let book = Book::open(&sites_file::place(&args.sites)?)?;
     let removal = runtime()?.block_on(setup::remove::remove(book, &args.name, args.force, asking(), &mut Lines))?;
     let mut out = std::io::stdout();
@@ -88,7 +88,7 @@ pub fn remove(args: &RemoveArgs) -> Result<i32> {
 }
 
 /// Shows the sites file and gives the exit code.
-pub fn list(args: &ListArgs) -> Result<i32> {
+pub(crate) fn list(args: &ListArgs) -> Result<i32> {
     let path = sites_file::place(&args.sites)?;
     let sites = Book::open(&path)?.sites()?.sites;
     let mut out = std::io::stdout();
@@ -121,7 +121,7 @@ pub fn list(args: &ListArgs) -> Result<i32> {
 }
 
 /// Asks every site and gives the exit code.
-pub fn status(args: &ListArgs) -> Result<i32> {
+pub(crate) fn status(args: &ListArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let book = Book::open(&path)?;
     let all = runtime()?.block_on(interruptible(setup::status::status(&book, asking(), &mut Silent)))??;
@@ -155,7 +155,7 @@ impl Progress for Silent {
 }
 
 /// The other end: answers what a user's `sites` command asks, or becomes a job.
-pub fn other_end() -> Result<i32> {
+pub(crate) fn other_end() -> Result<i32> {
     let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), tokio::io::stdout(), tokio::io::stderr());
     let runtime = runtime()?;
     let served = runtime.block_on(serving);

@@ -8,7 +8,7 @@ use crate::args::{CheckArgs, SitesFileArgs};
 
 /// `landbridge sites`
 #[derive(Debug, Args)]
-pub struct SitesArgs {
+pub(crate) struct SitesArgs {
     /// What to do.
     #[command(subcommand)]
     pub command: SitesCommand,
@@ -16,7 +16,7 @@ pub struct SitesArgs {
 
 /// What to do with sites.
 #[derive(Debug, Subcommand)]
-pub enum SitesCommand {
+pub(crate) enum SitesCommand {
     /// Make a cluster you have an account on a site, or repair one
     Add(AddArgs),
     /// Make a ticket for a site that can only dial out
@@ -49,7 +49,7 @@ pub enum SitesCommand {
         landbridge sites add lyon                                 repair it\n  \
         landbridge sites add home --dial-out                      this machine, which nobody can dial"
 )]
-pub struct AddArgs {
+pub(crate) struct AddArgs {
     /// The site's name: letters, digits, `.`, `_` and `-`
     #[arg(value_name = "NAME")]
     pub name: String,
@@ -92,7 +92,7 @@ pub struct AddArgs {
         one of yours, so treat it as a password.",
     after_help = "Example:\n  landbridge sites invite --minutes 30"
 )]
-pub struct InviteArgs {
+pub(crate) struct InviteArgs {
     /// The site whose gateway the newcomer dials [default: the first that can be dialled]
     #[arg(long, value_name = "SITE")]
     pub at: Option<String>,
@@ -113,7 +113,7 @@ pub struct InviteArgs {
         its gateway, in the background, dials the others. Typed again with a new ticket, it repairs.",
     after_help = "Example:\n  landbridge sites join kyoto lb1/login.lyon:7700/…"
 )]
-pub struct JoinArgs {
+pub(crate) struct JoinArgs {
     /// The name of the new site
     #[arg(value_name = "NAME")]
     pub name: String,
@@ -147,7 +147,7 @@ pub struct JoinArgs {
         there: key, log, and with the account's last site the copies and the sites file.",
     after_help = "Example:\n  landbridge sites remove lyon"
 )]
-pub struct RemoveArgs {
+pub(crate) struct RemoveArgs {
     /// The site
     #[arg(value_name = "NAME")]
     pub name: String,
@@ -163,7 +163,7 @@ pub struct RemoveArgs {
 
 /// `landbridge sites list`, `landbridge sites status`
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,

@@ -10,7 +10,7 @@ use crate::args::{CheckArgs, Mpi};
 use crate::{run, runtime, sites_file};
 
 /// Checks, prints, and gives the exit code.
-pub fn check(args: CheckArgs) -> Result<i32> {
+pub(crate) fn check(args: CheckArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
@@ -39,7 +39,7 @@ pub fn check(args: CheckArgs) -> Result<i32> {
 }
 
 /// Findings for people.
-pub fn table(file: &str, home: &str, findings: &[Finding]) -> String {
+pub(crate) fn table(file: &str, home: &str, findings: &[Finding]) -> String {
     rows(file, home, findings) + &verdict(findings.iter().filter(|finding| !finding.ok).count())
 }
 

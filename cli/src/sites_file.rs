@@ -16,7 +16,7 @@ const VARIABLE: &str = "LANDBRIDGE_SITES";
 const OWN_SITE: &str = "LANDBRIDGE_SITE_NAME";
 
 /// Where the sites file is.
-pub fn locate(args: &SitesFileArgs) -> Result<PathBuf> {
+pub(crate) fn locate(args: &SitesFileArgs) -> Result<PathBuf> {
     let path = place(args)?;
     if args.sites.is_none() && std::env::var_os(VARIABLE).is_none_or(|path| path.is_empty()) && !path.exists() {
         bail!(
@@ -28,7 +28,7 @@ pub fn locate(args: &SitesFileArgs) -> Result<PathBuf> {
 }
 
 /// Where it is or would be.
-pub fn place(args: &SitesFileArgs) -> Result<PathBuf> {
+pub(crate) fn place(args: &SitesFileArgs) -> Result<PathBuf> {
     if let Some(path) = &args.sites {
         return Ok(path.clone());
     }
@@ -39,7 +39,7 @@ pub fn place(args: &SitesFileArgs) -> Result<PathBuf> {
 }
 
 /// Reads it.
-pub fn read(path: &Path) -> Result<Sites> {
+pub(crate) fn read(path: &Path) -> Result<Sites> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(|| format!("sites file {name}"))?;
     let file = SitesFile::parse(&text, &name)?;
@@ -48,7 +48,7 @@ pub fn read(path: &Path) -> Result<Sites> {
 }
 
 /// At which site we are: as said, or the first whose key can be read and whose gateway's machine answers.
-pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
+pub(crate) fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(named_site);
     if let Some(name) = named {
         sites.site(&name)?;
@@ -67,7 +67,7 @@ pub fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
 }
 
 /// The site that the environment names.
-pub fn named_site() -> Option<String> {
+pub(crate) fn named_site() -> Option<String> {
     std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty())
 }
 

@@ -13,7 +13,7 @@ use crate::sites_args::{InviteArgs, JoinArgs};
 use crate::{runtime, sites_file};
 
 /// Prints a ticket and gives the exit code.
-pub fn invite(args: &InviteArgs) -> Result<i32> {
+pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
     let book = Book::open(&sites_file::locate(&args.sites)?)?;
     let (at, seconds, mut lines) = (args.at.as_deref(), args.minutes * 60, Lines);
     let (site, ticket) = runtime()?.block_on(setup::join::invite(&book, at, seconds, asking(), &mut lines))?;
@@ -34,7 +34,7 @@ pub fn invite(args: &InviteArgs) -> Result<i32> {
 }
 
 /// Joins and gives the exit code.
-pub fn join(args: JoinArgs) -> Result<i32> {
+pub(crate) fn join(args: JoinArgs) -> Result<i32> {
     let text = match args.ticket.as_str() {
         "-" => std::io::read_to_string(std::io::stdin()).context("the ticket on standard input")?,
         text => text.to_owned(),

@@ -11,7 +11,7 @@ use types::{Rank, Roster};
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Writes to this process's standard output and error.
-pub struct Terminal {
+pub(crate) struct Terminal {
     /// Whether lines get a prefix.
     prefix: bool,
     /// The text before each line of a rank, once ranks are placed.
@@ -25,7 +25,7 @@ pub struct Terminal {
 
 impl Terminal {
     /// A terminal; `prefix`: begin every line of a rank with its place.
-    pub fn new(prefix: bool) -> Terminal {
+    pub(crate) fn new(prefix: bool) -> Terminal {
         let interactive = io::stderr().is_terminal();
         Terminal { prefix, prefixes: None, interactive, doing: None, shown: false, open: [false; 2] }
     }

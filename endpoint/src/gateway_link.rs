@@ -127,7 +127,7 @@ impl Carrier<Frame, Items> for Cutter<'_> {
 impl GatewayLink {
     /// Connects to the gateways of the site: waits at most `timeout` for the first, and a moment for the others, which are
     /// tried again later. `window`: bytes in flight in all, at first.
-    pub fn open(
+    pub(crate) fn open(
         own: Credentials,
         gateways: &[Gateway],
         window: u32,
@@ -182,25 +182,25 @@ impl GatewayLink {
     }
 
     /// Readable when `progress` has something to do.
-    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
     /// Asks all peers to acknowledge what they have not: nothing more will be sent. It is asked again until all is settled, for a
     /// question that comes while a peer closes is lost, and the next one shows that it is gone.
-    pub fn leave(&mut self, sink: &mut dyn Sink) {
+    pub(crate) fn leave(&mut self, sink: &mut dyn Sink) {
         self.leaving = true;
         self.talk.leave(self.now_ns());
         self.flush(sink);
     }
 
     /// Whether every peer that is still there has all that it was sent.
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.talk.is_settled()
     }
 
     /// Whether a peer's site cannot be reached at the moment. That has an end: its gateway loses patience.
-    pub fn is_cut_off(&self) -> bool {
+    pub(crate) fn is_cut_off(&self) -> bool {
         self.talk.is_cut_off()
     }
 

@@ -22,12 +22,12 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     /// Begins to shake hands with another rank.
-    pub fn dial(&self, to: Address) -> io::Result<(Initiator, Handshake)> {
+    pub(crate) fn dial(&self, to: Address) -> io::Result<(Initiator, Handshake)> {
         self.begin(Purpose::Peer, to, String::new(), String::new())
     }
 
     /// Begins to shake hands with a gateway of this site.
-    pub fn dial_gateway(&self, gateway: &Gateway) -> io::Result<(Initiator, Handshake)> {
+    pub(crate) fn dial_gateway(&self, gateway: &Gateway) -> io::Result<(Initiator, Handshake)> {
         self.begin(Purpose::Member, self.me, gateway.site.clone(), gateway.name.clone())
     }
 
@@ -47,7 +47,7 @@ impl Credentials {
     ///
     /// # Errors
     /// Why it is to be refused.
-    pub fn admits(&self, hello: &Hello) -> Result<(), Refusal> {
+    pub(crate) fn admits(&self, hello: &Hello) -> Result<(), Refusal> {
         if hello.purpose != Purpose::Peer {
             return Err(Refusal::new(RefusalCode::Purpose, "this is a rank's port: gateways are elsewhere"));
         }

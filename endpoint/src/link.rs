@@ -54,13 +54,13 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// Only a header.
-    pub fn header(message: Message) -> Outgoing {
+    pub(crate) fn header(message: Message) -> Outgoing {
         let bytes = Bytes::None;
         Outgoing { head: Some(message), id: 0, reply: false, at: 0, end: 0, bytes, detach: false, sent: None }
     }
 
     /// Replaces the user's memory by a copy. Gives the bytes copied.
-    pub fn detach_now(&mut self) -> u64 {
+    pub(crate) fn detach_now(&mut self) -> u64 {
         match std::mem::replace(&mut self.bytes, Bytes::None) {
             Bytes::Buffer(buffer) => {
                 let length = buffer.len() as u64;
@@ -75,19 +75,19 @@ impl Outgoing {
     }
 
     /// Bytes that have not left.
-    pub fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         self.end - self.at
     }
 
     /// The longest payload of its frames where nothing waits behind it: it is cut into several, so that a gateway passes on the first
     /// ones while the others come. Where more waits, full frames are cheaper.
-    pub fn pipelined(&self, max_payload: u32) -> u32 {
+    pub(crate) fn pipelined(&self, max_payload: u32) -> u32 {
         let part = (self.end / PIPELINE).max(LEAST_PART) + MAX_HEADER as u64;
         part.min(max_payload.into()) as u32
     }
 
     /// The message header of the next frame and how many bytes follow it, for frames of at most `max_payload`.
-    pub fn next_frame(&self, max_payload: u32) -> (Encoded, u64) {
+    pub(crate) fn next_frame(&self, max_payload: u32) -> (Encoded, u64) {
         let room = u64::from(max_payload) - MAX_HEADER as u64;
         let count = room.min(self.left());
         let message = self.head.unwrap_or(Message::More { id: self.id, offset: self.at, reply: self.reply });
@@ -95,20 +95,20 @@ impl Outgoing {
     }
 
     /// Bytes the next frame takes, header included.
-    pub fn next_frame_len(&self, max_payload: u32) -> u32 {
+    pub(crate) fn next_frame_len(&self, max_payload: u32) -> u32 {
         let (header, count) = self.next_frame(max_payload);
         (HEADER_LEN + header.as_slice().len()) as u32 + count as u32
     }
 
     /// Takes note that `count` bytes have been sent. Whether that was all.
-    pub fn advance(&mut self, count: u64) -> bool {
+    pub(crate) fn advance(&mut self, count: u64) -> bool {
         self.head = None;
         self.at += count;
         self.at == self.end
     }
 
     /// Appends the next frame to `out`, with the header for its length. Whether it was the last.
-    pub fn cut_frame(
+    pub(crate) fn cut_frame(
         &mut self,
         max_payload: u32,
         header: impl FnOnce(u32) -> FrameHeader,
@@ -132,7 +132,7 @@ impl Outgoing {
     }
 
     /// Appends bytes `at..at + count` to `out`; the status if a region is gone.
-    pub fn copy_to(&self, count: u64, regions: &Regions, out: &mut Vec<u8>) -> Result<(), Status> {
+    pub(crate) fn copy_to(&self, count: u64, regions: &Regions, out: &mut Vec<u8>) -> Result<(), Status> {
         let range = self.at as usize..(self.at + count) as usize;
         match &self.bytes {
             Bytes::None => {}
@@ -146,7 +146,7 @@ impl Outgoing {
     }
 
     /// Writes the next bytes, as many as fit `out`; the status if a region is gone.
-    pub fn copy_into(&self, regions: &Regions, out: &mut [u8]) -> Result<(), Status> {
+    pub(crate) fn copy_into(&self, regions: &Regions, out: &mut [u8]) -> Result<(), Status> {
         if self.is_region() {
             let mut copy = Vec::with_capacity(out.len());
             self.copy_to(out.len() as u64, regions, &mut copy)?;
@@ -162,12 +162,12 @@ impl Outgoing {
     }
 
     /// Whether the bytes have to be copied out under the regions' lock.
-    pub fn is_region(&self) -> bool {
+    pub(crate) fn is_region(&self) -> bool {
         matches!(self.bytes, Bytes::Region { .. })
     }
 
     /// The slices of bytes `at..at + count`.
-    pub fn slices(&self, count: u64) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn slices(&self, count: u64) -> impl Iterator<Item = &[u8]> {
         let buffer = match &self.bytes {
             Bytes::Buffer(buffer) => Some(buffer),
             Bytes::Shared(buffer) => Some(buffer.as_ref()),

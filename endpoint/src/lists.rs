@@ -13,12 +13,12 @@ pub(crate) struct Lists<Key> {
 }
 
 impl<Key: Hash + Eq + Copy> Lists<Key> {
-    pub fn new() -> Lists<Key> {
+    pub(crate) fn new() -> Lists<Key> {
         Lists { ends: FxHashMap::default(), links: Vec::new() }
     }
 
     /// Appends a node.
-    pub fn push(&mut self, key: Key, node: u32) {
+    pub(crate) fn push(&mut self, key: Key, node: u32) {
         let at = node as usize;
         if self.links.len() <= at {
             self.links.resize(at + 1, (NONE, NONE));
@@ -32,7 +32,7 @@ impl<Key: Hash + Eq + Copy> Lists<Key> {
     }
 
     /// Takes a node out of the list it is in.
-    pub fn remove(&mut self, key: Key, node: u32) {
+    pub(crate) fn remove(&mut self, key: Key, node: u32) {
         let (before, after) = self.links[node as usize];
         let Some((first, last)) = self.ends.get_mut(&key) else { return };
         if *first == node {
@@ -53,17 +53,17 @@ impl<Key: Hash + Eq + Copy> Lists<Key> {
     }
 
     /// Empties all lists.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ends.clear();
     }
 
     /// The oldest node.
-    pub fn first(&self, key: Key) -> Option<u32> {
+    pub(crate) fn first(&self, key: Key) -> Option<u32> {
         self.ends.get(&key).map(|(first, _)| *first)
     }
 
     /// The nodes from the oldest on.
-    pub fn iter(&self, key: Key) -> impl Iterator<Item = u32> {
+    pub(crate) fn iter(&self, key: Key) -> impl Iterator<Item = u32> {
         std::iter::successors(self.first(key), |node| {
             let next = self.links[*node as usize].1;
             (next != NONE).then_some(next)

@@ -86,7 +86,7 @@ pub(crate) struct Posted<T> {
 pub(crate) struct PostedKey(usize);
 
 impl<T> Posted<T> {
-    pub fn new() -> Posted<T> {
+    pub(crate) fn new() -> Posted<T> {
         Posted {
             entries: Slab::new(),
             few: Vec::with_capacity(FEW),
@@ -96,7 +96,7 @@ impl<T> Posted<T> {
         }
     }
 
-    pub fn push(&mut self, matching: Match, value: T) {
+    pub(crate) fn push(&mut self, matching: Match, value: T) {
         let order = self.next_order;
         self.next_order += 1;
         let key = self.entries.insert(PostedEntry { matching, order, value });
@@ -111,12 +111,12 @@ impl<T> Posted<T> {
         self.lists.push(PostedList::of(&matching), key as u32);
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// The oldest receive that takes this message.
-    pub fn find(&self, envelope: &Envelope) -> Option<PostedKey> {
+    pub(crate) fn find(&self, envelope: &Envelope) -> Option<PostedKey> {
         if !self.indexed {
             let found = self.few.iter().find(|key| self.entries[**key as usize].matching.takes(envelope));
             return found.map(|key| PostedKey(*key as usize));
@@ -130,11 +130,11 @@ impl<T> Posted<T> {
         [exact, any, wild].into_iter().flatten().min_by_key(order).map(|key| PostedKey(key as usize))
     }
 
-    pub fn get_mut(&mut self, key: PostedKey) -> &mut T {
+    pub(crate) fn get_mut(&mut self, key: PostedKey) -> &mut T {
         &mut self.entries[key.0].value
     }
 
-    pub fn remove(&mut self, key: PostedKey) -> (Match, T) {
+    pub(crate) fn remove(&mut self, key: PostedKey) -> (Match, T) {
         let entry = self.entries.remove(key.0);
         if self.indexed {
             self.lists.remove(PostedList::of(&entry.matching), key.0 as u32);
@@ -151,7 +151,7 @@ impl<T> Posted<T> {
     }
 
     /// The oldest receive for which `wanted` holds.
-    pub fn find_where(&self, wanted: impl Fn(&Match, &T) -> bool) -> Option<PostedKey> {
+    pub(crate) fn find_where(&self, wanted: impl Fn(&Match, &T) -> bool) -> Option<PostedKey> {
         let matches = self.entries.iter().filter(|(_, entry)| wanted(&entry.matching, &entry.value));
         matches.min_by_key(|(_, entry)| entry.order).map(|(key, _)| PostedKey(key))
     }
@@ -179,7 +179,7 @@ pub(crate) struct Unexpected<T> {
 pub(crate) struct UnexpectedKey(usize);
 
 impl<T> Unexpected<T> {
-    pub fn new() -> Unexpected<T> {
+    pub(crate) fn new() -> Unexpected<T> {
         Unexpected {
             entries: Slab::new(),
             few: Vec::with_capacity(FEW),
@@ -198,7 +198,7 @@ impl<T> Unexpected<T> {
         self.indexed += 1;
     }
 
-    pub fn push(&mut self, envelope: Envelope, value: T) -> UnexpectedKey {
+    pub(crate) fn push(&mut self, envelope: Envelope, value: T) -> UnexpectedKey {
         let key = self.entries.insert(UnexpectedEntry { envelope, value });
         self.few.push(key as u32);
         if self.indexed > 0 || self.few.len() > FEW {
@@ -210,7 +210,7 @@ impl<T> Unexpected<T> {
     }
 
     /// The oldest message that this receive takes.
-    pub fn find(&self, matching: &Match) -> Option<UnexpectedKey> {
+    pub(crate) fn find(&self, matching: &Match) -> Option<UnexpectedKey> {
         if self.indexed == 0 {
             let found = self.few.iter().find(|key| matching.takes(&self.entries[**key as usize].envelope));
             return found.map(|key| UnexpectedKey(*key as usize));
@@ -224,21 +224,21 @@ impl<T> Unexpected<T> {
         key.map(|key| UnexpectedKey(key as usize))
     }
 
-    pub fn envelope(&self, key: UnexpectedKey) -> Envelope {
+    pub(crate) fn envelope(&self, key: UnexpectedKey) -> Envelope {
         self.entries[key.0].envelope
     }
 
-    pub fn get(&self, key: UnexpectedKey) -> &T {
+    pub(crate) fn get(&self, key: UnexpectedKey) -> &T {
         &self.entries[key.0].value
     }
 
-    pub fn get_mut(&mut self, key: UnexpectedKey) -> &mut T {
+    pub(crate) fn get_mut(&mut self, key: UnexpectedKey) -> &mut T {
         &mut self.entries[key.0].value
     }
 
     /// Takes a message out, so that it cannot be found any more; [`Unexpected::get`] still works until
     /// [`Unexpected::remove`].
-    pub fn hide(&mut self, key: UnexpectedKey) {
+    pub(crate) fn hide(&mut self, key: UnexpectedKey) {
         if self.indexed == 0 {
             return take_out(&mut self.few, key.0);
         }
@@ -258,7 +258,7 @@ impl<T> Unexpected<T> {
     }
 
     /// Forgets a hidden message.
-    pub fn remove(&mut self, key: UnexpectedKey) -> (Envelope, T) {
+    pub(crate) fn remove(&mut self, key: UnexpectedKey) -> (Envelope, T) {
         let entry = self.entries.remove(key.0);
         (entry.envelope, entry.value)
     }

@@ -65,7 +65,7 @@ pub(crate) struct MemoryLink {
 
 impl MemoryLink {
     /// Joins the job's region; `None`: this endpoint has no place in it, because the rank has more than regions provide for.
-    pub fn open(path: &Path, own: &Credentials, limits: Limits) -> Result<Option<MemoryLink>, PoolError> {
+    pub(crate) fn open(path: &Path, own: &Credentials, limits: Limits) -> Result<Option<MemoryLink>, PoolError> {
         let system = |what| {
             let path = path.to_owned();
             move |source| PoolError::System { path, what, source }
@@ -120,22 +120,22 @@ impl MemoryLink {
     }
 
     /// Whether this peer has joined the region. Stays true once it is.
-    pub fn reaches(&self, address: Address) -> bool {
+    pub(crate) fn reaches(&self, address: Address) -> bool {
         self.place_of(address).is_some()
     }
 
     /// Readable when somebody rings, or a neighbour's process has ended.
-    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.poll_fd()
     }
 
     /// What is wrong with the region itself, once.
-    pub fn take_trouble(&mut self) -> Option<PoolError> {
+    pub(crate) fn take_trouble(&mut self) -> Option<PoolError> {
         self.trouble.take()
     }
 
     /// To be called before sleeping; `false`: something is there already. Either way [`MemoryLink::wake_up`] afterwards.
-    pub fn fall_asleep(&mut self) -> bool {
+    pub(crate) fn fall_asleep(&mut self) -> bool {
         self.nap += 1;
         self.region.set_nap(self.place, self.nap);
         let known = |place| self.by_place.get(&place).is_some_and(|at| self.neighbours[*at].is_read());
@@ -144,7 +144,7 @@ impl MemoryLink {
     }
 
     /// Makes the next `progress` look at everything: something may have come while we slept.
-    pub fn wake_up(&mut self) {
+    pub(crate) fn wake_up(&mut self) {
         self.region.set_nap(self.place, 0);
         self.doorbell.silence();
         self.turn = u32::MAX;
@@ -309,7 +309,7 @@ impl MemoryLink {
     }
 
     /// Writes a short message to a neighbour that has been written to before, if its ring takes it at once.
-    pub fn write_whole(&mut self, to: PeerId, message: &wire::Message, bytes: &[u8]) -> bool {
+    pub(crate) fn write_whole(&mut self, to: PeerId, message: &wire::Message, bytes: &[u8]) -> bool {
         let Some(at) = self.by_peer.get(&to) else { return false };
         let neighbour = &mut self.neighbours[*at];
         if !neighbour.knocked || !neighbour.write_whole(message, bytes) {
@@ -320,7 +320,7 @@ impl MemoryLink {
     }
 
     /// Whether the ring to this neighbour has no room, or others wait for it.
-    pub fn is_full(&mut self, to: PeerId) -> bool {
+    pub(crate) fn is_full(&mut self, to: PeerId) -> bool {
         self.by_peer.get(&to).is_some_and(|at| self.neighbours[*at].is_full())
     }
 

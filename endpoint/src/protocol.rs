@@ -185,7 +185,7 @@ pub(crate) struct Protocol {
 impl Protocol {
     /// `credit_window`: bytes each peer may have stored here; the same on all endpoints of a job. `site`: peers of
     /// other sites are behind gateways.
-    pub fn new(limits: Limits, credit_window: u64, site: SiteId, regions: Arc<Regions>) -> Protocol {
+    pub(crate) fn new(limits: Limits, credit_window: u64, site: SiteId, regions: Arc<Regions>) -> Protocol {
         Protocol {
             limits,
             credit_window,
@@ -208,7 +208,7 @@ impl Protocol {
     }
 
     /// Interns an address. An endpoint of a job may be known by its identity before anybody says where it listens.
-    pub fn intern(&mut self, address: Address) -> PeerId {
+    pub(crate) fn intern(&mut self, address: Address) -> PeerId {
         if let Some(id) = self.by_address.get(&address.key()) {
             let peer = &mut self.peers[id.0 as usize];
             if peer.address.socket.port() == 0 {
@@ -233,27 +233,27 @@ impl Protocol {
     }
 
     /// How many bytes of a message go to this peer unasked.
-    pub fn set_eager(&mut self, peer: PeerId, eager: u64) {
+    pub(crate) fn set_eager(&mut self, peer: PeerId, eager: u64) {
         if let Some(peer) = self.peers.get_mut(peer.0 as usize) {
             peer.eager = eager.min(self.credit_window / 2);
         }
     }
 
     /// Whether transfers of ours, or answers to them, are outstanding.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.transfers.is_empty() && self.outbox.is_empty() && self.peers.iter().all(|peer| peer.waiting.is_empty())
     }
 
     /// Whether something has been asked for that is yet to come or to leave. Buffers that take several messages, which MPI
     /// libraries keep posted all the time, do not count.
-    pub fn is_awaited(&self) -> bool {
+    pub(crate) fn is_awaited(&self) -> bool {
         let standing = self.multis.iter().filter(|(_, multi)| !multi.retired).count();
         self.posted.len() > standing || !self.is_idle()
     }
 
     /// Bytes stored for messages that nobody has asked for.
     #[cfg(test)]
-    pub fn stored(&self) -> u64 {
+    pub(crate) fn stored(&self) -> u64 {
         self.peers.iter().map(|peer| peer.held).sum()
     }
 
@@ -261,7 +261,7 @@ impl Protocol {
         self.peers.get_mut(peer.0 as usize).ok_or(NotBegun::UnknownPeer)
     }
 
-    pub fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
+    pub(crate) fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
         let peer = self.checked(op.to)?;
         if peer.lost.is_some() {
             self.unsent_op(&op);
@@ -281,7 +281,7 @@ impl Protocol {
 
     /// Sends a short message whole, if nothing speaks against it and `write` takes it at once; else gives the operation back.
     /// What most messages over memory need, without what the others do.
-    pub fn send_whole(&mut self, op: SendOp, write: impl FnOnce(&Message, &[u8]) -> bool) -> Result<(), SendOp> {
+    pub(crate) fn send_whole(&mut self, op: SendOp, write: impl FnOnce(&Message, &[u8]) -> bool) -> Result<(), SendOp> {
         let (Some(bytes), Some(peer)) = (op.buffer.as_slice(), self.peers.get_mut(op.to.0 as usize)) else {
             return Err(op);
         };
@@ -380,7 +380,7 @@ impl Protocol {
         Failure::PeerLost { address: peer.address, reason: peer.lost.clone().unwrap_or_default() }
     }
 
-    pub fn receive(&mut self, op: RecvOp) -> Result<(), NotBegun> {
+    pub(crate) fn receive(&mut self, op: RecvOp) -> Result<(), NotBegun> {
         let RecvOp { matching, buffer, multi, user } = op;
         if let Some(from) = matching.from {
             self.checked(from)?;
@@ -467,7 +467,7 @@ impl Protocol {
         }
     }
 
-    pub fn peek(&mut self, matching: Match, then: PeekThen, user: UserData) {
+    pub(crate) fn peek(&mut self, matching: Match, then: PeekThen, user: UserData) {
         let Some(key) = self.unexpected.find(&matching) else {
             self.complete_failed(user, matching.tagged, matching.tag, Failure::NoMessage, None);
             return;
@@ -496,13 +496,13 @@ impl Protocol {
         }
     }
 
-    pub fn receive_claimed(&mut self, buffer: Buffer, user: UserData, discard: bool) -> Result<(), NotBegun> {
+    pub(crate) fn receive_claimed(&mut self, buffer: Buffer, user: UserData, discard: bool) -> Result<(), NotBegun> {
         let key = self.claimed.remove(&user.context).ok_or(NotBegun::NotClaimed)?;
         self.take(key, user, discard, Into::Own(buffer));
         Ok(())
     }
 
-    pub fn cancel(&mut self, context: usize) -> bool {
+    pub(crate) fn cancel(&mut self, context: usize) -> bool {
         let Some(key) = self.posted.find_where(|_, receive| receive.user.context == context) else { return false };
         let (matching, receive) = self.posted.remove(key);
         let failed = Err(Failure::Cancelled);
@@ -520,7 +520,7 @@ impl Protocol {
         true
     }
 
-    pub fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
+    pub(crate) fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
         let WriteOp { to, key, address, buffer, data, complete, user } = op;
         let total = buffer.len() as u64;
         let done = Sent::Complete { kind: Kind::Write, user, tagged: false, tag: 0, length: total };
@@ -543,7 +543,7 @@ impl Protocol {
         Ok(())
     }
 
-    pub fn read(&mut self, op: ReadOp) -> Result<(), NotBegun> {
+    pub(crate) fn read(&mut self, op: ReadOp) -> Result<(), NotBegun> {
         let ReadOp { from, key, address, buffer, user } = op;
         if self.checked(from)?.lost.is_some() {
             let failure = self.lost_failure(from);
@@ -556,7 +556,7 @@ impl Protocol {
         Ok(())
     }
 
-    pub fn atomic(&mut self, op: AtomicOp) -> Result<(), NotBegun> {
+    pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result<(), NotBegun> {
         let AtomicOp { to, key, address, datatype, operation, form, count, operands, result, user } = op;
         if operands.len() > MAX_ATOMIC {
             return Err(NotBegun::TooLong);

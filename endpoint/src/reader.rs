@@ -103,7 +103,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub fn new(max_payload: u32) -> Reader {
+    pub(crate) fn new(max_payload: u32) -> Reader {
         Reader {
             buffer: vec![0; BUFFER].into(),
             start: 0,
@@ -117,7 +117,7 @@ impl Reader {
 
     /// Takes data too as whole frames, for connections that may be lost in the middle of one that then comes again. Frames must
     /// be shorter than the buffer.
-    pub fn take_whole(&mut self, max_payload: u32) -> Result<(), Misbehaved> {
+    pub(crate) fn take_whole(&mut self, max_payload: u32) -> Result<(), Misbehaved> {
         if max_payload as usize > BUFFER / 2 {
             return Err(Misbehaved::Protocol("a frame length out of bounds"));
         }
@@ -127,7 +127,7 @@ impl Reader {
     }
 
     /// Reads what is there, without waiting. Whether anything was.
-    pub fn fill(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Broken> {
+    pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Broken> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -145,7 +145,7 @@ impl Reader {
     }
 
     /// The next handshake message in the buffer.
-    pub fn handshake(&mut self, first: bool) -> Result<Option<Handshake>, Broken> {
+    pub(crate) fn handshake(&mut self, first: bool) -> Result<Option<Handshake>, Broken> {
         let Some((message, used)) = Handshake::decode(&self.buffer[self.start..self.end], first)? else {
             return Ok(None);
         };
@@ -154,7 +154,7 @@ impl Reader {
     }
 
     /// Passes over the next frame in the buffer, which is not data: its kind, if it is there as a whole.
-    pub fn skip_other(&mut self) -> Result<Option<FrameKind>, Misbehaved> {
+    pub(crate) fn skip_other(&mut self) -> Result<Option<FrameKind>, Misbehaved> {
         let bytes = &self.buffer[self.start..self.end];
         if bytes.len() < HEADER_LEN {
             return Ok(None);
@@ -172,7 +172,7 @@ impl Reader {
     }
 
     /// Takes frames until the socket has no more, or it is others' turn. Whether anything came.
-    pub fn pump(
+    pub(crate) fn pump(
         &mut self,
         socket: BorrowedFd<'_>,
         frames: &mut dyn Frames,

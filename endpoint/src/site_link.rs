@@ -80,7 +80,7 @@ pub(crate) struct SiteLink {
 
 impl SiteLink {
     /// `port`: on the site's own network, if it has one.
-    pub fn new(
+    pub(crate) fn new(
         listener: TcpListener,
         own: Credentials,
         connect_timeout: Duration,
@@ -111,32 +111,32 @@ impl SiteLink {
     }
 
     /// Readable when `progress` has something to do, during [`SiteLink::longest_sleep`].
-    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
     /// The site's own network, for people.
-    pub fn fabric(&self) -> Option<String> {
+    pub(crate) fn fabric(&self) -> Option<String> {
         self.native.as_ref().map(Native::describe)
     }
 
     /// How long a waiter may sleep at `poll_fd` at most; `None`: as long as it likes.
-    pub fn longest_sleep(&self) -> Option<Duration> {
+    pub(crate) fn longest_sleep(&self) -> Option<Duration> {
         self.native.as_ref().and_then(Native::longest_sleep)
     }
 
     /// Why a peer cannot be reached, if it is not that it has ended. Said once.
-    pub fn take_trouble(&mut self) -> Option<String> {
+    pub(crate) fn take_trouble(&mut self) -> Option<String> {
         self.trouble.take()
     }
 
     #[cfg(test)]
-    pub fn connection_count(&self) -> usize {
+    pub(crate) fn connection_count(&self) -> usize {
         self.connections.len()
     }
 
     /// Makes the next `progress` ask epoll: something may have come while we slept.
-    pub fn ask_soon(&mut self) {
+    pub(crate) fn ask_soon(&mut self) {
         self.turn = u32::MAX;
     }
 

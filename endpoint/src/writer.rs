@@ -24,27 +24,27 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn new(max_payload: u32) -> Writer {
+    pub(crate) fn new(max_payload: u32) -> Writer {
         Writer { staged: Vec::new(), written: 0, direct: 0, max_payload }
     }
 
     /// Whether another frame should be staged before sending.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.direct == 0 && self.staged.len() < STAGE
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.staged.len() == self.written && self.direct == 0
     }
 
     /// Stages raw bytes (handshakes, frames without an item).
-    pub fn stage(&mut self, bytes: &[u8]) {
+    pub(crate) fn stage(&mut self, bytes: &[u8]) {
         self.staged.extend_from_slice(bytes);
     }
 
     /// Stages the item's next frame. A long payload stays where it is, and the item must then be given to
     /// [`Writer::send`] until it has been sent. Whether that was the item's last frame and it is staged entirely.
-    pub fn stage_frame(
+    pub(crate) fn stage_frame(
         &mut self,
         item: &mut Outgoing,
         header: impl FnOnce(u32) -> FrameHeader,
@@ -63,7 +63,7 @@ impl Writer {
 
     /// Sends what is staged, and the payload of `item` if its frame is direct. `Ok(None)`: the socket is full. Else
     /// whether `item` has been sent entirely.
-    pub fn send(&mut self, socket: BorrowedFd<'_>, mut item: Option<&mut Outgoing>) -> io::Result<Option<bool>> {
+    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, mut item: Option<&mut Outgoing>) -> io::Result<Option<bool>> {
         while !self.is_empty() {
             let staged = self.staged.len() - self.written;
             let empty: &[u8] = &[];

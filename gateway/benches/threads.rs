@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 /// The files of the threads whose name begins so.
-pub fn threads_named(name: &str) -> Vec<String> {
+pub(crate) fn threads_named(name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
     let named = tasks.filter(|task| std::fs::read_to_string(task.join("comm")).unwrap().starts_with(name));
     named.map(|task| task.join("schedstat").to_string_lossy().into_owned()).collect()
 }
 
 /// What two threads, one per gateway, have used so far.
-pub fn cpu_of_threads(files: &[String]) -> Duration {
+pub(crate) fn cpu_of_threads(files: &[String]) -> Duration {
     assert_eq!(files.len(), 2, "one thread per gateway");
     let nanos = files.iter().map(|file| {
         let text = std::fs::read_to_string(file).unwrap();
@@ -21,12 +21,12 @@ pub fn cpu_of_threads(files: &[String]) -> Duration {
 }
 
 /// What processes have used so far, with all their threads, also those that have ended.
-pub fn cpu_of_processes(pids: &[u32]) -> Duration {
+pub(crate) fn cpu_of_processes(pids: &[u32]) -> Duration {
     pids.iter().map(|pid| cpu(*pid).unwrap_or_else(|| panic!("process {pid} ended before it was measured"))).sum()
 }
 
 /// The same of a process and all that it has started and that still runs.
-pub fn cpu_of_tree(root: u32) -> Duration {
+pub(crate) fn cpu_of_tree(root: u32) -> Duration {
     let parent = |pid: u32| stat(pid)?[1].parse::<u32>().ok();
     let all: Vec<u32> = std::fs::read_dir("/proc")
         .unwrap()

@@ -21,7 +21,7 @@ const OUTER: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const INNER: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 
 /// Two processes that join two network namespaces, each by a TUN device, over a veth pair.
-pub struct Tunnel {
+pub(crate) struct Tunnel {
     // Dropped in this order.
     processes: [Process; 2],
     _leftovers: Vec<Leftover>,
@@ -31,7 +31,7 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// By wireguard-go, which is WireGuard outside the kernel; or what is missing here.
-    pub fn wireguard() -> Result<Tunnel, String> {
+    pub(crate) fn wireguard() -> Result<Tunnel, String> {
         const REMEDY: &str =
             "go install golang.zx2c4.com/wireguard@v0.0.0-20260522210424-ecfc5a8d5446, and have it on PATH";
         let program = on_path(&["wireguard-go", "wireguard"], REMEDY)?;
@@ -67,7 +67,7 @@ impl Tunnel {
     }
 
     /// By nebula; or what is missing here.
-    pub fn nebula() -> Result<Tunnel, String> {
+    pub(crate) fn nebula() -> Result<Tunnel, String> {
         const REMEDY: &str = "go install github.com/slackhq/nebula/cmd/nebula@v1.11.1 \
                               github.com/slackhq/nebula/cmd/nebula-cert@v1.11.1, and have them on PATH";
         let program = on_path(&["nebula"], REMEDY)?;
@@ -104,7 +104,7 @@ impl Tunnel {
     }
 
     /// A connection through it.
-    pub fn connect(&self) -> (TcpStream, TcpStream) {
+    pub(crate) fn connect(&self) -> (TcpStream, TcpStream) {
         // Any address, since nebula takes its time to give its device one.
         let listener = self.namespaces[1].inside(|| TcpListener::bind("0.0.0.0:0")).unwrap();
         let far = format!("{}:{}", INNER[1], listener.local_addr().unwrap().port());
@@ -113,13 +113,13 @@ impl Tunnel {
     }
 
     /// What both processes have used so far.
-    pub fn cpu(&self) -> Duration {
+    pub(crate) fn cpu(&self) -> Duration {
         cpu_of_processes(&self.processes.each_ref().map(Process::id))
     }
 }
 
 /// An `ssh -L` to a private sshd.
-pub struct SshForward {
+pub(crate) struct SshForward {
     // Dropped in this order.
     ssh: Process,
     sshd: Process,
@@ -128,7 +128,7 @@ pub struct SshForward {
 
 impl SshForward {
     /// Starts both; `from` listens soon after.
-    pub fn start(from: &str, to: &str) -> SshForward {
+    pub(crate) fn start(from: &str, to: &str) -> SshForward {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
         for name in ["host", "user"] {
@@ -159,22 +159,22 @@ impl SshForward {
     }
 
     /// What both ends have used so far; sshd has a process, or two, for the connection.
-    pub fn cpu(&self) -> Duration {
+    pub(crate) fn cpu(&self) -> Duration {
         cpu_of_tree(self.sshd.id()) + cpu_of_tree(self.ssh.id())
     }
 }
 
 /// A process that ends with this value.
-pub struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Process {
     /// What it prints goes to stderr.
-    pub fn start(command: &mut Command) -> Process {
+    pub(crate) fn start(command: &mut Command) -> Process {
         let child = command.stdin(Stdio::null()).stdout(std::io::stderr()).spawn();
         Process(child.unwrap_or_else(|e| not_started(command, &e)))
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
 }
@@ -188,7 +188,7 @@ impl Drop for Process {
 }
 
 /// A connection to `address`, as soon as somebody listens there.
-pub fn connect(address: &str) -> TcpStream {
+pub(crate) fn connect(address: &str) -> TcpStream {
     let socket: SocketAddr = address.parse().unwrap();
     eventually(&address, || TcpStream::connect_timeout(&socket, Duration::from_secs(1)))
 }

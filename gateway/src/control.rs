@@ -48,7 +48,7 @@ pub(crate) struct ControlChannel {
 }
 
 impl ControlChannel {
-    pub fn new() -> ControlChannel {
+    pub(crate) fn new() -> ControlChannel {
         ControlChannel {
             outbound: Outbound::new(WINDOW),
             acknowledged: 0,
@@ -61,7 +61,7 @@ impl ControlChannel {
 
     /// The other gateway says which run of its program it is. Whether it is another than the one before, which took
     /// with it all that it was told.
-    pub fn meets(&mut self, run: u32) -> bool {
+    pub(crate) fn meets(&mut self, run: u32) -> bool {
         let another = self.run.is_some_and(|known| known != run);
         if another {
             *self = ControlChannel::new();
@@ -74,7 +74,7 @@ impl ControlChannel {
     ///
     /// # Errors
     /// It is too long, or too many wait already.
-    pub fn push(&mut self, message: &Control) -> Result<(), ControlError> {
+    pub(crate) fn push(&mut self, message: &Control) -> Result<(), ControlError> {
         let payload = message.encode()?;
         let after = self.waiting + payload.len() + MESSAGE;
         if after > WAITING && !self.queue.is_empty() {
@@ -86,12 +86,12 @@ impl ControlChannel {
     }
 
     /// About how many bytes of memory it takes.
-    pub fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         self.waiting as u64 + self.outbound.in_flight()
     }
 
     /// The next frame to be sent by this link, if any may go, and the job it is about.
-    pub fn next(&mut self, link: Route) -> Option<(JobId, Vec<u8>)> {
+    pub(crate) fn next(&mut self, link: Route) -> Option<(JobId, Vec<u8>)> {
         if let Some(frame) = self.outbound.resend(link) {
             return Some(frame.clone());
         }
@@ -112,13 +112,13 @@ impl ControlChannel {
     }
 
     /// What was under way by this link is lost.
-    pub fn lost(&mut self, link: Route) {
+    pub(crate) fn lost(&mut self, link: Route) {
         self.outbound.lost(link);
         self.inbound.ack_lost();
     }
 
     /// A message came; gives those whose turn it is now. Each is acknowledged: they are rare.
-    pub fn came(&mut self, header: &FrameHeader, message: Control) -> Result<Vec<Control>, ChannelError> {
+    pub(crate) fn came(&mut self, header: &FrameHeader, message: Control) -> Result<Vec<Control>, ChannelError> {
         self.acknowledged(header.ack)?;
         let bytes = HEADER_LEN as u32 + header.length;
         let mut ready = Vec::new();
@@ -134,7 +134,7 @@ impl ControlChannel {
         Ok(ready)
     }
 
-    pub fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
+    pub(crate) fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
         self.outbound.acknowledged(ack)?;
         // An older one changes nothing.
         if self.outbound.next().wrapping_sub(ack) < self.outbound.next().wrapping_sub(self.acknowledged) {
@@ -144,7 +144,7 @@ impl ControlChannel {
     }
 
     /// The acknowledgement to be sent, if one is due.
-    pub fn ack(&mut self) -> Option<[u8; HEADER_LEN]> {
+    pub(crate) fn ack(&mut self) -> Option<[u8; HEADER_LEN]> {
         let plain = FrameHeader::plain(FrameKind::Ack, JobId::default(), GATEWAY, GATEWAY);
         self.inbound.ack_is_due().then(|| FrameHeader { ack: self.inbound.acknowledge(), ..plain }.encode())
     }

@@ -82,7 +82,7 @@ impl Target {
     }
 
     /// Waits until it takes more of a job.
-    pub async fn drained(&self, job: JobId) {
+    pub(crate) async fn drained(&self, job: JobId) {
         match self {
             Target::Member(member) => member.outlet.drained().await,
             Target::Link(link) => link.drained(job).await,
@@ -107,12 +107,12 @@ pub(crate) struct Share(Option<Instant>);
 
 impl Share {
     /// It has nothing more to read.
-    pub fn ends(&mut self) {
+    pub(crate) fn ends(&mut self) {
         self.0 = None;
     }
 
     /// It has read something, and it is now this time: lets others go on if it has had its share.
-    pub async fn taken(&mut self, now: Instant) {
+    pub(crate) async fn taken(&mut self, now: Instant) {
         if now - *self.0.get_or_insert(now) > FAIR {
             self.ends();
             tokio::task::yield_now().await;
@@ -128,21 +128,21 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    pub fn new(counters: std::sync::Arc<Counters>) -> Partial {
+    pub(crate) fn new(counters: std::sync::Arc<Counters>) -> Partial {
         Partial { bytes: Vec::new(), counters }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Puts it back to the front of the scratch space.
-    pub fn restore(&mut self, scratch: &mut [u8]) {
+    pub(crate) fn restore(&mut self, scratch: &mut [u8]) {
         scratch[..self.bytes.len()].copy_from_slice(&self.bytes);
         self.save(&[]);
     }
 
-    pub fn save(&mut self, bytes: &[u8]) {
+    pub(crate) fn save(&mut self, bytes: &[u8]) {
         self.counters.release(self.bytes.len() as u64);
         self.bytes.clear();
         if self.bytes.capacity() > LASTING {

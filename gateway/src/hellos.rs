@@ -40,7 +40,7 @@ impl Budget {
 
 impl Hellos {
     /// Waits until a hello of this address may be dealt with.
-    pub async fn turn(&self, from: IpAddr) {
+    pub(crate) async fn turn(&self, from: IpAddr) {
         while !self.take(from, Instant::now()) {
             sleep(LOOK).await;
         }
@@ -68,7 +68,7 @@ impl Hellos {
     }
 
     /// One of this address has proved who it is.
-    pub fn proved(&self, from: IpAddr) {
+    pub(crate) fn proved(&self, from: IpAddr) {
         if let Some(budget) = self.0.borrow_mut().get_mut(&network(from)) {
             budget.tokens = (budget.tokens + 1.0).min(MOST.into());
         }

@@ -57,7 +57,7 @@ pub(crate) fn is_rank(slot: Slot) -> bool {
 
 impl<M> Job<M> {
     /// Whether a member of this identity belongs to this site.
-    pub fn may_join(&self, identity: Identity, site: &str) -> Result<(), String> {
+    pub(crate) fn may_join(&self, identity: Identity, site: &str) -> Result<(), String> {
         if identity.site != self.own {
             return Err(format!("{identity} does not belong to site {site}, which is #{} of the job", self.own.0));
         }
@@ -75,22 +75,22 @@ impl<M> Job<M> {
     }
 
     /// Trunks are missing.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         !self.closing && self.sites.iter().any(|site| site.phase == SitePhase::Waiting)
     }
 
     /// Name of the launcher's site.
-    pub fn home_name(&self) -> &str {
+    pub(crate) fn home_name(&self) -> &str {
         self.roster.site(self.home).map_or("", |site| site.name.as_str())
     }
 
     /// All ranks of this site are connected here.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         let ranks = self.members.keys().filter(|slot| is_rank(**slot)).count();
         ranks == (self.ranks.1 - self.ranks.0) as usize
     }
 
-    pub fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         self.part == Part::Lead
     }
 }
@@ -123,7 +123,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// Which site refuses, and why, for [`Control::JobRefused`].
-    pub fn open(
+    pub(crate) fn open(
         &mut self,
         id: JobId,
         secret: Secret,
@@ -333,7 +333,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// The agents were started; or starting stopped at a node, and neither it nor any after it runs.
-    pub fn agents_started(&mut self, id: JobId, result: Result<(), (NodeId, StartError)>) {
+    pub(crate) fn agents_started(&mut self, id: JobId, result: Result<(), (NodeId, StartError)>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let site = self.site.clone();
         match result {
@@ -374,7 +374,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// An agent is gone.
-    pub fn agent_exited(&mut self, id: JobId, node: NodeId, status: String) {
+    pub(crate) fn agent_exited(&mut self, id: JobId, node: NodeId, status: String) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.agents.remove(&node);
         if job.closing {
@@ -391,7 +391,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// It may not say that: close its connection.
-    pub fn control_from_launcher(&mut self, id: JobId, message: &Control) -> Result<(), String> {
+    pub(crate) fn control_from_launcher(&mut self, id: JobId, message: &Control) -> Result<(), String> {
         match message {
             Control::JobClose { job } if *job == id => {
                 self.close(id, "the launcher closed the job");
@@ -488,7 +488,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// A timer set by an effect has run out.
-    pub fn timer(&mut self, id: JobId, epoch: u64, timer: Timer) {
+    pub(crate) fn timer(&mut self, id: JobId, epoch: u64, timer: Timer) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.epoch == epoch) else { return };
         match timer {
             Timer::Opening if job.waits() => self.give_up_waiting(id),

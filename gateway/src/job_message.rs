@@ -20,7 +20,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// No gateway that follows the protocol can have sent it: close the link.
-    pub fn control_from_trunk(&mut self, trunk: TrunkId, message: Control) -> Result<(), String> {
+    pub(crate) fn control_from_trunk(&mut self, trunk: TrunkId, message: Control) -> Result<(), String> {
         let peer = self.trunks[trunk.0].site.clone();
         let wrong = |what: &str| Err(format!("site {peer} may not send {what}"));
         match message {

@@ -24,13 +24,13 @@ pub(crate) struct SiteState {
 const FRAMES_A_TURN: usize = 4;
 
 impl SiteState {
-    pub fn new(trunk: Option<TrunkId>, phase: SitePhase) -> SiteState {
+    pub(crate) fn new(trunk: Option<TrunkId>, phase: SitePhase) -> SiteState {
         SiteState { trunk, phase, routes: Vec::new(), late: Vec::new(), partner: None, turn: 0, told_lost: false }
     }
 
     /// The route for the next frame: to the partner; while it is not there, to all others in turn, so that none of them
     /// has to carry what two did while its neighbours idle.
-    pub fn route(&mut self, is_up: impl Fn(TrunkId) -> bool) -> Option<TrunkId> {
+    pub(crate) fn route(&mut self, is_up: impl Fn(TrunkId) -> bool) -> Option<TrunkId> {
         if !self.phase.reachable() {
             return None;
         }
@@ -48,7 +48,7 @@ impl SiteState {
     }
 
     /// The routes there.
-    pub fn routes(&self) -> &[TrunkId] {
+    pub(crate) fn routes(&self) -> &[TrunkId] {
         if self.phase.reachable() { &self.routes } else { &[] }
     }
 }
@@ -73,12 +73,12 @@ pub(crate) enum SitePhase {
 }
 
 impl SitePhase {
-    pub fn reachable(self) -> bool {
+    pub(crate) fn reachable(self) -> bool {
         matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open | SitePhase::Leaderless)
     }
 
     /// A gateway leads it there that can say how it is.
-    pub fn is_led(self) -> bool {
+    pub(crate) fn is_led(self) -> bool {
         matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open)
     }
 }

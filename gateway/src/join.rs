@@ -75,7 +75,7 @@ impl Tickets {
 
 impl Gateway {
     /// Makes a ticket.
-    pub fn invite(&self, seconds: u32) -> Result<Control, String> {
+    pub(crate) fn invite(&self, seconds: u32) -> Result<Control, String> {
         let (mut number, mut secret) = ([0; 4], [0; 32]);
         for bytes in [&mut number[..], &mut secret[..]] {
             getrandom::fill(bytes).map_err(|e| format!("no random numbers: {e}"))?;

@@ -81,12 +81,12 @@ pub(crate) struct Link {
 
 impl Link {
     /// Its number in channels over this trunk.
-    pub fn route(&self) -> Route {
+    pub(crate) fn route(&self) -> Route {
         Route(self.index as u8)
     }
 
     /// Sends a frame made here.
-    pub fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+    pub(crate) fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
             Ok(bytes) => self.send(gateway, header.job, &bytes),
             Err(error) => tracing::error!(%error, "frame not sent"),
@@ -94,7 +94,7 @@ impl Link {
     }
 
     /// Sends an answer: ahead of all jobs, so that a peer that reads has it soon.
-    pub fn answer(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+    pub(crate) fn answer(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
             Ok(bytes) => self.send(gateway, JobId::default(), &bytes),
             Err(error) => tracing::error!(%error, "frame not sent"),
@@ -103,7 +103,7 @@ impl Link {
 
     /// Sends a notice that a frame was not deliverable. While much of its job waits, one for each pair of members is
     /// kept: the last says what those before it said.
-    pub fn notice(&self, gateway: &Gateway, header: FrameHeader, reason: &[u8]) {
+    pub(crate) fn notice(&self, gateway: &Gateway, header: FrameHeader, reason: &[u8]) {
         if self.queued_of(header.job) < NOTICES {
             return self.send_own(gateway, header, reason);
         }
@@ -122,7 +122,7 @@ impl Link {
     }
 
     /// Sends the frames that were gathered from `bytes`. They are of one job: what one member sends is.
-    pub fn send_pending(&self, gateway: &Gateway, bytes: &[u8], job: JobId) {
+    pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8], job: JobId) {
         let mut ranges = self.pending.borrow_mut();
         if let [range] = ranges.as_slice() {
             self.send(gateway, job, &bytes[range.clone()]);
@@ -138,7 +138,7 @@ impl Link {
     }
 
     /// Sends whole frames of a job: at once if nothing waits, else in turn.
-    pub fn send(&self, gateway: &Gateway, job: JobId, frames: &[u8]) {
+    pub(crate) fn send(&self, gateway: &Gateway, job: JobId, frames: &[u8]) {
         if self.outlet.is_closed() {
             return;
         }
@@ -195,27 +195,27 @@ impl Link {
     }
 
     /// What the kernel knows of the connection.
-    pub fn kernel(&self) -> std::io::Result<TcpInfo> {
+    pub(crate) fn kernel(&self) -> std::io::Result<TcpInfo> {
         tcp_info::of(self.outlet.socket())
     }
 
     /// Bytes that wait.
-    pub fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.waiting.borrow().len() + self.outlet.queued()
     }
 
     /// Bytes of a job that wait for their turn.
-    pub fn queued_of(&self, job: JobId) -> usize {
+    pub(crate) fn queued_of(&self, job: JobId) -> usize {
         self.waiting.borrow().of(job)
     }
 
     /// Whether members of a job should not send more.
-    pub fn is_backed_up(&self, job: JobId) -> bool {
+    pub(crate) fn is_backed_up(&self, job: JobId) -> bool {
         self.queued_of(job) >= BACKED_UP && !self.outlet.is_closed()
     }
 
     /// Waits until members of a job may go on.
-    pub async fn drained(&self, job: JobId) {
+    pub(crate) async fn drained(&self, job: JobId) {
         loop {
             let drained = self.drained.notified();
             if !self.is_backed_up(job) {
@@ -226,12 +226,12 @@ impl Link {
     }
 
     /// Whether it is ending.
-    pub fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.outlet.is_closed()
     }
 
     /// Ends the link, and forgets what waits for it.
-    pub fn cut(&self, reason: String) {
+    pub(crate) fn cut(&self, reason: String) {
         self.cut_reason.replace(reason);
         self.outlet.seal();
         // Unless it ends because something cannot be sealed, which holds what waits.
@@ -243,7 +243,7 @@ impl Link {
     }
 
     /// An answer to a ping came.
-    pub fn pong(&self, payload: &[u8]) {
+    pub(crate) fn pong(&self, payload: &[u8]) {
         let Ok(id) = payload.try_into().map(u64::from_le_bytes) else { return };
         if let Some((sent, answer)) = self.pings.borrow_mut().remove(&id) {
             // Whoever asked may have given up.

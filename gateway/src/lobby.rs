@@ -47,18 +47,18 @@ pub(crate) fn places(memory: u64, descriptors: u64) -> usize {
 
 impl Lobby {
     /// `most`: connections at once.
-    pub fn new(most: usize) -> Lobby {
+    pub(crate) fn new(most: usize) -> Lobby {
         Lobby { most, waiting: RefCell::default(), came: Cell::new(0) }
     }
 
     /// Connections that wait.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waiting.borrow().len()
     }
 
     /// Takes a newcomer in. If there are too many, another has to go, and its [`Place::must_go`] returns, or the
     /// newcomer.
-    pub fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> Option<Place> {
+    pub(crate) fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> Option<Place> {
         let from = network(from);
         if self.len() >= self.most && !self.makes_room(from, now) {
             return None;
@@ -93,7 +93,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Returns when a newcomer has got the place.
-    pub async fn must_go(&self) {
+    pub(crate) async fn must_go(&self) {
         self.goes.notified().await;
     }
 }

@@ -33,7 +33,7 @@ struct Budget {
 
 impl Lines {
     /// Whether a line may be logged because of what a peer did; and how many were not before, if any.
-    pub fn may(&mut self, peer: &str, now: Instant) -> Option<Unsaid> {
+    pub(crate) fn may(&mut self, peer: &str, now: Instant) -> Option<Unsaid> {
         if !self.0.contains_key(peer) {
             self.0.insert(peer.to_owned(), Budget { lines: BURST.into(), at: now, unsaid: 0 });
         }

@@ -104,7 +104,7 @@ impl Transfer {
 
 impl Measuring {
     /// An answer to a frame of a transfer came.
-    pub fn acknowledged(&self, job: JobId, now: Instant) {
+    pub(crate) fn acknowledged(&self, job: JobId, now: Instant) {
         if let Some(transfer) = self.transfer.borrow_mut().as_mut().filter(|transfer| transfer.job == job) {
             transfer.acknowledged(now);
             self.acknowledged.notify_one();
@@ -139,7 +139,7 @@ impl Drop for Turn<'_> {
 
 impl Gateway {
     /// Measures for a user's command, or orders it from a gateway of the site that is to send, and answers.
-    pub fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
+    pub(crate) fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
         let Some(gateway) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
             let found = match gateway.measuring.turn() {
@@ -153,7 +153,7 @@ impl Gateway {
     }
 
     /// Takes what is about measuring, and gives back what is not.
-    pub fn measuring_message(&self, trunk: TrunkId, message: Control) -> Option<Control> {
+    pub(crate) fn measuring_message(&self, trunk: TrunkId, message: Control) -> Option<Control> {
         match message {
             Control::Measure { from, to, transfer } => self.measure_asked(trunk, from, to, transfer),
             Control::Measured { from, to, found } => self.measuring.measured(trunk, &from, &to, found),

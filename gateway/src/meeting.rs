@@ -103,7 +103,7 @@ pub(crate) struct Met<S> {
 
 impl<S> Meetings<S> {
     /// `most`: pairs that may meet or talk at once.
-    pub fn new(most: usize) -> Meetings<S> {
+    pub(crate) fn new(most: usize) -> Meetings<S> {
         Meetings { open: BTreeMap::new(), talks: BTreeMap::new(), most, numbers: 0 }
     }
 
@@ -112,7 +112,7 @@ impl<S> Meetings<S> {
     ///
     /// # Errors
     /// Why not, for the user of the asker.
-    pub fn ask(
+    pub(crate) fn ask(
         &mut self,
         asker: TrunkId,
         wish: &Wish,
@@ -171,7 +171,7 @@ impl<S> Meetings<S> {
     ///
     /// # Errors
     /// There is no seat for it.
-    pub fn secret(&self, number: JobId, site: &str, gateway: &str) -> Result<Secret, String> {
+    pub(crate) fn secret(&self, number: JobId, site: &str, gateway: &str) -> Result<Secret, String> {
         let meeting = self.open.values().find(|meeting| meeting.number == number);
         let seat = meeting.and_then(|meeting| meeting.seats.iter().find(|seat| seat.is_of(site, gateway)));
         match seat {
@@ -186,7 +186,7 @@ impl<S> Meetings<S> {
     /// # Errors
     /// The meeting is over or the seat was taken meanwhile; gives the connection back.
     #[allow(clippy::result_large_err, reason = "gives the connection back to be refused")]
-    pub fn arrive(
+    pub(crate) fn arrive(
         &mut self,
         number: JobId,
         site: &str,
@@ -214,7 +214,7 @@ impl<S> Meetings<S> {
     }
 
     /// A meeting has been open for long enough. Gives whoever came, and why it met nobody.
-    pub fn expire(&mut self, number: JobId) -> Option<(S, String)> {
+    pub(crate) fn expire(&mut self, number: JobId) -> Option<(S, String)> {
         let (_, meeting) = self.take(number)?;
         let absent = meeting.seats.iter().find(|seat| seat.came.is_none()).map(Seat::name)?;
         let came = meeting.seats.into_iter().find_map(|seat| seat.came)?;
@@ -222,7 +222,7 @@ impl<S> Meetings<S> {
     }
 
     /// A talk has ended.
-    pub fn over(&mut self, number: JobId) {
+    pub(crate) fn over(&mut self, number: JobId) {
         self.talks.retain(|_, talk| *talk != number);
     }
 

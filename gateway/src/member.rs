@@ -69,7 +69,7 @@ pub(crate) const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUN
 
 impl Member {
     /// Takes over a connection. What it may do is set by who calls.
-    pub fn new(gateway: &Gateway, parts: Parts, address: SocketAddr, client: bool) -> (Rc<Member>, Inflow) {
+    pub(crate) fn new(gateway: &Gateway, parts: Parts, address: SocketAddr, client: bool) -> (Rc<Member>, Inflow) {
         let (tcp, session, cipher, plain) = parts;
         let (read, write) = tcp.into_split();
         let member = Member {
@@ -119,24 +119,24 @@ impl Member {
     }
 
     /// It is this member of this job now.
-    pub fn becomes(&self, job: JobId, identity: Identity) {
+    pub(crate) fn becomes(&self, job: JobId, identity: Identity) {
         self.job.set(job);
         self.identity.set(identity);
     }
 
-    pub fn welcome(&self, welcome: Welcome) {
+    pub(crate) fn welcome(&self, welcome: Welcome) {
         self.put(&[IoSlice::new(&Handshake::Welcome(welcome).encode())]);
     }
 
     /// Sends a frame made here.
-    pub fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+    pub(crate) fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
             Ok(bytes) => self.write(gateway, &[IoSlice::new(&bytes)]),
             Err(error) => tracing::error!(%error, "frame not sent"),
         }
     }
 
-    pub fn send_control(&self, gateway: &Gateway, message: &Control) {
+    pub(crate) fn send_control(&self, gateway: &Gateway, message: &Control) {
         match message.encode() {
             Ok(payload) => self.send_own(gateway, self.header(FrameKind::Control), &payload),
             Err(error) => tracing::error!(%error, "control message not sent"),
@@ -144,7 +144,7 @@ impl Member {
     }
 
     /// Tells it what became of the way to a site.
-    pub fn send_passage(&self, gateway: &Gateway, site: SiteId, passage: &Passage) {
+    pub(crate) fn send_passage(&self, gateway: &Gateway, site: SiteId, passage: &Passage) {
         let header = self.header(FrameKind::Passage);
         let header = FrameHeader { from: Identity { site, slot: Slot::GATEWAY }, ..header };
         self.send_own(gateway, header, &passage.encode());
@@ -157,7 +157,7 @@ impl Member {
     }
 
     /// Sends the frames that were gathered from `bytes`.
-    pub fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
+    pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
         let mut ranges = self.pending.borrow_mut();
         for some in ranges.chunks(SLICES) {
             let mut slices = [IoSlice::new(&[]); SLICES];
@@ -210,7 +210,7 @@ impl Member {
     }
 
     /// Says goodbye with a reason and ends the connection. The relay has forgotten it already.
-    pub fn dismiss(&self, reason: &str) {
+    pub(crate) fn dismiss(&self, reason: &str) {
         if let Ok(bytes) = self.header(FrameKind::Bye).with_payload(reason.as_bytes()) {
             self.put(&[IoSlice::new(&bytes)]);
         }
@@ -219,12 +219,12 @@ impl Member {
     }
 
     /// Ends the connection at once, with what is queued. The relay is told by the caller.
-    pub fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         self.outlet.abandon();
         self.dismissed.notify_one();
     }
 
-    pub fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 }

@@ -15,7 +15,7 @@ use crate::trunk::Trunk;
 
 impl Gateway {
     /// All that it shows, now.
-    pub fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         let counted = self.counters.snapshot();
         let relay = self.relay.borrow();
         let granted = relay.grants.granted();

@@ -33,7 +33,7 @@ pub(crate) struct Outlet {
 
 impl Outlet {
     /// `backed_up`: from how many queued bytes on senders should pause.
-    pub fn new(socket: OwnedWriteHalf, counters: Arc<Counters>, backed_up: usize) -> Outlet {
+    pub(crate) fn new(socket: OwnedWriteHalf, counters: Arc<Counters>, backed_up: usize) -> Outlet {
         let queue = RefCell::default();
         let (filled, drained) = (Notify::new(), Notify::new());
         Outlet {
@@ -48,21 +48,21 @@ impl Outlet {
         }
     }
 
-    pub fn socket(&self) -> &tokio::net::TcpStream {
+    pub(crate) fn socket(&self) -> &tokio::net::TcpStream {
         self.socket.as_ref()
     }
 
     /// Bytes queued.
-    pub fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queue.borrow().len()
     }
 
-    pub fn is_backed_up(&self) -> bool {
+    pub(crate) fn is_backed_up(&self) -> bool {
         self.queued() >= self.backed_up && !self.broken.get()
     }
 
     /// Waits until senders may go on.
-    pub async fn drained(&self) {
+    pub(crate) async fn drained(&self) {
         loop {
             let drained = self.drained.notified();
             if !self.is_backed_up() {
@@ -74,7 +74,7 @@ impl Outlet {
 
     /// Sends bytes, in order after all before. Gives what is queued now. A broken connection swallows them: its reader
     /// finds out.
-    pub fn send(&self, slices: &[IoSlice<'_>]) -> usize {
+    pub(crate) fn send(&self, slices: &[IoSlice<'_>]) -> usize {
         if self.is_closed() {
             return 0;
         }
@@ -106,29 +106,29 @@ impl Outlet {
     }
 
     /// Queues bytes, after all before, for whoever flushes.
-    pub fn append(&self, bytes: &[u8]) {
+    pub(crate) fn append(&self, bytes: &[u8]) {
         if !self.is_closed() {
             self.queue.borrow_mut().push(bytes, &self.counters);
         }
     }
 
     /// Has whoever flushes look for more.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.filled.notify_one();
     }
 
     /// Whether it swallows what it is given.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.broken.get() || self.sealed.get()
     }
 
     /// Takes nothing more.
-    pub fn seal(&self) {
+    pub(crate) fn seal(&self) {
         self.sealed.set(true);
     }
 
     /// Takes nothing more and forgets what is queued. A frame may be cut in two: only good before closing.
-    pub fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         self.seal();
         self.break_off(&mut self.queue.borrow_mut());
     }
@@ -141,7 +141,7 @@ impl Outlet {
 
     /// Writes what is queued, for ever; returns when the connection breaks. `more` appends what waits elsewhere, as far as it
     /// likes; it is asked before each write.
-    pub async fn run(&self, more: impl Fn()) -> io::Error {
+    pub(crate) async fn run(&self, more: impl Fn()) -> io::Error {
         loop {
             self.filled.notified().await;
             if let Err(error) = self.flush(&more).await {
@@ -179,7 +179,7 @@ impl Outlet {
     }
 
     /// Writes the rest and says end of stream, within [`LINGER`].
-    pub async fn finish(&self, more: impl Fn()) {
+    pub(crate) async fn finish(&self, more: impl Fn()) {
         // A peer that does not read gets no more of our time.
         let _ = timeout(LINGER, self.flush(more)).await;
         let _ = socket2::SockRef::from(self.socket()).shutdown(std::net::Shutdown::Write);

@@ -18,15 +18,15 @@ pub(crate) struct ByteQueue {
 }
 
 impl ByteQueue {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    pub fn push(&mut self, mut bytes: &[u8], counters: &Counters) {
+    pub(crate) fn push(&mut self, mut bytes: &[u8], counters: &Counters) {
         self.length += bytes.len();
         while !bytes.is_empty() {
             let room = self.chunks.back().map_or(0, |chunk| chunk.capacity() - chunk.len());
@@ -45,7 +45,7 @@ impl ByteQueue {
     }
 
     /// The first bytes, as many slices as fit.
-    pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+    pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;
         for (slot, chunk) in into.iter_mut().zip(&self.chunks) {
             let skip = if count == 0 { self.start } else { 0 };
@@ -56,7 +56,7 @@ impl ByteQueue {
     }
 
     /// Drops the first bytes.
-    pub fn consume(&mut self, mut bytes: usize, counters: &Counters) {
+    pub(crate) fn consume(&mut self, mut bytes: usize, counters: &Counters) {
         self.length -= bytes.min(self.length);
         while let Some(chunk) = self.chunks.front() {
             let left = chunk.len() - self.start;
@@ -71,7 +71,7 @@ impl ByteQueue {
         }
     }
 
-    pub fn clear(&mut self, counters: &Counters) {
+    pub(crate) fn clear(&mut self, counters: &Counters) {
         self.consume(self.length, counters);
     }
 }

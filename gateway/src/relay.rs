@@ -112,7 +112,7 @@ pub(crate) struct TrunkInfo {
 
 impl TrunkInfo {
     /// A trunk that is not up yet.
-    pub fn new(site: String) -> TrunkInfo {
+    pub(crate) fn new(site: String) -> TrunkInfo {
         TrunkInfo { site, up: false, problem: String::new(), retired: false, changes: 0 }
     }
 }
@@ -147,7 +147,7 @@ pub(crate) struct Relay<M> {
 
 impl<M: Clone + PartialEq> Relay<M> {
     /// The relay of this site's gateway of that number.
-    pub fn new(
+    pub(crate) fn new(
         (site, number): (String, usize),
         nodes: Vec<String>,
         trunks: Vec<TrunkInfo>,
@@ -172,12 +172,12 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// What is to be done since the last call.
-    pub fn take_effects(&mut self) -> Vec<Effect<M>> {
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect<M>> {
         std::mem::take(&mut self.effects)
     }
 
     /// Decides where a frame goes and counts it.
-    pub fn route(&mut self, origin: Origin, header: &FrameHeader) -> Route<'_, M> {
+    pub(crate) fn route(&mut self, origin: Origin, header: &FrameHeader) -> Route<'_, M> {
         let bytes = u64::from(header.length) + wire::frame::HEADER_LEN as u64;
         let Some(job) = self.jobs.get_mut(&header.job) else {
             // The job may have been closed while the frame was in flight.
@@ -230,7 +230,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// The job is not open here.
-    pub fn secret(&self, job: JobId) -> Result<Secret, String> {
+    pub(crate) fn secret(&self, job: JobId) -> Result<Secret, String> {
         match self.jobs.get(&job) {
             Some(open) if !open.closing => Ok(open.secret.clone()),
             Some(_) => Err(format!("job {job} is being closed at site {}", self.site)),
@@ -239,7 +239,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// Whether a job that is not open here may be opened yet: it is none that has ended lately.
-    pub fn may_come(&self, job: JobId) -> bool {
+    pub(crate) fn may_come(&self, job: JobId) -> bool {
         job != JobId::default() && !self.jobs.contains_key(&job) && !self.ended.contains(&job)
     }
 
@@ -255,7 +255,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// Why not.
-    pub fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), String> {
+    pub(crate) fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), String> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
             job.members.insert(identity.slot, member.clone());
@@ -284,7 +284,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// Why not.
-    pub fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, String> {
+    pub(crate) fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, String> {
         self.secret(id)?;
         let Some(job) = self.jobs.get(&id) else { return Err(format!("job {id} is not open")) };
         job.may_join(identity, &self.site)?;
@@ -295,7 +295,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// A member's connection ended.
-    pub fn leave(&mut self, id: JobId, slot: Slot, member: &M, how: Leave) {
+    pub(crate) fn leave(&mut self, id: JobId, slot: Slot, member: &M, how: Leave) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.members.get(&slot) != Some(member) {
             return;
@@ -317,7 +317,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// A first link of a trunk is up.
-    pub fn trunk_up(&mut self, trunk: TrunkId) {
+    pub(crate) fn trunk_up(&mut self, trunk: TrunkId) {
         let info = &mut self.trunks[trunk.0];
         info.up = true;
         info.changes += 1;
@@ -330,18 +330,18 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// A trunk failed, or still cannot be brought up.
-    pub fn trunk_problem(&mut self, trunk: TrunkId, problem: String) {
+    pub(crate) fn trunk_problem(&mut self, trunk: TrunkId, problem: String) {
         self.trunks[trunk.0].problem = problem;
     }
 
     /// A link of a trunk is gone, and with it what was in flight on it; another is up.
-    pub fn trunk_broken(&mut self, trunk: TrunkId) {
+    pub(crate) fn trunk_broken(&mut self, trunk: TrunkId) {
         self.tell_members(None, trunk, |_| Some(Passage::Broken));
     }
 
     /// The last link of a trunk is gone, and with it whatever was in flight. Jobs wait for it to come back, for as long
     /// as this gateway is patient.
-    pub fn trunk_away(&mut self, trunk: TrunkId, reason: &str) {
+    pub(crate) fn trunk_away(&mut self, trunk: TrunkId, reason: &str) {
         let info = &mut self.trunks[trunk.0];
         info.up = false;
         info.problem = reason.to_owned();
@@ -352,7 +352,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// Patience with a trunk is over, unless it has changed since.
-    pub fn patience_over(&mut self, trunk: TrunkId, changes: u64) {
+    pub(crate) fn patience_over(&mut self, trunk: TrunkId, changes: u64) {
         let info = &self.trunks[trunk.0];
         if info.changes == changes && !info.up {
             let waited = self.patience.as_secs_f64();
@@ -380,7 +380,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// What a trunk carried is lost for good.
-    pub fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
+    pub(crate) fn trunk_lost(&mut self, trunk: TrunkId, reason: &str) {
         let name = self.trunks[trunk.0].site.clone();
         let all: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in all {
@@ -421,7 +421,7 @@ impl<M: Clone + PartialEq> Relay<M> {
 
     /// Closes everything, for the end of the program; with `siblings` (other gateways of the site) but for the jobs
     /// that these can go on with, which it gives back. Those are left without a word, as if the program was killed.
-    pub fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
+    pub(crate) fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
         let is_left = |(_, job): &(&JobId, &Job<M>)| siblings && !job.closing;
         let left: BTreeSet<JobId> = self.jobs.iter().filter(is_left).map(|(id, _)| *id).collect();
         let closed: Vec<JobId> = self.jobs.keys().copied().filter(|id| !left.contains(id)).collect();

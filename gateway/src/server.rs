@@ -118,7 +118,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    pub fn new(key: &SiteKey) -> Result<Credentials, KeyError> {
+    pub(crate) fn new(key: &SiteKey) -> Result<Credentials, KeyError> {
         let (fingerprint, client_secret) = (key.fingerprint(), key.client_secret());
         Ok(Credentials { fingerprint, client_secret, tls: TlsConfig::new(key)? })
     }
@@ -251,12 +251,12 @@ impl Gateway {
         Ok(gateway)
     }
 
-    pub fn credentials(&self) -> Rc<Credentials> {
+    pub(crate) fn credentials(&self) -> Rc<Credentials> {
         self.credentials.borrow().clone()
     }
 
     /// Says why a trunk is not up before anything was tried.
-    pub fn expect(&self, trunk: &Trunk) {
+    pub(crate) fn expect(&self, trunk: &Trunk) {
         let (site, name) = (&trunk.site, &trunk.gateway);
         let problem = match trunk.dials() {
             Some(address) => format!("site {site}: gateway {name} at {address}: not reached yet"),
@@ -268,12 +268,12 @@ impl Gateway {
     }
 
     /// Starts to dial a trunk's links, or to ask for meetings, if that is for this side.
-    pub fn dial_trunk(&self, trunk: &Rc<Trunk>) {
+    pub(crate) fn dial_trunk(&self, trunk: &Rc<Trunk>) {
         self.dial_links(trunk, 0..trunk.wanted());
     }
 
     /// The same of some links.
-    pub fn dial_links(&self, trunk: &Rc<Trunk>, which: Range<u16>) {
+    pub(crate) fn dial_links(&self, trunk: &Rc<Trunk>, which: Range<u16>) {
         let Some(gateway) = self.me.upgrade().filter(|_| trunk.dials().is_some() || trunk.asks()) else { return };
         for index in which {
             tokio::task::spawn_local(trunk::keep_dialling(gateway.clone(), trunk.clone(), index));
@@ -281,7 +281,7 @@ impl Gateway {
     }
 
     /// A trunk by its number.
-    pub fn trunk(&self, id: TrunkId) -> Rc<Trunk> {
+    pub(crate) fn trunk(&self, id: TrunkId) -> Rc<Trunk> {
         self.trunks.borrow()[id.0].clone()
     }
 
@@ -348,7 +348,7 @@ impl Gateway {
     }
 
     /// Carries out what the relay wants done, until nothing is left. Not to be called while the relay is borrowed.
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         let epoch = self.relay.borrow().epoch;
         if self.last_opened.replace(epoch) != epoch {
             self.job_opened.notify_waiters();
@@ -467,7 +467,7 @@ impl Gateway {
     }
 
     /// Tries a trunk for a user's command and answers it.
-    pub fn probe_later(&self, member: Rc<Member>, site: String) {
+    pub(crate) fn probe_later(&self, member: Rc<Member>, site: String) {
         let Some(gateway) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
             let result = gateway.probe(&site).await;
@@ -488,7 +488,7 @@ impl Gateway {
     }
 
     /// A trunk to another site, once it is up; it is waited for as long as `limit`.
-    pub async fn trunk_to(&self, site: &str, limit: Duration) -> Result<Rc<Trunk>, String> {
+    pub(crate) async fn trunk_to(&self, site: &str, limit: Duration) -> Result<Rc<Trunk>, String> {
         if site == self.site {
             return Err(format!("site {site}: there is no route to itself"));
         }
@@ -499,39 +499,39 @@ impl Gateway {
     }
 
     /// Dials all trunks that are down and wait.
-    pub fn kick_trunks(&self) {
+    pub(crate) fn kick_trunks(&self) {
         self.trunks.borrow().iter().for_each(|trunk| trunk.kick());
     }
 
     /// A number nobody else has.
-    pub fn next_id(&self) -> u64 {
+    pub(crate) fn next_id(&self) -> u64 {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
         id
     }
 
-    pub fn partial(&self) -> Partial {
+    pub(crate) fn partial(&self) -> Partial {
         Partial::new(self.counters.clone())
     }
 
     /// Looks at the clock.
-    pub fn tick(&self) -> Instant {
+    pub(crate) fn tick(&self) -> Instant {
         self.now.set(Instant::now());
         self.now.get()
     }
 
     /// When somebody last looked at the clock; good enough for heartbeats.
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.now.get()
     }
 
     /// Drops a member's connection as soon as the frames at hand are dealt with.
-    pub fn drop_later(&self, id: u64, reason: String) {
+    pub(crate) fn drop_later(&self, id: u64, reason: String) {
         self.drops.borrow_mut().push((id, reason));
     }
 
     /// What a turn of reading left to do.
-    pub fn after_turn(&self) {
+    pub(crate) fn after_turn(&self) {
         if self.drops.borrow().is_empty() {
             return;
         }

@@ -41,26 +41,26 @@ struct Queue {
 }
 
 impl Shares {
-    pub fn new(counters: Arc<Counters>) -> Shares {
+    pub(crate) fn new(counters: Arc<Counters>) -> Shares {
         Shares { queues: HashMap::new(), turns: VecDeque::new(), length: 0, counters }
     }
 
     /// Bytes that wait.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.length == 0
     }
 
     /// Bytes of a job that wait.
-    pub fn of(&self, job: JobId) -> usize {
+    pub(crate) fn of(&self, job: JobId) -> usize {
         self.queues.get(&job).map_or(0, |queue| queue.length)
     }
 
     /// Takes whole frames of a job.
-    pub fn push(&mut self, job: JobId, frames: &[u8]) {
+    pub(crate) fn push(&mut self, job: JobId, frames: &[u8]) {
         if frames.is_empty() {
             return;
         }
@@ -92,7 +92,7 @@ impl Shares {
     }
 
     /// The next piece to be sent, and whose it is.
-    pub fn pop(&mut self) -> Option<(JobId, Vec<u8>)> {
+    pub(crate) fn pop(&mut self) -> Option<(JobId, Vec<u8>)> {
         if self.queues.contains_key(&GATEWAYS) {
             return self.take(GATEWAYS);
         }
@@ -133,7 +133,7 @@ impl Shares {
     }
 
     /// Forgets all that waits.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
     }
 }

@@ -23,14 +23,14 @@ const SHORT: Duration = Duration::from_secs(1);
 
 impl Gateway {
     /// Whether no more frames are to wait for a member.
-    pub fn is_too_slow(&self, member: &Member) -> bool {
+    pub(crate) fn is_too_slow(&self, member: &Member) -> bool {
         let queued = member.outlet.queued() as u64;
         queued >= window::LEAST && queued >= (self.memory / 2).saturating_sub(self.counters.held())
     }
 
     /// Drops the connection with the longest queue, a member's or a link, when the bound is near. Frames that wait for members
     /// take half of the memory at most, so somebody ignores refusals.
-    pub fn check_memory(&self) {
+    pub(crate) fn check_memory(&self) {
         if self.counters.held() > self.memory / 4 * 3 {
             self.drop_largest();
         }
@@ -78,12 +78,12 @@ impl Gateway {
     }
 
     /// Members should not be read now.
-    pub fn is_memory_short(&self) -> bool {
+    pub(crate) fn is_memory_short(&self) -> bool {
         self.counters.held() > self.memory / 8 * 5
     }
 
     /// Waits until members may be read again.
-    pub async fn memory_eased(&self) {
+    pub(crate) async fn memory_eased(&self) {
         let since = Instant::now();
         while self.is_memory_short() {
             sleep(Duration::from_millis(5)).await;

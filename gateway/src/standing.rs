@@ -21,7 +21,7 @@ const MAX_FILE: u64 = 4 << 20;
 
 impl Gateway {
     /// How it stands, after reading the sites file again if asked to.
-    pub fn standing(&self, reload: bool) -> Control {
+    pub(crate) fn standing(&self, reload: bool) -> Control {
         let stale = if reload { self.reload_and_log() } else { None };
         let relay = self.relay.borrow();
         let trunks = relay.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
@@ -33,7 +33,7 @@ impl Gateway {
     }
 
     /// Takes up what has changed in the sites file; gives, and logs, what stands against it.
-    pub fn reload_and_log(&self) -> Option<String> {
+    pub(crate) fn reload_and_log(&self) -> Option<String> {
         let problem = self.reload().err();
         match &problem {
             Some(problem) => tracing::warn!(problem, "the sites file cannot be taken up while running"),
@@ -43,7 +43,7 @@ impl Gateway {
     }
 
     /// Reads the sites file again and takes up what has changed.
-    pub fn reload(&self) -> Result<(), String> {
+    pub(crate) fn reload(&self) -> Result<(), String> {
         let Some(path) = &self.file else { return Err("this gateway was started without a sites file".into()) };
         let newer = read(path)?;
         let (site, gateway) = self.own.get();

@@ -27,18 +27,18 @@ pub(crate) type Parts = (TcpStream, Option<Session>, Vec<u8>, Vec<u8>);
 
 impl Stream {
     /// The key that this end has shown; none outside TLS.
-    pub fn key(&self) -> Vec<u8> {
+    pub(crate) fn key(&self) -> Vec<u8> {
         match self {
             Stream::Plain(_) => Vec::new(),
             Stream::Tls(_, key) => key.0.to_vec(),
         }
     }
 
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Stream::Plain(_))
     }
 
-    pub fn into_parts(self) -> Parts {
+    pub(crate) fn into_parts(self) -> Parts {
         match self {
             Stream::Plain(tcp) => (tcp, None, Vec::new(), Vec::new()),
             Stream::Tls(tls, _) => {

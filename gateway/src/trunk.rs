@@ -106,26 +106,26 @@ impl Deref for Trunk {
 
 impl Trunk {
     /// Where to dial; `None`: the other side does.
-    pub fn dials(&self) -> Option<&str> {
+    pub(crate) fn dials(&self) -> Option<&str> {
         self.address.as_deref().filter(|_| self.dials)
     }
 
     /// Whether this side asks for meetings.
-    pub fn asks(&self) -> bool {
+    pub(crate) fn asks(&self) -> bool {
         self.hidden && self.dials
     }
 
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.up.get()
     }
 
     /// What went wrong last.
-    pub fn problem(&self) -> String {
+    pub(crate) fn problem(&self) -> String {
         self.problem.borrow().clone()
     }
 
     /// The two have met there.
-    pub fn met_at(&self, place: String) {
+    pub(crate) fn met_at(&self, place: String) {
         self.met.replace(Some(place));
     }
 
@@ -137,7 +137,7 @@ impl Trunk {
         }
     }
 
-    pub fn new(id: TrunkId, end: TrunkEnd, keys: Keys, (dials, hidden): (bool, bool), how_many: Links) -> Trunk {
+    pub(crate) fn new(id: TrunkId, end: TrunkEnd, keys: Keys, (dials, hidden): (bool, bool), how_many: Links) -> Trunk {
         Trunk {
             id,
             end,
@@ -162,20 +162,20 @@ impl Trunk {
     }
 
     /// The same with this number.
-    pub fn numbered(self, id: TrunkId) -> Trunk {
+    pub(crate) fn numbered(self, id: TrunkId) -> Trunk {
         Trunk { id, ..self }
     }
 
-    pub fn keys(&self) -> Keys {
+    pub(crate) fn keys(&self) -> Keys {
         self.keys.get()
     }
 
-    pub fn is_retired(&self) -> bool {
+    pub(crate) fn is_retired(&self) -> bool {
         self.retired.borrow().is_some()
     }
 
     /// The site at the other end has these keys from now on. Links by another are cut: they come again by one of these, or not.
-    pub fn trust(&self, keys: Keys) {
+    pub(crate) fn trust(&self, keys: Keys) {
         self.keys.set(keys);
         for link in self.up_links() {
             if let Err(reason) = self.check(link.key) {
@@ -185,7 +185,7 @@ impl Trunk {
     }
 
     /// It is not in the sites file any more.
-    pub fn retire(&self, reason: &str) {
+    pub(crate) fn retire(&self, reason: &str) {
         self.retired.replace(Some(reason.to_owned()));
         self.times_retired.set(self.times_retired.get() + 1);
         self.up_links().iter().for_each(|link| link.cut(reason.to_owned()));
@@ -193,13 +193,13 @@ impl Trunk {
     }
 
     /// It is in the sites file again. What the two gateways have told each other goes on from where it was.
-    pub fn take_back(&self, keys: Keys) {
+    pub(crate) fn take_back(&self, keys: Keys) {
         self.keys.set(keys);
         self.retired.replace(None);
     }
 
     /// Whether it is dialled, and where, as the other is.
-    pub fn is_dialled_like(&self, other: &Trunk) -> bool {
+    pub(crate) fn is_dialled_like(&self, other: &Trunk) -> bool {
         let how = |trunk: &Trunk| (trunk.dials, trunk.hidden, trunk.how_many, trunk.address.clone(), trunk.lets_meet);
         how(self) == how(other)
     }
@@ -208,7 +208,7 @@ impl Trunk {
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, presented: Option<Fingerprint>) -> Result<(), String> {
+    pub(crate) fn check(&self, presented: Option<Fingerprint>) -> Result<(), String> {
         if let Some(reason) = &*self.retired.borrow() {
             return Err(reason.clone());
         }
@@ -221,23 +221,23 @@ impl Trunk {
     }
 
     /// How many links there are at most.
-    pub fn most_links(&self) -> u16 {
+    pub(crate) fn most_links(&self) -> u16 {
         self.how_many.most()
     }
 
     /// How many links there should be.
-    pub fn wanted(&self) -> u16 {
+    pub(crate) fn wanted(&self) -> u16 {
         self.wanted.get()
     }
 
     /// Those that are up.
-    pub fn up_links(&self) -> Vec<Rc<Link>> {
+    pub(crate) fn up_links(&self) -> Vec<Rc<Link>> {
         self.links.borrow().iter().flatten().cloned().collect()
     }
 
     /// The link for a frame of this pair: the same as long as it keeps up, so that frames need not overtake each other.
     /// `None` while the trunk is down.
-    pub fn link(&self, from: Identity, to: Identity) -> Option<Rc<Link>> {
+    pub(crate) fn link(&self, from: Identity, to: Identity) -> Option<Rc<Link>> {
         let links = self.links.borrow();
         if let [only] = &links[..] {
             return only.clone();
@@ -253,14 +253,14 @@ impl Trunk {
     }
 
     /// Dials at once if it is waiting to.
-    pub fn kick(&self) {
+    pub(crate) fn kick(&self) {
         if !self.up.get() {
             self.kick.notify_waiters();
         }
     }
 
     /// Notes why the trunk is not up, and logs it if it is news.
-    pub fn failed(&self, gateway: &Gateway, problem: String) {
+    pub(crate) fn failed(&self, gateway: &Gateway, problem: String) {
         gateway.relay.borrow_mut().trunk_problem(self.id, problem.clone());
         // Part of what was said last is no news either.
         if !self.problem.borrow().contains(&problem) {
@@ -270,12 +270,12 @@ impl Trunk {
     }
 
     /// Why it is not up before anything was tried.
-    pub fn expect(&self, problem: String) {
+    pub(crate) fn expect(&self, problem: String) {
         self.problem.replace(problem);
     }
 
     /// Waits until the trunk is up; `Err` with the last problem when that takes too long.
-    pub async fn wait_up(&self, limit: Duration) -> Result<(), String> {
+    pub(crate) async fn wait_up(&self, limit: Duration) -> Result<(), String> {
         let wait = async {
             loop {
                 let changed = self.changed.notified();
@@ -290,7 +290,7 @@ impl Trunk {
     }
 
     /// Sends a ping over the first link and waits for the answer.
-    pub async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Duration, String> {
+    pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Duration, String> {
         let link = self.link(GATEWAY, GATEWAY).ok_or_else(|| self.problem())?;
         let (sender, receiver) = oneshot::channel();
         let id = gateway.next_id();
@@ -310,7 +310,7 @@ impl Trunk {
     }
 
     /// Says goodbye on all links.
-    pub fn goodbye(&self, gateway: &Gateway, reason: &str) {
+    pub(crate) fn goodbye(&self, gateway: &Gateway, reason: &str) {
         for link in self.up_links() {
             link.send_own(
                 gateway,

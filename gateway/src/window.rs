@@ -29,13 +29,13 @@ pub(crate) struct Grant {
 
 impl Grant {
     /// Bytes promised.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.senders * u64::from(self.window)
     }
 }
 
 impl Grants {
-    pub fn new(memory: u64) -> Grants {
+    pub(crate) fn new(memory: u64) -> Grants {
         Grants { memory, granted: 0 }
     }
 
@@ -44,7 +44,7 @@ impl Grants {
     ///
     /// # Errors
     /// Not even [`LEAST`] a member is left; the text says the numbers and what to raise.
-    pub fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, String> {
+    pub(crate) fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, String> {
         let senders = remote.max(1);
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let window = (left / 2 / senders).clamp(LEAST, MOST);
@@ -68,7 +68,7 @@ impl Grants {
     ///
     /// # Errors
     /// That much is not left; the text says the numbers and what to raise.
-    pub fn grant_window(&mut self, remote: u64, window: u32, kept: u64) -> Result<Grant, String> {
+    pub(crate) fn grant_window(&mut self, remote: u64, window: u32, kept: u64) -> Result<Grant, String> {
         if !(LEAST..=MOST).contains(&window.into()) {
             let (window, least, most) = (quantity(window.into()), quantity(LEAST), quantity(MOST));
             return Err(format!("a window of {window} was asked for: it must be from {least} to {most}"));
@@ -92,21 +92,21 @@ impl Grants {
 
     /// Bytes that are kept for jobs of others when a site that has been granted `held` asks again: an eighth of all,
     /// once it has more than half of all.
-    pub fn kept(&self, held: u64) -> u64 {
+    pub(crate) fn kept(&self, held: u64) -> u64 {
         if held > self.memory / 4 { self.memory / 16 } else { 0 }
     }
 
     /// Bytes that the descriptions of one other site's jobs may take.
-    pub fn described(&self) -> u64 {
+    pub(crate) fn described(&self) -> u64 {
         self.memory / 32
     }
 
     /// Bytes promised now.
-    pub fn granted(&self) -> u64 {
+    pub(crate) fn granted(&self) -> u64 {
         self.granted
     }
 
-    pub fn release(&mut self, grant: Grant) {
+    pub(crate) fn release(&mut self, grant: Grant) {
         self.granted -= grant.bytes();
     }
 }

@@ -32,7 +32,7 @@ impl AsFd for Cables {
 }
 
 impl Cables {
-    pub fn open(layout: Layout, state: &State, isolated: bool) -> Result<Cables, LabError> {
+    pub(crate) fn open(layout: Layout, state: &State, isolated: bool) -> Result<Cables, LabError> {
         let path = state.cables_socket();
         let wrong = |e: io::Error| LabError::setup(path.display().to_string(), e);
         let listener = UnixListener::bind(&path).map_err(wrong)?;
@@ -41,7 +41,7 @@ impl Cables {
     }
 
     /// Serves whoever waits; call it when this is readable.
-    pub fn serve(&self) {
+    pub(crate) fn serve(&self) {
         while let Ok((stream, _)) = self.listener.accept() {
             // Accepted sockets block on Linux, which `receive` bounds.
             let channel = Channel::new(stream);

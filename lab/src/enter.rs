@@ -103,7 +103,7 @@ pub(crate) fn connect(state: &State, node: &str) -> Result<Channel, LabError> {
 }
 
 impl Session {
-    pub fn start(
+    pub(crate) fn start(
         state: &State,
         node: &str,
         command: &[OsString],
@@ -127,19 +127,19 @@ impl Session {
         Ok(Session { channel, node: node.to_owned() })
     }
 
-    pub fn signal(&self, signal: i32) -> io::Result<()> {
+    pub(crate) fn signal(&self, signal: i32) -> io::Result<()> {
         self.channel.send_number(Kind::Signal, signal)
     }
 
     /// How the command ended; call it when this session is readable.
-    pub fn outcome(&self) -> Result<ExitStatus, LabError> {
+    pub(crate) fn outcome(&self) -> Result<ExitStatus, LabError> {
         let message = expect_within(&self.channel, Kind::Exit, &self.node, PATIENCE)?;
         let raw = message.number().map_err(|e| LabError::setup(&self.node, e))?;
         Ok(ExitStatus::from_raw(raw))
     }
 
     /// How the command ended, if it ends within `limit`.
-    pub fn outcome_within(&self, limit: Duration) -> Option<Result<ExitStatus, LabError>> {
+    pub(crate) fn outcome_within(&self, limit: Duration) -> Option<Result<ExitStatus, LabError>> {
         readable(self, limit).then(|| self.outcome())
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn site_name(site: usize) -> char {
 
 impl Host {
     /// The name inside its site: `n1`, `gw1`.
-    pub fn short_name(self) -> String {
+    pub(crate) fn short_name(self) -> String {
         match self.role {
             Role::Node => format!("n{}", self.index),
             Role::Gateway => format!("gw{}", self.index),
@@ -37,7 +37,7 @@ impl Host {
     }
 
     /// The host name: `a-n1`, `a-gw1`.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         format!("{}-{}", site_name(self.site), self.short_name())
     }
 
@@ -54,24 +54,24 @@ impl Host {
     }
 
     /// The interface of this host on the site's switch, and on the WAN emulator.
-    pub fn lan_port(self) -> String {
+    pub(crate) fn lan_port(self) -> String {
         format!("l-{}", self.name())
     }
 
-    pub fn wan_port(self) -> String {
+    pub(crate) fn wan_port(self) -> String {
         format!("w-{}", self.name())
     }
 
-    pub fn lan_mac(self) -> [u8; 6] {
+    pub(crate) fn lan_mac(self) -> [u8; 6] {
         [0x02, b'L', b'b', self.site_number(), 0, self.number()]
     }
 
-    pub fn wan_mac(self) -> [u8; 6] {
+    pub(crate) fn wan_mac(self) -> [u8; 6] {
         [0x02, b'L', b'w', self.site_number(), 0, self.number()]
     }
 
     /// The WAN address, which only gateways have.
-    pub fn wan(self) -> Ipv4Addr {
+    pub(crate) fn wan(self) -> Ipv4Addr {
         Ipv4Addr::new(198, 18, self.site_number(), self.index as u8)
     }
 }
@@ -100,7 +100,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub fn new(options: &LabOptions, loopback: Option<u8>) -> Layout {
+    pub(crate) fn new(options: &LabOptions, loopback: Option<u8>) -> Layout {
         let ground = match loopback {
             Some(lab) => Ground::Loopback { lab },
             None if options.same_range => Ground::SameRange,
@@ -109,31 +109,31 @@ impl Layout {
         Layout { sites: options.sites, nodes: options.nodes, gateways: options.gateways, ground }
     }
 
-    pub fn gateways_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
+    pub(crate) fn gateways_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
         (1..=self.gateways).map(move |index| Host { site, role: Role::Gateway, index })
     }
 
-    pub fn nodes_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
+    pub(crate) fn nodes_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
         (1..=self.nodes).map(move |index| Host { site, role: Role::Node, index })
     }
 
-    pub fn hosts_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
+    pub(crate) fn hosts_of(&self, site: usize) -> impl Iterator<Item = Host> + use<> {
         self.nodes_of(site).chain(self.gateways_of(site))
     }
 
-    pub fn hosts(&self) -> impl Iterator<Item = Host> + use<> {
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = Host> + use<> {
         let layout = *self;
         (0..self.sites).flat_map(move |site| layout.hosts_of(site))
     }
 
     /// Every gateway of the lab.
-    pub fn gateways(&self) -> impl Iterator<Item = Host> + use<> {
+    pub(crate) fn gateways(&self) -> impl Iterator<Item = Host> + use<> {
         let layout = *self;
         (0..self.sites).flat_map(move |site| layout.gateways_of(site))
     }
 
     /// The address inside the site.
-    pub fn lan(&self, host: Host) -> Ipv4Addr {
+    pub(crate) fn lan(&self, host: Host) -> Ipv4Addr {
         match self.ground {
             Ground::Ranges => Ipv4Addr::new(10, host.site_number(), 0, host.number()),
             Ground::SameRange => Ipv4Addr::new(10, 0, 0, host.number()),
@@ -142,7 +142,7 @@ impl Layout {
     }
 
     /// Where the site's own ranks reach this gateway.
-    pub fn inside(&self, gateway: Host) -> SocketAddrV4 {
+    pub(crate) fn inside(&self, gateway: Host) -> SocketAddrV4 {
         SocketAddrV4::new(self.lan(gateway), GATEWAY_PORT)
     }
 
@@ -154,7 +154,7 @@ impl Layout {
     }
 
     /// Where this gateway listens.
-    pub fn listen(&self, gateway: Host) -> SocketAddrV4 {
+    pub(crate) fn listen(&self, gateway: Host) -> SocketAddrV4 {
         match self.ground {
             Ground::Loopback { .. } => self.inside(gateway),
             _ => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, GATEWAY_PORT),
@@ -162,7 +162,7 @@ impl Layout {
     }
 
     /// `/etc/hosts` of one site: a site knows no names of another.
-    pub fn hosts_file(&self, site: usize) -> String {
+    pub(crate) fn hosts_file(&self, site: usize) -> String {
         let mut text = String::from("127.0.0.1 localhost\n");
         for host in self.hosts_of(site) {
             let _ = writeln!(text, "{} {} {}", self.lan(host), host.name(), host.short_name());
@@ -171,7 +171,7 @@ impl Layout {
     }
 
     /// The sites file. `fingerprints` has one entry per site; `program` is this program's path.
-    pub fn sites_file(&self, fingerprints: &[String], program: &Path, options: &LabOptions) -> String {
+    pub(crate) fn sites_file(&self, fingerprints: &[String], program: &Path, options: &LabOptions) -> String {
         let (memory, pool) = (&options.gateway_memory, options.pool.as_deref());
         let links = options.links.map_or(String::new(), |links| format!("links = {links}\n"));
         let mut text = String::new();

@@ -76,13 +76,13 @@ pub(crate) struct Message {
 
 impl Message {
     /// The first field as JSON.
-    pub fn json<T: DeserializeOwned>(&self) -> io::Result<T> {
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> io::Result<T> {
         let field = self.fields.first().map_or(&[][..], Vec::as_slice);
         serde_json::from_slice(field).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
     }
 
     /// The first field as a little-endian number.
-    pub fn number(&self) -> io::Result<i32> {
+    pub(crate) fn number(&self) -> io::Result<i32> {
         let field = self.fields.first().map_or(&[][..], Vec::as_slice);
         let bytes = field.try_into().map_err(|_| invalid("a number of another size"))?;
         Ok(i32::from_le_bytes(bytes))
@@ -106,35 +106,35 @@ impl AsFd for Channel {
 }
 
 impl Channel {
-    pub fn new(stream: UnixStream) -> Channel {
+    pub(crate) fn new(stream: UnixStream) -> Channel {
         Channel { stream }
     }
 
     /// The end that the parent process left as our standard input.
-    pub fn from_stdin() -> io::Result<Channel> {
+    pub(crate) fn from_stdin() -> io::Result<Channel> {
         Ok(Channel { stream: UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?) })
     }
 
     /// Our end, and the end that becomes the standard input of a child.
-    pub fn pair() -> io::Result<(Channel, OwnedFd)> {
+    pub(crate) fn pair() -> io::Result<(Channel, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((Channel { stream: ours }, theirs.into()))
     }
 
-    pub fn send(&self, kind: Kind, fields: &[&[u8]]) -> io::Result<()> {
+    pub(crate) fn send(&self, kind: Kind, fields: &[&[u8]]) -> io::Result<()> {
         self.send_files(kind, fields, &[])
     }
 
-    pub fn send_json<T: Serialize>(&self, kind: Kind, value: &T) -> io::Result<()> {
+    pub(crate) fn send_json<T: Serialize>(&self, kind: Kind, value: &T) -> io::Result<()> {
         let text = serde_json::to_vec(value).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         self.send(kind, &[&text])
     }
 
-    pub fn send_number(&self, kind: Kind, number: i32) -> io::Result<()> {
+    pub(crate) fn send_number(&self, kind: Kind, number: i32) -> io::Result<()> {
         self.send(kind, &[&number.to_le_bytes()])
     }
 
-    pub fn send_files(&self, kind: Kind, fields: &[&[u8]], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn send_files(&self, kind: Kind, fields: &[&[u8]], files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut body = vec![0; 4];
         body.push(kind as u8);
         for field in fields {
@@ -162,7 +162,7 @@ impl Channel {
     }
 
     /// Waits for one message, at most `limit`. `None`: the other end is gone.
-    pub fn receive(&self, limit: Option<Duration>) -> io::Result<Option<Message>> {
+    pub(crate) fn receive(&self, limit: Option<Duration>) -> io::Result<Option<Message>> {
         self.stream.set_read_timeout(limit)?;
         let mut header = [0u8; 4];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];

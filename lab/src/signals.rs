@@ -17,7 +17,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    pub fn watch(signals: &[i32]) -> io::Result<Signals> {
+    pub(crate) fn watch(signals: &[i32]) -> io::Result<Signals> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         let mut watcher = Signals { reader, raised: Vec::new(), registrations: Vec::new() };
@@ -32,12 +32,12 @@ impl Signals {
     }
 
     /// Readable when a signal arrived.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 
     /// The signals that arrived since the last call.
-    pub fn take(&self) -> Vec<i32> {
+    pub(crate) fn take(&self) -> Vec<i32> {
         let mut bytes = [0; 64];
         while matches!((&self.reader).read(&mut bytes), Ok(1..)) {}
         let raised = self.raised.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst));

@@ -12,70 +12,70 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub fn at(root: impl Into<PathBuf>) -> State {
+    pub(crate) fn at(root: impl Into<PathBuf>) -> State {
         State { root: root.into() }
     }
 
     /// The place of an isolated lab, the same in each.
-    pub fn isolated() -> State {
+    pub(crate) fn isolated() -> State {
         State::at("/run/landbridge-lab")
     }
 
-    pub fn around_us() -> State {
+    pub(crate) fn around_us() -> State {
         std::env::var_os(STATE_VARIABLE).map_or_else(State::isolated, State::at)
     }
 
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    pub fn logs(&self) -> PathBuf {
+    pub(crate) fn logs(&self) -> PathBuf {
         self.root.join("log")
     }
 
-    pub fn log(&self, host: &str) -> PathBuf {
+    pub(crate) fn log(&self, host: &str) -> PathBuf {
         self.logs().join(format!("{host}.log"))
     }
 
-    pub fn sockets(&self) -> PathBuf {
+    pub(crate) fn sockets(&self) -> PathBuf {
         self.root.join("host")
     }
 
-    pub fn socket(&self, host: &str) -> PathBuf {
+    pub(crate) fn socket(&self, host: &str) -> PathBuf {
         self.sockets().join(format!("{host}.sock"))
     }
 
     /// Where the pool of a site is mounted.
-    pub fn pool(&self, site: impl std::fmt::Display) -> PathBuf {
+    pub(crate) fn pool(&self, site: impl std::fmt::Display) -> PathBuf {
         self.root.join(format!("pool-{site}"))
     }
 
-    pub fn sites_file(&self) -> PathBuf {
+    pub(crate) fn sites_file(&self) -> PathBuf {
         self.root.join("sites.toml")
     }
 
-    pub fn hosts_file(&self, site: char) -> PathBuf {
+    pub(crate) fn hosts_file(&self, site: char) -> PathBuf {
         self.root.join(format!("hosts.{site}"))
     }
 
-    pub fn key(&self, site: char) -> PathBuf {
+    pub(crate) fn key(&self, site: char) -> PathBuf {
         self.root.join(format!("{site}.key"))
     }
 
-    pub fn wan_socket(&self) -> PathBuf {
+    pub(crate) fn wan_socket(&self) -> PathBuf {
         self.root.join("wan.sock")
     }
 
-    pub fn wan_report(&self) -> PathBuf {
+    pub(crate) fn wan_report(&self) -> PathBuf {
         self.root.join("wan.json")
     }
 
     /// Where the supervisor is asked to pull cables.
-    pub fn cables_socket(&self) -> PathBuf {
+    pub(crate) fn cables_socket(&self) -> PathBuf {
         self.root.join("cables.sock")
     }
 
-    pub fn create(&self) -> std::io::Result<()> {
+    pub(crate) fn create(&self) -> std::io::Result<()> {
         std::fs::create_dir_all(self.logs())?;
         std::fs::create_dir_all(self.sockets())
     }

@@ -30,7 +30,7 @@ pub(crate) struct Block {
 
 impl Block {
     /// `first`: the number of its first frame.
-    pub fn new(count: usize, length: usize, first: usize) -> Block {
+    pub(crate) fn new(count: usize, length: usize, first: usize) -> Block {
         let controls: Box<[Control]> =
             (0..count).map(|at| Control { context: [0; 8], number: first + at, ticket: 0 }).collect();
         let bytes = vec![0u8; count * length].into_boxed_slice();
@@ -44,32 +44,32 @@ impl Block {
     }
 
     /// All of its memory, to be registered.
-    pub fn memory(&self) -> (*mut u8, usize) {
+    pub(crate) fn memory(&self) -> (*mut u8, usize) {
         (self.bytes, self.count * self.length)
     }
 
-    pub fn control(&self, at: usize) -> *mut Control {
+    pub(crate) fn control(&self, at: usize) -> *mut Control {
         debug_assert!(at < self.count);
         self.controls.wrapping_add(at)
     }
 
     /// What the provider gives back with the completion.
-    pub fn context(&self, at: usize) -> *mut c_void {
+    pub(crate) fn context(&self, at: usize) -> *mut c_void {
         self.control(at).cast()
     }
 
     /// Whether the frame of this number and context is one of these.
-    pub fn holds(&self, context: *mut c_void, number: usize) -> bool {
+    pub(crate) fn holds(&self, context: *mut c_void, number: usize) -> bool {
         number < self.count && context == self.context(number)
     }
 
-    pub fn start(&self, at: usize) -> *mut u8 {
+    pub(crate) fn start(&self, at: usize) -> *mut u8 {
         assert!(at < self.count);
         self.bytes.wrapping_add(at * self.length)
     }
 
     /// What the provider wants to be given along with the memory.
-    pub fn descriptor(&self) -> *mut c_void {
+    pub(crate) fn descriptor(&self) -> *mut c_void {
         // SAFETY: null, or the registration of this block, closed only when the block is dropped.
         unsafe { self.registration.as_ref() }.map_or(std::ptr::null_mut(), |registration| registration.mem_desc)
     }
@@ -78,7 +78,7 @@ impl Block {
     ///
     /// # Safety
     /// The provider does not hold it.
-    pub unsafe fn bytes(&self, at: usize, count: usize) -> &[u8] {
+    pub(crate) unsafe fn bytes(&self, at: usize, count: usize) -> &[u8] {
         // SAFETY: within the block, initialised; not written meanwhile, by the caller's promise.
         unsafe { std::slice::from_raw_parts(self.start(at), count.min(self.length)) }
     }
@@ -87,7 +87,7 @@ impl Block {
     ///
     /// # Safety
     /// The provider does not hold it.
-    pub unsafe fn bytes_mut(&mut self, at: usize) -> &mut [u8] {
+    pub(crate) unsafe fn bytes_mut(&mut self, at: usize) -> &mut [u8] {
         // SAFETY: within the block, initialised; nobody else uses it, by the caller's promise and `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.start(at), self.length) }
     }

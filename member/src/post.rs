@@ -20,10 +20,10 @@ use crate::conversations::{Carrier, Conversations, Settings, Striping, Window};
 use crate::{Misbehaved, Routes};
 
 /// Bytes (headers and payloads) in flight between two correspondents. Both ends use this constant.
-pub const WINDOW: u32 = 256 << 10;
+pub(crate) const WINDOW: u32 = 256 << 10;
 
 /// The longest message in bytes.
-pub const MAX_MESSAGE: usize = 32 << 20;
+pub(crate) const MAX_MESSAGE: usize = 32 << 20;
 
 /// A correspondent broke the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -64,7 +64,7 @@ pub enum PostError {
 }
 
 /// A frame and the route it takes.
-pub type Mail = (Route, FrameHeader, Vec<u8>);
+pub(crate) type Mail = (Route, FrameHeader, Vec<u8>);
 
 /// Everything one member has in flight with its correspondents. Times are nanoseconds of any one clock.
 #[derive(Debug)]

@@ -25,31 +25,31 @@ impl Table {
     ///
     /// # Errors
     /// It has a NUL.
-    pub fn text(&mut self, key: &CStr, value: &str) -> Result<(), PmixError> {
+    pub(crate) fn text(&mut self, key: &CStr, value: &str) -> Result<(), PmixError> {
         let text = c_text(value)?;
         self.push(key, kind::STRING, Data { string: text.as_ptr() });
         self.texts.push(text);
         Ok(())
     }
 
-    pub fn flag(&mut self, key: &CStr, value: bool) {
+    pub(crate) fn flag(&mut self, key: &CStr, value: bool) {
         self.push(key, kind::BOOL, Data { flag: value });
     }
 
-    pub fn short(&mut self, key: &CStr, value: u16) {
+    pub(crate) fn short(&mut self, key: &CStr, value: u16) {
         self.push(key, kind::UINT16, Data { uint16: value });
     }
 
-    pub fn number(&mut self, key: &CStr, value: u32) {
+    pub(crate) fn number(&mut self, key: &CStr, value: u32) {
         self.push(key, kind::UINT32, Data { uint32: value });
     }
 
-    pub fn size(&mut self, key: &CStr, value: usize) {
+    pub(crate) fn size(&mut self, key: &CStr, value: usize) {
         self.push(key, kind::SIZE, Data { size: value });
     }
 
     /// Adds bytes. The library may take them over: it then frees them and clears the entry.
-    pub fn bytes(&mut self, key: &CStr, value: &[u8]) {
+    pub(crate) fn bytes(&mut self, key: &CStr, value: &[u8]) {
         // SAFETY: malloc gives null or room for the bytes, which do not overlap with it.
         let copy = unsafe {
             let copy = libc::malloc(value.len().max(1)).cast::<u8>();
@@ -62,12 +62,12 @@ impl Table {
         self.push(key, kind::BYTE_OBJECT, Data { bytes: ByteObject { bytes: copy.cast(), size } });
     }
 
-    pub fn rank(&mut self, key: &CStr, value: u32) {
+    pub(crate) fn rank(&mut self, key: &CStr, value: u32) {
         self.push(key, kind::PROC_RANK, Data { uint32: value });
     }
 
     /// Adds a table as one value.
-    pub fn table(&mut self, key: &CStr, value: Table) {
+    pub(crate) fn table(&mut self, key: &CStr, value: Table) {
         let array = DataArray { kind: kind::INFO, size: value.infos.len(), array: value.infos.as_ptr().cast() };
         let array = Box::new(array);
         self.push(key, kind::DATA_ARRAY, Data { array: &raw const *array });
@@ -75,7 +75,7 @@ impl Table {
     }
 
     /// Adds a list of processes.
-    pub fn processes(&mut self, key: &CStr, value: Vec<Proc>) {
+    pub(crate) fn processes(&mut self, key: &CStr, value: Vec<Proc>) {
         let array = DataArray { kind: kind::PROC, size: value.len(), array: value.as_ptr().cast() };
         let array = Box::new(array);
         self.push(key, kind::DATA_ARRAY, Data { array: &raw const *array });
@@ -83,7 +83,7 @@ impl Table {
     }
 
     /// The entries, for a library that only reads them.
-    pub fn entries(&mut self) -> (*mut Info, usize) {
+    pub(crate) fn entries(&mut self) -> (*mut Info, usize) {
         (self.infos.as_mut_ptr(), self.infos.len())
     }
 }

@@ -12,13 +12,13 @@
 /// Endpoints of one rank that have a place in the region. An MPI library opens one or two.
 pub const INSTANCES: u32 = 4;
 /// Most ranks of a region: rings then begin at most at 2⁵³, which every filesystem in memory can address.
-pub const MAX_RANKS: u32 = 4096;
+pub(crate) const MAX_RANKS: u32 = 4096;
 /// Least and most bytes of a ring, head included.
-pub const RING_BYTES: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
+pub(crate) const RING_BYTES: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
 /// Bytes that one side has to itself.
-pub const LINE: u64 = 128;
+pub(crate) const LINE: u64 = 128;
 /// Bytes of a seat: one line written when it is taken, one whenever its owner falls asleep.
-pub const SEAT: u64 = 2 * LINE;
+pub(crate) const SEAT: u64 = 2 * LINE;
 /// Bytes of one rank's knocks at one endpoint.
 const KNOCKS: u64 = 64;
 
@@ -26,20 +26,20 @@ const PAGE: u64 = 4096;
 
 /// The geometry of a region: a function of the number of ranks and the size of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     ranks: u64,
     ring: u64,
 }
 
 impl Layout {
     /// `None` when a region cannot have this shape.
-    pub fn new(ranks: u32, ring: u64) -> Option<Layout> {
+    pub(crate) fn new(ranks: u32, ring: u64) -> Option<Layout> {
         let fits = (1..=MAX_RANKS).contains(&ranks) && RING_BYTES.contains(&ring) && ring.is_power_of_two();
         fits.then_some(Layout { ranks: ranks.into(), ring })
     }
 
     /// The largest ring of which all pairs of ranks together fit a quarter of `room`.
-    pub fn ring_bytes(ranks: u32, room: u64) -> u64 {
+    pub(crate) fn ring_bytes(ranks: u32, room: u64) -> u64 {
         let pairs = u64::from(ranks) * u64::from(ranks.max(2) - 1);
         let share = (room / 4 / pairs.max(1)).max(1);
         let power = if share.is_power_of_two() { share } else { share.next_power_of_two() / 2 };
@@ -47,49 +47,49 @@ impl Layout {
     }
 
     /// Endpoints it has places for.
-    pub fn seats(&self) -> u32 {
+    pub(crate) fn seats(&self) -> u32 {
         self.ranks as u32 * INSTANCES
     }
 
     /// Bytes of a ring, head included.
-    pub fn ring(&self) -> u64 {
+    pub(crate) fn ring(&self) -> u64 {
         self.ring
     }
 
-    pub fn seat(&self, seat: u32) -> u64 {
+    pub(crate) fn seat(&self, seat: u32) -> u64 {
         PAGE + u64::from(seat) * SEAT
     }
 
     /// Header and seats: what the creator allocates.
-    pub fn seats_end(&self) -> u64 {
+    pub(crate) fn seats_end(&self) -> u64 {
         self.seat(self.seats()).next_multiple_of(PAGE)
     }
 
     /// The knocks at an endpoint: what it allocates when it joins.
-    pub fn row(&self, of: u32) -> u64 {
+    pub(crate) fn row(&self, of: u32) -> u64 {
         self.seats_end() + u64::from(of) * self.row_bytes()
     }
 
-    pub fn row_bytes(&self) -> u64 {
+    pub(crate) fn row_bytes(&self) -> u64 {
         (self.ranks * KNOCKS).next_multiple_of(PAGE)
     }
 
     /// The word by which endpoint `from` says to `to` that it writes to the ring between them.
-    pub fn knock(&self, to: u32, from: u32) -> u64 {
+    pub(crate) fn knock(&self, to: u32, from: u32) -> u64 {
         self.row(to) + u64::from(from / INSTANCES) * KNOCKS + u64::from(from % INSTANCES) * 8
     }
 
     /// Everything before the rings.
-    pub fn fixed(&self) -> u64 {
+    pub(crate) fn fixed(&self) -> u64 {
         self.row(self.seats())
     }
 
-    pub fn ring_at(&self, from: u32, to: u32) -> u64 {
+    pub(crate) fn ring_at(&self, from: u32, to: u32) -> u64 {
         self.fixed() + (u64::from(from) * u64::from(self.seats()) + u64::from(to)) * self.ring
     }
 
     /// The file's length.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.ring_at(self.seats(), 0)
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A mapped part of a file.
-pub struct Mapping {
+pub(crate) struct Mapping {
     start: *mut u8,
     length: usize,
 }
@@ -22,7 +22,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `length` bytes of the file from `offset`, which is a multiple of the page size.
-    pub fn new(file: &File, offset: u64, length: u64) -> io::Result<Mapping> {
+    pub(crate) fn new(file: &File, offset: u64, length: u64) -> io::Result<Mapping> {
         let length = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a mapping at an address of the kernel's choice touches nobody's memory.
@@ -31,7 +31,7 @@ impl Mapping {
     }
 
     /// The word at `offset`.
-    pub fn word(&self, offset: u64) -> &AtomicU64 {
+    pub(crate) fn word(&self, offset: u64) -> &AtomicU64 {
         let offset = offset as usize;
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.length, "a word outside its mapping");
         // SAFETY: inside the mapping, which lives as long as `self`; mappings begin at a page, so it is aligned; other
@@ -40,7 +40,7 @@ impl Mapping {
     }
 
     /// Copies bytes in at `offset`.
-    pub fn copy_in(&self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn copy_in(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: `at` checked the bounds; `bytes` is private memory, so they do not overlap. The protocol of the rings keeps
         // other processes away until the bytes are published; one that breaks it sees a mixture and harms only itself.
@@ -48,7 +48,7 @@ impl Mapping {
     }
 
     /// Copies bytes out from `offset`.
-    pub fn copy_out(&self, offset: u64, into: &mut [u8]) {
+    pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         // SAFETY: as in `copy_in`; a writer that breaks the protocol gives us a mixture, as it could have written anyway.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };

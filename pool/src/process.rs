@@ -3,7 +3,7 @@
 use std::io;
 
 /// The most pieces of one call.
-pub const MAX_PIECES: usize = 8;
+pub(crate) const MAX_PIECES: usize = 8;
 
 /// Lets processes of this user read this one's memory where the system asks for that (`kernel.yama.ptrace_scope = 1`), as other
 /// MPI transports do. Where it is refused, or not needed, nothing changes: readers try before they rely on it.

@@ -46,7 +46,7 @@ enum Word {
 }
 
 /// The seat at an offset of the region's fixed part.
-pub struct SeatAt<'a> {
+pub(crate) struct SeatAt<'a> {
     pub fixed: &'a Mapping,
     pub offset: u64,
 }
@@ -56,7 +56,7 @@ impl SeatAt<'_> {
         self.fixed.word(self.offset + word as u64 * 8)
     }
 
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         match self.word(Word::State).load(Ordering::Acquire) {
             EMPTY => State::Empty,
             OPEN => State::Open,
@@ -65,7 +65,7 @@ impl SeatAt<'_> {
     }
 
     /// Only for its owner.
-    pub fn take(&self, seat: &Seat) {
+    pub(crate) fn take(&self, seat: &Seat) {
         let put = |word, value| self.word(word).store(value, Ordering::Relaxed);
         put(Word::Pid, seat.pid.into());
         put(Word::Host, seat.host.0);
@@ -76,12 +76,12 @@ impl SeatAt<'_> {
     }
 
     /// Only for its owner.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.word(Word::State).store(OPEN + 1, Ordering::Release);
     }
 
     /// What its owner wrote; makes sense unless the state is [`State::Empty`].
-    pub fn read(&self) -> Seat {
+    pub(crate) fn read(&self) -> Seat {
         let get = |word| self.word(word).load(Ordering::Relaxed);
         let doorbell = get(Word::Doorbell);
         Seat {
@@ -94,14 +94,14 @@ impl SeatAt<'_> {
 
     /// Only for its owner: which of its naps it is in, 0 for none. It looks at its rings once more before it sleeps: the fence
     /// puts that look behind this word.
-    pub fn set_nap(&self, nap: u64) {
+    pub(crate) fn set_nap(&self, nap: u64) {
         self.fixed.word(self.offset + LINE).store(nap, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The nap its owner is in, 0 for none: the doorbell must tell it of what was published before this call. The fence
     /// puts that before this look; of the two looks at least one finds what the other side wrote.
-    pub fn nap(&self) -> u64 {
+    pub(crate) fn nap(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.fixed.word(self.offset + LINE).load(Ordering::Relaxed)
     }

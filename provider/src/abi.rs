@@ -5,6 +5,6 @@
 //!
 //! Nothing here imports a symbol: the core calls us through `fi_prov_ini` and tables, and we never call back.
 
-pub mod border;
+pub(crate) mod border;
 
-pub use libfabric::abi::{constants, events, info, objects, transfers};
+pub(crate) use libfabric::abi::{constants, events, info, objects, transfers};

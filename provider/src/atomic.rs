@@ -21,7 +21,7 @@ use crate::errno::{Code, EBADFLAGS, EINVAL, EMSGSIZE, EOPNOTSUPP, Errno, of_not_
 use crate::rma::Target;
 use crate::transfer::{Notify, buffer, check_transmit_flags};
 
-pub static OPS: fi_ops_atomic = fi_ops_atomic {
+pub(crate) static OPS: fi_ops_atomic = fi_ops_atomic {
     write,
     writev,
     writemsg,
@@ -505,7 +505,7 @@ unsafe extern "C" fn compwritevalid(_: *mut fid_ep, datatype: c_int, operation: 
 }
 
 /// `fi_query_atomic`.
-pub unsafe extern "C" fn query(
+pub(crate) unsafe extern "C" fn query(
     domain: *mut fid_domain,
     datatype: c_int,
     operation: c_int,

@@ -22,10 +22,10 @@ use crate::domain::Domain;
 use crate::errno::{Code, EADDRNOTAVAIL, EBADFLAGS, EBUSY, EINVAL, ENOSYS, ETOOSMALL, Errno};
 
 /// Bytes of an address.
-pub const ADDRESS_LEN: usize = types::id::ADDRESS_LEN;
+pub(crate) const ADDRESS_LEN: usize = types::id::ADDRESS_LEN;
 
 /// An address vector.
-pub struct Av {
+pub(crate) struct Av {
     table: Mutex<Table>,
     /// Counts removals: what others remember of the table is void after one.
     removals: AtomicU64,
@@ -84,17 +84,17 @@ impl Av {
     }
 
     /// Changes when an address is removed.
-    pub fn removals(&self) -> u64 {
+    pub(crate) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
 
     /// The address under a number.
-    pub fn address(&self, number: u64) -> Option<Address> {
+    pub(crate) fn address(&self, number: u64) -> Option<Address> {
         *self.table().slots.get(usize::try_from(number).ok()?)?
     }
 
     /// The number of an address, the lowest if it has several.
-    pub fn number(&self, address: Address) -> Option<u64> {
+    pub(crate) fn number(&self, address: Address) -> Option<u64> {
         self.table().numbers.get(&address.key()).map(|numbers| numbers[0] as u64)
     }
 
@@ -132,7 +132,7 @@ impl Av {
 }
 
 /// The addresses a name and a service (a port number or name) stand for, IPv4 only.
-pub fn resolve(node: &str, service: &str) -> Option<SocketAddrV4> {
+pub(crate) fn resolve(node: &str, service: &str) -> Option<SocketAddrV4> {
     let port = match service {
         "" => 0,
         number => number.parse::<u16>().ok()?,
@@ -166,7 +166,7 @@ static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::REFUSING };
 static OPS: fi_ops_av = fi_ops_av { insert, insertsvc, insertsym, remove, lookup, straddr, ..fi_ops_av::REFUSING };
 
 /// `fi_av_open`. Shared, asynchronous and user-numbered vectors are refused: we advertise none of them.
-pub unsafe extern "C" fn open(
+pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     attr: *mut fi_av_attr,
     out: *mut *mut fid_av,
@@ -304,7 +304,7 @@ unsafe extern "C" fn remove(av: *mut fid_av, numbers: *mut u64, total: usize, _:
 ///
 /// # Safety
 /// `length` is null or valid; `buffer` is null or has `*length` bytes.
-pub unsafe fn give_address(address: Address, buffer: *mut c_void, length: *mut usize) -> Result<(), Errno> {
+pub(crate) unsafe fn give_address(address: Address, buffer: *mut c_void, length: *mut usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let room = *unsafe { length.as_ref() }.ok_or(EINVAL)?;
     let bytes = address.to_bytes();

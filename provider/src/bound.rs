@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What moves only while somebody calls it.
-pub trait Driven: Send + Sync {
+pub(crate) trait Driven: Send + Sync {
     /// Moves what can be moved without waiting; naps if that is due and `may_nap`. Does nothing while another thread is at it.
     fn poll(&self, may_nap: bool);
     /// Sleeps until something arrives or the time is over, then moves what can be moved.
@@ -13,7 +13,7 @@ pub trait Driven: Send + Sync {
 
 /// The endpoints that a completion queue or counter is bound to, and so drives.
 #[derive(Default)]
-pub struct Bound {
+pub(crate) struct Bound {
     all: Mutex<Vec<Arc<dyn Driven>>>,
 }
 
@@ -27,7 +27,7 @@ impl Bound {
     }
 
     /// Binds one, if it is not bound yet.
-    pub fn add(&self, driven: Arc<dyn Driven>) {
+    pub(crate) fn add(&self, driven: Arc<dyn Driven>) {
         let mut all = self.lock();
         if !all.iter().any(|known| is_same(known, &driven)) {
             all.push(driven);
@@ -35,23 +35,23 @@ impl Bound {
     }
 
     /// Forgets one.
-    pub fn remove(&self, driven: &Arc<dyn Driven>) {
+    pub(crate) fn remove(&self, driven: &Arc<dyn Driven>) {
         self.lock().retain(|known| !is_same(known, driven));
     }
 
     /// Whether nothing is bound.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
     /// Drives all of them once; naps if that is due and `may_nap`. Leaves those alone that another thread is driving.
-    pub fn poll(&self, may_nap: bool) {
+    pub(crate) fn poll(&self, may_nap: bool) {
         let Ok(all) = self.all.try_lock() else { return };
         all.iter().for_each(|driven| driven.poll(may_nap));
     }
 
     /// Sleeps until something arrives at one, or the time is over; then drives them.
-    pub fn wait(&self, time: Duration) {
+    pub(crate) fn wait(&self, time: Duration) {
         let all = self.lock().clone();
         match all.len() {
             0 => std::thread::sleep(time),
@@ -61,12 +61,12 @@ impl Bound {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Notes how it was driven.
     #[derive(Default)]
-    pub struct Noted {
+    pub(crate) struct Noted {
         /// For each poll, whether it was allowed to nap.
         pub polls: Mutex<Vec<bool>>,
     }

@@ -19,7 +19,7 @@ use crate::waitable::{Waitable, operations};
 const SLICE: Duration = Duration::from_micros(500);
 
 /// A counter.
-pub struct Cntr {
+pub(crate) struct Cntr {
     /// The endpoints that reading drives.
     pub bound: Bound,
     counts_bytes: bool,
@@ -30,12 +30,12 @@ pub struct Cntr {
 
 impl Cntr {
     /// An operation of that many bytes has completed.
-    pub fn completed(&self, bytes: u64) {
+    pub(crate) fn completed(&self, bytes: u64) {
         self.value.fetch_add(if self.counts_bytes { bytes } else { 1 }, Ordering::AcqRel);
     }
 
     /// An operation has failed.
-    pub fn failed(&self) {
+    pub(crate) fn failed(&self) {
         self.errors.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -85,7 +85,7 @@ static FID_OPS: fi_ops = operations::<Arc<Cntr>>();
 static OPS: fi_ops_cntr = fi_ops_cntr { read, readerr, add, set, wait, adderr, seterr, ..fi_ops_cntr::REFUSING };
 
 /// `fi_cntr_open`.
-pub unsafe extern "C" fn open(
+pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     attr: *mut fi_cntr_attr,
     out: *mut *mut fid_cntr,

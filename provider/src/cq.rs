@@ -27,7 +27,7 @@ const MOST_RESERVED: usize = 1 << 16;
 
 /// A completion as its reader will see it.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// The user's operation context (a pointer).
     pub context: usize,
     /// Completion flags.
@@ -48,7 +48,7 @@ pub struct Entry {
 
 /// What went wrong.
 #[derive(Clone, Debug)]
-pub struct Detail {
+pub(crate) struct Detail {
     /// The error.
     pub errno: Errno,
     /// Bytes that did not fit.
@@ -58,7 +58,7 @@ pub struct Detail {
 }
 
 /// A completion queue.
-pub struct Cq {
+pub(crate) struct Cq {
     /// The endpoints that reading drives.
     pub bound: Bound,
     entry_size: usize,
@@ -92,7 +92,7 @@ impl Cq {
     }
 
     /// Adds a completion.
-    pub fn push(&self, entry: Entry) {
+    pub(crate) fn push(&self, entry: Entry) {
         self.change(|queue| queue.entries.push_back(entry));
     }
 
@@ -197,12 +197,12 @@ fn meaning(number: c_int) -> &'static CStr {
 }
 
 /// Whether a queue or counter can have this wait object: none has one that could be waited on from outside.
-pub fn can_wait_with(wait_obj: c_int) -> bool {
+pub(crate) fn can_wait_with(wait_obj: c_int) -> bool {
     matches!(wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD)
 }
 
 /// A timeout in milliseconds; negative: none.
-pub fn timeout(millis: c_int) -> Option<Duration> {
+pub(crate) fn timeout(millis: c_int) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
@@ -222,7 +222,7 @@ static OPS: fi_ops_cq =
     fi_ops_cq { read, readfrom, readerr, sread, sreadfrom, signal, strerror, ..fi_ops_cq::REFUSING };
 
 /// `fi_cq_open`.
-pub unsafe extern "C" fn open(
+pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     attr: *mut fi_cq_attr,
     out: *mut *mut fid_cq,

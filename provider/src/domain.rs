@@ -17,7 +17,7 @@ use crate::secret;
 use crate::{atomic, av, cntr, cq, endpoint, log, mr};
 
 /// What endpoints of one domain share.
-pub struct Domain {
+pub(crate) struct Domain {
     /// The API version that its user was compiled for.
     pub api: u32,
     /// Registered memory.
@@ -39,7 +39,7 @@ pub struct Domain {
 #[cfg(test)]
 impl Domain {
     /// One that no libfabric opened.
-    pub fn for_tests() -> Domain {
+    pub(crate) fn for_tests() -> Domain {
         Domain {
             api: 0,
             regions: Arc::default(),
@@ -73,7 +73,7 @@ static OPS: fi_ops_domain = fi_ops_domain {
 ///
 /// # Errors
 /// `FI_EINVAL`; the reason is on standard error.
-pub fn configuration() -> Result<(Config, Waiting, bool), Errno> {
+pub(crate) fn configuration() -> Result<(Config, Waiting, bool), Errno> {
     let lookup = |name: &str| match name {
         "LANDBRIDGE_SECRET" => secret::take(),
         name => std::env::var(name).ok(),
@@ -105,7 +105,7 @@ fn confirms_sends(lookup: impl Fn(&str) -> Option<String>) -> Result<bool, Strin
 ///
 /// # Safety
 /// Called through libfabric with valid arguments.
-pub unsafe fn open(
+pub(crate) unsafe fn open(
     fabric: *mut fid_fabric,
     info: *mut fi_info,
     out: *mut *mut fid_domain,

@@ -24,8 +24,8 @@ use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPB
 use crate::log;
 use crate::progress::{Awaited, Idle, Pause, Ran, Use};
 
-pub use calls::{endpoint_behind, open, open2};
-pub use route::Wanted;
+pub(crate) use calls::{endpoint_behind, open, open2};
+pub(crate) use route::Wanted;
 
 /// What fits a multi-receive's buffer at least while it takes messages, unless `FI_OPT_MIN_MULTI_RECV` says otherwise.
 const MIN_MULTI_RECV: usize = 64;
@@ -34,7 +34,7 @@ const MIN_MULTI_RECV: usize = 64;
 static NEXT_INSTANCE: AtomicU32 = AtomicU32::new(0);
 
 /// An endpoint.
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     /// Negotiated capabilities.
     pub caps: u64,
     /// The longest message that may be injected, in bytes.
@@ -52,7 +52,7 @@ pub struct Endpoint {
 }
 
 /// What an endpoint's lock protects.
-pub struct State {
+pub(crate) struct State {
     stage: Stage,
     av: Option<Arc<Av>>,
     known: Known,
@@ -110,7 +110,7 @@ impl Known {
 }
 
 /// An open endpoint, locked: what operations are begun on.
-pub struct Active<'a> {
+pub(crate) struct Active<'a> {
     /// Carries messages.
     pub transport: &'a mut endpoint::Endpoint,
     /// Buffers of multi-receives.
@@ -130,7 +130,7 @@ impl Active<'_> {
     ///
     /// # Errors
     /// `FI_EINVAL`: no such number.
-    pub fn peer(&mut self, number: u64) -> Result<PeerId, Errno> {
+    pub(crate) fn peer(&mut self, number: u64) -> Result<PeerId, Errno> {
         self.known.refresh(self.av);
         let index = usize::try_from(number).map_err(|_| EINVAL)?;
         if let Some(Some(peer)) = self.known.peers.get(index) {
@@ -180,7 +180,7 @@ impl Endpoint {
     }
 
     /// The flags of a send that says none itself.
-    pub fn send_flags(&self) -> u64 {
+    pub(crate) fn send_flags(&self) -> u64 {
         let flags = self.tx_flags.load(Ordering::Relaxed);
         if self.domain.confirms_sends { flags } else { flags & !FI_DELIVERY_COMPLETE }
     }
@@ -199,7 +199,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// What `work` says; `FI_EOPBADSTATE`: not enabled.
-    pub fn begin(&self, work: impl FnOnce(&mut Active<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
+    pub(crate) fn begin(&self, work: impl FnOnce(&mut Active<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
         let mut state = self.lock();
         let state = &mut *state;
         let (Stage::Open(transport), Some(av)) = (&mut state.stage, &state.av) else { return Err(EOPBADSTATE) };

@@ -17,7 +17,7 @@ use crate::fabric_object::{Fabric, fabric_behind};
 const SLICE: Duration = Duration::from_millis(1);
 
 /// An event queue.
-pub struct Eq {
+pub(crate) struct Eq {
     events: Mutex<VecDeque<(u32, Vec<u8>)>>,
     _fabric: Arc<Fabric>,
 }
@@ -51,7 +51,7 @@ static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::REFUSING };
 static OPS: fi_ops_eq = fi_ops_eq { read, readerr, write, sread, strerror, ..fi_ops_eq::REFUSING };
 
 /// `fi_eq_open`.
-pub unsafe extern "C" fn open(
+pub(crate) unsafe extern "C" fn open(
     fabric: *mut fid_fabric,
     attr: *mut fi_eq_attr,
     out: *mut *mut fid_eq,

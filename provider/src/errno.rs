@@ -8,38 +8,38 @@ use wire::message::Status;
 
 /// A positive error number of `rdma/fi_errno.h`; calls return it negated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub c_int);
+pub(crate) struct Errno(pub c_int);
 
-pub const ENOENT: Errno = Errno(libc::ENOENT);
-pub const EAGAIN: Errno = Errno(libc::EAGAIN);
-pub const EACCES: Errno = Errno(libc::EACCES);
-pub const EBUSY: Errno = Errno(libc::EBUSY);
-pub const EINVAL: Errno = Errno(libc::EINVAL);
-pub const EIO: Errno = Errno(libc::EIO);
-pub const ENOMEM: Errno = Errno(libc::ENOMEM);
-pub const EMSGSIZE: Errno = Errno(libc::EMSGSIZE);
-pub const ENOSYS: Errno = Errno(libc::ENOSYS);
-pub const ENOMSG: Errno = Errno(libc::ENOMSG);
-pub const ENODATA: Errno = Errno(libc::ENODATA);
-pub const ENOPROTOOPT: Errno = Errno(libc::ENOPROTOOPT);
-pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
-pub const EADDRNOTAVAIL: Errno = Errno(libc::EADDRNOTAVAIL);
-pub const ECONNABORTED: Errno = Errno(libc::ECONNABORTED);
-pub const ECONNRESET: Errno = Errno(libc::ECONNRESET);
-pub const ENETUNREACH: Errno = Errno(libc::ENETUNREACH);
-pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
-pub const ECANCELED: Errno = Errno(libc::ECANCELED);
-pub const ETOOSMALL: Errno = Errno(257);
-pub const EOPBADSTATE: Errno = Errno(258);
-pub const EAVAIL: Errno = Errno(259);
-pub const EBADFLAGS: Errno = Errno(260);
-pub const ENOCQ: Errno = Errno(263);
-pub const ETRUNC: Errno = Errno(265);
-pub const ENOKEY: Errno = Errno(266);
-pub const ENOAV: Errno = Errno(267);
+pub(crate) const ENOENT: Errno = Errno(libc::ENOENT);
+pub(crate) const EAGAIN: Errno = Errno(libc::EAGAIN);
+pub(crate) const EACCES: Errno = Errno(libc::EACCES);
+pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
+pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
+pub(crate) const EIO: Errno = Errno(libc::EIO);
+pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
+pub(crate) const EMSGSIZE: Errno = Errno(libc::EMSGSIZE);
+pub(crate) const ENOSYS: Errno = Errno(libc::ENOSYS);
+pub(crate) const ENOMSG: Errno = Errno(libc::ENOMSG);
+pub(crate) const ENODATA: Errno = Errno(libc::ENODATA);
+pub(crate) const ENOPROTOOPT: Errno = Errno(libc::ENOPROTOOPT);
+pub(crate) const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+pub(crate) const EADDRNOTAVAIL: Errno = Errno(libc::EADDRNOTAVAIL);
+pub(crate) const ECONNABORTED: Errno = Errno(libc::ECONNABORTED);
+pub(crate) const ECONNRESET: Errno = Errno(libc::ECONNRESET);
+pub(crate) const ENETUNREACH: Errno = Errno(libc::ENETUNREACH);
+pub(crate) const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
+pub(crate) const ECANCELED: Errno = Errno(libc::ECANCELED);
+pub(crate) const ETOOSMALL: Errno = Errno(257);
+pub(crate) const EOPBADSTATE: Errno = Errno(258);
+pub(crate) const EAVAIL: Errno = Errno(259);
+pub(crate) const EBADFLAGS: Errno = Errno(260);
+pub(crate) const ENOCQ: Errno = Errno(263);
+pub(crate) const ETRUNC: Errno = Errno(265);
+pub(crate) const ENOKEY: Errno = Errno(266);
+pub(crate) const ENOAV: Errno = Errno(267);
 
 /// What a call returns.
-pub trait Code {
+pub(crate) trait Code {
     /// 0 or the negated error number, as `int` or `ssize_t`.
     fn code<T: From<i16> + std::ops::Neg<Output = T>>(self) -> T;
 }
@@ -55,7 +55,7 @@ impl Code for Result<(), Errno> {
 }
 
 /// For an operation that did not begin.
-pub fn of_not_begun(reason: NotBegun) -> Errno {
+pub(crate) fn of_not_begun(reason: NotBegun) -> Errno {
     match reason {
         NotBegun::Again => EAGAIN,
         NotBegun::NotClaimed => ENOENT,
@@ -66,7 +66,7 @@ pub fn of_not_begun(reason: NotBegun) -> Errno {
 }
 
 /// For an operation that ended badly.
-pub fn of_failure(failure: &Failure) -> Errno {
+pub(crate) fn of_failure(failure: &Failure) -> Errno {
     match failure {
         Failure::Truncated { .. } => ETRUNC,
         Failure::Cancelled => ECANCELED,
@@ -85,7 +85,7 @@ pub fn of_failure(failure: &Failure) -> Errno {
 }
 
 /// For a registration that failed.
-pub fn of_region(error: RegionError) -> Errno {
+pub(crate) fn of_region(error: RegionError) -> Errno {
     match error {
         RegionError::KeyTaken(_) => ENOKEY,
         RegionError::NotPermitted(_) => EACCES,

@@ -12,7 +12,7 @@ use crate::{domain, eq, info};
 
 /// Holds domains and event queues together: it closes after them.
 #[derive(Default)]
-pub struct Fabric;
+pub(crate) struct Fabric;
 
 impl Behind for Arc<Fabric> {
     const CLASS: usize = FI_CLASS_FABRIC;
@@ -29,7 +29,7 @@ static OPS: fi_ops_fabric = fi_ops_fabric { domain, domain2, eq_open: eq::open, 
 ///
 /// # Safety
 /// As [`behind`].
-pub unsafe fn fabric_behind<'a>(pointer: *mut fid_fabric) -> Result<(&'a Arc<Fabric>, u32), Errno> {
+pub(crate) unsafe fn fabric_behind<'a>(pointer: *mut fid_fabric) -> Result<(&'a Arc<Fabric>, u32), Errno> {
     // SAFETY: the caller's promise.
     let object: &Object<Arc<Fabric>> = unsafe { behind(pointer) }?;
     Ok((&object.inner, object.fid.api_version))
@@ -39,7 +39,11 @@ pub unsafe fn fabric_behind<'a>(pointer: *mut fid_fabric) -> Result<(&'a Arc<Fab
 ///
 /// # Safety
 /// Called by libfabric's core with valid arguments.
-pub unsafe extern "C" fn open(attr: *mut fi_fabric_attr, out: *mut *mut fid_fabric, context: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn open(
+    attr: *mut fi_fabric_attr,
+    out: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> c_int {
     guard(|| {
         // SAFETY: the core passes null or a valid structure.
         let attr = unsafe { attr.as_ref() }.ok_or(EINVAL)?;

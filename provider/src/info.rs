@@ -21,19 +21,19 @@ use endpoint::Config;
 use offer::{Hints, Offer};
 
 /// The one fabric.
-pub const FABRIC_NAME: &CStr = c"landbridge";
+pub(crate) const FABRIC_NAME: &CStr = c"landbridge";
 /// Its one domain.
-pub const DOMAIN_NAME: &CStr = c"landbridge0";
+pub(crate) const DOMAIN_NAME: &CStr = c"landbridge0";
 /// The longest message that may be injected, in bytes. We announce less, see [`endpoint::Limits::inject`].
-pub const INJECT_SIZE: usize = 16 << 10;
+pub(crate) const INJECT_SIZE: usize = 16 << 10;
 /// The longest message, in bytes.
-pub const MAX_MESSAGE: usize = 1 << 40;
+pub(crate) const MAX_MESSAGE: usize = 1 << 40;
 /// The depth of queues that we announce. Ours grow; this is what a careful user counts on.
-pub const QUEUE_SIZE: usize = 1024;
+pub(crate) const QUEUE_SIZE: usize = 1024;
 /// Pieces of a local buffer.
-pub const IOV_LIMIT: usize = memory::buffer::MAX_PIECES;
+pub(crate) const IOV_LIMIT: usize = memory::buffer::MAX_PIECES;
 /// Pieces of a remote one.
-pub const RMA_IOV_LIMIT: usize = 1;
+pub(crate) const RMA_IOV_LIMIT: usize = 1;
 /// The most bytes of text with an error.
 const MAX_ERROR_TEXT: usize = 1024;
 
@@ -41,7 +41,7 @@ const MAX_ERROR_TEXT: usize = 1024;
 ///
 /// # Safety
 /// Null, or a C string.
-pub unsafe fn is_name(name: *const c_char, expected: &CStr) -> bool {
+pub(crate) unsafe fn is_name(name: *const c_char, expected: &CStr) -> bool {
     // SAFETY: the caller's promise.
     name.is_null() || unsafe { CStr::from_ptr(name) } == expected
 }
@@ -50,7 +50,7 @@ pub unsafe fn is_name(name: *const c_char, expected: &CStr) -> bool {
 ///
 /// # Safety
 /// Called by libfabric's core with valid arguments.
-pub unsafe extern "C" fn getinfo(
+pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
     service: *const c_char,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn getinfo(
 }
 
 /// The longest message that may be injected by who asks for `wanted` bytes.
-pub fn inject_size(config: &Config, wanted: usize) -> usize {
+pub(crate) fn inject_size(config: &Config, wanted: usize) -> usize {
     (config.limits.inject as usize).max(wanted).min(INJECT_SIZE)
 }
 

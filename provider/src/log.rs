@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::sync::OnceLock;
 
 /// A note for `LANDBRIDGE_LOG_FILE`. Costs nothing without it.
-pub fn note(message: Arguments<'_>) {
+pub(crate) fn note(message: Arguments<'_>) {
     static FILE: OnceLock<Option<File>> = OnceLock::new();
     let file = FILE.get_or_init(|| {
         let path = std::env::var_os("LANDBRIDGE_LOG_FILE").filter(|path| !path.is_empty())?;
@@ -31,7 +31,7 @@ pub fn note(message: Arguments<'_>) {
 }
 
 /// The reason why the program is about to fail: to the log and to standard error.
-pub fn fatal(message: Arguments<'_>) {
+pub(crate) fn fatal(message: Arguments<'_>) {
     note(message);
     say(message);
 }

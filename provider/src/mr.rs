@@ -19,7 +19,7 @@ use crate::errno::{self, Code, EINVAL, ENOSYS, Errno};
 
 /// One registration. It may outlive its domain: with a window that the program has not freed, `MPI_Finalize` of Intel MPI and
 /// MPICH closes the domain before, and fails if that is refused.
-pub struct Mr {
+pub(crate) struct Mr {
     regions: Arc<Regions>,
     key: u64,
 }
@@ -30,7 +30,7 @@ impl Behind for Mr {
 }
 
 static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::REFUSING };
-pub static OPS: fi_ops_mr = fi_ops_mr { reg, regv, regattr, ..fi_ops_mr::REFUSING };
+pub(crate) static OPS: fi_ops_mr = fi_ops_mr { reg, regv, regattr, ..fi_ops_mr::REFUSING };
 
 /// What is asked for; the same in all three calls.
 struct Request {

@@ -11,7 +11,7 @@ use crate::endpoint::endpoint_behind;
 use crate::errno::{Code, EINVAL};
 use crate::transfer::{self, Notify, Receiving, Sending, buffer, buffer_of};
 
-pub static OPS: fi_ops_msg =
+pub(crate) static OPS: fi_ops_msg =
     fi_ops_msg { recv, recvv, recvmsg, send, sendv, sendmsg, inject, senddata, injectdata, ..fi_ops_msg::REFUSING };
 
 unsafe extern "C" fn recv(

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 ///
 /// Set it to `always` when every rank has a core of its own and nothing but latency counts, to 0 where power does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spin {
+pub(crate) enum Spin {
     /// Whatever has helped lately, up to `most`.
     Adaptive {
         /// The longest.
@@ -38,7 +38,7 @@ pub enum Spin {
 
 impl Spin {
     /// With fewer cores than ranks: whoever spins keeps from its core the one it waits for.
-    pub const CROWDED: Spin = Spin::Adaptive { most: Duration::from_micros(20) };
+    pub(crate) const CROWDED: Spin = Spin::Adaptive { most: Duration::from_micros(20) };
 }
 
 impl Default for Spin {
@@ -64,7 +64,7 @@ impl FromStr for Spin {
 
 /// What the MPI library may wait for in shared memory of its own, where nobody wakes who naps here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnMemory {
+pub(crate) enum OwnMemory {
     /// Nothing: all comes through the provider.
     None,
     /// Windows and their locks: Open MPI's.
@@ -75,7 +75,7 @@ pub enum OwnMemory {
 
 /// How readers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     spin: Spin,
     /// Ranks of this node to a core, rounded up.
     crowd: u32,
@@ -88,7 +88,7 @@ impl Waiting {
     ///
     /// # Errors
     /// What is wrong, with variable and value.
-    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Waiting, String> {
+    pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Waiting, String> {
         let set = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let crowd = set("LANDBRIDGE_CROWDED").map_or(Ok(1), |text| match text.parse() {
             Ok(0) => Err(format!("LANDBRIDGE_CROWDED={text}: at least one rank runs on a core")),
@@ -142,7 +142,7 @@ const MOST_PATIENT: Duration = Duration::from_millis(4);
 
 /// What a reader that has found nothing does before it looks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
+pub(crate) enum Pause {
     /// Nothing: it spins.
     None,
     /// Offers its core to who else could use it.
@@ -153,7 +153,7 @@ pub enum Pause {
 
 /// What a reader may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
+pub(crate) enum Awaited {
     /// Nothing of this endpoint: it looks in while it waits for what we do not see, such as the MPI library's own shared memory,
     /// or takes what comes unasked.
     Nothing,
@@ -165,7 +165,7 @@ pub enum Awaited {
 
 /// What a thread has done so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub(crate) struct Ran {
     /// How long it has run.
     pub time: Duration,
     /// How often it has given up its core to wait for something. Yielding is not that.
@@ -174,7 +174,7 @@ pub struct Ran {
 
 impl Ran {
     /// Of the calling thread.
-    pub fn now() -> Ran {
+    pub(crate) fn now() -> Ran {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: `usage` is writable and as large as the call fills in, and all zeroes is a value of it should the call fail,
         // which with these arguments it does not.
@@ -189,7 +189,7 @@ impl Ran {
 
 /// Since when an endpoint's reader has been waiting.
 #[derive(Debug)]
-pub struct Idle {
+pub(crate) struct Idle {
     waiting: Waiting,
     /// How long it spins at present.
     current: Duration,
@@ -207,7 +207,7 @@ pub struct Idle {
 
 impl Idle {
     /// Just busy.
-    pub fn new(waiting: Waiting) -> Idle {
+    pub(crate) fn new(waiting: Waiting) -> Idle {
         let current = match waiting.spin {
             Spin::Adaptive { most } => FIRST.min(most),
             Spin::For(time) => time,
@@ -217,7 +217,7 @@ impl Idle {
     }
 
     /// Something moved, or an operation was begun. The clock is read only if that matters.
-    pub fn busy(&mut self, clock: impl FnOnce() -> Instant) {
+    pub(crate) fn busy(&mut self, clock: impl FnOnce() -> Instant) {
         let since = self.since.take();
         if !std::mem::take(&mut self.napped) {
             return;
@@ -232,7 +232,7 @@ impl Idle {
     /// Nothing moved: what to do now. `ran`: what this thread has done; asked for if the last look was long ago. `awaited`:
     /// what it may wait for. `others`: how much the endpoints of this process have done, if there are others: where they go on,
     /// nobody waits for this one alone.
-    pub fn pause(
+    pub(crate) fn pause(
         &mut self,
         clock: impl FnOnce() -> Instant,
         ran: impl FnOnce() -> Ran,
@@ -281,7 +281,7 @@ impl Idle {
     }
 
     /// A pause is over: that time the reader was not away.
-    pub fn woke(&mut self, now: Instant, ran: impl FnOnce() -> Ran) {
+    pub(crate) fn woke(&mut self, now: Instant, ran: impl FnOnce() -> Ran) {
         self.read = Some(now);
         self.looks = 0;
         if self.ran.is_some() {
@@ -299,13 +299,13 @@ static MOVES: AtomicU64 = AtomicU64::new(0);
 
 /// Whether an endpoint has carried something, as the others of its process have to know.
 #[derive(Debug, Default)]
-pub struct Use {
+pub(crate) struct Use {
     counted: bool,
 }
 
 impl Use {
     /// It carries something now.
-    pub fn moved(&mut self) {
+    pub(crate) fn moved(&mut self) {
         if !std::mem::replace(&mut self.counted, true) {
             USED.fetch_add(1, Ordering::Relaxed);
         }
@@ -315,17 +315,17 @@ impl Use {
     }
 
     /// Whether it has carried something.
-    pub fn is_counted(&self) -> bool {
+    pub(crate) fn is_counted(&self) -> bool {
         self.counted
     }
 
     /// How much has moved at the endpoints of this process, if others than this one are in use.
-    pub fn others(&self) -> Option<u64> {
+    pub(crate) fn others(&self) -> Option<u64> {
         (USED.load(Ordering::Relaxed) > usize::from(self.counted)).then(|| MOVES.load(Ordering::Relaxed))
     }
 
     /// It is closed.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         USED.fetch_sub(usize::from(std::mem::take(&mut self.counted)), Ordering::Relaxed);
     }
 }

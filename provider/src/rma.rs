@@ -17,11 +17,11 @@ use crate::endpoint::{Endpoint, Wanted, endpoint_behind};
 use crate::errno::{Code, EINVAL, Errno, of_not_begun};
 use crate::transfer::{Notify, buffer, buffer_of, check_inject, check_transmit_flags};
 
-pub static OPS: fi_ops_rma =
+pub(crate) static OPS: fi_ops_rma =
     fi_ops_rma { read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata, ..fi_ops_rma::REFUSING };
 
 /// Where in whose memory.
-pub struct Target {
+pub(crate) struct Target {
     /// The peer's number in the address vector.
     pub peer: u64,
     /// The region's key.

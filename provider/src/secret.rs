@@ -18,7 +18,7 @@ const LENGTH: usize = 64;
 static SECRET: OnceLock<Option<String>> = OnceLock::new();
 
 /// Takes the secret out of its file, if there is one, and closes that. Later calls give what the first one found.
-pub fn take() -> Option<String> {
+pub(crate) fn take() -> Option<String> {
     SECRET.get_or_init(|| std::env::var("LANDBRIDGE_SECRET_FD").ok().and_then(|text| from(&text).ok())).clone()
 }
 

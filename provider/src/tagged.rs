@@ -11,7 +11,7 @@ use crate::endpoint::endpoint_behind;
 use crate::errno::{Code, EINVAL};
 use crate::transfer::{self, Notify, Receiving, Sending, buffer, buffer_of};
 
-pub static OPS: fi_ops_tagged = fi_ops_tagged {
+pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     recv,
     recvv,
     recvmsg,

@@ -22,7 +22,7 @@ use crate::errno::{EBADFLAGS, EINVAL, EMSGSIZE, Errno, of_not_begun};
 ///
 /// # Safety
 /// Valid memory until the operation completes, as fi_msg(3) has its caller promise; written only by receives and reads.
-pub unsafe fn buffer(start: *const c_void, length: usize) -> Result<Buffer, Errno> {
+pub(crate) unsafe fn buffer(start: *const c_void, length: usize) -> Result<Buffer, Errno> {
     if start.is_null() && length > 0 {
         return Err(EINVAL);
     }
@@ -37,7 +37,7 @@ pub unsafe fn buffer(start: *const c_void, length: usize) -> Result<Buffer, Errn
 ///
 /// # Safety
 /// As [`buffer`], for each piece; `pieces` is null or has `count` elements.
-pub unsafe fn buffer_of(pieces: *const iovec, count: usize) -> Result<Buffer, Errno> {
+pub(crate) unsafe fn buffer_of(pieces: *const iovec, count: usize) -> Result<Buffer, Errno> {
     // SAFETY: the caller's promise.
     let pieces = unsafe { array(pieces, count) }?;
     if pieces.iter().any(|piece| piece.iov_base.is_null() && piece.iov_len > 0) {
@@ -49,7 +49,7 @@ pub unsafe fn buffer_of(pieces: *const iovec, count: usize) -> Result<Buffer, Er
 
 /// What an operation's caller wants to hear of it.
 #[derive(Clone, Copy)]
-pub enum Notify {
+pub(crate) enum Notify {
     /// This context comes back with the completion.
     Context(usize),
     /// Nothing, unless it fails: the `inject` calls.
@@ -58,12 +58,12 @@ pub enum Notify {
 
 impl Notify {
     /// For a call with a context.
-    pub fn context(context: *mut c_void) -> Notify {
+    pub(crate) fn context(context: *mut c_void) -> Notify {
         Notify::Context(context as usize)
     }
 
     /// Whether a success is to be reported. `selective`: only with `FI_COMPLETION`.
-    pub fn entry(self, selective: bool, flags: u64) -> bool {
+    pub(crate) fn entry(self, selective: bool, flags: u64) -> bool {
         match self {
             Notify::Never => false,
             Notify::Context(_) => !selective || flags & FI_COMPLETION != 0,
@@ -71,7 +71,7 @@ impl Notify {
     }
 
     /// The context.
-    pub fn value(self) -> usize {
+    pub(crate) fn value(self) -> usize {
         match self {
             Notify::Never => 0,
             Notify::Context(context) => context,
@@ -83,7 +83,7 @@ impl Notify {
 ///
 /// # Errors
 /// `FI_EBADFLAGS`.
-pub fn check_transmit_flags(flags: u64) -> Result<(), Errno> {
+pub(crate) fn check_transmit_flags(flags: u64) -> Result<(), Errno> {
     if flags & (FI_FENCE | FI_TRIGGER | FI_COMMIT_COMPLETE) == 0 { Ok(()) } else { Err(EBADFLAGS) }
 }
 
@@ -91,12 +91,12 @@ pub fn check_transmit_flags(flags: u64) -> Result<(), Errno> {
 ///
 /// # Errors
 /// `FI_EMSGSIZE`.
-pub fn check_inject(endpoint: &Endpoint, length: usize) -> Result<(), Errno> {
+pub(crate) fn check_inject(endpoint: &Endpoint, length: usize) -> Result<(), Errno> {
     if length <= endpoint.inject_size { Ok(()) } else { Err(EMSGSIZE) }
 }
 
 /// A message to send.
-pub struct Sending {
+pub(crate) struct Sending {
     /// The receiver's number in the address vector.
     pub to: u64,
     /// `None`: untagged.
@@ -113,7 +113,7 @@ pub struct Sending {
 ///
 /// # Errors
 /// `FI_EAGAIN`, `FI_EINVAL`, `FI_EMSGSIZE`, `FI_EBADFLAGS`, `FI_EOPBADSTATE`.
-pub fn send(endpoint: &Endpoint, buffer: Buffer, sending: Sending) -> Result<(), Errno> {
+pub(crate) fn send(endpoint: &Endpoint, buffer: Buffer, sending: Sending) -> Result<(), Errno> {
     let Sending { to, tag, data, flags, notify } = sending;
     check_transmit_flags(flags)?;
     let inject = flags & FI_INJECT != 0;
@@ -136,7 +136,7 @@ pub fn send(endpoint: &Endpoint, buffer: Buffer, sending: Sending) -> Result<(),
 }
 
 /// A receive or peek.
-pub struct Receiving {
+pub(crate) struct Receiving {
     /// The sender's number in the address vector, or anybody.
     pub from: u64,
     /// `None`: untagged; else the tag and the bits of it that need not agree.
@@ -151,7 +151,7 @@ pub struct Receiving {
 ///
 /// # Errors
 /// `FI_EAGAIN`, `FI_EINVAL`, `FI_ENOENT` (nothing claimed under this context), `FI_EOPBADSTATE`.
-pub fn receive(endpoint: &Endpoint, buffer: Buffer, start: usize, receiving: Receiving) -> Result<(), Errno> {
+pub(crate) fn receive(endpoint: &Endpoint, buffer: Buffer, start: usize, receiving: Receiving) -> Result<(), Errno> {
     let Receiving { from, tag, flags, context } = receiving;
     let has = |flag| flags & flag != 0;
     let context = context as usize;

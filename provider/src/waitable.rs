@@ -9,13 +9,13 @@ use crate::bound::Bound;
 use crate::errno::{Code, EBUSY, ENOSYS};
 
 /// An object that endpoints are bound to.
-pub trait Waitable: Behind {
+pub(crate) trait Waitable: Behind {
     /// The endpoints.
     fn bound(&self) -> &Bound;
 }
 
 /// The operations of such an object's `fid`.
-pub const fn operations<T: Waitable>() -> fi_ops {
+pub(crate) const fn operations<T: Waitable>() -> fi_ops {
     fi_ops { close: close::<T>, control: control::<T>, ..fi_ops::REFUSING }
 }
 

@@ -20,17 +20,17 @@ pub(crate) struct Company {
 
 impl Company {
     /// Nobody yet. `asking`: somebody sits at a terminal and can be asked.
-    pub fn new(release: Release, asking: bool) -> Company {
+    pub(crate) fn new(release: Release, asking: bool) -> Company {
         Company { release, asking, machines: Vec::new() }
     }
 
     /// From now on machines get another release.
-    pub fn with_release(self, release: Release) -> Company {
+    pub(crate) fn with_release(self, release: Release) -> Company {
         Company { release, ..self }
     }
 
     /// Reaches a site's machine, unless it is reached already.
-    pub async fn reach(
+    pub(crate) async fn reach(
         &mut self,
         site: &str,
         place: &Place,
@@ -53,23 +53,23 @@ impl Company {
     }
 
     /// The machine of a site that was reached.
-    pub fn machine(&mut self, site: &str) -> Result<&mut Machine, SetupError> {
+    pub(crate) fn machine(&mut self, site: &str) -> Result<&mut Machine, SetupError> {
         let found = self.machines.iter_mut().find(|(name, _)| name == site);
         found.map(|(_, machine)| machine).ok_or_else(|| SetupError::site(site, "was not reached"))
     }
 
     /// Names of the sites that were reached, in that order.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.machines.iter().map(|(name, _)| name.clone()).collect()
     }
 
     /// Asks a site's machine for something.
-    pub async fn ask(&mut self, site: &str, request: &Request) -> Result<Reply, SetupError> {
+    pub(crate) async fn ask(&mut self, site: &str, request: &Request) -> Result<Reply, SetupError> {
         self.machine(site)?.ask(request).await
     }
 
     /// The sites file of a site's machine.
-    pub async fn read_sites(&mut self, site: &str) -> Result<Option<String>, SetupError> {
+    pub(crate) async fn read_sites(&mut self, site: &str) -> Result<Option<String>, SetupError> {
         match self.ask(site, &Request::ReadSites).await? {
             Reply::Sites { text } => Ok(text),
             _ => Err(SetupError::site(site, "an answer to another question")),

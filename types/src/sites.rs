@@ -272,14 +272,14 @@ mod raw {
 
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    pub struct SitesFile {
+    pub(super) struct SitesFile {
         #[serde(default)]
         pub site: Vec<Site>,
     }
 
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    pub struct Site {
+    pub(super) struct Site {
         name: String,
         key: Option<String>,
         ssh: Option<String>,
@@ -322,7 +322,7 @@ mod raw {
     }
 
     impl Site {
-        pub fn check(self) -> Result<super::Site, Wrong> {
+        pub(super) fn check(self) -> Result<super::Site, Wrong> {
             let site = name("site name", self.name)?;
             let place = format!("site {site}");
             let within = |wrong: Wrong| wrong.within(&place);

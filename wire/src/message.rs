@@ -159,24 +159,24 @@ impl Status {
 }
 
 mod code {
-    pub const START: u8 = 1;
-    pub const MORE: u8 = 2;
-    pub const GO: u8 = 3;
-    pub const DONE: u8 = 4;
-    pub const WRITE: u8 = 5;
-    pub const READ: u8 = 6;
-    pub const ATOMIC: u8 = 7;
-    pub const FETCHED: u8 = 8;
-    pub const CREDIT: u8 = 9;
+    pub(super) const START: u8 = 1;
+    pub(super) const MORE: u8 = 2;
+    pub(super) const GO: u8 = 3;
+    pub(super) const DONE: u8 = 4;
+    pub(super) const WRITE: u8 = 5;
+    pub(super) const READ: u8 = 6;
+    pub(super) const ATOMIC: u8 = 7;
+    pub(super) const FETCHED: u8 = 8;
+    pub(super) const CREDIT: u8 = 9;
 }
 
 mod flag {
-    pub const TAGGED: u8 = 1;
-    pub const DATA: u8 = 2;
-    pub const WANTS_DONE: u8 = 4;
+    pub(super) const TAGGED: u8 = 1;
+    pub(super) const DATA: u8 = 2;
+    pub(super) const WANTS_DONE: u8 = 4;
     /// Total and promised both equal the bytes in this frame: no length fields. The common case of a short message.
-    pub const WHOLE: u8 = 8;
-    pub const REPLY: u8 = 16;
+    pub(super) const WHOLE: u8 = 8;
+    pub(super) const REPLY: u8 = 16;
 }
 
 /// A message header's bytes, on the stack.

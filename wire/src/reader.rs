@@ -12,11 +12,11 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(what: &'static str, bytes: &'a [u8]) -> Reader<'a> {
+    pub(crate) fn new(what: &'static str, bytes: &'a [u8]) -> Reader<'a> {
         Reader { what, bytes, at: 0 }
     }
 
-    pub fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+    pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
         let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
         let Some(end) = end else {
             let need = self.at.saturating_add(count);
@@ -27,39 +27,39 @@ impl<'a> Reader<'a> {
         Ok(slice)
     }
 
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         let mut out = [0; N];
         out.copy_from_slice(self.take(N)?);
         Ok(out)
     }
 
-    pub fn u8(&mut self) -> Result<u8, WireError> {
+    pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub fn u16(&mut self) -> Result<u16, WireError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, WireError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    pub fn u32(&mut self) -> Result<u32, WireError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, WireError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub fn u64(&mut self) -> Result<u64, WireError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    pub fn identity(&mut self) -> Result<Identity, WireError> {
+    pub(crate) fn identity(&mut self) -> Result<Identity, WireError> {
         Ok(Identity { site: SiteId(self.u16()?), slot: Slot(self.u32()?) })
     }
 
-    pub fn address(&mut self) -> Result<Address, WireError> {
+    pub(crate) fn address(&mut self) -> Result<Address, WireError> {
         Address::from_bytes(&self.array::<ADDRESS_LEN>()?)
             .ok_or_else(|| WireError::Invalid { what: self.what, problem: "address family is not AF_INET".into() })
     }
 
     /// A text with its length in 16 bits before it.
-    pub fn text(&mut self, limit: usize) -> Result<String, WireError> {
+    pub(crate) fn text(&mut self, limit: usize) -> Result<String, WireError> {
         let length = usize::from(self.u16()?);
         if length > limit {
             return Err(WireError::TooLong { what: self.what, length: length as u64, limit: limit as u64 });
@@ -71,16 +71,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.at
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
 
     /// Refuses bytes beyond the last field.
-    pub fn end(self) -> Result<(), WireError> {
+    pub(crate) fn end(self) -> Result<(), WireError> {
         if self.at == self.bytes.len() {
             return Ok(());
         }

@@ -1,10 +1,10 @@
 //! Figures for people: short, and of the same width as long as they are of the same size.
 
 /// What is shown where nothing is known.
-pub const NOTHING: &str = "–";
+pub(super) const NOTHING: &str = "–";
 
 /// Millions of bits per second.
-pub fn megabits(rate: Option<f64>) -> String {
+pub(super) fn megabits(rate: Option<f64>) -> String {
     match rate {
         None => NOTHING.to_owned(),
         // Heartbeats are nothing.
@@ -16,7 +16,7 @@ pub fn megabits(rate: Option<f64>) -> String {
 }
 
 /// How many per second.
-pub fn per_second(rate: Option<f64>) -> String {
+pub(super) fn per_second(rate: Option<f64>) -> String {
     match rate {
         None => NOTHING.to_owned(),
         Some(0.0) => "0".to_owned(),
@@ -26,7 +26,7 @@ pub fn per_second(rate: Option<f64>) -> String {
 }
 
 /// Bytes, in the unit in which they are readable.
-pub fn bytes(count: u64) -> String {
+pub(super) fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {
         return format!("{count} B");
@@ -41,7 +41,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 /// A time that has passed.
-pub fn span(milliseconds: u64) -> String {
+pub(super) fn span(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match () {
@@ -53,12 +53,12 @@ pub fn span(milliseconds: u64) -> String {
 }
 
 /// A round trip.
-pub fn milliseconds(microseconds: Option<u64>) -> String {
+pub(super) fn milliseconds(microseconds: Option<u64>) -> String {
     microseconds.map_or_else(|| NOTHING.to_owned(), |time| format!("{:.2}", time as f64 / 1e3))
 }
 
 /// How much of a limit is used, as a bar of `width` characters.
-pub fn bar(used: u64, limit: u64, width: usize) -> String {
+pub(super) fn bar(used: u64, limit: u64, width: usize) -> String {
     let part = if limit == 0 { 0.0 } else { (used as f64 / limit as f64).clamp(0.0, 1.0) };
     // Something is never shown as nothing.
     let full = ((part * width as f64).round() as usize).clamp(usize::from(used > 0), width);

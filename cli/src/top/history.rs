@@ -11,7 +11,7 @@ const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 
 /// Values of one trunk, the newest last.
 #[derive(Clone, Debug)]
-pub struct History {
+pub(super) struct History {
     values: VecDeque<f64>,
     /// How many are kept.
     most: usize,
@@ -19,13 +19,13 @@ pub struct History {
 
 impl History {
     /// None yet; one comes each `interval`.
-    pub fn new(interval: Duration) -> History {
+    pub(super) fn new(interval: Duration) -> History {
         let most = (MINUTE.as_secs_f64() / interval.as_secs_f64()).ceil().clamp(1.0, 10_000.0) as usize;
         History { values: VecDeque::new(), most }
     }
 
     /// Takes a value; what is older than a minute goes.
-    pub fn push(&mut self, value: Option<f64>) {
+    pub(super) fn push(&mut self, value: Option<f64>) {
         self.values.push_back(value.filter(|value| value.is_finite()).unwrap_or(0.0));
         while self.values.len() > self.most {
             self.values.pop_front();
@@ -33,13 +33,13 @@ impl History {
     }
 
     /// Another value instead of the newest.
-    pub fn replace(&mut self, value: Option<f64>) {
+    pub(super) fn replace(&mut self, value: Option<f64>) {
         self.values.pop_back();
         self.push(value);
     }
 
     /// A line of blocks, now at its right; each stands for the highest value of its time, its height relative to the highest of all.
-    pub fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         let width = WIDTH.min(self.most);
         let highest = self.values.iter().copied().fold(0.0, f64::max);
         let empty = self.most - self.values.len();

@@ -24,7 +24,7 @@ use crate::{runtime, sites_file};
 const KEYS: Duration = Duration::from_millis(200);
 
 /// Shows, and gives the exit code.
-pub fn top(args: &TopArgs) -> Result<i32> {
+pub(crate) fn top(args: &TopArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
     let home = sites_file::own_site(&sites, args.from.as_deref())?;

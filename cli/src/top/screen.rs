@@ -38,7 +38,7 @@ Bytes are bytes of frames, headers included. – : nothing to compare with yet."
 
 /// See the module.
 #[derive(Debug)]
-pub struct Screen {
+pub(super) struct Screen {
     site: String,
     interval: Duration,
     round: Option<Round>,
@@ -53,7 +53,7 @@ pub struct Screen {
 
 impl Screen {
     /// Of a site that is looked at each `interval`.
-    pub fn new(site: &str, interval: Duration) -> Screen {
+    pub(super) fn new(site: &str, interval: Duration) -> Screen {
         Screen {
             site: site.to_owned(),
             interval,
@@ -67,7 +67,7 @@ impl Screen {
     }
 
     /// Takes what was seen.
-    pub fn take(&mut self, round: Round) {
+    pub(super) fn take(&mut self, round: Round) {
         for history in self.histories.values_mut() {
             history.push(None);
         }
@@ -86,7 +86,7 @@ impl Screen {
     }
 
     /// Takes what the user did; whether that is the end.
-    pub fn event(&mut self, event: &Event) -> bool {
+    pub(super) fn event(&mut self, event: &Event) -> bool {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(*key),
             _ => false,
@@ -113,7 +113,7 @@ impl Screen {
     }
 
     /// Draws it all.
-    pub fn draw(&mut self, frame: &mut Frame<'_>) {
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         let parts = [Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)];
         let [top, middle, bottom] = Layout::vertical(parts).areas(frame.area());
         let bar = Style::new().add_modifier(Modifier::REVERSED);

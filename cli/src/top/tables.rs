@@ -15,7 +15,7 @@ const BAR: usize = 10;
 
 /// A heading and what is below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub(super) struct Table {
     /// What it is about.
     pub title: &'static str,
     columns: Vec<(&'static str, Align)>,
@@ -39,7 +39,7 @@ struct Row {
 
 /// What a line is to whoever looks at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mood {
+pub(super) enum Mood {
     /// The names of the columns.
     Head,
     /// Nothing to worry about.
@@ -50,7 +50,7 @@ pub enum Mood {
 
 /// What is shown, and how.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Choice {
+pub(super) struct Choice {
     /// Links too.
     pub links: bool,
     /// What carries most comes first.
@@ -58,7 +58,7 @@ pub struct Choice {
 }
 
 /// Which trunk: the own gateway, the other site, the gateway there.
-pub type TrunkName = (String, String, String);
+pub(super) type TrunkName = (String, String, String);
 
 impl Table {
     fn new(title: &'static str, columns: &[(&'static str, Align)]) -> Table {
@@ -74,7 +74,7 @@ impl Table {
     }
 
     /// Its lines, without the title.
-    pub fn lines(&self) -> Vec<(Mood, String)> {
+    pub(super) fn lines(&self) -> Vec<(Mood, String)> {
         let widest = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.cells.get(at)).map(|cell| cell.chars().count());
             cells.chain([self.columns[at].0.chars().count()]).max().unwrap_or(0)
@@ -105,7 +105,7 @@ fn printable(text: &str) -> String {
 }
 
 /// Everything, in the order in which one wants to know it. `past`: what a trunk carried lately, if there is such a column.
-pub fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Vec<Table> {
+pub(super) fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Vec<Table> {
     let mut found = vec![gateways(round), sites(round), trunks(round, choice, past)];
     if choice.links {
         found.push(links(round, choice));
@@ -121,7 +121,7 @@ fn views(round: &Round) -> impl Iterator<Item = (&Look, &View)> {
 }
 
 /// All trunks of all own gateways, with their rates if there are any.
-pub fn trunk_rates(round: &Round) -> Vec<(TrunkName, &TrunkView, Option<&TrunkRates>)> {
+pub(super) fn trunk_rates(round: &Round) -> Vec<(TrunkName, &TrunkView, Option<&TrunkRates>)> {
     let mut found = Vec::new();
     for (look, view) in views(round) {
         for (at, trunk) in view.trunks.iter().enumerate() {
@@ -133,7 +133,7 @@ pub fn trunk_rates(round: &Round) -> Vec<(TrunkName, &TrunkView, Option<&TrunkRa
 }
 
 /// Out and in together.
-pub fn both(out: Option<f64>, back: Option<f64>) -> Option<f64> {
+pub(super) fn both(out: Option<f64>, back: Option<f64>) -> Option<f64> {
     Some(out? + back?)
 }
 
@@ -362,7 +362,7 @@ fn job_rows(round: &Round) -> Vec<JobRow<'_>> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use launch::rates::rates;
@@ -419,7 +419,7 @@ pub mod tests {
     }
 
     /// Two gateways that carry 80 and 8 Mbit/s, and one that is not there.
-    pub fn round() -> Round {
+    pub(crate) fn round() -> Round {
         let look = |gateway: &str, sent: u64| {
             let (before, after) = (view(gateway, 60_000, 1_000_000), view(gateway, 61_000, 1_000_000 + sent));
             let rates = rates(&before, &after);

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 /// What marks all processes of a test: a variable of their environment.
 const MARKER: &str = "LANDBRIDGE_STAGE";
 
-pub fn landbridge() -> Command {
+pub(crate) fn landbridge() -> Command {
     Command::new(env!("CARGO_BIN_EXE_landbridge"))
 }
 
 /// Polls until `condition` gives something; panics after `limit`.
-pub fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {
         if let Some(value) = condition() {
@@ -29,7 +29,7 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> O
 }
 
 /// Sites `a` and `b` of nodes `n1` and `n2`, a gateway each.
-pub struct Stage {
+pub(crate) struct Stage {
     pub folder: tempfile::TempDir,
     marker: String,
     pub ports: [u16; 2],
@@ -38,7 +38,7 @@ pub struct Stage {
 }
 
 /// A command under way.
-pub struct Running {
+pub(crate) struct Running {
     pub child: Child,
     out: PathBuf,
     err: PathBuf,
@@ -47,7 +47,7 @@ pub struct Running {
 
 /// What a command did.
 #[derive(Debug)]
-pub struct Done {
+pub(crate) struct Done {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
@@ -55,11 +55,11 @@ pub struct Done {
 }
 
 impl Running {
-    pub fn out(&self) -> String {
+    pub(crate) fn out(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.out).unwrap_or_default()).into_owned()
     }
 
-    pub fn finish(mut self, limit: Duration) -> Done {
+    pub(crate) fn finish(mut self, limit: Duration) -> Done {
         let end = Instant::now() + limit;
         let status: Option<ExitStatus> = loop {
             match self.child.try_wait().expect("wait") {
@@ -82,14 +82,14 @@ impl Running {
 
 impl Stage {
     /// With both gateways up.
-    pub fn new() -> Stage {
+    pub(crate) fn new() -> Stage {
         let mut stage = Stage::without_gateways();
         stage.start_gateway("a");
         stage.start_gateway("b");
         stage
     }
 
-    pub fn without_gateways() -> Stage {
+    pub(crate) fn without_gateways() -> Stage {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::tempdir().expect("a folder");
         let marker = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -108,11 +108,11 @@ impl Stage {
         Stage { folder, marker, ports, gateways: Vec::new(), commands: AtomicU32::new(0) }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn start_gateway(&mut self, site: &str) -> u32 {
+    pub(crate) fn start_gateway(&mut self, site: &str) -> u32 {
         let log = File::create(self.path(&format!("{site}.log"))).expect("a log");
         let mut command = landbridge();
         command.args(["gateway", "--site", site, "--sites"]).arg(self.path("sites.toml")).env(MARKER, &self.marker);
@@ -125,16 +125,16 @@ impl Stage {
         pid
     }
 
-    pub fn log(&self, site: &str) -> String {
+    pub(crate) fn log(&self, site: &str) -> String {
         std::fs::read_to_string(self.path(&format!("{site}.log"))).unwrap_or_default()
     }
 
     /// Starts `landbridge` with these words, in the stage's folder.
-    pub fn start(&self, words: &[&str]) -> Running {
+    pub(crate) fn start(&self, words: &[&str]) -> Running {
         self.start_with(words, |_| {})
     }
 
-    pub fn start_with(&self, words: &[&str], change: impl FnOnce(&mut Command)) -> Running {
+    pub(crate) fn start_with(&self, words: &[&str], change: impl FnOnce(&mut Command)) -> Running {
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
         let (out, err) = (self.path(&format!("{number}.out")), self.path(&format!("{number}.err")));
         let mut command = landbridge();
@@ -146,17 +146,17 @@ impl Stage {
     }
 
     /// Runs a shell script on ranks and waits for the end.
-    pub fn script(&self, options: &[&str], script: &str) -> Done {
+    pub(crate) fn script(&self, options: &[&str], script: &str) -> Done {
         self.start_script(options, script).finish(Duration::from_secs(20))
     }
 
-    pub fn start_script(&self, options: &[&str], script: &str) -> Running {
+    pub(crate) fn start_script(&self, options: &[&str], script: &str) -> Running {
         let words = [&["run"], options, &["--", "bash", "-c", script]].concat();
         self.start(&words)
     }
 
     /// Processes of this stage, gateways left out, whose words contain `word`.
-    pub fn processes(&self, word: &str) -> Vec<i32> {
+    pub(crate) fn processes(&self, word: &str) -> Vec<i32> {
         let marker = format!("{MARKER}={}", self.marker);
         let gateways: Vec<i32> = self.gateways.iter().map(|child| child.id() as i32).collect();
         let mut found = Vec::new();
@@ -177,12 +177,12 @@ impl Stage {
     }
 
     /// Waits until no process of the stage is left but gateways.
-    pub fn nothing_left(&self) {
+    pub(crate) fn nothing_left(&self) {
         wait_for("everything to be gone", Duration::from_secs(5), || self.processes("").is_empty().then_some(()));
     }
 }
 
-pub fn kill(pid: i32, signal: &str) {
+pub(crate) fn kill(pid: i32, signal: &str) {
     let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status().expect("kill");
     assert!(status.success(), "kill -{signal} {pid}");
 }

@@ -117,13 +117,13 @@ pub(crate) fn pattern(length: usize, seed: usize) -> Vec<u8> {
 }
 
 impl Pair {
-    pub fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.a.progress();
         self.b.progress();
     }
 
     /// The next completion of one side.
-    pub fn next(&mut self, of_a: bool) -> Completion {
+    pub(crate) fn next(&mut self, of_a: bool) -> Completion {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let side = if of_a { &mut self.a } else { &mut self.b };
@@ -135,7 +135,7 @@ impl Pair {
         }
     }
 
-    pub fn quiet(&mut self) {
+    pub(crate) fn quiet(&mut self) {
         // Libfabric's own connections take longer than ours.
         let least = Duration::from_millis(if NATIVE.get().is_some() { 200 } else { 0 });
         let begin = Instant::now();

@@ -52,7 +52,7 @@ enum State {
 
 impl Connection {
     /// A connection that is not there yet.
-    pub fn new(gateway: Gateway) -> Connection {
+    pub(super) fn new(gateway: Gateway) -> Connection {
         Connection {
             gateway,
             state: State::Lost { reason: "not dialled yet".into(), again: Instant::now() },
@@ -65,12 +65,12 @@ impl Connection {
         }
     }
 
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }
 
     /// Why it is not there, if it is lost.
-    pub fn lost(&self) -> Option<&str> {
+    pub(super) fn lost(&self) -> Option<&str> {
         match &self.state {
             State::Lost { reason, .. } => Some(reason),
             _ => None,
@@ -78,16 +78,16 @@ impl Connection {
     }
 
     /// It has just opened.
-    pub fn begin(&mut self, now_ns: u64) {
+    pub(super) fn begin(&mut self, now_ns: u64) {
         self.pulse = Pulse::new(SILENCE_S, now_ns);
     }
 
     /// Whether it is lost and it is time to dial again.
-    pub fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
         matches!(&self.state, State::Lost { again, .. } if *again <= now)
     }
 
-    pub fn is_dialling(&self) -> bool {
+    pub(super) fn is_dialling(&self) -> bool {
         matches!(self.state, State::Dialling { .. })
     }
 
@@ -99,7 +99,13 @@ impl Connection {
     }
 
     /// Begins to dial; [`Connection::shake_hands`] goes on with it.
-    pub fn dial(&mut self, own: &Credentials, epoll: &OwnedFd, at: usize, timeout: Duration) -> Result<(), Broken> {
+    pub(super) fn dial(
+        &mut self,
+        own: &Credentials,
+        epoll: &OwnedFd,
+        at: usize,
+        timeout: Duration,
+    ) -> Result<(), Broken> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
         sockopt::set_tcp_nodelay(&socket, true).map_err(io::Error::from)?;
@@ -118,7 +124,7 @@ impl Connection {
     }
 
     /// Goes on with the handshake; whether it is done.
-    pub fn shake_hands(&mut self) -> Result<bool, Broken> {
+    pub(super) fn shake_hands(&mut self) -> Result<bool, Broken> {
         loop {
             self.write()?;
             let State::Dialling { socket, initiator, deadline } = &mut self.state else { return Ok(true) };
@@ -148,7 +154,7 @@ impl Connection {
     }
 
     /// Takes the frames that have come.
-    pub fn receive(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<bool, Broken> {
+    pub(super) fn receive(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<bool, Broken> {
         match &self.state {
             State::Open { socket } => self.reader.pump(socket.as_fd(), frames, sink),
             _ => Ok(false),
@@ -156,25 +162,25 @@ impl Connection {
     }
 
     /// The longest payload of a frame, in bytes.
-    pub fn max_payload(&self) -> u32 {
+    pub(super) fn max_payload(&self) -> u32 {
         self.reader.max_payload
     }
 
-    pub fn push(&mut self, frame: Arc<Vec<u8>>) {
+    pub(super) fn push(&mut self, frame: Arc<Vec<u8>>) {
         self.queued += frame.len();
         self.queue.push_back(frame);
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.queued < QUEUED
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
     /// Nothing more comes or goes by it, until it is dialled again.
-    pub fn lose(&mut self, reason: String) {
+    pub(super) fn lose(&mut self, reason: String) {
         // Its descriptor is closed, and epoll watches it no more.
         self.state = State::Lost { reason, again: Instant::now() + AGAIN };
         self.queue.clear();
@@ -182,7 +188,7 @@ impl Connection {
     }
 
     /// Says that this end is done, and closes for writing. A gateway that does not take our goodbye sees the connection close.
-    pub fn close(&mut self, goodbye: Arc<Vec<u8>>) {
+    pub(super) fn close(&mut self, goodbye: Arc<Vec<u8>>) {
         self.push(goodbye);
         let _ = self.write();
         if let Some(socket) = self.socket() {
@@ -191,7 +197,7 @@ impl Connection {
     }
 
     /// Sends what is queued as far as the socket takes it, and has `epoll` watch it for the rest. Whether anything left.
-    pub fn send(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
+    pub(super) fn send(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
         if !self.is_open() || (self.queue.is_empty() && !self.wants_write) {
             return Ok(false);
         }

@@ -31,7 +31,7 @@ pub(super) enum Watched {
 
 impl Doorbell {
     /// At an address of this node.
-    pub fn bind(address: Ipv4Addr) -> std::io::Result<Doorbell> {
+    pub(super) fn bind(address: Ipv4Addr) -> std::io::Result<Doorbell> {
         let socket = UdpSocket::bind(SocketAddrV4::new(address, 0))?;
         socket.set_nonblocking(true)?;
         let address = SocketAddrV4::new(address, socket.local_addr()?.port());
@@ -40,21 +40,21 @@ impl Doorbell {
         Ok(Doorbell { socket, address, epoll })
     }
 
-    pub fn address(&self) -> SocketAddrV4 {
+    pub(super) fn address(&self) -> SocketAddrV4 {
         self.address
     }
 
-    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
     /// Rings somebody else's. One that nobody hears costs a nap.
-    pub fn ring(&self, other: SocketAddrV4) {
+    pub(super) fn ring(&self, other: SocketAddrV4) {
         let _ = self.socket.send_to(&[], other);
     }
 
     /// Forgets who has rung.
-    pub fn silence(&self) {
+    pub(super) fn silence(&self) {
         let mut nothing = [0; 1];
         for _ in 0..RINGS {
             if self.socket.recv(&mut nothing).is_err() {
@@ -64,7 +64,7 @@ impl Doorbell {
     }
 
     /// From now on `name` is among [`Doorbell::ended`] when the process has ended.
-    pub fn watch(&self, pid: u32, name: u64) -> Watched {
+    pub(super) fn watch(&self, pid: u32, name: u64) -> Watched {
         let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Watched::Ended };
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(process) => match epoll::add(&self.epoll, &process, EventData::new_u64(name), EventFlags::IN) {
@@ -77,7 +77,7 @@ impl Doorbell {
     }
 
     /// Whose process has ended.
-    pub fn ended(&self) -> Vec<u64> {
+    pub(super) fn ended(&self) -> Vec<u64> {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         // An interrupted call is one that found nothing.

@@ -56,7 +56,7 @@ pub(super) struct Neighbour {
 }
 
 impl Neighbour {
-    pub fn new(peer: PeerId, place: u32, seat: Seat, shares: bool, single_copy: Option<u64>) -> Neighbour {
+    pub(super) fn new(peer: PeerId, place: u32, seat: Seat, shares: bool, single_copy: Option<u64>) -> Neighbour {
         Neighbour {
             peer,
             place,
@@ -75,30 +75,30 @@ impl Neighbour {
         }
     }
 
-    pub fn is_read(&self) -> bool {
+    pub(super) fn is_read(&self) -> bool {
         self.input.is_some() || self.lost.is_some()
     }
 
-    pub fn is_written(&self) -> bool {
+    pub(super) fn is_written(&self) -> bool {
         self.out.is_some()
     }
 
-    pub fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }
 
     /// # Errors
     /// Why it cannot be reached any more.
-    pub fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         self.lost.clone().map_or(Ok(()), Err)
     }
 
-    pub fn write_to(&mut self, ring: Producer) {
+    pub(super) fn write_to(&mut self, ring: Producer) {
         self.out = Some(ring);
     }
 
     /// Finds out whether its memory can be read, by reading a word that it has told us.
-    pub fn read_from(&mut self, ring: Consumer) {
+    pub(super) fn read_from(&mut self, ring: Consumer) {
         let mut word = [0; 8];
         let read = self.shares
             && read_process(self.seat.pid, &[(self.seat.probe.0, 8)], 0, &mut word).is_ok_and(|count| count == 8);
@@ -107,23 +107,23 @@ impl Neighbour {
     }
 
     /// Whether so many bytes may be left where they are, for the neighbour to copy.
-    pub fn may_want_single_copy(&self, bytes: u64) -> bool {
+    pub(super) fn may_want_single_copy(&self, bytes: u64) -> bool {
         self.pace.may_want_single_copy(bytes)
     }
 
     /// Whether items wait, or have to be copied.
-    pub fn has_pending(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         !self.queue.is_empty() || !self.uncopied.is_empty()
     }
 
     /// Whether the ring has no room for a long record, or something waits for room.
-    pub fn is_full(&mut self) -> bool {
+    pub(super) fn is_full(&mut self) -> bool {
         let full = |ring: &mut Producer| matches!(ring.reserve(ring.longest()), Ok(None));
         !self.queue.is_empty() || self.out.as_mut().is_some_and(full)
     }
 
     /// Nothing to read, and nothing that could go on.
-    pub fn is_quiet(&mut self) -> bool {
+    pub(super) fn is_quiet(&mut self) -> bool {
         if self.lost.is_some() {
             return true;
         }
@@ -142,7 +142,7 @@ impl Neighbour {
     }
 
     /// Writes a short message, if nothing is before it and the ring takes it.
-    pub fn write_whole(&mut self, message: &Message, bytes: &[u8]) -> bool {
+    pub(super) fn write_whole(&mut self, message: &Message, bytes: &[u8]) -> bool {
         let count = bytes.len() as u64;
         if !self.queue.is_empty() || count >= self.pace.single_copy_from() {
             return false;
@@ -163,7 +163,7 @@ impl Neighbour {
     }
 
     /// Queues an item, and writes of it what the ring takes if nothing is before it. Whether anything was written.
-    pub fn send(
+    pub(super) fn send(
         &mut self,
         item: Outgoing,
         buffered: &mut u64,
@@ -176,14 +176,19 @@ impl Neighbour {
     }
 
     /// The item queued last must not need the user's memory any more.
-    pub fn detach_last(&mut self) {
+    pub(super) fn detach_last(&mut self) {
         if let Some(item) = self.queue.back_mut() {
             item.detach_now();
         }
     }
 
     /// Reports what has been copied, and writes what the ring takes. Whether anything was written or reported.
-    pub fn flush(&mut self, buffered: &mut u64, scratch: &mut Vec<u8>, sink: &mut dyn Sink) -> Result<bool, Corrupt> {
+    pub(super) fn flush(
+        &mut self,
+        buffered: &mut u64,
+        scratch: &mut Vec<u8>,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, Corrupt> {
         let mut moved = self.report_copied(buffered, sink)?;
         let Some(ring) = &mut self.out else { return Ok(false) };
         while let Some(item) = self.queue.front_mut() {
@@ -211,7 +216,7 @@ impl Neighbour {
     }
 
     /// Reports the items of which the neighbour has copied all. Whether there were any.
-    pub fn report_copied(&mut self, buffered: &mut u64, sink: &mut dyn Sink) -> Result<bool, Corrupt> {
+    pub(super) fn report_copied(&mut self, buffered: &mut u64, sink: &mut dyn Sink) -> Result<bool, Corrupt> {
         let Some(ring) = self.out.as_mut().filter(|_| !self.uncopied.is_empty()) else { return Ok(false) };
         let consumed = ring.consumed()?;
         let mut moved = false;
@@ -223,7 +228,7 @@ impl Neighbour {
     }
 
     /// Takes the oldest record; `None`: there is none. Whether the neighbour was told that its ring has room.
-    pub fn take(&mut self, sink: &mut dyn Sink) -> Result<Option<bool>, Trouble> {
+    pub(super) fn take(&mut self, sink: &mut dyn Sink) -> Result<Option<bool>, Trouble> {
         let Some(ring) = &mut self.input else { return Ok(None) };
         let Some(record) = ring.oldest()? else { return Ok(None) };
         match record.kind {
@@ -236,7 +241,7 @@ impl Neighbour {
     }
 
     /// Whether it was written to, and so has to be told.
-    pub fn say_goodbye(&mut self) -> bool {
+    pub(super) fn say_goodbye(&mut self) -> bool {
         let Some(ring) = self.out.as_mut().filter(|_| self.lost.is_none() && self.queue.is_empty()) else {
             return false;
         };
@@ -247,7 +252,7 @@ impl Neighbour {
     }
 
     /// Gives up both rings. What will never be sent.
-    pub fn lose(&mut self, reason: Option<String>) -> Vec<Outgoing> {
+    pub(super) fn lose(&mut self, reason: Option<String>) -> Vec<Outgoing> {
         self.lost = Some(reason.unwrap_or_else(|| Trouble::Goodbye.to_string()));
         (self.out, self.input, self.watched) = (None, None, Watched::No);
         let copying = std::mem::take(&mut self.uncopied).into_iter().map(|(_, item)| item);

@@ -28,12 +28,12 @@ pub(super) struct Pace {
 
 impl Pace {
     /// `pinned`: the user's limit, which holds whatever the pace is.
-    pub fn new(pinned: Option<u64>) -> Pace {
+    pub(super) fn new(pinned: Option<u64>) -> Pace {
         Pace { pinned, slow: 0, spared: 0 }
     }
 
     /// From how many bytes on a message is better copied once.
-    pub fn single_copy_from(&self) -> u64 {
+    pub(super) fn single_copy_from(&self) -> u64 {
         match self.pinned {
             Some(pinned) => pinned,
             None if self.slow >= SURE => SLOW,
@@ -42,7 +42,7 @@ impl Pace {
     }
 
     /// Whether a message of so many bytes is to be copied once; now and then not, to see how fast the ring is.
-    pub fn wants_single_copy(&mut self, bytes: u64) -> bool {
+    pub(super) fn wants_single_copy(&mut self, bytes: u64) -> bool {
         if bytes < self.single_copy_from() {
             return false;
         }
@@ -54,12 +54,12 @@ impl Pace {
     }
 
     /// Whether so many bytes may ever be copied once.
-    pub fn may_want_single_copy(&self, bytes: u64) -> bool {
+    pub(super) fn may_want_single_copy(&self, bytes: u64) -> bool {
         bytes >= self.pinned.unwrap_or(SLOW)
     }
 
     /// Writes so many bytes into the ring, and takes note of how long that took if it says something.
-    pub fn time(&mut self, bytes: u64, write: impl FnOnce()) {
+    pub(super) fn time(&mut self, bytes: u64, write: impl FnOnce()) {
         if bytes < LEAST || self.pinned.is_some() {
             return write();
         }

@@ -47,7 +47,7 @@ pub(super) enum Phase {
 
 impl Connection {
     /// Whether the peer has answered our goodbye on the lane, or closed its end.
-    pub fn has_answered(&mut self) -> bool {
+    pub(super) fn has_answered(&mut self) -> bool {
         if self.reader.fill(self.socket.as_fd()).is_err() {
             return true;
         }
@@ -61,7 +61,7 @@ impl Connection {
     }
 
     /// The first item has left.
-    pub fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
+    pub(super) fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
         if let Some(item) = self.queue.pop_front() {
             if item.detach {
                 *buffered -= item.end;

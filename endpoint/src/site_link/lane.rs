@@ -42,7 +42,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub fn new(token: u64) -> Lane {
+    pub(super) fn new(token: u64) -> Lane {
         Lane {
             token,
             peer: None,
@@ -58,17 +58,17 @@ impl Lane {
     }
 
     /// Whether all that was given to it has left.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.under_way == 0 && self.pending.is_none()
     }
 
     /// How many frames have been put on the lane, and how many have come, each in its turn. Both wrap.
-    pub fn counts(&self) -> (u32, u32) {
+    pub(super) fn counts(&self) -> (u32, u32) {
         (self.next_out, self.next_in)
     }
 
     /// Writes the item's next frame into `bytes`. Gives its length, and whether it was the item's last.
-    pub fn write_frame(
+    pub(super) fn write_frame(
         &mut self,
         theirs: u64,
         item: &mut Outgoing,
@@ -94,7 +94,7 @@ impl Lane {
     }
 
     /// Writes a goodbye. Gives its length.
-    pub fn write_goodbye(&mut self, theirs: u64, bytes: &mut [u8]) -> usize {
+    pub(super) fn write_goodbye(&mut self, theirs: u64, bytes: &mut [u8]) -> usize {
         self.said_goodbye = true;
         self.write_prefix(theirs, BYE, bytes);
         PREFIX
@@ -108,7 +108,7 @@ impl Lane {
     }
 
     /// A frame has arrived: takes it, and those ahead of it that waited for it. Whether one of them was the goodbye.
-    pub fn take(&mut self, frame: &[u8], from: PeerId, sink: &mut dyn Sink) -> Result<bool, Misbehaved> {
+    pub(super) fn take(&mut self, frame: &[u8], from: PeerId, sink: &mut dyn Sink) -> Result<bool, Misbehaved> {
         let number = number_of(frame);
         match number.wrapping_sub(self.next_in) {
             0 => {}

@@ -55,7 +55,7 @@ pub(super) struct Native {
 }
 
 impl Native {
-    pub fn new(port: Port) -> Native {
+    pub(super) fn new(port: Port) -> Native {
         let provider = port.provider();
         Native {
             port,
@@ -70,16 +70,16 @@ impl Native {
     }
 
     /// Provider and library, for people.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         self.port.describe()
     }
 
-    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.wait_fd()
     }
 
     /// How long a waiter may sleep now; `None`: as long as it likes, its descriptor wakes it.
-    pub fn longest_sleep(&self) -> Option<Duration> {
+    pub(super) fn longest_sleep(&self) -> Option<Duration> {
         match self.port.wait_fd() {
             None => Some(LONGEST_NAP),
             Some(_) if !self.port.may_sleep() => Some(Duration::ZERO),
@@ -88,13 +88,13 @@ impl Native {
     }
 
     /// The peer has told how many frames it has put on its lane.
-    pub fn hear(&mut self, lane: &mut Lane, sent: u32) {
+    pub(super) fn hear(&mut self, lane: &mut Lane, sent: u32) {
         lane.tally.hear(sent);
         self.unsettled = true;
     }
 
     /// Looks at the tallies of all connections, if it is time.
-    pub fn look(&mut self, connections: &mut Slab<Connection>) -> Vec<(usize, Finding)> {
+    pub(super) fn look(&mut self, connections: &mut Slab<Connection>) -> Vec<(usize, Finding)> {
         let mut found = Vec::new();
         // The clock is read only while there may be something to find.
         let elapsed = if self.unsettled { self.looked.elapsed() } else { Duration::ZERO };
@@ -121,7 +121,7 @@ impl Native {
     }
 
     /// A lane for the connection `key`, and how it is introduced to the peer.
-    pub fn lane(&mut self, key: usize) -> Result<(Lane, Introduction), Broken> {
+    pub(super) fn lane(&mut self, key: usize) -> Result<(Lane, Introduction), Broken> {
         let mut token = [0; 8];
         getrandom::fill(&mut token).map_err(|e| std::io::Error::other(e.to_string()))?;
         let token = u64::from_le_bytes(token);
@@ -131,7 +131,7 @@ impl Native {
     }
 
     /// The peer's introduction.
-    pub fn introduced(&mut self, lane: &mut Lane, introduction: &Introduction) -> Result<(), Broken> {
+    pub(super) fn introduced(&mut self, lane: &mut Lane, introduction: &Introduction) -> Result<(), Broken> {
         let own = &self.provider;
         if introduction.provider != *own {
             let theirs = &introduction.provider;
@@ -145,7 +145,7 @@ impl Native {
     }
 
     /// Forgets a lane. What its peer still sends is dropped.
-    pub fn forget(&mut self, key: usize, mut lane: Lane) {
+    pub(super) fn forget(&mut self, key: usize, mut lane: Lane) {
         self.tokens.remove(&lane.token);
         self.waiting.retain(|waiting| *waiting != key);
         self.ending.retain(|ending| *ending != key);
@@ -156,7 +156,7 @@ impl Native {
     }
 
     /// Lets a lane end. Its goodbye may still come.
-    pub fn end(&mut self, key: usize, lane: &mut Lane, reason: String) {
+    pub(super) fn end(&mut self, key: usize, lane: &mut Lane, reason: String) {
         if lane.ending.is_none() {
             lane.ending = Some((Instant::now() + GRACE, reason));
             self.ending.push(key);
@@ -164,7 +164,7 @@ impl Native {
     }
 
     /// Gives the provider what a connection's lane has for it. Whether anything left.
-    pub fn flush(
+    pub(super) fn flush(
         &mut self,
         key: usize,
         connection: &mut Connection,
@@ -218,13 +218,13 @@ impl Native {
     }
 
     /// Connections whose lane may take more now.
-    pub fn take_waiting(&mut self) -> Vec<usize> {
+    pub(super) fn take_waiting(&mut self) -> Vec<usize> {
         if self.under_way >= ALL_FRAMES { Vec::new() } else { std::mem::take(&mut self.waiting) }
     }
 
     /// Takes what has arrived to `sink`, or throws it away, except goodbyes. Whether anything has. `broken`: connections
     /// that have to end. `farewells`: connections whose peer has just said goodbye.
-    pub fn poll(
+    pub(super) fn poll(
         &mut self,
         connections: &mut Slab<Connection>,
         mut sink: Option<&mut dyn Sink>,
@@ -269,7 +269,7 @@ impl Native {
     }
 
     /// Says goodbye on a lane, if the provider has room for it now; nothing is sent on it afterwards.
-    pub fn say_goodbye(&mut self, lane: &mut Lane) {
+    pub(super) fn say_goodbye(&mut self, lane: &mut Lane) {
         let Some((to, theirs)) = lane.peer else { return };
         loop {
             let (staged, length) = match lane.pending.take() {

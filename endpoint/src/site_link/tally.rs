@@ -25,17 +25,17 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub fn new() -> Tally {
+    pub(super) fn new() -> Tally {
         Tally { told: 0, sent: 0, arrived: 0, patience: PATIENCE }
     }
 
     /// What to tell the peer, when `made` frames have been put on the lane; `None`: it knows.
-    pub fn tell(&mut self, made: u32) -> Option<u32> {
+    pub(super) fn tell(&mut self, made: u32) -> Option<u32> {
         (std::mem::replace(&mut self.told, made) != made).then_some(made)
     }
 
     /// The peer has put so many frames on the lane.
-    pub fn hear(&mut self, sent: u32) {
+    pub(super) fn hear(&mut self, sent: u32) {
         self.sent = sent;
     }
 
@@ -44,7 +44,7 @@ impl Tally {
     ///
     /// # Errors
     /// How many frames are missing that should have come.
-    pub fn look(&mut self, arrived: u32, elapsed: Duration) -> Result<(), u32> {
+    pub(super) fn look(&mut self, arrived: u32, elapsed: Duration) -> Result<(), u32> {
         if std::mem::replace(&mut self.arrived, arrived) != arrived || self.missing() == 0 {
             self.patience = PATIENCE;
             return Ok(());
@@ -54,7 +54,7 @@ impl Tally {
     }
 
     /// Whether both ends know all, when `made` frames have been put on the lane.
-    pub fn is_settled(&self, made: u32) -> bool {
+    pub(super) fn is_settled(&self, made: u32) -> bool {
         self.told == made && self.missing() == 0
     }
 

@@ -62,7 +62,7 @@ pub(crate) enum Asker<M> {
 
 impl<M> Asker<M> {
     /// The trunk to the launcher's site, if that is another.
-    pub fn trunk(&self) -> Option<TrunkId> {
+    pub(crate) fn trunk(&self) -> Option<TrunkId> {
         if let Asker::Site(trunk) = self { Some(*trunk) } else { None }
     }
 }
@@ -79,7 +79,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// Which site refuses, and why.
-    pub fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         launcher: M,
         id: JobId,
@@ -163,7 +163,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// What became of this site's own allocation.
-    pub fn allocation_news(&mut self, id: JobId, news: AllocationNews) {
+    pub(crate) fn allocation_news(&mut self, id: JobId, news: AllocationNews) {
         let site = self.site.clone();
         let may_log = if let AllocationNews::Waiting(_) = news { None } else { self.may_log_of(id) };
         let Some(own) = self.allocations.get_mut(&id).and_then(|entry| entry.own.as_mut()) else { return };
@@ -210,7 +210,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// Nobody wants these nodes: the job was never opened.
-    pub fn abandon(&mut self, id: JobId) {
+    pub(crate) fn abandon(&mut self, id: JobId) {
         let Some(entry) = self.allocations.get_mut(&id).filter(|_| !self.jobs.contains_key(&id)) else { return };
         for trunk in &entry.asked {
             self.effects.push(Effect::ToTrunk(*trunk, Control::JobClose { job: id }));
@@ -221,7 +221,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// Abandons what a launcher may abandon; says whether there was anything.
-    pub fn abandoned_by(&mut self, id: JobId, launcher: &M) -> bool {
+    pub(crate) fn abandoned_by(&mut self, id: JobId, launcher: &M) -> bool {
         let own = self.allocations.get(&id).is_some_and(|entry| entry.asker == Asker::Launcher(launcher.clone()));
         if own {
             self.abandon(id);
@@ -237,7 +237,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// A launcher's connection ended.
-    pub fn launcher_gone(&mut self, launcher: &M) {
+    pub(crate) fn launcher_gone(&mut self, launcher: &M) {
         let gone = Asker::Launcher(launcher.clone());
         let theirs: Vec<JobId> = self.allocations.iter().filter(|(_, e)| e.asker == gone).map(|(id, _)| *id).collect();
         for id in theirs {
@@ -286,7 +286,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// The batch system's name of a job's allocation here.
-    pub fn allocation_id(&self, id: JobId) -> Option<String> {
+    pub(crate) fn allocation_id(&self, id: JobId) -> Option<String> {
         let own = self.allocations.get(&id)?.own.as_ref()?;
         own.granted.as_ref().map(|(name, _)| name.clone())
     }

@@ -27,7 +27,7 @@ pub(crate) struct AllocationOrders {
 
 impl Gateway {
     /// A launcher asks for nodes; another site's trunk is waited for first, as for a job.
-    pub fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
+    pub(crate) fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
         let Some(gateway) = self.me.upgrade() else { return };
         self.kick_trunks();
         tokio::task::spawn_local(async move {

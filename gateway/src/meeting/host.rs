@@ -32,7 +32,7 @@ pub(crate) struct Host {
 
 impl Host {
     /// For a gateway of this much memory.
-    pub fn new(memory: u64) -> Host {
+    pub(crate) fn new(memory: u64) -> Host {
         // Windows of members take half of it.
         let most = (memory / 8 / pipe::MOST_HELD).max(1);
         Host {

@@ -10,7 +10,7 @@ use crate::trunk::Trunk;
 
 impl Trunk {
     /// Sends a message, now or as soon as a link is up. A gateway that acknowledges none loses its links when too many wait.
-    pub fn send_control(&self, gateway: &Gateway, message: &Control) {
+    pub(crate) fn send_control(&self, gateway: &Gateway, message: &Control) {
         let pushed = self.control.borrow_mut().push(message);
         self.flush_control(gateway);
         let Err(error) = pushed else { return };
@@ -47,7 +47,7 @@ impl Trunk {
     ///
     /// # Errors
     /// The peer broke the rules.
-    pub fn control_came(
+    pub(crate) fn control_came(
         &self,
         gateway: &Gateway,
         header: &FrameHeader,
@@ -62,7 +62,7 @@ impl Trunk {
     ///
     /// # Errors
     /// The peer broke the rules.
-    pub fn control_acknowledged(&self, gateway: &Gateway, ack: u32) -> Result<(), String> {
+    pub(crate) fn control_acknowledged(&self, gateway: &Gateway, ack: u32) -> Result<(), String> {
         self.control.borrow_mut().acknowledged(ack).map_err(|e| format!("control messages: {e}"))?;
         self.flush_control(gateway);
         Ok(())

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-pub mod played;
+pub(crate) mod played;
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -29,15 +29,15 @@ use wire::control::AllocatedNode;
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
 /// No step of a test takes longer.
-pub const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Bounds a wait.
-pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("{what}: not within {LIMIT:?}"))
 }
 
 /// The same without a runtime: asks until there is something.
-pub fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
+pub(crate) fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
     let begin = std::time::Instant::now();
     loop {
         if let Some(found) = ask() {
@@ -50,7 +50,7 @@ pub fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
 
 /// Agents that run until they are killed or told to end.
 #[derive(Default)]
-pub struct FakeAgents {
+pub(crate) struct FakeAgents {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -72,27 +72,27 @@ struct FakeAgent {
 }
 
 impl FakeAgents {
-    pub fn running(&self) -> usize {
+    pub(crate) fn running(&self) -> usize {
         self.state.lock().unwrap().running.len()
     }
-    pub fn killed(&self) -> usize {
+    pub(crate) fn killed(&self) -> usize {
         self.state.lock().unwrap().killed
     }
     /// Allocations that were asked for and not given back.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.state.lock().unwrap().held
     }
-    pub fn orders(&self) -> Vec<AgentOrder> {
+    pub(crate) fn orders(&self) -> Vec<AgentOrder> {
         self.state.lock().unwrap().orders.clone()
     }
-    pub fn refuse(&self, reason: &str) {
+    pub(crate) fn refuse(&self, reason: &str) {
         self.state.lock().unwrap().refuse = Some(reason.to_owned());
     }
-    pub fn end(&self, job: JobId, node: NodeId) {
+    pub(crate) fn end(&self, job: JobId, node: NodeId) {
         self.state.lock().unwrap().end.insert((job, node));
         self.changed.notify_waiters();
     }
-    pub async fn all_gone(&self) {
+    pub(crate) async fn all_gone(&self) {
         while self.running() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -100,7 +100,7 @@ impl FakeAgents {
 }
 
 /// What a gateway gets.
-pub struct Starter(pub Arc<FakeAgents>);
+pub(crate) struct Starter(pub Arc<FakeAgents>);
 
 impl AgentStarter for Starter {
     fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError> {
@@ -129,7 +129,7 @@ impl AgentStarter for Starter {
 }
 
 /// So many ranks get nodes at once, more wait for ever.
-pub const ROOM: u32 = 8;
+pub(crate) const ROOM: u32 = 8;
 
 struct FakeAllocation {
     agents: Arc<FakeAgents>,
@@ -173,7 +173,7 @@ impl AgentHandle for FakeAgent {
 }
 
 /// A running gateway.
-pub struct Running {
+pub(crate) struct Running {
     /// How its site's users and agents dial it.
     pub gateway: Gateway,
     pub inside: String,
@@ -186,7 +186,7 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
@@ -202,7 +202,7 @@ impl Drop for Running {
 
 /// A port nobody has at the moment, another at each call. Not one of those that Linux gives to outgoing connections (from 32768
 /// on): one may take it between the question and its use.
-pub fn free_address(ip: &str) -> String {
+pub(crate) fn free_address(ip: &str) -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let begin = std::process::id() % 20_000;
     let ports = std::iter::repeat_with(|| 10_000 + ((begin + u32::from(NEXT.fetch_add(1, Relaxed))) % 20_000) as u16);
@@ -211,7 +211,7 @@ pub fn free_address(ip: &str) -> String {
 }
 
 /// What a test changes about the sites.
-pub struct Plan {
+pub(crate) struct Plan {
     pub names: Vec<&'static str>,
     pub memory: &'static str,
     pub links: u16,
@@ -249,7 +249,7 @@ impl Default for Plan {
 }
 
 /// Starts the gateways; each site has nodes n1 and n2.
-pub fn start(plan: &Plan) -> Vec<Running> {
+pub(crate) fn start(plan: &Plan) -> Vec<Running> {
     // `RUST_LOG=gateway=debug` shows what the gateways say; a second test in the same process finds it set.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
@@ -324,7 +324,7 @@ pub fn start(plan: &Plan) -> Vec<Running> {
 
 impl Running {
     /// A user's connection. The gateway may still be starting.
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         let role = Role::Client { secret: self.client_secret.clone() };
         within("client", async {
             loop {
@@ -338,34 +338,34 @@ impl Running {
     }
 
     /// A rank's connection.
-    pub async fn member(&self, job: &Job, identity: Identity) -> Client {
+    pub(crate) async fn member(&self, job: &Job, identity: Identity) -> Client {
         within("member", Client::connect(&self.plain(), &job.role(identity))).await.unwrap()
     }
 
     /// How its site's ranks dial it.
-    pub fn plain(&self) -> Gateway {
+    pub(crate) fn plain(&self) -> Gateway {
         Gateway { keys: None, ..self.gateway.clone() }
     }
 }
 
 /// An open job and its launcher.
-pub struct Job {
+pub(crate) struct Job {
     pub id: JobId,
     pub secret: Secret,
     pub launcher: Client,
     pub identity: Identity,
 }
 
-pub fn rank(site: u16, rank: u32) -> Identity {
+pub(crate) fn rank(site: u16, rank: u32) -> Identity {
     Identity { site: SiteId(site), slot: Slot::rank(Rank(rank), Instance(0)).unwrap() }
 }
 
-pub fn launcher(site: u16) -> Identity {
+pub(crate) fn launcher(site: u16) -> Identity {
     Identity { site: SiteId(site), slot: Slot::LAUNCHER }
 }
 
 /// Asks for a job without waiting for answers.
-pub async fn ask(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
+pub(crate) async fn ask(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
     let mut client = gateway.client().await;
     let roster: Roster = roster.parse().unwrap();
     let site = roster.sites().iter().position(|s| s.name == home).unwrap_or(0) as u16;
@@ -382,7 +382,7 @@ pub async fn ask(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
 }
 
 /// Opens a job at all sites of the roster.
-pub async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
+pub(crate) async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
     let mut job = ask(gateway, home, id, roster).await;
     let sites = roster.split(';').count();
     for _ in 0..sites {
@@ -395,7 +395,7 @@ pub async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -> Job {
 }
 
 /// What a gateway says next, but for how sites can be reached.
-pub async fn control(client: &mut Client) -> Control {
+pub(crate) async fn control(client: &mut Client) -> Control {
     let frame = loop {
         let frame = receive(client).await;
         let FrameHeader { kind, job, from, to, .. } = frame.header;
@@ -410,23 +410,23 @@ pub async fn control(client: &mut Client) -> Control {
 }
 
 impl Job {
-    pub fn role(&self, identity: Identity) -> Role {
+    pub(crate) fn role(&self, identity: Identity) -> Role {
         Role::Member { job: self.id, secret: self.secret.clone(), identity }
     }
 
-    pub async fn news(&mut self) -> Control {
+    pub(crate) async fn news(&mut self) -> Control {
         control(&mut self.launcher).await
     }
 
-    pub async fn close(&mut self) {
+    pub(crate) async fn close(&mut self) {
         self.launcher.send_control(self.identity, &Control::JobClose { job: self.id }).await.unwrap();
     }
 }
 
-pub async fn receive(client: &mut Client) -> Frame {
+pub(crate) async fn receive(client: &mut Client) -> Frame {
     within("a frame", client.receive()).await.unwrap().expect("a frame, not a goodbye")
 }
 
-pub fn data(job: &Job, from: Identity, to: Identity, sequence: u32) -> FrameHeader {
+pub(crate) fn data(job: &Job, from: Identity, to: Identity, sequence: u32) -> FrameHeader {
     FrameHeader { sequence, ..FrameHeader::plain(FrameKind::Data, job.id, from, to) }
 }

@@ -20,17 +20,17 @@ use wire::{Control, FrameHeader, FrameKind, Secret};
 use super::{LIMIT, Running};
 
 /// Who a gateway is in frames about no particular job.
-pub const GATEWAY: Identity = Identity { site: SiteId(0), slot: Slot::GATEWAY };
+pub(crate) const GATEWAY: Identity = Identity { site: SiteId(0), slot: Slot::GATEWAY };
 
 /// The key of the site.
-pub struct Key(KeyPair);
+pub(crate) struct Key(KeyPair);
 
 impl Key {
-    pub fn new() -> Key {
+    pub(crate) fn new() -> Key {
         Key(KeyPair::generate_for(&PKCS_ED25519).unwrap())
     }
 
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(Sha256::digest(self.0.subject_public_key_info()).into())
     }
 }
@@ -74,7 +74,7 @@ impl ServerCertVerifier for Anybody {
 }
 
 /// One link of a trunk to a gateway. It answers nothing by itself, not even pings.
-pub struct Link {
+pub(crate) struct Link {
     stream: StreamOwned<ClientConnection, TcpStream>,
     sequence: u32,
     /// Control messages that have come.
@@ -83,7 +83,7 @@ pub struct Link {
 
 impl Link {
     /// Dials a gateway as gateway `gw1` of a site. `run`: of its program.
-    pub fn dial(to: &Running, key: &Key, site: &str, run: u32) -> Link {
+    pub(crate) fn dial(to: &Running, key: &Key, site: &str, run: u32) -> Link {
         let provider = Arc::new(ring::default_provider());
         let certificate = CertificateParams::new(vec!["landbridge".to_owned()]).unwrap().self_signed(&key.0).unwrap();
         let private = PrivatePkcs8KeyDer::from(key.0.serialized_der().to_vec());
@@ -133,12 +133,12 @@ impl Link {
     }
 
     /// Sends bytes; `false` when the gateway has closed the link.
-    pub fn write(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
     /// The frame of a control message.
-    pub fn frame(&mut self, message: &Control) -> Vec<u8> {
+    pub(crate) fn frame(&mut self, message: &Control) -> Vec<u8> {
         let plain = FrameHeader::plain(FrameKind::Control, message.job().unwrap_or_default(), GATEWAY, GATEWAY);
         let header = FrameHeader { sequence: self.sequence, ack: self.came, ..plain };
         self.sequence += 1;
@@ -146,13 +146,13 @@ impl Link {
     }
 
     /// Sends a control message; `false` when the gateway has closed the link.
-    pub fn tell(&mut self, message: &Control) -> bool {
+    pub(crate) fn tell(&mut self, message: &Control) -> bool {
         let frame = self.frame(message);
         self.write(&frame)
     }
 
     /// The next frame; `None` when the link is closed.
-    pub fn hear(&mut self) -> Option<(FrameHeader, Vec<u8>)> {
+    pub(crate) fn hear(&mut self) -> Option<(FrameHeader, Vec<u8>)> {
         let mut header = [0; HEADER_LEN];
         self.stream.read_exact(&mut header).ok()?;
         let header = FrameHeader::decode(&header, MAX_PAYLOAD).unwrap();
@@ -162,7 +162,7 @@ impl Link {
     }
 
     /// The next control message, which is acknowledged; `None` when the link is closed.
-    pub fn hear_control(&mut self) -> Option<Control> {
+    pub(crate) fn hear_control(&mut self) -> Option<Control> {
         loop {
             let (header, payload) = self.hear()?;
             if header.kind == FrameKind::Control {
@@ -175,7 +175,7 @@ impl Link {
     }
 
     /// What the gateway says before it closes the link.
-    pub fn last_words(&mut self) -> String {
+    pub(crate) fn last_words(&mut self) -> String {
         let mut words = String::new();
         while let Some((header, payload)) = self.hear() {
             if header.kind == FrameKind::Bye {

@@ -97,7 +97,7 @@ pub(super) enum Change {
 }
 
 impl Change {
-    pub fn apply(self, settings: &mut LinkSettings) {
+    pub(super) fn apply(self, settings: &mut LinkSettings) {
         match self {
             Change::Delay(delay) => settings.delay = delay,
             Change::Jitter(jitter) => settings.jitter = jitter,

@@ -43,18 +43,18 @@ fn upper(index: usize) -> u64 {
 }
 
 impl Histogram {
-    pub fn new() -> Histogram {
+    pub(super) fn new() -> Histogram {
         Histogram { counts: [0; BUCKETS], worst: 0 }
     }
 
-    pub fn add(&mut self, nanoseconds: u64) {
+    pub(super) fn add(&mut self, nanoseconds: u64) {
         // Above 2^61 ns (73 years) all is one.
         let nanoseconds = nanoseconds.min(1 << 61);
         self.counts[bucket(nanoseconds)] += 1;
         self.worst = self.worst.max(nanoseconds);
     }
 
-    pub fn report(&self) -> Lateness {
+    pub(super) fn report(&self) -> Lateness {
         let deliveries = self.counts.iter().sum();
         let percentile = |percent: u64| {
             let mut seen = 0;

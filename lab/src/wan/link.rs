@@ -34,11 +34,11 @@ mod as_nanoseconds {
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(super::nanoseconds(*duration))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         u64::deserialize(deserializer).map(Duration::from_nanos)
     }
 }
@@ -91,7 +91,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -120,12 +120,12 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 impl Link {
-    pub fn new(settings: LinkSettings) -> Link {
+    pub(super) fn new(settings: LinkSettings) -> Link {
         Link { settings, counters: Counters::default(), free_at: 0, last_due: 0, in_flight: 0 }
     }
 
     /// Takes a packet at time `now` (ns of any clock that does not go back).
-    pub fn offer(&mut self, now: u64, size: Size, random: &mut Random) -> Verdict {
+    pub(super) fn offer(&mut self, now: u64, size: Size, random: &mut Random) -> Verdict {
         let settings = self.settings;
         let counters = &mut self.counters;
         let segments = u64::from(size.segments);
@@ -166,12 +166,12 @@ impl Link {
     }
 
     /// A packet of this size has arrived.
-    pub fn delivered(&mut self, wire_bytes: u64) {
+    pub(super) fn delivered(&mut self, wire_bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(wire_bytes);
     }
 
     /// Changes the settings. What is already on its way arrives as promised; a shorter delay lets nothing overtake it.
-    pub fn change(&mut self, settings: LinkSettings) {
+    pub(super) fn change(&mut self, settings: LinkSettings) {
         self.settings = settings;
     }
 }

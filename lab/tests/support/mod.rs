@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-pub const ECHO_GATEWAY: &str = "socat TCP-LISTEN:7700,fork,reuseaddr EXEC:cat";
+pub(crate) const ECHO_GATEWAY: &str = "socat TCP-LISTEN:7700,fork,reuseaddr EXEC:cat";
 
 /// The driver, built by cargo before the tests.
-pub fn driver() -> PathBuf {
+pub(crate) fn driver() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let path = own.parent().unwrap().parent().unwrap().join("examples/lab");
     assert!(path.exists(), "{} is missing; run `cargo build -p landbridge-lab --examples`", path.display());
@@ -15,7 +15,7 @@ pub fn driver() -> PathBuf {
 }
 
 /// Says why a test that needs namespaces cannot run, if it cannot.
-pub fn skip() -> bool {
+pub(crate) fn skip() -> bool {
     if Command::new("socat").arg("-V").output().is_err() {
         println!("skipped: socat, which stands in for a gateway, is not installed");
         return true;
@@ -28,26 +28,26 @@ pub fn skip() -> bool {
     true
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Runs a shell script on the first node; `$L` is the driver.
-pub fn lab(flags: &[&str], script: &str) -> Output {
+pub(crate) fn lab(flags: &[&str], script: &str) -> Output {
     let mut command = Command::new(driver());
     command.args(flags).args(["--namespaces", "--", "bash", "-c", script]).env("L", driver()).stdin(Stdio::null());
     command.output().unwrap()
 }
 
 /// The same, and it must succeed; returns what it printed.
-pub fn lab_ok(flags: &[&str], script: &str) -> String {
+pub(crate) fn lab_ok(flags: &[&str], script: &str) -> String {
     let output = lab(flags, script);
     assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
 /// A copy of the driver that an ordinary user may run, and the command line that becomes that user.
-pub fn as_nobody(dir: &Path) -> Option<Command> {
+pub(crate) fn as_nobody(dir: &Path) -> Option<Command> {
     if Command::new("id").arg("-u").output().unwrap().stdout != b"0\n" {
         println!("skipped: becoming another user needs root (and then every other test ran without privileges)");
         return None;

@@ -60,7 +60,7 @@ pub(super) struct Pmix {
 
 impl Pmix {
     /// Starts the server for the ranks of this node; `folder` is for its files and the ranks'.
-    pub fn start(
+    pub(super) fn start(
         library: pmix::Library,
         job: JobId,
         prepared: &Prepared,
@@ -91,12 +91,12 @@ impl Pmix {
     }
 
     /// The variables by which a rank of this node finds the server.
-    pub fn admit(&self, local: u32) -> Result<Vec<(OsString, OsString)>, PmixError> {
+    pub(super) fn admit(&self, local: u32) -> Result<Vec<(OsString, OsString)>, PmixError> {
         self.server.admit(self.first + local)
     }
 
     /// How far a rank of this node came.
-    pub fn state(&self, local: usize) -> MpiState {
+    pub(super) fn state(&self, local: usize) -> MpiState {
         self.states.get(local).copied().unwrap_or_default()
     }
 
@@ -108,7 +108,7 @@ impl Pmix {
     }
 
     /// Everybody is in the fence.
-    pub fn fence_out(&mut self, fence: &Fence, data: Vec<u8>, number: u32) {
+    pub(super) fn fence_out(&mut self, fence: &Fence, data: Vec<u8>, number: u32) {
         let Some(at) = self.fences.iter().position(|(waiting, _)| waiting == fence) else { return };
         match self.fences.remove(at).1 {
             Waiting::Plain(answer) => answer.give(Some(data)),
@@ -125,7 +125,7 @@ impl Pmix {
     }
 
     /// The answer to a question of this node's.
-    pub fn told(&mut self, ticket: u32, data: Option<Vec<u8>>) {
+    pub(super) fn told(&mut self, ticket: u32, data: Option<Vec<u8>>) {
         if let Some(answer) = self.asks.remove(&ticket) {
             answer.give(data);
         }

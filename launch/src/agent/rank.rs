@@ -106,7 +106,7 @@ impl RankHandle {
     ///
     /// # Errors
     /// It does not read its answers.
-    pub fn reply(&self, line: String) -> Result<(), NotRead> {
+    pub(super) fn reply(&self, line: String) -> Result<(), NotRead> {
         match self.replies.try_send(line) {
             Err(mpsc::error::TrySendError::Full(_)) => Err(NotRead),
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),

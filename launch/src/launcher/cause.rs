@@ -30,19 +30,19 @@ pub(super) struct Cause {
 
 impl Cause {
     /// Notes a failure and the exit code for it; of several, the weightiest counts, and of those the first.
-    pub fn add(&mut self, weight: Weight, failure: Failure, code: i32) {
+    pub(super) fn add(&mut self, weight: Weight, failure: Failure, code: i32) {
         if self.known.as_ref().is_none_or(|(other, _, _)| *other < weight) {
             self.known = Some((weight, failure, code));
         }
     }
 
     /// Notes what a rank's provider lacks. A program may go on all the same; if a rank fails, this is why. The first counts.
-    pub fn add_trouble(&mut self, failure: Failure) {
+    pub(super) fn add_trouble(&mut self, failure: Failure) {
         self.trouble.get_or_insert(failure);
     }
 
     /// What is to be told, and the exit code; `None`: nothing failed.
-    pub fn get(&self) -> Option<(&Failure, i32)> {
+    pub(super) fn get(&self) -> Option<(&Failure, i32)> {
         let (weight, failure, code) = self.known.as_ref()?;
         match &self.trouble {
             Some(trouble) if *weight < LOST => Some((trouble, LOST_CODE)),

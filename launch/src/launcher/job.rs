@@ -122,7 +122,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub fn new(roster: Roster, home: &str, programs: Vec<Program>) -> Job {
+    pub(super) fn new(roster: Roster, home: &str, programs: Vec<Program>) -> Job {
         let nodes = roster.nodes().filter_map(|(site, node, _, entry)| {
             let slot = Slot::agent(node)?;
             Some(Node {
@@ -157,29 +157,29 @@ impl Job {
         }
     }
 
-    pub fn actions(&mut self) -> Vec<Action> {
+    pub(super) fn actions(&mut self) -> Vec<Action> {
         self.actions.drain(..).collect()
     }
 
-    pub fn has_actions(&self) -> bool {
+    pub(super) fn has_actions(&self) -> bool {
         !self.actions.is_empty()
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
     /// The sites in words, for messages.
-    pub fn site_names(&self) -> String {
+    pub(super) fn site_names(&self) -> String {
         self.roster.sites().iter().map(|site| site.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
     /// The request to open it has been sent.
-    pub fn opened(&mut self, now: Instant) {
+    pub(super) fn opened(&mut self, now: Instant) {
         self.wait_for(OPEN, now);
     }
 
@@ -213,7 +213,7 @@ impl Job {
     }
 
     /// The launcher's own connection is lost, or the user does not want the job any more.
-    pub fn broken(&mut self, failure: Failure, code: Option<i32>) {
+    pub(super) fn broken(&mut self, failure: Failure, code: Option<i32>) {
         let code = code.unwrap_or_else(|| self.lost_code());
         self.cause.add(LOST, failure, code);
     }
@@ -269,7 +269,7 @@ impl Job {
     }
 
     /// `everything`: whatever was written has been passed on.
-    pub fn heard(&mut self, everything: bool) {
+    pub(super) fn heard(&mut self, everything: bool) {
         if self.phase == Phase::Draining && everything && self.actions.is_empty() {
             self.close(Instant::now());
         }
@@ -284,7 +284,7 @@ impl Job {
     }
 
     /// The user wants it to end.
-    pub fn interrupted(&mut self, signal: i32, now: Instant) {
+    pub(super) fn interrupted(&mut self, signal: i32, now: Instant) {
         self.signals += 1;
         let failure = Failure::new(format!("interrupted by {}", signal_name(signal)));
         if self.signals == 1 && !matches!(self.phase, Phase::Killing | Phase::Closing | Phase::Over) {
@@ -300,7 +300,7 @@ impl Job {
     }
 
     /// Output cannot be passed on any more, as when it goes to `head`.
-    pub fn output_failed(&mut self, error: &io::Error, now: Instant) {
+    pub(super) fn output_failed(&mut self, error: &io::Error, now: Instant) {
         let code = if error.kind() == io::ErrorKind::BrokenPipe { 141 } else { 1 };
         if self.phase == Phase::Draining {
             self.cause.add(LOST, Failure::new(format!("cannot write output: {error}")), code);
@@ -310,7 +310,7 @@ impl Job {
     }
 
     /// A deadline is over. `slowness`: of this machine.
-    pub fn deadline_over(&mut self, now: Instant, slowness: Slowness) {
+    pub(super) fn deadline_over(&mut self, now: Instant, slowness: Slowness) {
         if matches!(self.phase, Phase::Opening | Phase::Preparing) {
             let later = self.wait.0 + self.wait.1.deadline(slowness);
             if later > now {
@@ -350,7 +350,7 @@ impl Job {
         }
     }
 
-    pub fn incoming(&mut self, incoming: Incoming, now: Instant) {
+    pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
         match incoming {
             Incoming::Control(way, control) => self.control(way, control, now),
             Incoming::WayOpen(way) => {
@@ -538,7 +538,7 @@ impl Job {
         }
     }
 
-    pub fn summary(&self, seconds: f64) -> Summary {
+    pub(super) fn summary(&self, seconds: f64) -> Summary {
         let unfinished = self.exits.iter().any(Option::is_none);
         let (failure, code) = match self.cause.get() {
             Some((failure, code)) => (Some(failure.clone()), code),

@@ -59,7 +59,7 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    pub fn new(mut observer: impl Observer) -> io::Result<Teller> {
+    pub(super) fn new(mut observer: impl Observer) -> io::Result<Teller> {
         let (sender, tellings) = std_mpsc::channel();
         let (report, told) = mpsc::unbounded_channel();
         let work = move || {
@@ -89,25 +89,25 @@ impl Teller {
         }
     }
 
-    pub fn placed(&self, roster: Roster) {
+    pub(super) fn placed(&self, roster: Roster) {
         self.tell(Telling::Placed(roster));
     }
 
-    pub fn output(&mut self, agent: Identity, rank: u32, stream: Stream, bytes: Vec<u8>) {
+    pub(super) fn output(&mut self, agent: Identity, rank: u32, stream: Stream, bytes: Vec<u8>) {
         self.pending += bytes.len() as u64;
         self.tell(Telling::Output { agent, rank, stream, bytes });
     }
 
-    pub fn progress(&self, doing: Option<String>) {
+    pub(super) fn progress(&self, doing: Option<String>) {
         self.tell(Telling::Progress(doing));
     }
 
-    pub fn note(&self, text: String) {
+    pub(super) fn note(&self, text: String) {
         self.tell(Telling::Note(text));
     }
 
     /// Waits until everything told has been heard, if that is so soon; a blocked observer is left behind.
-    pub async fn finish(&mut self, limit: Duration) {
+    pub(super) async fn finish(&mut self, limit: Duration) {
         self.progress(None);
         self.sender = None;
         let end = tokio::time::Instant::now() + limit;

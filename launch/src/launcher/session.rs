@@ -143,7 +143,7 @@ const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
 
 impl Connection {
     /// Connects to a gateway of the user's own site.
-    pub async fn new(sites: &Sites, home: &str) -> Result<Connection, SessionError> {
+    pub(crate) async fn new(sites: &Sites, home: &str) -> Result<Connection, SessionError> {
         let site = sites.site(home)?;
         let (client, name) = sites.connect(site).await?;
         let others = site.gateways.iter().filter(|other| other.name != name).map(|other| dialled(site, other));
@@ -158,14 +158,14 @@ impl Connection {
     }
 
     /// Asks a site for nodes. Must not be dropped before it is done.
-    pub async fn ask(&mut self, site: &str, ask: NodeAsk) -> Result<(), SessionError> {
+    pub(crate) async fn ask(&mut self, site: &str, ask: NodeAsk) -> Result<(), SessionError> {
         self.asked.push(site.to_owned());
         let message = Control::Allocate { job: self.job, site: site.to_owned(), home: self.home.clone(), ask };
         self.control(&message).await
     }
 
     /// The gateway's next message. May be dropped before it is done.
-    pub async fn next(&mut self) -> Result<Control, SessionError> {
+    pub(crate) async fn next(&mut self) -> Result<Control, SessionError> {
         loop {
             let frame = self.receiver.receive().await;
             let Some(frame) = frame.map_err(|source| self.lost(source))? else {
@@ -182,7 +182,7 @@ impl Connection {
     }
 
     /// Lets go of what was asked for, and waits until it is given back, not longer than `limit`.
-    pub async fn give_back(mut self, limit: Duration) {
+    pub(crate) async fn give_back(mut self, limit: Duration) {
         let all = async {
             self.control(&Control::JobClose { job: self.job }).await?;
             while !self.asked.is_empty() {
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// Opens a job with this roster.
-    pub async fn open(mut self, roster: &Roster) -> Result<Session, SessionError> {
+    pub(crate) async fn open(mut self, roster: &Roster) -> Result<Session, SessionError> {
         let place = roster.sites().iter().position(|site| site.name == self.home);
         let place = place.ok_or_else(|| SessionError::NotInRoster(self.home.clone()))?;
         let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
@@ -269,29 +269,29 @@ pub(crate) enum Incoming {
 
 impl Session {
     /// Queues a message to an agent; [`Session::flush`] sends it.
-    pub fn send<M: Serialize>(&mut self, to: Identity, message: &M) -> Result<(), SessionError> {
+    pub(crate) fn send<M: Serialize>(&mut self, to: Identity, message: &M) -> Result<(), SessionError> {
         Ok(self.post.send(to, message)?)
     }
 
     /// Notes output that is kept here, so that its agent stops sending more.
-    pub fn hold(&mut self, agent: Identity, bytes: u64) {
+    pub(crate) fn hold(&mut self, agent: Identity, bytes: u64) {
         self.post.hold(agent, bytes);
     }
 
     /// Notes that it is gone.
-    pub fn release(&mut self, agent: Identity, bytes: u64) {
+    pub(crate) fn release(&mut self, agent: Identity, bytes: u64) {
         self.post.release(agent, bytes);
     }
 
     /// Sends what may be sent.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         while let Some((way, header, payload)) = self.post.next_frame(self.now_ns()) {
             self.connections.send(usize::from(way.0), header, payload);
         }
     }
 
     /// Has the other gateways of all sites let frames of the job pass too.
-    pub fn open_relays(&mut self, roster: &Roster, window: u32) {
+    pub(crate) fn open_relays(&mut self, roster: &Roster, window: u32) {
         let open = open_message(self.job, &self.secret, roster, &self.home, Part::Relay { window });
         let lead = usize::from(LEAD.0);
         self.connections.control(lead, open.clone());
@@ -304,7 +304,7 @@ impl Session {
     }
 
     /// Closes the job at the gateways; gives the numbers of those that will say when they have.
-    pub fn close(&mut self) -> Vec<usize> {
+    pub(crate) fn close(&mut self) -> Vec<usize> {
         self.closing = true;
         let open: Vec<usize> = self.connections.open().collect();
         open.iter().for_each(|way| self.connections.control(*way, Control::JobClose { job: self.job }));
@@ -324,7 +324,7 @@ impl Session {
     }
 
     /// What came next. May be dropped before it is done.
-    pub async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
+    pub(crate) async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
         let (way, news) = tokio::select! {
             next = self.connections.next() => next,
             // Whoever calls flushes next.

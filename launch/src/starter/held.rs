@@ -14,7 +14,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub fn new(allocation: HeldAllocation) -> Held {
+    pub(super) fn new(allocation: HeldAllocation) -> Held {
         Held { allocation, told: false, released: Notify::new() }
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct PbsStarter {
 }
 
 impl PbsStarter {
-    pub fn new(ssh: &Ssh, folder: &Path) -> PbsStarter {
+    pub(super) fn new(ssh: &Ssh, folder: &Path) -> PbsStarter {
         PbsStarter { ssh: SshStarter::new(ssh, folder) }
     }
 }

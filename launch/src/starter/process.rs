@@ -57,7 +57,7 @@ pub(super) struct AgentProcess {
 
 impl AgentProcess {
     /// Starts a program in a process group of its own and gives it `order`.
-    pub fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
+    pub(super) fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
         let no_file = |e: std::io::Error| StartError(format!("cannot keep what agents say: {e}"));
         let words = memfd_create("landbridge-agent", MemfdFlags::CLOEXEC).map_err(|e| no_file(e.into()))?;
         let words = File::from(words);
@@ -72,7 +72,7 @@ impl AgentProcess {
     }
 
     /// The same, with somebody who knows what its exit codes mean.
-    pub fn explained(mut self, explain: impl Fn(i32, &str) -> Option<String> + Send + 'static) -> AgentProcess {
+    pub(super) fn explained(mut self, explain: impl Fn(i32, &str) -> Option<String> + Send + 'static) -> AgentProcess {
         self.explain = Box::new(explain);
         self
     }

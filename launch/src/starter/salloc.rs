@@ -66,7 +66,7 @@ pub(super) struct Salloc {
 
 impl Salloc {
     /// Takes over a salloc whose standard files are pipes.
-    pub fn new(mut child: Child, line: String) -> Salloc {
+    pub(super) fn new(mut child: Child, line: String) -> Salloc {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (told, words, state) = (String::new(), String::new(), String::new());
         let look = Instant::now() + LOOK / 5;

@@ -40,7 +40,7 @@ pub(super) struct SlurmStarter {
 }
 
 impl SlurmStarter {
-    pub fn new(slurm: &Slurm) -> SlurmStarter {
+    pub(super) fn new(slurm: &Slurm) -> SlurmStarter {
         SlurmStarter { slurm: slurm.clone() }
     }
 

@@ -31,7 +31,7 @@ pub(super) struct SshStarter {
 }
 
 impl SshStarter {
-    pub fn new(ssh: &Ssh, folder: &Path) -> SshStarter {
+    pub(super) fn new(ssh: &Ssh, folder: &Path) -> SshStarter {
         let mut words = vec!["ssh".to_owned()];
         words.extend(ALWAYS.map(str::to_owned));
         let mut flag =

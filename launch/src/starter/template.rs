@@ -13,7 +13,7 @@ pub(super) struct TemplateStarter {
 }
 
 impl TemplateStarter {
-    pub fn new(template: &Template) -> TemplateStarter {
+    pub(super) fn new(template: &Template) -> TemplateStarter {
         TemplateStarter { template: template.clone() }
     }
 

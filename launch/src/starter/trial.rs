@@ -22,13 +22,13 @@ pub(super) struct Trial {
 
 impl Trial {
     /// By a command whose last words are the answer, without `prefix`.
-    pub fn new(mut command: Command, prefix: &'static str) -> Trial {
+    pub(super) fn new(mut command: Command, prefix: &'static str) -> Trial {
         command.kill_on_drop(true);
         Trial { command: Some(command), prefix, told: VecDeque::new() }
     }
 
     /// Of what is known already.
-    pub fn known(answer: &str) -> Trial {
+    pub(super) fn known(answer: &str) -> Trial {
         Trial { command: None, prefix: "", told: granted(answer.to_owned()) }
     }
 

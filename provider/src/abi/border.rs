@@ -11,7 +11,7 @@ use crate::log;
 const SLACK: usize = 256;
 
 /// Runs one call. A panic is a defect of ours: it ends the process with a message rather than unwinding into C.
-pub fn guard<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn guard<R>(work: impl FnOnce() -> R) -> R {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result,
         Err(cause) => {
@@ -28,13 +28,13 @@ pub fn guard<R>(work: impl FnOnce() -> R) -> R {
 
 /// What stands behind a libfabric object: its C part first, ours after it.
 #[repr(C)]
-pub struct Object<T: Behind> {
+pub(crate) struct Object<T: Behind> {
     pub fid: T::Fid,
     pub inner: T,
 }
 
 /// Our part of a libfabric object.
-pub trait Behind {
+pub(crate) trait Behind {
     /// `FI_CLASS_…`, by which a pointer is recognised.
     const CLASS: usize;
     /// Its C structure, which begins with a `fid`.
@@ -42,7 +42,7 @@ pub trait Behind {
 }
 
 /// Gives an object to C, which owns it until it calls close.
-pub fn hand_out<T: Behind>(fid: T::Fid, inner: T) -> *mut T::Fid {
+pub(crate) fn hand_out<T: Behind>(fid: T::Fid, inner: T) -> *mut T::Fid {
     Box::into_raw(Box::new(Object::<T> { fid, inner })).cast()
 }
 
@@ -54,7 +54,7 @@ pub fn hand_out<T: Behind>(fid: T::Fid, inner: T) -> *mut T::Fid {
 /// # Safety
 /// The pointer is null or came from libfabric as an object that is not closed; libfabric's interface makes its caller
 /// promise that. `F` is `fid` or a structure that begins with one.
-pub unsafe fn behind<'a, T: Behind, F>(pointer: *const F) -> Result<&'a Object<T>, Errno> {
+pub(crate) unsafe fn behind<'a, T: Behind, F>(pointer: *const F) -> Result<&'a Object<T>, Errno> {
     let pointer = pointer.cast::<Object<T>>();
     // SAFETY: not null, so by the caller's promise a live object, which begins with its `fid`.
     if pointer.is_null() || unsafe { (*pointer.cast::<fid>()).fclass } != T::CLASS {
@@ -71,7 +71,7 @@ pub unsafe fn behind<'a, T: Behind, F>(pointer: *const F) -> Result<&'a Object<T
 ///
 /// # Safety
 /// As [`behind`], and nobody else uses the object now or later.
-pub unsafe fn take_back<T: Behind>(pointer: *mut fid) -> Result<Box<Object<T>>, Errno> {
+pub(crate) unsafe fn take_back<T: Behind>(pointer: *mut fid) -> Result<Box<Object<T>>, Errno> {
     // SAFETY: the caller's promise.
     unsafe { behind::<T, fid>(pointer) }?;
     // SAFETY: `hand_out::<T>` made it from a box, and by the caller's promise this is its last use.
@@ -85,7 +85,7 @@ pub unsafe fn take_back<T: Behind>(pointer: *mut fid) -> Result<Box<Object<T>>, 
 ///
 /// # Safety
 /// Null, or valid for writing a `T`.
-pub unsafe fn write_out<T>(place: *mut T, value: T) -> Result<(), Errno> {
+pub(crate) unsafe fn write_out<T>(place: *mut T, value: T) -> Result<(), Errno> {
     if place.is_null() {
         return Err(EINVAL);
     }
@@ -101,7 +101,7 @@ pub unsafe fn write_out<T>(place: *mut T, value: T) -> Result<(), Errno> {
 ///
 /// # Safety
 /// Null, or `count` valid elements that nobody writes during the call.
-pub unsafe fn array<'a, T>(start: *const T, count: usize) -> Result<&'a [T], Errno> {
+pub(crate) unsafe fn array<'a, T>(start: *const T, count: usize) -> Result<&'a [T], Errno> {
     match (count, start.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(EINVAL),
@@ -114,7 +114,7 @@ pub unsafe fn array<'a, T>(start: *const T, count: usize) -> Result<&'a [T], Err
 ///
 /// # Safety
 /// Null, or a string that ends with a zero.
-pub unsafe fn text<'a>(start: *const c_char) -> Option<&'a str> {
+pub(crate) unsafe fn text<'a>(start: *const c_char) -> Option<&'a str> {
     // SAFETY: not null; the caller's promise.
     if start.is_null() { None } else { unsafe { CStr::from_ptr(start) }.to_str().ok() }
 }
@@ -123,7 +123,7 @@ pub unsafe fn text<'a>(start: *const c_char) -> Option<&'a str> {
 ///
 /// # Safety
 /// `buffer` is null or valid for writing `size` bytes.
-pub unsafe fn write_text(buffer: *mut c_char, size: usize, text: &str) {
+pub(crate) unsafe fn write_text(buffer: *mut c_char, size: usize, text: &str) {
     if buffer.is_null() || size == 0 {
         return;
     }
@@ -139,7 +139,7 @@ pub unsafe fn write_text(buffer: *mut c_char, size: usize, text: &str) {
 ///
 /// # Errors
 /// `FI_ENOMEM`.
-pub fn allocate<T>() -> Result<*mut T, Errno> {
+pub(crate) fn allocate<T>() -> Result<*mut T, Errno> {
     // SAFETY: allocates; the core frees with `free`.
     let pointer = unsafe { libc::calloc(1, size_of::<T>() + SLACK) };
     if pointer.is_null() { Err(ENOMEM) } else { Ok(pointer.cast()) }
@@ -149,7 +149,7 @@ pub fn allocate<T>() -> Result<*mut T, Errno> {
 ///
 /// # Errors
 /// `FI_ENOMEM`.
-pub fn allocate_bytes(bytes: &[u8]) -> Result<*mut c_void, Errno> {
+pub(crate) fn allocate_bytes(bytes: &[u8]) -> Result<*mut c_void, Errno> {
     // SAFETY: allocates at least one byte; the core frees with `free`.
     let pointer = unsafe { libc::malloc(bytes.len().max(1)) };
     if pointer.is_null() {
@@ -164,6 +164,6 @@ pub fn allocate_bytes(bytes: &[u8]) -> Result<*mut c_void, Errno> {
 ///
 /// # Errors
 /// `FI_ENOMEM`.
-pub fn allocate_text(text: &CStr) -> Result<*mut c_char, Errno> {
+pub(crate) fn allocate_text(text: &CStr) -> Result<*mut c_char, Errno> {
     allocate_bytes(text.to_bytes_with_nul()).map(|pointer| pointer.cast())
 }

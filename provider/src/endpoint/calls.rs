@@ -39,7 +39,7 @@ static COLLECTIVE: fi_ops_collective = fi_ops_collective::REFUSING;
 ///
 /// # Safety
 /// As [`behind`].
-pub unsafe fn endpoint_behind<'a>(pointer: *const fid_ep) -> Result<&'a Arc<Endpoint>, Errno> {
+pub(crate) unsafe fn endpoint_behind<'a>(pointer: *const fid_ep) -> Result<&'a Arc<Endpoint>, Errno> {
     // SAFETY: the caller's promise.
     let object: &Object<Arc<Endpoint>> = unsafe { behind(pointer) }?;
     Ok(&object.inner)
@@ -51,7 +51,7 @@ fn source(bytes: &[u8; ADDRESS_LEN]) -> Result<SocketAddrV4, Errno> {
 }
 
 /// `fi_endpoint`.
-pub unsafe extern "C" fn open(
+pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     info: *mut fi_info,
     out: *mut *mut fid_ep,
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn open(
 }
 
 /// `fi_endpoint2`.
-pub unsafe extern "C" fn open2(
+pub(crate) unsafe extern "C" fn open2(
     domain: *mut fid_domain,
     info: *mut fi_info,
     out: *mut *mut fid_ep,

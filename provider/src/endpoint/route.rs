@@ -14,7 +14,7 @@ use crate::log;
 
 /// What an operation wants of its completion; travels with it in [`UserData::flags`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// An entry in the completion queue also if all goes well.
     pub entry: bool,
     /// It is a peek, which no counter counts.
@@ -32,7 +32,7 @@ const MULTI: u64 = 8;
 
 impl Wanted {
     /// For an operation with this context.
-    pub fn with(self, context: usize) -> UserData {
+    pub(crate) fn with(self, context: usize) -> UserData {
         let bit = |set: bool, bit| if set { bit } else { 0 };
         let multi = self.multi.map_or(0, |index| MULTI | u64::from(index) << 32);
         let flags = bit(self.entry, ENTRY) | bit(self.peek, PEEK) | bit(self.fetch, FETCH) | multi;
@@ -48,14 +48,14 @@ impl Wanted {
 
 /// Where the buffers of multi-receives begin: their completions say where in the buffer, users want to know where in memory.
 #[derive(Default)]
-pub struct MultiBuffers {
+pub(crate) struct MultiBuffers {
     starts: Vec<usize>,
     free: Vec<u32>,
 }
 
 impl MultiBuffers {
     /// Remembers a buffer.
-    pub fn add(&mut self, start: usize) -> u32 {
+    pub(crate) fn add(&mut self, start: usize) -> u32 {
         if let Some(index) = self.free.pop() {
             self.starts[index as usize] = start;
             return index;
@@ -65,7 +65,7 @@ impl MultiBuffers {
     }
 
     /// Forgets it.
-    pub fn remove(&mut self, index: u32) {
+    pub(crate) fn remove(&mut self, index: u32) {
         self.free.push(index);
     }
 

@@ -16,14 +16,14 @@ const ALWAYS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 const ALL: u64 = PRIMARY | DIRECTIONS | ON_REQUEST | ALWAYS;
 
 /// Capabilities of the sending side.
-pub const TX_CAPS: u64 = PRIMARY | FI_SEND | FI_READ | FI_WRITE;
+pub(super) const TX_CAPS: u64 = PRIMARY | FI_SEND | FI_READ | FI_WRITE;
 /// Capabilities of the receiving side.
-pub const RX_CAPS: u64 = PRIMARY | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | ON_REQUEST;
+pub(super) const RX_CAPS: u64 = PRIMARY | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | ON_REQUEST;
 
 /// There is one sequence per pair of endpoints, and what arrives takes effect in that order. Two things break it: a
 /// message may wait for credit while later reads and writes pass it (no `RAS`, `WAS`), and the bytes of a read leave the
 /// target when its socket takes them, maybe after a later write or message (no `WAR`, `SAR`; atomics are copied at once).
-pub const MSG_ORDER: u64 = FI_ORDER_SAS
+pub(super) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_SAW
     | FI_ORDER_RAR
     | FI_ORDER_RAW
@@ -33,11 +33,11 @@ pub const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_RMA_WAW
     | FI_ORDER_ATOMIC_ALL;
 /// The most bytes for which a write stays behind an earlier read: those of an atomic.
-pub const MAX_ORDER_WAR: usize = MAX_ATOMIC;
+pub(super) const MAX_ORDER_WAR: usize = MAX_ATOMIC;
 
 /// Hints; zero is "anything".
 #[derive(Debug, Default)]
-pub struct Hints {
+pub(super) struct Hints {
     pub caps: u64,
     pub tx_caps: u64,
     pub rx_caps: u64,
@@ -72,7 +72,7 @@ pub struct Hints {
 
 /// What differs from one reply to the next.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Offer {
+pub(super) struct Offer {
     pub caps: u64,
     pub addr_format: u32,
     pub tx_op_flags: u64,
@@ -97,7 +97,7 @@ fn unless_zero<T: Default + PartialEq>(hint: T, otherwise: T) -> T {
 ///
 /// # Errors
 /// What was asked for that we do not have.
-pub fn negotiate(api: u32, hints: Option<&Hints>) -> Result<Offer, &'static str> {
+pub(super) fn negotiate(api: u32, hints: Option<&Hints>) -> Result<Offer, &'static str> {
     let none = Hints::default();
     let hints = hints.unwrap_or(&none);
     check(hints)?;

@@ -91,7 +91,7 @@ pub(crate) struct Background<'a> {
 }
 
 impl<'a> Background<'a> {
-    pub fn new(folders: &'a Folders, site: &'a str) -> Background<'a> {
+    pub(crate) fn new(folders: &'a Folders, site: &'a str) -> Background<'a> {
         Background { folders, site }
     }
 
@@ -107,7 +107,7 @@ impl<'a> Background<'a> {
     }
 
     /// Makes the gateway run this release and the sites file as it is; says whether it was started anew, and how.
-    pub async fn renew(&self) -> Result<(bool, String), String> {
+    pub(crate) async fn renew(&self) -> Result<(bool, String), String> {
         let Some(note) = self.running() else {
             let pid = self.start().await?;
             return Ok((true, format!("started, process {pid}")));
@@ -139,7 +139,7 @@ impl<'a> Background<'a> {
     }
 
     /// Ends the gateway, if it runs.
-    pub async fn stop(&self, force: bool) -> Result<String, String> {
+    pub(crate) async fn stop(&self, force: bool) -> Result<String, String> {
         let Some(note) = self.running() else { return Ok("was not running".to_owned()) };
         self.same_host(&note)?;
         if !force && let Ok(client::Standing { jobs: jobs @ 1.., .. }) = self.ask(false).await {
@@ -151,7 +151,7 @@ impl<'a> Background<'a> {
         Ok(format!("stopped, process {}", note.process))
     }
 
-    pub async fn standing(&self) -> Standing {
+    pub(crate) async fn standing(&self) -> Standing {
         let log = self.folders.logs(self.site)[0].display().to_string();
         let Some(note) = self.running() else {
             return Standing { host: host_name(), log, ..Standing::default() };
@@ -179,7 +179,7 @@ impl<'a> Background<'a> {
     }
 
     /// Asks the gateway for a ticket.
-    pub async fn invite(&self, seconds: u32) -> Result<Reply, String> {
+    pub(crate) async fn invite(&self, seconds: u32) -> Result<Reply, String> {
         let (ticket, secret) = self.connect().await?.invite(seconds).await.map_err(|e| e.to_string())?;
         Ok(Reply::Invited { ticket, secret })
     }

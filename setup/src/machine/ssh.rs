@@ -50,12 +50,12 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    pub fn new(problem: impl Into<String>) -> Refusal {
+    pub(super) fn new(problem: impl Into<String>) -> Refusal {
         Refusal { problem: problem.into(), asks: false }
     }
 
     /// Makes sense of how ssh ended: `problem` is what the other end said, `words` what ssh wrote.
-    pub fn judge(problem: String, code: Option<i32>, words: &str) -> Refusal {
+    pub(super) fn judge(problem: String, code: Option<i32>, words: &str) -> Refusal {
         let said: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         // Greetings come before what went wrong.
         let said = said[said.len().saturating_sub(4)..].join("; ");
@@ -76,7 +76,7 @@ impl Refusal {
     }
 
     /// The problem, and what the user can do.
-    pub fn advice(&self, place: &Place) -> String {
+    pub(super) fn advice(&self, place: &Place) -> String {
         let words = place.arguments().join(" ").replace("-- ", "");
         let advice = if self.problem.contains("Host key verification failed") {
             format!("its host key is not known here, or another: log in once with `ssh {words}` and compare it")

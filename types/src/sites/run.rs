@@ -33,7 +33,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    pub fn check(self) -> Result<RunSettings, Wrong> {
+    pub(super) fn check(self) -> Result<RunSettings, Wrong> {
         let wrong = |place: String, message: String| Err(Wrong::new(place, message).within("run"));
         if let Some((typed, _)) = self.programs.iter().find(|(typed, put)| !is_text(typed) || !is_text(put)) {
             return wrong(format!("programs: `{typed}`"), "both must be programs: a path, or a name in PATH".into());

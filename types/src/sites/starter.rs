@@ -122,7 +122,7 @@ impl Default for Raw {
 }
 
 impl Raw {
-    pub fn check(self) -> Result<Starter, Wrong> {
+    pub(super) fn check(self) -> Result<Starter, Wrong> {
         match self {
             Raw::Local {} => Ok(Starter::Local),
             Raw::Ssh(raw) => raw.check().map(Starter::Ssh),

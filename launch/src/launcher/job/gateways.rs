@@ -11,7 +11,7 @@ use crate::launcher::outcome::Failure;
 
 impl Job {
     /// These gateways were told to close it.
-    pub fn closing_at(&mut self, ways: &[usize]) {
+    pub(crate) fn closing_at(&mut self, ways: &[usize]) {
         self.unclosed = ways.iter().copied().filter(|way| *way > 0).collect();
     }
 
