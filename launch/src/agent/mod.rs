@@ -405,9 +405,7 @@ impl Agent {
                 self.pmix = Some(started?);
             }
             _ => {
-                if local > 1 {
-                    self.own_shared_files(&mut prepared);
-                }
+                self.own_shared_files(&mut prepared);
                 self.pmi = Some(Server::new(self.order.job, size, local, mapping));
             }
         }
