@@ -15,6 +15,8 @@ use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
 
 /// A gateway that says nothing for this long is lost. It says something each second, however busy.
 const SILENCE_S: u64 = 4;
+/// When a gateway is dialled again: after its connection broke, and after it could not be had.
+const SOON: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// What became of a connection, or came by it.
@@ -157,6 +159,7 @@ enum End {
 impl Task {
     async fn run(mut self, mut client: Option<Client>) {
         loop {
+            let mut again = AGAIN;
             let connected = match client.take() {
                 Some(client) => Ok(client),
                 None => Client::connect(&self.entry.gateway, &self.entry.role).await,
@@ -166,22 +169,26 @@ impl Task {
                     self.tell(News::Open);
                     let (mut receiver, mut sender) = client.split();
                     match self.serve(&mut receiver, &mut sender).await {
-                        End::Lost(error) => self.tell(News::Lost(error)),
+                        End::Lost(error) => {
+                            // One reset says nothing of the gateway.
+                            again = SOON;
+                            self.tell(News::Lost(error));
+                        }
                         End::Left => return,
                     }
                 }
                 Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(News::Failed(error)),
                 Err(_) => {}
             }
-            if self.pause().await.is_err() {
+            if self.pause(again).await.is_err() {
                 return;
             }
         }
     }
 
     /// Waits before the next try; an error when there is to be none.
-    async fn pause(&mut self) -> Result<(), ()> {
-        let until = sleep(AGAIN);
+    async fn pause(&mut self, again: Duration) -> Result<(), ()> {
+        let until = sleep(again);
         tokio::pin!(until);
         loop {
             tokio::select! {

@@ -35,6 +35,8 @@ pub(crate) struct Job<M> {
     /// One per site of the roster, in its order.
     pub sites: Vec<SiteState>,
     pub members: HashMap<Slot, M>,
+    /// Those whose connection broke and who may dial again, and why.
+    pub lost: HashMap<Slot, String>,
     /// Nodes whose agents run.
     pub agents: BTreeSet<NodeId>,
     pub grant: Grant,
@@ -135,6 +137,20 @@ impl<M: Clone + PartialEq> Relay<M> {
         let here = |reason: String| (self.site.clone(), reason);
         if home != self.site {
             return Err(here(format!("the launcher says it is at site {home}, this is the gateway of {}", self.site)));
+        }
+        if part != Part::Lead
+            && let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing && job.secret == secret)
+            && job.own == job.home
+        {
+            // It has been here before: its connection broke, or this gateway's machine stood still.
+            let identity = Identity { site: job.own, slot: Slot::LAUNCHER };
+            job.lost.remove(&Slot::LAUNCHER);
+            if let Some(before) = job.members.insert(Slot::LAUNCHER, launcher.clone()) {
+                self.effects.push(Effect::Dismiss(before, "the launcher has dialled again".to_owned()));
+            }
+            self.tell_what_is_away(id, &launcher);
+            self.open_relays(id);
+            return Ok(identity);
         }
         let own = self.enter(id, secret, roster, part, &Asker::Launcher(launcher.clone()))?;
         let launcher_identity = Identity { site: own, slot: Slot::LAUNCHER };
@@ -491,6 +507,11 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub(crate) fn timer(&mut self, id: JobId, epoch: u64, timer: Timer) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.epoch == epoch) else { return };
         match timer {
+            Timer::Return(slot) => {
+                if let Some(reason) = job.lost.remove(&slot) {
+                    self.is_lost(id, slot, reason);
+                }
+            }
             Timer::Opening if job.waits() => self.give_up_waiting(id),
             Timer::Opening => {}
             Timer::Grace if job.agents.is_empty() => {}

@@ -100,6 +100,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             unclosed: Vec::new(),
             sites,
             members: HashMap::new(),
+            lost: HashMap::new(),
             agents: BTreeSet::new(),
             grant,
             traffic: Traffic::default(),

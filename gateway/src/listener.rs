@@ -231,6 +231,11 @@ fn welcome(
         member.welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
         return Ok((member, inflow));
     }
+    // Whose cable was pulled does not close its old connection here.
+    let before = gateway.relay.borrow_mut().displace(job, identity.slot, |member| member.is_quiet(gateway));
+    if let Some(before) = before {
+        before.dismiss("it has dialled again");
+    }
     let window = match gateway.relay.borrow().may_join(job, identity) {
         Ok(window) => window,
         Err(reason) => return Err((Box::new(stream), reason)),

@@ -224,6 +224,11 @@ impl Member {
         self.dismissed.notify_one();
     }
 
+    /// Whether nothing has come from it for so long that it may have another connection by now.
+    pub(crate) fn is_quiet(&self, gateway: &Gateway) -> bool {
+        gateway.now() - self.heard.get() > ALIVE
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -231,6 +236,7 @@ impl Member {
 
 enum End {
     Dismissed,
+    Silent(String),
     Stop(Stop),
 }
 
@@ -242,12 +248,13 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow:
         stop = read_loop(gateway, &member, &mut inflow) => End::Stop(stop),
         error = member.outlet.run(|| {}) => End::Stop(Stop::Lost(error.to_string())),
         () = member.dismissed.notified() => End::Dismissed,
-        reason = member.heartbeat(gateway) => End::Stop(Stop::Lost(reason)),
+        reason = member.heartbeat(gateway) => End::Silent(reason),
     };
     gateway.connections.borrow_mut().remove(&member.id);
     let (job, identity) = (member.job.get(), member.identity.get());
     let leave = match end {
         End::Dismissed => None,
+        End::Silent(reason) => Some(Leave::Silent(reason)),
         End::Stop(Stop::Goodbye(_)) => Some(Leave::Goodbye),
         End::Stop(Stop::Lost(reason)) => Some(Leave::Lost(reason)),
         End::Stop(Stop::Violation(reason)) => {

@@ -28,6 +28,8 @@ pub(crate) const OPENING: Duration = Duration::from_millis(3000);
 pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
 /// How long agents have to end by themselves.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// How long a launcher or an agent whose connection broke has to dial again, where the site has other gateways.
+pub(crate) const RETURN: Duration = Duration::from_secs(2);
 /// How long the home site waits for the others' last words.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
 
@@ -68,6 +70,8 @@ pub(crate) enum Timer {
     Grace,
     /// Other sites should have said their last word.
     Farewell,
+    /// A launcher or an agent whose connection broke should have dialled again.
+    Return(Slot),
 }
 
 /// Where a frame came from.
@@ -122,8 +126,10 @@ impl TrunkInfo {
 pub(crate) enum Leave {
     /// With a goodbye.
     Goodbye,
-    /// Without.
+    /// Without: its connection broke. Its machine may be well.
     Lost(String),
+    /// Without: it says nothing any more.
+    Silent(String),
 }
 
 pub(crate) struct Relay<M> {
@@ -131,6 +137,8 @@ pub(crate) struct Relay<M> {
     pub(crate) site: String,
     /// Which of the site's gateways it is, from 0.
     pub(crate) number: usize,
+    /// The site has other gateways, to which its members are connected too.
+    pub(crate) siblings: bool,
     /// Names of the site's nodes in the sites file.
     pub(crate) nodes: Vec<String>,
     pub(crate) trunks: Vec<TrunkInfo>,
@@ -159,6 +167,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         Relay {
             site,
             number,
+            siblings: false,
             nodes,
             trunks,
             jobs,
@@ -259,6 +268,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
             job.members.insert(identity.slot, member.clone());
+            job.lost.remove(&identity.slot);
             let is_last = is_rank(identity.slot) && job.is_whole();
             self.tell_what_is_away(id, &member);
             if is_last {
@@ -301,19 +311,36 @@ impl<M: Clone + PartialEq> Relay<M> {
             return;
         }
         job.members.remove(&slot);
+        let reason = match how {
+            Leave::Goodbye if slot == Slot::LAUNCHER => return self.close(id, "the launcher ended"),
+            Leave::Goodbye => return,
+            Leave::Silent(reason) => reason,
+            // It is connected to others of the site, and dials this one again.
+            Leave::Lost(reason) if self.siblings && !is_rank(slot) && !job.closing && !job.waits() => {
+                job.lost.insert(slot, reason);
+                return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), RETURN));
+            }
+            Leave::Lost(reason) => reason,
+        };
+        self.is_lost(id, slot, reason);
+    }
+
+    /// A member without whom a job is not as it should be does not come back.
+    pub(crate) fn is_lost(&mut self, id: JobId, slot: Slot, reason: String) {
+        let Some(job) = self.jobs.get(&id) else { return };
         let identity = Identity { site: job.own, slot };
         if slot == Slot::LAUNCHER {
-            let reason = match how {
-                Leave::Goodbye => "the launcher ended".to_owned(),
-                Leave::Lost(reason) => format!("the launcher is gone: {reason}"),
-            };
-            self.close(id, &reason);
-        } else if let Leave::Lost(reason) = how
-            && !job.closing
-        {
+            self.close(id, &format!("the launcher is gone: {reason}"));
+        } else if !job.closing {
             let reason = reason + &self.perhaps_cancelled(id);
             self.tell_launcher(id, Control::MemberLost { job: id, member: identity, reason });
         }
+    }
+
+    /// Takes a member's place from a connection that is not used any more.
+    pub(crate) fn displace(&mut self, id: JobId, slot: Slot, which: impl FnOnce(&M) -> bool) -> Option<M> {
+        let members = &mut self.jobs.get_mut(&id)?.members;
+        if members.get(&slot).is_some_and(which) { members.remove(&slot) } else { None }
     }
 
     /// A first link of a trunk is up.

@@ -247,6 +247,7 @@ impl Gateway {
             next_id: Cell::new(1),
             now: Cell::new(Instant::now()),
         });
+        gateway.relay.borrow_mut().siblings = site.gateways.len() > 1;
         gateway.trunks.borrow().iter().for_each(|trunk| gateway.expect(trunk));
         Ok(gateway)
     }

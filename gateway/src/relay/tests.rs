@@ -490,3 +490,66 @@ fn impossible_jobs_are_refused_by_name() {
     assert!(relay.open(JOB, secret(), roster(), "b", Part::Lead, 1).unwrap_err().1.contains("open already"));
     assert!(relay.open(JobId(0), secret(), roster(), "b", Part::Lead, 1).unwrap_err().1.contains("not zero"));
 }
+
+/// The timer that waits for a member to come back.
+fn returning(relay: &mut Relay<u32>, slot: Slot) -> u64 {
+    let timer = relay.take_effects().into_iter().find_map(|effect| match effect {
+        Effect::Timer(JOB, epoch, Timer::Return(of), RETURN) if of == slot => Some(epoch),
+        _ => None,
+    });
+    timer.expect("it is waited for")
+}
+
+#[test]
+fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gateways() {
+    let mut relay = relay();
+    relay.siblings = true;
+    open_home(&mut relay);
+    let again = |relay: &mut Relay<u32>, secret, launcher| {
+        relay.open(JOB, secret, roster(), "b", Part::Relay { window: 1 << 20 }, launcher)
+    };
+    relay.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Lost("reset".into()));
+    let epoch = returning(&mut relay, Slot::LAUNCHER);
+    assert!(again(&mut relay, Secret::new([2; 32]), 1001).unwrap_err().1.contains("open already"));
+    assert_eq!(again(&mut relay, secret(), 1001).unwrap().slot, Slot::LAUNCHER);
+    relay.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
+    assert!(!relay.jobs[&JOB].closing, "it is back");
+    // Its machine stood still: the old connection was not seen to break.
+    again(&mut relay, secret(), 1002).unwrap();
+    assert!(relay.take_effects().iter().any(|effect| matches!(effect, Effect::Dismiss(1001, _))));
+    relay.leave(JOB, Slot::LAUNCHER, &1001, Leave::Lost("old".into()));
+    relay.leave(JOB, Slot::LAUNCHER, &1002, Leave::Lost("reset".into()));
+    let epoch = returning(&mut relay, Slot::LAUNCHER);
+    relay.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
+    assert!(relay.jobs[&JOB].closing, "it did not come back");
+}
+
+#[test]
+fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
+    let lost = |effects: &[Effect<u32>]| {
+        effects.iter().any(|effect| matches!(effect, Effect::ToMember(LAUNCHER, Control::MemberLost { .. })))
+    };
+    let agent = Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
+    for (siblings, back) in [(false, false), (true, false), (true, true)] {
+        let mut relay = relay();
+        relay.siblings = siblings;
+        open_home(&mut relay);
+        relay.join(JOB, agent, 5).unwrap();
+        relay.take_effects();
+        relay.leave(JOB, agent.slot, &5, Leave::Lost("reset".into()));
+        if !siblings {
+            assert!(lost(&relay.take_effects()), "nothing else connects it");
+            continue;
+        }
+        let epoch = returning(&mut relay, agent.slot);
+        if back {
+            relay.join(JOB, agent, 6).unwrap();
+        }
+        relay.take_effects();
+        relay.timer(JOB, epoch, Timer::Return(agent.slot));
+        assert_eq!(lost(&relay.take_effects()), !back);
+        relay.join(JOB, Identity { slot: Slot::agent(NodeId(1)).unwrap(), ..agent }, 7).unwrap();
+        relay.leave(JOB, Slot::agent(NodeId(1)).unwrap(), &7, Leave::Silent("no sign of life".into()));
+        assert!(lost(&relay.take_effects()), "who is silent is not waited for");
+    }
+}
