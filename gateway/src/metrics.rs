@@ -28,7 +28,7 @@ fn of_gateway(text: &mut Text, view: &View, own: &str) {
         ("memory_limit_bytes", "Memory for frames on their way that the sites file allows.", memory.limit),
         ("memory_held_bytes", "Memory that frames on their way hold.", memory.held),
         ("memory_high_water_bytes", "The most memory that frames on their way ever held.", memory.high_water),
-        ("memory_granted_bytes", "Memory that is promised to open jobs as windows.", memory.granted),
+        ("memory_granted_bytes", "Memory for what the members of open jobs begin with.", memory.granted),
         ("unadmitted_connections", "Connections that are not admitted yet.", totals.unadmitted),
         ("jobs", "Jobs that are open.", view.jobs.len() as u64),
     ] {
@@ -98,7 +98,7 @@ fn of_jobs(text: &mut Text, view: &View, own: &str) {
     };
     family(Gauge, "job_leads", "1 if this gateway leads the job at its site.", |job| job.leads.into());
     family(Gauge, "job_members", "Members of the job that are connected to this gateway.", |job| job.members.into());
-    family(Gauge, "job_window_bytes", "Bytes that may be under way per pair of the job's ranks.", |job| job.window);
+    family(Gauge, "job_window_bytes", "Bytes that each member of the job may have in flight in all, at first.", |job| job.window);
     family(Gauge, "job_queued_bytes", "Bytes of the job's frames that wait here.", |job| job.queued);
     let sent = "Bytes of the job's frames from this site's ranks into trunks.";
     family(Counter, "job_sent_bytes_total", sent, |job| job.traffic.sent);

@@ -109,7 +109,7 @@ pub enum Down {
         /// All ranks of the job, in the text form of [`types::Roster`].
         roster: String,
     },
-    /// Start the ranks. `window`: what each rank may have under way to one other, in bytes.
+    /// Start the ranks. `window`: what each may have in flight in all at first, in bytes.
     Go {
         /// The window in bytes.
         window: u32,

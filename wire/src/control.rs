@@ -108,7 +108,7 @@ pub enum Control {
         job: JobId,
         /// The site.
         site: String,
-        /// Bytes (headers and payloads) that may be under way to one member of this site from one member of another;
+        /// Bytes (headers and payloads) that each member may have in flight in all, at first;
         /// the launcher hands the least of all sites to the ranks.
         window: u32,
     },
@@ -270,7 +270,7 @@ pub enum Part {
     Lead,
     /// It is one more way for frames.
     Relay {
-        /// What it must let be under way to one member from one other, as [`Control::JobOpened`] has it.
+        /// Bytes that each member may have in flight in all, at first, as [`Control::JobOpened`] has it.
         window: u32,
     },
 }

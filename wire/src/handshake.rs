@@ -78,7 +78,7 @@ pub struct Hello {
 pub struct Welcome {
     /// Longest payload of a frame, in bytes.
     pub max_payload: u32,
-    /// Bytes (headers and payloads) that may be under way to one member from one other, not acknowledged end to end.
+    /// Bytes (headers and payloads) that a member may have in flight in all, not acknowledged end to end, at first.
     pub window: u32,
     /// `Trunk`: the run of the acceptor's program, as in [`Hello`]. Else zero.
     pub run: u32,

@@ -41,7 +41,7 @@ pub struct MemoryView {
     pub held: u64,
     /// The most that was ever held.
     pub high_water: u64,
-    /// Promised to open jobs as windows.
+    /// For what the members of open jobs begin with.
     pub granted: u64,
 }
 
@@ -132,7 +132,7 @@ pub struct JobView {
     pub ranks: Vec<RanksView>,
     /// Members (ranks, agents, the launcher) that are connected to this gateway.
     pub members: u32,
-    /// Bytes that may be under way per pair of ranks.
+    /// Bytes that each member may have in flight in all, at first.
     pub window: u64,
     /// Bytes of its frames that wait here.
     pub queued: u64,

@@ -31,7 +31,7 @@ trunks     from one of your gateways to one of another site. RTT: least smoothed
            that wait here; lost: how often a link was lost. The line of the last minute is
            out and in together, as high as its highest
 jobs       those that are open here, over all your gateways. members: ranks, agents and the
-           launcher; window: bytes that may be under way for each pair of ranks; local:
+           launcher; window: bytes that each may have in flight in all, at first; local:
            between members of your site, through a gateway
 
 Bytes are bytes of frames, headers included. – : nothing to compare with yet.";
