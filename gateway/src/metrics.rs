@@ -98,7 +98,12 @@ fn of_jobs(text: &mut Text, view: &View, own: &str) {
     };
     family(Gauge, "job_leads", "1 if this gateway leads the job at its site.", |job| job.leads.into());
     family(Gauge, "job_members", "Members of the job that are connected to this gateway.", |job| job.members.into());
-    family(Gauge, "job_window_bytes", "Bytes that each member of the job may have in flight in all, at first.", |job| job.window);
+    family(
+        Gauge,
+        "job_window_bytes",
+        "Bytes that each member of the job may have in flight in all, at first.",
+        |job| job.window,
+    );
     family(Gauge, "job_queued_bytes", "Bytes of the job's frames that wait here.", |job| job.queued);
     let sent = "Bytes of the job's frames from this site's ranks into trunks.";
     family(Counter, "job_sent_bytes_total", sent, |job| job.traffic.sent);
