@@ -44,8 +44,9 @@ impl<M: Clone + PartialEq> Relay<M> {
             Control::JobHere { job, whole } => {
                 if self.jobs.contains_key(&job) {
                     self.is_here(job, trunk, whole);
-                } else {
-                    // If it was asked for from here, its end was not heard. Others do not mind.
+                } else if self.ended.contains(&job) {
+                    // If it was asked for from here, its end was not heard. Others do not mind. Of a job that is not known yet nothing
+                    // is said: the launcher may be about to open it here, and the answer would be taken for the end of that.
                     self.effects.push(Effect::ToTrunk(trunk, Control::JobClose { job }));
                 }
             }

@@ -553,3 +553,18 @@ fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
         assert!(lost(&relay.take_effects()), "who is silent is not waited for");
     }
 }
+
+#[test]
+fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
+    let mut relay = relay();
+    relay.control_from_trunk(A, Control::JobHere { job: JOB, whole: false }).unwrap();
+    assert_eq!(relay.take_effects(), [], "it may come");
+    open_remote(&mut relay);
+    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    relay.agent_exited(JOB, NodeId(0), "0".into());
+    relay.agent_exited(JOB, NodeId(1), "0".into());
+    relay.take_effects();
+    assert!(relay.jobs.is_empty());
+    relay.control_from_trunk(C, Control::JobHere { job: JOB, whole: false }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobClose { job: JOB })], "its end was not heard");
+}
