@@ -87,11 +87,10 @@ def seeds():
     return DEFAULT_SEEDS
 
 
-# Killed: a rank, an agent, a launcher, a gateway, a node, a gateway's host, the launcher's host. Stopped: a rank.
-# Left out, since they failed or were not seen to pass: all gateways of a site lost (8, 18), a launcher that is
-# stopped (11: gateways keep its job open), a node or a gateway's host that hangs (12, 13), the launcher's host hung or
-# unplugged (14, 17), unplugged nodes and gateways (15, 16), and resets (19 to 23).
-DEFAULT_SEEDS = [0, 1, 3, 4, 5, 6, 7, 9]
+# A round of each class but three. Left out: all gateways of a site lost (8, 18) and a node that hangs for good (12). Their jobs end as
+# they should, but the lab kills the agents it had entered there together with their keepers, which then cannot clean up;
+# that user's next agent does. The launcher's host that hangs or is unplugged (14, 17) passes, and takes long.
+DEFAULT_SEEDS = [0, 1, 3, 4, 5, 6, 7, 9, 10, 11, 13, 15, 16, 19, 20, 21, 22, 23]
 
 
 class Labs:
