@@ -4,7 +4,7 @@
 //! Operations ([`operation`]) go in, completions come out, `progress` moves bytes. Knows nothing of libfabric's ABI
 //! (that is `provider`) and nothing of MPI.
 //!
-//! Start reading at [`endpoint`].
+//! Start reading at [`Endpoint`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -3,7 +3,7 @@
 //!
 //! The agent makes it when a job needs it. Both the agent and its keeper remove it, so that it is gone whichever of them is
 //! killed. A folder whose agent and keeper were both killed is removed by the next agent of the same user. With a folder goes
-//! whatever its job left in other places (see [`crate::leftovers`]).
+//! whatever its job left in other places (see `leftovers.rs`).
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};

@@ -139,7 +139,7 @@ impl Post {
     /// Queues a message.
     ///
     /// # Errors
-    /// It is longer than [`MAX_MESSAGE`].
+    /// It is longer than 32 MiB.
     pub fn send<M: Serialize>(&mut self, to: Identity, message: &M) -> Result<(), PostError> {
         let body =
             postcard::to_stdvec(message).map_err(|e| PostError::Unreadable { from: to, problem: e.to_string() })?;
