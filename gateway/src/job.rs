@@ -88,8 +88,9 @@ impl<M> Job<M> {
 
     /// All ranks of this site are connected here.
     pub(crate) fn is_whole(&self) -> bool {
-        let ranks = self.members.keys().filter(|slot| is_rank(**slot)).count();
-        ranks == (self.ranks.1 - self.ranks.0) as usize
+        // A rank may have several endpoints, each of which is a member.
+        let ranks: BTreeSet<u32> = self.members.keys().filter(|slot| is_rank(**slot)).map(|slot| slot.0 >> 8).collect();
+        ranks.len() == (self.ranks.1 - self.ranks.0) as usize
     }
 
     pub(crate) fn leads(&self) -> bool {

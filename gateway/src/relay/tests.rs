@@ -568,3 +568,16 @@ fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
     relay.control_from_trunk(C, Control::JobHere { job: JOB, whole: false }).unwrap();
     assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobClose { job: JOB })], "its end was not heard");
 }
+
+#[test]
+fn a_site_is_whole_with_all_its_ranks_however_many_endpoints_they_have() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    let second = Identity { site: SiteId(1), slot: Slot::rank(Rank(2), Instance(1)).unwrap() };
+    for (member, identity) in [rank(1, 2), second, rank(1, 3)].into_iter().enumerate() {
+        relay.join(JOB, identity, member as u32).unwrap();
+    }
+    assert!(!relay.jobs[&JOB].is_whole(), "rank 4 is missing");
+    relay.join(JOB, rank(1, 4), 9).unwrap();
+    assert!(relay.jobs[&JOB].is_whole());
+}
