@@ -114,7 +114,7 @@ fn a_killed_agent_or_keeper_ends_the_job() {
         assert_eq!(agents.len(), 4, "{word}");
         kill(agents[3], "KILL");
         let done = running.finish(SOON);
-        assert_eq!(done.code, Some(1), "{done:?}");
+        assert_eq!(done.code, Some(75), "{done:?}");
         assert!(done.err.contains("agent"), "{done:?}");
         assert!(done.err.contains("node n"), "{done:?}");
         stage.nothing_left();
@@ -129,7 +129,7 @@ fn a_killed_gateway_ends_the_job() {
         let running = waiting(&stage);
         kill(pids[usize::from(site == "b")] as i32, "KILL");
         let done = running.finish(SOON);
-        assert_eq!(done.code, Some(1), "{done:?}");
+        assert_eq!(done.code, Some(75), "{done:?}");
         assert!(done.err.contains(&format!("site {site}")) && done.err.contains("gateway"), "{done:?}");
         stage.nothing_left();
     }
