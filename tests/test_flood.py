@@ -14,6 +14,8 @@ FLOOD_S = 5.0
 
 
 @pytest.mark.slow
+# Ranks and the emulator take all there is of two cores, and so would other tests.
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("count", "size"), [(200_000, 1000), (400, MEBIBYTE)], ids=["200000-small-messages", "400-large-messages"]
 )

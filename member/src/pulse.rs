@@ -34,8 +34,9 @@ impl Pulse {
     }
 
     /// Something came.
-    pub fn heard(&mut self, now_ns: u64) {
-        self.heard_ns = now_ns;
+    pub fn heard(&mut self, at_ns: u64) {
+        // Who says when it last heard something does not take back what is known of this end.
+        self.heard_ns = self.heard_ns.max(at_ns);
     }
 
     /// Looks. Only time in which this end looked counts: an end that was itself stopped, or busy elsewhere, has not read what came.
@@ -86,6 +87,7 @@ mod tests {
     fn time_in_which_nobody_looked_does_not_count() {
         let mut pulse = Pulse::new(4, 0);
         assert_eq!(pulse.look(100_000_000_000), Beat::Quiet);
+        pulse.heard(0);
         assert_eq!(watch(&mut pulse, 100, 3, false), [Beat::Ping; 3]);
     }
 }
