@@ -117,10 +117,7 @@ impl Carrier<Frame, Items> for Cutter<'_> {
     }
 
     fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]) {
-        // The payload is a receipt, shorter than any frame may be.
-        if let Ok(bytes) = header.with_payload(payload) {
-            self.connections[usize::from(route.0)].push(Arc::new(bytes));
-        }
+        notice(self.connections, route, header, payload);
     }
 }
 
@@ -342,6 +339,13 @@ fn settings(own: &Credentials, gateways: usize) -> Settings {
     Settings { job: own.job, me: own.me.identity, striping, window }
 }
 
+/// Puts a frame that is not kept on a connection. Its payload is a receipt, shorter than any frame may be.
+fn notice(connections: &mut [Connection], route: Route, header: FrameHeader, receipt: &[u8]) {
+    if let Ok(bytes) = header.with_payload(receipt) {
+        connections[usize::from(route.0)].push(Arc::new(bytes));
+    }
+}
+
 /// A peer is lost; what waited for it never leaves.
 fn lose(talk: &mut Talk, buffered: &mut u64, peer: PeerId, reason: Option<String>, sink: &mut dyn Sink) {
     sink.lost(peer, reason);
@@ -409,12 +413,8 @@ impl Link for GatewayLink {
 
     fn close(&mut self) {
         // The last word: what has come from peers that ask later, when nobody is here. It goes out with the goodbye.
-        let mut notices = |route: Route, header: FrameHeader, receipt: &[u8]| {
-            if let Ok(bytes) = header.with_payload(receipt) {
-                self.connections[usize::from(route.0)].push(Arc::new(bytes));
-            }
-        };
-        self.talk.farewell(&mut notices);
+        let connections = &mut self.connections;
+        self.talk.farewell(&mut |route, header, receipt| notice(connections, route, header, receipt));
         let me = self.own.me.identity;
         let to = Identity { slot: types::Slot::GATEWAY, ..me };
         let goodbye = Arc::new(FrameHeader::plain(FrameKind::Bye, self.own.job, me, to).encode().to_vec());

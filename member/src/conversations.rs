@@ -60,6 +60,7 @@ macro_rules! rule {
 pub(crate) use rule;
 
 mod sending;
+
 /// Which gateway a frame takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Striping {
@@ -214,7 +215,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
 
     /// The gateway that reaches a peer and comes next.
     pub fn route(&self, key: K) -> Option<Route> {
-        self.peers.get(&key).and_then(|peer| choose(&self.routes, peer, 0))
+        self.peers.get(&key).and_then(|peer| choose(&self.routes, peer))
     }
 
     /// Something was added to a peer's queue. `was_empty`: there was nothing to send before.

@@ -23,7 +23,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     /// The last words of a member that leaves: peers are acknowledged what came from them, for none will be here to answer.
     pub fn farewell(&mut self, notice_by: &mut dyn FnMut(Route, FrameHeader, &[u8])) {
         for peer in self.peers.values_mut().filter(|peer| !peer.gone && peer.inbound.has_unacknowledged()) {
-            if let Some(route) = choose(&self.routes, peer, 0) {
+            if let Some(route) = choose(&self.routes, peer) {
                 let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Ack, peer) };
                 notice_by(route, header, &peer.stripe.receipt());
             }
@@ -146,7 +146,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             for route in self.routes.to(peer.identity.site).filter(|route| asks_by & bit(*route) != 0) {
                 ask(&self.settings, route, peer, carrier);
             }
-            let Some(route) = choose(&self.routes, peer, 0) else { continue };
+            let Some(route) = choose(&self.routes, peer) else { continue };
             if std::mem::take(&mut peer.asks_again) {
                 let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Again, peer) };
                 carrier.notice(route, header, &peer.stripe.receipt());
@@ -215,7 +215,7 @@ fn usable<'a, F, Q>(routes: &'a Routes, peer: &Conversation<F, Q>) -> impl Itera
 }
 
 /// A gateway that reaches a peer.
-pub(super) fn choose<F, Q>(routes: &Routes, peer: &Conversation<F, Q>, left: u64) -> Option<Route> {
-    let at = peer.stripe.choose(usable(routes, peer).map(|route| usize::from(route.0)), left)?;
+pub(super) fn choose<F, Q>(routes: &Routes, peer: &Conversation<F, Q>) -> Option<Route> {
+    let at = peer.stripe.choose(usable(routes, peer).map(|route| usize::from(route.0)), 0)?;
     Some(Route(at as u8))
 }
