@@ -1,4 +1,4 @@
-//! The newcomer's side of joining by a ticket. The gateway's is `gateway::join`.
+//! The newcomer's side of joining by a ticket. The gateway's is `gateway::services::join`.
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -8,7 +8,7 @@ use types::sites::{Gateway, Site, SitesFile};
 
 use crate::GatewayError;
 use crate::counters::Counters;
-use crate::join::Doorkeeper;
+use crate::services::join::Doorkeeper;
 
 /// The configuration of one gateway. All of it comes from the sites file; nothing has another default.
 #[derive(Debug)]

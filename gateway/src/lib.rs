@@ -3,54 +3,29 @@
 //! Owns admission, the identity table, forwarding, trunks and counters. Refuses to know what it relays: it reads
 //! frame headers, never the payload of a `Data` frame. How agents are started is the business of an [`AgentStarter`].
 //!
-//! One thread, one task per connection. Start reading at `relay` (who may join, where frames go; no I/O) and
-//! `forward` (the path of a frame); `job` is the life of a job, `trunk` and `listener` are the sockets,
-//! `meeting` is how gateways that nobody can dial get a trunk; `observe`, `page` and `metrics` what it shows of itself.
+//! One thread, one task per connection. Start reading at `table` (who may join, where frames go, the life of a job; no
+//! I/O) and `path` (what a frame passes between two connections). `trunks` is everything between two gateways, `door`
+//! what happens to a connection before it is admitted, `services` what the gateway does besides relaying.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod allocation;
 pub mod config;
-mod control;
 pub mod counters;
-mod descriptors;
+mod door;
 mod error;
-mod forward;
-mod hellos;
-mod job;
-mod job_entry;
-mod job_message;
-mod job_site;
-mod join;
-mod link;
-mod listener;
-mod lobby;
 mod log;
-mod measure;
-mod meeting;
-mod member;
-mod metrics;
-mod observe;
-mod outlet;
-mod page;
-mod queue;
-mod relay;
+mod path;
 mod server;
-mod shares;
-mod shortage;
-mod standing;
-pub mod starter;
-mod stream;
-mod tcp_info;
-mod trunk;
-pub mod window;
+mod services;
+mod table;
+mod trunks;
 
 pub use config::{GatewayConfig, site_key};
 pub use error::GatewayError;
-pub use join::Doorkeeper;
 pub use server::{serve, serve_until};
-pub use starter::{
+pub use services::join::Doorkeeper;
+pub use services::starter::{
     AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, GatewayAddress,
     StartError,
 };

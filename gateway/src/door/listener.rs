@@ -1,0 +1,281 @@
+//! The one port: what comes in is told apart by its first byte, and admitted or turned away within bounded time and
+//! memory.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use client::handshake::{self, Accepting, HandshakeError};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use types::JobId;
+use wire::Secret;
+use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, Welcome};
+
+use crate::GatewayError;
+use crate::config::GatewayConfig;
+use crate::door::lobby::Place;
+use crate::door::stream::{Accepted, Arrival, Stream};
+use crate::log::{STRANGERS, log, short};
+use crate::path::forward::MAX_DATA;
+use crate::path::member::{self, Inflow, Member};
+use crate::path::outlet::LINGER;
+use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::trunks::link;
+use crate::trunks::meeting::{Met, host};
+use crate::trunks::trunk;
+
+/// First byte of a TLS ClientHello.
+const TLS_HANDSHAKE: u8 = 0x16;
+const BACKLOG: u32 = 1024;
+/// How long a member that comes before its job is waited with, at most; it keeps its place in the lobby so long.
+const EARLY: Duration = Duration::from_secs(2);
+const CROWDED: &str = "too many connections are not admitted yet, most of them from its address";
+
+/// Takes the gateway's port.
+pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> {
+    let own = config.own();
+    let listen = |source: io::Error| GatewayError::Listen {
+        site: config.own_site().name.clone(),
+        gateway: own.name.clone(),
+        address: own.listen.clone(),
+        hint: match source.kind() {
+            io::ErrorKind::AddrInUse => {
+                ": another program has this port (another gateway?); `ss -ltnp` shows which; stop it, or set `listen` and \
+                 `inside` to another port"
+            }
+            io::ErrorKind::AddrNotAvailable => ": no interface of this machine has this address; correct `listen`",
+            io::ErrorKind::PermissionDenied => ": ports under 1024 need root; set `listen` to a higher one",
+            _ => "",
+        },
+        source,
+    };
+    let address: SocketAddr = own.listen.parse().map_err(|_| {
+        listen(io::Error::new(io::ErrorKind::InvalidInput, "`listen` must be an IP address and a port"))
+    })?;
+    open(address, BACKLOG).map_err(listen)
+}
+
+/// Listens there.
+pub(crate) fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted gateway must not wait for connections of the last one to time out.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(backlog)
+}
+
+/// Accepts connections for ever.
+pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infallible {
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, or the peer is gone already: neither is the end.
+                log!(warn, STRANGERS, %error, "cannot accept");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Some(place) = gateway.lobby.enter(peer.ip(), Instant::now()) else {
+            refused(gateway, peer, CROWDED);
+            continue;
+        };
+        let gateway = gateway.clone();
+        tokio::task::spawn_local(async move { admit(&gateway, place, stream, peer).await });
+    }
+}
+
+/// What a connection turned out to be.
+enum Admitted {
+    Member(Rc<Member>, Inflow),
+    Link(Box<Accepted>),
+    /// A gateway that meets another here. Without both connections it waits for the other.
+    Guest(Option<Met<TcpStream>>),
+    /// A site that joined; nothing more is said on its connection.
+    Joined,
+    /// Closed without a word, as port scanners and health checks do.
+    Nobody,
+}
+
+async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: SocketAddr) {
+    let admitted = tokio::select! {
+        admitted = timeout(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)) => admitted,
+        () = place.must_go() => Ok(Err(CROWDED.to_owned())),
+    };
+    drop(place);
+    match admitted {
+        Ok(Ok(Admitted::Member(member, inflow))) => member::serve(gateway, member, inflow).await,
+        Ok(Ok(Admitted::Link(accepted))) => {
+            let Accepted { trunk, index, stream, run } = *accepted;
+            link::serve(gateway, &trunk, index, (stream, run), peer).await;
+        }
+        Ok(Ok(Admitted::Guest(Some(met)))) => host::serve(gateway, met).await,
+        Ok(Ok(Admitted::Guest(None))) => tracing::debug!(%peer, "waits here for another gateway"),
+        Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
+        Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
+        Ok(Err(reason)) => refused(gateway, peer, &reason),
+        Err(_) => refused(gateway, peer, &format!("handshake not done within {} s", HANDSHAKE_TIMEOUT.as_secs())),
+    }
+}
+
+/// Counts a refusal, and logs it unless there are too many.
+fn refused(gateway: &Gateway, peer: SocketAddr, reason: &str) {
+    gateway.counters.refused();
+    log!(warn, STRANGERS, %peer, reason = short(reason), "connection refused");
+}
+
+async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketAddr) -> Result<Admitted, String> {
+    let mut first = [0; 1];
+    prepare(&stream).map_err(|e| e.to_string())?;
+    match stream.peek(&mut first).await.map_err(|e| e.to_string())? {
+        0 => Ok(Admitted::Nobody),
+        _ if first[0] == TLS_HANDSHAKE => {
+            gateway.hellos.turn(peer.ip()).await;
+            let admitted = match trunk::accept(gateway, stream, peer).await? {
+                Arrival::Link(accepted) => Admitted::Link(accepted),
+                Arrival::Joined => Admitted::Joined,
+                Arrival::Inside(tls, accepting, key) => {
+                    let (member, inflow) = accept_member(gateway, Stream::Tls(tls, key), peer, *accepting).await?;
+                    Admitted::Member(member, inflow)
+                }
+            };
+            gateway.hellos.proved(peer.ip());
+            Ok(admitted)
+        }
+        _ if first[0] == PREFACE[0] => {
+            let accepting = match Accepting::begin(&mut stream).await {
+                Ok(accepting) => accepting,
+                Err(error) => return turn_away(Stream::Plain(stream), error).await,
+            };
+            if accepting.hello.purpose == Purpose::Meet {
+                return Ok(Admitted::Guest(host::admit(gateway, stream, accepting).await?));
+            }
+            let (member, inflow) = accept_member(gateway, Stream::Plain(stream), peer, accepting).await?;
+            Ok(Admitted::Member(member, inflow))
+        }
+        _ => Err(format!("a stranger: its first byte is {:#04x}", first[0])),
+    }
+}
+
+async fn accept_member(
+    gateway: &Rc<Gateway>,
+    mut stream: Stream,
+    peer: SocketAddr,
+    mut accepting: Accepting,
+) -> Result<(Rc<Member>, Inflow), String> {
+    let (secret, whose) = match may_prove(gateway, &accepting.hello, stream.is_plain()).await {
+        Ok(secret) => secret,
+        Err(refusal) => return refuse(stream, refusal).await,
+    };
+    let key = stream.key();
+    if let Err(error) = accepting.challenge(&mut stream, &secret, whose, &key).await {
+        return turn_away(stream, error).await;
+    }
+    match welcome(gateway, stream, peer, &accepting.hello) {
+        Ok(admitted) => Ok(admitted),
+        Err((stream, reason)) => refuse(*stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await,
+    }
+}
+
+/// What this peer is to prove, and whose that is. Who means another gateway is refused before anything is proved to it:
+/// it may be that somebody passes on what was meant for the other.
+async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Secret, &'static str), Refusal> {
+    let refuse = |code, text: String| Err(Refusal::new(code, text));
+    match hello.purpose {
+        Purpose::Client | Purpose::Member if (&hello.site, &hello.gateway) != (&gateway.site, &gateway.name) => {
+            let (site, name) = (&gateway.site, &gateway.name);
+            let text = format!(
+                "this is gateway {name} of site {site}, not {} of {}: another has its port, or passes this on",
+                hello.gateway, hello.site
+            );
+            refuse(RefusalCode::OtherPeer, text)
+        }
+        Purpose::Client if plain => refuse(RefusalCode::Purpose, "users speak TLS to gateways".into()),
+        Purpose::Client => Ok((gateway.credentials().client_secret.clone(), "the site's key is another")),
+        Purpose::Member => match job_secret(gateway, hello.job).await {
+            Ok(secret) => Ok((secret, "not the job's secret")),
+            Err(reason) => refuse(RefusalCode::Unknown, reason),
+        },
+        Purpose::Peer => refuse(RefusalCode::Purpose, "this is a gateway, not a rank".into()),
+        Purpose::Trunk | Purpose::Join | Purpose::Meet => refuse(RefusalCode::Purpose, "gateways speak TLS".into()),
+    }
+}
+
+/// The secret of a job. Members may come before this gateway has heard of it, over a trunk or from the launcher: they
+/// wait a moment.
+async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, String> {
+    let deadline = Instant::now() + EARLY;
+    loop {
+        let opened = gateway.job_opened.notified();
+        let found = gateway.relay.borrow().secret(job);
+        if found.is_ok() || !gateway.relay.borrow().may_come(job) || timeout_at(deadline, opened).await.is_err() {
+            return found;
+        }
+    }
+}
+
+/// Enters a peer that has proved itself. No await: nobody can take its place meanwhile.
+fn welcome(
+    gateway: &Rc<Gateway>,
+    stream: Stream,
+    peer: SocketAddr,
+    hello: &Hello,
+) -> Result<(Rc<Member>, Inflow), (Box<Stream>, String)> {
+    let (job, identity) = (hello.job, hello.from.identity);
+    if hello.purpose == Purpose::Client {
+        let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, true);
+        member.welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
+        return Ok((member, inflow));
+    }
+    // Whose cable was pulled does not close its old connection here.
+    let before = gateway.relay.borrow_mut().displace(job, identity.slot, |member| member.is_quiet(gateway));
+    if let Some(before) = before {
+        before.dismiss("it has dialled again");
+    }
+    let window = match gateway.relay.borrow().may_join(job, identity) {
+        Ok(window) => window,
+        Err(reason) => return Err((Box::new(stream), reason)),
+    };
+    let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, false);
+    member.becomes(job, identity);
+    member.welcome(Welcome { max_payload: MAX_DATA, window, run: 0 });
+    if let Err(reason) = gateway.relay.borrow_mut().join(job, identity, member.clone()) {
+        // Cannot be, after the check above; if it is, the connection ends with the reason.
+        member.dismiss(&reason);
+    }
+    gateway.settle();
+    tracing::debug!(%peer, %job, member = %identity.slot, "member admitted");
+    Ok((member, inflow))
+}
+
+/// A handshake that went wrong: an honest peer is told why.
+async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, String> {
+    match error.refusal() {
+        Some(refusal) => refuse(stream, refusal).await,
+        None => Err(error.to_string()),
+    }
+}
+
+/// Says no, and why; gives the reason back as the error.
+async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, String> {
+    // Best effort within the time of the handshake: the reason is logged here in any case.
+    if handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await.is_ok() {
+        let _ = stream.shutdown().await;
+        let mut sink = [0; 1024];
+        let _ = timeout(LINGER, async { while matches!(stream.read(&mut sink).await, Ok(1..)) {} }).await;
+    }
+    Err(refusal.text)
+}
+
+/// A member whose machine vanishes is noticed within 15 s.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive =
+        TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2)).with_retries(5);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}

@@ -1,0 +1,101 @@
+//! A connection that is not admitted yet, inside TLS or not, as one byte stream; its parts once it is; and what dials inside TLS.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use client::handshake::Accepting;
+use client::tls::{Session, TlsStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use types::sites::Fingerprint;
+
+use crate::trunks::trunk::Trunk;
+
+/// See the module.
+pub(crate) enum Stream {
+    /// A rank's, or a guest's at a meeting.
+    Plain(TcpStream),
+    /// Inside TLS, by this key of ours.
+    Tls(Box<TlsStream>, Fingerprint),
+}
+
+/// What [`Stream::into_parts`] gives: the socket, the TLS session if there is one, and what was read and not used: ciphertext and
+/// plaintext.
+pub(crate) type Parts = (TcpStream, Option<Session>, Vec<u8>, Vec<u8>);
+
+impl Stream {
+    /// The key that this end has shown; none outside TLS.
+    pub(crate) fn key(&self) -> Vec<u8> {
+        match self {
+            Stream::Plain(_) => Vec::new(),
+            Stream::Tls(_, key) => key.0.to_vec(),
+        }
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Stream::Plain(_))
+    }
+
+    pub(crate) fn into_parts(self) -> Parts {
+        match self {
+            Stream::Plain(tcp) => (tcp, None, Vec::new(), Vec::new()),
+            Stream::Tls(tls, _) => {
+                let (tcp, session, cipher, plain) = tls.into_parts();
+                (tcp, Some(session), cipher, plain)
+            }
+        }
+    }
+}
+
+/// What dialled this gateway inside TLS.
+pub(crate) enum Arrival {
+    Link(Box<Accepted>),
+    /// A site that joined.
+    Joined,
+    /// A user or an agent of this site, who has said no more than a hello. Our key, which was shown to it.
+    Inside(Box<TlsStream>, Box<Accepting>, Fingerprint),
+}
+
+/// A link that was dialled from the other side.
+pub(crate) struct Accepted {
+    pub trunk: Rc<Trunk>,
+    pub index: usize,
+    pub stream: TlsStream,
+    /// Of the other gateway's program.
+    pub run: u32,
+}
+
+/// The same call of either.
+macro_rules! either {
+    ($stream:expr, $inner:ident => $call:expr) => {
+        match $stream.get_mut() {
+            Stream::Plain($inner) => $call,
+            Stream::Tls($inner, _) => {
+                let $inner = &mut **$inner;
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        either!(self, inner => Pin::new(inner).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        either!(self, inner => Pin::new(inner).poll_write(cx, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, inner => Pin::new(inner).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, inner => Pin::new(inner).poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,438 @@
+//! The path of frames: from the bytes of one read to the connections they belong on, in one go.
+//!
+//! Nothing is copied but what a socket does not take at once. Frames of one read for the same destination leave together.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use types::{Identity, JobId, Slot};
+use wire::control::Part;
+use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use wire::receipt::MAX_RECEIPT;
+use wire::{Control, FrameHeader, FrameKind};
+
+use crate::counters::Counters;
+use crate::log::short;
+use crate::path::member::Member;
+use crate::server::Gateway;
+use crate::table::{Origin, Route};
+use crate::trunks::link::Link;
+
+/// The longest payload of a frame between members, in bytes.
+pub(crate) const MAX_DATA: u32 = 16 << 10;
+/// Most bytes read at once.
+pub(crate) const READ: usize = 128 << 10;
+/// Bytes of scratch space: what one read may leave over (a control message), and the next read.
+pub(crate) const SCRATCH: usize = HEADER_LEN + MAX_PAYLOAD as usize + 2 * READ;
+/// Room that a connection keeps for the start of a frame.
+const LASTING: usize = 4 * MAX_DATA as usize;
+/// The longest ping of a member, and the longest answer. Between gateways pings may be as long as data, to measure what a trunk carries.
+const MAX_PING: u32 = 64;
+
+/// Why a connection is not read any more.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The peer said goodbye, with these words.
+    Goodbye(String),
+    /// The connection broke.
+    Lost(String),
+    /// The peer broke the rules.
+    Violation(String),
+}
+
+/// A connection that frames come from or go to.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Member(Rc<Member>),
+    Link(Rc<Link>),
+}
+
+impl Target {
+    fn pending(&self) -> &std::cell::RefCell<Vec<Range<usize>>> {
+        match self {
+            Target::Member(member) => &member.pending,
+            Target::Link(link) => &link.pending,
+        }
+    }
+
+    /// Sends the frames that were gathered for it from what `source` sent.
+    fn send_pending(&self, gateway: &Gateway, bytes: &[u8], source: &Target) {
+        match self {
+            Target::Member(member) => member.send_pending(gateway, bytes),
+            Target::Link(link) => link.send_pending(gateway, bytes, source.job()),
+        }
+    }
+
+    /// The job whose frames come from it. Links carry those of all, but for members only.
+    fn job(&self) -> JobId {
+        match self {
+            Target::Member(member) => member.job.get(),
+            Target::Link(_) => JobId::default(),
+        }
+    }
+
+    /// Whether members of a job should not send more there.
+    fn is_backed_up(&self, job: JobId) -> bool {
+        match self {
+            Target::Member(member) => member.outlet.is_backed_up(),
+            Target::Link(link) => link.is_backed_up(job),
+        }
+    }
+
+    /// Waits until it takes more of a job.
+    pub(crate) async fn drained(&self, job: JobId) {
+        match self {
+            Target::Member(member) => member.outlet.drained().await,
+            Target::Link(link) => link.drained(job).await,
+        }
+    }
+
+    fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+        match self {
+            Target::Member(member) => member.send_own(gateway, header, payload),
+            Target::Link(link) if header.kind == FrameKind::Undeliverable => link.notice(gateway, header, payload),
+            Target::Link(link) => link.answer(gateway, header, payload),
+        }
+    }
+}
+
+/// How long a connection that always has something to read keeps the thread, about; then the others have their turn.
+const FAIR: Duration = Duration::from_millis(2);
+
+/// A connection's share of the thread.
+#[derive(Debug, Default)]
+pub(crate) struct Share(Option<Instant>);
+
+impl Share {
+    /// It has nothing more to read.
+    pub(crate) fn ends(&mut self) {
+        self.0 = None;
+    }
+
+    /// It has read something, and it is now this time: lets others go on if it has had its share.
+    pub(crate) async fn taken(&mut self, now: Instant) {
+        if now - *self.0.get_or_insert(now) > FAIR {
+            self.ends();
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The start of a frame whose rest has not come yet. Counted as held.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    bytes: Vec<u8>,
+    counters: std::sync::Arc<Counters>,
+}
+
+impl Partial {
+    pub(crate) fn new(counters: std::sync::Arc<Counters>) -> Partial {
+        Partial { bytes: Vec::new(), counters }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Puts it back to the front of the scratch space.
+    pub(crate) fn restore(&mut self, scratch: &mut [u8]) {
+        scratch[..self.bytes.len()].copy_from_slice(&self.bytes);
+        self.save(&[]);
+    }
+
+    pub(crate) fn save(&mut self, bytes: &[u8]) {
+        self.counters.release(self.bytes.len() as u64);
+        self.bytes.clear();
+        if self.bytes.capacity() > LASTING {
+            // Control messages are rare.
+            self.bytes = Vec::new();
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.counters.hold(bytes.len() as u64);
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        self.counters.release(self.bytes.len() as u64);
+    }
+}
+
+impl Gateway {
+    /// Sends all whole frames in `bytes` on their way; gives how many bytes that were.
+    pub(crate) fn forward(&self, source: &Target, bytes: &[u8]) -> Result<usize, Stop> {
+        let mut touched = self.touched.take();
+        let (mut at, mut frames, mut relayed) = (0, 0, 0);
+        let result = loop {
+            let rest = &bytes[at..];
+            if rest.len() < HEADER_LEN {
+                break Ok(());
+            }
+            let header = match FrameHeader::decode(rest, MAX_PAYLOAD) {
+                Ok(header) => header,
+                Err(error) => break Err(Stop::Violation(error.to_string())),
+            };
+            if let Err(stop) = may_send(source, &header) {
+                break Err(stop);
+            }
+            let end = at + HEADER_LEN + header.length as usize;
+            if end > bytes.len() {
+                break Ok(());
+            }
+            if is_relayed(source, &header) {
+                match self.gather(source, &header, at..end, &mut touched) {
+                    Ok(0) => {}
+                    Ok(length) => {
+                        frames += 1;
+                        relayed += length as u64;
+                    }
+                    Err(stop) => break Err(stop),
+                }
+            } else {
+                // What was said before must arrive before what this causes.
+                self.send_touched(source, &mut touched, bytes);
+                if let Err(stop) = self.handle(source, &header, &bytes[at + HEADER_LEN..end]) {
+                    break Err(stop);
+                }
+            }
+            at = end;
+        };
+        self.send_touched(source, &mut touched, bytes);
+        self.touched.replace(touched);
+        self.counters.relayed(frames, relayed);
+        result.map(|()| at)
+    }
+
+    /// Notes a frame for its destination; gives its length, or 0 when it has none.
+    fn gather(
+        &self,
+        source: &Target,
+        header: &FrameHeader,
+        range: Range<usize>,
+        touched: &mut Vec<Target>,
+    ) -> Result<usize, Stop> {
+        let mut relay = self.relay.borrow_mut();
+        let origin = match source {
+            Target::Member(_) => Origin::Member,
+            Target::Link(link) => Origin::Trunk(link.trunk),
+        };
+        let length = range.len();
+        let mut note = |target: &std::cell::RefCell<Vec<Range<usize>>>, make: &dyn Fn() -> Target| {
+            let mut pending = target.borrow_mut();
+            match pending.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                Some(_) => pending.push(range.clone()),
+                None => {
+                    pending.push(range.clone());
+                    touched.push(make());
+                }
+            }
+        };
+        match relay.route(origin, header) {
+            Route::Member(member) if self.is_too_slow(member) => {
+                drop(relay);
+                self.counters.undeliverable();
+                // Its sender keeps it. What is not data is asked for again by whoever needs it.
+                if header.kind == FrameKind::Data {
+                    let back = FrameHeader::plain(FrameKind::Refused, header.job, header.to, header.from);
+                    source.send_own(self, back, &[]);
+                }
+                return Ok(0);
+            }
+            Route::Member(member) => note(&member.pending, &|| Target::Member(member.clone())),
+            Route::Trunk(trunk) => match self.trunk(trunk).link(header.from, header.to) {
+                Some(link) => note(&link.pending, &|| Target::Link(link.clone())),
+                None => return Ok(0),
+            },
+            Route::Nowhere { notice } => {
+                drop(relay);
+                self.counters.undeliverable();
+                // An acknowledgement that goes nowhere is reported too: its sender believes it told, and uses the route no more.
+                if let Some(reason) = notice.filter(|_| header.kind.acknowledges()) {
+                    tracing::debug!(job = %header.job, from = %header.from, to = %header.to, reason, "undeliverable");
+                    let back = FrameHeader::plain(FrameKind::Undeliverable, header.job, header.to, header.from);
+                    source.send_own(self, back, reason.as_bytes());
+                }
+                return Ok(0);
+            }
+            Route::Violation(reason) => return Err(Stop::Violation(reason)),
+        }
+        Ok(length)
+    }
+
+    fn send_touched(&self, source: &Target, touched: &mut Vec<Target>, bytes: &[u8]) {
+        for target in touched.drain(..) {
+            target.send_pending(self, bytes, source);
+            debug_assert!(target.pending().borrow().is_empty());
+            if let Target::Member(member) = source
+                && target.is_backed_up(member.job.get())
+            {
+                member.waits_for.replace(Some(target));
+            }
+        }
+    }
+
+    /// A frame for the gateway itself.
+    fn handle(&self, source: &Target, header: &FrameHeader, payload: &[u8]) -> Result<(), Stop> {
+        match header.kind {
+            FrameKind::Ping => {
+                let back = FrameHeader::plain(FrameKind::Pong, header.job, header.to, header.from);
+                source.send_own(self, back, &payload[..payload.len().min(MAX_PING as usize)]);
+                Ok(())
+            }
+            FrameKind::Pong => {
+                match source {
+                    Target::Link(link) if header.job == JobId::default() => link.pong(payload),
+                    Target::Link(_) => self.measuring.acknowledged(header.job, self.now()),
+                    Target::Member(_) => {}
+                }
+                Ok(())
+            }
+            FrameKind::Bye => Err(Stop::Goodbye(String::from_utf8_lossy(payload).into_owned())),
+            FrameKind::Control => {
+                let message = Control::decode(payload).map_err(|e| Stop::Violation(e.to_string()))?;
+                match source {
+                    Target::Member(member) => self.control_from_member(member, message),
+                    Target::Link(link) => {
+                        let trunk = self.trunk(link.trunk);
+                        let ready = trunk.control_came(self, header, message).map_err(Stop::Violation)?;
+                        ready.into_iter().try_for_each(|message| self.control_from_trunk(link, message))
+                    }
+                }
+            }
+            FrameKind::Ack => match source {
+                Target::Link(link) => {
+                    self.trunk(link.trunk).control_acknowledged(self, header.ack).map_err(Stop::Violation)
+                }
+                Target::Member(_) => Ok(()),
+            },
+            FrameKind::Data
+            | FrameKind::Ask
+            | FrameKind::Again
+            | FrameKind::Answer
+            | FrameKind::Refused
+            | FrameKind::Undeliverable
+            | FrameKind::Introduction
+            | FrameKind::Passage
+            | FrameKind::Tally => Ok(()),
+        }
+    }
+
+    fn control_from_trunk(&self, link: &Link, message: Control) -> Result<(), Stop> {
+        let Some(message) = self.meeting_message(link.trunk, message) else { return Ok(()) };
+        let Some(message) = self.measuring_message(link.trunk, message) else { return Ok(()) };
+        if matches!(message, Control::JobOpen { .. } | Control::Allocate { .. }) {
+            self.kick_trunks();
+        }
+        let result = self.relay.borrow_mut().control_from_trunk(link.trunk, message);
+        self.settle();
+        result.map_err(Stop::Violation)
+    }
+
+    fn control_from_member(&self, member: &Rc<Member>, message: Control) -> Result<(), Stop> {
+        let job = member.job.get();
+        match message {
+            Control::Probe { site } => self.probe_later(member.clone(), site),
+            Control::Measure { from, to, transfer } => self.measure_later(member.clone(), from, to, transfer),
+            Control::Invite { seconds } => {
+                let invited = self.invite(seconds).map_err(Stop::Violation)?;
+                member.send_control(self, &invited);
+            }
+            Control::Status { reload } => {
+                let standing = self.standing(reload);
+                member.send_control(self, &standing);
+            }
+            Control::Observe => {
+                let view = Box::new(self.view());
+                member.send_control(self, &Control::Observed { view });
+            }
+            Control::Allocate { job: new, site, home, ask } => {
+                if job != JobId::default() {
+                    return Err(Stop::Violation(format!("this connection has job {job} already")));
+                }
+                self.allocate_later(member.clone(), new, site, home, ask);
+            }
+            Control::JobClose { job: unopened } if job == JobId::default() => {
+                if !self.relay.borrow_mut().abandoned_by(unopened, member) {
+                    // It was refused, or its nodes went, when the launcher had said this already.
+                    member.dismiss(&format!("job {unopened} is not open at site {}", self.site));
+                }
+            }
+            Control::JobOpen { job: new, secret, roster, home, part } => {
+                if job == new && part != Part::Lead {
+                    let open = Control::JobOpen { job: new, secret, roster, home, part };
+                    self.relay.borrow_mut().control_from_launcher(job, &open).map_err(Stop::Violation)?;
+                    self.settle();
+                    return Ok(());
+                }
+                if job != JobId::default() {
+                    return Err(Stop::Violation(format!("this connection has job {job} already")));
+                }
+                self.kick_trunks();
+                let mut relay = self.relay.borrow_mut();
+                match relay.open(new, secret, roster, &home, part, member.clone()) {
+                    Ok(identity) => {
+                        member.becomes(new, identity);
+                    }
+                    Err((site, reason)) => {
+                        drop(relay);
+                        tracing::warn!(peer = %member.address, job = %new, site, reason = short(&reason), "job refused");
+                        member.send_control(self, &Control::JobRefused { job: new, site, reason });
+                    }
+                }
+            }
+            other => self.relay.borrow_mut().control_from_launcher(job, &other).map_err(Stop::Violation)?,
+        }
+        self.settle();
+        Ok(())
+    }
+}
+
+/// Whether this peer may send such a frame at all, before its payload is waited for.
+fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
+    let limit = match header.kind {
+        FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
+        FrameKind::Ack | FrameKind::Ask | FrameKind::Again | FrameKind::Answer => MAX_RECEIPT,
+        FrameKind::Introduction | FrameKind::Tally | FrameKind::Passage | FrameKind::Refused => 0,
+        FrameKind::Ping if matches!(source, Target::Link(_)) => MAX_DATA,
+        FrameKind::Ping | FrameKind::Pong => MAX_PING,
+        FrameKind::Control => MAX_PAYLOAD,
+    };
+    if header.length > limit {
+        let text = format!("a {:?} frame of {} bytes, at most {limit} are allowed", header.kind, header.length);
+        return Err(Stop::Violation(text));
+    }
+    if matches!(header.kind, FrameKind::Introduction | FrameKind::Tally) {
+        return Err(Stop::Violation("ranks introduce themselves to each other, not here".into()));
+    }
+    if header.kind == FrameKind::Passage {
+        return Err(Stop::Violation("a gateway tells its members of passages, and nobody tells it".into()));
+    }
+    let Target::Member(member) = source else { return Ok(()) };
+    let (job, identity) = (member.job.get(), member.identity.get());
+    match header.kind {
+        kind if kind.acknowledges() && job == JobId::default() => {
+            Err(Stop::Violation("a frame for a member before a job was opened".into()))
+        }
+        kind if kind.acknowledges() && (header.job != job || header.from != identity) => Err(Stop::Violation(format!(
+            "a frame of job {} from {}: this connection is {identity} of job {job}",
+            header.job, header.from
+        ))),
+        FrameKind::Control if !member.client => Err(Stop::Violation("only launchers send control messages".into())),
+        FrameKind::Undeliverable | FrameKind::Refused => {
+            Err(Stop::Violation("only gateways report what they could not deliver".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a frame is for somebody else than this gateway.
+fn is_relayed(source: &Target, header: &FrameHeader) -> bool {
+    let of_trunk = matches!(source, Target::Link(_)) && header.to == GATEWAY;
+    matches!(header.kind, FrameKind::Undeliverable | FrameKind::Refused) || (header.kind.acknowledges() && !of_trunk)
+}
+
+/// Who a gateway is in frames about no particular job.
+pub(crate) const GATEWAY: Identity = Identity { site: types::SiteId(0), slot: Slot::GATEWAY };

@@ -1,0 +1,373 @@
+//! The connection of a member (rank, agent, launcher) or of a user's command.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::member::pulse::LOOK_NS;
+use ::member::{Beat, Pulse};
+use client::tls::{Session, sealed_len};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+use types::{Identity, JobId, SiteId, Slot};
+use wire::handshake::{Handshake, Welcome};
+use wire::{Control, FrameHeader, FrameKind, Passage};
+
+use crate::door::stream::Parts;
+use crate::log::{MEMBERS, log, short};
+use crate::path::forward::{READ, Share, Stop, Target};
+use crate::path::outlet::{LINGER, Outlet};
+use crate::server::Gateway;
+use crate::table::Leave;
+use crate::table::job::is_rank;
+
+/// From how many bytes queued for a member on another member of the same site pauses. What comes from trunks never
+/// waits; it is refused when memory is short.
+const BACKED_UP: usize = 1 << 20;
+const SLICES: usize = 32;
+/// A member that is not read hears this often that its gateway is alive.
+const ALIVE: Duration = Duration::from_secs(1);
+/// An agent or a launcher that says nothing for this long is lost. Its machine may be busy with the job's ranks.
+const SILENCE_S: u64 = 6;
+
+/// An admitted connection that is no trunk link.
+#[derive(Debug)]
+pub(crate) struct Member {
+    id: u64,
+    pub address: SocketAddr,
+    /// A user's command: proved the site's key, may open a job.
+    pub client: bool,
+    pub job: Cell<JobId>,
+    pub identity: Cell<Identity>,
+    pub outlet: Outlet,
+    /// A user's or an agent's; ranks have none.
+    session: Option<RefCell<Session>>,
+    pub pending: RefCell<Vec<Range<usize>>>,
+    /// When it said something last.
+    heard: Cell<Instant>,
+    dismissed: Notify,
+    /// A link or member that this one's frames have to wait for.
+    pub waits_for: RefCell<Option<Target>>,
+}
+
+impl PartialEq for Member {
+    fn eq(&self, other: &Member) -> bool {
+        self.id == other.id
+    }
+}
+
+/// Who a connection is before anything else is known of it: nobody's launcher.
+pub(crate) const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+
+impl Member {
+    /// Takes over a connection. What it may do is set by who calls.
+    pub(crate) fn new(gateway: &Gateway, parts: Parts, address: SocketAddr, client: bool) -> (Rc<Member>, Inflow) {
+        let (tcp, session, cipher, plain) = parts;
+        let (read, write) = tcp.into_split();
+        let member = Member {
+            id: gateway.next_id(),
+            address,
+            client,
+            job: Cell::default(),
+            identity: Cell::new(NOBODY),
+            outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
+            session: session.map(RefCell::new),
+            pending: RefCell::default(),
+            heard: Cell::new(gateway.now()),
+            dismissed: Notify::new(),
+            waits_for: RefCell::default(),
+        };
+        (Rc::new(member), Inflow { read, cipher, plain })
+    }
+
+    /// Sends bytes, through TLS if it has that. Gives what is queued now.
+    fn put(&self, slices: &[IoSlice<'_>]) -> usize {
+        let Some(session) = &self.session else { return self.outlet.send(slices) };
+        let mut sealed = Vec::new();
+        for slice in slices {
+            sealed.resize(sealed_len(slice.len()), 0);
+            match session.borrow_mut().seal(slice, &mut sealed) {
+                Ok(length) => self.outlet.send(&[IoSlice::new(&sealed[..length])]),
+                Err(error) => {
+                    tracing::warn!(peer = %self.address, %error, "TLS");
+                    self.abandon();
+                    return 0;
+                }
+            };
+        }
+        self.outlet.queued()
+    }
+
+    /// Deciphers what has come: takes it off the front of `cipher`, appends to `plain`; whether the peer sends no more.
+    fn decipher(&self, session: &RefCell<Session>, cipher: &mut Vec<u8>, plain: &mut Vec<u8>) -> Result<bool, Stop> {
+        let mut out = Vec::new();
+        let opened = session.borrow_mut().open(cipher, &mut |bytes| plain.extend_from_slice(bytes), &mut out);
+        if !out.is_empty() {
+            self.outlet.send(&[IoSlice::new(&out)]);
+        }
+        let opened = opened.map_err(|error| Stop::Violation(format!("TLS: {error}")))?;
+        cipher.drain(..opened.consumed);
+        Ok(opened.closed)
+    }
+
+    /// It is this member of this job now.
+    pub(crate) fn becomes(&self, job: JobId, identity: Identity) {
+        self.job.set(job);
+        self.identity.set(identity);
+    }
+
+    pub(crate) fn welcome(&self, welcome: Welcome) {
+        self.put(&[IoSlice::new(&Handshake::Welcome(welcome).encode())]);
+    }
+
+    /// Sends a frame made here.
+    pub(crate) fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+        match header.with_payload(payload) {
+            Ok(bytes) => self.write(gateway, &[IoSlice::new(&bytes)]),
+            Err(error) => tracing::error!(%error, "frame not sent"),
+        }
+    }
+
+    pub(crate) fn send_control(&self, gateway: &Gateway, message: &Control) {
+        match message.encode() {
+            Ok(payload) => self.send_own(gateway, self.header(FrameKind::Control), &payload),
+            Err(error) => tracing::error!(%error, "control message not sent"),
+        }
+    }
+
+    /// Tells it what became of the way to a site.
+    pub(crate) fn send_passage(&self, gateway: &Gateway, site: SiteId, passage: &Passage) {
+        let header = self.header(FrameKind::Passage);
+        let header = FrameHeader { from: Identity { site, slot: Slot::GATEWAY }, ..header };
+        self.send_own(gateway, header, &passage.encode());
+    }
+
+    fn header(&self, kind: FrameKind) -> FrameHeader {
+        let identity = self.identity.get();
+        let gateway = Identity { site: identity.site, slot: Slot::GATEWAY };
+        FrameHeader::plain(kind, self.job.get(), gateway, identity)
+    }
+
+    /// Sends the frames that were gathered from `bytes`.
+    pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
+        let mut ranges = self.pending.borrow_mut();
+        for some in ranges.chunks(SLICES) {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            for (slice, range) in slices.iter_mut().zip(some) {
+                *slice = IoSlice::new(&bytes[range.clone()]);
+            }
+            self.write(gateway, &slices[..some.len()]);
+        }
+        ranges.clear();
+    }
+
+    fn write(&self, gateway: &Gateway, slices: &[IoSlice<'_>]) {
+        let queued = self.put(slices);
+        if queued > 0 {
+            gateway.check_memory();
+        }
+    }
+
+    /// Waits, and is not read meanwhile: so that it does not take this gateway for dead, it hears something each second.
+    async fn paused(&self, gateway: &Gateway, until: impl Future<Output = ()>) {
+        tokio::pin!(until);
+        while timeout(ALIVE, &mut until).await.is_err() {
+            self.heard.set(gateway.now());
+            if self.outlet.queued() == 0 {
+                self.send_own(gateway, self.header(FrameKind::Pong), &[]);
+            }
+        }
+    }
+
+    /// Pings an agent or a launcher that says nothing; returns when it has been silent for too long. A rank is heard only when
+    /// its program calls MPI: its agent is its witness.
+    async fn heartbeat(&self, gateway: &Gateway) -> String {
+        let start = gateway.tick();
+        let since = |at: Instant| (at - start).as_nanos() as u64;
+        let mut pulse = Pulse::new(SILENCE_S, 0);
+        loop {
+            sleep(Duration::from_nanos(LOOK_NS)).await;
+            let now = gateway.tick();
+            if self.job.get() == JobId::default() || is_rank(self.identity.get().slot) {
+                pulse.heard(since(now));
+                continue;
+            }
+            pulse.heard(since(self.heard.get().max(start)));
+            match pulse.look(since(now)) {
+                Beat::Quiet => {}
+                Beat::Ping => self.send_own(gateway, self.header(FrameKind::Ping), &[]),
+                Beat::Lost(seconds) => return format!("no sign of life for {seconds} s"),
+            }
+        }
+    }
+
+    /// Says goodbye with a reason and ends the connection. The relay has forgotten it already.
+    pub(crate) fn dismiss(&self, reason: &str) {
+        if let Ok(bytes) = self.header(FrameKind::Bye).with_payload(reason.as_bytes()) {
+            self.put(&[IoSlice::new(&bytes)]);
+        }
+        self.outlet.seal();
+        self.dismissed.notify_one();
+    }
+
+    /// Ends the connection at once, with what is queued. The relay is told by the caller.
+    pub(crate) fn abandon(&self) {
+        self.outlet.abandon();
+        self.dismissed.notify_one();
+    }
+
+    /// Whether nothing has come from it for so long that it may have another connection by now.
+    pub(crate) fn is_quiet(&self, gateway: &Gateway) -> bool {
+        gateway.now() - self.heard.get() > ALIVE
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+enum End {
+    Dismissed,
+    Silent(String),
+    Stop(Stop),
+}
+
+/// Serves an admitted connection until it ends.
+pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow: Inflow) {
+    gateway.connections.borrow_mut().insert(member.id, member.clone());
+    let end = tokio::select! {
+        biased;
+        stop = read_loop(gateway, &member, &mut inflow) => End::Stop(stop),
+        error = member.outlet.run(|| {}) => End::Stop(Stop::Lost(error.to_string())),
+        () = member.dismissed.notified() => End::Dismissed,
+        reason = member.heartbeat(gateway) => End::Silent(reason),
+    };
+    gateway.connections.borrow_mut().remove(&member.id);
+    let (job, identity) = (member.job.get(), member.identity.get());
+    let leave = match end {
+        End::Dismissed => None,
+        End::Silent(reason) => Some(Leave::Silent(reason)),
+        End::Stop(Stop::Goodbye(_)) => Some(Leave::Goodbye),
+        End::Stop(Stop::Lost(reason)) => Some(Leave::Lost(reason)),
+        End::Stop(Stop::Violation(reason)) => {
+            gateway.counters.violation();
+            let (peer, who) = (member.address, identity.slot);
+            log!(warn, MEMBERS, %peer, %job, member = %who, reason = short(&reason), "connection closed: rules broken");
+            member.dismiss(&reason);
+            Some(Leave::Lost(format!("the gateway closed its connection: {reason}")))
+        }
+    };
+    if let Some(how) = leave {
+        gateway.relay.borrow_mut().leave(job, identity.slot, &member, how);
+    }
+    if member.client {
+        gateway.relay.borrow_mut().launcher_gone(&member);
+    }
+    gateway.settle();
+    member.outlet.finish(|| {}).await;
+    // Closing with unread input would reset the connection and could destroy the goodbye at the other end.
+    let mut sink = [0; 4096];
+    let _ = timeout(LINGER, async { while matches!(inflow.read.read(&mut sink).await, Ok(1..)) {} }).await;
+}
+
+/// The reading side of a connection, and what was read with the end of its handshake.
+#[derive(Debug)]
+pub(crate) struct Inflow {
+    read: OwnedReadHalf,
+    cipher: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+/// Reads and forwards until something ends it.
+async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Inflow) -> Stop {
+    let Inflow { read, cipher, plain } = inflow;
+    // Plaintext; and of a connection inside TLS what is not deciphered yet.
+    let (mut partial, mut sealed) = (gateway.partial(), gateway.partial());
+    partial.save(plain);
+    sealed.save(cipher);
+    let mut first = member.session.is_some();
+    let mut share = Share::default();
+    loop {
+        let turn = poll_fn(|cx| {
+            let mut scratch = gateway.plain.borrow_mut();
+            let start = partial.len();
+            let mut closed = false;
+            let count = match &member.session {
+                None => match poll_some(read, cx, &mut scratch[start..start + READ]) {
+                    Poll::Ready(Ok(count)) => count,
+                    Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
+                    Poll::Pending => {
+                        share.ends();
+                        return Poll::Pending;
+                    }
+                },
+                Some(session) => {
+                    let mut cipher = gateway.cipher.borrow_mut();
+                    let had = sealed.len();
+                    let mut count = 0;
+                    if !std::mem::take(&mut first) {
+                        count = match poll_some(read, cx, &mut cipher[had..had + READ]) {
+                            Poll::Ready(Ok(count)) => count,
+                            Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
+                            Poll::Pending => {
+                                share.ends();
+                                return Poll::Pending;
+                            }
+                        };
+                    }
+                    sealed.restore(&mut cipher);
+                    let (mut input, mut out) = (cipher[..had + count].to_vec(), Vec::new());
+                    closed = match member.decipher(session, &mut input, &mut out) {
+                        Ok(closed) => closed,
+                        Err(stop) => return Poll::Ready(Err(stop)),
+                    };
+                    sealed.save(&input);
+                    scratch[start..start + out.len()].copy_from_slice(&out);
+                    out.len()
+                }
+            };
+            member.heard.set(gateway.tick());
+            partial.restore(&mut scratch);
+            let bytes = &scratch[..start + count];
+            let result = gateway.forward(&Target::Member(member.clone()), bytes);
+            if let Ok(used) = result {
+                partial.save(&bytes[used..]);
+            }
+            let end = || Err(Stop::Lost("connection closed without goodbye".into()));
+            Poll::Ready(result.and_then(|used| if closed { end() } else { Ok(used) }))
+        });
+        if let Err(stop) = turn.await {
+            return stop;
+        }
+        gateway.after_turn();
+        share.taken(gateway.tick()).await;
+        let waits_for = member.waits_for.take();
+        if let Some(target) = waits_for {
+            member.paused(gateway, target.drained(member.job.get())).await;
+        }
+        if gateway.is_memory_short() {
+            member.paused(gateway, gateway.memory_eased()).await;
+        }
+    }
+}
+
+/// Reads what is there; an end is an error.
+fn poll_some(read: &mut OwnedReadHalf, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize, Stop>> {
+    let mut buf = ReadBuf::new(into);
+    match Pin::new(read).poll_read(cx, &mut buf) {
+        Poll::Pending => Poll::Pending,
+        Poll::Ready(Err(error)) => Poll::Ready(Err(Stop::Lost(error.to_string()))),
+        Poll::Ready(Ok(())) if buf.filled().is_empty() => {
+            Poll::Ready(Err(Stop::Lost("connection closed without goodbye".into())))
+        }
+        Poll::Ready(Ok(())) => Poll::Ready(Ok(buf.filled().len())),
+    }
+}

@@ -1,0 +1,96 @@
+//! Memory that is short: frames for members that read slowly are refused, members are not read for a while, and at the end the
+//! connection with the longest queue is dropped.
+//!
+//! How much may wait for one member is as much as is free: dynamic thresholds (Choudhury and Hahne, "Dynamic Queue Length
+//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6, 1998). One slow reader can take half
+//! of the memory for queues, two a third each; those that read find room at any time. Senders keep refused frames.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::log::log;
+use crate::path::member::Member;
+use crate::quantity;
+use crate::server::Gateway;
+use crate::table::window;
+use crate::trunks::link::Link;
+use crate::trunks::trunk::Trunk;
+
+/// How long memory may be short before the connection with the longest queue is dropped.
+const SHORT: Duration = Duration::from_secs(1);
+
+impl Gateway {
+    /// Whether no more frames are to wait for a member.
+    pub(crate) fn is_too_slow(&self, member: &Member) -> bool {
+        let queued = member.outlet.queued() as u64;
+        queued >= window::LEAST && queued >= (self.memory / 2).saturating_sub(self.counters.held())
+    }
+
+    /// Drops the connection with the longest queue, a member's or a link, when the bound is near. Frames that wait for members
+    /// take half of the memory at most, so somebody ignores refusals.
+    pub(crate) fn check_memory(&self) {
+        if self.counters.held() > self.memory / 4 * 3 {
+            self.drop_largest();
+        }
+    }
+
+    fn drop_largest(&self) {
+        let connections = self.connections.borrow();
+        let largest = connections.values().max_by_key(|member| member.outlet.queued());
+        let queued = largest.map_or(0, |member| member.outlet.queued()) as u64;
+        if let Some((trunk, link)) = self.largest_link().filter(|(_, link)| link.queued() as u64 > queued) {
+            let reason = self.not_read(link.queued() as u64);
+            self.counters.violation();
+            log!(
+                warn,
+                &trunk.site,
+                site = trunk.site,
+                gateway = trunk.gateway,
+                link = link.index,
+                reason,
+                "link dropped"
+            );
+            link.cut(reason);
+            return;
+        }
+        let Some(member) = largest else { return };
+        if queued == 0 || self.drops.borrow().iter().any(|(id, _)| *id == member.id()) {
+            return;
+        }
+        self.drop_later(member.id(), self.not_read(queued));
+    }
+
+    fn largest_link(&self) -> Option<(Rc<Trunk>, Rc<Link>)> {
+        let trunks = self.trunks_in_use().into_iter();
+        let links = trunks.flat_map(|trunk| trunk.up_links().into_iter().map(move |link| (trunk.clone(), link)));
+        links.filter(|(_, link)| !link.is_cut()).max_by_key(|(_, link)| link.queued())
+    }
+
+    fn not_read(&self, queued: u64) -> String {
+        format!(
+            "dropped: {} queued for it, the longest queue, while {} of {} gateway memory is in use; it does not read",
+            quantity(queued),
+            quantity(self.counters.held()),
+            quantity(self.memory)
+        )
+    }
+
+    /// Members should not be read now.
+    pub(crate) fn is_memory_short(&self) -> bool {
+        self.counters.held() > self.memory / 8 * 5
+    }
+
+    /// Waits until members may be read again.
+    pub(crate) async fn memory_eased(&self) {
+        let since = Instant::now();
+        while self.is_memory_short() {
+            sleep(Duration::from_millis(5)).await;
+            if since.elapsed() > SHORT {
+                self.drop_largest();
+                self.after_turn();
+            }
+        }
+    }
+}

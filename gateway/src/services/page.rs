@@ -1,0 +1,228 @@
+//! The gateway's page and metrics: HTTP for browsers and collectors on its own machine.
+//!
+//! It shows and changes nothing. Who can reach the port is not asked who he is, so the sites file takes only loopback
+//! addresses, and a request that names another host is refused: it comes from a stranger's page that has its name resolve
+//! to this machine (DNS rebinding). Whatever happens here, relaying goes on: a connection is one request within bounded
+//! time and memory, and there are few at a time. `page/` has what is shown.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::uri::Authority;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use wire::View;
+
+use crate::door::listener;
+use crate::server::Gateway;
+use crate::services::metrics;
+
+/// Most connections at a time; a browser has six.
+const MAX_CONNECTIONS: usize = 32;
+/// How long a connection may take in all. Both ends are on one machine.
+const WHOLE: Duration = Duration::from_secs(5);
+/// From one connection to the next: two hundred a second leave the thread to those who relay.
+const PACE: Duration = Duration::from_millis(5);
+/// How long what was gathered is shown to whoever asks.
+const FRESH: Duration = Duration::from_millis(200);
+const MAX_HEAD: usize = 16 << 10;
+const MAX_HEADERS: usize = 64;
+const BACKLOG: u32 = 64;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+/// Prometheus' text exposition format.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// What does not change: path, type, content.
+const FILES: [(&str, &str, &str); 7] = [
+    ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/page.js", SCRIPT, include_str!("page/page.js")),
+    ("/map.js", SCRIPT, include_str!("page/map.js")),
+    ("/graph.js", SCRIPT, include_str!("page/graph.js")),
+    ("/words.js", SCRIPT, include_str!("page/words.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+];
+
+/// With every answer. What is shown is of now, comes from here alone, and is in nobody else's frame.
+const HEADERS: [(HeaderName, &str); 5] = [
+    (header::CACHE_CONTROL, "no-store"),
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// Opens the page if the sites file has one for this gateway. A port that cannot be had is told in the log, and the
+/// gateway works without: a page is not worth a job.
+pub(crate) fn open(gateway: &Rc<Gateway>) {
+    let (site, own) = gateway.own.get();
+    let Some(address) = gateway.sites.borrow().sites[site].gateways[own].page else { return };
+    match listener::open(address, BACKLOG) {
+        Ok(listener) => {
+            tracing::info!("page at http://{address}/");
+            tokio::task::spawn_local(accept(gateway.clone(), listener));
+        }
+        Err(error) => {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    ": another program has this port (another gateway?); `ss -ltnp` shows which; stop it, or set `page` \
+                     to another port, and restart the gateway"
+                }
+                io::ErrorKind::AddrNotAvailable => ": this machine has no such address; correct `page`",
+                io::ErrorKind::PermissionDenied => ": ports under 1024 need root; set `page` to a higher one",
+                _ => "",
+            };
+            tracing::warn!("no page: cannot listen on {address}: {error}{hint}. All else works.");
+        }
+    }
+}
+
+/// Accepts connections for ever.
+async fn accept(gateway: Rc<Gateway>, listener: TcpListener) -> Infallible {
+    let source = Rc::new(Source { gateway, gathered: RefCell::default() });
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => match places.clone().try_acquire_owned() {
+                Ok(place) => {
+                    let source = source.clone();
+                    tokio::task::spawn_local(async move {
+                        serve(source, stream, peer).await;
+                        drop(place);
+                    });
+                }
+                Err(_) => tracing::debug!(%peer, "page: connection refused: too many"),
+            },
+            Err(error) => tracing::debug!(%error, "page: cannot accept"),
+        }
+        sleep(PACE).await;
+    }
+}
+
+/// One connection: one request, and its answer.
+async fn serve(source: Rc<Source>, stream: TcpStream, peer: SocketAddr) {
+    let service = service_fn(|request| {
+        let answer = answer(&source, &request);
+        async { Ok::<_, Infallible>(answer) }
+    });
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_header_size(MAX_HEAD)
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service);
+    match timeout(WHOLE, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "page: connection broken"),
+        Err(_) => tracing::debug!(%peer, "page: connection closed: not done within {} s", WHOLE.as_secs()),
+    }
+}
+
+/// What changes.
+struct Source {
+    gateway: Rc<Gateway>,
+    gathered: RefCell<Option<(Instant, Rc<View>)>>,
+}
+
+impl Source {
+    /// What the gateway shows; gathered anew a few times a second at most, however many ask.
+    fn view(&self) -> Rc<View> {
+        let mut gathered = self.gathered.borrow_mut();
+        match &*gathered {
+            Some((when, view)) if when.elapsed() < FRESH => view.clone(),
+            _ => {
+                let view = Rc::new(self.gateway.view());
+                *gathered = Some((Instant::now(), view.clone()));
+                view
+            }
+        }
+    }
+}
+
+fn answer<B>(source: &Source, request: &Request<B>) -> Response<String> {
+    if !names_this_machine(request.headers()) {
+        let text = "This page is for its own machine: open it as http://localhost and its port.\n";
+        return response(StatusCode::FORBIDDEN, TEXT, text.into());
+    }
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let mut refusal = response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "Nothing can be changed here.\n".into());
+        refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refusal;
+    }
+    let path = request.uri().path();
+    if let Some((_, kind, content)) = FILES.iter().find(|(of, ..)| *of == path) {
+        return response(StatusCode::OK, kind, (*content).to_owned());
+    }
+    match path {
+        "/view.json" => match serde_json::to_string(&*source.view()) {
+            Ok(json) => response(StatusCode::OK, JSON, json),
+            Err(error) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+        },
+        "/metrics" => response(StatusCode::OK, METRICS, metrics::text(&source.view())),
+        _ => response(StatusCode::NOT_FOUND, TEXT, "Nothing is here: /, /view.json and /metrics are.\n".into()),
+    }
+}
+
+fn response(status: StatusCode, kind: &'static str, content: String) -> Response<String> {
+    let mut response = Response::new(content);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Whether `Host` is there once, and is a name or address of this machine alone; the port may be that of a tunnel.
+fn names_this_machine(headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
+    let Ok(authority) = Authority::try_from(host.as_bytes()) else { return false };
+    let name = authority.host();
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_answered() {
+        let named = |hosts: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for host in hosts {
+                headers.append(header::HOST, HeaderValue::from_str(host).unwrap());
+            }
+            names_this_machine(&headers)
+        };
+        for host in ["localhost", "LOCALHOST:9", "127.0.0.1:7780", "127.9.9.9", "[::1]:7780", "[::1]"] {
+            assert!(named(&[host]), "{host}");
+        }
+        for host in
+            ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1:7780", "0.0.0.0", "a b"]
+        {
+            assert!(!named(&[host]), "{host}");
+        }
+        assert!(!named(&[]) && !named(&["localhost", "evil.example"]));
+    }
+}

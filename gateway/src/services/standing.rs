@@ -1,0 +1,216 @@
+//! How a gateway stands: its jobs and trunks; and taking up what has changed in its sites file while it runs.
+//!
+//! Sites that come after those known are new trunks and nothing else, so open jobs do not notice. A site that is gone is revoked:
+//! its links are cut, and what it took part in ends. A site's keys may change, its own too. Any other change of what concerns this
+//! gateway asks for a restart, which is for whoever changed the file to decide.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use types::sites::{Site, SitesFile};
+use wire::Control;
+use wire::control::TrunkStanding;
+
+use crate::config::site_key;
+use crate::server::{Credentials, Gateway, trunks};
+use crate::table::{TrunkId, TrunkInfo};
+use crate::trunks::trunk::Trunk;
+
+/// The longest sites file that is read, in bytes.
+const MAX_FILE: u64 = 4 << 20;
+
+impl Gateway {
+    /// How it stands, after reading the sites file again if asked to.
+    pub(crate) fn standing(&self, reload: bool) -> Control {
+        let stale = if reload { self.reload_and_log() } else { None };
+        let relay = self.relay.borrow();
+        let trunks = relay.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
+            site: trunk.site.clone(),
+            up: trunk.up,
+            problem: if trunk.up { String::new() } else { trunk.problem.clone() },
+        });
+        Control::Standing { jobs: relay.jobs.len() as u32, trunks: trunks.collect(), stale }
+    }
+
+    /// Takes up what has changed in the sites file; gives, and logs, what stands against it.
+    pub(crate) fn reload_and_log(&self) -> Option<String> {
+        let problem = self.reload().err();
+        match &problem {
+            Some(problem) => tracing::warn!(problem, "the sites file cannot be taken up while running"),
+            None => tracing::info!("works by the sites file as it is now"),
+        }
+        problem
+    }
+
+    /// Reads the sites file again and takes up what has changed.
+    pub(crate) fn reload(&self) -> Result<(), String> {
+        let Some(path) = &self.file else { return Err("this gateway was started without a sites file".into()) };
+        let newer = read(path)?;
+        let (site, gateway) = self.own.get();
+        let known = self.sites.borrow().sites[site].clone();
+        let Some(own) = newer.sites.iter().position(|site| site.name == known.name) else {
+            return Err(format!("site {}, which is this gateway's own, is gone from the sites file", known.name));
+        };
+        if let Some(problem) = difference(&self.sites.borrow(), &newer, own).or_else(|| self.came_back(&newer, own)) {
+            return Err(problem);
+        }
+        // A key that cannot be used changes nothing.
+        let key = site_key(&newer, path, &known.name).map_err(|e| e.to_string())?;
+        if key.fingerprint() != self.credentials().fingerprint {
+            tracing::info!(fingerprint = %key.fingerprint(), "the site's key is another now");
+            let credentials = Credentials::new(&key).map_err(|e| e.to_string())?;
+            self.credentials.replace(Rc::new(credentials));
+        }
+        self.own.set((own, gateway));
+        self.sites.replace(newer);
+        self.take_up();
+        Ok(())
+    }
+
+    /// Makes the trunks what the sites file says.
+    fn take_up(&self) {
+        let (site, gateway) = self.own.get();
+        let wanted = trunks(&self.sites.borrow(), site, gateway);
+        for trunk in self.trunks_in_use() {
+            match wanted.iter().find(|wanted| is_same(wanted, &trunk)) {
+                Some(wanted) if wanted.keys() != trunk.keys() => {
+                    let (site, gateway, keys) = (&trunk.site, &trunk.gateway, wanted.keys());
+                    tracing::info!(site, gateway, %keys, "other keys are trusted");
+                    trunk.trust(keys);
+                }
+                Some(_) => {}
+                None => self.revoke(&trunk),
+            }
+        }
+        for trunk in wanted {
+            if self.trunks_in_use().iter().any(|known| is_same(known, &trunk)) {
+                continue;
+            }
+            tracing::info!(site = trunk.site, gateway = trunk.gateway, keys = %trunk.keys(), "site added");
+            if let Some(known) = self.retired(&trunk) {
+                known.take_back(trunk.keys());
+                self.relay.borrow_mut().trunks[known.id.0].retired = false;
+                self.expect(&known);
+                self.dial_trunk(&known);
+                continue;
+            }
+            let id = self.relay.borrow_mut().add_trunk(TrunkInfo::new(trunk.site.clone()));
+            let trunk = Rc::new(trunk.numbered(id));
+            debug_assert_eq!(id, TrunkId(self.trunks.borrow().len()));
+            self.trunks.borrow_mut().push(trunk.clone());
+            self.expect(&trunk);
+            self.dial_trunk(&trunk);
+        }
+        self.settle();
+        self.expect_meetings();
+    }
+
+    /// The trunk to a gateway that was taken out of the sites file.
+    fn retired(&self, like: &Trunk) -> Option<Rc<Trunk>> {
+        self.trunks.borrow().iter().find(|trunk| trunk.is_retired() && is_same(trunk, like)).cloned()
+    }
+
+    /// What of the sites that were taken out and are there again is otherwise than it was.
+    fn came_back(&self, newer: &SitesFile, own: usize) -> Option<String> {
+        let wanted = trunks(newer, own, self.own.get().1);
+        let other = wanted.iter().find(|new| self.retired(new).is_some_and(|known| !known.is_dialled_like(new)))?;
+        Some(format!("site {} was taken out and is another now", other.site))
+    }
+
+    fn revoke(&self, trunk: &Trunk) {
+        let (site, gateway) = (&trunk.site, &trunk.gateway);
+        let reason = format!("site {}: gateway {gateway} of site {site} is not in its sites file any more", self.site);
+        tracing::warn!(site, gateway, "revoked: it is not in the sites file any more");
+        trunk.retire(&reason);
+        self.relay.borrow_mut().retire_trunk(trunk.id, &reason);
+    }
+}
+
+fn is_same(one: &Trunk, other: &Trunk) -> bool {
+    one.site == other.site && one.gateway == other.gateway
+}
+
+fn read(path: &Path) -> Result<SitesFile, String> {
+    use std::io::Read;
+    let name = path.display().to_string();
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|e| format!("sites file {name}: {e}"))?;
+    file.take(MAX_FILE).read_to_string(&mut text).map_err(|e| format!("sites file {name}: {e}"))?;
+    SitesFile::parse(&text, &name).map_err(|e| e.to_string())
+}
+
+/// What of the sites that are in both files is otherwise in the newer one, as far as the gateway of its site `own` works by it and
+/// cannot do while it runs.
+fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<String> {
+    let position = |site: &Site| newer.sites.iter().position(|new| new.name == site.name);
+    let mut last = None;
+    for old in &known.sites {
+        let Some(at) = position(old) else { continue };
+        // Of two sites the earlier dials.
+        if last.is_some_and(|last| last > at) {
+            return Some(format!("site {} has another place in the sites file", old.name));
+        }
+        last = Some(at);
+        let new = &newer.sites[at];
+        let same = if at == own {
+            // Where its key lies and how its users reach it is not the gateway's business; its keys it takes up.
+            let Site { key, ssh, folder, fingerprint, next, .. } = old.clone();
+            Site { key, ssh, folder, fingerprint, next, ..new.clone() } == *old
+        } else {
+            seen(&new.gateways) == seen(&old.gateways)
+        };
+        if !same {
+            return Some(format!("site {} is another than when this gateway was started", old.name));
+        }
+    }
+    let first_new = newer.sites.iter().position(|new| known.sites.iter().all(|old| old.name != new.name));
+    let before = first_new.filter(|new| last.is_some_and(|last| last > *new));
+    before.map(|new| format!("site {} is new and not at the end of the sites file", newer.sites[new].name))
+}
+
+/// What matters of another site's gateways: not where they show their page, each on its own machine.
+fn seen(gateways: &[types::sites::Gateway]) -> Vec<types::sites::Gateway> {
+    gateways.iter().map(|gateway| types::sites::Gateway { page: None, ..gateway.clone() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(entries: &[(&str, &str, &str)]) -> SitesFile {
+        let text = entries.iter().map(|(name, port, node)| {
+            let print = "0".repeat(64);
+            format!(
+                "[[site]]\nname = \"{name}\"\nfingerprint = \"sha256:{print}\"\n[[site.gateway]]\nname = \"gw1\"\n\
+                 advertise = \"h:{port}\"\n[[site.node]]\nname = \"{node}\"\n"
+            )
+        });
+        SitesFile::parse(&text.collect::<String>(), "x").unwrap()
+    }
+
+    #[test]
+    fn only_what_comes_after_is_an_addition() {
+        let known = file(&[("a", "1", "n1"), ("b", "2", "n1")]);
+        let told = |newer: &[(&str, &str, &str)]| difference(&known, &file(newer), 0);
+        assert_eq!(told(&[("a", "1", "n1"), ("b", "2", "n1"), ("c", "3", "n1")]), None);
+        // Nodes of another site are the business of its own gateway.
+        assert_eq!(told(&[("a", "1", "n1"), ("b", "2", "n7")]), None);
+        // A site that is gone is revoked.
+        assert_eq!(told(&[("a", "1", "n1")]), None);
+        assert_eq!(told(&[("a", "1", "n1"), ("c", "3", "n1")]), None);
+        for newer in [
+            &[("b", "2", "n1"), ("a", "1", "n1")][..],
+            &[("a", "1", "n1"), ("c", "3", "n1"), ("b", "2", "n1")],
+            &[("a", "1", "n2"), ("b", "2", "n1")],
+            &[("a", "1", "n1"), ("b", "9", "n1")],
+        ] {
+            assert!(told(newer).is_some(), "{newer:?}");
+        }
+        // Where a gateway has its page is its own business.
+        for (at, same) in [(0, false), (1, true)] {
+            let mut newer = known.clone();
+            newer.sites[at].gateways[0].page = Some("127.0.0.1:7780".parse().unwrap());
+            assert_eq!(difference(&known, &newer, 0).is_none(), same);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Nodes that a job needs from a batch system: asked for before the job is opened, because its roster names them, and
+//! given back with it. Part of [`Relay`]; `services::nodes` does the I/O.
+//!
+//! The launcher asks its own gateway, which asks the gateway of each site concerned. Until the job is open, whoever loses its
+//! asker gives back. Then the nodes are the job's: a gateway that stops leaves them to it with the job's agents.
+
+use thiserror::Error;
+use types::JobId;
+use wire::Control;
+use wire::control::{NodeAsk, Traffic};
+
+use crate::log::log;
+use crate::services::starter::{AllocationNews, AllocationOrder};
+use crate::table::{Effect, Relay, TrunkId};
+
+/// Most jobs for which nodes are sought or held; each costs a process beside the gateway.
+const MOST: usize = 256;
+/// How many of them may be of one other site.
+const MOST_OF_SITE: usize = MOST / 4;
+
+/// Why nodes are not sought for a job.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub(crate) enum AllocationError {
+    /// It is open, or no job at all.
+    #[error("job {0} cannot ask for nodes any more")]
+    Late(JobId),
+    /// Somebody else asks for it.
+    #[error("job {0} is another's")]
+    Anothers(JobId),
+    /// It has asked.
+    #[error("job {0} has asked for nodes already")]
+    Twice(JobId),
+    /// Others of its site have.
+    #[error("{MOST_OF_SITE} jobs of site {0} have or wait for nodes already: wait for some to end")]
+    TooManyOfSite(String),
+    /// Others have.
+    #[error("{MOST} jobs have or wait for nodes already: try again when some have ended")]
+    TooMany,
+}
+
+/// What one gateway knows of a job's nodes.
+pub(crate) struct Allocation<M> {
+    pub asker: Asker<M>,
+    /// Sites that were asked from here.
+    asked: Vec<TrunkId>,
+    /// This site's own.
+    own: Option<Own>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum Asker<M> {
+    /// The launcher, which is connected here.
+    Launcher(M),
+    /// The launcher's site.
+    Site(TrunkId),
+    /// It is gone.
+    Nobody,
+}
+
+impl<M> Asker<M> {
+    /// The trunk to the launcher's site, if that is another.
+    pub(crate) fn trunk(&self) -> Option<TrunkId> {
+        if let Asker::Site(trunk) = self { Some(*trunk) } else { None }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Own {
+    /// Its name in the batch system, and its nodes.
+    granted: Option<(String, Vec<String>)>,
+    released: bool,
+}
+
+impl<M: Clone + PartialEq> Relay<M> {
+    /// The launcher asks for nodes of a site whose trunk should be up.
+    ///
+    /// # Errors
+    /// Which site refuses, and why.
+    pub(crate) fn allocate(
+        &mut self,
+        launcher: M,
+        id: JobId,
+        site: String,
+        home: String,
+        ask: NodeAsk,
+    ) -> Result<(), (String, String)> {
+        let own = self.site.clone();
+        if home != own {
+            let reason = format!("the launcher says it is at site {home}, this is the gateway of {own}");
+            return Err((own, reason));
+        }
+        self.seek(id, Asker::Launcher(launcher)).map_err(|error| (own, error.to_string()))?;
+        if site == self.site {
+            return self.begin(id, ask).map_err(|error| (site, error.to_string()));
+        }
+        let trunk = self.lead_trunk(&site).ok_or_else(|| {
+            let reason = format!("the gateway of site {} knows no site {site}: compare the sites files", self.site);
+            (site.clone(), reason)
+        })?;
+        let info = &self.trunks[trunk.0];
+        if !info.up {
+            return Err((site, info.problem.clone()));
+        }
+        if let Some(entry) = self.allocations.get_mut(&id) {
+            entry.asked.push(trunk);
+        }
+        self.effects.push(Effect::ToTrunk(trunk, Control::Allocate { job: id, site, home, ask }));
+        Ok(())
+    }
+
+    /// The trunk over which a site was asked for a job's nodes: who found them leads the job there.
+    pub(crate) fn asked_for_nodes(&self, id: JobId, site: &str) -> Option<TrunkId> {
+        let asked = &self.allocations.get(&id)?.asked;
+        asked.iter().find(|trunk| self.trunks[trunk.0].site == site).copied()
+    }
+
+    /// The launcher's gateway asks.
+    pub(crate) fn allocate_asked(&mut self, trunk: TrunkId, id: JobId, ask: NodeAsk) {
+        let begun = self.seek(id, Asker::Site(trunk)).and_then(|()| self.begin(id, ask));
+        if let Err(error) = begun {
+            let (site, reason) = (self.site.clone(), error.to_string());
+            log!(warn, &self.trunks[trunk.0].site, job = %id, reason, "nodes refused");
+            self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job: id, site, reason }));
+        }
+    }
+
+    /// Makes an entry, or finds the asker's own.
+    fn seek(&mut self, id: JobId, asker: Asker<M>) -> Result<(), AllocationError> {
+        if id == JobId::default() || self.jobs.contains_key(&id) {
+            return Err(AllocationError::Late(id));
+        }
+        if let Some(entry) = self.allocations.get(&id) {
+            return if entry.asker == asker { Ok(()) } else { Err(AllocationError::Anothers(id)) };
+        }
+        if let Some(trunk) = asker.trunk() {
+            let site = &self.trunks[trunk.0].site;
+            let theirs = |found: &&Allocation<M>| found.asker.trunk().is_some_and(|at| self.trunks[at.0].site == *site);
+            if self.allocations.values().filter(theirs).count() >= MOST_OF_SITE {
+                return Err(AllocationError::TooManyOfSite(site.clone()));
+            }
+        }
+        if self.allocations.len() >= MOST {
+            return Err(AllocationError::TooMany);
+        }
+        self.allocations.insert(id, Allocation { asker, asked: Vec::new(), own: None });
+        Ok(())
+    }
+
+    fn begin(&mut self, id: JobId, ask: NodeAsk) -> Result<(), AllocationError> {
+        let Some(entry) = self.allocations.get_mut(&id) else { return Ok(()) };
+        if entry.own.is_some() {
+            return Err(AllocationError::Twice(id));
+        }
+        entry.own = Some(Own::default());
+        if let Some(unsaid) = self.may_log_of(id) {
+            tracing::info!(unsaid, job = %id, ranks = ask.ranks, held = ask.held.is_some(), "nodes asked for");
+        }
+        self.effects.push(Effect::Allocate(AllocationOrder { job: id, ask }));
+        Ok(())
+    }
+
+    /// What became of this site's own allocation.
+    pub(crate) fn allocation_news(&mut self, id: JobId, news: AllocationNews) {
+        let site = self.site.clone();
+        let may_log = if let AllocationNews::Waiting(_) = news { None } else { self.may_log_of(id) };
+        let Some(own) = self.allocations.get_mut(&id).and_then(|entry| entry.own.as_mut()) else { return };
+        match news {
+            AllocationNews::Waiting(state) => self.tell_asker(id, Control::Allocating { job: id, site, state }),
+            AllocationNews::Granted { id: name, nodes } => {
+                if let Some(unsaid) = may_log {
+                    tracing::info!(unsaid, job = %id, allocation = name, nodes = nodes.len(), "nodes granted");
+                }
+                own.granted = Some((name, nodes.iter().map(|node| node.name.clone()).collect()));
+                self.tell_asker(id, Control::Allocated { job: id, site, nodes });
+            }
+            AllocationNews::Ended(reason) => {
+                let released = own.released;
+                if let Some(unsaid) = may_log {
+                    tracing::info!(unsaid, job = %id, reason, released, "allocation ended");
+                }
+                if let Some(entry) = self.allocations.get_mut(&id) {
+                    entry.own = None;
+                }
+                match self.jobs.get(&id) {
+                    Some(job) if job.closing => self.finish(id),
+                    Some(_) => self.refuse(id, reason),
+                    None if released => {
+                        self.tell_asker(
+                            id,
+                            Control::JobClosed { job: id, site, traffic: Traffic::default(), led: true },
+                        );
+                    }
+                    None => self.tell_asker(id, Control::JobRefused { job: id, site, reason }),
+                }
+                self.forget(id);
+            }
+        }
+    }
+
+    /// A site that was asked from here says something about a job that is not open.
+    pub(crate) fn allocation_answer(&mut self, id: JobId, trunk: TrunkId, message: Control) {
+        let Some(entry) = self.allocations.get_mut(&id).filter(|entry| entry.asked.contains(&trunk)) else { return };
+        if matches!(message, Control::JobRefused { .. } | Control::JobClosed { .. }) {
+            entry.asked.retain(|asked| *asked != trunk);
+        }
+        self.tell_asker(id, message);
+    }
+
+    /// Nobody wants these nodes: the job was never opened.
+    pub(crate) fn abandon(&mut self, id: JobId) {
+        let Some(entry) = self.allocations.get_mut(&id).filter(|_| !self.jobs.contains_key(&id)) else { return };
+        for trunk in &entry.asked {
+            self.effects.push(Effect::ToTrunk(*trunk, Control::JobClose { job: id }));
+        }
+        if !self.release(id) {
+            self.forget(id);
+        }
+    }
+
+    /// Abandons what a launcher may abandon; says whether there was anything.
+    pub(crate) fn abandoned_by(&mut self, id: JobId, launcher: &M) -> bool {
+        let own = self.allocations.get(&id).is_some_and(|entry| entry.asker == Asker::Launcher(launcher.clone()));
+        if own {
+            self.abandon(id);
+        }
+        own
+    }
+
+    /// The launcher's site lets go of a job that was never opened here.
+    pub(crate) fn abandoned_over(&mut self, id: JobId, trunk: TrunkId) {
+        if self.allocations.get(&id).is_some_and(|entry| entry.asker == Asker::Site(trunk)) {
+            self.abandon(id);
+        }
+    }
+
+    /// A launcher's connection ended.
+    pub(crate) fn launcher_gone(&mut self, launcher: &M) {
+        let gone = Asker::Launcher(launcher.clone());
+        let theirs: Vec<JobId> = self.allocations.iter().filter(|(_, e)| e.asker == gone).map(|(id, _)| *id).collect();
+        for id in theirs {
+            if let Some(entry) = self.allocations.get_mut(&id) {
+                entry.asker = Asker::Nobody;
+            }
+            self.abandon(id);
+        }
+    }
+
+    /// A trunk is gone: what was asked over it is given back, what it was asked for will not come.
+    pub(crate) fn allocations_without(&mut self, trunk: TrunkId, reason: &str) {
+        let unopened: Vec<JobId> = self.allocations.keys().filter(|id| !self.jobs.contains_key(id)).copied().collect();
+        for id in unopened {
+            let Some(entry) = self.allocations.get_mut(&id) else { continue };
+            if entry.asker == Asker::Site(trunk) {
+                entry.asker = Asker::Nobody;
+                self.abandon(id);
+            } else if entry.asked.contains(&trunk) {
+                entry.asked.retain(|asked| *asked != trunk);
+                let site = self.trunks[trunk.0].site.clone();
+                let reason = format!("the trunk to it is lost: {reason}");
+                self.tell_asker(id, Control::JobRefused { job: id, site, reason });
+            }
+        }
+    }
+
+    /// Gives back this site's own allocation; says whether there still is one.
+    pub(crate) fn release(&mut self, id: JobId) -> bool {
+        let Some(own) = self.allocations.get_mut(&id).and_then(|entry| entry.own.as_mut()) else { return false };
+        if !std::mem::replace(&mut own.released, true) {
+            self.effects.push(Effect::Release(id));
+        }
+        true
+    }
+
+    /// Sites that were asked for nodes, but are not in the roster of the job that was then opened, are told of its end.
+    pub(crate) fn close_allocations(&mut self, id: JobId) {
+        let Some(entry) = self.allocations.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get(&id) else { return };
+        for trunk in entry.asked.drain(..) {
+            if !job.sites.iter().any(|site| site.trunk == Some(trunk)) {
+                self.effects.push(Effect::ToTrunk(trunk, Control::JobClose { job: id }));
+            }
+        }
+    }
+
+    /// The batch system's name of a job's allocation here.
+    pub(crate) fn allocation_id(&self, id: JobId) -> Option<String> {
+        let own = self.allocations.get(&id)?.own.as_ref()?;
+        own.granted.as_ref().map(|(name, _)| name.clone())
+    }
+
+    /// Why something on the job's nodes may be lost, beside what is known: batch systems end what runs in a job first, and
+    /// say so later.
+    pub(crate) fn perhaps_cancelled(&self, id: JobId) -> String {
+        let told =
+            |name| format!(", in batch job {name}, which may have been cancelled or have reached its time limit");
+        self.allocation_id(id).map_or(String::new(), told)
+    }
+
+    /// The site of whoever asked for a job's nodes; the own one if nobody did.
+    pub(crate) fn asker_site(&self, id: JobId) -> &str {
+        let trunk = self.allocations.get(&id).and_then(|found| found.asker.trunk());
+        trunk.map_or(&self.site, |trunk| &self.trunks[trunk.0].site)
+    }
+
+    /// Whether a node is one of the site's, or of the job's allocation. Whose that is has been looked at.
+    pub(crate) fn has_node(&self, id: JobId, node: &str) -> bool {
+        let own = self.allocations.get(&id).and_then(|entry| entry.own.as_ref()?.granted.as_ref());
+        self.nodes.iter().any(|known| known == node) || own.is_some_and(|(_, nodes)| nodes.iter().any(|n| n == node))
+    }
+
+    /// Drops an entry that nobody will ask about again.
+    fn forget(&mut self, id: JobId) {
+        let done = |entry: &Allocation<M>| entry.own.is_none() && !matches!(entry.asker, Asker::Launcher(_));
+        if !self.jobs.contains_key(&id) && self.allocations.get(&id).is_some_and(done) {
+            self.allocations.remove(&id);
+        }
+    }
+
+    fn tell_asker(&mut self, id: JobId, message: Control) {
+        let Some(entry) = self.allocations.get(&id) else { return };
+        let effect = match &entry.asker {
+            Asker::Launcher(launcher) => Effect::ToMember(launcher.clone(), message),
+            Asker::Site(trunk) => Effect::ToTrunk(*trunk, message),
+            Asker::Nobody => return,
+        };
+        self.effects.push(effect);
+    }
+}
+
+#[cfg(test)]
+mod tests;

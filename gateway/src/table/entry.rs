@@ -1,0 +1,152 @@
+//! Whether a job may be opened at a gateway: its number, its sites and nodes, and what its home has here already. Part
+//! of [`Relay`].
+
+use std::collections::{BTreeSet, HashMap};
+
+use types::{JobId, Roster, SiteId};
+use wire::Secret;
+use wire::control::{Part, Traffic};
+
+use crate::log::{short, shorten};
+use crate::quantity;
+use crate::table::Relay;
+use crate::table::allocation::Asker;
+use crate::table::job::{Job, members_of, ranks_of};
+use crate::table::site::{SitePhase, SiteState};
+
+impl<M: Clone + PartialEq> Relay<M> {
+    /// Checks a job and enters it into the table. `asker`: whoever wants it opened.
+    pub(crate) fn enter(
+        &mut self,
+        id: JobId,
+        secret: Secret,
+        roster: Roster,
+        part: Part,
+        asker: &Asker<M>,
+    ) -> Result<SiteId, (String, String)> {
+        // A roster may be long.
+        let here = |reason: String| (self.site.clone(), shorten(reason));
+        let asked_by = asker.trunk();
+        if id == JobId::default() {
+            return Err(here("a job's number is not zero".into()));
+        }
+        if self.jobs.contains_key(&id) {
+            return Err(here(format!("job {id} is open already")));
+        }
+        if self.allocations.get(&id).is_some_and(|found| found.asker != *asker) {
+            return Err(here(format!("job {id} is another's")));
+        }
+        // A roster that came as JSON has not been through its constructor.
+        let roster = Roster::new(roster.sites().to_vec()).map_err(|e| here(e.to_string()))?;
+        let own =
+            self.own_id(&roster).ok_or_else(|| here(format!("site {} is not in the roster {roster}", self.site)))?;
+        let home_name = asked_by.map_or(&self.site, |trunk| &self.trunks[trunk.0].site);
+        let mut sites = Vec::new();
+        let mut home = None;
+        for (at, site) in roster.sites().iter().enumerate() {
+            if roster.sites()[..at].iter().any(|other| other.name == site.name) {
+                return Err(here(format!("site {} is twice in the roster {roster}", site.name)));
+            }
+            if site.name == *home_name {
+                home = Some(SiteId(at as u16));
+            }
+            if site.name == self.site {
+                sites.push(SiteState::new(None, SitePhase::Asked));
+                continue;
+            }
+            let trunk = match asked_by {
+                Some(trunk) if site.name == *home_name => trunk,
+                _ => self.asked_for_nodes(id, &site.name).or_else(|| self.lead_trunk(&site.name)).ok_or_else(|| {
+                    let reason = format!(
+                        "the gateway of site {} knows no site {}: compare the sites files",
+                        self.site, site.name
+                    );
+                    (site.name.clone(), reason)
+                })?,
+            };
+            let phase = if part == Part::Lead { SitePhase::Waiting } else { SitePhase::Asked };
+            sites.push(SiteState::new(Some(trunk), phase));
+        }
+        let home =
+            home.ok_or_else(|| here(format!("the launcher's site {home_name} is not in the roster {roster}")))?;
+        if part == Part::Lead
+            && let Some(own_roster) = roster.site(own)
+            && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.has_node(id, &node.name))
+        {
+            let known = match self.nodes.join(", ") {
+                none if none.is_empty() => "those of a job's allocation".to_owned(),
+                known => known,
+            };
+            return Err(here(format!("site {} has no node {}; it has: {known}", self.site, unknown.name)));
+        }
+        let local = members_of(&roster, own, home);
+        let all: u64 = (0..roster.sites().len()).map(|at| members_of(&roster, SiteId(at as u16), home)).sum();
+        let kept = self.kept_from(home_name, &roster).map_err(here)?;
+        let grant = match part {
+            Part::Lead => self.grants.grant(all - local, kept),
+            Part::Relay { window } => self.grants.grant_window(all - local, window, kept),
+        };
+        let grant = grant.map_err(here)?;
+        self.epoch += 1;
+        let job = Job {
+            secret,
+            ranks: ranks_of(&roster, own),
+            roster,
+            own,
+            home,
+            part,
+            askers: asked_by.into_iter().collect(),
+            window: if let Part::Relay { window } = part { Some(window) } else { None },
+            unclosed: Vec::new(),
+            sites,
+            members: HashMap::new(),
+            lost: HashMap::new(),
+            agents: BTreeSet::new(),
+            grant,
+            traffic: Traffic::default(),
+            closing: false,
+            refused: false,
+            // Only the lead starts anything.
+            started: part != Part::Lead,
+            epoch: self.epoch,
+        };
+        if let Some(unsaid) = self.may_log(home_name) {
+            let roster = job.roster.to_string();
+            tracing::info!(unsaid, job = %id, home = home_name, roster = short(&roster), window = grant.window, "job opening");
+        }
+        self.jobs.insert(id, job);
+        self.ended.retain(|ended| *ended != id);
+        Ok(own)
+    }
+
+    /// What of the gateway's memory is kept for others than a job's home. The own site is not bounded: its users have
+    /// no neighbours here.
+    ///
+    /// # Errors
+    /// The home's jobs would take too much by being described alone.
+    fn kept_from(&self, home: &str, roster: &Roster) -> Result<u64, String> {
+        if home == self.site {
+            return Ok(0);
+        }
+        let theirs = || self.jobs.values().filter(|job| job.home_name() == home);
+        let (described, most) = (theirs().map(|job| described(&job.roster)).sum::<u64>(), self.grants.described());
+        if described + self::described(roster) > most {
+            return Err(format!(
+                "{} jobs of site {home} are open here and take {}, one site may have {}: wait for some to end, or raise `memory` of \
+                 the gateway",
+                theirs().count(),
+                quantity(described),
+                quantity(most)
+            ));
+        }
+        Ok(self.grants.kept(theirs().map(|job| job.grant.bytes()).sum()))
+    }
+}
+
+/// About how many bytes a job's entry takes, without what its members have under way.
+fn described(roster: &Roster) -> u64 {
+    const ENTRY: usize = 4 << 10;
+    let name = |name: &String| size_of::<String>() + size_of::<u64>() + name.len();
+    let nodes = |site: &types::SiteRoster| site.nodes.iter().map(|node| name(&node.name)).sum::<usize>();
+    (ENTRY + roster.sites().iter().map(|site| name(&site.name) + nodes(site)).sum::<usize>()) as u64
+}

@@ -1,0 +1,557 @@
+//! The life of a job at one gateway: opening, agents, closing. Part of [`Relay`].
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use types::id::SlotKind;
+use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
+use wire::control::{Part, Traffic};
+use wire::{Control, Passage, Secret};
+
+use crate::log::short;
+use crate::quantity;
+use crate::services::starter::StartError;
+use crate::table::allocation::Asker;
+use crate::table::site::{SitePhase, SiteState};
+use crate::table::window::Grant;
+use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Relay, Timer, TrunkId, TrunkInfo};
+
+/// A job as one gateway knows it.
+pub(crate) struct Job<M> {
+    pub secret: Secret,
+    pub roster: Roster,
+    /// This gateway's site.
+    pub own: SiteId,
+    /// The launcher's site.
+    pub home: SiteId,
+    /// What this gateway is to it.
+    pub part: Part,
+    /// Trunks over which it was asked to open it; the first is the one to tell. None at home.
+    pub askers: Vec<TrunkId>,
+    /// At home: what gateways that do not lead it are to let be in flight, once that is known.
+    pub window: Option<u32>,
+    /// At home: trunks over which gateways that do not lead it were asked to open it, and have not closed it.
+    pub unclosed: Vec<TrunkId>,
+    /// One per site of the roster, in its order.
+    pub sites: Vec<SiteState>,
+    pub members: HashMap<Slot, M>,
+    /// Those whose connection broke and who may dial again, and why.
+    pub lost: HashMap<Slot, String>,
+    /// Nodes whose agents run.
+    pub agents: BTreeSet<NodeId>,
+    pub grant: Grant,
+    pub traffic: Traffic,
+    pub closing: bool,
+    /// Refused after it was entered: its end is not news.
+    pub refused: bool,
+    /// Agents have been asked for.
+    pub started: bool,
+    /// Tells this job from another of the same number, for timers; later jobs have higher ones.
+    pub epoch: u64,
+    /// Ranks of this site: first, and first beyond.
+    pub ranks: (u32, u32),
+}
+
+/// Whether a member is a rank: not an agent, and not the launcher.
+pub(crate) fn is_rank(slot: Slot) -> bool {
+    slot.0 >> 8 <= Slot::MAX_RANK
+}
+
+impl<M> Job<M> {
+    /// Whether a member of this identity belongs to this site.
+    pub(crate) fn may_join(&self, identity: Identity, site: &str) -> Result<(), String> {
+        if identity.site != self.own {
+            return Err(format!("{identity} does not belong to site {site}, which is #{} of the job", self.own.0));
+        }
+        let nodes = self.roster.site(self.own).map_or(0, |own| own.nodes.len());
+        match identity.slot.kind() {
+            SlotKind::Rank(rank, _) if (self.ranks.0..self.ranks.1).contains(&rank.0) => Ok(()),
+            SlotKind::Rank(rank, _) => {
+                Err(format!("rank {rank} is not at site {site}, which has ranks {}..{}", self.ranks.0, self.ranks.1))
+            }
+            SlotKind::Agent(node) if (node.0 as usize) < nodes => Ok(()),
+            SlotKind::Agent(node) => Err(format!("site {site} has no node #{} in this job, it has {nodes}", node.0)),
+            SlotKind::Launcher => Err("the launcher is whoever opens the job".into()),
+            SlotKind::Gateway => Err("a gateway is nobody's member".into()),
+        }
+    }
+
+    /// Trunks are missing.
+    pub(crate) fn waits(&self) -> bool {
+        !self.closing && self.sites.iter().any(|site| site.phase == SitePhase::Waiting)
+    }
+
+    /// Name of the launcher's site.
+    pub(crate) fn home_name(&self) -> &str {
+        self.roster.site(self.home).map_or("", |site| site.name.as_str())
+    }
+
+    /// All ranks of this site are connected here.
+    pub(crate) fn is_whole(&self) -> bool {
+        // A rank may have several endpoints, each of which is a member.
+        let ranks: BTreeSet<u32> = self.members.keys().filter(|slot| is_rank(**slot)).map(|slot| slot.0 >> 8).collect();
+        ranks.len() == (self.ranks.1 - self.ranks.0) as usize
+    }
+
+    pub(crate) fn leads(&self) -> bool {
+        self.part == Part::Lead
+    }
+}
+
+/// First rank of a site and first beyond.
+pub(crate) fn ranks_of(roster: &Roster, site: SiteId) -> (u32, u32) {
+    let sizes = roster.sites().iter().map(|s| s.size());
+    let first: u32 = sizes.clone().take(usize::from(site.0)).sum();
+    (first, first + sizes.skip(usize::from(site.0)).take(1).sum::<u32>())
+}
+
+/// Ranks and agents of a site, and the launcher.
+pub(crate) fn members_of(roster: &Roster, site: SiteId, home: SiteId) -> u64 {
+    let own = roster.site(site).map_or(0, |s| u64::from(s.size()) + s.nodes.len() as u64);
+    own + u64::from(site == home)
+}
+
+/// The trunks to the gateways of a site, in the order of the sites file.
+pub(crate) fn trunks_to<'a>(trunks: &'a [TrunkInfo], site: &'a str) -> impl Iterator<Item = TrunkId> + 'a {
+    trunks.iter().enumerate().filter(move |(_, trunk)| trunk.site == site && !trunk.retired).map(|(at, _)| TrunkId(at))
+}
+
+/// What members are told of a route that is gone, if there are others or none.
+pub(crate) fn passage_without(others: bool, reason: &str) -> Passage {
+    if others { Passage::Broken } else { Passage::Away(reason.to_owned()) }
+}
+
+impl<M: Clone + PartialEq> Relay<M> {
+    /// The launcher asks, at its own site. On success it is a member, and its identity is given.
+    ///
+    /// # Errors
+    /// Which site refuses, and why, for [`Control::JobRefused`].
+    pub(crate) fn open(
+        &mut self,
+        id: JobId,
+        secret: Secret,
+        roster: Roster,
+        home: &str,
+        part: Part,
+        launcher: M,
+    ) -> Result<Identity, (String, String)> {
+        let here = |reason: String| (self.site.clone(), reason);
+        if home != self.site {
+            return Err(here(format!("the launcher says it is at site {home}, this is the gateway of {}", self.site)));
+        }
+        if part != Part::Lead
+            && let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing && job.secret == secret)
+            && job.own == job.home
+        {
+            // It has been here before: its connection broke, or this gateway's machine stood still.
+            let identity = Identity { site: job.own, slot: Slot::LAUNCHER };
+            job.lost.remove(&Slot::LAUNCHER);
+            if let Some(before) = job.members.insert(Slot::LAUNCHER, launcher.clone()) {
+                self.effects.push(Effect::Dismiss(before, "the launcher has dialled again".to_owned()));
+            }
+            self.tell_what_is_away(id, &launcher);
+            self.open_relays(id);
+            return Ok(identity);
+        }
+        let own = self.enter(id, secret, roster, part, &Asker::Launcher(launcher.clone()))?;
+        let launcher_identity = Identity { site: own, slot: Slot::LAUNCHER };
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.members.insert(Slot::LAUNCHER, launcher.clone());
+        }
+        self.tell_what_is_away(id, &launcher);
+        match part {
+            Part::Lead => self.advance(id),
+            Part::Relay { .. } => self.open_relays(id),
+        }
+        self.bound_opening(id, OPENING);
+        self.say_here(id);
+        Ok(launcher_identity)
+    }
+
+    /// The launcher's gateway asks.
+    pub(crate) fn open_asked(
+        &mut self,
+        trunk: TrunkId,
+        id: JobId,
+        secret: Secret,
+        roster: Roster,
+        part: Part,
+    ) -> Result<(), String> {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && part != Part::Lead
+            && job.secret == secret
+            && self.trunks[trunk.0].site == job.home_name()
+        {
+            // Another gateway of the launcher's site asks for the same.
+            if !job.askers.contains(&trunk) {
+                job.askers.push(trunk);
+            }
+            self.is_here(id, trunk, false);
+            return Ok(());
+        }
+        self.enter(id, secret, roster, part, &Asker::Site(trunk)).map_err(|(_, reason)| reason)?;
+        self.advance(id);
+        self.bound_opening(id, OPENING_ASKED);
+        self.say_here(id);
+        self.is_here(id, trunk, false);
+        Ok(())
+    }
+
+    /// A job that waits for trunks does not do so for longer than this.
+    fn bound_opening(&mut self, id: JobId, limit: Duration) {
+        if let Some(job) = self.jobs.get(&id).filter(|job| job.waits()) {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, limit));
+        }
+    }
+
+    /// Has all gateways of the other sites open a job that do not lead it.
+    pub(crate) fn open_relays(&mut self, id: JobId) {
+        self.trunks_of(id).into_iter().for_each(|trunk| self.open_relay(id, trunk));
+    }
+
+    /// The trunks that are up to gateways of the job's other sites.
+    fn trunks_of(&self, id: JobId) -> Vec<TrunkId> {
+        let Some(job) = self.jobs.get(&id) else { return Vec::new() };
+        let others = job.roster.sites().iter().filter(|site| site.name != self.site);
+        let trunks = others.flat_map(|site| trunks_to(&self.trunks, &site.name));
+        trunks.filter(|trunk| self.trunks[trunk.0].up).collect()
+    }
+
+    fn open_relay(&mut self, id: JobId, trunk: TrunkId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(window) = job.window.filter(|_| job.own == job.home) else { return };
+        let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase.is_led());
+        if leads_there || job.unclosed.contains(&trunk) {
+            return;
+        }
+        job.unclosed.push(trunk);
+        let open = Control::JobOpen {
+            job: id,
+            secret: job.secret.clone(),
+            roster: job.roster.clone(),
+            home: self.site.clone(),
+            part: Part::Relay { window },
+        };
+        self.effects.push(Effect::ToTrunk(trunk, open));
+    }
+
+    /// A trunk is up: its gateway is told of the jobs that it may serve.
+    pub(crate) fn say_what_is_here(&mut self, trunk: TrunkId) {
+        let peer = &self.trunks[trunk.0].site;
+        let spans = |job: &Job<M>| !job.closing && job.roster.sites().iter().any(|site| site.name == *peer);
+        let ids: Vec<JobId> = self.jobs.iter().filter(|(_, job)| spans(job)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.open_relay(id, trunk);
+            self.tell_here(id, trunk);
+        }
+    }
+
+    /// Tells all gateways of the job's other sites that it is open here.
+    pub(crate) fn say_here(&mut self, id: JobId) {
+        self.trunks_of(id).into_iter().for_each(|trunk| self.tell_here(id, trunk));
+    }
+
+    fn tell_here(&mut self, id: JobId, trunk: TrunkId) {
+        let whole = self.jobs.get(&id).is_some_and(Job::is_whole);
+        self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id, whole }));
+    }
+
+    /// A job is open at the other end of a trunk as well. `whole`: all ranks of that site are connected there.
+    pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId, whole: bool) {
+        let peer = &self.trunks[trunk.0].site;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(at) = job.roster.sites().iter().position(|site| site.name == *peer) else { return };
+        let at_work = job.members.keys().any(|slot| is_rank(*slot));
+        let SiteState { routes, late, partner, told_lost, .. } = &mut job.sites[at];
+        let is_found = std::mem::take(told_lost);
+        let is_new = !routes.contains(&trunk);
+        if is_new {
+            routes.push(trunk);
+        }
+        if whole {
+            late.retain(|other| *other != trunk);
+        } else if is_new && at_work {
+            late.push(trunk);
+        }
+        // Gateways of two sites pair off, so that none is everybody's first choice.
+        let order: Vec<TrunkId> = trunks_to(&self.trunks, peer).collect();
+        *partner = order.get(self.number).copied();
+        let preference = |route: &TrunkId| {
+            let place = order.iter().position(|other| other == route).unwrap_or(0);
+            (late.contains(route), (place + order.len() - self.number % order.len()) % order.len())
+        };
+        routes.sort_by_key(preference);
+        if is_found {
+            let site = peer.clone();
+            self.tell_launcher(id, Control::SiteFound { job: id, site });
+        }
+        if !is_new {
+            return;
+        }
+        self.tell_here(id, trunk);
+        if self.trunks[trunk.0].up {
+            self.tell_members(Some(id), trunk, |others| (!others).then_some(Passage::Open));
+        }
+    }
+
+    /// A job is not open any more at the other end of a trunk.
+    pub(crate) fn is_gone(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
+        if self.trunks[trunk.0].up {
+            self.tell_members(Some(id), trunk, |others| Some(passage_without(others, reason)));
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        for site in &mut job.sites {
+            site.routes.retain(|route| *route != trunk);
+            site.late.retain(|route| *route != trunk);
+        }
+        job.unclosed.retain(|other| *other != trunk);
+        job.askers.retain(|other| *other != trunk);
+        if job.own != job.home {
+            let name = job.home_name();
+            match job.askers.first() {
+                // Another gateway there hears from us from now on.
+                Some(asker) => job.sites[usize::from(job.home.0)].trunk = Some(*asker),
+                None => {
+                    let text = format!("the trunk to site {name}, where the job was started, is lost: {reason}");
+                    self.close(id, &text);
+                }
+            }
+        }
+        self.finish(id);
+    }
+
+    /// Asks sites whose trunks are up, and starts the agents here when nothing is missing that they need.
+    pub(crate) fn advance(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
+        let at_home = job.own == job.home;
+        for site in job.sites.iter_mut().filter(|site| site.phase == SitePhase::Waiting) {
+            if let Some(trunk) = site.trunk.filter(|trunk| self.trunks[trunk.0].up) {
+                site.phase = SitePhase::Asked;
+                if at_home {
+                    let open = Control::JobOpen {
+                        job: id,
+                        secret: job.secret.clone(),
+                        roster: job.roster.clone(),
+                        home: self.site.clone(),
+                        part: Part::Lead,
+                    };
+                    self.effects.push(Effect::ToTrunk(trunk, open));
+                }
+            }
+        }
+        if !job.started && !job.waits() {
+            job.started = true;
+            let nodes = job.roster.site(job.own).map(|own| own.nodes.iter()).unwrap_or_default();
+            let nodes: Vec<_> = nodes.enumerate().map(|(at, node)| (NodeId(at as u32), node.name.clone())).collect();
+            // Entered before they run, so that the first to end does not look like the last.
+            job.agents.extend(nodes.iter().map(|(node, _)| *node));
+            self.effects.push(Effect::StartAgents(id, nodes));
+        }
+    }
+
+    /// The agents were started; or starting stopped at a node, and neither it nor any after it runs.
+    pub(crate) fn agents_started(&mut self, id: JobId, result: Result<(), (NodeId, StartError)>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let site = self.site.clone();
+        match result {
+            Ok(()) => {
+                job.sites[usize::from(job.own.0)].phase = SitePhase::Open;
+                let window = job.grant.window;
+                let agents = job.agents.len();
+                if let Some(unsaid) = self.may_log_of(id) {
+                    tracing::info!(unsaid, job = %id, agents, window = %quantity(window.into()), "job open");
+                }
+                self.tell_launcher(id, Control::JobOpened { job: id, site, window });
+            }
+            Err((failed, error)) => {
+                let node = job.roster.site(job.own).and_then(|own| own.nodes.get(failed.0 as usize));
+                let node = node.map_or("", |node| node.name.as_str());
+                let reason = format!("cannot start the agent of node {node}: {error}");
+                job.agents.retain(|node| *node < failed);
+                self.refuse(id, reason);
+            }
+        }
+    }
+
+    /// This site cannot take part after all.
+    pub(crate) fn refuse(&mut self, id: JobId, reason: String) {
+        let site = self.site.clone();
+        if let Some(unsaid) = self.may_log_of(id) {
+            tracing::warn!(unsaid, job = %id, reason = short(&reason), "job refused");
+        }
+        self.tell_launcher(id, Control::JobRefused { job: id, site, reason });
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.refused = true;
+            job.sites[usize::from(job.own.0)].phase = SitePhase::Refused;
+            // At home the launcher decides what becomes of the job.
+            if job.own != job.home {
+                self.close(id, "the site refused the job");
+            }
+        }
+    }
+
+    /// An agent is gone.
+    pub(crate) fn agent_exited(&mut self, id: JobId, node: NodeId, status: String) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.agents.remove(&node);
+        if job.closing {
+            self.finish(id);
+            return;
+        }
+        let name = job.roster.site(job.own).and_then(|own| own.nodes.get(node.0 as usize));
+        let (node, site) = (name.map_or(String::new(), |node| node.name.clone()), self.site.clone());
+        let reason = status + &self.perhaps_cancelled(id);
+        self.tell_launcher(id, Control::AgentLost { job: id, site, node, reason });
+    }
+
+    /// The launcher sent a control message about its job.
+    ///
+    /// # Errors
+    /// It may not say that: close its connection.
+    pub(crate) fn control_from_launcher(&mut self, id: JobId, message: &Control) -> Result<(), String> {
+        match message {
+            Control::JobClose { job } if *job == id => {
+                self.close(id, "the launcher closed the job");
+                Ok(())
+            }
+            Control::JobOpen { job, part: Part::Relay { window }, .. } if *job == id => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.window = Some(*window);
+                }
+                self.open_relays(id);
+                Ok(())
+            }
+            Control::JobClose { job } => Err(format!("the launcher of job {id} may not close job {job}")),
+            _ => Err("a launcher may open and close its job, and probe".into()),
+        }
+    }
+
+    /// Begins to end a job here, and everywhere if it started here.
+    pub(crate) fn close(&mut self, id: JobId, reason: &str) {
+        if self.jobs.get(&id).is_none_or(|job| job.closing) {
+            return;
+        }
+        let may_log = self.may_log_of(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.closing = true;
+        if let Some(unsaid) = may_log {
+            tracing::info!(unsaid, job = %id, reason = short(reason), "job closing");
+        }
+        if job.own == job.home {
+            let closing = job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, Control::JobClose { job: id }));
+            self.effects.extend(closing);
+        }
+        if job.own == job.home && !job.leads() {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Farewell, FAREWELL));
+        } else if job.own == job.home {
+            for site in &mut job.sites {
+                match site.phase {
+                    SitePhase::Asked | SitePhase::Open => {
+                        if let Some(trunk) = site.trunk {
+                            self.effects.push(Effect::ToTrunk(trunk, Control::JobClose { job: id }));
+                        }
+                    }
+                    SitePhase::Waiting => site.phase = SitePhase::Closed,
+                    _ => {}
+                }
+            }
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Farewell, FAREWELL));
+            self.close_allocations(id);
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let members = job.members.extract_if(|slot, _| *slot != Slot::LAUNCHER).map(|(_, member)| member);
+        self.effects.extend(members.map(|member| Effect::Dismiss(member, format!("job {id} is closed: {reason}"))));
+        if !job.agents.is_empty() {
+            self.effects.push(Effect::Timer(id, job.epoch, Timer::Grace, GRACE));
+        }
+        self.finish(id);
+    }
+
+    /// Ends a job that is closing once nothing of it is left.
+    pub(crate) fn finish(&mut self, id: JobId) {
+        if self.jobs.get(&id).is_none_or(|job| !job.closing || !job.agents.is_empty()) || self.release(id) {
+            return;
+        }
+        let may_log = self.may_log_of(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let own = &mut job.sites[usize::from(job.own.0)];
+        if own.phase != SitePhase::Closed {
+            own.phase = SitePhase::Closed;
+            let traffic = job.traffic;
+            if let Some(unsaid) = may_log {
+                let Traffic { sent, received, local } = traffic;
+                tracing::info!(unsaid, job = %id, sent, received, local, "job closed");
+            }
+            if !job.refused || job.own == job.home {
+                let site = self.site.clone();
+                let led = job.leads();
+                self.tell_launcher(id, Control::JobClosed { job: id, site, traffic, led });
+            }
+        }
+        let Some(job) = self.jobs.get(&id) else { return };
+        let led = job.leads() && job.sites.iter().any(|site| site.phase.is_led());
+        let others = led || !job.unclosed.is_empty();
+        if job.own == job.home && others {
+            return;
+        }
+        if let Some(mut job) = self.jobs.remove(&id) {
+            self.allocations.remove(&id);
+            self.grants.release(job.grant);
+            self.has_ended(id);
+            if let Some(launcher) = job.members.remove(&Slot::LAUNCHER) {
+                self.effects.push(Effect::Dismiss(launcher, String::new()));
+            }
+        }
+    }
+
+    /// A timer set by an effect has run out.
+    pub(crate) fn timer(&mut self, id: JobId, epoch: u64, timer: Timer) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.epoch == epoch) else { return };
+        match timer {
+            Timer::Return(slot) => {
+                if let Some(reason) = job.lost.remove(&slot) {
+                    self.is_lost(id, slot, reason);
+                }
+            }
+            Timer::Opening if job.waits() => self.give_up_waiting(id),
+            Timer::Opening => {}
+            Timer::Grace if job.agents.is_empty() => {}
+            Timer::Grace => self.effects.push(Effect::KillAgents(id)),
+            Timer::Farewell => {
+                job.unclosed.clear();
+                let own = usize::from(job.own.0);
+                for (at, site) in job.sites.iter_mut().enumerate().filter(|(_, site)| site.phase.reachable()) {
+                    if at != own {
+                        tracing::warn!(job = %id, site = job.roster.sites()[at].name, "site did not close the job in time");
+                        site.phase = SitePhase::Lost;
+                    }
+                }
+                self.finish(id);
+            }
+        }
+    }
+
+    /// Trunks did not come up in time.
+    fn give_up_waiting(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let at_home = job.own == job.home;
+        let mut missing = Vec::new();
+        for (at, site) in job.sites.iter_mut().enumerate().filter(|(_, site)| site.phase == SitePhase::Waiting) {
+            let problem = site.trunk.map_or(String::new(), |trunk| self.trunks[trunk.0].problem.clone());
+            missing.push((job.roster.sites()[at].name.clone(), problem));
+            if at_home {
+                site.phase = SitePhase::Refused;
+            }
+        }
+        if at_home {
+            for (site, reason) in missing {
+                tracing::warn!(job = %id, site, reason, "job refused: no trunk");
+                self.tell_launcher(id, Control::JobRefused { job: id, site, reason });
+            }
+        } else {
+            let list: Vec<_> =
+                missing.iter().map(|(site, problem)| format!("no trunk to site {site}: {problem}")).collect();
+            self.refuse(id, list.join("; "));
+        }
+    }
+}

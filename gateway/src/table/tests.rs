@@ -1,0 +1,583 @@
+//! The relay alone: members are numbers, effects are looked at.
+
+use super::*;
+use crate::services::starter::StartError;
+use types::{Instance, Rank, Roster};
+use wire::control::{Part, Traffic};
+
+const JOB: JobId = JobId(7);
+const A: TrunkId = TrunkId(0);
+const C: TrunkId = TrunkId(1);
+const LAUNCHER: u32 = 1000;
+const PATIENCE: Duration = Duration::from_secs(7);
+
+/// The gateway of site b; sites a and c are at the ends of its trunks.
+fn relay() -> Relay<u32> {
+    let trunk = |site: &str| TrunkInfo { up: true, problem: "not yet".into(), ..TrunkInfo::new(site.into()) };
+    Relay::new(("b".into(), 0), vec!["n1".into(), "n2".into()], vec![trunk("a"), trunk("c")], 64 << 20, PATIENCE)
+}
+
+fn roster() -> Roster {
+    "a:n1*2;b:n1*2,n2*1;c:n1*1".parse().unwrap()
+}
+
+fn secret() -> Secret {
+    Secret::new([1; 32])
+}
+
+fn rank(site: u16, rank: u32) -> Identity {
+    Identity { site: SiteId(site), slot: Slot::rank(Rank(rank), Instance(0)).unwrap() }
+}
+
+fn open_from_a() -> Control {
+    Control::JobOpen { job: JOB, secret: secret(), roster: roster(), home: "a".into(), part: Part::Lead }
+}
+
+/// A job that started at a and is open here.
+fn open_remote(relay: &mut Relay<u32>) {
+    relay.control_from_trunk(A, open_from_a()).unwrap();
+    relay.agents_started(JOB, Ok(()));
+    assert!(relay.take_effects().iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpened { .. }))));
+    relay.control_from_trunk(C, Control::JobHere { job: JOB, whole: false }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobHere { job: JOB, whole: false })]);
+}
+
+/// A job that started here and is open here.
+fn open_home(relay: &mut Relay<u32>) {
+    let identity = relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
+    assert_eq!(identity, Identity { site: SiteId(1), slot: Slot::LAUNCHER });
+    relay.agents_started(JOB, Ok(()));
+    relay.take_effects();
+}
+
+fn frame(from: Identity, to: Identity) -> FrameHeader {
+    FrameHeader { length: 68, ..FrameHeader::plain(wire::FrameKind::Data, JOB, from, to) }
+}
+
+#[test]
+fn a_job_is_asked_of_all_sites_and_agents_start_when_trunks_are_up() {
+    let mut relay = relay();
+    relay.trunks[C.0].up = false;
+    relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
+    let effects = relay.take_effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpen { home, .. }) if home == "b")));
+    assert!(!effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, _) | Effect::StartAgents(..))));
+    relay.trunk_up(C);
+    let effects = relay.take_effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, Control::JobOpen { .. }))));
+    let nodes = vec![(NodeId(0), "n1".to_owned()), (NodeId(1), "n2".to_owned())];
+    assert!(effects.contains(&Effect::StartAgents(JOB, nodes)));
+}
+
+#[test]
+fn a_trunk_that_stays_down_refuses_its_site() {
+    let mut relay = relay();
+    relay.trunks[C.0].up = false;
+    relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
+    let timer = relay.take_effects().into_iter().find_map(|e| match e {
+        Effect::Timer(JOB, epoch, Timer::Opening, _) => Some(epoch),
+        _ => None,
+    });
+    relay.timer(JOB, timer.unwrap(), Timer::Opening);
+    let refused = Control::JobRefused { job: JOB, site: "c".into(), reason: "not yet".into() };
+    assert_eq!(relay.take_effects(), [Effect::ToMember(LAUNCHER, refused)]);
+    // A timer of an earlier job of that number means nothing.
+    relay.timer(JOB, timer.unwrap() + 1, Timer::Farewell);
+    assert!(relay.jobs.contains_key(&JOB));
+}
+
+#[test]
+fn frames_go_where_their_job_says() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    assert!(matches!(relay.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Member(2)));
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(0, 0))), Route::Trunk(A)));
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Trunk(C)));
+    let traffic = relay.jobs[&JOB].traffic;
+    assert_eq!((traffic.received, traffic.sent, traffic.local), (100, 200, 0));
+    let absent = frame(rank(0, 0), rank(1, 3));
+    assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
+    relay.join(JOB, rank(1, 3), 3).unwrap();
+    relay.leave(JOB, rank(1, 3).slot, &3, Leave::Goodbye);
+    assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
+}
+
+#[test]
+fn a_trunk_speaks_only_for_its_site_and_to_ours() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    for (trunk, header) in [
+        (C, frame(rank(0, 0), rank(1, 2))),
+        (A, frame(rank(1, 3), rank(1, 2))),
+        (A, frame(rank(9, 3), rank(1, 2))),
+        (A, frame(rank(0, 0), rank(2, 5))),
+    ] {
+        assert!(matches!(relay.route(Origin::Trunk(trunk), &header), Route::Violation(_)), "{header:?}");
+    }
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(9, 0))), Route::Violation(_)));
+    let other = FrameHeader { job: JobId(8), ..frame(rank(0, 0), rank(1, 2)) };
+    assert!(matches!(relay.route(Origin::Trunk(A), &other), Route::Nowhere { notice: None }));
+    // Nor may it manage jobs that are not its own.
+    relay.take_effects();
+    assert!(relay.control_from_trunk(C, Control::JobClose { job: JOB }).is_ok());
+    assert!(!relay.jobs[&JOB].closing && relay.take_effects().is_empty());
+    assert!(relay.control_from_trunk(C, open_from_a()).is_err());
+    let lost = Control::MemberLost { job: JOB, member: rank(0, 0), reason: String::new() };
+    assert!(relay.control_from_trunk(C, lost).is_err());
+    let lost = Control::AgentLost { job: JOB, site: "a".into(), node: "n1".into(), reason: String::new() };
+    assert!(relay.control_from_trunk(C, lost).is_err());
+    assert!(relay.control_from_trunk(A, Control::Probe { site: "b".into() }).is_err());
+}
+
+#[test]
+fn what_is_late_is_no_violation() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    // The home stood still, was given up here, and ends its job afterwards.
+    relay.trunk_lost(A, "no sign of life");
+    relay.take_effects();
+    assert!(relay.jobs[&JOB].closing);
+    let nothing_left = Control::JobClosed { job: JOB, site: "b".into(), traffic: Traffic::default(), led: false };
+    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, nothing_left.clone())]);
+    for node in [NodeId(0), NodeId(1)] {
+        relay.agent_exited(JOB, node, "killed".into());
+    }
+    assert!(relay.jobs.is_empty());
+    relay.take_effects();
+    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, nothing_left)]);
+    // News of a job that has ended.
+    let (reason, site) = (String::new, || "a".to_owned());
+    for message in [
+        Control::JobOpened { job: JOB, site: site(), window: 1 },
+        Control::JobRefused { job: JOB, site: site(), reason: reason() },
+        Control::AgentLost { job: JOB, site: site(), node: "n1".into(), reason: reason() },
+        Control::MemberLost { job: JOB, member: rank(0, 0), reason: reason() },
+        Control::SiteLost { job: JOB, site: "c".into(), seen_from: site(), reason: reason() },
+        Control::JobClosed { job: JOB, site: site(), traffic: Traffic::default(), led: true },
+        Control::Allocating { job: JOB, site: site(), state: reason() },
+        Control::Allocated { job: JOB, site: site(), nodes: Vec::new() },
+    ] {
+        relay.control_from_trunk(A, message).unwrap();
+        assert_eq!(relay.take_effects(), []);
+    }
+    // A gateway that did not hear of the end still has the job, and hears of it now.
+    relay.control_from_trunk(A, Control::JobHere { job: JOB, whole: true }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, Control::JobClose { job: JOB })]);
+    // A frame of it.
+    assert!(matches!(relay.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Nowhere { .. }));
+}
+
+#[test]
+fn admission_needs_a_place_in_the_roster() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    assert!(relay.join(JOB, rank(1, 4), 4).is_ok());
+    assert!(relay.join(JOB, rank(1, 4), 5).unwrap_err().contains("connected already"));
+    assert!(relay.join(JOB, rank(1, 5), 5).unwrap_err().contains("ranks 2..5"));
+    assert!(relay.join(JOB, rank(0, 0), 5).unwrap_err().contains("does not belong to site b"));
+    let slot = |slot| Identity { site: SiteId(1), slot };
+    assert!(relay.join(JOB, slot(Slot::agent(NodeId(1)).unwrap()), 6).is_ok());
+    assert!(relay.join(JOB, slot(Slot::agent(NodeId(2)).unwrap()), 7).is_err());
+    assert!(relay.join(JOB, slot(Slot::LAUNCHER), 7).is_err());
+    assert!(relay.join(JOB, slot(Slot::GATEWAY), 7).is_err());
+    assert!(relay.join(JobId(8), rank(1, 4), 7).unwrap_err().contains("not open"));
+}
+
+#[test]
+fn losses_are_told_to_the_launcher_wherever_it_is() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    relay.leave(JOB, rank(1, 2).slot, &99, Leave::Lost("another connection".into()));
+    relay.leave(JOB, rank(1, 2).slot, &2, Leave::Lost("broken".into()));
+    relay.agent_exited(JOB, NodeId(1), "exit status 1".into());
+    relay.trunk_lost(C, "cut");
+    let member = Control::MemberLost { job: JOB, member: rank(1, 2), reason: "broken".into() };
+    let agent = Control::AgentLost { job: JOB, site: "b".into(), node: "n2".into(), reason: "exit status 1".into() };
+    let site = Control::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason: "cut".into() };
+    let expected = [member, agent, site].map(|message| Effect::ToTrunk(A, message));
+    assert_eq!(relay.take_effects(), expected);
+    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Nowhere { notice: None }));
+}
+
+#[test]
+fn a_trunk_that_goes_is_waited_for() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    relay.trunk_away(C, "a blackout");
+    let away = Effect::Passage(2, SiteId(2), Passage::Away("a blackout".into()));
+    let effects = relay.take_effects();
+    assert_eq!(effects, [away, Effect::Patience(C, 1, PATIENCE)]);
+    // Frames go nowhere, and nobody is told that anybody is lost.
+    let frame = frame(rank(1, 2), rank(2, 5));
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Nowhere { notice: None }));
+    // Who comes meanwhile hears of it.
+    relay.join(JOB, rank(1, 3), 3).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::Passage(3, SiteId(2), Passage::Away("a blackout".into()))]);
+    relay.trunk_up(C);
+    let open = |member| Effect::Passage(member, SiteId(2), Passage::Open);
+    let effects = relay.take_effects();
+    assert!(effects.contains(&open(2)) && effects.contains(&open(3)), "{effects:?}");
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(C)));
+    // A timer of an earlier time means nothing.
+    relay.trunk_away(C, "another");
+    relay.take_effects();
+    relay.patience_over(C, 1);
+    assert!(relay.take_effects().is_empty());
+    relay.patience_over(C, 3);
+    let effects = relay.take_effects();
+    let reason = "another (and it did not come back within 7 s)".to_owned();
+    assert_eq!(
+        effects,
+        [Effect::ToTrunk(A, Control::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason })]
+    );
+}
+
+/// The second gateway of site b. Site a has two as well, each at the end of a trunk.
+fn second() -> (Relay<u32>, TrunkId, TrunkId) {
+    let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
+    let relay = Relay::new(("b".into(), 1), vec!["n1".into()], vec![trunk(), trunk()], 64 << 20, PATIENCE);
+    (relay, TrunkId(0), TrunkId(1))
+}
+
+const RELAYS: Part = Part::Relay { window: 1 << 20 };
+
+#[test]
+fn a_gateway_that_does_not_lead_is_one_more_way() {
+    let (mut relay, first, second) = second();
+    let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
+    let open = Control::JobOpen { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    relay.control_from_trunk(first, open.clone()).unwrap();
+    let effects = relay.take_effects();
+    assert!(
+        !effects.iter().any(|e| matches!(e, Effect::StartAgents(..) | Effect::ToTrunk(_, Control::JobOpened { .. })))
+    );
+    for trunk in [first, second] {
+        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobHere { job: JOB, whole: false })), "{effects:?}");
+    }
+    let frame = frame(rank(1, 2), rank(0, 0));
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    // The second gateways of both sites pair off.
+    relay.control_from_trunk(second, open).unwrap();
+    relay.take_effects();
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    assert_eq!(relay.take_effects(), []);
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
+    relay.trunk_away(second, "cut");
+    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Broken)));
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    relay.trunk_away(first, "cut too");
+    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Away("cut too".into()))));
+    relay.trunk_up(second);
+    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Open)));
+    // One that was started anew is the last choice: ranks may not be connected to it yet.
+    relay.trunk_up(first);
+    relay.trunk_away(second, "killed");
+    relay.trunk_lost(second, "killed");
+    relay.trunk_up(second);
+    let open = Control::JobOpen {
+        job: JOB,
+        secret: secret(),
+        roster: "a:n1*2;b:n1*2".parse().unwrap(),
+        home: "a".into(),
+        part: RELAYS,
+    };
+    relay.control_from_trunk(second, open).unwrap();
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    // Until it says that they are: then it is used as before.
+    relay.control_from_trunk(second, Control::JobHere { job: JOB, whole: false }).unwrap();
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    relay.control_from_trunk(second, Control::JobHere { job: JOB, whole: true }).unwrap();
+    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
+    // When the last rank has come here, all are told.
+    relay.take_effects();
+    relay.join(JOB, rank(1, 3), 3).unwrap();
+    let here = |trunk| Effect::ToTrunk(trunk, Control::JobHere { job: JOB, whole: true });
+    assert_eq!(relay.take_effects(), [here(first), here(second)]);
+    // Whoever asked closes; the last one ends it.
+    relay.take_effects();
+    relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
+    let closed = |traffic| Control::JobClosed { job: JOB, site: "b".into(), traffic, led: false };
+    let effects = relay.take_effects();
+    assert!(effects.contains(&Effect::ToTrunk(first, closed(Default::default()))), "{effects:?}");
+    relay.control_from_trunk(second, Control::JobClose { job: JOB }).unwrap();
+    let effects = relay.take_effects();
+    assert!(
+        effects.iter().any(|e| matches!(e, Effect::ToTrunk(t, Control::JobClosed { .. }) if *t == second)),
+        "{effects:?}"
+    );
+    assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, _))) && relay.jobs.is_empty());
+    // Who asks late is answered.
+    relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(first, closed(Default::default()))]);
+}
+
+#[test]
+fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
+    let (mut relay, first, second) = second();
+    let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
+    relay.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    let here = |whole| Control::JobHere { job: JOB, whole };
+    relay.control_from_trunk(first, here(false)).unwrap();
+    relay.control_from_trunk(second, here(false)).unwrap();
+    let told = |relay: &mut Relay<u32>| {
+        let effects = relay.take_effects().into_iter();
+        let told = effects.filter_map(|effect| match effect {
+            Effect::ToMember(LAUNCHER, message @ (Control::SiteLost { .. } | Control::SiteFound { .. })) => {
+                Some(message)
+            }
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    relay.trunk_away(first, "cut");
+    relay.trunk_lost(first, "cut");
+    assert_eq!(told(&mut relay), [], "there is another route");
+    relay.trunk_away(second, "cut");
+    relay.trunk_lost(second, "cut");
+    assert!(matches!(&told(&mut relay)[..], [Control::SiteLost { site, .. }] if site == "a"));
+    relay.trunk_up(first);
+    relay.control_from_trunk(first, here(true)).unwrap();
+    assert_eq!(told(&mut relay), [Control::SiteFound { job: JOB, site: "a".into() }]);
+    relay.control_from_trunk(first, here(true)).unwrap();
+    assert_eq!(told(&mut relay), []);
+}
+
+#[test]
+fn while_the_partner_is_away_the_others_share_what_it_carried() {
+    let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
+    let trunks = vec![trunk(), trunk(), trunk()];
+    let mut relay = Relay::<u32>::new(("b".into(), 1), vec!["n1".into()], trunks, 64 << 20, PATIENCE);
+    let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
+    let open = Control::JobOpen { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    (0..3).for_each(|trunk| relay.control_from_trunk(TrunkId(trunk), open.clone()).unwrap());
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    let frame = frame(rank(1, 2), rank(0, 0));
+    let count = |relay: &mut Relay<u32>| {
+        let mut counts = [0; 3];
+        for _ in 0..24 {
+            let Route::Trunk(trunk) = relay.route(Origin::Member, &frame) else { panic!() };
+            counts[trunk.0] += 1;
+        }
+        counts
+    };
+    assert_eq!(count(&mut relay), [0, 24, 0]);
+    relay.trunk_away(TrunkId(1), "cut");
+    assert_eq!(count(&mut relay), [12, 0, 12]);
+    relay.trunk_away(TrunkId(0), "cut");
+    assert_eq!(count(&mut relay), [0, 0, 24]);
+    relay.trunk_up(TrunkId(1));
+    assert_eq!(count(&mut relay), [0, 24, 0]);
+    // A site with more gateways than the other: the last ones have no partner.
+    relay.number = 3;
+    relay.control_from_trunk(TrunkId(2), Control::JobHere { job: JOB, whole: true }).unwrap();
+    relay.trunk_up(TrunkId(0));
+    assert_eq!(count(&mut relay), [8, 8, 8]);
+}
+
+#[test]
+fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reached() {
+    let (mut relay, first, second) = second();
+    relay.trunks[first.0].up = false;
+    let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
+    relay.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    let asks = |effects: &[Effect<u32>]| {
+        let asked = effects.iter().filter_map(|e| match e {
+            Effect::ToTrunk(trunk, Control::JobOpen { .. }) => Some(*trunk),
+            _ => None,
+        });
+        asked.collect::<Vec<_>>()
+    };
+    assert_eq!(asks(&relay.take_effects()), [second]);
+    relay.trunk_up(first);
+    assert_eq!(asks(&relay.take_effects()), [first]);
+    // One that was started anew is asked again; a break is none of that.
+    relay.trunk_away(second, "cut");
+    relay.trunk_up(second);
+    assert_eq!(asks(&relay.take_effects()), []);
+    relay.trunk_away(second, "killed");
+    relay.trunk_lost(second, "killed");
+    relay.trunk_up(second);
+    assert_eq!(asks(&relay.take_effects()), [second]);
+    relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
+    for trunk in [first, second] {
+        assert!(!relay.jobs.is_empty());
+        let closed = Control::JobClosed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
+        relay.control_from_trunk(trunk, closed).unwrap();
+    }
+    let effects = relay.take_effects();
+    let told = effects.iter().filter(|e| matches!(e, Effect::ToMember(LAUNCHER, Control::JobClosed { .. })));
+    assert_eq!((told.count(), relay.jobs.len()), (3, 0), "{effects:?}");
+}
+
+#[test]
+fn a_lost_home_ends_the_job_here() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    relay.join(JOB, rank(1, 2), 2).unwrap();
+    relay.trunk_lost(A, "cut");
+    let effects = relay.take_effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, reason) if reason.contains("site a"))));
+    let epoch = effects.iter().find_map(|e| match e {
+        Effect::Timer(_, epoch, Timer::Grace, _) => Some(*epoch),
+        _ => None,
+    });
+    relay.agent_exited(JOB, NodeId(0), "0".into());
+    relay.timer(JOB, epoch.unwrap(), Timer::Grace);
+    assert!(relay.take_effects().contains(&Effect::KillAgents(JOB)));
+    relay.agent_exited(JOB, NodeId(1), "killed".into());
+    assert!(relay.jobs.is_empty());
+}
+
+#[test]
+fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
+    let mut relay = relay();
+    let fresh = relay.grants.grant(4, 0).unwrap();
+    relay.grants.release(fresh);
+    open_home(&mut relay);
+    relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
+    let effects = relay.take_effects();
+    for trunk in [A, C] {
+        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobClose { job: JOB })));
+    }
+    assert!(relay.join(JOB, rank(1, 2), 2).unwrap_err().contains("being closed"));
+    relay.agent_exited(JOB, NodeId(0), "0".into());
+    relay.agent_exited(JOB, NodeId(1), "0".into());
+    assert!(
+        matches!(&relay.take_effects()[..], [Effect::ToMember(LAUNCHER, Control::JobClosed { site, .. })] if site == "b")
+    );
+    for (trunk, site) in [(A, "a"), (C, "c")] {
+        let closed = Control::JobClosed { job: JOB, site: site.into(), traffic: Default::default(), led: true };
+        relay.control_from_trunk(trunk, closed).unwrap();
+    }
+    let effects = relay.take_effects();
+    assert_eq!(effects.last(), Some(&Effect::Dismiss(LAUNCHER, String::new())));
+    assert!(relay.jobs.is_empty());
+    assert_eq!(relay.grants.grant(4, 0).unwrap(), fresh);
+}
+
+#[test]
+fn an_agent_that_cannot_start_refuses_the_site_and_ends_the_others() {
+    let mut relay = relay();
+    relay.control_from_trunk(A, open_from_a()).unwrap();
+    relay.take_effects();
+    relay.agents_started(JOB, Err((NodeId(1), StartError("no shell".into()))));
+    let effects = relay.take_effects();
+    let reason = "cannot start the agent of node n2: no shell".to_owned();
+    assert_eq!(effects[0], Effect::ToTrunk(A, Control::JobRefused { job: JOB, site: "b".into(), reason }));
+    relay.agent_exited(JOB, NodeId(0), "killed".into());
+    assert!(relay.jobs.is_empty());
+    assert!(relay.take_effects().is_empty());
+}
+
+#[test]
+fn impossible_jobs_are_refused_by_name() {
+    let mut relay = relay();
+    let mut refuse = |roster: &str, home: &str| {
+        relay.open(JOB, secret(), roster.parse().unwrap(), home, Part::Lead, LAUNCHER).unwrap_err()
+    };
+    assert_eq!(refuse("b:n1*1;x:n1*1", "b").0, "x");
+    assert!(refuse("b:n3*1", "b").1.contains("no node n3"));
+    assert!(refuse("b:n1*1;b:n1*1", "b").1.contains("twice"));
+    assert!(refuse("a:n1*1", "b").1.contains("not in the roster"));
+    assert!(refuse("b:n1*1", "a").1.contains("gateway of b"));
+    open_home(&mut relay);
+    assert!(relay.open(JOB, secret(), roster(), "b", Part::Lead, 1).unwrap_err().1.contains("open already"));
+    assert!(relay.open(JobId(0), secret(), roster(), "b", Part::Lead, 1).unwrap_err().1.contains("not zero"));
+}
+
+/// The timer that waits for a member to come back.
+fn returning(relay: &mut Relay<u32>, slot: Slot) -> u64 {
+    let timer = relay.take_effects().into_iter().find_map(|effect| match effect {
+        Effect::Timer(JOB, epoch, Timer::Return(of), RETURN) if of == slot => Some(epoch),
+        _ => None,
+    });
+    timer.expect("it is waited for")
+}
+
+#[test]
+fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gateways() {
+    let mut relay = relay();
+    relay.siblings = true;
+    open_home(&mut relay);
+    let again = |relay: &mut Relay<u32>, secret, launcher| {
+        relay.open(JOB, secret, roster(), "b", Part::Relay { window: 1 << 20 }, launcher)
+    };
+    relay.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Lost("reset".into()));
+    let epoch = returning(&mut relay, Slot::LAUNCHER);
+    assert!(again(&mut relay, Secret::new([2; 32]), 1001).unwrap_err().1.contains("open already"));
+    assert_eq!(again(&mut relay, secret(), 1001).unwrap().slot, Slot::LAUNCHER);
+    relay.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
+    assert!(!relay.jobs[&JOB].closing, "it is back");
+    // Its machine stood still: the old connection was not seen to break.
+    again(&mut relay, secret(), 1002).unwrap();
+    assert!(relay.take_effects().iter().any(|effect| matches!(effect, Effect::Dismiss(1001, _))));
+    relay.leave(JOB, Slot::LAUNCHER, &1001, Leave::Lost("old".into()));
+    relay.leave(JOB, Slot::LAUNCHER, &1002, Leave::Lost("reset".into()));
+    let epoch = returning(&mut relay, Slot::LAUNCHER);
+    relay.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
+    assert!(relay.jobs[&JOB].closing, "it did not come back");
+}
+
+#[test]
+fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
+    let lost = |effects: &[Effect<u32>]| {
+        effects.iter().any(|effect| matches!(effect, Effect::ToMember(LAUNCHER, Control::MemberLost { .. })))
+    };
+    let agent = Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
+    for (siblings, back) in [(false, false), (true, false), (true, true)] {
+        let mut relay = relay();
+        relay.siblings = siblings;
+        open_home(&mut relay);
+        relay.join(JOB, agent, 5).unwrap();
+        relay.take_effects();
+        relay.leave(JOB, agent.slot, &5, Leave::Lost("reset".into()));
+        if !siblings {
+            assert!(lost(&relay.take_effects()), "nothing else connects it");
+            continue;
+        }
+        let epoch = returning(&mut relay, agent.slot);
+        if back {
+            relay.join(JOB, agent, 6).unwrap();
+        }
+        relay.take_effects();
+        relay.timer(JOB, epoch, Timer::Return(agent.slot));
+        assert_eq!(lost(&relay.take_effects()), !back);
+        relay.join(JOB, Identity { slot: Slot::agent(NodeId(1)).unwrap(), ..agent }, 7).unwrap();
+        relay.leave(JOB, Slot::agent(NodeId(1)).unwrap(), &7, Leave::Silent("no sign of life".into()));
+        assert!(lost(&relay.take_effects()), "who is silent is not waited for");
+    }
+}
+
+#[test]
+fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
+    let mut relay = relay();
+    relay.control_from_trunk(A, Control::JobHere { job: JOB, whole: false }).unwrap();
+    assert_eq!(relay.take_effects(), [], "it may come");
+    open_remote(&mut relay);
+    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    relay.agent_exited(JOB, NodeId(0), "0".into());
+    relay.agent_exited(JOB, NodeId(1), "0".into());
+    relay.take_effects();
+    assert!(relay.jobs.is_empty());
+    relay.control_from_trunk(C, Control::JobHere { job: JOB, whole: false }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobClose { job: JOB })], "its end was not heard");
+}
+
+#[test]
+fn a_site_is_whole_with_all_its_ranks_however_many_endpoints_they_have() {
+    let mut relay = relay();
+    open_remote(&mut relay);
+    let second = Identity { site: SiteId(1), slot: Slot::rank(Rank(2), Instance(1)).unwrap() };
+    for (member, identity) in [rank(1, 2), second, rank(1, 3)].into_iter().enumerate() {
+        relay.join(JOB, identity, member as u32).unwrap();
+    }
+    assert!(!relay.jobs[&JOB].is_whole(), "rank 4 is missing");
+    relay.join(JOB, rank(1, 4), 9).unwrap();
+    assert!(relay.jobs[&JOB].is_whole());
+}

@@ -1,0 +1,166 @@
+//! How much each member of a job may have in flight in all before it learns that there is room for more, so that what all
+//! members begin with fits into the gateway's memory.
+//!
+//! Members take more while no gateway refuses frames (`member::Budget`); a gateway refuses those for whoever reads slowly
+//! when it is short (`shortage.rs`). So these numbers promise no memory for good, and do not grow with pairs of members.
+
+use crate::quantity;
+
+/// The least useful window in bytes: two full frames.
+pub(crate) const LEAST: u64 = 32 << 10;
+/// The most that a member begins with, in bytes: half a second at 1 Gbit/s.
+pub(crate) const MOST: u64 = 64 << 20;
+
+/// Shares half of a gateway's memory among jobs; the other half is for what no window covers (trunk queues, control).
+#[derive(Debug)]
+pub(crate) struct Grants {
+    memory: u64,
+    granted: u64,
+}
+
+/// A job's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Members elsewhere, whose frames this gateway holds until a member here takes them.
+    pub senders: u64,
+    /// Bytes that each begins with.
+    pub window: u32,
+}
+
+impl Grant {
+    /// Bytes promised.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.senders * u64::from(self.window)
+    }
+}
+
+impl Grants {
+    pub(crate) fn new(memory: u64) -> Grants {
+        Grants { memory, granted: 0 }
+    }
+
+    /// Grants a job half of what is left, so that the next one finds something too, within [`LEAST`] and [`MOST`] a member.
+    /// `kept`: bytes of it that are for others ([`Grants::kept`]).
+    ///
+    /// # Errors
+    /// Not even [`LEAST`] a member is left; the text says the numbers and what to raise.
+    pub(crate) fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, String> {
+        let senders = remote.max(1);
+        let left = (self.memory / 2).saturating_sub(self.granted + kept);
+        let window = (left / 2 / senders).clamp(LEAST, MOST);
+        let needed = senders.saturating_mul(LEAST);
+        if needed > left {
+            return Err(format!(
+                "{remote} members at other sites need {} of gateway memory for their frames ({} each), \
+                 {} is left of {}: raise `memory` of the gateway to {} at least, or wait for other jobs to end",
+                quantity(needed),
+                quantity(LEAST),
+                quantity(left),
+                quantity(self.memory / 2),
+                quantity((needed + self.granted) * 2),
+            ));
+        }
+        self.granted += senders * window;
+        Ok(Grant { senders, window: window as u32 })
+    }
+
+    /// Grants a job this window, which was found elsewhere.
+    ///
+    /// # Errors
+    /// That much is not left; the text says the numbers and what to raise.
+    pub(crate) fn grant_window(&mut self, remote: u64, window: u32, kept: u64) -> Result<Grant, String> {
+        if !(LEAST..=MOST).contains(&window.into()) {
+            let (window, least, most) = (quantity(window.into()), quantity(LEAST), quantity(MOST));
+            return Err(format!("a window of {window} was asked for: it must be from {least} to {most}"));
+        }
+        let senders = remote.max(1);
+        let left = (self.memory / 2).saturating_sub(self.granted + kept);
+        let needed = senders.saturating_mul(window.into());
+        if needed > left {
+            return Err(format!(
+                "{remote} members at other sites need {} of gateway memory for windows of {}, {} is left of {}: \
+                 give all gateways of a site the same `memory`, or wait for other jobs to end",
+                quantity(needed),
+                quantity(window.into()),
+                quantity(left),
+                quantity(self.memory / 2),
+            ));
+        }
+        self.granted += needed;
+        Ok(Grant { senders, window })
+    }
+
+    /// Bytes that are kept for jobs of others when a site that has been granted `held` asks again: an eighth of all,
+    /// once it has more than half of all.
+    pub(crate) fn kept(&self, held: u64) -> u64 {
+        if held > self.memory / 4 { self.memory / 16 } else { 0 }
+    }
+
+    /// Bytes that the descriptions of one other site's jobs may take.
+    pub(crate) fn described(&self) -> u64 {
+        self.memory / 32
+    }
+
+    /// Bytes promised now.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    pub(crate) fn release(&mut self, grant: Grant) {
+        self.granted -= grant.bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_jobs_fit_and_a_huge_one_is_told_what_to_raise() {
+        let mut grants = Grants::new(256 << 20);
+        let first = grants.grant(4, 0).unwrap();
+        let second = grants.grant(4, 0).unwrap();
+        assert!(first.window >= 3 << 20 && second.window >= 1 << 20, "{first:?} {second:?}");
+        let error = grants.grant(10_000, 0).unwrap_err();
+        assert!(error.contains("raise `memory`") && error.contains("10000 members"), "{error}");
+        grants.release(first);
+        grants.release(second);
+        assert_eq!(grants.granted, 0);
+        assert_eq!(u64::from(grants.grant(1, 0).unwrap().window), MOST);
+    }
+
+    #[test]
+    fn a_site_that_has_most_leaves_something_for_others() {
+        let mut grants = Grants::new(64 << 20);
+        let mut held = 0;
+        while let Ok(grant) = grants.grant(4, grants.kept(held)) {
+            held += grant.bytes();
+        }
+        assert!(held >= 27 << 20, "{held}");
+        assert!(grants.grant_window(4, 1 << 20, grants.kept(held)).is_err());
+        assert_eq!(grants.grant(4, grants.kept(0)).unwrap().window, 512 << 10);
+        for window in [0, 1, LEAST as u32 - 1, MOST as u32 + 1, u32::MAX] {
+            assert!(grants.grant_window(1, window, 0).unwrap_err().contains("a window of"), "{window}");
+        }
+    }
+
+    #[test]
+    fn a_thousand_ranks_at_each_of_two_sites_fit_into_the_least_memory_that_is_usual() {
+        let mut grants = Grants::new(256 << 20);
+        assert!(grants.grant(1_001, 0).unwrap().window >= 64 << 10);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_half(jobs in prop::collection::vec(0u64..2000, 1..50), memory in (16u64 << 20)..(1 << 32)) {
+            let mut grants = Grants::new(memory);
+            for remote in jobs {
+                if let Ok(grant) = grants.grant(remote, 0) {
+                    prop_assert!((LEAST..=MOST).contains(&u64::from(grant.window)));
+                }
+                prop_assert!(grants.granted <= memory / 2);
+            }
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! One TLS connection of a trunk: sealing, opening, heartbeats.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use channel::Route;
+use client::tls::{Session, TlsStream, sealed_len};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep};
+use types::sites::Fingerprint;
+use types::{Identity, JobId};
+use wire::{FrameHeader, FrameKind};
+
+use crate::log::{log, shorten};
+use crate::path::forward::{GATEWAY, READ, Share, Stop, Target};
+use crate::path::outlet::Outlet;
+use crate::path::shares::Shares;
+use crate::server::Gateway;
+use crate::table::TrunkId;
+use crate::trunks::tcp_info::{self, TcpInfo};
+use crate::trunks::trunk::Trunk;
+
+/// From how many bytes of their job that wait for a link on members pause.
+const BACKED_UP: usize = 1 << 20;
+/// Bytes of answers (to pings, and acknowledgements of control messages) that wait for a link, at most: who has more
+/// coming asks and does not read.
+const ANSWERS: usize = 512 << 10;
+/// From how many bytes of their job that wait for a link on notices are kept back, one for each pair of members.
+const NOTICES: usize = 256 << 10;
+/// Pairs for which that is done, for each link.
+const PAIRS: usize = 4096;
+/// So many bytes are sealed and wait for the socket, at least, while others wait for their turn.
+const AHEAD: usize = 64 << 10;
+/// Bytes encrypted at once.
+const PIECE: usize = READ;
+/// Room that [`Session::seal`] needs for a piece.
+pub(crate) const SEALED: usize = sealed_len(PIECE);
+const HEARTBEAT: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Why frames from one member to another were not deliverable.
+type Notices = HashMap<(Identity, Identity), String>;
+
+/// One TLS connection of a trunk.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub trunk: TrunkId,
+    pub index: usize,
+    pub address: SocketAddr,
+    /// The key that its other end has shown.
+    pub key: Option<Fingerprint>,
+    session: RefCell<Session>,
+    outlet: Outlet,
+    /// What does not go straight to the socket.
+    waiting: RefCell<Shares>,
+    /// Less of some job waits.
+    drained: Notify,
+    pub pending: RefCell<Vec<Range<usize>>>,
+    /// Bytes of frames.
+    pub sent: Cell<u64>,
+    pub received: Cell<u64>,
+    pub since: Instant,
+    heard: Cell<Instant>,
+    spoke: Cell<Instant>,
+    cut: Notify,
+    cut_reason: RefCell<String>,
+    pub pings: RefCell<HashMap<u64, (Instant, oneshot::Sender<Duration>)>>,
+    /// Notices that are kept back: frames of this job from the first to the second were not deliverable.
+    notices: RefCell<HashMap<JobId, Notices>>,
+}
+
+impl Link {
+    /// Its number in channels over this trunk.
+    pub(crate) fn route(&self) -> Route {
+        Route(self.index as u8)
+    }
+
+    /// Sends a frame made here.
+    pub(crate) fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+        match header.with_payload(payload) {
+            Ok(bytes) => self.send(gateway, header.job, &bytes),
+            Err(error) => tracing::error!(%error, "frame not sent"),
+        }
+    }
+
+    /// Sends an answer: ahead of all jobs, so that a peer that reads has it soon.
+    pub(crate) fn answer(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
+        match header.with_payload(payload) {
+            Ok(bytes) => self.send(gateway, JobId::default(), &bytes),
+            Err(error) => tracing::error!(%error, "frame not sent"),
+        }
+    }
+
+    /// Sends a notice that a frame was not deliverable. While much of its job waits, one for each pair of members is
+    /// kept: the last says what those before it said.
+    pub(crate) fn notice(&self, gateway: &Gateway, header: FrameHeader, reason: &[u8]) {
+        if self.queued_of(header.job) < NOTICES {
+            return self.send_own(gateway, header, reason);
+        }
+        let mut notices = self.notices.borrow_mut();
+        let pairs: usize = notices.values().map(HashMap::len).sum();
+        let of_job = notices.entry(header.job).or_default();
+        if pairs < PAIRS || of_job.contains_key(&(header.from, header.to)) {
+            of_job.insert((header.from, header.to), String::from_utf8_lossy(reason).into_owned());
+        }
+    }
+
+    /// Whether more answers wait than a peer that reads would leave.
+    fn is_not_read(&self) -> Option<String> {
+        let waiting = self.queued_of(JobId::default());
+        (waiting > ANSWERS).then(|| format!("{waiting} bytes of answers wait for it: it does not read them"))
+    }
+
+    /// Sends the frames that were gathered from `bytes`. They are of one job: what one member sends is.
+    pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8], job: JobId) {
+        let mut ranges = self.pending.borrow_mut();
+        if let [range] = ranges.as_slice() {
+            self.send(gateway, job, &bytes[range.clone()]);
+        } else {
+            // A record each would cost more than the copy.
+            let mut stage = gateway.stage.take();
+            ranges.iter().for_each(|range| stage.extend_from_slice(&bytes[range.clone()]));
+            self.send(gateway, job, &stage);
+            stage.clear();
+            gateway.stage.replace(stage);
+        }
+        ranges.clear();
+    }
+
+    /// Sends whole frames of a job: at once if nothing waits, else in turn.
+    pub(crate) fn send(&self, gateway: &Gateway, job: JobId, frames: &[u8]) {
+        if self.outlet.is_closed() {
+            return;
+        }
+        self.sent.set(self.sent.get() + frames.len() as u64);
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() && self.outlet.queued() == 0 {
+            self.seal(gateway, frames, |record| {
+                self.outlet.send(&[IoSlice::new(record)]);
+            });
+            self.spoke.set(gateway.now());
+        } else {
+            waiting.push(job, frames);
+            self.outlet.wake();
+        }
+    }
+
+    /// Seals what waits, in turn, until enough lies before the socket.
+    fn refill(&self, gateway: &Gateway) {
+        let mut waiting = self.waiting.borrow_mut();
+        while self.outlet.queued() < AHEAD
+            && let Some((job, frames)) = waiting.pop()
+        {
+            self.seal(gateway, &frames, |record| self.outlet.append(record));
+            self.spoke.set(gateway.now());
+            let left = waiting.of(job);
+            if left < NOTICES / 2
+                && let Some(notices) = self.notices.borrow_mut().remove(&job)
+            {
+                for ((from, to), reason) in notices {
+                    let header = FrameHeader::plain(FrameKind::Undeliverable, job, from, to);
+                    let frame = header.with_payload(reason.as_bytes()).unwrap_or_default();
+                    self.sent.set(self.sent.get() + frame.len() as u64);
+                    waiting.push(job, &frame);
+                }
+            }
+            if left < BACKED_UP / 2 && left + frames.len() >= BACKED_UP / 2 {
+                self.drained.notify_waiters();
+            }
+        }
+    }
+
+    fn seal(&self, gateway: &Gateway, bytes: &[u8], mut put: impl FnMut(&[u8])) {
+        let mut session = self.session.borrow_mut();
+        let mut sealed = gateway.sealed.borrow_mut();
+        for piece in bytes.chunks(PIECE) {
+            match session.seal(piece, &mut sealed) {
+                Ok(length) => put(&sealed[..length]),
+                Err(error) => {
+                    self.cut(format!("TLS: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What the kernel knows of the connection.
+    pub(crate) fn kernel(&self) -> std::io::Result<TcpInfo> {
+        tcp_info::of(self.outlet.socket())
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn queued(&self) -> usize {
+        self.waiting.borrow().len() + self.outlet.queued()
+    }
+
+    /// Bytes of a job that wait for their turn.
+    pub(crate) fn queued_of(&self, job: JobId) -> usize {
+        self.waiting.borrow().of(job)
+    }
+
+    /// Whether members of a job should not send more.
+    pub(crate) fn is_backed_up(&self, job: JobId) -> bool {
+        self.queued_of(job) >= BACKED_UP && !self.outlet.is_closed()
+    }
+
+    /// Waits until members of a job may go on.
+    pub(crate) async fn drained(&self, job: JobId) {
+        loop {
+            let drained = self.drained.notified();
+            if !self.is_backed_up(job) {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    /// Whether it is ending.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.outlet.is_closed()
+    }
+
+    /// Ends the link, and forgets what waits for it.
+    pub(crate) fn cut(&self, reason: String) {
+        self.cut_reason.replace(reason);
+        self.outlet.seal();
+        // Unless it ends because something cannot be sealed, which holds what waits.
+        if let Ok(mut waiting) = self.waiting.try_borrow_mut() {
+            waiting.clear();
+        }
+        self.drained.notify_waiters();
+        self.cut.notify_one();
+    }
+
+    /// An answer to a ping came.
+    pub(crate) fn pong(&self, payload: &[u8]) {
+        let Ok(id) = payload.try_into().map(u64::from_le_bytes) else { return };
+        if let Some((sent, answer)) = self.pings.borrow_mut().remove(&id) {
+            // Whoever asked may have given up.
+            let _ = answer.send(sent.elapsed());
+        }
+    }
+
+    /// Sends a ping when nothing else was said; returns when the peer is silent for too long.
+    async fn heartbeat(&self, gateway: &Gateway) -> String {
+        let mut before = Instant::now();
+        loop {
+            sleep(HEARTBEAT / 4).await;
+            let now = Instant::now();
+            if now - std::mem::replace(&mut before, now) > HEARTBEAT {
+                // It was us who did not get to run; what the peer said meanwhile has not been read.
+                self.heard.set(now);
+            }
+            if now - self.heard.get() > SILENCE {
+                return format!("no sign of life for {} s", SILENCE.as_secs());
+            }
+            if now - self.spoke.get() >= HEARTBEAT {
+                let header = FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY);
+                self.send_own(gateway, header, &[]);
+                self.spoke.set(now);
+            }
+        }
+    }
+}
+
+/// Serves an established link until it ends. `run`: of the other gateway's program.
+pub(crate) async fn serve(
+    gateway: &Rc<Gateway>,
+    trunk: &Rc<Trunk>,
+    index: usize,
+    (stream, run): (TlsStream, u32),
+    address: SocketAddr,
+) {
+    let key = stream.session().peer();
+    // The sites file may have changed while hands were shaken.
+    if let Err(reason) = trunk.check(key) {
+        log!(warn, &trunk.site, site = trunk.site, gateway = trunk.gateway, %address, reason, "link refused");
+        return;
+    }
+    let (tcp, session, cipher, plain) = stream.into_parts();
+    let (mut read, write) = tcp.into_split();
+    let now = Instant::now();
+    let link = Rc::new(Link {
+        trunk: trunk.id,
+        index,
+        address,
+        key,
+        session: RefCell::new(session),
+        // Nobody waits for it: members wait for their job's turn.
+        outlet: Outlet::new(write, gateway.counters.clone(), usize::MAX),
+        waiting: RefCell::new(Shares::new(gateway.counters.clone())),
+        drained: Notify::new(),
+        pending: RefCell::default(),
+        sent: Cell::default(),
+        received: Cell::default(),
+        since: now,
+        heard: Cell::new(now),
+        spoke: Cell::new(now),
+        cut: Notify::new(),
+        cut_reason: RefCell::default(),
+        pings: RefCell::default(),
+        notices: RefCell::default(),
+    });
+    gateway.link_up(trunk, &link, run);
+    let stop = tokio::select! {
+        biased;
+        stop = read_loop(gateway, &link, &mut read, cipher, plain) => stop,
+        error = link.outlet.run(|| link.refill(gateway)) => Stop::Lost(error.to_string()),
+        reason = link.heartbeat(gateway) => Stop::Lost(reason),
+        () = link.cut.notified() => Stop::Lost(link.cut_reason.take()),
+    };
+    let final_words = matches!(stop, Stop::Goodbye(_));
+    let reason = match stop {
+        Stop::Goodbye(reason) => shorten(reason),
+        Stop::Lost(reason) => reason,
+        Stop::Violation(reason) => {
+            gateway.counters.violation();
+            let header = FrameHeader::plain(FrameKind::Bye, JobId::default(), GATEWAY, GATEWAY);
+            link.send_own(gateway, header, reason.as_bytes());
+            format!("rules broken: {reason}")
+        }
+    };
+    gateway.link_down(trunk, &link, &reason, final_words);
+    link.pings.borrow_mut().clear();
+    link.outlet.finish(|| link.refill(gateway)).await;
+    link.outlet.seal();
+    link.waiting.borrow_mut().clear();
+    link.notices.borrow_mut().clear();
+    link.drained.notify_waiters();
+}
+
+async fn read_loop(
+    gateway: &Rc<Gateway>,
+    link: &Rc<Link>,
+    read: &mut OwnedReadHalf,
+    cipher_left: Vec<u8>,
+    plain_left: Vec<u8>,
+) -> Stop {
+    let (mut cipher_partial, mut plain_partial) = (gateway.partial(), gateway.partial());
+    cipher_partial.save(&cipher_left);
+    plain_partial.save(&plain_left);
+    let source = Target::Link(link.clone());
+    let mut out = Vec::new();
+    // What came together with the end of the handshake has been read already.
+    let mut first = true;
+    let mut share = Share::default();
+    loop {
+        let turn = poll_fn(|cx| {
+            let mut cipher = gateway.cipher.borrow_mut();
+            let start = cipher_partial.len();
+            let mut count = 0;
+            if !first {
+                let mut buf = ReadBuf::new(&mut cipher[start..start + READ]);
+                match Pin::new(&mut *read).poll_read(cx, &mut buf) {
+                    Poll::Pending => {
+                        share.ends();
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
+                    Poll::Ready(Ok(())) => count = buf.filled().len(),
+                }
+                if count == 0 {
+                    return Poll::Ready(Err(Stop::Lost("connection closed".into())));
+                }
+            }
+            first = false;
+            if link.outlet.is_closed() {
+                // What it says now may be of a time that is over: another link has taken its place, or its site is
+                // gone.
+                return Poll::Ready(Err(Stop::Lost(link.cut_reason.borrow().clone())));
+            }
+            link.heard.set(gateway.tick());
+            cipher_partial.restore(&mut cipher);
+            let mut plain = gateway.plain.borrow_mut();
+            let mut length = plain_partial.len();
+            plain_partial.restore(&mut plain);
+            let input = &mut cipher[..start + count];
+            let opened = link.session.borrow_mut().open(
+                input,
+                &mut |bytes| {
+                    plain[length..length + bytes.len()].copy_from_slice(bytes);
+                    length += bytes.len();
+                },
+                &mut out,
+            );
+            if !out.is_empty() {
+                link.outlet.send(&[IoSlice::new(&out)]);
+                out.clear();
+            }
+            let opened = match opened {
+                Ok(opened) => opened,
+                Err(error) => return Poll::Ready(Err(Stop::Violation(format!("TLS: {error}")))),
+            };
+            cipher_partial.save(&input[opened.consumed..]);
+            let bytes = &plain[..length];
+            let result = gateway.forward(&source, bytes);
+            let result = result.and_then(|used| link.is_not_read().map_or(Ok(used), |why| Err(Stop::Violation(why))));
+            if let Ok(used) = result {
+                link.received.set(link.received.get() + used as u64);
+                plain_partial.save(&bytes[used..]);
+            }
+            Poll::Ready(
+                result.and_then(|_| if opened.closed { Err(Stop::Lost("connection closed".into())) } else { Ok(()) }),
+            )
+        });
+        if let Err(stop) = turn.await {
+            return stop;
+        }
+        gateway.after_turn();
+        share.taken(gateway.now()).await;
+    }
+}

@@ -1,0 +1,316 @@
+//! Measuring the way to another site: its round trip, and what it carries.
+//!
+//! A user's command asks a gateway of its own site, which orders it from a gateway of the site that is to send. That one pings over its
+//! trunk, then sends frames that the other end answers one by one, and looks how fast the answers come. They take turns with jobs on the
+//! links as a job of their own, so that running jobs lose no more by them than by another job. Only gateways may ask gateways, one
+//! measurement is under way at a gateway at a time, and each is bounded: [`MOST`] bytes, [`LONGEST`], [`AHEAD`] held here for each link.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+use types::JobId;
+use wire::control::Measurement;
+use wire::frame::HEADER_LEN;
+use wire::{Control, FrameHeader, FrameKind};
+
+use crate::path::forward::{GATEWAY, MAX_DATA};
+use crate::path::member::Member;
+use crate::server::Gateway;
+use crate::table::TrunkId;
+use crate::trunks::trunk::Trunk;
+
+/// Bytes of frames that a transfer sends at most.
+const MOST: u64 = 8 << 20;
+/// How long a transfer lasts on a short path, and at most. On a long one it takes TCP some round trips to begin.
+const LASTS: Duration = Duration::from_millis(500);
+const ROUND_TRIPS: u32 = 10;
+const LONGEST: Duration = Duration::from_secs(2);
+/// Bytes of a transfer that are sent before the first is acknowledged; then as many more as have been. So a slow way is not full of it for
+/// long after its end, and a long one does not wait for us: TCP begins with less.
+const FIRST: u64 = 64 << 10;
+/// From how many bytes of a transfer that wait here for a link on no more are added.
+const AHEAD: usize = 256 << 10;
+/// Links say nothing when they drain; what they have drained is looked up this often.
+const LOOK: Duration = Duration::from_millis(2);
+/// Bytes of one frame of a transfer.
+const FRAME: u64 = HEADER_LEN as u64 + MAX_DATA as u64;
+
+/// How long a trunk that is down is waited for.
+const UP: Duration = Duration::from_secs(1);
+/// How long the first ping may take.
+const PING: Duration = Duration::from_secs(2);
+/// Further pings; the least counts.
+const PINGS: usize = 2;
+/// How long another gateway may take with what it was ordered; it needs `UP`, the pings and `LONGEST`.
+const ORDER: Duration = Duration::from_millis(6000);
+
+/// What a gateway measures, or has ordered to be measured: one thing at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Measuring {
+    busy: Cell<bool>,
+    order: RefCell<Option<Order>>,
+    transfer: RefCell<Option<Transfer>>,
+    /// An answer to a frame of the transfer came.
+    acknowledged: Notify,
+}
+
+/// What another gateway was asked for.
+#[derive(Debug)]
+struct Order {
+    trunk: TrunkId,
+    from: String,
+    to: String,
+    answer: oneshot::Sender<Measurement>,
+}
+
+/// Frames on their way and back.
+#[derive(Debug)]
+struct Transfer {
+    job: JobId,
+    sent: u64,
+    acknowledged: u64,
+    /// When how many had been acknowledged; those of one look at the clock are one entry.
+    marks: Vec<(Instant, u64)>,
+}
+
+impl Transfer {
+    fn new(job: JobId, now: Instant) -> Transfer {
+        Transfer { job, sent: 0, acknowledged: 0, marks: vec![(now, 0)] }
+    }
+
+    fn acknowledged(&mut self, now: Instant) {
+        if self.acknowledged == self.sent {
+            // Nobody asked for that.
+            return;
+        }
+        self.acknowledged += 1;
+        match self.marks.last_mut() {
+            Some((last, count)) if *last >= now => *count = self.acknowledged,
+            _ => self.marks.push((now, self.acknowledged)),
+        }
+    }
+
+    /// Bytes, and the time in which they were acknowledged: at least the later half, since the beginning is TCP's.
+    fn rate(&self) -> Option<(u64, Duration)> {
+        let (end, all) = *self.marks.last()?;
+        let (begin, before) = *self.marks.iter().rev().find(|(_, count)| count * 2 <= all)?;
+        let bytes = (all - before) * FRAME;
+        (bytes > 0 && end > begin).then(|| (bytes, end - begin))
+    }
+}
+
+impl Measuring {
+    /// An answer to a frame of a transfer came.
+    pub(crate) fn acknowledged(&self, job: JobId, now: Instant) {
+        if let Some(transfer) = self.transfer.borrow_mut().as_mut().filter(|transfer| transfer.job == job) {
+            transfer.acknowledged(now);
+            self.acknowledged.notify_one();
+        }
+    }
+
+    /// Another gateway has measured. What nobody waits for any more is ignored.
+    fn measured(&self, trunk: TrunkId, from: &str, to: &str, found: Measurement) {
+        let asked = |order: &mut Order| order.trunk == trunk && order.from == from && order.to == to;
+        if let Some(order) = self.order.borrow_mut().take_if(asked) {
+            // Whoever asked may have given up.
+            let _ = order.answer.send(found);
+        }
+    }
+
+    /// The turn to measure, if it is free.
+    fn turn(&self) -> Option<Turn<'_>> {
+        (!self.busy.replace(true)).then_some(Turn(self))
+    }
+}
+
+/// Nobody else measures while it is held.
+struct Turn<'a>(&'a Measuring);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.order.replace(None);
+        self.0.transfer.replace(None);
+        self.0.busy.set(false);
+    }
+}
+
+impl Gateway {
+    /// Measures for a user's command, or orders it from a gateway of the site that is to send, and answers.
+    pub(crate) fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
+        let Some(gateway) = self.me.upgrade() else { return };
+        tokio::task::spawn_local(async move {
+            let found = match gateway.measuring.turn() {
+                None => Ok(Measurement::Busy),
+                Some(_turn) if from == gateway.site => gateway.measure(&to, transfer).await,
+                Some(_turn) => gateway.order(&from, &to, transfer).await,
+            };
+            let found = found.unwrap_or_else(|problem| Measurement::Failed { problem });
+            member.send_control(&gateway, &Control::Measured { from, to, found });
+        });
+    }
+
+    /// Takes what is about measuring, and gives back what is not.
+    pub(crate) fn measuring_message(&self, trunk: TrunkId, message: Control) -> Option<Control> {
+        match message {
+            Control::Measure { from, to, transfer } => self.measure_asked(trunk, from, to, transfer),
+            Control::Measured { from, to, found } => self.measuring.measured(trunk, &from, &to, found),
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Measures for another gateway and answers it.
+    fn measure_asked(&self, asker: TrunkId, from: String, to: String, transfer: bool) {
+        let Some(gateway) = self.me.upgrade() else { return };
+        tokio::task::spawn_local(async move {
+            let found = match gateway.measuring.turn() {
+                None => Ok(Measurement::Busy),
+                Some(_) if from != gateway.site => Err(format!("this is site {}", gateway.site)),
+                Some(_turn) => gateway.measure(&to, transfer).await,
+            };
+            let found = found.unwrap_or_else(|problem| Measurement::Failed { problem });
+            gateway.trunk(asker).send_control(&gateway, &Control::Measured { from, to, found });
+        });
+    }
+
+    /// Has a gateway of another site measure.
+    async fn order(&self, from: &str, to: &str, transfer: bool) -> Result<Measurement, String> {
+        let trunk = self.trunk_to(from, UP).await?;
+        let (answer, answered) = oneshot::channel();
+        let order = Order { trunk: trunk.id, from: from.to_owned(), to: to.to_owned(), answer };
+        self.measuring.order.replace(Some(order));
+        trunk.send_control(self, &Control::Measure { from: from.to_owned(), to: to.to_owned(), transfer });
+        match timeout(ORDER, answered).await {
+            Ok(Ok(found)) => Ok(found),
+            _ => {
+                Err(format!("site {from}: its gateway {} did not measure within {} s", trunk.gateway, ORDER.as_secs()))
+            }
+        }
+    }
+
+    /// Measures the way from here.
+    async fn measure(&self, to: &str, transfer: bool) -> Result<Measurement, String> {
+        let trunk = self.trunk_to(to, UP).await?;
+        let mut rtt = trunk.ping(self, PING).await?;
+        for _ in 0..PINGS {
+            rtt = trunk.ping(self, rtt * 3 + LOOK).await.map_or(rtt, |again| again.min(rtt));
+        }
+        let (bytes, lasted) = if transfer { self.transfer(&trunk, rtt).await? } else { (0, Duration::ZERO) };
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Measurement::Done { rtt_ns: nanoseconds(rtt), bytes, transfer_ns: nanoseconds(lasted) })
+    }
+
+    /// Sends as fast as the trunk takes it, for a moment; gives how many bytes arrived in how much time.
+    async fn transfer(&self, trunk: &Trunk, rtt: Duration) -> Result<(u64, Duration), String> {
+        // Of no job, so that no member can send or get anything of it.
+        let job = loop {
+            let job = JobId(getrandom::u32().map_err(|e| format!("no random numbers: {e}"))?);
+            if job != JobId::default() && !self.relay.borrow().jobs.contains_key(&job) {
+                break job;
+            }
+        };
+        let header = FrameHeader::plain(FrameKind::Ping, job, GATEWAY, GATEWAY);
+        let frame = header.with_payload(&[0; MAX_DATA as usize]).map_err(|e| e.to_string())?;
+        let limit = (LASTS + rtt * ROUND_TRIPS).min(LONGEST);
+        let end = self.tick() + limit;
+        self.measuring.transfer.replace(Some(Transfer::new(job, self.now())));
+        loop {
+            self.fill(trunk, job, &frame)?;
+            let now = Instant::now();
+            let all = self.progress().is_some_and(|(_, acknowledged)| acknowledged * FRAME >= MOST);
+            if all || now >= end {
+                break;
+            }
+            tokio::select! {
+                () = self.measuring.acknowledged.notified() => {}
+                () = sleep_until((now + LOOK).min(end)) => {}
+            }
+        }
+        let transfer = self.measuring.transfer.borrow_mut().take();
+        transfer.and_then(|transfer| transfer.rate()).ok_or_else(|| {
+            format!("site {}: gateway {}: nothing of a transfer arrived within {limit:?}", trunk.site, trunk.gateway)
+        })
+    }
+
+    /// Gives the links what they have room for.
+    fn fill(&self, trunk: &Trunk, job: JobId, frame: &[u8]) -> Result<(), String> {
+        let links = trunk.up_links();
+        if links.is_empty() {
+            return Err(trunk.problem());
+        }
+        // Others have their turn before more is added than may wait.
+        let most = links.len() * AHEAD / frame.len();
+        for link in links.iter().cycle().take(most) {
+            let Some((sent, acknowledged)) = self.progress() else { return Ok(()) };
+            if sent * FRAME >= MOST.min(FIRST + 2 * acknowledged * FRAME) || self.is_memory_short() {
+                return Ok(());
+            }
+            if link.queued_of(job) < AHEAD {
+                link.send(self, job, frame);
+                self.measuring.transfer.borrow_mut().iter_mut().for_each(|transfer| transfer.sent += 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frames of the transfer that were sent, and acknowledged.
+    fn progress(&self) -> Option<(u64, u64)> {
+        self.measuring.transfer.borrow().as_ref().map(|transfer| (transfer.sent, transfer.acknowledged))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, milliseconds: u64) -> Instant {
+        start + Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn the_later_half_counts() {
+        let start = Instant::now();
+        let mut transfer = Transfer::new(JobId(1), start);
+        assert_eq!(transfer.rate(), None, "nothing came back");
+        transfer.sent = 100;
+        // A slow beginning, then ten frames every ten milliseconds.
+        (0..4).for_each(|_| transfer.acknowledged(at(start, 400)));
+        assert_eq!(transfer.rate(), Some((4 * FRAME, Duration::from_millis(400))), "there is no better");
+        for turn in 1..=5 {
+            (0..10).for_each(|_| transfer.acknowledged(at(start, 400 + turn * 10)));
+        }
+        assert_eq!((transfer.acknowledged, transfer.marks.len()), (54, 7));
+        assert_eq!(transfer.rate(), Some((30 * FRAME, Duration::from_millis(30))));
+    }
+
+    #[test]
+    fn more_is_not_acknowledged_than_was_sent() {
+        let start = Instant::now();
+        let mut transfer = Transfer::new(JobId(1), start);
+        transfer.sent = 2;
+        (1..1000).for_each(|time| transfer.acknowledged(at(start, time)));
+        assert_eq!((transfer.acknowledged, transfer.marks.len()), (2, 3));
+    }
+
+    #[test]
+    fn one_thing_is_measured_at_a_time_and_strangers_answer_nothing() {
+        let measuring = Measuring::default();
+        let turn = measuring.turn();
+        assert!(turn.is_some() && measuring.turn().is_none());
+        let (answer, mut answered) = oneshot::channel();
+        let (from, to) = ("b".to_owned(), "c".to_owned());
+        measuring.order.replace(Some(Order { trunk: TrunkId(1), from, to, answer }));
+        measuring.measured(TrunkId(0), "b", "c", Measurement::Busy);
+        measuring.measured(TrunkId(1), "b", "a", Measurement::Busy);
+        assert!(answered.try_recv().is_err());
+        measuring.measured(TrunkId(1), "b", "c", Measurement::Busy);
+        measuring.measured(TrunkId(1), "b", "c", Measurement::Busy);
+        assert_eq!(answered.try_recv(), Ok(Measurement::Busy));
+        measuring.acknowledged(JobId(1), Instant::now());
+        drop(turn);
+        assert!(measuring.turn().is_some());
+    }
+}

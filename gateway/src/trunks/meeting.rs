@@ -1,0 +1,246 @@
+//! Meetings: how two gateways that nobody can dial get a trunk, at a gateway of a third site that both have dialled.
+//!
+//! ```text
+//! first  → place    Meet      over their trunk: let me meet that one
+//! place  → both     MeetHere  over their trunks: a number, and a secret of its own for each
+//! both   → place    Hello … Proof, by TCP     (`Purpose::Meet`)
+//! place  → both     Welcome, once the second is there; from now on what one says, the other hears
+//! first  → second   the TLS handshake of a link, and the link
+//! ```
+//! Of two sites the earlier in the sites file is the first: it asks, asks elsewhere when a place says no or falls silent, and
+//! comes again when the link ends, as whoever dials does. The second comes when it is called; when it reaches a place it lets the
+//! first know (`MeetMe`), which may have asked in vain. To both the link is one like every other, with the keys of the two pinned:
+//! the place carries ciphertext that it can drop and not read.
+//!
+//! Here is what a place remembers, without I/O: who asked, whose seat is taken, which pairs talk. [`host`] does a place's I/O,
+//! [`pipe`] carries the bytes, [`visit`] is the side of the two.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use types::JobId;
+use types::sites::Links;
+use wire::{Control, Secret};
+
+use crate::table::TrunkId;
+
+pub(crate) mod host;
+mod pipe;
+pub(crate) mod visit;
+
+/// A pair that asks again this soon is sent away: nobody who dials is in such a hurry, and each time costs both a message.
+const AGAIN: Duration = Duration::from_millis(40);
+
+/// A gateway at the end of a trunk, as somebody who may meet others here.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    pub trunk: TrunkId,
+    pub site: String,
+    pub gateway: String,
+    /// Links that its trunks have.
+    pub links: Links,
+    /// Nobody can dial it.
+    pub hidden: bool,
+    /// Its trunk is up.
+    pub up: bool,
+}
+
+/// Whom a gateway wants to meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub site: String,
+    pub gateway: String,
+    pub link: u16,
+}
+
+/// A link of the trunk between two guests: the smaller trunk first.
+type Pair = (TrunkId, TrunkId, u16);
+
+/// The meetings at one place. `S`: a guest's connection. Everything in it is bounded by its pairs, and those by `most`.
+#[derive(Debug)]
+pub(crate) struct Meetings<S> {
+    /// Waiting for one or both.
+    open: BTreeMap<Pair, Meeting<S>>,
+    /// Talking.
+    talks: BTreeMap<Pair, JobId>,
+    most: usize,
+    numbers: u32,
+}
+
+#[derive(Debug)]
+struct Meeting<S> {
+    number: JobId,
+    since: Instant,
+    seats: [Seat<S>; 2],
+}
+
+#[derive(Debug)]
+struct Seat<S> {
+    site: String,
+    gateway: String,
+    secret: Secret,
+    came: Option<S>,
+}
+
+/// What to tell whom of a new meeting.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub number: JobId,
+    pub messages: [(TrunkId, Control); 2],
+}
+
+/// Two that have met.
+#[derive(Debug)]
+pub(crate) struct Met<S> {
+    pub number: JobId,
+    /// Who they are, for the log.
+    pub names: [String; 2],
+    pub streams: [S; 2],
+    /// The talk that this one replaces.
+    pub replaces: Option<JobId>,
+}
+
+impl<S> Meetings<S> {
+    /// `most`: pairs that may meet or talk at once.
+    pub(crate) fn new(most: usize) -> Meetings<S> {
+        Meetings { open: BTreeMap::new(), talks: BTreeMap::new(), most, numbers: 0 }
+    }
+
+    /// The gateway at the end of trunk `asker` wants to meet another. `secrets`: random ones. An open meeting of the pair is
+    /// replaced.
+    ///
+    /// # Errors
+    /// Why not, for the user of the asker.
+    pub(crate) fn ask(
+        &mut self,
+        asker: TrunkId,
+        wish: &Wish,
+        guests: &[Guest],
+        secrets: [Secret; 2],
+        now: Instant,
+    ) -> Result<Calls, String> {
+        let Wish { site, gateway, link } = wish;
+        let one = guests.iter().find(|guest| guest.trunk == asker).ok_or("it does not know you")?;
+        let two = guests.iter().find(|guest| guest.site == *site && guest.gateway == *gateway);
+        let two = two.ok_or_else(|| format!("its sites file has no gateway {gateway} of site {site}"))?;
+        if one.site == two.site {
+            return Err("two gateways of one site need no trunk".into());
+        }
+        for guest in [one, two] {
+            if !guest.hidden {
+                return Err(format!(
+                    "its sites file says where gateway {} of site {site} is dialled",
+                    guest.gateway,
+                    site = guest.site
+                ));
+            }
+        }
+        let links = one.links.with(two.links).most();
+        if *link >= links {
+            return Err(format!("link {link}: its sites file has {links}; compare `links`"));
+        }
+        if !two.up {
+            return Err(format!("gateway {gateway} of site {site} is not connected to it"));
+        }
+        let pair = (asker.min(two.trunk), asker.max(two.trunk), *link);
+        if self.open.get(&pair).is_some_and(|open| now.saturating_duration_since(open.since) < AGAIN) {
+            return Err("you asked a moment ago".into());
+        }
+        let others: BTreeSet<_> = self.open.keys().chain(self.talks.keys()).filter(|other| **other != pair).collect();
+        if others.len() >= self.most {
+            return Err(format!("{} links of others meet there, and its `memory` allows no more", others.len()));
+        }
+        let number = JobId(self.numbers);
+        self.numbers = self.numbers.wrapping_add(1);
+        let call = |whom: &Guest, secret: &Secret| Control::MeetHere {
+            site: whom.site.clone(),
+            gateway: whom.gateway.clone(),
+            link: *link,
+            meeting: number,
+            secret: secret.clone(),
+        };
+        let [first, second] = secrets;
+        let messages = [(one.trunk, call(two, &first)), (two.trunk, call(one, &second))];
+        let seat = |of: &Guest, secret| Seat { site: of.site.clone(), gateway: of.gateway.clone(), secret, came: None };
+        self.open.insert(pair, Meeting { number, since: now, seats: [seat(one, first), seat(two, second)] });
+        Ok(Calls { number, messages })
+    }
+
+    /// What this gateway proves at this meeting.
+    ///
+    /// # Errors
+    /// There is no seat for it.
+    pub(crate) fn secret(&self, number: JobId, site: &str, gateway: &str) -> Result<Secret, String> {
+        let meeting = self.open.values().find(|meeting| meeting.number == number);
+        let seat = meeting.and_then(|meeting| meeting.seats.iter().find(|seat| seat.is_of(site, gateway)));
+        match seat {
+            Some(Seat { came: None, secret, .. }) => Ok(secret.clone()),
+            Some(_) => Err("this seat is taken".into()),
+            None => Err(format!("no meeting {} with gateway {gateway} of site {site} is open here", number.0)),
+        }
+    }
+
+    /// A gateway that has proved its secret is there. `None`: it waits for the other.
+    ///
+    /// # Errors
+    /// The meeting is over or the seat was taken meanwhile; gives the connection back.
+    #[allow(clippy::result_large_err, reason = "gives the connection back to be refused")]
+    pub(crate) fn arrive(
+        &mut self,
+        number: JobId,
+        site: &str,
+        gateway: &str,
+        stream: S,
+    ) -> Result<Option<Met<S>>, (S, String)> {
+        if let Err(reason) = self.secret(number, site, gateway) {
+            return Err((stream, reason));
+        }
+        let Some((pair, mut meeting)) = self.take(number) else { return Err((stream, "the meeting is over".into())) };
+        if let Some(seat) = meeting.seats.iter_mut().find(|seat| seat.is_of(site, gateway)) {
+            seat.came = Some(stream);
+        }
+        let names = [meeting.seats[0].name(), meeting.seats[1].name()];
+        let [first, second] = meeting.seats;
+        let streams = match (first, second) {
+            (Seat { came: Some(one), .. }, Seat { came: Some(two), .. }) => [one, two],
+            (first, second) => {
+                self.open.insert(pair, Meeting { seats: [first, second], ..meeting });
+                return Ok(None);
+            }
+        };
+        let replaces = self.talks.insert(pair, number);
+        Ok(Some(Met { number, names, streams, replaces }))
+    }
+
+    /// A meeting has been open for long enough. Gives whoever came, and why it met nobody.
+    pub(crate) fn expire(&mut self, number: JobId) -> Option<(S, String)> {
+        let (_, meeting) = self.take(number)?;
+        let absent = meeting.seats.iter().find(|seat| seat.came.is_none()).map(Seat::name)?;
+        let came = meeting.seats.into_iter().find_map(|seat| seat.came)?;
+        Some((came, format!("{absent} was called and did not come")))
+    }
+
+    /// A talk has ended.
+    pub(crate) fn over(&mut self, number: JobId) {
+        self.talks.retain(|_, talk| *talk != number);
+    }
+
+    fn take(&mut self, number: JobId) -> Option<(Pair, Meeting<S>)> {
+        let pair = self.open.iter().find(|(_, meeting)| meeting.number == number).map(|(pair, _)| *pair)?;
+        self.open.remove(&pair).map(|meeting| (pair, meeting))
+    }
+}
+
+impl<S> Seat<S> {
+    fn is_of(&self, site: &str, gateway: &str) -> bool {
+        self.site == site && self.gateway == gateway
+    }
+
+    fn name(&self) -> String {
+        format!("gateway {} of site {}", self.gateway, self.site)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! The place where two others meet: messages, connections and timers around [`Meetings`].
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use client::handshake::{self, Accepting};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use types::JobId;
+use types::sites::Links;
+use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
+use wire::{Control, Secret};
+
+use super::{AGAIN, Guest, Meetings, Met, Wish, pipe};
+use crate::log::{STRANGERS, log};
+use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::table::TrunkId;
+use crate::trunks::trunk::{self, Trunk};
+
+/// What a gateway keeps as a place where others meet.
+#[derive(Debug)]
+pub(crate) struct Host {
+    meetings: RefCell<Meetings<TcpStream>>,
+    /// Ends a talk.
+    cuts: RefCell<HashMap<JobId, Rc<Notify>>>,
+    /// When one end of a trunk last had the other end of another told that it can come.
+    told: RefCell<HashMap<(TrunkId, TrunkId), Instant>>,
+}
+
+impl Host {
+    /// For a gateway of this much memory.
+    pub(crate) fn new(memory: u64) -> Host {
+        // Windows of members take half of it.
+        let most = (memory / 8 / pipe::MOST_HELD).max(1);
+        Host {
+            meetings: RefCell::new(Meetings::new(most as usize)),
+            cuts: RefCell::default(),
+            told: RefCell::default(),
+        }
+    }
+}
+
+impl Host {
+    /// Whether `from` may have `to` told something now: one that says it all the time fills another's trunk.
+    fn may_tell(&self, from: TrunkId, to: TrunkId, now: Instant) -> bool {
+        let before = self.told.borrow().get(&(from, to)).copied();
+        let may = before.is_none_or(|before| now.saturating_duration_since(before) >= AGAIN);
+        if may {
+            self.told.borrow_mut().insert((from, to), now);
+        }
+        may
+    }
+}
+
+impl Gateway {
+    /// A gateway wants to meet another here: both are called, or it is told why not.
+    pub(super) fn host_wish(&self, asker: TrunkId, wish: Wish) {
+        match self.introduce(asker, &wish) {
+            Ok(messages) => messages.iter().for_each(|(trunk, message)| self.trunk(*trunk).send_control(self, message)),
+            Err(reason) => {
+                let Wish { site, gateway, link } = wish;
+                tracing::debug!(asker = self.trunk(asker).site, site, gateway, reason, "no meeting");
+                self.trunk(asker).send_control(self, &Control::MeetNot { site, gateway, link, reason });
+            }
+        }
+    }
+
+    /// A gateway that was called in vain, or not yet, is there now: who asks for it learns that.
+    pub(super) fn host_news(&self, from: TrunkId, site: &str, gateway: &str) {
+        let guests = self.guests();
+        let find = |is_it: &dyn Fn(&Guest) -> bool| guests.iter().find(|guest| guest.hidden && is_it(guest));
+        let here = find(&|guest| guest.trunk == from);
+        let asks = find(&|guest| guest.up && guest.site == site && guest.gateway == gateway);
+        if let (Some(here), Some(asks)) = (here, asks)
+            && self.host.may_tell(here.trunk, asks.trunk, Instant::now())
+        {
+            let (site, gateway) = (here.site.clone(), here.gateway.clone());
+            self.trunk(asks.trunk).send_control(self, &Control::MeetMe { site, gateway });
+        }
+    }
+
+    pub(super) fn introduce(&self, asker: TrunkId, wish: &Wish) -> Result<[(TrunkId, Control); 2], String> {
+        let guests = self.guests();
+        let (site, own) = self.own.get();
+        let own = &self.sites.borrow().sites[site].gateways[own];
+        if !own.meeting || own.advertise.is_none() {
+            return Err("its sites file does not let others meet there".into());
+        }
+        let mut bytes = [[0; 32]; 2];
+        getrandom::fill(bytes.as_flattened_mut()).map_err(|e| format!("no random numbers: {e}"))?;
+        let now = Instant::now();
+        let calls = self.host.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
+        if let Some(gateway) = self.me.upgrade() {
+            tokio::task::spawn_local(async move {
+                sleep(HANDSHAKE_TIMEOUT).await;
+                let left = gateway.host.meetings.borrow_mut().expire(calls.number);
+                if let Some((stream, reason)) = left {
+                    send_away(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await;
+                }
+            });
+        }
+        Ok(calls.messages)
+    }
+
+    /// Everybody at the end of a trunk.
+    fn guests(&self) -> Vec<Guest> {
+        let sites = self.sites.borrow();
+        let links = |site: &str, gateway: &str| {
+            let entry = sites.site(site)?.1.gateways.iter().find(|entry| entry.name == gateway)?;
+            Some(entry.links)
+        };
+        let trunks = self.trunks_in_use();
+        let guest = |trunk: &Rc<Trunk>| Guest {
+            trunk: trunk.id,
+            site: trunk.site.clone(),
+            gateway: trunk.gateway.clone(),
+            links: links(&trunk.site, &trunk.gateway).unwrap_or(Links::Fixed(0)),
+            hidden: trunk.address.is_none(),
+            up: trunk.is_up(),
+        };
+        trunks.iter().map(guest).collect()
+    }
+}
+
+/// A connection for a meeting, after its hello. The caller bounds its time. Gives both connections when it is the second.
+pub(crate) async fn admit(
+    gateway: &Gateway,
+    mut stream: TcpStream,
+    mut accepting: Accepting,
+) -> Result<Option<Met<TcpStream>>, String> {
+    let hello = accepting.hello.clone();
+    let secret = gateway.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
+    let admitted = match secret {
+        Ok(secret) => match accepting.challenge(&mut stream, &secret, "not the secret of this seat", &[]).await {
+            // No await from here on: nobody can take the seat meanwhile.
+            Ok(()) => {
+                let arrived = gateway.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);
+                arrived.map_err(|(stream, reason)| (stream, Refusal::new(RefusalCode::NotAdmitted, reason)))
+            }
+            Err(error) => match error.refusal() {
+                Some(refusal) => Err((stream, refusal)),
+                None => return Err(error.to_string()),
+            },
+        },
+        Err(reason) => Err((stream, Refusal::new(RefusalCode::Unknown, reason))),
+    };
+    match admitted {
+        Ok(met) => Ok(met),
+        Err((stream, refusal)) => {
+            send_away(stream, refusal.clone()).await;
+            Err(refusal.text)
+        }
+    }
+}
+
+/// Lets two talk that have met, until they end.
+pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
+    let Met { number, names: [one, two], mut streams, replaces } = met;
+    if let Some(older) = replaces
+        && let Some(cut) = gateway.host.cuts.borrow_mut().remove(&older)
+    {
+        cut.notify_one();
+    }
+    let cut = Rc::new(Notify::new());
+    gateway.host.cuts.borrow_mut().insert(number, cut.clone());
+    let welcome = Handshake::Welcome(Welcome { max_payload: 0, window: 0, run: 0 });
+    let mut welcomed = Ok(());
+    for stream in &mut streams {
+        // A socket that was not written to before takes these few bytes at once.
+        welcomed = match welcomed.and_then(|()| Ok(trunk::prepare(stream)?)) {
+            Ok(()) => handshake::write(stream, &welcome).await,
+            failed => failed,
+        };
+    }
+    if welcomed.is_ok() {
+        log!(info, STRANGERS, one, two, "two gateways meet here");
+        let bytes = tokio::select! {
+            bytes = pipe::carry(gateway, streams) => Some(bytes),
+            () = cut.notified() => None,
+        };
+        log!(info, STRANGERS, one, two, bytes, "their meeting is over");
+    }
+    gateway.host.cuts.borrow_mut().remove(&number);
+    gateway.host.meetings.borrow_mut().over(number);
+}
+
+/// Best effort: it may be gone.
+async fn send_away(mut stream: TcpStream, refusal: Refusal) {
+    if handshake::write(&mut stream, &Handshake::Refuse(refusal)).await.is_ok() {
+        let _ = stream.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! What carries bytes between two that have met: as they are, both ways, until one of them ends.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::time::timeout;
+
+use crate::path::outlet::{LINGER, Outlet};
+use crate::server::Gateway;
+
+/// Bytes read at once.
+const PIECE: usize = 64 << 10;
+/// From how many queued bytes on the sender is not read.
+const BACKED_UP: usize = 16 << 10;
+/// The most that a pair may make the gateway hold: both ways, with what a chunk of a queue has to spare.
+pub(crate) const MOST_HELD: u64 = 2 * (BACKED_UP + 2 * PIECE) as u64;
+
+/// Carries until one side ends, and then for a moment what the other has still to say; gives how many bytes that were. Only the
+/// kernel's buffers, and at most [`MOST_HELD`] here, stand between the two: who does not read holds up who writes.
+pub(crate) async fn carry(gateway: &Gateway, streams: [TcpStream; 2]) -> u64 {
+    let [(mut read_one, write_one), (mut read_two, write_two)] = streams.map(TcpStream::into_split);
+    let outlets = [write_one, write_two].map(|write| Outlet::new(write, Arc::clone(&gateway.counters), BACKED_UP));
+    let bytes = Cell::new(0);
+    {
+        let there = one_way(gateway, &mut read_one, &outlets[1], &bytes);
+        let back = one_way(gateway, &mut read_two, &outlets[0], &bytes);
+        tokio::pin!(there, back);
+        // A connection that broke has nothing to say, and nobody listens there.
+        tokio::select! {
+            ended = &mut there => if ended.is_ok() { let _ = timeout(LINGER, back).await; },
+            ended = &mut back => if ended.is_ok() { let _ = timeout(LINGER, there).await; },
+        }
+    }
+    bytes.get()
+}
+
+async fn one_way(gateway: &Gateway, from: &mut OwnedReadHalf, to: &Outlet, bytes: &Cell<u64>) -> io::Result<()> {
+    let reading = async {
+        loop {
+            let turn = poll_fn(|cx| {
+                let mut scratch = gateway.cipher.borrow_mut();
+                let mut buf = ReadBuf::new(&mut scratch[..PIECE]);
+                std::task::ready!(Pin::new(&mut *from).poll_read(cx, &mut buf))?;
+                to.send(&[IoSlice::new(buf.filled())]);
+                Poll::Ready(io::Result::Ok(buf.filled().len()))
+            });
+            match turn.await? {
+                0 => return io::Result::Ok(()),
+                count => bytes.set(bytes.get() + count as u64),
+            }
+            to.drained().await;
+        }
+    };
+    tokio::select! {
+        ended = reading => ended?,
+        error = to.run(|| {}) => return Err(error),
+    }
+    to.finish(|| {}).await;
+    Ok(())
+}

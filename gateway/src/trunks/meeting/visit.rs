@@ -1,0 +1,267 @@
+//! The side of those who meet: asking for a meeting, going there, and the trunk's link through it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::rc::Rc;
+
+use client::handshake::initiate;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use types::{Address, JobId};
+use wire::handshake::{Hello, Purpose};
+use wire::{Control, Secret};
+
+use super::Wish;
+use crate::door::stream::{Accepted, Arrival};
+use crate::log::{log, short};
+use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::table::TrunkId;
+use crate::trunks::link;
+use crate::trunks::trunk::{self, DIAL_TIMEOUT, Dialled, Trunk};
+
+/// A link of a trunk.
+type LinkId = (TrunkId, u16);
+
+/// What a gateway keeps of its own meetings, at most one for each link.
+#[derive(Debug, Default)]
+pub(crate) struct Visits {
+    /// Links for which a place was asked, until it answers.
+    asked: RefCell<HashMap<LinkId, Asked>>,
+    /// Links for which this gateway was called, and is on its way.
+    coming: RefCell<HashMap<LinkId, AbortHandle>>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    place: TrunkId,
+    answer: oneshot::Sender<Result<Seat, String>>,
+}
+
+/// Where to be, and what to prove there.
+#[derive(Debug)]
+struct Seat {
+    meeting: JobId,
+    secret: Secret,
+}
+
+impl Gateway {
+    /// Takes a message about meetings; gives any other back.
+    pub(crate) fn meeting_message(&self, from: TrunkId, message: Control) -> Option<Control> {
+        match message {
+            Control::Meet { site, gateway, link } => self.host_wish(from, Wish { site, gateway, link }),
+            Control::MeetHere { site, gateway, link, meeting, secret } => {
+                self.called(from, &Wish { site, gateway, link }, Ok(Seat { meeting, secret }));
+            }
+            Control::MeetNot { site, gateway, link, reason } => {
+                self.called(from, &Wish { site, gateway, link }, Err(reason));
+            }
+            Control::MeetMe { site, gateway } => {
+                self.host_news(from, &site, &gateway);
+                self.hidden(&site, &gateway).filter(|trunk| trunk.asks()).iter().for_each(|trunk| trunk.kick());
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Where this gateway may meet the one at the other end of a trunk, in the order of the sites file.
+    fn places(&self, trunk: &Trunk) -> Vec<Rc<Trunk>> {
+        let lets = |place: &Rc<Trunk>| place.lets_meet && place.site != trunk.site;
+        self.trunks_in_use().into_iter().filter(lets).collect()
+    }
+
+    /// Why a trunk whose ends cannot be dialled is not up, before anything else is known.
+    pub(crate) fn unmet(&self, trunk: &Trunk) -> String {
+        let places = self.places(trunk);
+        let names = places.iter().map(|place| match place.is_up() {
+            true => name(place),
+            false => format!("{} (not reached from here)", name(place)),
+        });
+        let names = names.collect::<Vec<_>>().join(" or ");
+        let neither = neither(trunk);
+        match (places.is_empty(), trunk.asks()) {
+            (true, _) => format!(
+                "{neither}, and no gateway that both reach lets them meet: give one an `advertise`, or join a site that has one"
+            ),
+            (_, true) => format!("{neither}; not met yet at {names}"),
+            (_, false) => format!("{neither}; it has not come to {names} to meet this one: is it running?"),
+        }
+    }
+
+    /// A trunk came up. If others may meet at its end: whoever asks for meetings does so now, and whoever does not lets those
+    /// know who do.
+    pub(crate) fn place_reached(&self, place: &Trunk) {
+        if !place.lets_meet {
+            return;
+        }
+        self.expect_meetings();
+        for trunk in self.trunks_in_use().iter().filter(|trunk| trunk.hidden && !trunk.asks() && !trunk.is_up()) {
+            if trunk.site != place.site {
+                let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
+                place.send_control(self, &Control::MeetMe { site, gateway });
+            }
+        }
+    }
+
+    /// What was said of trunks that wait to be met anywhere may be otherwise now.
+    pub(crate) fn expect_meetings(&self) {
+        let trunks: Vec<_> = self.trunks_in_use().into_iter().filter(|trunk| trunk.hidden && !trunk.is_up()).collect();
+        for trunk in trunks {
+            match trunk.asks() {
+                true => trunk.kick(),
+                false => self.expect(&trunk),
+            }
+        }
+    }
+
+    /// The trunk to a gateway that must be met.
+    fn hidden(&self, site: &str, gateway: &str) -> Option<Rc<Trunk>> {
+        let is_it = |trunk: &Rc<Trunk>| trunk.hidden && trunk.site == site && trunk.gateway == gateway;
+        self.trunks_in_use().into_iter().find(is_it)
+    }
+
+    /// A place answers, or calls.
+    fn called(&self, place: TrunkId, wish: &Wish, answer: Result<Seat, String>) {
+        let Wish { site, gateway, link } = wish;
+        let Some(trunk) = self.hidden(site, gateway).filter(|trunk| *link < trunk.most_links()) else {
+            let place = self.trunk(place);
+            let (site, gateway) = (short(site), short(gateway));
+            log!(
+                warn,
+                &place.site,
+                site,
+                gateway,
+                link,
+                "called to a meeting with somebody this gateway would not meet"
+            );
+            return;
+        };
+        let id = (trunk.id, *link);
+        if trunk.asks() {
+            let mut asked = self.visits.asked.borrow_mut();
+            // An answer that nobody waits for any more is late.
+            if asked.get(&id).is_some_and(|asked| asked.place == place)
+                && let Some(asked) = asked.remove(&id)
+            {
+                let _ = asked.answer.send(answer);
+            }
+            return;
+        }
+        let here = self.places(&trunk).into_iter().find(|known| known.id == place);
+        let (Some(place), Ok(seat), Some(gateway)) = (here, answer, self.me.upgrade()) else { return };
+        let coming = tokio::task::spawn_local(async move { come(&gateway, &trunk, id.1, &place, seat).await });
+        if let Some(earlier) = self.visits.coming.borrow_mut().insert(id, coming.abort_handle()) {
+            earlier.abort();
+        }
+    }
+}
+
+/// Meets the other end of a trunk at the first place where that can be done, and makes a link of it.
+pub(crate) async fn meet(gateway: &Gateway, trunk: &Trunk, index: usize) -> Result<Dialled, String> {
+    let places = gateway.places(trunk);
+    if places.is_empty() {
+        return Err(gateway.unmet(trunk));
+    }
+    let mut problem = neither(trunk);
+    for place in places {
+        match meet_at(gateway, trunk, index, &place).await {
+            Ok(dialled) => return Ok(dialled),
+            Err(reason) => {
+                let _ = write!(problem, "; no meeting at {}: {reason}", name(&place));
+            }
+        }
+    }
+    Err(problem)
+}
+
+async fn meet_at(gateway: &Gateway, trunk: &Trunk, index: usize, place: &Trunk) -> Result<Dialled, String> {
+    if !place.is_up() {
+        return Err(place.problem());
+    }
+    let link = index as u16;
+    let seat = ask(gateway, trunk, link, place).await?;
+    let (tcp, peer) = take(gateway, seat, link, place).await?;
+    let stream = trunk::shake(gateway, trunk, index, tcp).await?;
+    trunk.met_at(name(place));
+    Ok((stream, peer))
+}
+
+/// Asks a place for a meeting.
+async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Result<Seat, String> {
+    let (answer, waiting) = oneshot::channel();
+    let id = (trunk.id, link);
+    gateway.visits.asked.borrow_mut().insert(id, Asked { place: place.id, answer });
+    let wish = Control::Meet { site: trunk.site.clone(), gateway: trunk.gateway.clone(), link };
+    place.send_control(gateway, &wish);
+    let answer = timeout(DIAL_TIMEOUT, waiting).await;
+    gateway.visits.asked.borrow_mut().remove(&id);
+    match answer {
+        Ok(Ok(answer)) => answer,
+        _ => Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())),
+    }
+}
+
+/// Comes where it was called, and serves what the other makes of it.
+async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Trunk>, seat: Seat) {
+    let accepted = async {
+        let (tcp, peer) = take(gateway, seat, link, place).await?;
+        let accepted = timeout(HANDSHAKE_TIMEOUT, trunk::accept(gateway, tcp, peer)).await;
+        match accepted.map_err(|_| "the other does not begin".to_owned())?? {
+            Arrival::Link(accepted) => Ok((*accepted, peer)),
+            _ => Err("the other is no gateway".to_owned()),
+        }
+    };
+    let accepted = accepted.await;
+    // From here on nobody ends this for a later call: a link is replaced once the later one is there.
+    gateway.visits.coming.borrow_mut().remove(&(trunk.id, link));
+    match accepted {
+        Ok((Accepted { trunk, index, stream, run }, peer)) => {
+            trunk.met_at(name(place));
+            link::serve(gateway, &trunk, index, (stream, run), peer).await;
+        }
+        Err(problem) if !trunk.is_up() => {
+            trunk.failed(gateway, format!("{}; no meeting at {}: {problem}", neither(trunk), name(place)));
+        }
+        Err(problem) => {
+            log!(warn, &place.site, site = trunk.site, gateway = trunk.gateway, link, problem, "no meeting");
+        }
+    }
+}
+
+/// Takes a seat; returns when the other is there too.
+async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), String> {
+    let address = place.address.as_deref().unwrap_or_default();
+    let mut tcp = trunk::connect(address).await.map_err(|error| error.problem)?;
+    let peer = tcp.peer_addr().map_err(|e| e.to_string())?;
+    trunk::prepare(&tcp).map_err(|e| e.to_string())?;
+    let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+    let hello = Hello {
+        purpose: Purpose::Meet,
+        job: seat.meeting,
+        from: nowhere,
+        to: nowhere,
+        site: gateway.site.clone(),
+        gateway: gateway.name.clone(),
+        link,
+        nonce: [0; 32],
+    };
+    // Longer than the place waits for the other, whose absence it then tells.
+    let limit = HANDSHAKE_TIMEOUT + DIAL_TIMEOUT;
+    match timeout(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
+        Ok(welcome) => welcome.map_err(|e| e.to_string())?,
+        Err(_) => return Err(format!("nothing happens within {} s", limit.as_secs())),
+    };
+    Ok((tcp, peer))
+}
+
+fn name(place: &Trunk) -> String {
+    format!("gateway {} of site {}", place.gateway, place.site)
+}
+
+fn neither(trunk: &Trunk) -> String {
+    format!("site {}: neither its gateway {} nor this one can be dialled", trunk.site, trunk.gateway)
+}

@@ -1,0 +1,637 @@
+//! Trunks: everything between this gateway and one other. Dialling, accepting, which links are up, control messages.
+
+use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::Duration;
+
+use client::handshake::{self, Accepting, HandshakeError, initiate};
+use client::tls::TlsStream;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep, timeout};
+use types::sites::{Fingerprint, Keys, Links};
+use types::{Address, Identity, JobId};
+use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
+use wire::{FrameHeader, FrameKind, Secret};
+
+use crate::door::stream::{Accepted, Arrival};
+use crate::log::{log, short};
+use crate::path::forward::{GATEWAY, MAX_DATA};
+use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::services::join;
+use crate::table::TrunkId;
+use crate::trunks::control::ControlChannel;
+use crate::trunks::link::{self, Link};
+use crate::trunks::meeting::visit;
+
+mod messages;
+
+/// Unsent bytes the kernel may hold per link. What is sent and not acknowledged comes on top, as the path needs it.
+const UNSENT: u32 = 256 << 10;
+
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+const REDIAL_FIRST: Duration = Duration::from_millis(100);
+const REDIAL_MOST: Duration = Duration::from_secs(2);
+const WATCH: Duration = Duration::from_millis(500);
+/// From how many queued bytes on another link takes frames of a pair, if it has less queued.
+const SPILL: usize = 64 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Trunk {
+    pub id: TrunkId,
+    end: TrunkEnd,
+    /// Whether this side dials, or asks for meetings.
+    dials: bool,
+    /// Whether neither end can be dialled, so that they must meet somewhere else.
+    pub hidden: bool,
+    /// Where they met last.
+    met: RefCell<Option<String>>,
+    /// The keys of the site at the other end.
+    keys: Cell<Keys>,
+    /// It is not in the sites file any more: why.
+    retired: RefCell<Option<String>>,
+    /// How often it was taken out of the sites file.
+    times_retired: Cell<u32>,
+    /// Somebody looks whether the other gateway runs.
+    watched: Cell<bool>,
+    links: RefCell<Vec<Option<Rc<Link>>>>,
+    how_many: Links,
+    /// How many there should be; more is wanted when the way turns out to be longer.
+    wanted: Cell<u16>,
+    /// Whether a link is there.
+    up: Cell<bool>,
+    control: RefCell<ControlChannel>,
+    /// What of memory it is counted for.
+    held: Cell<u64>,
+    /// What links that are gone have carried.
+    pub gone: Cell<Gone>,
+    /// It came up.
+    changed: Notify,
+    /// Dial now.
+    kick: Notify,
+    problem: RefCell<String>,
+}
+
+/// Links of a trunk that are gone, and the bytes of frames that they carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gone {
+    pub links: u64,
+    pub sent: u64,
+    pub received: u64,
+}
+
+/// The other end of a trunk.
+#[derive(Debug)]
+pub(crate) struct TrunkEnd {
+    pub site: String,
+    /// The name of its gateway.
+    pub gateway: String,
+    /// Where it can be dialled, if anywhere.
+    pub address: Option<String>,
+    /// Whether others may meet there.
+    pub lets_meet: bool,
+}
+
+impl Deref for Trunk {
+    type Target = TrunkEnd;
+
+    fn deref(&self) -> &TrunkEnd {
+        &self.end
+    }
+}
+
+impl Trunk {
+    /// Where to dial; `None`: the other side does.
+    pub(crate) fn dials(&self) -> Option<&str> {
+        self.address.as_deref().filter(|_| self.dials)
+    }
+
+    /// Whether this side asks for meetings.
+    pub(crate) fn asks(&self) -> bool {
+        self.hidden && self.dials
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.get()
+    }
+
+    /// What went wrong last.
+    pub(crate) fn problem(&self) -> String {
+        self.problem.borrow().clone()
+    }
+
+    /// The two have met there.
+    pub(crate) fn met_at(&self, place: String) {
+        self.met.replace(Some(place));
+    }
+
+    /// Where the other end of a link is, for messages.
+    fn whereabouts(&self, address: SocketAddr) -> String {
+        match &*self.met.borrow() {
+            Some(place) => format!("met at {place}, {address}"),
+            None => format!("at {address}"),
+        }
+    }
+
+    pub(crate) fn new(id: TrunkId, end: TrunkEnd, keys: Keys, (dials, hidden): (bool, bool), how_many: Links) -> Trunk {
+        Trunk {
+            id,
+            end,
+            dials,
+            hidden,
+            met: RefCell::default(),
+            keys: Cell::new(keys),
+            retired: RefCell::default(),
+            times_retired: Cell::new(0),
+            watched: Cell::new(false),
+            links: RefCell::new(vec![None; how_many.most().into()]),
+            how_many,
+            wanted: Cell::new(how_many.wanted(Duration::ZERO)),
+            up: Cell::new(false),
+            control: RefCell::new(ControlChannel::new()),
+            held: Cell::default(),
+            gone: Cell::default(),
+            changed: Notify::new(),
+            kick: Notify::new(),
+            problem: RefCell::default(),
+        }
+    }
+
+    /// The same with this number.
+    pub(crate) fn numbered(self, id: TrunkId) -> Trunk {
+        Trunk { id, ..self }
+    }
+
+    pub(crate) fn keys(&self) -> Keys {
+        self.keys.get()
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.borrow().is_some()
+    }
+
+    /// The site at the other end has these keys from now on. Links by another are cut: they come again by one of these, or not.
+    pub(crate) fn trust(&self, keys: Keys) {
+        self.keys.set(keys);
+        for link in self.up_links() {
+            if let Err(reason) = self.check(link.key) {
+                link.cut(reason);
+            }
+        }
+    }
+
+    /// It is not in the sites file any more.
+    pub(crate) fn retire(&self, reason: &str) {
+        self.retired.replace(Some(reason.to_owned()));
+        self.times_retired.set(self.times_retired.get() + 1);
+        self.up_links().iter().for_each(|link| link.cut(reason.to_owned()));
+        self.kick.notify_waiters();
+    }
+
+    /// It is in the sites file again. What the two gateways have told each other goes on from where it was.
+    pub(crate) fn take_back(&self, keys: Keys) {
+        self.keys.set(keys);
+        self.retired.replace(None);
+    }
+
+    /// Whether it is dialled, and where, as the other is.
+    pub(crate) fn is_dialled_like(&self, other: &Trunk) -> bool {
+        let how = |trunk: &Trunk| (trunk.dials, trunk.hidden, trunk.how_many, trunk.address.clone(), trunk.lets_meet);
+        how(self) == how(other)
+    }
+
+    /// Whether who presents this key may be the other end.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self, presented: Option<Fingerprint>) -> Result<(), String> {
+        if let Some(reason) = &*self.retired.borrow() {
+            return Err(reason.clone());
+        }
+        let keys = self.keys.get();
+        if keys.accept(presented) {
+            return Ok(());
+        }
+        let presented = presented.map_or("none".to_owned(), |f| f.to_string());
+        Err(format!("presented fingerprint {presented}, sites file says {keys}"))
+    }
+
+    /// How many links there are at most.
+    pub(crate) fn most_links(&self) -> u16 {
+        self.how_many.most()
+    }
+
+    /// How many links there should be.
+    pub(crate) fn wanted(&self) -> u16 {
+        self.wanted.get()
+    }
+
+    /// Those that are up.
+    pub(crate) fn up_links(&self) -> Vec<Rc<Link>> {
+        self.links.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// The link for a frame of this pair: the same as long as it keeps up, so that frames need not overtake each other.
+    /// `None` while the trunk is down.
+    pub(crate) fn link(&self, from: Identity, to: Identity) -> Option<Rc<Link>> {
+        let links = self.links.borrow();
+        if let [only] = &links[..] {
+            return only.clone();
+        }
+        let up = || links.iter().flatten();
+        let mut hasher = DefaultHasher::new();
+        (from, to).hash(&mut hasher);
+        let usual = up().nth((hasher.finish() % (up().count() as u64).max(1)) as usize)?;
+        if usual.queued() < SPILL {
+            return Some(usual.clone());
+        }
+        up().min_by_key(|link| link.queued()).cloned()
+    }
+
+    /// Dials at once if it is waiting to.
+    pub(crate) fn kick(&self) {
+        if !self.up.get() {
+            self.kick.notify_waiters();
+        }
+    }
+
+    /// Notes why the trunk is not up, and logs it if it is news.
+    pub(crate) fn failed(&self, gateway: &Gateway, problem: String) {
+        gateway.relay.borrow_mut().trunk_problem(self.id, problem.clone());
+        // Part of what was said last is no news either.
+        if !self.problem.borrow().contains(&problem) {
+            log!(warn, &self.site, site = self.site, gateway = self.gateway, problem = short(&problem), "trunk down");
+            self.problem.replace(problem);
+        }
+    }
+
+    /// Why it is not up before anything was tried.
+    pub(crate) fn expect(&self, problem: String) {
+        self.problem.replace(problem);
+    }
+
+    /// Waits until the trunk is up; `Err` with the last problem when that takes too long.
+    pub(crate) async fn wait_up(&self, limit: Duration) -> Result<(), String> {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.up.get() {
+                    return;
+                }
+                self.kick();
+                changed.await;
+            }
+        };
+        timeout(limit, wait).await.map_err(|_| self.problem())
+    }
+
+    /// Sends a ping over the first link and waits for the answer.
+    pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Duration, String> {
+        let link = self.link(GATEWAY, GATEWAY).ok_or_else(|| self.problem())?;
+        let (sender, receiver) = oneshot::channel();
+        let id = gateway.next_id();
+        link.pings.borrow_mut().insert(id, (Instant::now(), sender));
+        link.send_own(
+            gateway,
+            FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY),
+            &id.to_le_bytes(),
+        );
+        let answer = timeout(limit, receiver).await;
+        link.pings.borrow_mut().remove(&id);
+        match answer {
+            Ok(Ok(rtt)) => Ok(rtt),
+            Ok(Err(_)) => Err(format!("site {}: the trunk broke during the probe", self.site)),
+            Err(_) => Err(format!("site {}: no answer over the trunk within {limit:?}", self.site)),
+        }
+    }
+
+    /// Says goodbye on all links.
+    pub(crate) fn goodbye(&self, gateway: &Gateway, reason: &str) {
+        for link in self.up_links() {
+            link.send_own(
+                gateway,
+                FrameHeader::plain(FrameKind::Bye, JobId::default(), GATEWAY, GATEWAY),
+                reason.as_bytes(),
+            );
+        }
+    }
+}
+
+/// Keeps one link of a trunk up, for as long as it is in the sites file.
+pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index: u16) {
+    let index = usize::from(index);
+    let mut pause = REDIAL_FIRST;
+    let times_retired = trunk.times_retired.get();
+    while trunk.times_retired.get() == times_retired {
+        let dialled = match trunk.dials() {
+            Some(address) => dial(&gateway, &trunk, index, address).await,
+            None => visit::meet(&gateway, &trunk, index).await.map_err(DialError::from),
+        };
+        match dialled {
+            Ok((stream, peer)) => {
+                pause = REDIAL_FIRST;
+                link::serve(&gateway, &trunk, index, stream, peer).await;
+            }
+            Err(DialError { problem, refused }) => {
+                trunk.failed(&gateway, problem.clone());
+                if refused {
+                    gateway.does_not_run(&trunk, &problem);
+                }
+            }
+        }
+        // At least this long, however often somebody is impatient.
+        sleep(REDIAL_FIRST / 2).await;
+        let _ = timeout(pause.mul_f64(jitter()), trunk.kick.notified()).await;
+        pause = (pause * 2).min(REDIAL_MOST);
+    }
+}
+
+/// Between 0.5 and 1.5, so that sites that lost each other at once do not dial at once for ever.
+fn jitter() -> f64 {
+    0.5 + f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
+}
+
+/// Looks whether the other gateway runs, while it should dial and does not.
+async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience: Duration) {
+    let since = Instant::now();
+    while !trunk.up.get() && since.elapsed() < patience {
+        if let Ok(Err(error)) = timeout(DIAL_TIMEOUT, TcpStream::connect(&address)).await
+            && error.kind() == std::io::ErrorKind::ConnectionRefused
+        {
+            let problem = format!("site {}: gateway {} at {address}: {error}", trunk.site, trunk.gateway);
+            gateway.does_not_run(&trunk, &problem);
+            break;
+        }
+        sleep(WATCH).await;
+    }
+    trunk.watched.set(false);
+}
+
+/// Why a link could not be dialled.
+pub(crate) struct DialError {
+    pub problem: String,
+    /// Nobody listens there.
+    refused: bool,
+}
+
+/// A link that was dialled: its stream, the run of the other gateway's program, and where it is.
+pub(crate) type Dialled = ((TlsStream, u32), SocketAddr);
+
+impl From<String> for DialError {
+    fn from(problem: String) -> DialError {
+        DialError { problem, refused: false }
+    }
+}
+
+async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> Result<Dialled, DialError> {
+    let named = |error: DialError| {
+        let problem = format!("site {}: gateway {} at {address}: {}", trunk.site, trunk.gateway, error.problem);
+        DialError { problem, ..error }
+    };
+    let tcp = connect(address).await.map_err(named)?;
+    let peer = tcp.peer_addr().map_err(|e| named(e.to_string().into()))?;
+    let stream = shake(gateway, trunk, index, tcp).await.map_err(|problem| named(problem.into()))?;
+    Ok((stream, peer))
+}
+
+/// Dials an address.
+pub(crate) async fn connect(address: &str) -> Result<TcpStream, DialError> {
+    match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(tcp)) => Ok(tcp),
+        Ok(Err(error)) => {
+            let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+            Err(DialError { problem: error.to_string(), refused })
+        }
+        Err(_) => Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs()).into()),
+    }
+}
+
+/// The dialling side of a link's handshake, with whoever is at the other end; gives the run of its program as well.
+pub(crate) async fn shake(
+    gateway: &Gateway,
+    trunk: &Trunk,
+    index: usize,
+    tcp: TcpStream,
+) -> Result<(TlsStream, u32), String> {
+    let shake = async {
+        prepare(&tcp).map_err(|e| e.to_string())?;
+        let session = gateway.credentials().tls.dial().map_err(|e| e.to_string())?;
+        let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
+        let presented = stream.session().peer();
+        trunk.check(presented)?;
+        let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        let hello = Hello {
+            purpose: Purpose::Trunk,
+            job: JobId(gateway.run_number),
+            from: nowhere,
+            to: nowhere,
+            site: gateway.site.clone(),
+            gateway: gateway.name.clone(),
+            link: index as u16,
+            nonce: [0; 32],
+        };
+        let key = presented.map_or([0; 32], |key| key.0);
+        let welcome = initiate(&mut stream, hello, &Secret::NONE, &key).await.map_err(|e| e.to_string())?;
+        Ok((stream, welcome.run))
+    };
+    match timeout(HANDSHAKE_TIMEOUT, shake).await {
+        Ok(result) => result,
+        Err(_) => Err(format!("handshake took longer than {} s: is it a gateway?", HANDSHAKE_TIMEOUT.as_secs())),
+    }
+}
+
+pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
+    tcp.set_nodelay(true)?;
+    socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
+}
+
+/// The accepting side of TLS, and of a link's handshake. The caller bounds its time.
+pub(crate) async fn accept(gateway: &Rc<Gateway>, tcp: TcpStream, peer: SocketAddr) -> Result<Arrival, String> {
+    prepare(&tcp).map_err(|e| e.to_string())?;
+    let credentials = gateway.credentials();
+    let session = credentials.tls.accept().map_err(|e| e.to_string())?;
+    let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
+    let presented = stream.session().peer();
+    let mut accepting = match Accepting::begin(&mut stream).await {
+        Ok(accepting) => accepting,
+        Err(HandshakeError::Io(_)) => {
+            if presented.is_none() {
+                return Err(format!(
+                    "a user or an agent at {peer} closed after seeing our key: do the sites files differ?"
+                ));
+            }
+            let whose = gateway.trunks_in_use().into_iter().find(|trunk| trunk.keys().accept(presented));
+            let name =
+                whose.as_ref().map_or("of no site we know".to_owned(), |trunk| format!("of site {}", trunk.site));
+            let problem = format!(
+                "a gateway {name} at {peer} dialled and closed after seeing our key: does its sites file show {} for \
+                 site {}?",
+                gateway.credentials().fingerprint,
+                gateway.site
+            );
+            if let Some(trunk) = whose {
+                trunk.failed(gateway, problem.clone());
+            }
+            return Err(problem);
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    let own = credentials.fingerprint;
+    match accepting.hello.purpose {
+        Purpose::Join => {
+            return join::admit(gateway, &mut stream, accepting, presented, own).await.map(|()| Arrival::Joined);
+        }
+        Purpose::Client | Purpose::Member => return Ok(Arrival::Inside(Box::new(stream), Box::new(accepting), own)),
+        Purpose::Trunk | Purpose::Meet | Purpose::Peer => {}
+    }
+    match admit(gateway, &accepting.hello, presented, peer) {
+        Ok(trunk) => {
+            let shaken = accepting.challenge(&mut stream, &Secret::NONE, "a trunk's is public", &own.0).await;
+            shaken.map_err(|e| e.to_string())?;
+            let hello = accepting.hello;
+            let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: gateway.run_number });
+            handshake::write(&mut stream, &welcome).await.map_err(|e| e.to_string())?;
+            let accepted = Accepted { trunk, index: usize::from(hello.link), stream, run: hello.job.0 };
+            Ok(Arrival::Link(Box::new(accepted)))
+        }
+        Err(refusal) => {
+            // Best effort: the reason is logged here in any case.
+            let _ = handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await;
+            Err(refusal.text)
+        }
+    }
+}
+
+fn admit(
+    gateway: &Gateway,
+    hello: &Hello,
+    presented: Option<Fingerprint>,
+    peer: SocketAddr,
+) -> Result<Rc<Trunk>, Refusal> {
+    let refusal = Refusal::new;
+    let (site, name) = (&hello.site, &hello.gateway);
+    if hello.purpose != Purpose::Trunk {
+        return Err(refusal(RefusalCode::Purpose, "inside TLS ranks and meetings are not served".to_owned()));
+    }
+    let known = gateway.trunks_in_use().into_iter().find(|trunk| trunk.site == *site && trunk.gateway == *name);
+    let trunk = known.ok_or_else(|| {
+        let text = format!("site {}: no trunk to gateway {name} of site {site} in its sites file", gateway.site);
+        refusal(RefusalCode::Unknown, text)
+    })?;
+    if let Err(problem) = trunk.check(presented) {
+        let problem = format!("site {site}: gateway {name} at {peer} {problem}");
+        trunk.failed(gateway, problem.clone());
+        return Err(refusal(RefusalCode::NotAdmitted, problem));
+    }
+    if trunk.dials {
+        let own = &gateway.site;
+        let text =
+            format!("site {own} dials site {site}, not the reverse: list the sites in the same order everywhere");
+        return Err(refusal(RefusalCode::NotAdmitted, text));
+    }
+    let most = trunk.most_links();
+    if hello.link >= most {
+        let text = format!("link {}: this trunk has {most}; compare `links` in the sites files", hello.link);
+        return Err(refusal(RefusalCode::NotAdmitted, text));
+    }
+    Ok(trunk)
+}
+
+impl Gateway {
+    /// The trunks of the sites file.
+    pub(crate) fn trunks_in_use(&self) -> Vec<Rc<Trunk>> {
+        self.trunks.borrow().iter().filter(|trunk| !trunk.is_retired()).cloned().collect()
+    }
+
+    /// The other gateway's machine says that it does not run: whatever it knew of jobs is gone.
+    fn does_not_run(&self, trunk: &Trunk, problem: &str) {
+        if !trunk.up.get() {
+            self.relay.borrow_mut().trunk_lost(trunk.id, problem);
+            self.settle();
+        }
+    }
+
+    /// A link is there; with the first one its trunk is up.
+    pub(crate) fn link_up(&self, trunk: &Trunk, link: &Rc<Link>, run: u32) {
+        let replaced = |old: &Rc<Link>, reason: String| {
+            self.link_down(trunk, old, &reason, false);
+            old.cut(reason);
+        };
+        let old = trunk.links.borrow()[link.index].clone();
+        if let Some(old) = old {
+            replaced(&old, format!("replaced by a new connection from {}", link.address));
+        }
+        if trunk.control.borrow_mut().meets(run) {
+            let reason = format!("site {}: gateway {} was started anew", trunk.site, trunk.gateway);
+            trunk.up_links().iter().for_each(|old| replaced(old, reason.clone()));
+            self.relay.borrow_mut().trunk_lost(trunk.id, &reason);
+        }
+        trunk.links.borrow_mut()[link.index] = Some(link.clone());
+        self.want_links(trunk, link);
+        if !trunk.up.replace(true) {
+            trunk.problem.borrow_mut().clear();
+            let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
+            let key = link.key.map_or_else(String::new, |key| key.to_string());
+            log!(info, site, site, gateway, %address, fingerprint = key, links = trunk.wanted(), "trunk up");
+            self.relay.borrow_mut().trunk_up(trunk.id);
+            trunk.changed.notify_waiters();
+            self.place_reached(trunk);
+        }
+        trunk.flush_control(self);
+        self.settle();
+    }
+
+    /// A link shows how long the way is: whether there should be more of them.
+    fn want_links(&self, trunk: &Trunk, link: &Link) {
+        let round_trip = link.kernel().map_or(Duration::ZERO, |kernel| kernel.round_trip);
+        let (had, wanted) = (trunk.wanted(), trunk.how_many.wanted(round_trip).max(link.index as u16 + 1));
+        if wanted <= had {
+            return;
+        }
+        trunk.wanted.set(wanted);
+        self.dial_links(&self.trunk(trunk.id), had..wanted);
+    }
+
+    /// A link is gone, and what was under way on it. Another takes over; without any the trunk is down. `for_good`: the other
+    /// gateway said goodbye.
+    pub(crate) fn link_down(&self, trunk: &Trunk, link: &Rc<Link>, reason: &str, for_good: bool) {
+        let current = trunk.links.borrow()[link.index].as_ref().is_some_and(|l| Rc::ptr_eq(l, link));
+        if !current {
+            return;
+        }
+        trunk.links.borrow_mut()[link.index] = None;
+        let Gone { links, sent, received } = trunk.gone.get();
+        let (sent, received) = (sent + link.sent.get(), received + link.received.get());
+        trunk.gone.set(Gone { links: links + 1, sent, received });
+        trunk.control.borrow_mut().lost(link.route());
+        let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
+        let problem = format!("site {site}: gateway {gateway} {}: {reason}", trunk.whereabouts(address));
+        let left = trunk.links.borrow().iter().flatten().count();
+        if left > 0 {
+            log!(warn, site, site, gateway, %address, link = link.index, left, reason, "link down");
+            self.relay.borrow_mut().trunk_broken(trunk.id);
+        } else {
+            log!(warn, site, site, gateway, %address, link = link.index, reason, "trunk down");
+            trunk.up.set(false);
+            trunk.problem.replace(problem.clone());
+            self.relay.borrow_mut().trunk_away(trunk.id, &problem);
+            if trunk.lets_meet {
+                self.expect_meetings();
+            }
+            if for_good {
+                self.relay.borrow_mut().trunk_lost(trunk.id, &problem);
+            } else if let (false, Some(address), Some(gateway)) = (trunk.dials, &trunk.address, self.me.upgrade())
+                && !trunk.watched.replace(true)
+            {
+                let patience = self.sites.borrow().sites[self.own.get().0].patience;
+                tokio::task::spawn_local(watch(gateway, self.trunk(trunk.id), address.clone(), patience));
+            }
+        }
+        trunk.flush_control(self);
+        self.settle();
+    }
+}

@@ -1,0 +1,70 @@
+//! Control messages of a trunk: which link they take, what they are counted for, and who takes none.
+
+use types::JobId;
+use wire::{Control, FrameHeader};
+
+use crate::log::log;
+use crate::server::Gateway;
+use crate::trunks::control::ControlError;
+use crate::trunks::trunk::Trunk;
+
+impl Trunk {
+    /// Sends a message, now or as soon as a link is up. A gateway that acknowledges none loses its links when too many wait.
+    pub(crate) fn send_control(&self, gateway: &Gateway, message: &Control) {
+        let pushed = self.control.borrow_mut().push(message);
+        self.flush_control(gateway);
+        let Err(error) = pushed else { return };
+        log!(error, &self.site, site = self.site, gateway = self.gateway, %error, "control message not sent");
+        if let ControlError::Full { .. } = error
+            && self.is_up()
+        {
+            gateway.counters.violation();
+            self.up_links().iter().for_each(|link| link.cut(format!("rules broken: {error}")));
+        }
+    }
+
+    /// Sends what waits of messages and their acknowledgements.
+    pub(super) fn flush_control(&self, gateway: &Gateway) {
+        self.send_waiting(gateway);
+        let held = self.control.borrow().held();
+        gateway.counters.release(self.held.replace(held));
+        gateway.counters.hold(held);
+    }
+
+    fn send_waiting(&self, gateway: &Gateway) {
+        let Some(link) = self.links.borrow().iter().flatten().next().cloned() else { return };
+        let mut control = self.control.borrow_mut();
+        while let Some((job, frame)) = control.next(link.route()) {
+            // Behind what its job has sent before.
+            link.send(gateway, job, &frame);
+        }
+        if let Some(ack) = control.ack() {
+            link.send(gateway, JobId::default(), &ack);
+        }
+    }
+
+    /// A message came; gives those whose turn it is.
+    ///
+    /// # Errors
+    /// The peer broke the rules.
+    pub(crate) fn control_came(
+        &self,
+        gateway: &Gateway,
+        header: &FrameHeader,
+        message: Control,
+    ) -> Result<Vec<Control>, String> {
+        let ready = self.control.borrow_mut().came(header, message).map_err(|e| format!("control messages: {e}"))?;
+        self.flush_control(gateway);
+        Ok(ready)
+    }
+
+    /// The other gateway has these.
+    ///
+    /// # Errors
+    /// The peer broke the rules.
+    pub(crate) fn control_acknowledged(&self, gateway: &Gateway, ack: u32) -> Result<(), String> {
+        self.control.borrow_mut().acknowledged(ack).map_err(|e| format!("control messages: {e}"))?;
+        self.flush_control(gateway);
+        Ok(())
+    }
+}
