@@ -162,7 +162,7 @@ impl Client {
     ///
     /// # Errors
     /// As there.
-    pub async fn send_control(&mut self, from: Identity, message: &Control) -> Result<(), ClientError> {
+    pub async fn send_control(&mut self, from: Identity, message: impl Into<Control>) -> Result<(), ClientError> {
         self.sender.send_control(from, message).await
     }
 
@@ -300,7 +300,8 @@ impl Sender {
     ///
     /// # Errors
     /// As [`Sender::send`].
-    pub async fn send_control(&mut self, from: Identity, message: &Control) -> Result<(), ClientError> {
+    pub async fn send_control(&mut self, from: Identity, message: impl Into<Control>) -> Result<(), ClientError> {
+        let message = message.into();
         let payload = message.encode().map_err(|source| ClientError::Wire { address: self.address.clone(), source })?;
         let job = message.job().unwrap_or_default();
         let to = Identity { site: from.site, slot: Slot::GATEWAY };

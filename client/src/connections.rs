@@ -115,13 +115,13 @@ impl Connections {
     }
 
     /// Tells a gateway something.
-    pub fn control(&self, number: usize, message: Control) {
-        self.give(number, Errand::Control(message));
+    pub fn control(&self, number: usize, message: impl Into<Control>) {
+        self.give(number, Errand::Control(message.into()));
     }
 
     /// What a gateway is told first when it is dialled again.
-    pub fn reopen_with(&self, number: usize, opening: Control) {
-        self.give(number, Errand::Opening(opening));
+    pub fn reopen_with(&self, number: usize, opening: impl Into<Control>) {
+        self.give(number, Errand::Opening(opening.into()));
     }
 
     fn give(&self, number: usize, errand: Errand) {
@@ -205,7 +205,7 @@ impl Task {
 
     async fn serve(&mut self, receiver: &mut Receiver, sender: &mut Sender) -> End {
         if let Some(opening) = &self.entry.opening
-            && let Err(error) = sender.send_control(self.me, opening).await
+            && let Err(error) = sender.send_control(self.me, opening.clone()).await
         {
             return End::Lost(error);
         }
@@ -235,7 +235,7 @@ impl Task {
                         self.entry.opening = Some(opening);
                         Ok(())
                     }
-                    Some(Errand::Control(message)) => sender.send_control(self.me, &message).await,
+                    Some(Errand::Control(message)) => sender.send_control(self.me, message).await,
                     Some(Errand::Goodbye(job)) => {
                         if sender.goodbye(job, self.me).await.is_ok() {
                             while let Ok(Some(_)) = receiver.receive().await {}

@@ -82,10 +82,13 @@ pub async fn write<S: AsyncWrite + Unpin>(stream: &mut S, message: &Handshake) -
 ///
 /// # Errors
 /// [`HandshakeError::Io`], or a message beyond all limits.
-pub async fn write_control<S: AsyncWrite + Unpin>(stream: &mut S, message: &Control) -> Result<(), HandshakeError> {
+pub async fn write_control<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    message: impl Into<Control>,
+) -> Result<(), HandshakeError> {
     let gateway = Identity { site: SiteId(0), slot: Slot::GATEWAY };
     let header = FrameHeader::plain(FrameKind::Control, JobId::default(), gateway, gateway);
-    stream.write_all(&header.with_payload(&message.encode()?)?).await?;
+    stream.write_all(&header.with_payload(&message.into().encode()?)?).await?;
     stream.flush().await?;
     Ok(())
 }

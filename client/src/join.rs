@@ -4,6 +4,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use types::sites::Fingerprint;
 use types::{Address, JobId};
+use wire::control::JoiningMessage;
 use wire::handshake::{Hello, Purpose};
 use wire::{Control, Secret};
 
@@ -59,10 +60,12 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
         };
         let shaken = |source| ClientError::Handshake { address: address(), source };
         initiate(&mut stream, hello, &invitation.secret, &invitation.fingerprint.0).await.map_err(shaken)?;
-        handshake::write_control(&mut stream, &Control::Join { entry: entry.to_owned() }).await.map_err(shaken)?;
+        handshake::write_control(&mut stream, JoiningMessage::Join { entry: entry.to_owned() })
+            .await
+            .map_err(shaken)?;
         match handshake::read_control(&mut stream, MAX_SITES).await.map_err(shaken)? {
-            Control::Joined { sites: Some(text), .. } => Ok(text),
-            Control::Joined { problem, .. } => Err(wrong(problem)),
+            Control::Joining(JoiningMessage::Joined { sites: Some(text), .. }) => Ok(text),
+            Control::Joining(JoiningMessage::Joined { problem, .. }) => Err(wrong(problem)),
             _ => Err(wrong("an answer to another question".to_owned())),
         }
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use types::{Identity, JobId, SiteId, Slot};
-use wire::control::{Measurement, TrunkStanding};
+use wire::control::{JoiningMessage, Measurement, MeasurementMessage, ObservationMessage, TrunkStanding};
 use wire::{Control, FrameKind, Secret, View};
 
 use crate::{Client, ClientError};
@@ -27,15 +27,19 @@ impl Client {
     /// [`ClientError::Probe`] with the gateway's words when the trunk does not work.
     pub async fn probe(&mut self, site: &str) -> Result<Duration, ClientError> {
         let answered = |message| match message {
-            Control::Probed { site: probed, problem: None, rtt_ns } if probed == site => {
+            Control::Measurement(MeasurementMessage::Probed { site: probed, problem: None, rtt_ns })
+                if probed == site =>
+            {
                 Some(Ok(Duration::from_nanos(rtt_ns)))
             }
-            Control::Probed { site: probed, problem: Some(problem), .. } if probed == site => {
+            Control::Measurement(MeasurementMessage::Probed { site: probed, problem: Some(problem), .. })
+                if probed == site =>
+            {
                 Some(Err(ClientError::Probe(problem)))
             }
             _ => None,
         };
-        self.ask(&Control::Probe { site: site.to_owned() }, "probing", answered).await?
+        self.ask(MeasurementMessage::Probe { site: site.to_owned() }, "probing", answered).await?
     }
 
     /// Asks the gateway for all that it shows. For [`Role::Client`](crate::Role::Client).
@@ -44,10 +48,10 @@ impl Client {
     /// It is gone, or does not answer.
     pub async fn observe(&mut self) -> Result<View, ClientError> {
         let answered = |message| match message {
-            Control::Observed { view } => Some(*view),
+            Control::Observation(ObservationMessage::Observed { view }) => Some(*view),
             _ => None,
         };
-        self.ask(&Control::Observe, "observing", answered).await
+        self.ask(ObservationMessage::Observe, "observing", answered).await
     }
 
     /// Asks the gateway to measure the way from one site to another, or to have it measured; `transfer`: how much it carries too. Takes
@@ -57,11 +61,15 @@ impl Client {
     /// It is gone, or does not answer.
     pub async fn measure(&mut self, from: &str, to: &str, transfer: bool) -> Result<Measurement, ClientError> {
         let answered = |message| match message {
-            Control::Measured { from: sender, to: receiver, found } if sender == from && receiver == to => Some(found),
+            Control::Measurement(MeasurementMessage::Measured { from: sender, to: receiver, found })
+                if sender == from && receiver == to =>
+            {
+                Some(found)
+            }
             _ => None,
         };
-        let question = Control::Measure { from: from.to_owned(), to: to.to_owned(), transfer };
-        self.ask(&question, "measuring", answered).await
+        let question = MeasurementMessage::Measure { from: from.to_owned(), to: to.to_owned(), transfer };
+        self.ask(question, "measuring", answered).await
     }
 
     /// Asks the gateway how it stands; `reload`: after it has read its sites file again. For [`Role::Client`](crate::Role::Client).
@@ -70,10 +78,12 @@ impl Client {
     /// It is gone, or does not answer.
     pub async fn standing(&mut self, reload: bool) -> Result<Standing, ClientError> {
         let answered = |message| match message {
-            Control::Standing { jobs, trunks, stale } => Some(Standing { jobs, trunks, stale }),
+            Control::Observation(ObservationMessage::Standing { jobs, trunks, stale }) => {
+                Some(Standing { jobs, trunks, stale })
+            }
             _ => None,
         };
-        self.ask(&Control::Status { reload }, "asking how it stands", answered).await
+        self.ask(ObservationMessage::Status { reload }, "asking how it stands", answered).await
     }
 
     /// Asks the gateway for a ticket that is good for this long; gives its number and secret. For
@@ -83,16 +93,16 @@ impl Client {
     /// It is gone, or does not answer.
     pub async fn invite(&mut self, seconds: u32) -> Result<(JobId, Secret), ClientError> {
         let answered = |message| match message {
-            Control::Invited { ticket, secret } => Some((ticket, secret)),
+            Control::Joining(JoiningMessage::Invited { ticket, secret }) => Some((ticket, secret)),
             _ => None,
         };
-        self.ask(&Control::Invite { seconds }, "asking for a ticket", answered).await
+        self.ask(JoiningMessage::Invite { seconds }, "asking for a ticket", answered).await
     }
 
     /// Asks, and waits for what `answered` takes for the answer.
     async fn ask<T>(
         &mut self,
-        question: &Control,
+        question: impl Into<Control>,
         what: &'static str,
         answered: impl Fn(Control) -> Option<T>,
     ) -> Result<T, ClientError> {

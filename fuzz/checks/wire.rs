@@ -1,6 +1,7 @@
 //! Bytes of a stranger, read as each thing a connection can carry: refused, or a value that survives being sent again.
 
 use types::Roster;
+use wire::control::JobMessage;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Handshake, MAX_HANDSHAKE, PREFACE_LEN};
 use wire::message::MAX_HEADER;
@@ -83,7 +84,7 @@ pub fn message(bytes: &[u8]) {
 pub fn control(bytes: &[u8]) {
     let Ok(message) = Control::decode(bytes) else { return };
     let _ = message.job();
-    if let Control::JobOpen { roster, .. } = &message {
+    if let Control::Job(JobMessage::Open { roster, .. }) = &message {
         // Whoever receives a roster counts on what `Roster::new` checks.
         assert_eq!(Roster::new(roster.sites().to_vec()).as_ref(), Ok(roster));
         assert_eq!(roster.nodes().map(|(_, _, _, node)| u64::from(node.ranks)).sum::<u64>(), u64::from(roster.size()));

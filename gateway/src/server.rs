@@ -17,7 +17,8 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, timeout};
 use types::sites::{Fabric, Fingerprint, Node, SitesFile};
 use types::{JobId, NodeId};
-use wire::{Control, Secret};
+use wire::Secret;
+use wire::control::MeasurementMessage;
 
 use crate::GatewayError;
 use crate::config::GatewayConfig;
@@ -369,8 +370,8 @@ impl Gateway {
 
     fn carry_out(&self, effect: Effect<Rc<Member>>) {
         match effect {
-            Effect::ToMember(member, message) => member.send_control(self, &message),
-            Effect::ToTrunk(trunk, message) => self.trunk(trunk).send_control(self, &message),
+            Effect::ToMember(member, message) => member.send_control(self, message),
+            Effect::ToTrunk(trunk, message) => self.trunk(trunk).send_control(self, message),
             Effect::StartAgents(job, nodes) => self.start_agents(job, &nodes),
             Effect::KillAgents(job) => {
                 let agents = self.agents.borrow();
@@ -481,7 +482,7 @@ impl Gateway {
                 Err(problem) => (Some(problem), Duration::ZERO),
             };
             let rtt_ns = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
-            member.send_control(&gateway, &Control::Probed { site, problem, rtt_ns });
+            member.send_control(&gateway, MeasurementMessage::Probed { site, problem, rtt_ns });
         });
     }
 

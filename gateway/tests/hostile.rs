@@ -12,7 +12,9 @@ use support::played::{GATEWAY, Key, Link};
 use support::*;
 use tokio::sync::Mutex;
 use types::{JobId, NodeId, SiteId, Slot};
-use wire::control::{NodeAsk, Part, Traffic};
+use wire::control::{
+    AllocationMessage, JobMessage, JoiningMessage, MeasurementMessage, NodeAsk, ObservationMessage, Part, Traffic,
+};
 use wire::frame::HEADER_LEN;
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
@@ -114,7 +116,7 @@ impl Innocent {
 
 fn job_open(job: u32, roster: &str, part: Part) -> Control {
     let (job, secret) = (JobId(job), Secret::new([3; 32]));
-    Control::JobOpen { job, secret, roster: roster.parse().unwrap(), home: "m".into(), part }
+    Control::Job(JobMessage::Open { job, secret, roster: roster.parse().unwrap(), home: "m".into(), part })
 }
 
 #[tokio::test]
@@ -155,8 +157,7 @@ async fn answers_that_are_never_acknowledged_are_bounded() {
     let mut link = Link::dial(&sites[1], &key, "m", 1);
     let flood = std::thread::spawn(move || {
         for round in 0..400u32 {
-            let closes =
-                (0..1000).flat_map(|at| link.frame(&Control::JobClose { job: JobId(100 + round * 1000 + at) }));
+            let closes = (0..1000).flat_map(|at| link.frame(JobMessage::Close { job: JobId(100 + round * 1000 + at) }));
             let closes: Vec<u8> = closes.collect();
             if !link.write(&closes) {
                 return true;
@@ -170,7 +171,7 @@ async fn answers_that_are_never_acknowledged_are_bounded() {
     // Nor does it help to come again with the same.
     for _ in 0..3 {
         let mut link = Link::dial(&sites[1], &key, "m", 1);
-        let _ = link.tell(&Control::JobClose { job: JobId(77) });
+        let _ = link.tell(JobMessage::Close { job: JobId(77) });
     }
     innocent.goes_on().await;
 }
@@ -189,15 +190,15 @@ async fn jobs_cost_their_site_what_they_cost_the_gateway() {
         for job in 0..2000u32 {
             for (half, window) in [(0, 0), (1, 1)] {
                 let id = 10_000 + 2 * job + half;
-                assert!(link.tell(&job_open(id, &roster, Part::Relay { window: window * (32 << 10) })));
+                assert!(link.tell(job_open(id, &roster, Part::Relay { window: window * (32 << 10) })));
             }
             for _ in 0..2 {
                 match link.hear_control().unwrap() {
-                    Control::JobRefused { reason, .. } => {
+                    Control::Job(JobMessage::Refused { reason, .. }) => {
                         assert!(reason.len() < 2000, "{} bytes", reason.len());
                         answers.0 += 1;
                     }
-                    Control::JobHere { .. } => answers.1 += 1,
+                    Control::Job(JobMessage::Here { .. }) => answers.1 += 1,
                     other => panic!("{other:?}"),
                 }
             }
@@ -222,12 +223,12 @@ async fn refusals_fill_no_disk() {
     let roster = format!("m:{}*1;b:n1*1", "x".repeat(60));
     let flood = std::thread::spawn(move || {
         for job in 0..1000 {
-            assert!(link.tell(&job_open(1000 + job, &roster, Part::Lead)));
-            let Some(Control::JobRefused { .. }) = link.hear_control() else { panic!() };
+            assert!(link.tell(job_open(1000 + job, &roster, Part::Lead)));
+            let Some(Control::Job(JobMessage::Refused { .. })) = link.hear_control() else { panic!() };
             let ask = NodeAsk { ranks: 0, per_node: None, wait_s: 0, held: None };
-            let allocate = Control::Allocate { job: JobId(0), site: "a".into(), home: "m".into(), ask };
-            assert!(link.tell(&allocate));
-            let Some(Control::JobRefused { .. }) = link.hear_control() else { panic!() };
+            let allocate = AllocationMessage::Ask { job: JobId(0), site: "a".into(), home: "m".into(), ask };
+            assert!(link.tell(allocate));
+            let Some(Control::Job(JobMessage::Refused { .. })) = link.hear_control() else { panic!() };
         }
         // Comes and goes.
         for run in 0..30 {
@@ -249,20 +250,20 @@ async fn who_is_not_of_a_job_says_nothing_about_it() {
     let text = String::new;
     let (m, b, gone) = (|| "m".to_owned(), || "b".to_owned(), || "gone".to_owned());
     for message in [
-        Control::SiteLost { job, site: b(), seen_from: m(), reason: gone() },
-        Control::SiteLost { job, site: m(), seen_from: m(), reason: gone() },
-        Control::AgentLost { job, site: m(), node: text(), reason: gone() },
-        Control::JobRefused { job, site: m(), reason: gone() },
-        Control::JobClosed { job, site: m(), traffic: Traffic::default(), led: true },
-        Control::JobOpened { job, site: m(), window: 1 },
-        Control::JobHere { job, whole: true },
-        Control::Allocated { job, site: m(), nodes: Vec::new() },
-        Control::Allocating { job, site: m(), state: gone() },
-        Control::JobClose { job },
-        Control::MemberLost { job, member: rank(0, 0), reason: gone() },
-        Control::SiteLost { job, site: b(), seen_from: b(), reason: gone() },
+        Control::Job(JobMessage::SiteLost { job, site: b(), seen_from: m(), reason: gone() }),
+        Control::Job(JobMessage::SiteLost { job, site: m(), seen_from: m(), reason: gone() }),
+        Control::Job(JobMessage::AgentLost { job, site: m(), node: text(), reason: gone() }),
+        Control::Job(JobMessage::Refused { job, site: m(), reason: gone() }),
+        Control::Job(JobMessage::Closed { job, site: m(), traffic: Traffic::default(), led: true }),
+        Control::Job(JobMessage::Opened { job, site: m(), window: 1 }),
+        Control::Job(JobMessage::Here { job, whole: true }),
+        Control::Allocation(AllocationMessage::Granted { job, site: m(), nodes: Vec::new() }),
+        Control::Allocation(AllocationMessage::Waiting { job, site: m(), state: gone() }),
+        Control::Job(JobMessage::Close { job }),
+        Control::Job(JobMessage::MemberLost { job, member: rank(0, 0), reason: gone() }),
+        Control::Job(JobMessage::SiteLost { job, site: b(), seen_from: b(), reason: gone() }),
     ] {
-        if !link.tell(&message) {
+        if !link.tell(message) {
             // That was so wrong that the link was cut.
             link = Link::dial(&sites[1], &key, "m", 1);
         }
@@ -270,10 +271,26 @@ async fn who_is_not_of_a_job_says_nothing_about_it() {
     }
     // Nor by opening it again.
     let mut link = Link::dial(&sites[1], &key, "m", 2);
-    assert!(link.tell(&job_open(1, "m:x*1;a:n1*1", Part::Lead)));
+    assert!(link.tell(job_open(1, "m:x*1;a:n1*1", Part::Lead)));
     let refused = std::iter::from_fn(|| link.hear_control()).find(|message| message.job() == Some(job));
-    assert!(matches!(refused, Some(Control::JobRefused { .. })), "{refused:?}");
+    assert!(matches!(refused, Some(Control::Job(JobMessage::Refused { .. }))), "{refused:?}");
     innocent.goes_on().await;
+}
+
+#[tokio::test]
+async fn what_is_for_users_cuts_a_link() {
+    let (sites, key) = sites();
+    let questions = [
+        Control::Measurement(MeasurementMessage::Probe { site: "a".into() }),
+        Control::Observation(ObservationMessage::Observe),
+        Control::Joining(JoiningMessage::Invite { seconds: 60 }),
+    ];
+    for (cut, question) in (1..).zip(questions) {
+        let mut link = Link::dial(&sites[1], &key, "m", cut);
+        assert!(link.tell(question));
+        assert_eq!(std::iter::from_fn(|| link.hear_control()).count(), 0, "it is not answered");
+        assert_eq!(sites[1].counters.snapshot().violations, u64::from(cut));
+    }
 }
 
 #[tokio::test]
@@ -282,28 +299,28 @@ async fn nodes_that_were_asked_for_are_no_other_sites() {
     let mut user = sites[1].client().await;
     let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None };
     let job = JobId(7);
-    let allocate = Control::Allocate { job, site: "a".into(), home: "a".into(), ask };
-    user.send_control(launcher(0), &allocate).await.unwrap();
-    assert!(matches!(control(&mut user).await, Control::Allocated { .. }));
+    let allocate = AllocationMessage::Ask { job, site: "a".into(), home: "a".into(), ask };
+    user.send_control(launcher(0), allocate).await.unwrap();
+    assert!(matches!(control(&mut user).await, Control::Allocation(AllocationMessage::Granted { .. })));
     let mut link = Link::dial(&sites[1], &key, "m", 1);
     // n7 is the user's; x is nobody's, so that the job is refused.
     for roster in ["m:x*1;a:n7*1", "m:x*1;a:x*1", "m:x*1;b:n1*1"] {
-        assert!(link.tell(&job_open(7, roster, Part::Lead)));
+        assert!(link.tell(job_open(7, roster, Part::Lead)));
         let answer = std::iter::from_fn(|| link.hear_control()).find(|message| message.job() == Some(job));
-        assert!(matches!(answer, Some(Control::JobRefused { .. })), "{answer:?}");
+        assert!(matches!(answer, Some(Control::Job(JobMessage::Refused { .. }))), "{answer:?}");
         assert_eq!(sites[1].agents.held(), 1, "given back");
     }
-    assert!(link.tell(&Control::JobClose { job }));
-    let open = Control::JobOpen {
+    assert!(link.tell(JobMessage::Close { job }));
+    let open = JobMessage::Open {
         job,
         secret: Secret::new([7; 32]),
         roster: "a:n7*2;b:n1*1".parse().unwrap(),
         home: "a".into(),
         part: Part::Lead,
     };
-    user.send_control(launcher(0), &open).await.unwrap();
+    user.send_control(launcher(0), open).await.unwrap();
     for _ in 0..2 {
-        assert!(matches!(control(&mut user).await, Control::JobOpened { .. }));
+        assert!(matches!(control(&mut user).await, Control::Job(JobMessage::Opened { .. })));
     }
 }
 
@@ -314,19 +331,19 @@ async fn one_site_does_not_take_all_the_nodes_that_may_be_asked_for() {
     let mut refused = 0;
     for job in 0..300 {
         let ask = NodeAsk { ranks: ROOM + 1, per_node: None, wait_s: 60, held: None };
-        assert!(link.tell(&Control::Allocate { job: JobId(100 + job), site: "a".into(), home: "m".into(), ask }));
+        assert!(link.tell(AllocationMessage::Ask { job: JobId(100 + job), site: "a".into(), home: "m".into(), ask }));
         match link.hear_control().unwrap() {
-            Control::JobRefused { .. } => refused += 1,
-            Control::Allocating { .. } => {}
+            Control::Job(JobMessage::Refused { .. }) => refused += 1,
+            Control::Allocation(AllocationMessage::Waiting { .. }) => {}
             other => panic!("{other:?}"),
         }
     }
     assert!(refused > 0);
     let mut user = sites[1].client().await;
     let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None };
-    let allocate = Control::Allocate { job: JobId(7), site: "a".into(), home: "a".into(), ask };
-    user.send_control(launcher(0), &allocate).await.unwrap();
-    assert!(matches!(control(&mut user).await, Control::Allocated { .. }));
+    let allocate = AllocationMessage::Ask { job: JobId(7), site: "a".into(), home: "a".into(), ask };
+    user.send_control(launcher(0), allocate).await.unwrap();
+    assert!(matches!(control(&mut user).await, Control::Allocation(AllocationMessage::Granted { .. })));
 }
 
 #[tokio::test]
@@ -336,8 +353,8 @@ async fn frames_of_a_site_that_ignores_windows_drop_no_others_members() {
     let mut innocent = Innocent::start(&sites, 1).await;
     let mut link = Link::dial(&sites[1], &key, "m", 1);
     // Its own agent at a never reads.
-    assert!(link.tell(&job_open(9, "m:x*4;a:n1*4", Part::Lead)));
-    while !matches!(link.hear_control(), Some(Control::JobOpened { .. })) {}
+    assert!(link.tell(job_open(9, "m:x*4;a:n1*4", Part::Lead)));
+    while !matches!(link.hear_control(), Some(Control::Job(JobMessage::Opened { .. }))) {}
     let job =
         Job { id: JobId(9), secret: Secret::new([3; 32]), launcher: sites[1].client().await, identity: launcher(0) };
     let mut lazy = Vec::new();

@@ -14,6 +14,7 @@ use support::*;
 use tokio::sync::oneshot;
 use types::sites::{Fingerprint, Keys};
 use types::{JobId, SitesFile};
+use wire::control::JoiningMessage;
 use wire::{Control, Secret};
 
 /// Writes down whom it was asked about; takes everybody but those called `no`.
@@ -71,8 +72,9 @@ async fn host() -> Host {
 
 impl Host {
     async fn invite(&mut self, seconds: u32) -> Invitation {
-        self.client.send_control(launcher(0), &Control::Invite { seconds }).await.unwrap();
-        let Control::Invited { ticket, secret } = Control::decode(&receive(&mut self.client).await.payload).unwrap()
+        self.client.send_control(launcher(0), JoiningMessage::Invite { seconds }).await.unwrap();
+        let Control::Joining(JoiningMessage::Invited { ticket, secret }) =
+            Control::decode(&receive(&mut self.client).await.payload).unwrap()
         else {
             panic!("no ticket")
         };

@@ -14,7 +14,8 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use types::{Identity, NodeId, SiteId, Slot};
-use wire::{Control, FrameHeader, FrameKind};
+use wire::control::JobMessage;
+use wire::{FrameHeader, FrameKind};
 
 const MEMORY: u64 = 16 << 20;
 /// Ranks 0 and 1 at a, 2 and 3 at b.
@@ -70,7 +71,7 @@ async fn a_member_that_never_reads_within_its_window_is_left_alone() {
     let mut job = ask(&sites[0], "a", 1, ROSTER).await;
     let mut window = u32::MAX;
     for _ in 0..2 {
-        let Control::JobOpened { window: granted, .. } = job.news().await else { panic!() };
+        let JobMessage::Opened { window: granted, .. } = job.news().await else { panic!() };
         window = window.min(granted);
     }
     let lazy = rank(1, 2);
@@ -120,7 +121,7 @@ async fn an_agent_that_hangs_is_lost_and_a_rank_that_computes_is_not() {
     // Neither says anything, nor answers pings.
     let mut silent = sites[1].member(&job, computes).await;
     let _agent = sites[1].member(&job, hangs).await;
-    let Control::MemberLost { member, reason, .. } = job.news().await else { panic!() };
+    let JobMessage::MemberLost { member, reason, .. } = job.news().await else { panic!() };
     assert_eq!(member, hangs);
     assert!(reason.contains("no sign of life for 6 s"), "{reason}");
     let from = rank(0, 0);
@@ -174,7 +175,7 @@ async fn a_trunk_that_breaks_or_falls_silent_is_a_lost_site_at_both_ends() {
         } else {
             detour.task.abort();
         }
-        let Control::SiteLost { site, reason, .. } = job.news().await else { panic!() };
+        let JobMessage::SiteLost { site, reason, .. } = job.news().await else { panic!() };
         assert_eq!(site, "b");
         assert!(reason.contains("site b: gateway gw1 at"), "{reason}");
         assert_eq!(reason.contains("no sign of life"), silent, "{reason}");
@@ -190,7 +191,7 @@ async fn a_trunk_comes_back_and_serves_new_jobs() {
     let detour = Detour::start(&sites[1].advertise, &sites[1].inside).await;
     let mut job = open(&sites[0], "a", 1, ROSTER).await;
     detour.task.abort();
-    assert!(matches!(job.news().await, Control::SiteLost { .. }));
+    assert!(matches!(job.news().await, JobMessage::SiteLost { .. }));
     // Its listener is gone as soon as the task is.
     let _ = detour.task.await;
     let again = Detour::start(&sites[1].advertise, &sites[1].inside).await;

@@ -6,8 +6,8 @@ mod support;
 
 use support::*;
 use types::JobId;
-use wire::control::Measurement;
-use wire::{Control, FrameHeader, FrameKind};
+use wire::control::{Measurement, MeasurementMessage};
+use wire::{FrameHeader, FrameKind};
 
 const ROSTER: &str = "a:n1*2;b:n1*2";
 /// What a transfer may send, with its headers.
@@ -144,9 +144,9 @@ async fn a_job_beside_a_transfer_gets_its_frames_through() {
 async fn members_measure_nothing() {
     let sites = start(&Plan::default());
     let job = open(&sites[0], "a", 7, ROSTER).await;
-    let message = Control::Measure { from: "a".into(), to: "b".into(), transfer: true };
+    let message = MeasurementMessage::Measure { from: "a".into(), to: "b".into(), transfer: true };
     let mut asking = sites[0].member(&job, rank(0, 0)).await;
-    asking.send_control(rank(0, 0), &message).await.unwrap();
+    asking.send_control(rank(0, 0), message).await.unwrap();
     let closed = within("refusal", asking.receive()).await.unwrap_err().to_string();
     assert!(closed.contains("only launchers"), "{closed}");
     // Nor do they flood by pings: those are as short as ever.

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use types::SitesFile;
 use types::sites::Keys;
 use wire::Control;
-use wire::control::TrunkStanding;
+use wire::control::{JobMessage, ObservationMessage, TrunkStanding};
 
 const ROSTER: &str = "a:n1*1;b:n1*1";
 
@@ -49,17 +49,17 @@ fn with_key(entry: &str, folder: &Path, file: &str, next: Option<&str>) -> Strin
 
 async fn open_job(folder: &Path, address: &str, id: u32, roster: &str) -> (Client, Job) {
     let mut launching = client(folder, address).await;
-    let open = Control::JobOpen {
+    let open = JobMessage::Open {
         job: types::JobId(id),
         secret: wire::Secret::new([id as u8; 32]),
         roster: roster.parse().unwrap(),
         home: "a".into(),
         part: wire::control::Part::Lead,
     };
-    launching.send_control(launcher(0), &open).await.unwrap();
+    launching.send_control(launcher(0), open).await.unwrap();
     for _ in 0..roster.split(';').count() {
         let news = control(&mut launching).await;
-        assert!(matches!(news, Control::JobOpened { .. }), "{news:?}");
+        assert!(matches!(news, Control::Job(JobMessage::Opened { .. })), "{news:?}");
     }
     let job = Job {
         id: types::JobId(id),
@@ -164,7 +164,7 @@ async fn a_site_that_is_revoked_is_cut_off_and_the_others_go_on() {
     let mut at = client(folder, &addresses[0]).await;
     let (_, trunks, stale) = standing(&mut at, true).await;
     assert_eq!((trunks.len(), trunks[0].site.as_str(), stale), (1, "b", None));
-    let Control::SiteLost { site, reason, .. } = control(&mut ended).await else { panic!() };
+    let Control::Job(JobMessage::SiteLost { site, reason, .. }) = control(&mut ended).await else { panic!() };
     assert!(site == "c" && reason.contains("not in its sites file any more"), "{reason}");
     assert!(at.probe("c").await.unwrap_err().to_string().contains("knows no site c"));
     // It dials again and again, or is dialled no more; either way it stays out.
@@ -193,9 +193,9 @@ fn start(path: &Path, site: &'static str, agents: Arc<FakeAgents>) -> oneshot::S
 }
 
 async fn standing(client: &mut Client, reload: bool) -> (u32, Vec<TrunkStanding>, Option<String>) {
-    client.send_control(launcher(0), &Control::Status { reload }).await.unwrap();
+    client.send_control(launcher(0), ObservationMessage::Status { reload }).await.unwrap();
     match control(client).await {
-        Control::Standing { jobs, trunks, stale } => (jobs, trunks, stale),
+        Control::Observation(ObservationMessage::Standing { jobs, trunks, stale }) => (jobs, trunks, stale),
         other => panic!("{other:?}"),
     }
 }
@@ -241,17 +241,17 @@ async fn a_site_that_was_added_is_taken_up_and_other_changes_ask_for_a_restart()
 
     // What came later carries jobs like any other.
     let mut job = client(folder, &at_a).await;
-    let open = Control::JobOpen {
+    let open = JobMessage::Open {
         job: types::JobId(5),
         secret: wire::Secret::new([5; 32]),
         roster: ROSTER.parse().unwrap(),
         home: "a".into(),
         part: wire::control::Part::Lead,
     };
-    job.send_control(launcher(0), &open).await.unwrap();
+    job.send_control(launcher(0), open).await.unwrap();
     for _ in 0..2 {
         let news = control(&mut job).await;
-        assert!(matches!(news, Control::JobOpened { .. }), "{news:?}");
+        assert!(matches!(news, Control::Job(JobMessage::Opened { .. })), "{news:?}");
     }
     assert_eq!(standing(&mut user, true).await.0, 1);
 

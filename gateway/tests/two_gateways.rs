@@ -13,8 +13,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use types::{Identity, JobId, NodeId, SiteId, Slot};
+use wire::control::JobMessage;
 use wire::frame::HEADER_LEN;
-use wire::{Control, FrameKind, Secret};
+use wire::{FrameKind, Secret};
 
 const ROSTER: &str = "a:n1*2;b:n1*2";
 
@@ -53,7 +54,7 @@ async fn frames_cross_both_ways_and_the_job_is_counted_and_closed() {
         assert!(error.to_string().contains("is closed"), "{error}");
         let mut closed = Vec::new();
         for _ in 0..2 {
-            let Control::JobClosed { site, traffic, .. } = job.news().await else { panic!() };
+            let JobMessage::Closed { site, traffic, .. } = job.news().await else { panic!() };
             assert_eq!((traffic.sent, traffic.received), (bytes, bytes), "site {site}");
             closed.push(site);
         }
@@ -133,7 +134,7 @@ async fn no_frame_crosses_jobs_and_no_secret_opens_another() {
     sender.send(data(&two, a, b, 0), b"stray").await.unwrap();
     let error = within("goodbye", sender.receive()).await.unwrap_err();
     assert!(matches!(error, ClientError::Closed { .. }), "{error}");
-    let Control::MemberLost { member, reason, .. } = one.news().await else { panic!() };
+    let JobMessage::MemberLost { member, reason, .. } = one.news().await else { panic!() };
     assert_eq!(member, a);
     assert!(reason.contains("a frame of job 00000002"), "{reason}");
     let mut sender = sites[0].member(&one, a).await;
@@ -172,15 +173,15 @@ async fn losses_reach_the_launcher() {
     let mut sites = start(&Plan::default());
     let mut job = open(&sites[0], "a", 1, "a:n1*2;b:n1*2,n2*1").await;
     drop(sites[1].member(&job, rank(1, 3)).await);
-    let Control::MemberLost { member, .. } = job.news().await else { panic!() };
+    let JobMessage::MemberLost { member, .. } = job.news().await else { panic!() };
     assert_eq!(member, rank(1, 3));
     sites[1].agents.end(job.id, NodeId(1));
-    let Control::AgentLost { site, node, reason, .. } = job.news().await else { panic!() };
+    let JobMessage::AgentLost { site, node, reason, .. } = job.news().await else { panic!() };
     assert_eq!((site.as_str(), node.as_str(), reason.as_str()), ("b", "n2", "exit status 3"));
     let agents = sites[0].agents.clone();
     let mut other = sites.remove(1);
     let stopping = std::thread::spawn(move || other.stop());
-    let Control::SiteLost { site, reason, .. } = job.news().await else { panic!() };
+    let JobMessage::SiteLost { site, reason, .. } = job.news().await else { panic!() };
     assert_eq!(site, "b");
     assert!(reason.contains("stopping"), "{reason}");
     drop(job);
@@ -215,7 +216,7 @@ async fn a_launcher_that_goes_takes_its_job_along() {
 async fn refusals_name_site_and_reason() {
     let sites = start(&Plan { names: vec!["a", "b", "c"], absent: vec!["c"], ..Plan::default() });
     let mut job = ask(&sites[0], "a", 1, "a:n1*1;c:n1*1").await;
-    let Control::JobRefused { site, reason, .. } = job.news().await else { panic!() };
+    let JobMessage::Refused { site, reason, .. } = job.news().await else { panic!() };
     assert_eq!(site, "c");
     assert!(reason.contains(&sites[2].inside) && reason.contains("refused"), "{reason}");
     let error = sites[0].client().await.probe("c").await.unwrap_err().to_string();
@@ -231,12 +232,12 @@ async fn refusals_name_site_and_reason() {
         let mut job = ask(&sites[0], "a", id, roster).await;
         loop {
             match job.news().await {
-                Control::JobRefused { site, reason, .. } => {
+                JobMessage::Refused { site, reason, .. } => {
                     assert_eq!(site, names, "{reason}");
                     assert!(reason.contains(text), "{reason}");
                     break;
                 }
-                Control::JobOpened { .. } => {}
+                JobMessage::Opened { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -244,7 +245,7 @@ async fn refusals_name_site_and_reason() {
     sites[1].agents.refuse("no such program");
     let mut job = ask(&sites[0], "a", 6, ROSTER).await;
     loop {
-        if let Control::JobRefused { site, reason, .. } = job.news().await {
+        if let JobMessage::Refused { site, reason, .. } = job.news().await {
             assert_eq!(site, "b");
             assert!(reason.contains("agent of node n1: no such program"), "{reason}");
             break;

@@ -15,7 +15,7 @@ use types::roster::RosterError;
 use types::sites::Site;
 use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
 use wire::Control;
-use wire::control::NodeAsk;
+use wire::control::{AllocationMessage, JobMessage, NodeAsk};
 
 use crate::launcher::session::{Connection, Incoming};
 use crate::launcher::{SessionError, Sites};
@@ -170,9 +170,9 @@ async fn try_nodes(sites: &Sites, home: &str, site: &str) -> Result<String, Chec
     let answer = async {
         loop {
             match connection.next().await? {
-                Control::Allocating { state, .. } => said = state,
-                Control::Allocated { .. } => return Ok(std::mem::take(&mut said)),
-                Control::JobRefused { reason, .. } => return Err(CheckError::Told(reason)),
+                Control::Allocation(AllocationMessage::Waiting { state, .. }) => said = state,
+                Control::Allocation(AllocationMessage::Granted { .. }) => return Ok(std::mem::take(&mut said)),
+                Control::Job(JobMessage::Refused { reason, .. }) => return Err(CheckError::Told(reason)),
                 _ => {}
             }
         }
@@ -230,7 +230,7 @@ async fn ask(
                 }
                 Incoming::Up(agent, Up::Refused { reason }) => asked.answer(agent, Err(CheckError::Told(reason))),
                 Incoming::Up(..) | Incoming::WayOpen(_) | Incoming::WayLost(..) | Incoming::Note(_) => {}
-                Incoming::Control(_, control) => asked.control(control, roster),
+                Incoming::Job(_, message) => asked.gateway_says(message, roster),
             }
         }
     }
@@ -244,7 +244,7 @@ async fn ask(
         let mut left = roster.sites().len();
         while left > 0 {
             let closed =
-                |incoming: &Incoming| matches!(incoming, Incoming::Control(_, Control::JobClosed { led: true, .. }));
+                |incoming: &Incoming| matches!(incoming, Incoming::Job(_, JobMessage::Closed { led: true, .. }));
             left -= session.next().await?.iter().filter(|incoming| closed(incoming)).count().min(left);
         }
         Ok::<(), SessionError>(())
@@ -289,21 +289,21 @@ impl Asked {
         }
     }
 
-    fn control(&mut self, control: Control, roster: &Roster) {
+    fn gateway_says(&mut self, message: JobMessage, roster: &Roster) {
         let index = |name: &str| roster.sites().iter().position(|site| site.name == name).map(|at| SiteId(at as u16));
-        match control {
-            Control::JobRefused { site, reason, .. } | Control::SiteLost { site, reason, .. } => {
+        match message {
+            JobMessage::Refused { site, reason, .. } | JobMessage::SiteLost { site, reason, .. } => {
                 let site = index(&site);
                 self.fail_rest(|agent| Some(agent.site) == site, || CheckError::Told(reason.clone()));
             }
-            Control::AgentLost { site, node, reason, .. } => {
+            JobMessage::AgentLost { site, node, reason, .. } => {
                 let site = index(&site);
                 let named = self.nodes.iter().find(|(agent, name)| Some(agent.site) == site && *name == node);
                 if let Some(agent) = named.map(|(agent, _)| *agent) {
                     self.answer(agent, Err(CheckError::NotStarted(reason)));
                 }
             }
-            Control::MemberLost { member, reason, .. } => self.answer(member, Err(CheckError::Told(reason))),
+            JobMessage::MemberLost { member, reason, .. } => self.answer(member, Err(CheckError::Told(reason))),
             _ => {}
         }
     }
@@ -330,10 +330,11 @@ mod tests {
         let mut asked = Asked::new(&roster);
         let agent = |site, node| Identity { site: SiteId(site), slot: Slot::agent(NodeId(node)).unwrap() };
         asked.answer(agent(0, 0), Ok("fine".into()));
-        let lost = Control::AgentLost { job: JobId(1), site: "b".into(), node: "n2".into(), reason: "no ssh".into() };
-        asked.control(lost, &roster);
+        let lost =
+            JobMessage::AgentLost { job: JobId(1), site: "b".into(), node: "n2".into(), reason: "no ssh".into() };
+        asked.gateway_says(lost, &roster);
         assert!(!asked.complete());
-        asked.control(Control::JobRefused { job: JobId(1), site: "b".into(), reason: "full".into() }, &roster);
+        asked.gateway_says(JobMessage::Refused { job: JobId(1), site: "b".into(), reason: "full".into() }, &roster);
         assert!(asked.complete());
         let findings = asked.findings(&roster);
         let texts: Vec<_> =

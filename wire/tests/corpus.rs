@@ -43,3 +43,21 @@ fn receipts() {
 fn controls() {
     replay("control", checks::control);
 }
+
+/// One that does not decode says nothing of what the check is about. The fuzzer's own have names of 16 hexadecimal digits.
+#[test]
+fn controls_that_were_named_are_messages() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/control");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_named = |name: &str| name.len() != 16 || name.bytes().any(|byte| !byte.is_ascii_hexdigit());
+    let mut named = 0;
+    for path in files {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if is_named(name) {
+            let decoded = wire::Control::decode(&std::fs::read(&path).unwrap());
+            assert_eq!(decoded.is_ok(), name != "ranks_overflow", "{name}: {decoded:?}");
+            named += 1;
+        }
+    }
+    assert!(named >= 30, "{named} named files");
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use types::{Identity, JobId, Slot};
-use wire::control::Part;
+use wire::control::{AllocationMessage, JobMessage, Part};
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::receipt::MAX_RECEIPT;
 use wire::{Control, FrameHeader, FrameKind};
@@ -321,72 +321,74 @@ impl Gateway {
     }
 
     fn control_from_trunk(&self, link: &Link, message: Control) -> Result<(), Stop> {
-        let Some(message) = self.meeting_message(link.trunk, message) else { return Ok(()) };
-        let Some(message) = self.measuring_message(link.trunk, message) else { return Ok(()) };
-        if matches!(message, Control::JobOpen { .. } | Control::Allocate { .. }) {
+        let trunk = link.trunk;
+        let begins = |message: &Control| {
+            matches!(
+                message,
+                Control::Job(JobMessage::Open { .. }) | Control::Allocation(AllocationMessage::Ask { .. })
+            )
+        };
+        if begins(&message) {
             self.kick_trunks();
         }
-        let result = self.relay.borrow_mut().control_from_trunk(link.trunk, message);
+        let result = match message {
+            Control::Job(message) => self.relay.borrow_mut().job_from_trunk(trunk, message),
+            Control::Allocation(message) => self.relay.borrow_mut().allocation_from_trunk(trunk, message),
+            Control::Meeting(message) => {
+                self.meeting_from_trunk(trunk, message);
+                return Ok(());
+            }
+            Control::Measurement(message) => self.measurement_from_trunk(trunk, message),
+            Control::Observation(_) | Control::Joining(_) => {
+                Err(format!("site {} may not send a message for users", self.trunk(trunk).site))
+            }
+        };
         self.settle();
         result.map_err(Stop::Violation)
     }
 
     fn control_from_member(&self, member: &Rc<Member>, message: Control) -> Result<(), Stop> {
+        let result = match message {
+            Control::Job(message) => self.job_from_member(member, message),
+            Control::Allocation(message) => self.allocation_from_member(member, message),
+            Control::Measurement(message) => self.measurement_from_member(member, message),
+            Control::Observation(message) => self.observation_from_member(member, message),
+            Control::Joining(message) => self.joining_from_member(member, message),
+            Control::Meeting(_) => Err("only gateways meet".into()),
+        };
+        result.map_err(Stop::Violation)?;
+        self.settle();
+        Ok(())
+    }
+
+    fn job_from_member(&self, member: &Rc<Member>, message: JobMessage) -> Result<(), String> {
         let job = member.job.get();
         match message {
-            Control::Probe { site } => self.probe_later(member.clone(), site),
-            Control::Measure { from, to, transfer } => self.measure_later(member.clone(), from, to, transfer),
-            Control::Invite { seconds } => {
-                let invited = self.invite(seconds).map_err(Stop::Violation)?;
-                member.send_control(self, &invited);
+            JobMessage::Open { job: new, part, .. } if job == new && part != Part::Lead => {
+                self.relay.borrow_mut().job_from_launcher(job, &message)
             }
-            Control::Status { reload } => {
-                let standing = self.standing(reload);
-                member.send_control(self, &standing);
-            }
-            Control::Observe => {
-                let view = Box::new(self.view());
-                member.send_control(self, &Control::Observed { view });
-            }
-            Control::Allocate { job: new, site, home, ask } => {
-                if job != JobId::default() {
-                    return Err(Stop::Violation(format!("this connection has job {job} already")));
+            JobMessage::Open { .. } if job != JobId::default() => Err(format!("this connection has job {job} already")),
+            JobMessage::Open { job: new, secret, roster, home, part } => {
+                self.kick_trunks();
+                let opened = self.relay.borrow_mut().open(new, secret, roster, &home, part, member.clone());
+                match opened {
+                    Ok(identity) => member.becomes(new, identity),
+                    Err((site, reason)) => {
+                        tracing::warn!(peer = %member.address, job = %new, site, reason = short(&reason), "job refused");
+                        member.send_control(self, JobMessage::Refused { job: new, site, reason });
+                    }
                 }
-                self.allocate_later(member.clone(), new, site, home, ask);
+                Ok(())
             }
-            Control::JobClose { job: unopened } if job == JobId::default() => {
+            JobMessage::Close { job: unopened } if job == JobId::default() => {
                 if !self.relay.borrow_mut().abandoned_by(unopened, member) {
                     // It was refused, or its nodes went, when the launcher had said this already.
                     member.dismiss(&format!("job {unopened} is not open at site {}", self.site));
                 }
+                Ok(())
             }
-            Control::JobOpen { job: new, secret, roster, home, part } => {
-                if job == new && part != Part::Lead {
-                    let open = Control::JobOpen { job: new, secret, roster, home, part };
-                    self.relay.borrow_mut().control_from_launcher(job, &open).map_err(Stop::Violation)?;
-                    self.settle();
-                    return Ok(());
-                }
-                if job != JobId::default() {
-                    return Err(Stop::Violation(format!("this connection has job {job} already")));
-                }
-                self.kick_trunks();
-                let mut relay = self.relay.borrow_mut();
-                match relay.open(new, secret, roster, &home, part, member.clone()) {
-                    Ok(identity) => {
-                        member.becomes(new, identity);
-                    }
-                    Err((site, reason)) => {
-                        drop(relay);
-                        tracing::warn!(peer = %member.address, job = %new, site, reason = short(&reason), "job refused");
-                        member.send_control(self, &Control::JobRefused { job: new, site, reason });
-                    }
-                }
-            }
-            other => self.relay.borrow_mut().control_from_launcher(job, &other).map_err(Stop::Violation)?,
+            message => self.relay.borrow_mut().job_from_launcher(job, &message),
         }
-        self.settle();
-        Ok(())
     }
 }
 

@@ -136,8 +136,8 @@ impl Member {
         }
     }
 
-    pub(crate) fn send_control(&self, gateway: &Gateway, message: &Control) {
-        match message.encode() {
+    pub(crate) fn send_control(&self, gateway: &Gateway, message: impl Into<Control>) {
+        match message.into().encode() {
             Ok(payload) => self.send_own(gateway, self.header(FrameKind::Control), &payload),
             Err(error) => tracing::error!(%error, "control message not sent"),
         }

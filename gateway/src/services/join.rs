@@ -13,10 +13,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 use types::JobId;
 use types::sites::Fingerprint;
+use wire::control::JoiningMessage;
 use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
 use wire::{Control, Secret};
 
 use crate::path::forward::MAX_DATA;
+use crate::path::member::Member;
 use crate::server::Gateway;
 
 /// Tickets that are open at once, and the longest time one is good.
@@ -74,8 +76,25 @@ impl Tickets {
 }
 
 impl Gateway {
+    /// A message about joining came from a member.
+    ///
+    /// # Errors
+    /// It may not say that: close its connection.
+    pub(crate) fn joining_from_member(&self, member: &Member, message: JoiningMessage) -> Result<(), String> {
+        match message {
+            JoiningMessage::Invite { seconds } => {
+                member.send_control(self, self.invite(seconds)?);
+                Ok(())
+            }
+            JoiningMessage::Join { .. } => Err("who joins shows a ticket, on a connection of its own".into()),
+            JoiningMessage::Invited { .. } | JoiningMessage::Joined { .. } => {
+                Err("a gateway invites and admits, and nobody tells it so".into())
+            }
+        }
+    }
+
     /// Makes a ticket.
-    pub(crate) fn invite(&self, seconds: u32) -> Result<Control, String> {
+    fn invite(&self, seconds: u32) -> Result<JoiningMessage, String> {
         let (mut number, mut secret) = ([0; 4], [0; 32]);
         for bytes in [&mut number[..], &mut secret[..]] {
             getrandom::fill(bytes).map_err(|e| format!("no random numbers: {e}"))?;
@@ -84,7 +103,7 @@ impl Gateway {
         let good = Duration::from_secs(seconds.into()).min(LONGEST);
         self.tickets.borrow_mut().open(ticket, secret.clone(), Instant::now() + good);
         tracing::info!(seconds = good.as_secs(), "a ticket was made");
-        Ok(Control::Invited { ticket, secret })
+        Ok(JoiningMessage::Invited { ticket, secret })
     }
 }
 
@@ -111,7 +130,7 @@ pub(crate) async fn admit(
     let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
     handshake::write(stream, &welcome).await.map_err(|e| e.to_string())?;
     let said = handshake::read_control(stream, MAX_ENTRY).await.map_err(|e| e.to_string())?;
-    let Control::Join { entry } = said else {
+    let Control::Joining(JoiningMessage::Join { entry }) = said else {
         return Err("a ticket's holder said something else than its entry".to_owned());
     };
     // No await from here to the end of the ticket: it cannot be used twice at once.
@@ -128,8 +147,8 @@ pub(crate) async fn admit(
         gateway.tickets.borrow_mut().close(number);
     }
     let problem = taken.as_ref().err().cloned();
-    let answer = Control::Joined { sites: taken.ok(), problem: problem.clone().unwrap_or_default() };
-    handshake::write_control(stream, &answer).await.map_err(|e| e.to_string())?;
+    let answer = JoiningMessage::Joined { sites: taken.ok(), problem: problem.clone().unwrap_or_default() };
+    handshake::write_control(stream, answer).await.map_err(|e| e.to_string())?;
     let _ = stream.shutdown().await;
     match problem {
         None => {

@@ -6,8 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use types::JobId;
-use wire::Control;
-use wire::control::NodeAsk;
+use wire::control::{AllocationMessage, JobMessage, NodeAsk};
 
 use crate::path::member::Member;
 use crate::server::{Gateway, PROBE_UP};
@@ -26,8 +25,27 @@ pub(crate) struct AllocationOrders {
 }
 
 impl Gateway {
+    /// A message about nodes for a job came from a member.
+    ///
+    /// # Errors
+    /// It may not say that: close its connection.
+    pub(crate) fn allocation_from_member(&self, member: &Rc<Member>, message: AllocationMessage) -> Result<(), String> {
+        match message {
+            AllocationMessage::Ask { .. } if member.job.get() != JobId::default() => {
+                Err(format!("this connection has job {} already", member.job.get()))
+            }
+            AllocationMessage::Ask { job, site, home, ask } => {
+                self.allocate_later(member.clone(), job, site, home, ask);
+                Ok(())
+            }
+            AllocationMessage::Waiting { .. } | AllocationMessage::Granted { .. } => {
+                Err("a launcher may ask for nodes, and grants none".into())
+            }
+        }
+    }
+
     /// A launcher asks for nodes; another site's trunk is waited for first, as for a job.
-    pub(crate) fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
+    fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
         let Some(gateway) = self.me.upgrade() else { return };
         self.kick_trunks();
         tokio::task::spawn_local(async move {
@@ -42,7 +60,7 @@ impl Gateway {
             let asked = gateway.relay.borrow_mut().allocate(launcher.clone(), job, site, home, ask);
             if let Err((site, reason)) = asked {
                 tracing::warn!(peer = %launcher.address, %job, site, reason, "nodes refused");
-                launcher.send_control(&gateway, &Control::JobRefused { job, site, reason });
+                launcher.send_control(&gateway, JobMessage::Refused { job, site, reason });
             }
             gateway.settle();
         });

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use tokio::time::Instant;
 use types::JobId;
 use wire::View;
+use wire::control::ObservationMessage;
 use wire::view::{JobView, LinkView, MemoryView, RanksView, SiteView, Totals, TrunkView};
 
 use crate::path::member::Member;
@@ -14,6 +15,24 @@ use crate::trunks::link::Link;
 use crate::trunks::trunk::Trunk;
 
 impl Gateway {
+    /// A question about this gateway came from a member.
+    ///
+    /// # Errors
+    /// It is none: close its connection.
+    pub(crate) fn observation_from_member(&self, member: &Member, message: ObservationMessage) -> Result<(), String> {
+        match message {
+            ObservationMessage::Observe => {
+                let view = Box::new(self.view());
+                member.send_control(self, ObservationMessage::Observed { view });
+            }
+            ObservationMessage::Status { reload } => member.send_control(self, self.standing(reload)),
+            ObservationMessage::Observed { .. } | ObservationMessage::Standing { .. } => {
+                return Err("a gateway shows itself, and nobody shows it anything".into());
+            }
+        }
+        Ok(())
+    }
+
     /// All that it shows, now.
     pub(crate) fn view(&self) -> View {
         let counted = self.counters.snapshot();

@@ -8,8 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use types::sites::{Site, SitesFile};
-use wire::Control;
-use wire::control::TrunkStanding;
+use wire::control::{ObservationMessage, TrunkStanding};
 
 use crate::config::site_key;
 use crate::server::{Credentials, Gateway, trunks};
@@ -21,7 +20,7 @@ const MAX_FILE: u64 = 4 << 20;
 
 impl Gateway {
     /// How it stands, after reading the sites file again if asked to.
-    pub(crate) fn standing(&self, reload: bool) -> Control {
+    pub(crate) fn standing(&self, reload: bool) -> ObservationMessage {
         let stale = if reload { self.reload_and_log() } else { None };
         let relay = self.relay.borrow();
         let trunks = relay.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
@@ -29,7 +28,7 @@ impl Gateway {
             up: trunk.up,
             problem: if trunk.up { String::new() } else { trunk.problem.clone() },
         });
-        Control::Standing { jobs: relay.jobs.len() as u32, trunks: trunks.collect(), stale }
+        ObservationMessage::Standing { jobs: relay.jobs.len() as u32, trunks: trunks.collect(), stale }
     }
 
     /// Takes up what has changed in the sites file; gives, and logs, what stands against it.

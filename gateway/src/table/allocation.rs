@@ -7,7 +7,7 @@
 use thiserror::Error;
 use types::JobId;
 use wire::Control;
-use wire::control::{NodeAsk, Traffic};
+use wire::control::{AllocationMessage, JobMessage, NodeAsk, Traffic};
 
 use crate::log::log;
 use crate::services::starter::{AllocationNews, AllocationOrder};
@@ -105,7 +105,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         if let Some(entry) = self.allocations.get_mut(&id) {
             entry.asked.push(trunk);
         }
-        self.effects.push(Effect::ToTrunk(trunk, Control::Allocate { job: id, site, home, ask }));
+        self.tell(trunk, AllocationMessage::Ask { job: id, site, home, ask });
         Ok(())
     }
 
@@ -116,12 +116,12 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// The launcher's gateway asks.
-    pub(crate) fn allocate_asked(&mut self, trunk: TrunkId, id: JobId, ask: NodeAsk) {
+    fn allocate_asked(&mut self, trunk: TrunkId, id: JobId, ask: NodeAsk) {
         let begun = self.seek(id, Asker::Site(trunk)).and_then(|()| self.begin(id, ask));
         if let Err(error) = begun {
             let (site, reason) = (self.site.clone(), error.to_string());
             log!(warn, &self.trunks[trunk.0].site, job = %id, reason, "nodes refused");
-            self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job: id, site, reason }));
+            self.tell(trunk, JobMessage::Refused { job: id, site, reason });
         }
     }
 
@@ -166,13 +166,13 @@ impl<M: Clone + PartialEq> Relay<M> {
         let may_log = if let AllocationNews::Waiting(_) = news { None } else { self.may_log_of(id) };
         let Some(own) = self.allocations.get_mut(&id).and_then(|entry| entry.own.as_mut()) else { return };
         match news {
-            AllocationNews::Waiting(state) => self.tell_asker(id, Control::Allocating { job: id, site, state }),
+            AllocationNews::Waiting(state) => self.tell_asker(id, AllocationMessage::Waiting { job: id, site, state }),
             AllocationNews::Granted { id: name, nodes } => {
                 if let Some(unsaid) = may_log {
                     tracing::info!(unsaid, job = %id, allocation = name, nodes = nodes.len(), "nodes granted");
                 }
                 own.granted = Some((name, nodes.iter().map(|node| node.name.clone()).collect()));
-                self.tell_asker(id, Control::Allocated { job: id, site, nodes });
+                self.tell_asker(id, AllocationMessage::Granted { job: id, site, nodes });
             }
             AllocationNews::Ended(reason) => {
                 let released = own.released;
@@ -188,20 +188,45 @@ impl<M: Clone + PartialEq> Relay<M> {
                     None if released => {
                         self.tell_asker(
                             id,
-                            Control::JobClosed { job: id, site, traffic: Traffic::default(), led: true },
+                            JobMessage::Closed { job: id, site, traffic: Traffic::default(), led: true },
                         );
                     }
-                    None => self.tell_asker(id, Control::JobRefused { job: id, site, reason }),
+                    None => self.tell_asker(id, JobMessage::Refused { job: id, site, reason }),
                 }
                 self.forget(id);
             }
         }
     }
 
-    /// A site that was asked from here says something about a job that is not open.
-    pub(crate) fn allocation_answer(&mut self, id: JobId, trunk: TrunkId, message: Control) {
+    /// A message about nodes for a job came over a trunk.
+    ///
+    /// # Errors
+    /// No gateway that follows the protocol can have sent it: close the link.
+    pub(crate) fn allocation_from_trunk(&mut self, trunk: TrunkId, message: AllocationMessage) -> Result<(), String> {
+        let peer = &self.trunks[trunk.0].site;
+        match message {
+            AllocationMessage::Ask { job, site, home, ask } => {
+                if home != *peer || site != self.site {
+                    return Err(format!("site {peer} may not send an order for nodes of another site"));
+                }
+                self.allocate_asked(trunk, job, ask);
+            }
+            AllocationMessage::Waiting { job, ref site, .. } | AllocationMessage::Granted { job, ref site, .. } => {
+                if site != peer {
+                    return Err(format!("site {peer} may not send news of another site"));
+                }
+                if self.allocations.get(&job).is_some_and(|entry| entry.asked.contains(&trunk)) {
+                    self.tell_asker(job, message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A site that was asked for nodes from here says something about a job that is not open.
+    pub(crate) fn news_before_opening(&mut self, id: JobId, trunk: TrunkId, message: JobMessage) {
         let Some(entry) = self.allocations.get_mut(&id).filter(|entry| entry.asked.contains(&trunk)) else { return };
-        if matches!(message, Control::JobRefused { .. } | Control::JobClosed { .. }) {
+        if matches!(message, JobMessage::Refused { .. } | JobMessage::Closed { .. }) {
             entry.asked.retain(|asked| *asked != trunk);
         }
         self.tell_asker(id, message);
@@ -210,8 +235,8 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// Nobody wants these nodes: the job was never opened.
     pub(crate) fn abandon(&mut self, id: JobId) {
         let Some(entry) = self.allocations.get_mut(&id).filter(|_| !self.jobs.contains_key(&id)) else { return };
-        for trunk in &entry.asked {
-            self.effects.push(Effect::ToTrunk(*trunk, Control::JobClose { job: id }));
+        for trunk in entry.asked.clone() {
+            self.tell(trunk, JobMessage::Close { job: id });
         }
         if !self.release(id) {
             self.forget(id);
@@ -258,7 +283,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 entry.asked.retain(|asked| *asked != trunk);
                 let site = self.trunks[trunk.0].site.clone();
                 let reason = format!("the trunk to it is lost: {reason}");
-                self.tell_asker(id, Control::JobRefused { job: id, site, reason });
+                self.tell_asker(id, JobMessage::Refused { job: id, site, reason });
             }
         }
     }
@@ -278,7 +303,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(job) = self.jobs.get(&id) else { return };
         for trunk in entry.asked.drain(..) {
             if !job.sites.iter().any(|site| site.trunk == Some(trunk)) {
-                self.effects.push(Effect::ToTrunk(trunk, Control::JobClose { job: id }));
+                self.effects.push(Effect::ToTrunk(trunk, JobMessage::Close { job: id }.into()));
             }
         }
     }
@@ -317,7 +342,8 @@ impl<M: Clone + PartialEq> Relay<M> {
         }
     }
 
-    fn tell_asker(&mut self, id: JobId, message: Control) {
+    fn tell_asker(&mut self, id: JobId, message: impl Into<Control>) {
+        let message = message.into();
         let Some(entry) = self.allocations.get(&id) else { return };
         let effect = match &entry.asker {
             Asker::Launcher(launcher) => Effect::ToMember(launcher.clone(), message),

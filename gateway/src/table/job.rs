@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use types::id::SlotKind;
 use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
-use wire::control::{Part, Traffic};
-use wire::{Control, Passage, Secret};
+use wire::control::{JobMessage, Part, Traffic};
+use wire::{Passage, Secret};
 
 use crate::log::short;
 use crate::quantity;
@@ -125,7 +125,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     /// The launcher asks, at its own site. On success it is a member, and its identity is given.
     ///
     /// # Errors
-    /// Which site refuses, and why, for [`Control::JobRefused`].
+    /// Which site refuses, and why, for [`JobMessage::Refused`].
     pub(crate) fn open(
         &mut self,
         id: JobId,
@@ -225,14 +225,14 @@ impl<M: Clone + PartialEq> Relay<M> {
             return;
         }
         job.unclosed.push(trunk);
-        let open = Control::JobOpen {
+        let open = JobMessage::Open {
             job: id,
             secret: job.secret.clone(),
             roster: job.roster.clone(),
             home: self.site.clone(),
             part: Part::Relay { window },
         };
-        self.effects.push(Effect::ToTrunk(trunk, open));
+        self.tell(trunk, open);
     }
 
     /// A trunk is up: its gateway is told of the jobs that it may serve.
@@ -253,7 +253,7 @@ impl<M: Clone + PartialEq> Relay<M> {
 
     fn tell_here(&mut self, id: JobId, trunk: TrunkId) {
         let whole = self.jobs.get(&id).is_some_and(Job::is_whole);
-        self.effects.push(Effect::ToTrunk(trunk, Control::JobHere { job: id, whole }));
+        self.tell(trunk, JobMessage::Here { job: id, whole });
     }
 
     /// A job is open at the other end of a trunk as well. `whole`: all ranks of that site are connected there.
@@ -283,7 +283,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         routes.sort_by_key(preference);
         if is_found {
             let site = peer.clone();
-            self.tell_launcher(id, Control::SiteFound { job: id, site });
+            self.tell_launcher(id, JobMessage::SiteFound { job: id, site });
         }
         if !is_new {
             return;
@@ -328,14 +328,14 @@ impl<M: Clone + PartialEq> Relay<M> {
             if let Some(trunk) = site.trunk.filter(|trunk| self.trunks[trunk.0].up) {
                 site.phase = SitePhase::Asked;
                 if at_home {
-                    let open = Control::JobOpen {
+                    let open = JobMessage::Open {
                         job: id,
                         secret: job.secret.clone(),
                         roster: job.roster.clone(),
                         home: self.site.clone(),
                         part: Part::Lead,
                     };
-                    self.effects.push(Effect::ToTrunk(trunk, open));
+                    self.effects.push(Effect::ToTrunk(trunk, open.into()));
                 }
             }
         }
@@ -361,7 +361,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 if let Some(unsaid) = self.may_log_of(id) {
                     tracing::info!(unsaid, job = %id, agents, window = %quantity(window.into()), "job open");
                 }
-                self.tell_launcher(id, Control::JobOpened { job: id, site, window });
+                self.tell_launcher(id, JobMessage::Opened { job: id, site, window });
             }
             Err((failed, error)) => {
                 let node = job.roster.site(job.own).and_then(|own| own.nodes.get(failed.0 as usize));
@@ -379,7 +379,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         if let Some(unsaid) = self.may_log_of(id) {
             tracing::warn!(unsaid, job = %id, reason = short(&reason), "job refused");
         }
-        self.tell_launcher(id, Control::JobRefused { job: id, site, reason });
+        self.tell_launcher(id, JobMessage::Refused { job: id, site, reason });
         if let Some(job) = self.jobs.get_mut(&id) {
             job.refused = true;
             job.sites[usize::from(job.own.0)].phase = SitePhase::Refused;
@@ -401,28 +401,37 @@ impl<M: Clone + PartialEq> Relay<M> {
         let name = job.roster.site(job.own).and_then(|own| own.nodes.get(node.0 as usize));
         let (node, site) = (name.map_or(String::new(), |node| node.name.clone()), self.site.clone());
         let reason = status + &self.perhaps_cancelled(id);
-        self.tell_launcher(id, Control::AgentLost { job: id, site, node, reason });
+        self.tell_launcher(id, JobMessage::AgentLost { job: id, site, node, reason });
     }
 
-    /// The launcher sent a control message about its job.
+    /// The launcher sent a message about its job.
     ///
     /// # Errors
     /// It may not say that: close its connection.
-    pub(crate) fn control_from_launcher(&mut self, id: JobId, message: &Control) -> Result<(), String> {
+    pub(crate) fn job_from_launcher(&mut self, id: JobId, message: &JobMessage) -> Result<(), String> {
         match message {
-            Control::JobClose { job } if *job == id => {
+            JobMessage::Close { job } if *job == id => {
                 self.close(id, "the launcher closed the job");
                 Ok(())
             }
-            Control::JobOpen { job, part: Part::Relay { window }, .. } if *job == id => {
+            JobMessage::Open { job, part: Part::Relay { window }, .. } if *job == id => {
                 if let Some(job) = self.jobs.get_mut(&id) {
                     job.window = Some(*window);
                 }
                 self.open_relays(id);
                 Ok(())
             }
-            Control::JobClose { job } => Err(format!("the launcher of job {id} may not close job {job}")),
-            _ => Err("a launcher may open and close its job, and probe".into()),
+            JobMessage::Close { job } => Err(format!("the launcher of job {id} may not close job {job}")),
+            JobMessage::Open { .. }
+            | JobMessage::Here { .. }
+            | JobMessage::Opened { .. }
+            | JobMessage::Refused { .. }
+            | JobMessage::AgentLost { .. }
+            | JobMessage::MemberLost { .. }
+            | JobMessage::LeadLost { .. }
+            | JobMessage::SiteLost { .. }
+            | JobMessage::SiteFound { .. }
+            | JobMessage::Closed { .. } => Err("a launcher may open and close its job, and nothing else of it".into()),
         }
     }
 
@@ -438,7 +447,8 @@ impl<M: Clone + PartialEq> Relay<M> {
             tracing::info!(unsaid, job = %id, reason = short(reason), "job closing");
         }
         if job.own == job.home {
-            let closing = job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, Control::JobClose { job: id }));
+            let closing =
+                job.unclosed.iter().map(|trunk| Effect::ToTrunk(*trunk, JobMessage::Close { job: id }.into()));
             self.effects.extend(closing);
         }
         if job.own == job.home && !job.leads() {
@@ -448,7 +458,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 match site.phase {
                     SitePhase::Asked | SitePhase::Open => {
                         if let Some(trunk) = site.trunk {
-                            self.effects.push(Effect::ToTrunk(trunk, Control::JobClose { job: id }));
+                            self.effects.push(Effect::ToTrunk(trunk, JobMessage::Close { job: id }.into()));
                         }
                     }
                     SitePhase::Waiting => site.phase = SitePhase::Closed,
@@ -485,7 +495,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             if !job.refused || job.own == job.home {
                 let site = self.site.clone();
                 let led = job.leads();
-                self.tell_launcher(id, Control::JobClosed { job: id, site, traffic, led });
+                self.tell_launcher(id, JobMessage::Closed { job: id, site, traffic, led });
             }
         }
         let Some(job) = self.jobs.get(&id) else { return };
@@ -546,7 +556,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         if at_home {
             for (site, reason) in missing {
                 tracing::warn!(job = %id, site, reason, "job refused: no trunk");
-                self.tell_launcher(id, Control::JobRefused { job: id, site, reason });
+                self.tell_launcher(id, JobMessage::Refused { job: id, site, reason });
             }
         } else {
             let list: Vec<_> =

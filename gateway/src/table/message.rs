@@ -7,83 +7,70 @@
 //! others' as well.
 
 use types::JobId;
-use wire::Control;
-use wire::control::Traffic;
+use wire::control::{JobMessage, Traffic};
 
 use crate::log::{log, short};
 use crate::table::job::Job;
 use crate::table::site::SitePhase;
-use crate::table::{Effect, Relay, TrunkId};
+use crate::table::{Relay, TrunkId};
 
 impl<M: Clone + PartialEq> Relay<M> {
-    /// A control message came over a trunk.
+    /// A message about a job came over a trunk.
     ///
     /// # Errors
     /// No gateway that follows the protocol can have sent it: close the link.
-    pub(crate) fn control_from_trunk(&mut self, trunk: TrunkId, message: Control) -> Result<(), String> {
+    pub(crate) fn job_from_trunk(&mut self, trunk: TrunkId, message: JobMessage) -> Result<(), String> {
         let peer = self.trunks[trunk.0].site.clone();
         let wrong = |what: &str| Err(format!("site {peer} may not send {what}"));
         match message {
-            Control::JobOpen { job, secret, roster, home, part } => {
+            JobMessage::Open { job, secret, roster, home, part } => {
                 if home != peer {
                     return wrong("a job of another site");
                 }
                 if let Err(reason) = self.open_asked(trunk, job, secret, roster, part) {
                     let site = self.site.clone();
                     log!(warn, &peer, %job, from = peer, reason, "job refused");
-                    self.effects.push(Effect::ToTrunk(trunk, Control::JobRefused { job, site, reason }));
+                    self.tell(trunk, JobMessage::Refused { job, site, reason });
                     self.abandoned_over(job, trunk);
                 }
             }
-            Control::Allocate { job, site, home, ask } => {
-                if home != peer || site != self.site {
-                    return wrong("an order for nodes of another site");
-                }
-                self.allocate_asked(trunk, job, ask);
-            }
-            Control::JobHere { job, whole } => {
+            JobMessage::Here { job, whole } => {
                 if self.jobs.contains_key(&job) {
                     self.is_here(job, trunk, whole);
                 } else if self.ended.contains(&job) {
                     // If it was asked for from here, its end was not heard. Others do not mind. Of a job that is not known yet nothing
                     // is said: the launcher may be about to open it here, and the answer would be taken for the end of that.
-                    self.effects.push(Effect::ToTrunk(trunk, Control::JobClose { job }));
+                    self.tell(trunk, JobMessage::Close { job });
                 }
             }
-            Control::JobClose { job } => self.close_asked(trunk, job),
-            Control::Allocating { job, ref site, .. } | Control::Allocated { job, ref site, .. } => {
-                if *site != peer {
-                    return wrong("news of another site");
-                }
-                self.allocation_answer(job, trunk, message);
-            }
-            Control::JobOpened { job, ref site, .. }
-            | Control::JobRefused { job, ref site, .. }
-            | Control::AgentLost { job, ref site, .. }
-            | Control::JobClosed { job, ref site, .. } => {
+            JobMessage::Close { job } => self.close_asked(trunk, job),
+            JobMessage::Opened { job, ref site, .. }
+            | JobMessage::Refused { job, ref site, .. }
+            | JobMessage::AgentLost { job, ref site, .. }
+            | JobMessage::Closed { job, ref site, .. } => {
                 if *site != peer {
                     return wrong("news of another site");
                 }
                 if self.jobs.contains_key(&job) {
                     self.news(job, trunk, message);
                 } else {
-                    self.allocation_answer(job, trunk, message);
+                    self.news_before_opening(job, trunk, message);
                 }
             }
-            Control::MemberLost { job, member, .. } => {
+            JobMessage::MemberLost { job, member, .. } => {
                 let Some(open) = self.jobs.get(&job) else { return Ok(()) };
                 if open.has_part(&peer) && open.roster.site(member.site).is_none_or(|site| site.name != peer) {
                     return wrong("news of another site");
                 }
                 self.news(job, trunk, message);
             }
-            Control::SiteLost { job, ref seen_from, .. } => {
+            JobMessage::SiteLost { job, ref seen_from, .. } => {
                 if *seen_from != peer {
                     return wrong("news of another site");
                 }
                 self.news(job, trunk, message);
             }
-            _ => return wrong("a message for users"),
+            JobMessage::LeadLost { .. } | JobMessage::SiteFound { .. } => return wrong("a message for launchers"),
         }
         Ok(())
     }
@@ -94,14 +81,14 @@ impl<M: Clone + PartialEq> Relay<M> {
         if !job.askers.contains(&trunk) {
             // It is late: this gateway had given up the one that asks. Or it has no such job, and never asked for it.
             if job.home_name() == self.trunks[trunk.0].site {
-                self.effects.push(Effect::ToTrunk(trunk, nothing_left(id, &self.site)));
+                self.tell(trunk, nothing_left(id, &self.site));
             }
         } else if job.askers.len() == 1 || (job.leads() && job.askers[0] == trunk) {
             let home = usize::from(job.home.0);
             job.sites[home].trunk = Some(trunk);
             self.close(id, "the launcher closed the job");
         } else {
-            self.effects.push(Effect::ToTrunk(trunk, nothing_left(id, &self.site)));
+            self.tell(trunk, nothing_left(id, &self.site));
             self.is_gone(id, trunk, "a gateway of the launcher's site closed the job");
         }
     }
@@ -111,20 +98,20 @@ impl<M: Clone + PartialEq> Relay<M> {
         if self.allocations.contains_key(&id) {
             self.abandoned_over(id, trunk);
         } else {
-            self.effects.push(Effect::ToTrunk(trunk, nothing_left(id, &self.site)));
+            self.tell(trunk, nothing_left(id, &self.site));
         }
     }
 
     /// News of a job that started here: notes what it means and passes it on to the launcher. Only from a site of the
     /// job, over a trunk on which it was asked.
-    fn news(&mut self, id: JobId, trunk: TrunkId, message: Control) {
+    fn news(&mut self, id: JobId, trunk: TrunkId, message: JobMessage) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.own == job.home) else { return };
         let peer = &self.trunks[trunk.0].site;
         if !job.has_part(peer) || !job.was_asked(trunk) {
             tracing::debug!(job = %id, site = peer, "news of a job that was not asked for there is ignored");
             return;
         }
-        if let Control::SiteLost { site, .. } = &message
+        if let JobMessage::SiteLost { site, .. } = &message
             && !job.has_part(site)
         {
             return;
@@ -132,16 +119,16 @@ impl<M: Clone + PartialEq> Relay<M> {
         let leads_there = job.leads() && job.sites.iter().any(|site| site.trunk == Some(trunk));
         if !leads_there {
             match message {
-                Control::JobClosed { .. } => {
+                JobMessage::Closed { .. } => {
                     self.tell_launcher(id, message);
                     self.is_gone(id, trunk, "its gateway closed the job");
                 }
-                Control::JobRefused { site, reason, .. } => {
+                JobMessage::Refused { site, reason, .. } => {
                     log!(warn, &site, job = %id, site, reason = short(&reason), "a gateway is not used");
                     self.is_gone(id, trunk, &reason);
                 }
                 // From the gateway that leads it there, which has lost the one that leads it here.
-                Control::AgentLost { .. } | Control::MemberLost { .. } | Control::SiteLost { .. } => {
+                JobMessage::AgentLost { .. } | JobMessage::MemberLost { .. } | JobMessage::SiteLost { .. } => {
                     self.tell_launcher(id, message);
                 }
                 _ => {}
@@ -151,10 +138,10 @@ impl<M: Clone + PartialEq> Relay<M> {
         let Some(site) = job.sites.iter_mut().find(|site| site.trunk == Some(trunk)) else { return };
         let before = site.phase;
         match message {
-            Control::JobOpened { .. } if before == SitePhase::Asked => site.phase = SitePhase::Open,
-            Control::JobRefused { .. } => site.phase = SitePhase::Refused,
-            Control::JobClosed { .. } if before != SitePhase::Refused => site.phase = SitePhase::Closed,
-            Control::JobOpened { .. } | Control::JobClosed { .. } => return,
+            JobMessage::Opened { .. } if before == SitePhase::Asked => site.phase = SitePhase::Open,
+            JobMessage::Refused { .. } => site.phase = SitePhase::Refused,
+            JobMessage::Closed { .. } if before != SitePhase::Refused => site.phase = SitePhase::Closed,
+            JobMessage::Opened { .. } | JobMessage::Closed { .. } => return,
             _ => {}
         }
         self.tell_launcher(id, message);
@@ -176,6 +163,6 @@ impl<M> Job<M> {
 }
 
 /// This gateway has nothing of a job, or others speak for it.
-fn nothing_left(job: JobId, site: &str) -> Control {
-    Control::JobClosed { job, site: site.to_owned(), traffic: Traffic::default(), led: false }
+fn nothing_left(job: JobId, site: &str) -> JobMessage {
+    JobMessage::Closed { job, site: site.to_owned(), traffic: Traffic::default(), led: false }
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use types::{Identity, JobId, NodeId, SiteId, Slot};
-use wire::control::Part;
+use wire::control::{JobMessage, Part};
 use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::log::{self, Unsaid};
@@ -340,7 +340,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             self.close(id, &format!("the launcher is gone: {reason}"));
         } else if !job.closing {
             let reason = reason + &self.perhaps_cancelled(id);
-            self.tell_launcher(id, Control::MemberLost { job: id, member: identity, reason });
+            self.tell_launcher(id, JobMessage::MemberLost { job: id, member: identity, reason });
         }
     }
 
@@ -445,9 +445,9 @@ impl<M: Clone + PartialEq> Relay<M> {
                     job.sites[at].told_lost = true;
                 }
                 let seen_from = self.site.clone();
-                self.tell_launcher(id, Control::SiteLost { job, site, seen_from, reason });
+                self.tell_launcher(id, JobMessage::SiteLost { job, site, seen_from, reason });
             } else if led && at_home {
-                self.tell_launcher(id, Control::LeadLost { job, site, reason });
+                self.tell_launcher(id, JobMessage::LeadLost { job, site, reason });
             }
         }
         self.allocations_without(trunk, reason);
@@ -471,21 +471,26 @@ impl<M: Clone + PartialEq> Relay<M> {
     }
 
     /// Sends a message to the launcher of a job, wherever it is.
-    pub(crate) fn tell_launcher(&mut self, id: JobId, message: Control) {
+    pub(crate) fn tell_launcher(&mut self, id: JobId, message: JobMessage) {
         let Some(job) = self.jobs.get(&id) else { return };
         let at_home = job.own == job.home;
-        if !job.leads() && !at_home && !matches!(message, Control::JobClosed { .. } | Control::JobRefused { .. }) {
+        if !job.leads() && !at_home && !matches!(message, JobMessage::Closed { .. } | JobMessage::Refused { .. }) {
             // The lead tells it.
             return;
         }
         let effect = match job.sites[usize::from(job.home.0)].trunk {
-            Some(trunk) => Effect::ToTrunk(trunk, message),
+            Some(trunk) => Effect::ToTrunk(trunk, message.into()),
             None => match job.members.get(&Slot::LAUNCHER) {
-                Some(launcher) => Effect::ToMember(launcher.clone(), message),
+                Some(launcher) => Effect::ToMember(launcher.clone(), message.into()),
                 None => return,
             },
         };
         self.effects.push(effect);
+    }
+
+    /// Sends a message over a trunk.
+    pub(crate) fn tell(&mut self, trunk: TrunkId, message: impl Into<Control>) {
+        self.effects.push(Effect::ToTrunk(trunk, message.into()));
     }
 
     /// Whether something may be logged because of what was asked for at this site: without limit if that is the own

@@ -3,7 +3,7 @@
 use super::*;
 use crate::services::starter::StartError;
 use types::{Instance, Rank, Roster};
-use wire::control::{Part, Traffic};
+use wire::control::{AllocationMessage, JobMessage, Part, Traffic};
 
 const JOB: JobId = JobId(7);
 const A: TrunkId = TrunkId(0);
@@ -29,17 +29,28 @@ fn rank(site: u16, rank: u32) -> Identity {
     Identity { site: SiteId(site), slot: Slot::rank(Rank(rank), Instance(0)).unwrap() }
 }
 
-fn open_from_a() -> Control {
-    Control::JobOpen { job: JOB, secret: secret(), roster: roster(), home: "a".into(), part: Part::Lead }
+/// A message comes over a trunk.
+pub(crate) fn from_trunk(relay: &mut Relay<u32>, trunk: TrunkId, message: impl Into<Control>) -> Result<(), String> {
+    match message.into() {
+        Control::Job(message) => relay.job_from_trunk(trunk, message),
+        Control::Allocation(message) => relay.allocation_from_trunk(trunk, message),
+        other => panic!("not for the relay: {other:?}"),
+    }
+}
+
+fn open_from_a() -> JobMessage {
+    JobMessage::Open { job: JOB, secret: secret(), roster: roster(), home: "a".into(), part: Part::Lead }
 }
 
 /// A job that started at a and is open here.
 fn open_remote(relay: &mut Relay<u32>) {
-    relay.control_from_trunk(A, open_from_a()).unwrap();
+    from_trunk(relay, A, open_from_a()).unwrap();
     relay.agents_started(JOB, Ok(()));
-    assert!(relay.take_effects().iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpened { .. }))));
-    relay.control_from_trunk(C, Control::JobHere { job: JOB, whole: false }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobHere { job: JOB, whole: false })]);
+    assert!(
+        relay.take_effects().iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::Job(JobMessage::Opened { .. }))))
+    );
+    from_trunk(relay, C, JobMessage::Here { job: JOB, whole: false }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::Job(JobMessage::Here { job: JOB, whole: false }))]);
 }
 
 /// A job that started here and is open here.
@@ -60,11 +71,15 @@ fn a_job_is_asked_of_all_sites_and_agents_start_when_trunks_are_up() {
     relay.trunks[C.0].up = false;
     relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
     let effects = relay.take_effects();
-    assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::JobOpen { home, .. }) if home == "b")));
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::ToTrunk(A, Control::Job(JobMessage::Open { home, .. })) if home == "b"))
+    );
     assert!(!effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, _) | Effect::StartAgents(..))));
     relay.trunk_up(C);
     let effects = relay.take_effects();
-    assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, Control::JobOpen { .. }))));
+    assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, Control::Job(JobMessage::Open { .. })))));
     let nodes = vec![(NodeId(0), "n1".to_owned()), (NodeId(1), "n2".to_owned())];
     assert!(effects.contains(&Effect::StartAgents(JOB, nodes)));
 }
@@ -79,7 +94,7 @@ fn a_trunk_that_stays_down_refuses_its_site() {
         _ => None,
     });
     relay.timer(JOB, timer.unwrap(), Timer::Opening);
-    let refused = Control::JobRefused { job: JOB, site: "c".into(), reason: "not yet".into() };
+    let refused = Control::Job(JobMessage::Refused { job: JOB, site: "c".into(), reason: "not yet".into() });
     assert_eq!(relay.take_effects(), [Effect::ToMember(LAUNCHER, refused)]);
     // A timer of an earlier job of that number means nothing.
     relay.timer(JOB, timer.unwrap() + 1, Timer::Farewell);
@@ -121,14 +136,15 @@ fn a_trunk_speaks_only_for_its_site_and_to_ours() {
     assert!(matches!(relay.route(Origin::Trunk(A), &other), Route::Nowhere { notice: None }));
     // Nor may it manage jobs that are not its own.
     relay.take_effects();
-    assert!(relay.control_from_trunk(C, Control::JobClose { job: JOB }).is_ok());
+    assert!(from_trunk(&mut relay, C, JobMessage::Close { job: JOB }).is_ok());
     assert!(!relay.jobs[&JOB].closing && relay.take_effects().is_empty());
-    assert!(relay.control_from_trunk(C, open_from_a()).is_err());
-    let lost = Control::MemberLost { job: JOB, member: rank(0, 0), reason: String::new() };
-    assert!(relay.control_from_trunk(C, lost).is_err());
-    let lost = Control::AgentLost { job: JOB, site: "a".into(), node: "n1".into(), reason: String::new() };
-    assert!(relay.control_from_trunk(C, lost).is_err());
-    assert!(relay.control_from_trunk(A, Control::Probe { site: "b".into() }).is_err());
+    assert!(from_trunk(&mut relay, C, open_from_a()).is_err());
+    let lost = JobMessage::MemberLost { job: JOB, member: rank(0, 0), reason: String::new() };
+    assert!(from_trunk(&mut relay, C, lost).is_err());
+    let lost = JobMessage::AgentLost { job: JOB, site: "a".into(), node: "n1".into(), reason: String::new() };
+    assert!(from_trunk(&mut relay, C, lost).is_err());
+    let lost = JobMessage::LeadLost { job: JOB, site: "a".into(), reason: String::new() };
+    assert!(from_trunk(&mut relay, A, lost).is_err());
 }
 
 #[test]
@@ -139,34 +155,35 @@ fn what_is_late_is_no_violation() {
     relay.trunk_lost(A, "no sign of life");
     relay.take_effects();
     assert!(relay.jobs[&JOB].closing);
-    let nothing_left = Control::JobClosed { job: JOB, site: "b".into(), traffic: Traffic::default(), led: false };
-    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    let nothing_left =
+        Control::Job(JobMessage::Closed { job: JOB, site: "b".into(), traffic: Traffic::default(), led: false });
+    from_trunk(&mut relay, A, JobMessage::Close { job: JOB }).unwrap();
     assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, nothing_left.clone())]);
     for node in [NodeId(0), NodeId(1)] {
         relay.agent_exited(JOB, node, "killed".into());
     }
     assert!(relay.jobs.is_empty());
     relay.take_effects();
-    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    from_trunk(&mut relay, A, JobMessage::Close { job: JOB }).unwrap();
     assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, nothing_left)]);
     // News of a job that has ended.
     let (reason, site) = (String::new, || "a".to_owned());
     for message in [
-        Control::JobOpened { job: JOB, site: site(), window: 1 },
-        Control::JobRefused { job: JOB, site: site(), reason: reason() },
-        Control::AgentLost { job: JOB, site: site(), node: "n1".into(), reason: reason() },
-        Control::MemberLost { job: JOB, member: rank(0, 0), reason: reason() },
-        Control::SiteLost { job: JOB, site: "c".into(), seen_from: site(), reason: reason() },
-        Control::JobClosed { job: JOB, site: site(), traffic: Traffic::default(), led: true },
-        Control::Allocating { job: JOB, site: site(), state: reason() },
-        Control::Allocated { job: JOB, site: site(), nodes: Vec::new() },
+        Control::Job(JobMessage::Opened { job: JOB, site: site(), window: 1 }),
+        Control::Job(JobMessage::Refused { job: JOB, site: site(), reason: reason() }),
+        Control::Job(JobMessage::AgentLost { job: JOB, site: site(), node: "n1".into(), reason: reason() }),
+        Control::Job(JobMessage::MemberLost { job: JOB, member: rank(0, 0), reason: reason() }),
+        Control::Job(JobMessage::SiteLost { job: JOB, site: "c".into(), seen_from: site(), reason: reason() }),
+        Control::Job(JobMessage::Closed { job: JOB, site: site(), traffic: Traffic::default(), led: true }),
+        Control::Allocation(AllocationMessage::Waiting { job: JOB, site: site(), state: reason() }),
+        Control::Allocation(AllocationMessage::Granted { job: JOB, site: site(), nodes: Vec::new() }),
     ] {
-        relay.control_from_trunk(A, message).unwrap();
+        from_trunk(&mut relay, A, message).unwrap();
         assert_eq!(relay.take_effects(), []);
     }
     // A gateway that did not hear of the end still has the job, and hears of it now.
-    relay.control_from_trunk(A, Control::JobHere { job: JOB, whole: true }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, Control::JobClose { job: JOB })]);
+    from_trunk(&mut relay, A, JobMessage::Here { job: JOB, whole: true }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB }))]);
     // A frame of it.
     assert!(matches!(relay.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Nowhere { .. }));
 }
@@ -196,9 +213,15 @@ fn losses_are_told_to_the_launcher_wherever_it_is() {
     relay.leave(JOB, rank(1, 2).slot, &2, Leave::Lost("broken".into()));
     relay.agent_exited(JOB, NodeId(1), "exit status 1".into());
     relay.trunk_lost(C, "cut");
-    let member = Control::MemberLost { job: JOB, member: rank(1, 2), reason: "broken".into() };
-    let agent = Control::AgentLost { job: JOB, site: "b".into(), node: "n2".into(), reason: "exit status 1".into() };
-    let site = Control::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason: "cut".into() };
+    let member = Control::Job(JobMessage::MemberLost { job: JOB, member: rank(1, 2), reason: "broken".into() });
+    let agent = Control::Job(JobMessage::AgentLost {
+        job: JOB,
+        site: "b".into(),
+        node: "n2".into(),
+        reason: "exit status 1".into(),
+    });
+    let site =
+        Control::Job(JobMessage::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason: "cut".into() });
     let expected = [member, agent, site].map(|message| Effect::ToTrunk(A, message));
     assert_eq!(relay.take_effects(), expected);
     assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Nowhere { notice: None }));
@@ -234,7 +257,10 @@ fn a_trunk_that_goes_is_waited_for() {
     let reason = "another (and it did not come back within 7 s)".to_owned();
     assert_eq!(
         effects,
-        [Effect::ToTrunk(A, Control::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason })]
+        [Effect::ToTrunk(
+            A,
+            Control::Job(JobMessage::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason })
+        )]
     );
 }
 
@@ -251,19 +277,25 @@ const RELAYS: Part = Part::Relay { window: 1 << 20 };
 fn a_gateway_that_does_not_lead_is_one_more_way() {
     let (mut relay, first, second) = second();
     let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
-    let open = Control::JobOpen { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
-    relay.control_from_trunk(first, open.clone()).unwrap();
+    let open = JobMessage::Open { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    from_trunk(&mut relay, first, open.clone()).unwrap();
     let effects = relay.take_effects();
     assert!(
-        !effects.iter().any(|e| matches!(e, Effect::StartAgents(..) | Effect::ToTrunk(_, Control::JobOpened { .. })))
+        !effects.iter().any(|e| matches!(
+            e,
+            Effect::StartAgents(..) | Effect::ToTrunk(_, Control::Job(JobMessage::Opened { .. }))
+        ))
     );
     for trunk in [first, second] {
-        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobHere { job: JOB, whole: false })), "{effects:?}");
+        assert!(
+            effects.contains(&Effect::ToTrunk(trunk, Control::Job(JobMessage::Here { job: JOB, whole: false }))),
+            "{effects:?}"
+        );
     }
     let frame = frame(rank(1, 2), rank(0, 0));
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
     // The second gateways of both sites pair off.
-    relay.control_from_trunk(second, open).unwrap();
+    from_trunk(&mut relay, second, open).unwrap();
     relay.take_effects();
     relay.join(JOB, rank(1, 2), 2).unwrap();
     assert_eq!(relay.take_effects(), []);
@@ -280,41 +312,43 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     relay.trunk_away(second, "killed");
     relay.trunk_lost(second, "killed");
     relay.trunk_up(second);
-    let open = Control::JobOpen {
+    let open = JobMessage::Open {
         job: JOB,
         secret: secret(),
         roster: "a:n1*2;b:n1*2".parse().unwrap(),
         home: "a".into(),
         part: RELAYS,
     };
-    relay.control_from_trunk(second, open).unwrap();
+    from_trunk(&mut relay, second, open).unwrap();
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
     // Until it says that they are: then it is used as before.
-    relay.control_from_trunk(second, Control::JobHere { job: JOB, whole: false }).unwrap();
+    from_trunk(&mut relay, second, JobMessage::Here { job: JOB, whole: false }).unwrap();
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
-    relay.control_from_trunk(second, Control::JobHere { job: JOB, whole: true }).unwrap();
+    from_trunk(&mut relay, second, JobMessage::Here { job: JOB, whole: true }).unwrap();
     assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
     // When the last rank has come here, all are told.
     relay.take_effects();
     relay.join(JOB, rank(1, 3), 3).unwrap();
-    let here = |trunk| Effect::ToTrunk(trunk, Control::JobHere { job: JOB, whole: true });
+    let here = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Here { job: JOB, whole: true }));
     assert_eq!(relay.take_effects(), [here(first), here(second)]);
     // Whoever asked closes; the last one ends it.
     relay.take_effects();
-    relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
-    let closed = |traffic| Control::JobClosed { job: JOB, site: "b".into(), traffic, led: false };
+    from_trunk(&mut relay, first, JobMessage::Close { job: JOB }).unwrap();
+    let closed = |traffic| JobMessage::Closed { job: JOB, site: "b".into(), traffic, led: false };
     let effects = relay.take_effects();
-    assert!(effects.contains(&Effect::ToTrunk(first, closed(Default::default()))), "{effects:?}");
-    relay.control_from_trunk(second, Control::JobClose { job: JOB }).unwrap();
+    assert!(effects.contains(&Effect::ToTrunk(first, closed(Default::default()).into())), "{effects:?}");
+    from_trunk(&mut relay, second, JobMessage::Close { job: JOB }).unwrap();
     let effects = relay.take_effects();
     assert!(
-        effects.iter().any(|e| matches!(e, Effect::ToTrunk(t, Control::JobClosed { .. }) if *t == second)),
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::ToTrunk(t, Control::Job(JobMessage::Closed { .. })) if *t == second)),
         "{effects:?}"
     );
     assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, _))) && relay.jobs.is_empty());
     // Who asks late is answered.
-    relay.control_from_trunk(first, Control::JobClose { job: JOB }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(first, closed(Default::default()))]);
+    from_trunk(&mut relay, first, JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!(relay.take_effects(), [Effect::ToTrunk(first, closed(Default::default()).into())]);
 }
 
 #[test]
@@ -322,15 +356,16 @@ fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
     let (mut relay, first, second) = second();
     let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
     relay.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
-    let here = |whole| Control::JobHere { job: JOB, whole };
-    relay.control_from_trunk(first, here(false)).unwrap();
-    relay.control_from_trunk(second, here(false)).unwrap();
+    let here = |whole| JobMessage::Here { job: JOB, whole };
+    from_trunk(&mut relay, first, here(false)).unwrap();
+    from_trunk(&mut relay, second, here(false)).unwrap();
     let told = |relay: &mut Relay<u32>| {
         let effects = relay.take_effects().into_iter();
         let told = effects.filter_map(|effect| match effect {
-            Effect::ToMember(LAUNCHER, message @ (Control::SiteLost { .. } | Control::SiteFound { .. })) => {
-                Some(message)
-            }
+            Effect::ToMember(
+                LAUNCHER,
+                message @ Control::Job(JobMessage::SiteLost { .. } | JobMessage::SiteFound { .. }),
+            ) => Some(message),
             _ => None,
         });
         told.collect::<Vec<_>>()
@@ -340,11 +375,11 @@ fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
     assert_eq!(told(&mut relay), [], "there is another route");
     relay.trunk_away(second, "cut");
     relay.trunk_lost(second, "cut");
-    assert!(matches!(&told(&mut relay)[..], [Control::SiteLost { site, .. }] if site == "a"));
+    assert!(matches!(&told(&mut relay)[..], [Control::Job(JobMessage::SiteLost { site, .. })] if site == "a"));
     relay.trunk_up(first);
-    relay.control_from_trunk(first, here(true)).unwrap();
-    assert_eq!(told(&mut relay), [Control::SiteFound { job: JOB, site: "a".into() }]);
-    relay.control_from_trunk(first, here(true)).unwrap();
+    from_trunk(&mut relay, first, here(true)).unwrap();
+    assert_eq!(told(&mut relay), [Control::Job(JobMessage::SiteFound { job: JOB, site: "a".into() })]);
+    from_trunk(&mut relay, first, here(true)).unwrap();
     assert_eq!(told(&mut relay), []);
 }
 
@@ -354,8 +389,8 @@ fn while_the_partner_is_away_the_others_share_what_it_carried() {
     let trunks = vec![trunk(), trunk(), trunk()];
     let mut relay = Relay::<u32>::new(("b".into(), 1), vec!["n1".into()], trunks, 64 << 20, PATIENCE);
     let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
-    let open = Control::JobOpen { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
-    (0..3).for_each(|trunk| relay.control_from_trunk(TrunkId(trunk), open.clone()).unwrap());
+    let open = JobMessage::Open { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    (0..3).for_each(|trunk| from_trunk(&mut relay, TrunkId(trunk), open.clone()).unwrap());
     relay.join(JOB, rank(1, 2), 2).unwrap();
     let frame = frame(rank(1, 2), rank(0, 0));
     let count = |relay: &mut Relay<u32>| {
@@ -375,7 +410,7 @@ fn while_the_partner_is_away_the_others_share_what_it_carried() {
     assert_eq!(count(&mut relay), [0, 24, 0]);
     // A site with more gateways than the other: the last ones have no partner.
     relay.number = 3;
-    relay.control_from_trunk(TrunkId(2), Control::JobHere { job: JOB, whole: true }).unwrap();
+    from_trunk(&mut relay, TrunkId(2), JobMessage::Here { job: JOB, whole: true }).unwrap();
     relay.trunk_up(TrunkId(0));
     assert_eq!(count(&mut relay), [8, 8, 8]);
 }
@@ -388,7 +423,7 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
     relay.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
     let asks = |effects: &[Effect<u32>]| {
         let asked = effects.iter().filter_map(|e| match e {
-            Effect::ToTrunk(trunk, Control::JobOpen { .. }) => Some(*trunk),
+            Effect::ToTrunk(trunk, Control::Job(JobMessage::Open { .. })) => Some(*trunk),
             _ => None,
         });
         asked.collect::<Vec<_>>()
@@ -404,14 +439,15 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
     relay.trunk_lost(second, "killed");
     relay.trunk_up(second);
     assert_eq!(asks(&relay.take_effects()), [second]);
-    relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
+    relay.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
     for trunk in [first, second] {
         assert!(!relay.jobs.is_empty());
-        let closed = Control::JobClosed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
-        relay.control_from_trunk(trunk, closed).unwrap();
+        let closed = JobMessage::Closed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
+        from_trunk(&mut relay, trunk, closed).unwrap();
     }
     let effects = relay.take_effects();
-    let told = effects.iter().filter(|e| matches!(e, Effect::ToMember(LAUNCHER, Control::JobClosed { .. })));
+    let told =
+        effects.iter().filter(|e| matches!(e, Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { .. }))));
     assert_eq!((told.count(), relay.jobs.len()), (3, 0), "{effects:?}");
 }
 
@@ -440,20 +476,20 @@ fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
     let fresh = relay.grants.grant(4, 0).unwrap();
     relay.grants.release(fresh);
     open_home(&mut relay);
-    relay.control_from_launcher(JOB, &Control::JobClose { job: JOB }).unwrap();
+    relay.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
     let effects = relay.take_effects();
     for trunk in [A, C] {
-        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::JobClose { job: JOB })));
+        assert!(effects.contains(&Effect::ToTrunk(trunk, Control::Job(JobMessage::Close { job: JOB }))));
     }
     assert!(relay.join(JOB, rank(1, 2), 2).unwrap_err().contains("being closed"));
     relay.agent_exited(JOB, NodeId(0), "0".into());
     relay.agent_exited(JOB, NodeId(1), "0".into());
     assert!(
-        matches!(&relay.take_effects()[..], [Effect::ToMember(LAUNCHER, Control::JobClosed { site, .. })] if site == "b")
+        matches!(&relay.take_effects()[..], [Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { site, .. }))] if site == "b")
     );
     for (trunk, site) in [(A, "a"), (C, "c")] {
-        let closed = Control::JobClosed { job: JOB, site: site.into(), traffic: Default::default(), led: true };
-        relay.control_from_trunk(trunk, closed).unwrap();
+        let closed = JobMessage::Closed { job: JOB, site: site.into(), traffic: Default::default(), led: true };
+        from_trunk(&mut relay, trunk, closed).unwrap();
     }
     let effects = relay.take_effects();
     assert_eq!(effects.last(), Some(&Effect::Dismiss(LAUNCHER, String::new())));
@@ -464,12 +500,15 @@ fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
 #[test]
 fn an_agent_that_cannot_start_refuses_the_site_and_ends_the_others() {
     let mut relay = relay();
-    relay.control_from_trunk(A, open_from_a()).unwrap();
+    from_trunk(&mut relay, A, open_from_a()).unwrap();
     relay.take_effects();
     relay.agents_started(JOB, Err((NodeId(1), StartError("no shell".into()))));
     let effects = relay.take_effects();
     let reason = "cannot start the agent of node n2: no shell".to_owned();
-    assert_eq!(effects[0], Effect::ToTrunk(A, Control::JobRefused { job: JOB, site: "b".into(), reason }));
+    assert_eq!(
+        effects[0],
+        Effect::ToTrunk(A, Control::Job(JobMessage::Refused { job: JOB, site: "b".into(), reason }))
+    );
     relay.agent_exited(JOB, NodeId(0), "killed".into());
     assert!(relay.jobs.is_empty());
     assert!(relay.take_effects().is_empty());
@@ -527,7 +566,9 @@ fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gat
 #[test]
 fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
     let lost = |effects: &[Effect<u32>]| {
-        effects.iter().any(|effect| matches!(effect, Effect::ToMember(LAUNCHER, Control::MemberLost { .. })))
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::ToMember(LAUNCHER, Control::Job(JobMessage::MemberLost { .. }))))
     };
     let agent = Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
     for (siblings, back) in [(false, false), (true, false), (true, true)] {
@@ -557,16 +598,20 @@ fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
 #[test]
 fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
     let mut relay = relay();
-    relay.control_from_trunk(A, Control::JobHere { job: JOB, whole: false }).unwrap();
+    from_trunk(&mut relay, A, JobMessage::Here { job: JOB, whole: false }).unwrap();
     assert_eq!(relay.take_effects(), [], "it may come");
     open_remote(&mut relay);
-    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    from_trunk(&mut relay, A, JobMessage::Close { job: JOB }).unwrap();
     relay.agent_exited(JOB, NodeId(0), "0".into());
     relay.agent_exited(JOB, NodeId(1), "0".into());
     relay.take_effects();
     assert!(relay.jobs.is_empty());
-    relay.control_from_trunk(C, Control::JobHere { job: JOB, whole: false }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::JobClose { job: JOB })], "its end was not heard");
+    from_trunk(&mut relay, C, JobMessage::Here { job: JOB, whole: false }).unwrap();
+    assert_eq!(
+        relay.take_effects(),
+        [Effect::ToTrunk(C, Control::Job(JobMessage::Close { job: JOB }))],
+        "its end was not heard"
+    );
 }
 
 #[test]

@@ -152,12 +152,14 @@ impl ControlChannel {
 
 #[cfg(test)]
 mod tests {
+    use wire::control::{JobMessage, MeasurementMessage};
+
     use super::*;
 
     const LINK: Route = Route(0);
 
     fn closed(job: u32) -> Control {
-        Control::JobClose { job: JobId(job) }
+        Control::Job(JobMessage::Close { job: JobId(job) })
     }
 
     fn take(to: &mut ControlChannel, frame: &[u8]) -> Vec<Control> {
@@ -200,7 +202,7 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_acknowledge_is_sent_no_more_than_the_window() {
         let mut a = ControlChannel::new();
-        let long = Control::Probe { site: "x".repeat(500_000) };
+        let long = Control::Measurement(MeasurementMessage::Probe { site: "x".repeat(500_000) });
         let taken = std::iter::from_fn(|| a.push(&long).ok()).take(100).count();
         assert_eq!(taken, WAITING / 500_000, "the rest is refused");
         let sent: usize = std::iter::from_fn(|| a.next(LINK)).map(|(_, frame)| frame.len()).sum();

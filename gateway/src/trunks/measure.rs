@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use types::JobId;
-use wire::control::Measurement;
+use wire::control::{Measurement, MeasurementMessage};
 use wire::frame::HEADER_LEN;
-use wire::{Control, FrameHeader, FrameKind};
+use wire::{FrameHeader, FrameKind};
 
 use crate::path::forward::{GATEWAY, MAX_DATA};
 use crate::path::member::Member;
@@ -139,7 +139,7 @@ impl Drop for Turn<'_> {
 
 impl Gateway {
     /// Measures for a user's command, or orders it from a gateway of the site that is to send, and answers.
-    pub(crate) fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
+    fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
         let Some(gateway) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
             let found = match gateway.measuring.turn() {
@@ -148,18 +148,44 @@ impl Gateway {
                 Some(_turn) => gateway.order(&from, &to, transfer).await,
             };
             let found = found.unwrap_or_else(|problem| Measurement::Failed { problem });
-            member.send_control(&gateway, &Control::Measured { from, to, found });
+            member.send_control(&gateway, MeasurementMessage::Measured { from, to, found });
         });
     }
 
-    /// Takes what is about measuring, and gives back what is not.
-    pub(crate) fn measuring_message(&self, trunk: TrunkId, message: Control) -> Option<Control> {
+    /// A message about measuring came from a member.
+    ///
+    /// # Errors
+    /// It may not say that: close its connection.
+    pub(crate) fn measurement_from_member(
+        &self,
+        member: &Rc<Member>,
+        message: MeasurementMessage,
+    ) -> Result<(), String> {
         match message {
-            Control::Measure { from, to, transfer } => self.measure_asked(trunk, from, to, transfer),
-            Control::Measured { from, to, found } => self.measuring.measured(trunk, &from, &to, found),
-            other => return Some(other),
+            MeasurementMessage::Probe { site } => self.probe_later(member.clone(), site),
+            MeasurementMessage::Measure { from, to, transfer } => {
+                self.measure_later(member.clone(), from, to, transfer);
+            }
+            MeasurementMessage::Probed { .. } | MeasurementMessage::Measured { .. } => {
+                return Err("a gateway asks no user to measure".into());
+            }
         }
-        None
+        Ok(())
+    }
+
+    /// A message about measuring came over a trunk.
+    ///
+    /// # Errors
+    /// No gateway that follows the protocol can have sent it: close the link.
+    pub(crate) fn measurement_from_trunk(&self, trunk: TrunkId, message: MeasurementMessage) -> Result<(), String> {
+        match message {
+            MeasurementMessage::Measure { from, to, transfer } => self.measure_asked(trunk, from, to, transfer),
+            MeasurementMessage::Measured { from, to, found } => self.measuring.measured(trunk, &from, &to, found),
+            MeasurementMessage::Probe { .. } | MeasurementMessage::Probed { .. } => {
+                return Err(format!("site {} may not send a message for users", self.trunk(trunk).site));
+            }
+        }
+        Ok(())
     }
 
     /// Measures for another gateway and answers it.
@@ -172,7 +198,7 @@ impl Gateway {
                 Some(_turn) => gateway.measure(&to, transfer).await,
             };
             let found = found.unwrap_or_else(|problem| Measurement::Failed { problem });
-            gateway.trunk(asker).send_control(&gateway, &Control::Measured { from, to, found });
+            gateway.trunk(asker).send_control(&gateway, MeasurementMessage::Measured { from, to, found });
         });
     }
 
@@ -182,7 +208,7 @@ impl Gateway {
         let (answer, answered) = oneshot::channel();
         let order = Order { trunk: trunk.id, from: from.to_owned(), to: to.to_owned(), answer };
         self.measuring.order.replace(Some(order));
-        trunk.send_control(self, &Control::Measure { from: from.to_owned(), to: to.to_owned(), transfer });
+        trunk.send_control(self, MeasurementMessage::Measure { from: from.to_owned(), to: to.to_owned(), transfer });
         match timeout(ORDER, answered).await {
             Ok(Ok(found)) => Ok(found),
             _ => {

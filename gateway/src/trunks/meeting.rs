@@ -1,15 +1,15 @@
 //! Meetings: how two gateways that nobody can dial get a trunk, at a gateway of a third site that both have dialled.
 //!
 //! ```text
-//! first  → place    Meet      over their trunk: let me meet that one
-//! place  → both     MeetHere  over their trunks: a number, and a secret of its own for each
+//! first  → place    Ask      over their trunk: let me meet that one
+//! place  → both     Call     over their trunks: a number, and a secret of its own for each
 //! both   → place    Hello … Proof, by TCP     (`Purpose::Meet`)
 //! place  → both     Welcome, once the second is there; from now on what one says, the other hears
 //! first  → second   the TLS handshake of a link, and the link
 //! ```
 //! Of two sites the earlier in the sites file is the first: it asks, asks elsewhere when a place says no or falls silent, and
 //! comes again when the link ends, as whoever dials does. The second comes when it is called; when it reaches a place it lets the
-//! first know (`MeetMe`), which may have asked in vain. To both the link is one like every other, with the keys of the two pinned:
+//! first know (`CanCome`), which may have asked in vain. To both the link is one like every other, with the keys of the two pinned:
 //! the place carries ciphertext that it can drop and not read.
 //!
 //! Here is what a place remembers, without I/O: who asked, whose seat is taken, which pairs talk. [`host`] does a place's I/O,
@@ -21,7 +21,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::JobId;
 use types::sites::Links;
-use wire::{Control, Secret};
+use wire::Secret;
+use wire::control::MeetingMessage;
 
 use crate::table::TrunkId;
 
@@ -87,7 +88,7 @@ struct Seat<S> {
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub number: JobId,
-    pub messages: [(TrunkId, Control); 2],
+    pub messages: [(TrunkId, MeetingMessage); 2],
 }
 
 /// Two that have met.
@@ -153,7 +154,7 @@ impl<S> Meetings<S> {
         }
         let number = JobId(self.numbers);
         self.numbers = self.numbers.wrapping_add(1);
-        let call = |whom: &Guest, secret: &Secret| Control::MeetHere {
+        let call = |whom: &Guest, secret: &Secret| MeetingMessage::Call {
             site: whom.site.clone(),
             gateway: whom.gateway.clone(),
             link: *link,

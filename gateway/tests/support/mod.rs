@@ -25,7 +25,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 use types::sites::{Fingerprint, Keys};
 use types::{Identity, Instance, JobId, NodeId, Rank, Roster, SiteId, SitesFile, Slot};
-use wire::control::AllocatedNode;
+use wire::control::{AllocatedNode, JobMessage};
 use wire::{Control, FrameHeader, FrameKind, Secret};
 
 /// No step of a test takes longer.
@@ -370,14 +370,14 @@ pub(crate) async fn ask(gateway: &Running, home: &str, id: u32, roster: &str) ->
     let roster: Roster = roster.parse().unwrap();
     let site = roster.sites().iter().position(|s| s.name == home).unwrap_or(0) as u16;
     let (id, secret) = (JobId(id), Secret::new([id as u8; 32]));
-    let open = Control::JobOpen {
+    let open = JobMessage::Open {
         job: id,
         secret: secret.clone(),
         roster,
         home: home.into(),
         part: wire::control::Part::Lead,
     };
-    client.send_control(launcher(site), &open).await.unwrap();
+    client.send_control(launcher(site), open).await.unwrap();
     Job { id, secret, launcher: client, identity: launcher(site) }
 }
 
@@ -387,7 +387,7 @@ pub(crate) async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -
     let sites = roster.split(';').count();
     for _ in 0..sites {
         match job.news().await {
-            Control::JobOpened { window, .. } => assert!(window >= 32 << 10),
+            JobMessage::Opened { window, .. } => assert!(window >= 32 << 10),
             other => panic!("{other:?}"),
         }
     }
@@ -414,12 +414,15 @@ impl Job {
         Role::Member { job: self.id, secret: self.secret.clone(), identity }
     }
 
-    pub(crate) async fn news(&mut self) -> Control {
-        control(&mut self.launcher).await
+    pub(crate) async fn news(&mut self) -> JobMessage {
+        match control(&mut self.launcher).await {
+            Control::Job(message) => message,
+            other => panic!("not about the job: {other:?}"),
+        }
     }
 
     pub(crate) async fn close(&mut self) {
-        self.launcher.send_control(self.identity, &Control::JobClose { job: self.id }).await.unwrap();
+        self.launcher.send_control(self.identity, JobMessage::Close { job: self.id }).await.unwrap();
     }
 }
 

@@ -138,7 +138,8 @@ impl Link {
     }
 
     /// The frame of a control message.
-    pub(crate) fn frame(&mut self, message: &Control) -> Vec<u8> {
+    pub(crate) fn frame(&mut self, message: impl Into<Control>) -> Vec<u8> {
+        let message = message.into();
         let plain = FrameHeader::plain(FrameKind::Control, message.job().unwrap_or_default(), GATEWAY, GATEWAY);
         let header = FrameHeader { sequence: self.sequence, ack: self.came, ..plain };
         self.sequence += 1;
@@ -146,7 +147,7 @@ impl Link {
     }
 
     /// Sends a control message; `false` when the gateway has closed the link.
-    pub(crate) fn tell(&mut self, message: &Control) -> bool {
+    pub(crate) fn tell(&mut self, message: impl Into<Control>) -> bool {
         let frame = self.frame(message);
         self.write(&frame)
     }

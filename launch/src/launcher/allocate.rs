@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use types::{Roster, SitesFile};
 use wire::Control;
-use wire::control::{AllocatedNode, HeldAllocation, NodeAsk};
+use wire::control::{AllocatedNode, AllocationMessage, HeldAllocation, JobMessage, NodeAsk};
 
 use super::observer::Teller;
 use super::outcome::Failure;
@@ -76,15 +76,15 @@ pub(super) async fn allocate(
             }
         };
         match control {
-            Control::Allocating { site, state, .. } => {
+            Control::Allocation(AllocationMessage::Waiting { site, state, .. }) => {
                 teller.note(format!("site {site}: {state}"));
                 waiting.iter_mut().filter(|(name, _)| *name == site).for_each(|(_, now)| now.clone_from(&state));
             }
-            Control::Allocated { site, nodes, .. } => {
+            Control::Allocation(AllocationMessage::Granted { site, nodes, .. }) => {
                 waiting.retain(|(name, _)| *name != site);
                 take(&mut file, &site, &nodes);
             }
-            Control::JobRefused { site, reason, .. } | Control::SiteLost { site, reason, .. } => {
+            Control::Job(JobMessage::Refused { site, reason, .. } | JobMessage::SiteLost { site, reason, .. }) => {
                 return Err(Failure::at_site(&site, reason));
             }
             _ => {}

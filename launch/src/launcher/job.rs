@@ -352,7 +352,7 @@ impl Job {
 
     pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
         match incoming {
-            Incoming::Control(way, control) => self.control(way, control, now),
+            Incoming::Job(way, message) => self.gateway_says(way, message, now),
             Incoming::WayOpen(way) => {
                 self.ways.insert(way);
                 self.sites.iter_mut().for_each(|site| {

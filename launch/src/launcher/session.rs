@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio::time::timeout;
 use types::sites::{Gateway, Site};
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
-use wire::control::{NodeAsk, Part};
+use wire::control::{AllocationMessage, JobMessage, NodeAsk, Part};
 use wire::{Control, FrameKind, Passage, Secret};
 
 use crate::message::Up;
@@ -160,8 +160,8 @@ impl Connection {
     /// Asks a site for nodes. Must not be dropped before it is done.
     pub(crate) async fn ask(&mut self, site: &str, ask: NodeAsk) -> Result<(), SessionError> {
         self.asked.push(site.to_owned());
-        let message = Control::Allocate { job: self.job, site: site.to_owned(), home: self.home.clone(), ask };
-        self.control(&message).await
+        let (job, site, home) = (self.job, site.to_owned(), self.home.clone());
+        self.control(AllocationMessage::Ask { job, site, home, ask }).await
     }
 
     /// The gateway's next message. May be dropped before it is done.
@@ -173,7 +173,7 @@ impl Connection {
             };
             if frame.header.kind == FrameKind::Control {
                 let control = self.receiver.control(&frame).map_err(|source| self.lost(source))?;
-                if let Control::JobRefused { site, .. } | Control::JobClosed { site, .. } = &control {
+                if let Control::Job(JobMessage::Refused { site, .. } | JobMessage::Closed { site, .. }) = &control {
                     self.asked.retain(|asked| asked != site);
                 }
                 return Ok(control);
@@ -184,7 +184,7 @@ impl Connection {
     /// Lets go of what was asked for, and waits until it is given back, not longer than `limit`.
     pub(crate) async fn give_back(mut self, limit: Duration) {
         let all = async {
-            self.control(&Control::JobClose { job: self.job }).await?;
+            self.control(JobMessage::Close { job: self.job }).await?;
             while !self.asked.is_empty() {
                 self.next().await?;
             }
@@ -199,7 +199,7 @@ impl Connection {
         let place = roster.sites().iter().position(|site| site.name == self.home);
         let place = place.ok_or_else(|| SessionError::NotInRoster(self.home.clone()))?;
         let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
-        self.control(&open_message(self.job, &self.secret, roster, &self.home, Part::Lead)).await?;
+        self.control(open_message(self.job, &self.secret, roster, &self.home, Part::Lead)).await?;
         let mut post = Post::new(self.job, me, self.sender.welcome().max_payload);
         post.route_open(LEAD);
         let Connection { job, secret, home, gateway, others, role, receiver, sender, .. } = self;
@@ -221,7 +221,7 @@ impl Connection {
         })
     }
 
-    async fn control(&mut self, message: &Control) -> Result<(), SessionError> {
+    async fn control(&mut self, message: impl Into<Control>) -> Result<(), SessionError> {
         self.sender.send_control(NOBODY, message).await.map_err(|source| self.lost(source))
     }
 
@@ -255,8 +255,8 @@ const LEAD: Route = Route(0);
 /// What came.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// From the gateway of this number; 0 leads the job.
-    Control(usize, Control),
+    /// Of the job, from the gateway of this number; 0 leads the job.
+    Job(usize, JobMessage),
     /// The gateway of this number is there (again).
     WayOpen(usize),
     /// The gateway of this number is lost, for this reason; others are there.
@@ -299,7 +299,7 @@ impl Session {
         self.connections.reopen_with(lead, open.clone());
         for gateway in std::mem::take(&mut self.others) {
             self.named.push(gateway.name.clone());
-            self.connections.add(Entry { gateway, role: self.role.clone(), opening: Some(open.clone()) });
+            self.connections.add(Entry { gateway, role: self.role.clone(), opening: Some(open.clone().into()) });
         }
     }
 
@@ -307,7 +307,7 @@ impl Session {
     pub(crate) fn close(&mut self) -> Vec<usize> {
         self.closing = true;
         let open: Vec<usize> = self.connections.open().collect();
-        open.iter().for_each(|way| self.connections.control(*way, Control::JobClose { job: self.job }));
+        open.iter().for_each(|way| self.connections.control(*way, JobMessage::Close { job: self.job }));
         open
     }
 
@@ -360,8 +360,15 @@ impl Session {
         let unreadable = |source| self.lost(ClientError::Wire { address: address(), source });
         match frame.header.kind {
             FrameKind::Control => {
-                let control = Control::decode(&frame.payload).map_err(unreadable)?;
-                Ok(vec![Incoming::Control(way, control)])
+                match Control::decode(&frame.payload).map_err(unreadable)? {
+                    Control::Job(message) => Ok(vec![Incoming::Job(way, message)]),
+                    // How far a site was in finding nodes, which it has found by now.
+                    Control::Allocation(_) => Ok(Vec::new()),
+                    other => {
+                        tracing::warn!(gateway = address(), ?other, "not a message about the job");
+                        Ok(Vec::new())
+                    }
+                }
             }
             FrameKind::Passage => {
                 let passage = Passage::decode(&frame.payload).map_err(unreadable)?;
@@ -388,8 +395,8 @@ impl Session {
     }
 }
 
-fn open_message(job: JobId, secret: &Secret, roster: &Roster, home: &str, part: Part) -> Control {
-    Control::JobOpen { job, secret: secret.clone(), roster: roster.clone(), home: home.to_owned(), part }
+fn open_message(job: JobId, secret: &Secret, roster: &Roster, home: &str, part: Part) -> JobMessage {
+    JobMessage::Open { job, secret: secret.clone(), roster: roster.clone(), home: home.to_owned(), part }
 }
 
 fn random() -> Result<(JobId, Secret), SessionError> {

@@ -2,9 +2,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::table::TrunkInfo;
+use crate::table::tests::from_trunk;
 use types::Roster;
 use wire::Secret;
-use wire::control::AllocatedNode;
+use wire::control::{AllocatedNode, AllocationMessage, JobMessage};
 
 const JOB: JobId = JobId(7);
 const A: TrunkId = TrunkId(0);
@@ -21,8 +22,8 @@ fn ask() -> NodeAsk {
 }
 
 fn asked_by_a(relay: &mut Relay<u32>) {
-    let message = Control::Allocate { job: JOB, site: "b".into(), home: "a".into(), ask: ask() };
-    relay.control_from_trunk(A, message).unwrap();
+    let message = AllocationMessage::Ask { job: JOB, site: "b".into(), home: "a".into(), ask: ask() };
+    from_trunk(relay, A, message).unwrap();
     assert_eq!(relay.take_effects(), [Effect::Allocate(AllocationOrder { job: JOB, ask: ask() })]);
 }
 
@@ -32,19 +33,19 @@ fn granted() -> AllocationNews {
 
 fn open(relay: &mut Relay<u32>) -> Vec<Effect<u32>> {
     let roster: Roster = "a:n1*1;b:n7*2".parse().unwrap();
-    let open = Control::JobOpen {
+    let open = JobMessage::Open {
         job: JOB,
         secret: Secret::new([1; 32]),
         roster,
         home: "a".into(),
         part: wire::control::Part::Lead,
     };
-    relay.control_from_trunk(A, open).unwrap();
+    from_trunk(relay, A, open).unwrap();
     relay.take_effects()
 }
 
 fn refused(effects: &[Effect<u32>], words: &str) -> bool {
-    let says = |message: &Control| matches!(message, Control::JobRefused { reason, .. } if reason.contains(words));
+    let says = |message: &Control| matches!(message, Control::Job(JobMessage::Refused { reason, .. }) if reason.contains(words));
     effects.iter().any(|effect| matches!(effect, Effect::ToTrunk(_, m) | Effect::ToMember(_, m) if says(m)))
 }
 
@@ -54,17 +55,17 @@ fn a_job_runs_on_the_nodes_it_was_given_and_gives_them_back_before_it_is_closed(
     asked_by_a(&mut relay);
     relay.allocation_news(JOB, granted());
     assert!(
-        matches!(&relay.take_effects()[..], [Effect::ToTrunk(A, Control::Allocated { nodes, .. })] if nodes.len() == 1)
+        matches!(&relay.take_effects()[..], [Effect::ToTrunk(A, Control::Allocation(AllocationMessage::Granted { nodes, .. }))] if nodes.len() == 1)
     );
     assert!(open(&mut relay).iter().any(|e| matches!(e, Effect::StartAgents(JOB, nodes) if nodes[0].1 == "n7")));
     assert_eq!(relay.allocation_id(JOB).as_deref(), Some("12"));
     relay.agents_started(JOB, Ok(()));
-    relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap();
+    from_trunk(&mut relay, A, JobMessage::Close { job: JOB }).unwrap();
     relay.take_effects();
     relay.agent_exited(JOB, types::NodeId(0), "exit status 0".into());
     assert_eq!(relay.take_effects(), [Effect::Release(JOB)]);
     relay.allocation_news(JOB, AllocationNews::Ended("given back".into()));
-    assert!(matches!(relay.take_effects()[..], [Effect::ToTrunk(A, Control::JobClosed { .. })]));
+    assert!(matches!(relay.take_effects()[..], [Effect::ToTrunk(A, Control::Job(JobMessage::Closed { .. }))]));
     assert!(relay.jobs.is_empty() && relay.allocations.is_empty());
 }
 
@@ -85,7 +86,7 @@ fn an_allocation_that_ends_by_itself_ends_its_job() {
     asked_by_a(&mut relay);
     relay.allocation_news(JOB, AllocationNews::Waiting("in the queue".into()));
     assert!(
-        matches!(&relay.take_effects()[..], [Effect::ToTrunk(A, Control::Allocating { state, .. })] if state == "in the queue")
+        matches!(&relay.take_effects()[..], [Effect::ToTrunk(A, Control::Allocation(AllocationMessage::Waiting { state, .. }))] if state == "in the queue")
     );
     relay.allocation_news(JOB, AllocationNews::Ended("no such partition".into()));
     assert!(refused(&relay.take_effects(), "no such partition"));
@@ -110,7 +111,7 @@ fn whoever_loses_its_asker_gives_back() {
         asked_by_a(&mut relay);
         match lost {
             true => relay.trunk_lost(A, "cable"),
-            false => relay.control_from_trunk(A, Control::JobClose { job: JOB }).unwrap(),
+            false => from_trunk(&mut relay, A, JobMessage::Close { job: JOB }).unwrap(),
         }
         assert_eq!(relay.take_effects(), [Effect::Release(JOB)]);
         relay.allocation_news(JOB, AllocationNews::Ended("given back".into()));
@@ -123,7 +124,10 @@ fn whoever_loses_its_asker_gives_back() {
     relay.allocate(LAUNCHER, JOB, "a".into(), "b".into(), ask()).unwrap();
     relay.take_effects();
     relay.launcher_gone(&LAUNCHER);
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, Control::JobClose { job: JOB }), Effect::Release(JOB)]);
+    assert_eq!(
+        relay.take_effects(),
+        [Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB })), Effect::Release(JOB)]
+    );
     relay.allocation_news(JOB, AllocationNews::Ended("given back".into()));
     assert!(relay.take_effects().is_empty() && relay.allocations.is_empty());
 }
@@ -131,19 +135,20 @@ fn whoever_loses_its_asker_gives_back() {
 #[test]
 fn strangers_get_nothing() {
     let mut relay = relay();
-    let order =
-        |job, site: &str, home: &str| Control::Allocate { job, site: site.into(), home: home.into(), ask: ask() };
-    assert!(relay.control_from_trunk(A, order(JOB, "c", "a")).is_err());
-    assert!(relay.control_from_trunk(A, order(JOB, "b", "c")).is_err());
-    relay.control_from_trunk(A, order(JobId(0), "b", "a")).unwrap();
+    let order = |job, site: &str, home: &str| {
+        Control::Allocation(AllocationMessage::Ask { job, site: site.into(), home: home.into(), ask: ask() })
+    };
+    assert!(from_trunk(&mut relay, A, order(JOB, "c", "a")).is_err());
+    assert!(from_trunk(&mut relay, A, order(JOB, "b", "c")).is_err());
+    from_trunk(&mut relay, A, order(JobId(0), "b", "a")).unwrap();
     assert!(refused(&relay.take_effects(), "cannot ask"));
     asked_by_a(&mut relay);
-    relay.control_from_trunk(A, order(JOB, "b", "a")).unwrap();
+    from_trunk(&mut relay, A, order(JOB, "b", "a")).unwrap();
     assert!(refused(&relay.take_effects(), "already"));
     assert_eq!(relay.allocate(LAUNCHER, JOB, "b".into(), "b".into(), ask()).unwrap_err().0, "b");
     assert!(!relay.abandoned_by(JOB, &LAUNCHER));
     for number in 0..MOST {
-        relay.control_from_trunk(A, order(JobId(100 + number as u32), "b", "a")).unwrap();
+        from_trunk(&mut relay, A, order(JobId(100 + number as u32), "b", "a")).unwrap();
     }
     assert!(refused(&relay.take_effects(), "64 jobs of site a"));
     assert_eq!(relay.allocations.len(), MOST_OF_SITE);

@@ -11,8 +11,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use types::JobId;
 use types::sites::Links;
+use wire::Secret;
+use wire::control::MeetingMessage;
 use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
-use wire::{Control, Secret};
 
 use super::{AGAIN, Guest, Meetings, Met, Wish, pipe};
 use crate::log::{STRANGERS, log};
@@ -59,11 +60,11 @@ impl Gateway {
     /// A gateway wants to meet another here: both are called, or it is told why not.
     pub(super) fn host_wish(&self, asker: TrunkId, wish: Wish) {
         match self.introduce(asker, &wish) {
-            Ok(messages) => messages.iter().for_each(|(trunk, message)| self.trunk(*trunk).send_control(self, message)),
+            Ok(calls) => calls.into_iter().for_each(|(trunk, call)| self.trunk(trunk).send_control(self, call)),
             Err(reason) => {
                 let Wish { site, gateway, link } = wish;
                 tracing::debug!(asker = self.trunk(asker).site, site, gateway, reason, "no meeting");
-                self.trunk(asker).send_control(self, &Control::MeetNot { site, gateway, link, reason });
+                self.trunk(asker).send_control(self, MeetingMessage::Refused { site, gateway, link, reason });
             }
         }
     }
@@ -78,11 +79,11 @@ impl Gateway {
             && self.host.may_tell(here.trunk, asks.trunk, Instant::now())
         {
             let (site, gateway) = (here.site.clone(), here.gateway.clone());
-            self.trunk(asks.trunk).send_control(self, &Control::MeetMe { site, gateway });
+            self.trunk(asks.trunk).send_control(self, MeetingMessage::CanCome { site, gateway });
         }
     }
 
-    pub(super) fn introduce(&self, asker: TrunkId, wish: &Wish) -> Result<[(TrunkId, Control); 2], String> {
+    pub(super) fn introduce(&self, asker: TrunkId, wish: &Wish) -> Result<[(TrunkId, MeetingMessage); 2], String> {
         let guests = self.guests();
         let (site, own) = self.own.get();
         let own = &self.sites.borrow().sites[site].gateways[own];

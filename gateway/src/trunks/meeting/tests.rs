@@ -83,7 +83,7 @@ fn both_are_called_with_secrets_of_their_own_and_meet_once() {
     let number = calls.number;
     let called = |site: &str, secret: usize| {
         let (site, gateway) = (site.to_owned(), "gw1".to_owned());
-        Control::MeetHere { site, gateway, link: 1, meeting: number, secret: secrets(1)[secret].clone() }
+        MeetingMessage::Call { site, gateway, link: 1, meeting: number, secret: secrets(1)[secret].clone() }
     };
     assert_eq!(calls.messages, [(A, called("b", 0)), (B, called("a", 1))]);
     assert_eq!(place.meetings.secret(number, "a", "gw1"), Ok(secrets(1)[0].clone()));

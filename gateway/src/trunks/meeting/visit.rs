@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use types::{Address, JobId};
+use wire::Secret;
+use wire::control::MeetingMessage;
 use wire::handshake::{Hello, Purpose};
-use wire::{Control, Secret};
 
 use super::Wish;
 use crate::door::stream::{Accepted, Arrival};
@@ -49,23 +50,21 @@ struct Seat {
 }
 
 impl Gateway {
-    /// Takes a message about meetings; gives any other back.
-    pub(crate) fn meeting_message(&self, from: TrunkId, message: Control) -> Option<Control> {
+    /// A message about meetings came over a trunk.
+    pub(crate) fn meeting_from_trunk(&self, from: TrunkId, message: MeetingMessage) {
         match message {
-            Control::Meet { site, gateway, link } => self.host_wish(from, Wish { site, gateway, link }),
-            Control::MeetHere { site, gateway, link, meeting, secret } => {
+            MeetingMessage::Ask { site, gateway, link } => self.host_wish(from, Wish { site, gateway, link }),
+            MeetingMessage::Call { site, gateway, link, meeting, secret } => {
                 self.called(from, &Wish { site, gateway, link }, Ok(Seat { meeting, secret }));
             }
-            Control::MeetNot { site, gateway, link, reason } => {
+            MeetingMessage::Refused { site, gateway, link, reason } => {
                 self.called(from, &Wish { site, gateway, link }, Err(reason));
             }
-            Control::MeetMe { site, gateway } => {
+            MeetingMessage::CanCome { site, gateway } => {
                 self.host_news(from, &site, &gateway);
                 self.hidden(&site, &gateway).filter(|trunk| trunk.asks()).iter().for_each(|trunk| trunk.kick());
             }
-            other => return Some(other),
         }
-        None
     }
 
     /// Where this gateway may meet the one at the other end of a trunk, in the order of the sites file.
@@ -102,7 +101,7 @@ impl Gateway {
         for trunk in self.trunks_in_use().iter().filter(|trunk| trunk.hidden && !trunk.asks() && !trunk.is_up()) {
             if trunk.site != place.site {
                 let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
-                place.send_control(self, &Control::MeetMe { site, gateway });
+                place.send_control(self, MeetingMessage::CanCome { site, gateway });
             }
         }
     }
@@ -195,8 +194,8 @@ async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Resu
     let (answer, waiting) = oneshot::channel();
     let id = (trunk.id, link);
     gateway.visits.asked.borrow_mut().insert(id, Asked { place: place.id, answer });
-    let wish = Control::Meet { site: trunk.site.clone(), gateway: trunk.gateway.clone(), link };
-    place.send_control(gateway, &wish);
+    let wish = MeetingMessage::Ask { site: trunk.site.clone(), gateway: trunk.gateway.clone(), link };
+    place.send_control(gateway, wish);
     let answer = timeout(DIAL_TIMEOUT, waiting).await;
     gateway.visits.asked.borrow_mut().remove(&id);
     match answer {

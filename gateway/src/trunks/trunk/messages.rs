@@ -10,8 +10,8 @@ use crate::trunks::trunk::Trunk;
 
 impl Trunk {
     /// Sends a message, now or as soon as a link is up. A gateway that acknowledges none loses its links when too many wait.
-    pub(crate) fn send_control(&self, gateway: &Gateway, message: &Control) {
-        let pushed = self.control.borrow_mut().push(message);
+    pub(crate) fn send_control(&self, gateway: &Gateway, message: impl Into<Control>) {
+        let pushed = self.control.borrow_mut().push(&message.into());
         self.flush_control(gateway);
         let Err(error) = pushed else { return };
         log!(error, &self.site, site = self.site, gateway = self.gateway, %error, "control message not sent");

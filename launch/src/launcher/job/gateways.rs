@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tokio::time::Instant;
-use wire::Control;
+use wire::control::JobMessage;
 
 use super::{Action, Job, Node, NodeState, Phase, SiteState};
 use crate::launcher::LOOK;
@@ -53,9 +53,9 @@ impl Job {
         self.check_closed();
     }
 
-    pub(super) fn control(&mut self, way: usize, control: Control, now: Instant) {
-        match control {
-            Control::JobClosed { site, traffic, led: false, .. } => {
+    pub(super) fn gateway_says(&mut self, way: usize, message: JobMessage, now: Instant) {
+        match message {
+            JobMessage::Closed { site, traffic, led: false, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     let relayed = &mut self.sites[at].relayed;
                     relayed.sent += traffic.sent;
@@ -63,30 +63,30 @@ impl Job {
                     relayed.local += traffic.local;
                 }
             }
-            Control::JobRefused { site, reason, .. } if way > 0 => {
+            JobMessage::Refused { site, reason, .. } if way > 0 => {
                 self.actions.push_back(Action::Note(format!("site {site}: a gateway is not used: {reason}")));
             }
-            Control::JobOpened { site, window, .. } => {
+            JobMessage::Opened { site, window, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].window = Some(window);
                 }
                 self.progress(now);
                 self.check_opened(now);
             }
-            Control::JobRefused { site, reason, .. } => {
+            JobMessage::Refused { site, reason, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].closed = Some(None);
                 }
                 self.lost(Failure::at_site(&site, reason), now);
             }
-            Control::AgentLost { site, node, reason, .. } => {
+            JobMessage::AgentLost { site, node, reason, .. } => {
                 self.agent_lost(|known| known.site == site && known.name == node, &reason, now);
             }
-            Control::MemberLost { member, reason, .. } => {
+            JobMessage::MemberLost { member, reason, .. } => {
                 // A rank's end is told by its agent, with more detail.
                 self.agent_lost(|known| known.agent == member, &reason, now);
             }
-            Control::LeadLost { site, reason, .. } => {
+            JobMessage::LeadLost { site, reason, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     // It will never report.
                     self.sites[at].closed = Some(None);
@@ -94,7 +94,7 @@ impl Job {
                 let text = format!("site {site}: its leading gateway was lost: {reason}; the job goes on by others");
                 self.actions.push_back(Action::Note(text));
             }
-            Control::SiteLost { site, seen_from, reason, .. } => {
+            JobMessage::SiteLost { site, seen_from, reason, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     // What another site cannot reach does not get better by our own gateways.
                     let all = self.ways.clone();
@@ -103,12 +103,12 @@ impl Job {
                 }
                 self.check_reached(&reason, now);
             }
-            Control::SiteFound { site, .. } => {
+            JobMessage::SiteFound { site, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].unreached.remove(&way);
                 }
             }
-            Control::JobClosed { site, traffic, .. } => {
+            JobMessage::Closed { site, traffic, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].closed = Some(Some(traffic));
                 }
@@ -118,7 +118,9 @@ impl Job {
                 }
                 self.check_closed();
             }
-            _ => {}
+            JobMessage::Open { .. } | JobMessage::Here { .. } | JobMessage::Close { .. } => {
+                tracing::warn!(way, "a gateway sent the launcher a message that is for gateways");
+            }
         }
     }
 

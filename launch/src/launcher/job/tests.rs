@@ -1,7 +1,7 @@
 use super::*;
 use crate::group::Group;
 use types::{JobId, NodeId};
-use wire::Control;
+use wire::control::JobMessage;
 
 const JOB: JobId = JobId(1);
 
@@ -23,17 +23,17 @@ impl Play {
         Play { job, now }
     }
 
-    fn control(&mut self, control: Control) {
-        self.control_by(0, control);
+    fn control(&mut self, message: JobMessage) {
+        self.control_by(0, message);
     }
 
-    fn control_by(&mut self, way: usize, control: Control) {
-        self.job.incoming(Incoming::Control(way, control), self.now);
+    fn control_by(&mut self, way: usize, message: JobMessage) {
+        self.job.incoming(Incoming::Job(way, message), self.now);
     }
 
     fn site_lost(&mut self, way: usize, seen_from: &str) {
         let (site, seen_from, reason) = ("b".into(), seen_from.into(), "cut".into());
-        self.control_by(way, Control::SiteLost { job: JOB, site, seen_from, reason });
+        self.control_by(way, JobMessage::SiteLost { job: JOB, site, seen_from, reason });
     }
 
     fn up(&mut self, site: u16, message: Up) {
@@ -48,7 +48,7 @@ impl Play {
     fn running() -> Play {
         let mut play = Play::new();
         for (at, site) in ["a", "b"].into_iter().enumerate() {
-            play.control(Control::JobOpened { job: JOB, site: site.into(), window: 1000 * (at as u32 + 1) });
+            play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1000 * (at as u32 + 1) });
             play.up(at as u16, Up::Here);
             play.up(at as u16, Up::Ready { mpi: Some(Family::Mpich), notes: vec![] });
         }
@@ -75,7 +75,7 @@ impl Play {
         self.job.heard(true);
         for site in ["a", "b"] {
             let traffic = Traffic { sent: 10, received: 10, local: 0 };
-            self.control(Control::JobClosed { job: JOB, site: site.into(), traffic, led: true });
+            self.control(JobMessage::Closed { job: JOB, site: site.into(), traffic, led: true });
         }
         assert!(self.job.is_over(), "{:?}", self.job.phase);
         self.job.summary(1.0)
@@ -144,11 +144,11 @@ fn agents_that_never_end_are_not_waited_for_for_ever() {
 #[test]
 fn a_site_that_does_not_open_is_named() {
     let mut play = Play::new();
-    play.control(Control::JobOpened { job: JOB, site: "a".into(), window: 1 });
+    play.control(JobMessage::Opened { job: JOB, site: "a".into(), window: 1 });
     play.later();
     assert!(play.job.summary(0.0).failure.unwrap().to_string().starts_with("site b: did not open the job"));
     let mut play = Play::new();
-    play.control(Control::JobRefused { job: JOB, site: "b".into(), reason: "port shut".into() });
+    play.control(JobMessage::Refused { job: JOB, site: "b".into(), reason: "port shut".into() });
     assert_eq!(play.job.summary(0.0).failure.unwrap().to_string(), "site b: port shut");
 }
 
@@ -156,7 +156,7 @@ fn a_site_that_does_not_open_is_named() {
 fn a_lost_agent_names_its_node() {
     let mut play = Play::running();
     play.exits(0, End::Code(1));
-    play.control(Control::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "signal 9".into() });
+    play.control(JobMessage::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "signal 9".into() });
     assert_eq!(play.job.summary(0.0).failure.unwrap().to_string(), "site b, node n1: agent lost: signal 9");
 }
 
@@ -164,7 +164,7 @@ fn a_lost_agent_names_its_node() {
 fn different_mpis_do_not_start() {
     let mut play = Play::new();
     for (at, site) in ["a", "b"].into_iter().enumerate() {
-        play.control(Control::JobOpened { job: JOB, site: site.into(), window: 1 });
+        play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1 });
         play.up(at as u16, Up::Here);
     }
     play.up(0, Up::Ready { mpi: Some(Family::Mpich), notes: vec![] });
@@ -254,7 +254,7 @@ fn a_site_that_an_own_gateway_reaches_again_is_not_lost() {
     let mut play = Play::running();
     play.job.incoming(Incoming::WayOpen(1), play.now);
     play.site_lost(0, "a");
-    play.control_by(0, Control::SiteFound { job: JOB, site: "b".into() });
+    play.control_by(0, JobMessage::SiteFound { job: JOB, site: "b".into() });
     play.site_lost(1, "a");
     assert_eq!(play.job.phase, Phase::Running);
     play.site_lost(0, "a");
@@ -273,7 +273,7 @@ fn what_another_site_cannot_reach_is_lost() {
 fn a_job_goes_on_without_those_who_led_it() {
     let mut play = Play::running();
     play.job.incoming(Incoming::WayOpen(1), play.now);
-    play.control(Control::LeadLost { job: JOB, site: "b".into(), reason: "killed".into() });
+    play.control(JobMessage::LeadLost { job: JOB, site: "b".into(), reason: "killed".into() });
     play.job.incoming(Incoming::WayLost(0, "killed too".into()), play.now);
     let notes: Vec<_> = play.job.actions().into_iter().filter(|action| matches!(action, Action::Note(_))).collect();
     assert_eq!(notes.len(), 2, "{notes:?}");
@@ -283,7 +283,7 @@ fn a_job_goes_on_without_those_who_led_it() {
     assert!(play.job.actions().iter().any(|action| matches!(action, Action::Close)), "{:?}", play.job.phase);
     play.job.closing_at(&[1]);
     let traffic = Traffic { sent: 10, received: 10, local: 0 };
-    play.control_by(1, Control::JobClosed { job: JOB, site: "b".into(), traffic, led: false });
+    play.control_by(1, JobMessage::Closed { job: JOB, site: "b".into(), traffic, led: false });
     assert!(!play.job.is_over());
     play.job.incoming(Incoming::WayLost(1, "it has closed the job".into()), play.now);
     assert!(play.job.is_over());
@@ -292,7 +292,7 @@ fn a_job_goes_on_without_those_who_led_it() {
 
 #[test]
 fn what_a_running_job_loses_has_a_code_of_its_own() {
-    let lost = || Control::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "gone".into() };
+    let lost = || JobMessage::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "gone".into() };
     let mut play = Play::new();
     play.control(lost());
     assert_eq!(play.job.summary(0.0).exit_code, 1, "it could not be started");
@@ -322,8 +322,8 @@ fn a_rank_in_trouble_is_told_and_not_its_mpis_complaint() {
 fn a_busy_machine_gets_more_time_and_progress_starts_the_clock_again() {
     let mut play = Play::new();
     let begun = play.now;
-    play.control(Control::JobOpened { job: JOB, site: "a".into(), window: 1 });
-    play.control(Control::JobOpened { job: JOB, site: "b".into(), window: 1 });
+    play.control(JobMessage::Opened { job: JOB, site: "a".into(), window: 1 });
+    play.control(JobMessage::Opened { job: JOB, site: "b".into(), window: 1 });
     play.now += Duration::from_secs(10);
     play.up(0, Up::Here);
     play.now = begun + PREPARE;

@@ -1,0 +1,82 @@
+//! Nodes of a batch system for a job that is about to be opened. Refusing, giving back and its confirmation are
+//! messages of the job: [`Refused`](super::JobMessage::Refused), [`Close`](super::JobMessage::Close) and
+//! [`Closed`](super::JobMessage::Closed).
+
+use serde::{Deserialize, Serialize};
+use types::JobId;
+
+/// Between a launcher and the gateways of sites whose nodes it wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AllocationMessage {
+    /// Launcher → its gateway → the site's gateway: find nodes for this job, before it is opened.
+    Ask {
+        /// The job.
+        job: JobId,
+        /// The site whose nodes are wanted.
+        site: String,
+        /// The site of the launcher.
+        home: String,
+        /// What is wanted.
+        ask: NodeAsk,
+    },
+    /// How far a site is in finding nodes; said again as it changes. To the launcher.
+    Waiting {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// For the user, such as `Slurm job 12 waits (Priority)`.
+        state: String,
+    },
+    /// A site has nodes for a job. They are kept until the job is closed. To the launcher.
+    Granted {
+        /// The job.
+        job: JobId,
+        /// The site.
+        site: String,
+        /// The nodes, in the order of ranks.
+        nodes: Vec<AllocatedNode>,
+    },
+}
+
+/// Nodes that a job needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeAsk {
+    /// How many ranks. 0: only say whether there would be nodes, as [`AllocationMessage::Waiting`], and grant none.
+    pub ranks: u32,
+    /// How many of them on one node. `None`: as the batch system likes.
+    pub per_node: Option<u32>,
+    /// How long to wait for them, in seconds.
+    pub wait_s: u32,
+    /// The batch job that the user has already: its nodes are taken, and it is left alone afterwards.
+    pub held: Option<HeldAllocation>,
+}
+
+/// A batch job that is the user's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldAllocation {
+    /// Its number or name in the batch system.
+    pub id: String,
+    /// Its nodes.
+    pub nodes: Vec<AllocatedNode>,
+}
+
+/// A node of a batch job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocatedNode {
+    /// Its name in the batch system.
+    pub name: String,
+    /// Most ranks it may run.
+    pub slots: u32,
+}
+
+impl AllocationMessage {
+    /// The job it is about.
+    pub fn job(&self) -> JobId {
+        match self {
+            AllocationMessage::Ask { job, .. }
+            | AllocationMessage::Waiting { job, .. }
+            | AllocationMessage::Granted { job, .. } => *job,
+        }
+    }
+}
