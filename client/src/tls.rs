@@ -21,12 +21,14 @@ use rustls::server::{ParsedCertificate, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, DistinguishedName, ServerConfig,
     SignatureScheme,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use types::sites::Fingerprint;
+
+pub use rustls::Error;
 
 use crate::key::{KeyError, SiteKey, fingerprint};
 

@@ -14,6 +14,7 @@ pub mod config;
 pub mod counters;
 mod door;
 mod error;
+mod gateway;
 mod log;
 mod path;
 mod server;
@@ -24,7 +25,7 @@ mod trunks;
 pub use config::{GatewayConfig, site_key};
 pub use error::GatewayError;
 pub use server::{serve, serve_until};
-pub use services::join::Doorkeeper;
+pub use services::join::{Doorkeeper, NotTaken};
 pub use services::starter::{
     AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, GatewayAddress,
     StartError,

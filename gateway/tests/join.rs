@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use client::key::SiteKey;
 use client::{Client, Gateway, Invitation, Role, join};
-use gateway::{Doorkeeper, GatewayConfig, serve_until};
+use gateway::{Doorkeeper, GatewayConfig, NotTaken, serve_until};
 use support::*;
 use tokio::sync::oneshot;
 use types::sites::{Fingerprint, Keys};
@@ -22,9 +22,9 @@ use wire::{Control, Secret};
 struct Book(Mutex<Vec<(String, Fingerprint, String)>>);
 
 impl Doorkeeper for Book {
-    fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, String> {
+    fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, NotTaken> {
         self.0.lock().unwrap().push((site.into(), fingerprint, entry.into()));
-        if site == "no" { Err("the name no is taken".into()) } else { Ok("the sites file".into()) }
+        if site == "no" { Err(NotTaken("the name no is taken".into())) } else { Ok("the sites file".into()) }
     }
 }
 

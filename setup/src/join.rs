@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use client::Invitation;
-use gateway::Doorkeeper;
+use gateway::{Doorkeeper, NotTaken};
 use types::sites::Fingerprint;
 
 use crate::add::{Outcome, Wish};
@@ -114,7 +114,13 @@ impl Doorman {
 }
 
 impl Doorkeeper for Doorman {
-    fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, String> {
+    fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, NotTaken> {
+        self.take(site, fingerprint, entry).map_err(NotTaken)
+    }
+}
+
+impl Doorman {
+    fn take(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, String> {
         let told = Book::of(&PathBuf::from("its entry"), entry).map_err(|e| e.to_string())?;
         let sites = told.sites().map_err(|e| e.to_string())?.sites;
         let [newcomer] = sites.as_slice() else { return Err(format!("its entry has {} sites", sites.len())) };
@@ -202,7 +208,7 @@ mod tests {
             ),
         ] {
             let error = admit(name, print, &entry).unwrap_err();
-            assert!(error.contains(problem), "{error}");
+            assert!(error.0.contains(problem), "{error}");
             assert!(!std::fs::read_to_string(&path).unwrap().contains("kyoto"));
         }
         let plain = entry("kyoto", 2) + "[site.starter]\nkind = \"local\"\n";

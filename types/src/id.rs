@@ -18,6 +18,10 @@ pub struct SiteId(pub u16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
+/// A service's place among the services of its job at a site: members that are neither ranks nor agents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ServiceId(pub u32);
+
 /// A rank of `MPI_COMM_WORLD`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rank(pub u32);
@@ -52,13 +56,15 @@ impl fmt::Display for Rank {
     }
 }
 
-/// What a frame is addressed to inside a site: an endpoint of a rank, an agent, the launcher, or the gateway itself.
+/// What a frame is addressed to inside a site: an endpoint of a rank, an agent, a service, the launcher, or the gateway
+/// itself.
 ///
 /// 32 bits: a 24-bit number and an 8-bit instance. Numbers up to [`Slot::MAX_RANK`] are ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Slot(pub u32);
 
 const AGENT_BASE: u32 = 0xF0_0000;
+const SERVICE_BASE: u32 = 0xFE_0000;
 const LAUNCHER: u32 = 0xFF_FFFE;
 const GATEWAY: u32 = 0xFF_FFFF;
 
@@ -77,7 +83,12 @@ impl Slot {
 
     /// The slot of the agent of a node. `None` when the node number does not fit.
     pub fn agent(node: NodeId) -> Option<Slot> {
-        (node.0 < LAUNCHER - AGENT_BASE).then_some(Slot((AGENT_BASE + node.0) << 8))
+        (node.0 < SERVICE_BASE - AGENT_BASE).then_some(Slot((AGENT_BASE + node.0) << 8))
+    }
+
+    /// The slot of a service of a job. `None` when the number does not fit.
+    pub fn service(service: ServiceId) -> Option<Slot> {
+        (service.0 < LAUNCHER - SERVICE_BASE).then_some(Slot((SERVICE_BASE + service.0) << 8))
     }
 
     /// What this slot is.
@@ -85,6 +96,7 @@ impl Slot {
         match self.0 >> 8 {
             GATEWAY => SlotKind::Gateway,
             LAUNCHER => SlotKind::Launcher,
+            service if service >= SERVICE_BASE => SlotKind::Service(ServiceId(service - SERVICE_BASE)),
             agent if agent >= AGENT_BASE => SlotKind::Agent(NodeId(agent - AGENT_BASE)),
             rank => SlotKind::Rank(Rank(rank), Instance(self.0 as u8)),
         }
@@ -98,6 +110,8 @@ pub enum SlotKind {
     Rank(Rank, Instance),
     /// The agent of a node.
     Agent(NodeId),
+    /// A member that is neither rank nor agent. No such member exists in this version; the numbers are kept free.
+    Service(ServiceId),
     /// The launcher.
     Launcher,
     /// The gateway itself.
@@ -116,6 +130,7 @@ impl fmt::Display for Slot {
             SlotKind::Rank(rank, Instance(0)) => write!(f, "rank {rank}"),
             SlotKind::Rank(rank, instance) => write!(f, "rank {rank} endpoint {}", instance.0),
             SlotKind::Agent(node) => write!(f, "agent of node {}", node.0),
+            SlotKind::Service(service) => write!(f, "service {}", service.0),
             SlotKind::Launcher => f.write_str("launcher"),
             SlotKind::Gateway => f.write_str("gateway"),
         }
@@ -250,6 +265,14 @@ mod tests {
         assert_eq!(Slot::rank(Rank(Slot::MAX_RANK + 1), Instance(0)), None);
         assert_eq!(Slot::rank(Rank(5), Instance(1)).unwrap().kind(), SlotKind::Rank(Rank(5), Instance(1)));
         assert_eq!(Slot::agent(NodeId(9)).unwrap().kind(), SlotKind::Agent(NodeId(9)));
+        let most_nodes = SERVICE_BASE - AGENT_BASE;
+        assert_eq!(Slot::agent(NodeId(most_nodes - 1)).unwrap().kind(), SlotKind::Agent(NodeId(most_nodes - 1)));
+        assert_eq!(Slot::agent(NodeId(most_nodes)), None);
+        let most_services = LAUNCHER - SERVICE_BASE;
+        for number in [0, most_services - 1] {
+            assert_eq!(Slot::service(ServiceId(number)).unwrap().kind(), SlotKind::Service(ServiceId(number)));
+        }
+        assert_eq!(Slot::service(ServiceId(most_services)), None);
         assert_eq!(Slot::LAUNCHER.kind(), SlotKind::Launcher);
         assert_eq!(Slot::GATEWAY.kind(), SlotKind::Gateway);
     }

@@ -15,7 +15,7 @@ pub mod quantity;
 pub mod roster;
 pub mod sites;
 
-pub use id::{Address, Identity, Instance, JobId, NodeId, Rank, SiteId, Slot};
+pub use id::{Address, Identity, Instance, JobId, NodeId, Rank, ServiceId, SiteId, Slot};
 pub use patience::{Patience, Slowness};
 pub use roster::{NodeRoster, Roster, SiteRoster};
 pub use sites::SitesFile;

@@ -18,13 +18,15 @@ use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, 
 
 use crate::GatewayError;
 use crate::config::GatewayConfig;
+use crate::door::error::DoorError;
 use crate::door::lobby::Place;
 use crate::door::stream::{Accepted, Arrival, Stream};
+use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{STRANGERS, log, short};
 use crate::path::forward::MAX_DATA;
 use crate::path::member::{self, Inflow, Member};
 use crate::path::outlet::LINGER;
-use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
+use crate::table::error::JobError;
 use crate::trunks::link;
 use crate::trunks::meeting::{Met, host};
 use crate::trunks::trunk;
@@ -34,7 +36,6 @@ const TLS_HANDSHAKE: u8 = 0x16;
 const BACKLOG: u32 = 1024;
 /// How long a member that comes before its job is waited with, at most; it keeps its place in the lobby so long.
 const EARLY: Duration = Duration::from_secs(2);
-const CROWDED: &str = "too many connections are not admitted yet, most of them from its address";
 
 /// Takes the gateway's port.
 pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> {
@@ -81,8 +82,8 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
                 continue;
             }
         };
-        let Some(place) = gateway.lobby.enter(peer.ip(), Instant::now()) else {
-            refused(gateway, peer, CROWDED);
+        let Some(place) = gateway.door.lobby.enter(peer.ip(), Instant::now()) else {
+            refused(gateway, peer, &DoorError::Crowded);
             continue;
         };
         let gateway = gateway.clone();
@@ -105,7 +106,7 @@ enum Admitted {
 async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: SocketAddr) {
     let admitted = tokio::select! {
         admitted = timeout(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)) => admitted,
-        () = place.must_go() => Ok(Err(CROWDED.to_owned())),
+        () = place.must_go() => Ok(Err(DoorError::Crowded)),
     };
     drop(place);
     match admitted {
@@ -118,24 +119,25 @@ async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: Soc
         Ok(Ok(Admitted::Guest(None))) => tracing::debug!(%peer, "waits here for another gateway"),
         Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
         Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
-        Ok(Err(reason)) => refused(gateway, peer, &reason),
-        Err(_) => refused(gateway, peer, &format!("handshake not done within {} s", HANDSHAKE_TIMEOUT.as_secs())),
+        Ok(Err(error)) => refused(gateway, peer, &error),
+        Err(_) => refused(gateway, peer, &DoorError::Slow(HANDSHAKE_TIMEOUT.as_secs())),
     }
 }
 
 /// Counts a refusal, and logs it unless there are too many.
-fn refused(gateway: &Gateway, peer: SocketAddr, reason: &str) {
+fn refused(gateway: &Gateway, peer: SocketAddr, error: &DoorError) {
     gateway.counters.refused();
-    log!(warn, STRANGERS, %peer, reason = short(reason), "connection refused");
+    let reason = error.to_string();
+    log!(warn, STRANGERS, %peer, reason = short(&reason), "connection refused");
 }
 
-async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketAddr) -> Result<Admitted, String> {
+async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketAddr) -> Result<Admitted, DoorError> {
     let mut first = [0; 1];
-    prepare(&stream).map_err(|e| e.to_string())?;
-    match stream.peek(&mut first).await.map_err(|e| e.to_string())? {
+    prepare(&stream)?;
+    match stream.peek(&mut first).await? {
         0 => Ok(Admitted::Nobody),
         _ if first[0] == TLS_HANDSHAKE => {
-            gateway.hellos.turn(peer.ip()).await;
+            gateway.door.hellos.turn(peer.ip()).await;
             let admitted = match trunk::accept(gateway, stream, peer).await? {
                 Arrival::Link(accepted) => Admitted::Link(accepted),
                 Arrival::Joined => Admitted::Joined,
@@ -144,7 +146,7 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
                     Admitted::Member(member, inflow)
                 }
             };
-            gateway.hellos.proved(peer.ip());
+            gateway.door.hellos.proved(peer.ip());
             Ok(admitted)
         }
         _ if first[0] == PREFACE[0] => {
@@ -158,7 +160,7 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
             let (member, inflow) = accept_member(gateway, Stream::Plain(stream), peer, accepting).await?;
             Ok(Admitted::Member(member, inflow))
         }
-        _ => Err(format!("a stranger: its first byte is {:#04x}", first[0])),
+        _ => Err(DoorError::Stranger(first[0])),
     }
 }
 
@@ -167,7 +169,7 @@ async fn accept_member(
     mut stream: Stream,
     peer: SocketAddr,
     mut accepting: Accepting,
-) -> Result<(Rc<Member>, Inflow), String> {
+) -> Result<(Rc<Member>, Inflow), DoorError> {
     let (secret, whose) = match may_prove(gateway, &accepting.hello, stream.is_plain()).await {
         Ok(secret) => secret,
         Err(refusal) => return refuse(stream, refusal).await,
@@ -178,7 +180,7 @@ async fn accept_member(
     }
     match welcome(gateway, stream, peer, &accepting.hello) {
         Ok(admitted) => Ok(admitted),
-        Err((stream, reason)) => refuse(*stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await,
+        Err((stream, why)) => refuse(*stream, Refusal::new(RefusalCode::NotAdmitted, why.to_string())).await,
     }
 }
 
@@ -196,10 +198,10 @@ async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Sec
             refuse(RefusalCode::OtherPeer, text)
         }
         Purpose::Client if plain => refuse(RefusalCode::Purpose, "users speak TLS to gateways".into()),
-        Purpose::Client => Ok((gateway.credentials().client_secret.clone(), "the site's key is another")),
+        Purpose::Client => Ok((gateway.sites.credentials().client_secret.clone(), "the site's key is another")),
         Purpose::Member => match job_secret(gateway, hello.job).await {
             Ok(secret) => Ok((secret, "not the job's secret")),
-            Err(reason) => refuse(RefusalCode::Unknown, reason),
+            Err(why) => refuse(RefusalCode::Unknown, why.to_string()),
         },
         Purpose::Peer => refuse(RefusalCode::Purpose, "this is a gateway, not a rank".into()),
         Purpose::Trunk | Purpose::Join | Purpose::Meet => refuse(RefusalCode::Purpose, "gateways speak TLS".into()),
@@ -208,12 +210,12 @@ async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Sec
 
 /// The secret of a job. Members may come before this gateway has heard of it, over a trunk or from the launcher: they
 /// wait a moment.
-async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, String> {
+async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, JobError> {
     let deadline = Instant::now() + EARLY;
     loop {
-        let opened = gateway.job_opened.notified();
-        let found = gateway.relay.borrow().secret(job);
-        if found.is_ok() || !gateway.relay.borrow().may_come(job) || timeout_at(deadline, opened).await.is_err() {
+        let opened = gateway.door.job_opened.notified();
+        let found = gateway.table().secret(job);
+        if found.is_ok() || !gateway.table().may_come(job) || timeout_at(deadline, opened).await.is_err() {
             return found;
         }
     }
@@ -225,7 +227,7 @@ fn welcome(
     stream: Stream,
     peer: SocketAddr,
     hello: &Hello,
-) -> Result<(Rc<Member>, Inflow), (Box<Stream>, String)> {
+) -> Result<(Rc<Member>, Inflow), (Box<Stream>, JobError)> {
     let (job, identity) = (hello.job, hello.from.identity);
     if hello.purpose == Purpose::Client {
         let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, true);
@@ -233,43 +235,42 @@ fn welcome(
         return Ok((member, inflow));
     }
     // Whose cable was pulled does not close its old connection here.
-    let before = gateway.relay.borrow_mut().displace(job, identity.slot, |member| member.is_quiet(gateway));
+    let before = gateway.change(|table| table.displace(job, identity.slot, |member| member.is_quiet(gateway)));
     if let Some(before) = before {
         before.dismiss("it has dialled again");
     }
-    let window = match gateway.relay.borrow().may_join(job, identity) {
+    let window = match gateway.table().may_join(job, identity) {
         Ok(window) => window,
-        Err(reason) => return Err((Box::new(stream), reason)),
+        Err(why) => return Err((Box::new(stream), why)),
     };
     let (member, inflow) = Member::new(gateway, stream.into_parts(), peer, false);
     member.becomes(job, identity);
     member.welcome(Welcome { max_payload: MAX_DATA, window, run: 0 });
-    if let Err(reason) = gateway.relay.borrow_mut().join(job, identity, member.clone()) {
+    if let Err(why) = gateway.change(|table| table.join(job, identity, member.clone())) {
         // Cannot be, after the check above; if it is, the connection ends with the reason.
-        member.dismiss(&reason);
+        member.dismiss(&why.to_string());
     }
-    gateway.settle();
     tracing::debug!(%peer, %job, member = %identity.slot, "member admitted");
     Ok((member, inflow))
 }
 
 /// A handshake that went wrong: an honest peer is told why.
-async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, String> {
+async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, DoorError> {
     match error.refusal() {
         Some(refusal) => refuse(stream, refusal).await,
-        None => Err(error.to_string()),
+        None => Err(error.into()),
     }
 }
 
 /// Says no, and why; gives the reason back as the error.
-async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, String> {
+async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, DoorError> {
     // Best effort within the time of the handshake: the reason is logged here in any case.
     if handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await.is_ok() {
         let _ = stream.shutdown().await;
         let mut sink = [0; 1024];
         let _ = timeout(LINGER, async { while matches!(stream.read(&mut sink).await, Ok(1..)) {} }).await;
     }
-    Err(refusal.text)
+    Err(DoorError::Refused(refusal.text))
 }
 
 /// A member whose machine vanishes is noticed within 15 s.

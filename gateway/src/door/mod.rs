@@ -1,7 +1,31 @@
 //! A connection before it is admitted: accepted, bounded, shaken hands with.
 
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+
+use crate::door::hellos::Hellos;
+use crate::door::lobby::{Lobby, places};
+
 pub(crate) mod descriptors;
+pub(crate) mod error;
 pub(crate) mod hellos;
 pub(crate) mod listener;
 pub(crate) mod lobby;
 pub(crate) mod stream;
+
+/// What bounds those who are not admitted yet, and what they wait for.
+pub(crate) struct Door {
+    pub lobby: Rc<Lobby>,
+    pub hellos: Hellos,
+    /// A job was opened: its members may be waiting.
+    pub job_opened: Notify,
+}
+
+impl Door {
+    /// Of a gateway of this much memory.
+    pub(crate) fn new(memory: u64) -> Door {
+        let lobby = Rc::new(Lobby::new(places(memory, descriptors::allowed())));
+        Door { lobby, hellos: Hellos::default(), job_opened: Notify::new() }
+    }
+}

@@ -2,10 +2,12 @@
 //!
 //! Nothing is copied but what a socket does not take at once. Frames of one read for the same destination leave together.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use channel::ChannelError;
 use tokio::time::Instant;
 use types::{Identity, JobId, Slot};
 use wire::control::{AllocationMessage, JobMessage, Part};
@@ -14,9 +16,10 @@ use wire::receipt::MAX_RECEIPT;
 use wire::{Control, FrameHeader, FrameKind};
 
 use crate::counters::Counters;
+use crate::gateway::Gateway;
 use crate::log::short;
 use crate::path::member::Member;
-use crate::server::Gateway;
+use crate::table::error::{Refused, Violation};
 use crate::table::{Origin, Route};
 use crate::trunks::link::Link;
 
@@ -40,6 +43,18 @@ pub(crate) enum Stop {
     Lost(String),
     /// The peer broke the rules.
     Violation(String),
+}
+
+impl From<Violation> for Stop {
+    fn from(violation: Violation) -> Stop {
+        Stop::Violation(violation.to_string())
+    }
+}
+
+impl From<ChannelError> for Stop {
+    fn from(error: ChannelError) -> Stop {
+        Stop::Violation(format!("control messages: {error}"))
+    }
 }
 
 /// A connection that frames come from or go to.
@@ -163,7 +178,7 @@ impl Drop for Partial {
 impl Gateway {
     /// Sends all whole frames in `bytes` on their way; gives how many bytes that were.
     pub(crate) fn forward(&self, source: &Target, bytes: &[u8]) -> Result<usize, Stop> {
-        let mut touched = self.touched.take();
+        let mut touched = self.path.touched.take();
         let (mut at, mut frames, mut relayed) = (0, 0, 0);
         let result = loop {
             let rest = &bytes[at..];
@@ -200,7 +215,7 @@ impl Gateway {
             at = end;
         };
         self.send_touched(source, &mut touched, bytes);
-        self.touched.replace(touched);
+        self.path.touched.replace(touched);
         self.counters.relayed(frames, relayed);
         result.map(|()| at)
     }
@@ -213,53 +228,50 @@ impl Gateway {
         range: Range<usize>,
         touched: &mut Vec<Target>,
     ) -> Result<usize, Stop> {
-        let mut relay = self.relay.borrow_mut();
         let origin = match source {
             Target::Member(_) => Origin::Member,
             Target::Link(link) => Origin::Trunk(link.trunk),
         };
         let length = range.len();
-        let mut note = |target: &std::cell::RefCell<Vec<Range<usize>>>, make: &dyn Fn() -> Target| {
-            let mut pending = target.borrow_mut();
-            match pending.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                Some(_) => pending.push(range.clone()),
-                None => {
-                    pending.push(range.clone());
-                    touched.push(make());
-                }
+        let fate = self.route(origin, header, |route| match route {
+            Route::Member(member) if self.is_too_slow(member) => Fate::Refused,
+            Route::Member(member) => {
+                note(&member.pending, range, touched, || Target::Member(member.clone()));
+                Fate::Noted
             }
-        };
-        match relay.route(origin, header) {
-            Route::Member(member) if self.is_too_slow(member) => {
-                drop(relay);
+            Route::Trunk(trunk) => match self.trunks.get(trunk).link(header.from, header.to) {
+                Some(link) => {
+                    note(&link.pending, range, touched, || Target::Link(link.clone()));
+                    Fate::Noted
+                }
+                None => Fate::Undeliverable(None),
+            },
+            Route::Nowhere { notice } => Fate::Undeliverable(notice),
+            Route::Violation(reason) => Fate::Violation(reason),
+        });
+        match fate {
+            Fate::Noted => return Ok(length),
+            Fate::Violation(reason) => return Err(Stop::Violation(reason)),
+            Fate::Refused => {
                 self.counters.undeliverable();
                 // Its sender keeps it. What is not data is asked for again by whoever needs it.
                 if header.kind == FrameKind::Data {
                     let back = FrameHeader::plain(FrameKind::Refused, header.job, header.to, header.from);
                     source.send_own(self, back, &[]);
                 }
-                return Ok(0);
             }
-            Route::Member(member) => note(&member.pending, &|| Target::Member(member.clone())),
-            Route::Trunk(trunk) => match self.trunk(trunk).link(header.from, header.to) {
-                Some(link) => note(&link.pending, &|| Target::Link(link.clone())),
-                None => return Ok(0),
-            },
-            Route::Nowhere { notice } => {
-                drop(relay);
+            Fate::Undeliverable(notice) => {
                 self.counters.undeliverable();
-                // An acknowledgement that goes nowhere is reported too: its sender believes it told, and uses the route no more.
+                // An acknowledgement that goes nowhere is reported too: its sender believes it told, and uses the route no
+                // more.
                 if let Some(reason) = notice.filter(|_| header.kind.acknowledges()) {
                     tracing::debug!(job = %header.job, from = %header.from, to = %header.to, reason, "undeliverable");
                     let back = FrameHeader::plain(FrameKind::Undeliverable, header.job, header.to, header.from);
                     source.send_own(self, back, reason.as_bytes());
                 }
-                return Ok(0);
             }
-            Route::Violation(reason) => return Err(Stop::Violation(reason)),
         }
-        Ok(length)
+        Ok(0)
     }
 
     fn send_touched(&self, source: &Target, touched: &mut Vec<Target>, bytes: &[u8]) {
@@ -285,7 +297,7 @@ impl Gateway {
             FrameKind::Pong => {
                 match source {
                     Target::Link(link) if header.job == JobId::default() => link.pong(payload),
-                    Target::Link(_) => self.measuring.acknowledged(header.job, self.now()),
+                    Target::Link(_) => self.trunks.measuring.acknowledged(header.job, self.path.now()),
                     Target::Member(_) => {}
                 }
                 Ok(())
@@ -296,16 +308,14 @@ impl Gateway {
                 match source {
                     Target::Member(member) => self.control_from_member(member, message),
                     Target::Link(link) => {
-                        let trunk = self.trunk(link.trunk);
-                        let ready = trunk.control_came(self, header, message).map_err(Stop::Violation)?;
+                        let trunk = self.trunks.get(link.trunk);
+                        let ready = trunk.control_came(self, header, message)?;
                         ready.into_iter().try_for_each(|message| self.control_from_trunk(link, message))
                     }
                 }
             }
             FrameKind::Ack => match source {
-                Target::Link(link) => {
-                    self.trunk(link.trunk).control_acknowledged(self, header.ack).map_err(Stop::Violation)
-                }
+                Target::Link(link) => Ok(self.trunks.get(link.trunk).control_acknowledged(self, header.ack)?),
                 Target::Member(_) => Ok(()),
             },
             FrameKind::Data
@@ -329,22 +339,21 @@ impl Gateway {
             )
         };
         if begins(&message) {
-            self.kick_trunks();
+            self.trunks.kick();
         }
         let result = match message {
-            Control::Job(message) => self.relay.borrow_mut().job_from_trunk(trunk, message),
-            Control::Allocation(message) => self.relay.borrow_mut().allocation_from_trunk(trunk, message),
+            Control::Job(message) => self.change(|table| table.job_from_trunk(trunk, message)),
+            Control::Allocation(message) => self.change(|table| table.allocation_from_trunk(trunk, message)),
             Control::Meeting(message) => {
                 self.meeting_from_trunk(trunk, message);
                 return Ok(());
             }
             Control::Measurement(message) => self.measurement_from_trunk(trunk, message),
             Control::Observation(_) | Control::Joining(_) => {
-                Err(format!("site {} may not send a message for users", self.trunk(trunk).site))
+                Err(Violation(format!("site {} may not send a message for users", self.trunks.get(trunk).site)))
             }
         };
-        self.settle();
-        result.map_err(Stop::Violation)
+        Ok(result?)
     }
 
     fn control_from_member(&self, member: &Rc<Member>, message: Control) -> Result<(), Stop> {
@@ -356,38 +365,71 @@ impl Gateway {
             Control::Joining(message) => self.joining_from_member(member, message),
             Control::Meeting(_) => Err("only gateways meet".into()),
         };
-        result.map_err(Stop::Violation)?;
-        self.settle();
-        Ok(())
+        Ok(result?)
     }
 
-    fn job_from_member(&self, member: &Rc<Member>, message: JobMessage) -> Result<(), String> {
+    fn job_from_member(&self, member: &Rc<Member>, message: JobMessage) -> Result<(), Violation> {
         let job = member.job.get();
         match message {
             JobMessage::Open { job: new, part, .. } if job == new && part != Part::Lead => {
-                self.relay.borrow_mut().job_from_launcher(job, &message)
+                self.change(|table| table.job_from_launcher(job, &message))
             }
-            JobMessage::Open { .. } if job != JobId::default() => Err(format!("this connection has job {job} already")),
+            JobMessage::Open { .. } if job != JobId::default() => {
+                Err(Violation(format!("this connection has job {job} already")))
+            }
             JobMessage::Open { job: new, secret, roster, home, part } => {
-                self.kick_trunks();
-                let opened = self.relay.borrow_mut().open(new, secret, roster, &home, part, member.clone());
-                match opened {
-                    Ok(identity) => member.becomes(new, identity),
-                    Err((site, reason)) => {
-                        tracing::warn!(peer = %member.address, job = %new, site, reason = short(&reason), "job refused");
-                        member.send_control(self, JobMessage::Refused { job: new, site, reason });
-                    }
+                self.trunks.kick();
+                let opened = self.change(|table| {
+                    let identity = table.open(new, secret, roster, &home, part, member.clone())?;
+                    // Before it is sent anything.
+                    member.becomes(new, identity);
+                    Ok(())
+                });
+                if let Err(Refused { site, why }) = opened {
+                    let reason = why.to_string();
+                    tracing::warn!(peer = %member.address, job = %new, site, reason = short(&reason), "job refused");
+                    member.send_control(self, JobMessage::Refused { job: new, site, reason });
                 }
                 Ok(())
             }
             JobMessage::Close { job: unopened } if job == JobId::default() => {
-                if !self.relay.borrow_mut().abandoned_by(unopened, member) {
+                if !self.change(|table| table.abandoned_by(unopened, member)) {
                     // It was refused, or its nodes went, when the launcher had said this already.
                     member.dismiss(&format!("job {unopened} is not open at site {}", self.site));
                 }
                 Ok(())
             }
-            message => self.relay.borrow_mut().job_from_launcher(job, &message),
+            message => self.change(|table| table.job_from_launcher(job, &message)),
+        }
+    }
+}
+
+/// What becomes of a frame.
+enum Fate {
+    /// It is sent with what else was noted.
+    Noted,
+    /// Its receiver reads too slowly.
+    Refused,
+    /// There is no way to its receiver. Why, if its sender is to hear.
+    Undeliverable(Option<String>),
+    /// Its sender breaks the rules.
+    Violation(String),
+}
+
+/// Notes where in the bytes at hand a frame for this destination lies.
+fn note(
+    pending: &RefCell<Vec<Range<usize>>>,
+    range: Range<usize>,
+    touched: &mut Vec<Target>,
+    target: impl FnOnce() -> Target,
+) {
+    let mut pending = pending.borrow_mut();
+    match pending.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        Some(_) => pending.push(range),
+        None => {
+            pending.push(range);
+            touched.push(target());
         }
     }
 }

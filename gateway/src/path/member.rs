@@ -22,10 +22,10 @@ use wire::handshake::{Handshake, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Passage};
 
 use crate::door::stream::Parts;
+use crate::gateway::Gateway;
 use crate::log::{MEMBERS, log, short};
 use crate::path::forward::{READ, Share, Stop, Target};
 use crate::path::outlet::{LINGER, Outlet};
-use crate::server::Gateway;
 use crate::table::Leave;
 use crate::table::job::is_rank;
 
@@ -73,7 +73,7 @@ impl Member {
         let (tcp, session, cipher, plain) = parts;
         let (read, write) = tcp.into_split();
         let member = Member {
-            id: gateway.next_id(),
+            id: gateway.path.next_id(),
             address,
             client,
             job: Cell::default(),
@@ -81,7 +81,7 @@ impl Member {
             outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
             session: session.map(RefCell::new),
             pending: RefCell::default(),
-            heard: Cell::new(gateway.now()),
+            heard: Cell::new(gateway.path.now()),
             dismissed: Notify::new(),
             waits_for: RefCell::default(),
         };
@@ -180,7 +180,7 @@ impl Member {
     async fn paused(&self, gateway: &Gateway, until: impl Future<Output = ()>) {
         tokio::pin!(until);
         while timeout(ALIVE, &mut until).await.is_err() {
-            self.heard.set(gateway.now());
+            self.heard.set(gateway.path.now());
             if self.outlet.queued() == 0 {
                 self.send_own(gateway, self.header(FrameKind::Pong), &[]);
             }
@@ -190,12 +190,12 @@ impl Member {
     /// Pings an agent or a launcher that says nothing; returns when it has been silent for too long. A rank is heard only when
     /// its program calls MPI: its agent is its witness.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
-        let start = gateway.tick();
+        let start = gateway.path.tick();
         let since = |at: Instant| (at - start).as_nanos() as u64;
         let mut pulse = Pulse::new(SILENCE_S, 0);
         loop {
             sleep(Duration::from_nanos(LOOK_NS)).await;
-            let now = gateway.tick();
+            let now = gateway.path.tick();
             if self.job.get() == JobId::default() || is_rank(self.identity.get().slot) {
                 pulse.heard(since(now));
                 continue;
@@ -226,7 +226,7 @@ impl Member {
 
     /// Whether nothing has come from it for so long that it may have another connection by now.
     pub(crate) fn is_quiet(&self, gateway: &Gateway) -> bool {
-        gateway.now() - self.heard.get() > ALIVE
+        gateway.path.now() - self.heard.get() > ALIVE
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -242,7 +242,7 @@ enum End {
 
 /// Serves an admitted connection until it ends.
 pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow: Inflow) {
-    gateway.connections.borrow_mut().insert(member.id, member.clone());
+    gateway.path.connections.borrow_mut().insert(member.id, member.clone());
     let end = tokio::select! {
         biased;
         stop = read_loop(gateway, &member, &mut inflow) => End::Stop(stop),
@@ -250,7 +250,7 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow:
         () = member.dismissed.notified() => End::Dismissed,
         reason = member.heartbeat(gateway) => End::Silent(reason),
     };
-    gateway.connections.borrow_mut().remove(&member.id);
+    gateway.path.connections.borrow_mut().remove(&member.id);
     let (job, identity) = (member.job.get(), member.identity.get());
     let leave = match end {
         End::Dismissed => None,
@@ -266,12 +266,11 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow:
         }
     };
     if let Some(how) = leave {
-        gateway.relay.borrow_mut().leave(job, identity.slot, &member, how);
+        gateway.change(|table| table.leave(job, identity.slot, &member, how));
     }
     if member.client {
-        gateway.relay.borrow_mut().launcher_gone(&member);
+        gateway.change(|table| table.launcher_gone(&member));
     }
-    gateway.settle();
     member.outlet.finish(|| {}).await;
     // Closing with unread input would reset the connection and could destroy the goodbye at the other end.
     let mut sink = [0; 4096];
@@ -290,14 +289,14 @@ pub(crate) struct Inflow {
 async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Inflow) -> Stop {
     let Inflow { read, cipher, plain } = inflow;
     // Plaintext; and of a connection inside TLS what is not deciphered yet.
-    let (mut partial, mut sealed) = (gateway.partial(), gateway.partial());
+    let (mut partial, mut sealed) = (gateway.path.partial(), gateway.path.partial());
     partial.save(plain);
     sealed.save(cipher);
     let mut first = member.session.is_some();
     let mut share = Share::default();
     loop {
         let turn = poll_fn(|cx| {
-            let mut scratch = gateway.plain.borrow_mut();
+            let mut scratch = gateway.path.plain.borrow_mut();
             let start = partial.len();
             let mut closed = false;
             let count = match &member.session {
@@ -310,7 +309,7 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Infl
                     }
                 },
                 Some(session) => {
-                    let mut cipher = gateway.cipher.borrow_mut();
+                    let mut cipher = gateway.path.cipher.borrow_mut();
                     let had = sealed.len();
                     let mut count = 0;
                     if !std::mem::take(&mut first) {
@@ -334,7 +333,7 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Infl
                     out.len()
                 }
             };
-            member.heard.set(gateway.tick());
+            member.heard.set(gateway.path.tick());
             partial.restore(&mut scratch);
             let bytes = &scratch[..start + count];
             let result = gateway.forward(&Target::Member(member.clone()), bytes);
@@ -348,7 +347,7 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Infl
             return stop;
         }
         gateway.after_turn();
-        share.taken(gateway.tick()).await;
+        share.taken(gateway.path.tick()).await;
         let waits_for = member.waits_for.take();
         if let Some(target) = waits_for {
             member.paused(gateway, target.drained(member.job.get())).await;

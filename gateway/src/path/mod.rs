@@ -1,8 +1,103 @@
 //! What a frame passes between two connections: read, looked up, queued, written, and refused where memory is short.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::counters::Counters;
+use crate::gateway::Gateway;
+use crate::log::{MEMBERS, log};
+use crate::path::forward::{Partial, SCRATCH, Target};
+use crate::path::member::Member;
+use crate::table::Leave;
+use crate::trunks::link::SEALED;
+
 pub(crate) mod forward;
 pub(crate) mod member;
 pub(crate) mod outlet;
 pub(crate) mod queue;
 pub(crate) mod shares;
 pub(crate) mod shortage;
+
+/// What all connections share.
+pub(crate) struct Path {
+    counters: Arc<Counters>,
+    /// Members and users that are connected, by their numbers.
+    pub connections: RefCell<HashMap<u64, Rc<Member>>>,
+    /// Scratch space, one for all connections: nobody holds it across an await.
+    pub plain: RefCell<Vec<u8>>,
+    pub cipher: RefCell<Vec<u8>>,
+    pub sealed: RefCell<Vec<u8>>,
+    pub stage: RefCell<Vec<u8>>,
+    pub touched: RefCell<Vec<Target>>,
+    /// Connections that end when the frames at hand are dealt with, and why.
+    pub drops: RefCell<Vec<(u64, String)>>,
+    next_id: Cell<u64>,
+    now: Cell<Instant>,
+}
+
+impl Path {
+    pub(crate) fn new(counters: Arc<Counters>) -> Path {
+        Path {
+            counters,
+            connections: RefCell::default(),
+            plain: RefCell::new(vec![0; SCRATCH]),
+            cipher: RefCell::new(vec![0; SCRATCH]),
+            sealed: RefCell::new(vec![0; SEALED]),
+            stage: RefCell::default(),
+            touched: RefCell::default(),
+            drops: RefCell::default(),
+            next_id: Cell::new(1),
+            now: Cell::new(Instant::now()),
+        }
+    }
+
+    /// A number nobody else has.
+    pub(crate) fn next_id(&self) -> u64 {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        id
+    }
+
+    /// Room for the start of a frame.
+    pub(crate) fn partial(&self) -> Partial {
+        Partial::new(self.counters.clone())
+    }
+
+    /// Looks at the clock.
+    pub(crate) fn tick(&self) -> Instant {
+        self.now.set(Instant::now());
+        self.now.get()
+    }
+
+    /// When somebody last looked at the clock; good enough for heartbeats.
+    pub(crate) fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    /// Drops a member's connection as soon as the frames at hand are dealt with.
+    pub(crate) fn drop_later(&self, id: u64, reason: String) {
+        self.drops.borrow_mut().push((id, reason));
+    }
+}
+
+impl Gateway {
+    /// What a turn of reading left to do.
+    pub(crate) fn after_turn(&self) {
+        if self.path.drops.borrow().is_empty() {
+            return;
+        }
+        for (id, reason) in self.path.drops.take() {
+            let member = self.path.connections.borrow_mut().remove(&id);
+            let Some(member) = member else { continue };
+            let (job, who) = (member.job.get(), member.identity.get().slot);
+            self.counters.violation();
+            log!(warn, MEMBERS, peer = %member.address, %job, member = %who, reason, "connection dropped");
+            member.abandon();
+            self.change(|table| table.leave(job, who, &member, Leave::Lost(reason)));
+        }
+    }
+}

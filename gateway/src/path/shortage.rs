@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::gateway::Gateway;
 use crate::log::log;
 use crate::path::member::Member;
 use crate::quantity;
-use crate::server::Gateway;
 use crate::table::window;
 use crate::trunks::link::Link;
 use crate::trunks::trunk::Trunk;
@@ -37,7 +37,7 @@ impl Gateway {
     }
 
     fn drop_largest(&self) {
-        let connections = self.connections.borrow();
+        let connections = self.path.connections.borrow();
         let largest = connections.values().max_by_key(|member| member.outlet.queued());
         let queued = largest.map_or(0, |member| member.outlet.queued()) as u64;
         if let Some((trunk, link)) = self.largest_link().filter(|(_, link)| link.queued() as u64 > queued) {
@@ -56,14 +56,14 @@ impl Gateway {
             return;
         }
         let Some(member) = largest else { return };
-        if queued == 0 || self.drops.borrow().iter().any(|(id, _)| *id == member.id()) {
+        if queued == 0 || self.path.drops.borrow().iter().any(|(id, _)| *id == member.id()) {
             return;
         }
-        self.drop_later(member.id(), self.not_read(queued));
+        self.path.drop_later(member.id(), self.not_read(queued));
     }
 
     fn largest_link(&self) -> Option<(Rc<Trunk>, Rc<Link>)> {
-        let trunks = self.trunks_in_use().into_iter();
+        let trunks = self.trunks.in_use().into_iter();
         let links = trunks.flat_map(|trunk| trunk.up_links().into_iter().map(move |link| (trunk.clone(), link)));
         links.filter(|(_, link)| !link.is_cut()).max_by_key(|(_, link)| link.queued())
     }

@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
-use client::handshake::{self, Accepting};
+use client::handshake::{self, Accepting, HandshakeError};
 use client::tls::TlsStream;
+use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 use types::JobId;
@@ -17,15 +18,35 @@ use wire::control::JoiningMessage;
 use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
 use wire::{Control, Secret};
 
+use crate::gateway::Gateway;
 use crate::path::forward::MAX_DATA;
 use crate::path::member::Member;
-use crate::server::Gateway;
+use crate::table::error::Violation;
 
 /// Tickets that are open at once, and the longest time one is good.
 const MOST: usize = 16;
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// The longest entry of a newcomer, in bytes.
 const MAX_ENTRY: u32 = 64 << 10;
+
+/// Why a site is not taken into the sites file; shown to the newcomer's user.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct NotTaken(pub String);
+
+/// Why nobody joined by a ticket.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum JoinError {
+    #[error("this ticket is unknown, used or expired: `landbridge sites invite` makes another")]
+    Ticket,
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error("a ticket's holder said something else than its entry")]
+    NoEntry,
+    #[error("site {site} did not join: {why}")]
+    NotTaken { site: String, why: NotTaken },
+}
 
 /// Takes a site that joins into the sites file.
 pub trait Doorkeeper: Send + Sync + std::fmt::Debug {
@@ -34,7 +55,7 @@ pub trait Doorkeeper: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// Why not, for the newcomer's user.
-    fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, String>;
+    fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, NotTaken>;
 }
 
 /// The tickets that are open.
@@ -80,10 +101,11 @@ impl Gateway {
     ///
     /// # Errors
     /// It may not say that: close its connection.
-    pub(crate) fn joining_from_member(&self, member: &Member, message: JoiningMessage) -> Result<(), String> {
+    pub(crate) fn joining_from_member(&self, member: &Member, message: JoiningMessage) -> Result<(), Violation> {
         match message {
             JoiningMessage::Invite { seconds } => {
-                member.send_control(self, self.invite(seconds)?);
+                let invited = self.invite(seconds).map_err(|error| Violation(format!("no random numbers: {error}")))?;
+                member.send_control(self, invited);
                 Ok(())
             }
             JoiningMessage::Join { .. } => Err("who joins shows a ticket, on a connection of its own".into()),
@@ -94,14 +116,14 @@ impl Gateway {
     }
 
     /// Makes a ticket.
-    fn invite(&self, seconds: u32) -> Result<JoiningMessage, String> {
+    fn invite(&self, seconds: u32) -> Result<JoiningMessage, getrandom::Error> {
         let (mut number, mut secret) = ([0; 4], [0; 32]);
         for bytes in [&mut number[..], &mut secret[..]] {
-            getrandom::fill(bytes).map_err(|e| format!("no random numbers: {e}"))?;
+            getrandom::fill(bytes)?;
         }
         let (ticket, secret) = (JobId(u32::from_le_bytes(number)), Secret::new(secret));
         let good = Duration::from_secs(seconds.into()).min(LONGEST);
-        self.tickets.borrow_mut().open(ticket, secret.clone(), Instant::now() + good);
+        self.services.tickets.borrow_mut().open(ticket, secret.clone(), Instant::now() + good);
         tracing::info!(seconds = good.as_secs(), "a ticket was made");
         Ok(JoiningMessage::Invited { ticket, secret })
     }
@@ -114,53 +136,54 @@ pub(crate) async fn admit(
     mut accepting: Accepting,
     presented: Option<Fingerprint>,
     own: Fingerprint,
-) -> Result<(), String> {
+) -> Result<(), JoinError> {
     let (number, newcomer) = (accepting.hello.job, accepting.hello.site.clone());
-    let secret = gateway.tickets.borrow_mut().secret(number);
+    let secret = gateway.services.tickets.borrow_mut().secret(number);
     let (Some(secret), Some(fingerprint)) = (secret, presented) else {
-        let text = "this ticket is unknown, used or expired: `landbridge sites invite` makes another";
-        return refuse(stream, Refusal::new(RefusalCode::Unknown, text)).await;
+        refuse(stream, Refusal::new(RefusalCode::Unknown, JoinError::Ticket.to_string())).await;
+        return Err(JoinError::Ticket);
     };
     if let Err(error) = accepting.challenge(stream, &secret, "not the ticket's secret", &own.0).await {
-        return match error.refusal() {
-            Some(refusal) => refuse(stream, refusal).await,
-            None => Err(error.to_string()),
-        };
+        if let Some(refusal) = error.refusal() {
+            refuse(stream, refusal).await;
+        }
+        return Err(error.into());
     }
     let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
-    handshake::write(stream, &welcome).await.map_err(|e| e.to_string())?;
-    let said = handshake::read_control(stream, MAX_ENTRY).await.map_err(|e| e.to_string())?;
+    handshake::write(stream, &welcome).await?;
+    let said = handshake::read_control(stream, MAX_ENTRY).await?;
     let Control::Joining(JoiningMessage::Join { entry }) = said else {
-        return Err("a ticket's holder said something else than its entry".to_owned());
+        return Err(JoinError::NoEntry);
     };
     // No await from here to the end of the ticket: it cannot be used twice at once.
-    let taken = match &gateway.doorkeeper {
-        Some(doorkeeper) => doorkeeper.admit(&newcomer, fingerprint, &entry).and_then(|text| {
-            gateway
-                .reload()
-                .map_err(|problem| format!("the gateway of site {} must be restarted: {problem}", gateway.site))?;
-            Ok(text)
+    let taken = match &gateway.services.doorkeeper {
+        Some(doorkeeper) => doorkeeper.admit(&newcomer, fingerprint, &entry).and_then(|text| match gateway.reload() {
+            Ok(()) => Ok(text),
+            Err(problem) => {
+                let site = &gateway.site;
+                Err(NotTaken(format!("the gateway of site {site} must be restarted: {problem}")))
+            }
         }),
-        None => Err("this gateway takes nobody into its sites file".to_owned()),
+        None => Err(NotTaken("this gateway takes nobody into its sites file".to_owned())),
     };
     if taken.is_ok() {
-        gateway.tickets.borrow_mut().close(number);
+        gateway.services.tickets.borrow_mut().close(number);
     }
     let problem = taken.as_ref().err().cloned();
-    let answer = JoiningMessage::Joined { sites: taken.ok(), problem: problem.clone().unwrap_or_default() };
-    handshake::write_control(stream, answer).await.map_err(|e| e.to_string())?;
+    let text = problem.as_ref().map_or(String::new(), NotTaken::to_string);
+    let answer = JoiningMessage::Joined { sites: taken.ok(), problem: text };
+    handshake::write_control(stream, answer).await?;
     let _ = stream.shutdown().await;
     match problem {
         None => {
             tracing::info!(site = newcomer, %fingerprint, "joined by a ticket");
             Ok(())
         }
-        Some(problem) => Err(format!("site {newcomer} did not join: {problem}")),
+        Some(why) => Err(JoinError::NotTaken { site: newcomer, why }),
     }
 }
 
-async fn refuse(stream: &mut TlsStream, refusal: Refusal) -> Result<(), String> {
+async fn refuse(stream: &mut TlsStream, refusal: Refusal) {
     // Best effort: the reason is logged here in any case.
-    let _ = handshake::write(stream, &Handshake::Refuse(refusal.clone())).await;
-    Err(refusal.text)
+    let _ = handshake::write(stream, &Handshake::Refuse(refusal)).await;
 }

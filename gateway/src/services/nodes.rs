@@ -1,5 +1,7 @@
-//! One task per allocation: carries its news to the relay, and gives it back.
+//! One task per allocation: carries its news to the table, and gives it back.
 
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,20 +10,43 @@ use tokio::time::{Instant, sleep_until, timeout};
 use types::JobId;
 use wire::control::{AllocationMessage, JobMessage, NodeAsk};
 
+use crate::gateway::Gateway;
 use crate::path::member::Member;
-use crate::server::{Gateway, PROBE_UP};
 use crate::services::starter::{AllocationHandle, AllocationNews, AllocationOrder};
+use crate::table::error::{Refused, Violation};
+use crate::trunks::measure::PROBE_UP;
 
 /// How long giving back may take before it is given up.
 const RELEASE: Duration = Duration::from_secs(3);
 
+/// The allocations that there are or that are sought.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes(RefCell<HashMap<JobId, Rc<Orders>>>);
+
 /// What the task of an allocation is told.
 #[derive(Debug, Default)]
-pub(crate) struct AllocationOrders {
+struct Orders {
     /// Give it back.
-    pub release: Notify,
+    release: Notify,
     /// It stays when this program ends: it is the job's.
-    pub leave: Notify,
+    leave: Notify,
+}
+
+impl Nodes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// Gives a job's back.
+    pub(crate) fn release(&self, job: JobId) {
+        self.0.borrow().get(&job).iter().for_each(|orders| orders.release.notify_one());
+    }
+
+    /// Forgets those of these jobs, which stay when this program ends.
+    pub(crate) fn leave(&self, jobs: &BTreeSet<JobId>) {
+        let left = self.0.borrow_mut().extract_if(|job, _| jobs.contains(job)).collect::<Vec<_>>();
+        left.iter().for_each(|(_, orders)| orders.leave.notify_one());
+    }
 }
 
 impl Gateway {
@@ -29,10 +54,14 @@ impl Gateway {
     ///
     /// # Errors
     /// It may not say that: close its connection.
-    pub(crate) fn allocation_from_member(&self, member: &Rc<Member>, message: AllocationMessage) -> Result<(), String> {
+    pub(crate) fn allocation_from_member(
+        &self,
+        member: &Rc<Member>,
+        message: AllocationMessage,
+    ) -> Result<(), Violation> {
         match message {
             AllocationMessage::Ask { .. } if member.job.get() != JobId::default() => {
-                Err(format!("this connection has job {} already", member.job.get()))
+                Err(Violation(format!("this connection has job {} already", member.job.get())))
             }
             AllocationMessage::Ask { job, site, home, ask } => {
                 self.allocate_later(member.clone(), job, site, home, ask);
@@ -46,42 +75,41 @@ impl Gateway {
 
     /// A launcher asks for nodes; another site's trunk is waited for first, as for a job.
     fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
-        let Some(gateway) = self.me.upgrade() else { return };
-        self.kick_trunks();
-        tokio::task::spawn_local(async move {
-            let trunk = if site == gateway.site { None } else { gateway.relay.borrow().lead_trunk(&site) };
+        self.trunks.kick();
+        self.beside(async move |gateway| {
+            let trunk = if site == gateway.site { None } else { gateway.table().lead_trunk(&site) };
             if let Some(trunk) = trunk {
-                // If it does not come up, the relay says why.
-                let _ = gateway.trunk(trunk).wait_up(PROBE_UP).await;
+                // If it does not come up, the table says why.
+                let _ = gateway.trunks.get(trunk).wait_up(PROBE_UP).await;
             }
-            if !gateway.connections.borrow().contains_key(&launcher.id()) {
+            if !gateway.path.connections.borrow().contains_key(&launcher.id()) {
                 return;
             }
-            let asked = gateway.relay.borrow_mut().allocate(launcher.clone(), job, site, home, ask);
-            if let Err((site, reason)) = asked {
+            let asked = gateway.change(|table| table.allocate(launcher.clone(), job, site, home, ask));
+            if let Err(Refused { site, why }) = asked {
+                let reason = why.to_string();
                 tracing::warn!(peer = %launcher.address, %job, site, reason, "nodes refused");
                 launcher.send_control(&gateway, JobMessage::Refused { job, site, reason });
             }
-            gateway.settle();
         });
     }
 
-    /// Starts an allocation. Not to be called while the relay is borrowed.
+    /// Starts an allocation.
     pub(crate) fn allocate(&self, order: AllocationOrder) {
         let (job, wait) = (order.job, Duration::from_secs(order.ask.wait_s.into()));
-        let handle = match self.starter.allocate(order) {
+        let handle = match self.services.starter.allocate(order) {
             Ok(handle) => handle,
-            Err(error) => return self.relay.borrow_mut().allocation_news(job, AllocationNews::Ended(error.0)),
+            Err(error) => {
+                return self.change(|table| table.allocation_news(job, AllocationNews::Ended(error.0)));
+            }
         };
-        let orders = Rc::new(AllocationOrders::default());
-        self.allocations.borrow_mut().insert(job, orders.clone());
-        let Some(gateway) = self.me.upgrade() else { return };
-        tokio::task::spawn_local(async move {
+        let orders = Rc::new(Orders::default());
+        self.services.nodes.0.borrow_mut().insert(job, orders.clone());
+        self.beside(async move |gateway| {
             let Some(reason) = gateway.keep(job, handle, &orders, wait).await else { return };
-            gateway.allocations.borrow_mut().remove(&job);
-            gateway.agent_gone.notify_one();
-            gateway.relay.borrow_mut().allocation_news(job, AllocationNews::Ended(reason));
-            gateway.settle();
+            gateway.services.nodes.0.borrow_mut().remove(&job);
+            gateway.services.gone.notify_one();
+            gateway.change(|table| table.allocation_news(job, AllocationNews::Ended(reason)));
         });
     }
 
@@ -90,7 +118,7 @@ impl Gateway {
         &self,
         job: JobId,
         mut handle: Box<dyn AllocationHandle>,
-        orders: &AllocationOrders,
+        orders: &Orders,
         wait: Duration,
     ) -> Option<String> {
         let deadline = Instant::now() + wait;
@@ -115,8 +143,7 @@ impl Gateway {
                 AllocationNews::Granted { .. } => granted = true,
                 AllocationNews::Waiting(now) => state.clone_from(now),
             }
-            self.relay.borrow_mut().allocation_news(job, news);
-            self.settle();
+            self.change(|table| table.allocation_news(job, news));
         };
         handle.release();
         let gone = async { while !matches!(handle.news().await, AllocationNews::Ended(_)) {} };

@@ -8,8 +8,9 @@ use wire::View;
 use wire::control::ObservationMessage;
 use wire::view::{JobView, LinkView, MemoryView, RanksView, SiteView, Totals, TrunkView};
 
+use crate::gateway::Gateway;
 use crate::path::member::Member;
-use crate::server::Gateway;
+use crate::table::error::Violation;
 use crate::table::job::Job;
 use crate::trunks::link::Link;
 use crate::trunks::trunk::Trunk;
@@ -19,7 +20,11 @@ impl Gateway {
     ///
     /// # Errors
     /// It is none: close its connection.
-    pub(crate) fn observation_from_member(&self, member: &Member, message: ObservationMessage) -> Result<(), String> {
+    pub(crate) fn observation_from_member(
+        &self,
+        member: &Member,
+        message: ObservationMessage,
+    ) -> Result<(), Violation> {
         match message {
             ObservationMessage::Observe => {
                 let view = Box::new(self.view());
@@ -36,19 +41,19 @@ impl Gateway {
     /// All that it shows, now.
     pub(crate) fn view(&self) -> View {
         let counted = self.counters.snapshot();
-        let relay = self.relay.borrow();
-        let granted = relay.grants.granted();
-        let sites = self.sites.borrow();
+        let table = self.table();
+        let granted = table.grants.granted();
+        let sites = self.sites.file.borrow();
         let site = |site: &types::sites::Site| SiteView {
             name: site.name.clone(),
             gateways: site.gateways.iter().map(|gateway| gateway.name.clone()).collect(),
         };
-        let mut jobs: Vec<_> = relay.jobs.iter().collect();
+        let mut jobs: Vec<_> = table.jobs.iter().collect();
         jobs.sort_by_key(|(_, job)| job.epoch);
         View {
             site: self.site.clone(),
             gateway: self.name.clone(),
-            fingerprint: self.credentials().fingerprint.to_string(),
+            fingerprint: self.sites.credentials().fingerprint.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms: milliseconds(self.since),
             memory: MemoryView { limit: self.memory, held: counted.held, high_water: counted.high_water, granted },
@@ -58,16 +63,16 @@ impl Gateway {
                 undeliverable: counted.undeliverable,
                 refused: counted.refused,
                 violations: counted.violations,
-                unadmitted: self.lobby.len() as u64,
+                unadmitted: self.door.lobby.len() as u64,
             },
             sites: sites.sites.iter().map(site).collect(),
-            trunks: self.trunks_in_use().iter().map(|trunk| trunk_view(trunk)).collect(),
+            trunks: self.trunks.in_use().iter().map(|trunk| trunk_view(trunk)).collect(),
             jobs: jobs.into_iter().map(|(id, job)| self.job_view(*id, job)).collect(),
         }
     }
 
     fn job_view(&self, id: JobId, job: &Job<Rc<Member>>) -> JobView {
-        let trunks = self.trunks_in_use();
+        let trunks = self.trunks.in_use();
         let waits_for_links: usize =
             trunks.iter().flat_map(|trunk| trunk.up_links()).map(|link| link.queued_of(id)).sum();
         let waits_for_members: usize = job.members.values().map(|member| member.outlet.queued()).sum();

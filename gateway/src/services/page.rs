@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 use wire::View;
 
 use crate::door::listener;
-use crate::server::Gateway;
+use crate::gateway::Gateway;
 use crate::services::metrics;
 
 /// Most connections at a time; a browser has six.
@@ -73,8 +73,8 @@ const HEADERS: [(HeaderName, &str); 5] = [
 /// Opens the page if the sites file has one for this gateway. A port that cannot be had is told in the log, and the
 /// gateway works without: a page is not worth a job.
 pub(crate) fn open(gateway: &Rc<Gateway>) {
-    let (site, own) = gateway.own.get();
-    let Some(address) = gateway.sites.borrow().sites[site].gateways[own].page else { return };
+    let (site, own) = gateway.sites.own.get();
+    let Some(address) = gateway.sites.file.borrow().sites[site].gateways[own].page else { return };
     match listener::open(address, BACKLOG) {
         Ok(listener) => {
             tracing::info!("page at http://{address}/");

@@ -4,36 +4,120 @@
 //! its links are cut, and what it took part in ends. A site's keys may change, its own too. Any other change of what concerns this
 //! gateway asks for a restart, which is for whoever changed the file to decide.
 
-use std::path::Path;
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use types::sites::{Site, SitesFile};
+use client::key::{KeyError, SiteKey};
+use client::tls::TlsConfig;
+use thiserror::Error;
+use types::sites::{Fingerprint, Site, SitesError, SitesFile};
+use wire::Secret;
 use wire::control::{ObservationMessage, TrunkStanding};
 
-use crate::config::site_key;
-use crate::server::{Credentials, Gateway, trunks};
-use crate::table::{TrunkId, TrunkInfo};
+use crate::GatewayError;
+use crate::config::{GatewayConfig, site_key};
+use crate::gateway::Gateway;
+use crate::table::TrunkInfo;
 use crate::trunks::trunk::Trunk;
+use crate::trunks::trunks;
 
 /// The longest sites file that is read, in bytes.
 const MAX_FILE: u64 = 4 << 20;
+
+/// What a gateway works by.
+pub(crate) struct Sites {
+    /// The sites file as it was read last.
+    pub file: RefCell<SitesFile>,
+    /// Where it lies.
+    path: Option<PathBuf>,
+    /// Which site and gateway of it is this one.
+    pub own: Cell<(usize, usize)>,
+    credentials: RefCell<Rc<Credentials>>,
+}
+
+/// What the site's key makes. The key may be changed.
+pub(crate) struct Credentials {
+    pub fingerprint: Fingerprint,
+    /// What users of the site prove.
+    pub client_secret: Secret,
+    pub tls: TlsConfig,
+}
+
+impl Credentials {
+    fn new(key: &SiteKey) -> Result<Credentials, KeyError> {
+        let (fingerprint, client_secret) = (key.fingerprint(), key.client_secret());
+        Ok(Credentials { fingerprint, client_secret, tls: TlsConfig::new(key)? })
+    }
+}
+
+impl Sites {
+    /// As it was started.
+    ///
+    /// # Errors
+    /// The key cannot be used.
+    pub(crate) fn new(config: &GatewayConfig) -> Result<Sites, KeyError> {
+        Ok(Sites {
+            file: RefCell::new(config.sites.clone()),
+            path: config.file.clone(),
+            own: Cell::new((config.site, config.gateway)),
+            credentials: RefCell::new(Rc::new(Credentials::new(&config.key)?)),
+        })
+    }
+
+    /// What its key makes now.
+    pub(crate) fn credentials(&self) -> Rc<Credentials> {
+        self.credentials.borrow().clone()
+    }
+
+    /// The entry of this gateway's site.
+    pub(crate) fn own_site(&self) -> Site {
+        self.file.borrow().sites[self.own.get().0].clone()
+    }
+}
+
+/// Why what has changed in the sites file cannot be taken up while the gateway runs.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum ReloadError {
+    #[error("this gateway was started without a sites file")]
+    NoFile,
+    #[error("sites file {name}: {source}")]
+    Read { name: String, source: std::io::Error },
+    #[error(transparent)]
+    Sites(#[from] SitesError),
+    #[error("site {0}, which is this gateway's own, is gone from the sites file")]
+    OwnGone(String),
+    #[error("site {0} has another place in the sites file")]
+    Moved(String),
+    #[error("site {0} is another than when this gateway was started")]
+    Another(String),
+    #[error("site {0} is new and not at the end of the sites file")]
+    NewBefore(String),
+    #[error("site {0} was taken out and is another now")]
+    CameBack(String),
+    #[error(transparent)]
+    Gateway(#[from] GatewayError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
 
 impl Gateway {
     /// How it stands, after reading the sites file again if asked to.
     pub(crate) fn standing(&self, reload: bool) -> ObservationMessage {
         let stale = if reload { self.reload_and_log() } else { None };
-        let relay = self.relay.borrow();
-        let trunks = relay.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
+        let table = self.table();
+        let trunks = table.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
             site: trunk.site.clone(),
             up: trunk.up,
             problem: if trunk.up { String::new() } else { trunk.problem.clone() },
         });
-        ObservationMessage::Standing { jobs: relay.jobs.len() as u32, trunks: trunks.collect(), stale }
+        ObservationMessage::Standing { jobs: table.jobs.len() as u32, trunks: trunks.collect(), stale }
     }
 
     /// Takes up what has changed in the sites file; gives, and logs, what stands against it.
     pub(crate) fn reload_and_log(&self) -> Option<String> {
-        let problem = self.reload().err();
+        let problem = self.reload().err().map(|error| error.to_string());
         match &problem {
             Some(problem) => tracing::warn!(problem, "the sites file cannot be taken up while running"),
             None => tracing::info!("works by the sites file as it is now"),
@@ -42,35 +126,39 @@ impl Gateway {
     }
 
     /// Reads the sites file again and takes up what has changed.
-    pub(crate) fn reload(&self) -> Result<(), String> {
-        let Some(path) = &self.file else { return Err("this gateway was started without a sites file".into()) };
+    ///
+    /// # Errors
+    /// It cannot be read or taken up; nothing has changed then.
+    pub(crate) fn reload(&self) -> Result<(), ReloadError> {
+        let Some(path) = &self.sites.path else { return Err(ReloadError::NoFile) };
         let newer = read(path)?;
-        let (site, gateway) = self.own.get();
-        let known = self.sites.borrow().sites[site].clone();
+        let (site, gateway) = self.sites.own.get();
+        let known = self.sites.file.borrow().sites[site].clone();
         let Some(own) = newer.sites.iter().position(|site| site.name == known.name) else {
-            return Err(format!("site {}, which is this gateway's own, is gone from the sites file", known.name));
+            return Err(ReloadError::OwnGone(known.name));
         };
-        if let Some(problem) = difference(&self.sites.borrow(), &newer, own).or_else(|| self.came_back(&newer, own)) {
+        if let Some(problem) =
+            difference(&self.sites.file.borrow(), &newer, own).or_else(|| self.came_back(&newer, own))
+        {
             return Err(problem);
         }
         // A key that cannot be used changes nothing.
-        let key = site_key(&newer, path, &known.name).map_err(|e| e.to_string())?;
-        if key.fingerprint() != self.credentials().fingerprint {
+        let key = site_key(&newer, path, &known.name)?;
+        if key.fingerprint() != self.sites.credentials().fingerprint {
             tracing::info!(fingerprint = %key.fingerprint(), "the site's key is another now");
-            let credentials = Credentials::new(&key).map_err(|e| e.to_string())?;
-            self.credentials.replace(Rc::new(credentials));
+            let credentials = Credentials::new(&key)?;
+            self.sites.credentials.replace(Rc::new(credentials));
         }
-        self.own.set((own, gateway));
-        self.sites.replace(newer);
+        self.sites.own.set((own, gateway));
+        self.sites.file.replace(newer);
         self.take_up();
         Ok(())
     }
 
     /// Makes the trunks what the sites file says.
     fn take_up(&self) {
-        let (site, gateway) = self.own.get();
-        let wanted = trunks(&self.sites.borrow(), site, gateway);
-        for trunk in self.trunks_in_use() {
+        let wanted = trunks(&self.sites.file.borrow(), self.sites.own.get());
+        for trunk in self.trunks.in_use() {
             match wanted.iter().find(|wanted| is_same(wanted, &trunk)) {
                 Some(wanted) if wanted.keys() != trunk.keys() => {
                     let (site, gateway, keys) = (&trunk.site, &trunk.gateway, wanted.keys());
@@ -82,38 +170,36 @@ impl Gateway {
             }
         }
         for trunk in wanted {
-            if self.trunks_in_use().iter().any(|known| is_same(known, &trunk)) {
+            if self.trunks.in_use().iter().any(|known| is_same(known, &trunk)) {
                 continue;
             }
             tracing::info!(site = trunk.site, gateway = trunk.gateway, keys = %trunk.keys(), "site added");
             if let Some(known) = self.retired(&trunk) {
                 known.take_back(trunk.keys());
-                self.relay.borrow_mut().trunks[known.id.0].retired = false;
+                self.change(|table| table.take_back_trunk(known.id));
                 self.expect(&known);
                 self.dial_trunk(&known);
                 continue;
             }
-            let id = self.relay.borrow_mut().add_trunk(TrunkInfo::new(trunk.site.clone()));
+            let id = self.change(|table| table.add_trunk(TrunkInfo::new(trunk.site.clone())));
             let trunk = Rc::new(trunk.numbered(id));
-            debug_assert_eq!(id, TrunkId(self.trunks.borrow().len()));
-            self.trunks.borrow_mut().push(trunk.clone());
+            self.trunks.add(trunk.clone());
             self.expect(&trunk);
             self.dial_trunk(&trunk);
         }
-        self.settle();
         self.expect_meetings();
     }
 
     /// The trunk to a gateway that was taken out of the sites file.
     fn retired(&self, like: &Trunk) -> Option<Rc<Trunk>> {
-        self.trunks.borrow().iter().find(|trunk| trunk.is_retired() && is_same(trunk, like)).cloned()
+        self.trunks.retired().into_iter().find(|trunk| is_same(trunk, like))
     }
 
     /// What of the sites that were taken out and are there again is otherwise than it was.
-    fn came_back(&self, newer: &SitesFile, own: usize) -> Option<String> {
-        let wanted = trunks(newer, own, self.own.get().1);
+    fn came_back(&self, newer: &SitesFile, own: usize) -> Option<ReloadError> {
+        let wanted = trunks(newer, (own, self.sites.own.get().1));
         let other = wanted.iter().find(|new| self.retired(new).is_some_and(|known| !known.is_dialled_like(new)))?;
-        Some(format!("site {} was taken out and is another now", other.site))
+        Some(ReloadError::CameBack(other.site.clone()))
     }
 
     fn revoke(&self, trunk: &Trunk) {
@@ -121,7 +207,7 @@ impl Gateway {
         let reason = format!("site {}: gateway {gateway} of site {site} is not in its sites file any more", self.site);
         tracing::warn!(site, gateway, "revoked: it is not in the sites file any more");
         trunk.retire(&reason);
-        self.relay.borrow_mut().retire_trunk(trunk.id, &reason);
+        self.change(|table| table.retire_trunk(trunk.id, &reason));
     }
 }
 
@@ -129,25 +215,25 @@ fn is_same(one: &Trunk, other: &Trunk) -> bool {
     one.site == other.site && one.gateway == other.gateway
 }
 
-fn read(path: &Path) -> Result<SitesFile, String> {
+fn read(path: &Path) -> Result<SitesFile, ReloadError> {
     use std::io::Read;
     let name = path.display().to_string();
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|e| format!("sites file {name}: {e}"))?;
-    file.take(MAX_FILE).read_to_string(&mut text).map_err(|e| format!("sites file {name}: {e}"))?;
-    SitesFile::parse(&text, &name).map_err(|e| e.to_string())
+    let read = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE).read_to_string(&mut text));
+    read.map_err(|source| ReloadError::Read { name: name.clone(), source })?;
+    Ok(SitesFile::parse(&text, &name)?)
 }
 
 /// What of the sites that are in both files is otherwise in the newer one, as far as the gateway of its site `own` works by it and
 /// cannot do while it runs.
-fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<String> {
+fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<ReloadError> {
     let position = |site: &Site| newer.sites.iter().position(|new| new.name == site.name);
     let mut last = None;
     for old in &known.sites {
         let Some(at) = position(old) else { continue };
         // Of two sites the earlier dials.
         if last.is_some_and(|last| last > at) {
-            return Some(format!("site {} has another place in the sites file", old.name));
+            return Some(ReloadError::Moved(old.name.clone()));
         }
         last = Some(at);
         let new = &newer.sites[at];
@@ -159,12 +245,12 @@ fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<String
             seen(&new.gateways) == seen(&old.gateways)
         };
         if !same {
-            return Some(format!("site {} is another than when this gateway was started", old.name));
+            return Some(ReloadError::Another(old.name.clone()));
         }
     }
     let first_new = newer.sites.iter().position(|new| known.sites.iter().all(|old| old.name != new.name));
     let before = first_new.filter(|new| last.is_some_and(|last| last > *new));
-    before.map(|new| format!("site {} is new and not at the end of the sites file", newer.sites[new].name))
+    before.map(|new| ReloadError::NewBefore(newer.sites[new].name.clone()))
 }
 
 /// What matters of another site's gateways: not where they show their page, each on its own machine.
@@ -191,12 +277,12 @@ mod tests {
     fn only_what_comes_after_is_an_addition() {
         let known = file(&[("a", "1", "n1"), ("b", "2", "n1")]);
         let told = |newer: &[(&str, &str, &str)]| difference(&known, &file(newer), 0);
-        assert_eq!(told(&[("a", "1", "n1"), ("b", "2", "n1"), ("c", "3", "n1")]), None);
+        assert!(told(&[("a", "1", "n1"), ("b", "2", "n1"), ("c", "3", "n1")]).is_none());
         // Nodes of another site are the business of its own gateway.
-        assert_eq!(told(&[("a", "1", "n1"), ("b", "2", "n7")]), None);
+        assert!(told(&[("a", "1", "n1"), ("b", "2", "n7")]).is_none());
         // A site that is gone is revoked.
-        assert_eq!(told(&[("a", "1", "n1")]), None);
-        assert_eq!(told(&[("a", "1", "n1"), ("c", "3", "n1")]), None);
+        assert!(told(&[("a", "1", "n1")]).is_none());
+        assert!(told(&[("a", "1", "n1"), ("c", "3", "n1")]).is_none());
         for newer in [
             &[("b", "2", "n1"), ("a", "1", "n1")][..],
             &[("a", "1", "n1"), ("c", "3", "n1"), ("b", "2", "n1")],

@@ -1,5 +1,5 @@
 //! Nodes that a job needs from a batch system: asked for before the job is opened, because its roster names them, and
-//! given back with it. Part of [`Relay`]; `services::nodes` does the I/O.
+//! given back with it. Part of [`Table`]; `services::nodes` does the I/O.
 //!
 //! The launcher asks its own gateway, which asks the gateway of each site concerned. Until the job is open, whoever loses its
 //! asker gives back. Then the nodes are the job's: a gateway that stops leaves them to it with the job's agents.
@@ -11,7 +11,8 @@ use wire::control::{AllocationMessage, JobMessage, NodeAsk, Traffic};
 
 use crate::log::log;
 use crate::services::starter::{AllocationNews, AllocationOrder};
-use crate::table::{Effect, Relay, TrunkId};
+use crate::table::error::{JobError, Refused, Violation};
+use crate::table::{Effect, Table, TrunkId};
 
 /// Most jobs for which nodes are sought or held; each costs a process beside the gateway.
 const MOST: usize = 256;
@@ -72,7 +73,7 @@ struct Own {
     released: bool,
 }
 
-impl<M: Clone + PartialEq> Relay<M> {
+impl<M: Clone + PartialEq> Table<M> {
     /// The launcher asks for nodes of a site whose trunk should be up.
     ///
     /// # Errors
@@ -84,23 +85,22 @@ impl<M: Clone + PartialEq> Relay<M> {
         site: String,
         home: String,
         ask: NodeAsk,
-    ) -> Result<(), (String, String)> {
+    ) -> Result<(), Refused> {
         let own = self.site.clone();
         if home != own {
-            let reason = format!("the launcher says it is at site {home}, this is the gateway of {own}");
-            return Err((own, reason));
+            return Err(Refused { site: own.clone(), why: JobError::WrongHome { home, site: own } });
         }
-        self.seek(id, Asker::Launcher(launcher)).map_err(|error| (own, error.to_string()))?;
+        self.seek(id, Asker::Launcher(launcher)).map_err(|error| Refused { site: own, why: error.into() })?;
         if site == self.site {
-            return self.begin(id, ask).map_err(|error| (site, error.to_string()));
+            return self.begin(id, ask).map_err(|error| Refused { site, why: error.into() });
         }
         let trunk = self.lead_trunk(&site).ok_or_else(|| {
-            let reason = format!("the gateway of site {} knows no site {site}: compare the sites files", self.site);
-            (site.clone(), reason)
+            let (own, site) = (self.site.clone(), site.clone());
+            Refused { site: site.clone(), why: JobError::UnknownSite { own, site } }
         })?;
         let info = &self.trunks[trunk.0];
         if !info.up {
-            return Err((site, info.problem.clone()));
+            return Err(Refused { why: JobError::Unreached(info.problem.clone()), site });
         }
         if let Some(entry) = self.allocations.get_mut(&id) {
             entry.asked.push(trunk);
@@ -202,18 +202,22 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// No gateway that follows the protocol can have sent it: close the link.
-    pub(crate) fn allocation_from_trunk(&mut self, trunk: TrunkId, message: AllocationMessage) -> Result<(), String> {
+    pub(crate) fn allocation_from_trunk(
+        &mut self,
+        trunk: TrunkId,
+        message: AllocationMessage,
+    ) -> Result<(), Violation> {
         let peer = &self.trunks[trunk.0].site;
         match message {
             AllocationMessage::Ask { job, site, home, ask } => {
                 if home != *peer || site != self.site {
-                    return Err(format!("site {peer} may not send an order for nodes of another site"));
+                    return Err(Violation(format!("site {peer} may not send an order for nodes of another site")));
                 }
                 self.allocate_asked(trunk, job, ask);
             }
             AllocationMessage::Waiting { job, ref site, .. } | AllocationMessage::Granted { job, ref site, .. } => {
                 if site != peer {
-                    return Err(format!("site {peer} may not send news of another site"));
+                    return Err(Violation(format!("site {peer} may not send news of another site")));
                 }
                 if self.allocations.get(&job).is_some_and(|entry| entry.asked.contains(&trunk)) {
                     self.tell_asker(job, message);

@@ -1,5 +1,5 @@
 //! Whether a job may be opened at a gateway: its number, its sites and nodes, and what its home has here already. Part
-//! of [`Relay`].
+//! of [`Table`].
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,15 +7,18 @@ use types::{JobId, Roster, SiteId};
 use wire::Secret;
 use wire::control::{Part, Traffic};
 
-use crate::log::{short, shorten};
-use crate::quantity;
-use crate::table::Relay;
+use crate::log::short;
+use crate::table::Table;
 use crate::table::allocation::Asker;
+use crate::table::error::{JobError, Refused};
 use crate::table::job::{Job, members_of, ranks_of};
 use crate::table::site::{SitePhase, SiteState};
 
-impl<M: Clone + PartialEq> Relay<M> {
+impl<M: Clone + PartialEq> Table<M> {
     /// Checks a job and enters it into the table. `asker`: whoever wants it opened.
+    ///
+    /// # Errors
+    /// Which site cannot take part, and why.
     pub(crate) fn enter(
         &mut self,
         id: JobId,
@@ -23,29 +26,30 @@ impl<M: Clone + PartialEq> Relay<M> {
         roster: Roster,
         part: Part,
         asker: &Asker<M>,
-    ) -> Result<SiteId, (String, String)> {
-        // A roster may be long.
-        let here = |reason: String| (self.site.clone(), shorten(reason));
+    ) -> Result<SiteId, Refused> {
+        let here = |why: JobError| Refused { site: self.site.clone(), why };
         let asked_by = asker.trunk();
         if id == JobId::default() {
-            return Err(here("a job's number is not zero".into()));
+            return Err(here(JobError::Zero));
         }
         if self.jobs.contains_key(&id) {
-            return Err(here(format!("job {id} is open already")));
+            return Err(here(JobError::Open(id)));
         }
         if self.allocations.get(&id).is_some_and(|found| found.asker != *asker) {
-            return Err(here(format!("job {id} is another's")));
+            return Err(here(JobError::Anothers(id)));
         }
         // A roster that came as JSON has not been through its constructor.
-        let roster = Roster::new(roster.sites().to_vec()).map_err(|e| here(e.to_string()))?;
-        let own =
-            self.own_id(&roster).ok_or_else(|| here(format!("site {} is not in the roster {roster}", self.site)))?;
+        let roster = Roster::new(roster.sites().to_vec()).map_err(|error| here(error.into()))?;
+        // It may be long.
+        let shown = || short(&roster.to_string()).to_owned();
+        let missing = || here(JobError::NotInRoster { site: self.site.clone(), roster: shown() });
+        let own = self.own_id(&roster).ok_or_else(missing)?;
         let home_name = asked_by.map_or(&self.site, |trunk| &self.trunks[trunk.0].site);
         let mut sites = Vec::new();
         let mut home = None;
         for (at, site) in roster.sites().iter().enumerate() {
             if roster.sites()[..at].iter().any(|other| other.name == site.name) {
-                return Err(here(format!("site {} is twice in the roster {roster}", site.name)));
+                return Err(here(JobError::Twice { site: site.name.clone(), roster: shown() }));
             }
             if site.name == *home_name {
                 home = Some(SiteId(at as u16));
@@ -57,18 +61,14 @@ impl<M: Clone + PartialEq> Relay<M> {
             let trunk = match asked_by {
                 Some(trunk) if site.name == *home_name => trunk,
                 _ => self.asked_for_nodes(id, &site.name).or_else(|| self.lead_trunk(&site.name)).ok_or_else(|| {
-                    let reason = format!(
-                        "the gateway of site {} knows no site {}: compare the sites files",
-                        self.site, site.name
-                    );
-                    (site.name.clone(), reason)
+                    let (own, site) = (self.site.clone(), site.name.clone());
+                    Refused { site: site.clone(), why: JobError::UnknownSite { own, site } }
                 })?,
             };
             let phase = if part == Part::Lead { SitePhase::Waiting } else { SitePhase::Asked };
             sites.push(SiteState::new(Some(trunk), phase));
         }
-        let home =
-            home.ok_or_else(|| here(format!("the launcher's site {home_name} is not in the roster {roster}")))?;
+        let home = home.ok_or_else(|| here(JobError::HomeNotInRoster { home: home_name.clone(), roster: shown() }))?;
         if part == Part::Lead
             && let Some(own_roster) = roster.site(own)
             && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.has_node(id, &node.name))
@@ -77,7 +77,8 @@ impl<M: Clone + PartialEq> Relay<M> {
                 none if none.is_empty() => "those of a job's allocation".to_owned(),
                 known => known,
             };
-            return Err(here(format!("site {} has no node {}; it has: {known}", self.site, unknown.name)));
+            let (site, node) = (self.site.clone(), short(&unknown.name).to_owned());
+            return Err(here(JobError::UnknownNode { site, node, known }));
         }
         let local = members_of(&roster, own, home);
         let all: u64 = (0..roster.sites().len()).map(|at| members_of(&roster, SiteId(at as u16), home)).sum();
@@ -86,7 +87,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             Part::Lead => self.grants.grant(all - local, kept),
             Part::Relay { window } => self.grants.grant_window(all - local, window, kept),
         };
-        let grant = grant.map_err(here)?;
+        let grant = grant.map_err(|error| here(error.into()))?;
         self.epoch += 1;
         let job = Job {
             secret,
@@ -124,20 +125,14 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// The home's jobs would take too much by being described alone.
-    fn kept_from(&self, home: &str, roster: &Roster) -> Result<u64, String> {
+    fn kept_from(&self, home: &str, roster: &Roster) -> Result<u64, JobError> {
         if home == self.site {
             return Ok(0);
         }
         let theirs = || self.jobs.values().filter(|job| job.home_name() == home);
         let (described, most) = (theirs().map(|job| described(&job.roster)).sum::<u64>(), self.grants.described());
         if described + self::described(roster) > most {
-            return Err(format!(
-                "{} jobs of site {home} are open here and take {}, one site may have {}: wait for some to end, or raise `memory` of \
-                 the gateway",
-                theirs().count(),
-                quantity(described),
-                quantity(most)
-            ));
+            return Err(JobError::Described { home: home.to_owned(), jobs: theirs().count(), described, most });
         }
         Ok(self.grants.kept(theirs().map(|job| job.grant.bytes()).sum()))
     }

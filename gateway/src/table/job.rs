@@ -1,4 +1,4 @@
-//! The life of a job at one gateway: opening, agents, closing. Part of [`Relay`].
+//! The life of a job at one gateway: opening, agents, closing. Part of [`Table`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,9 +12,10 @@ use crate::log::short;
 use crate::quantity;
 use crate::services::starter::StartError;
 use crate::table::allocation::Asker;
+use crate::table::error::{JobError, Refused, Violation};
 use crate::table::site::{SitePhase, SiteState};
 use crate::table::window::Grant;
-use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Relay, Timer, TrunkId, TrunkInfo};
+use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Table, Timer, TrunkId, TrunkInfo};
 
 /// A job as one gateway knows it.
 pub(crate) struct Job<M> {
@@ -59,20 +60,23 @@ pub(crate) fn is_rank(slot: Slot) -> bool {
 
 impl<M> Job<M> {
     /// Whether a member of this identity belongs to this site.
-    pub(crate) fn may_join(&self, identity: Identity, site: &str) -> Result<(), String> {
+    pub(crate) fn may_join(&self, identity: Identity, site: &str) -> Result<(), JobError> {
+        let site = || site.to_owned();
         if identity.site != self.own {
-            return Err(format!("{identity} does not belong to site {site}, which is #{} of the job", self.own.0));
+            return Err(JobError::OtherSite { identity, site: site(), number: self.own.0 });
         }
         let nodes = self.roster.site(self.own).map_or(0, |own| own.nodes.len());
         match identity.slot.kind() {
             SlotKind::Rank(rank, _) if (self.ranks.0..self.ranks.1).contains(&rank.0) => Ok(()),
             SlotKind::Rank(rank, _) => {
-                Err(format!("rank {rank} is not at site {site}, which has ranks {}..{}", self.ranks.0, self.ranks.1))
+                let (first, beyond) = self.ranks;
+                Err(JobError::RankElsewhere { rank: rank.0, site: site(), first, beyond })
             }
             SlotKind::Agent(node) if (node.0 as usize) < nodes => Ok(()),
-            SlotKind::Agent(node) => Err(format!("site {site} has no node #{} in this job, it has {nodes}", node.0)),
-            SlotKind::Launcher => Err("the launcher is whoever opens the job".into()),
-            SlotKind::Gateway => Err("a gateway is nobody's member".into()),
+            SlotKind::Agent(node) => Err(JobError::NoSuchNode { site: site(), node: node.0, nodes }),
+            SlotKind::Service(service) => Err(JobError::NoSuchService(service.0)),
+            SlotKind::Launcher => Err(JobError::Launcher),
+            SlotKind::Gateway => Err(JobError::Gateway),
         }
     }
 
@@ -121,7 +125,7 @@ pub(crate) fn passage_without(others: bool, reason: &str) -> Passage {
     if others { Passage::Broken } else { Passage::Away(reason.to_owned()) }
 }
 
-impl<M: Clone + PartialEq> Relay<M> {
+impl<M: Clone + PartialEq> Table<M> {
     /// The launcher asks, at its own site. On success it is a member, and its identity is given.
     ///
     /// # Errors
@@ -134,10 +138,10 @@ impl<M: Clone + PartialEq> Relay<M> {
         home: &str,
         part: Part,
         launcher: M,
-    ) -> Result<Identity, (String, String)> {
-        let here = |reason: String| (self.site.clone(), reason);
+    ) -> Result<Identity, Refused> {
         if home != self.site {
-            return Err(here(format!("the launcher says it is at site {home}, this is the gateway of {}", self.site)));
+            let (home, site) = (home.to_owned(), self.site.clone());
+            return Err(Refused { site: site.clone(), why: JobError::WrongHome { home, site } });
         }
         if part != Part::Lead
             && let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing && job.secret == secret)
@@ -176,7 +180,7 @@ impl<M: Clone + PartialEq> Relay<M> {
         secret: Secret,
         roster: Roster,
         part: Part,
-    ) -> Result<(), String> {
+    ) -> Result<(), JobError> {
         if let Some(job) = self.jobs.get_mut(&id)
             && part != Part::Lead
             && job.secret == secret
@@ -189,7 +193,7 @@ impl<M: Clone + PartialEq> Relay<M> {
             self.is_here(id, trunk, false);
             return Ok(());
         }
-        self.enter(id, secret, roster, part, &Asker::Site(trunk)).map_err(|(_, reason)| reason)?;
+        self.enter(id, secret, roster, part, &Asker::Site(trunk)).map_err(|refused| refused.why)?;
         self.advance(id);
         self.bound_opening(id, OPENING_ASKED);
         self.say_here(id);
@@ -408,7 +412,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// It may not say that: close its connection.
-    pub(crate) fn job_from_launcher(&mut self, id: JobId, message: &JobMessage) -> Result<(), String> {
+    pub(crate) fn job_from_launcher(&mut self, id: JobId, message: &JobMessage) -> Result<(), Violation> {
         match message {
             JobMessage::Close { job } if *job == id => {
                 self.close(id, "the launcher closed the job");
@@ -421,7 +425,7 @@ impl<M: Clone + PartialEq> Relay<M> {
                 self.open_relays(id);
                 Ok(())
             }
-            JobMessage::Close { job } => Err(format!("the launcher of job {id} may not close job {job}")),
+            JobMessage::Close { job } => Err(Violation(format!("the launcher of job {id} may not close job {job}"))),
             JobMessage::Open { .. }
             | JobMessage::Here { .. }
             | JobMessage::Opened { .. }

@@ -1,4 +1,4 @@
-//! What gateways of other sites say about jobs and nodes, and what they may. Part of [`Relay`].
+//! What gateways of other sites say about jobs and nodes, and what they may. Part of [`Table`].
 //!
 //! Three things are told apart. What no gateway that follows the protocol can send is a violation, and its link is cut:
 //! news of another site than its own, orders for one. What a site says about a job that it has no part in, or over
@@ -10,25 +10,26 @@ use types::JobId;
 use wire::control::{JobMessage, Traffic};
 
 use crate::log::{log, short};
+use crate::table::error::Violation;
 use crate::table::job::Job;
 use crate::table::site::SitePhase;
-use crate::table::{Relay, TrunkId};
+use crate::table::{Table, TrunkId};
 
-impl<M: Clone + PartialEq> Relay<M> {
+impl<M: Clone + PartialEq> Table<M> {
     /// A message about a job came over a trunk.
     ///
     /// # Errors
     /// No gateway that follows the protocol can have sent it: close the link.
-    pub(crate) fn job_from_trunk(&mut self, trunk: TrunkId, message: JobMessage) -> Result<(), String> {
+    pub(crate) fn job_from_trunk(&mut self, trunk: TrunkId, message: JobMessage) -> Result<(), Violation> {
         let peer = self.trunks[trunk.0].site.clone();
-        let wrong = |what: &str| Err(format!("site {peer} may not send {what}"));
+        let wrong = |what| Err(Violation(format!("site {peer} may not send {what}")));
         match message {
             JobMessage::Open { job, secret, roster, home, part } => {
                 if home != peer {
                     return wrong("a job of another site");
                 }
-                if let Err(reason) = self.open_asked(trunk, job, secret, roster, part) {
-                    let site = self.site.clone();
+                if let Err(why) = self.open_asked(trunk, job, secret, roster, part) {
+                    let (site, reason) = (self.site.clone(), why.to_string());
                     log!(warn, &peer, %job, from = peer, reason, "job refused");
                     self.tell(trunk, JobMessage::Refused { job, site, reason });
                     self.abandoned_over(job, trunk);

@@ -2,10 +2,11 @@
 //!
 //! No sockets, no clock, no tasks: events come in through methods, and what is to be done about them is
 //! queued as [`Effect`]s, which whoever does the I/O takes and carries out. `M` is its handle on a member's connection.
-//! Start reading at [`Relay::route`] for the path of a frame, at [`Relay::open`] for the life of a job (`job`).
+//! Start reading at [`Table::route`] for the path of a frame, at [`Table::open`] for the life of a job (`job`).
 
 pub(crate) mod allocation;
 pub(crate) mod entry;
+pub(crate) mod error;
 pub(crate) mod job;
 pub(crate) mod message;
 pub(crate) mod site;
@@ -21,6 +22,7 @@ use wire::{Control, FrameHeader, Passage, Secret};
 use crate::log::{self, Unsaid};
 use crate::services::starter::AllocationOrder;
 use crate::table::allocation::Allocation;
+use crate::table::error::JobError;
 use crate::table::job::{Job, is_rank, passage_without, trunks_to};
 use crate::table::site::SitePhase;
 use crate::table::window::Grants;
@@ -50,11 +52,11 @@ pub(crate) enum Effect<M> {
     ToMember(M, Control),
     /// Send a message over a trunk.
     ToTrunk(TrunkId, Control),
-    /// Start the agents of these nodes, then report by [`Relay::agents_started`].
+    /// Start the agents of these nodes, then report by [`Table::agents_started`].
     StartAgents(JobId, Vec<(NodeId, String)>),
-    /// Kill all agents of a job that still run; each is reported by [`Relay::agent_exited`] as always.
+    /// Kill all agents of a job that still run; each is reported by [`Table::agent_exited`] as always.
     KillAgents(JobId),
-    /// Ask for nodes, and report by [`Relay::allocation_news`].
+    /// Ask for nodes, and report by [`Table::allocation_news`].
     Allocate(AllocationOrder),
     /// Give them back.
     Release(JobId),
@@ -62,9 +64,9 @@ pub(crate) enum Effect<M> {
     Dismiss(M, String),
     /// Tell a member what became of the route to a site.
     Passage(M, SiteId, Passage),
-    /// Call [`Relay::timer`] after this long.
+    /// Call [`Table::timer`] after this long.
     Timer(JobId, u64, Timer, Duration),
-    /// Call [`Relay::patience_over`] after this long.
+    /// Call [`Table::patience_over`] after this long.
     Patience(TrunkId, u64, Duration),
 }
 
@@ -106,7 +108,7 @@ pub(crate) enum Route<'a, M> {
     Violation(String),
 }
 
-/// A trunk as the relay knows it.
+/// A trunk as the table knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct TrunkInfo {
     /// The site at its other end.
@@ -139,7 +141,7 @@ pub(crate) enum Leave {
     Silent(String),
 }
 
-pub(crate) struct Relay<M> {
+pub(crate) struct Table<M> {
     /// Name of this gateway's site.
     pub(crate) site: String,
     /// Which of the site's gateways it is, from 0.
@@ -160,18 +162,18 @@ pub(crate) struct Relay<M> {
     pub(crate) ended: VecDeque<JobId>,
 }
 
-impl<M: Clone + PartialEq> Relay<M> {
-    /// The relay of this site's gateway of that number.
+impl<M: Clone + PartialEq> Table<M> {
+    /// The table of this site's gateway of that number.
     pub(crate) fn new(
         (site, number): (String, usize),
         nodes: Vec<String>,
         trunks: Vec<TrunkInfo>,
         memory: u64,
         patience: Duration,
-    ) -> Relay<M> {
+    ) -> Table<M> {
         let grants = Grants::new(memory);
         let (jobs, allocations) = (HashMap::new(), HashMap::new());
-        Relay {
+        Table {
             site,
             number,
             siblings: false,
@@ -246,11 +248,11 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// The job is not open here.
-    pub(crate) fn secret(&self, job: JobId) -> Result<Secret, String> {
+    pub(crate) fn secret(&self, job: JobId) -> Result<Secret, JobError> {
         match self.jobs.get(&job) {
             Some(open) if !open.closing => Ok(open.secret.clone()),
-            Some(_) => Err(format!("job {job} is being closed at site {}", self.site)),
-            None => Err(format!("job {job} is not open at site {}", self.site)),
+            Some(_) => Err(JobError::Closing { job, site: self.site.clone() }),
+            None => Err(JobError::NotOpen { job, site: self.site.clone() }),
         }
     }
 
@@ -271,7 +273,7 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), String> {
+    pub(crate) fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), JobError> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
             job.members.insert(identity.slot, member.clone());
@@ -301,12 +303,13 @@ impl<M: Clone + PartialEq> Relay<M> {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, String> {
+    pub(crate) fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, JobError> {
         self.secret(id)?;
-        let Some(job) = self.jobs.get(&id) else { return Err(format!("job {id} is not open")) };
+        let open = self.jobs.get(&id);
+        let job = open.ok_or_else(|| JobError::NotOpen { job: id, site: self.site.clone() })?;
         job.may_join(identity, &self.site)?;
         if job.members.contains_key(&identity.slot) {
-            return Err(format!("{} of job {id} is connected already", identity.slot));
+            return Err(JobError::Connected { job: id, slot: identity.slot });
         }
         Ok(job.grant.window)
     }
@@ -511,6 +514,11 @@ impl<M: Clone + PartialEq> Relay<M> {
     pub(crate) fn add_trunk(&mut self, trunk: TrunkInfo) -> TrunkId {
         self.trunks.push(trunk);
         TrunkId(self.trunks.len() - 1)
+    }
+
+    /// A gateway is in the sites file again.
+    pub(crate) fn take_back_trunk(&mut self, trunk: TrunkId) {
+        self.trunks[trunk.0].retired = false;
     }
 
     /// A gateway is not in the sites file any more: jobs do without it.

@@ -1,7 +1,8 @@
-//! The relay alone: members are numbers, effects are looked at.
+//! The table alone: members are numbers, effects are looked at.
 
 use super::*;
 use crate::services::starter::StartError;
+use crate::table::error::Violation;
 use types::{Instance, Rank, Roster};
 use wire::control::{AllocationMessage, JobMessage, Part, Traffic};
 
@@ -12,9 +13,9 @@ const LAUNCHER: u32 = 1000;
 const PATIENCE: Duration = Duration::from_secs(7);
 
 /// The gateway of site b; sites a and c are at the ends of its trunks.
-fn relay() -> Relay<u32> {
+fn table() -> Table<u32> {
     let trunk = |site: &str| TrunkInfo { up: true, problem: "not yet".into(), ..TrunkInfo::new(site.into()) };
-    Relay::new(("b".into(), 0), vec!["n1".into(), "n2".into()], vec![trunk("a"), trunk("c")], 64 << 20, PATIENCE)
+    Table::new(("b".into(), 0), vec!["n1".into(), "n2".into()], vec![trunk("a"), trunk("c")], 64 << 20, PATIENCE)
 }
 
 fn roster() -> Roster {
@@ -30,11 +31,11 @@ fn rank(site: u16, rank: u32) -> Identity {
 }
 
 /// A message comes over a trunk.
-pub(crate) fn from_trunk(relay: &mut Relay<u32>, trunk: TrunkId, message: impl Into<Control>) -> Result<(), String> {
+pub(crate) fn from_trunk(table: &mut Table<u32>, trunk: TrunkId, message: impl Into<Control>) -> Result<(), Violation> {
     match message.into() {
-        Control::Job(message) => relay.job_from_trunk(trunk, message),
-        Control::Allocation(message) => relay.allocation_from_trunk(trunk, message),
-        other => panic!("not for the relay: {other:?}"),
+        Control::Job(message) => table.job_from_trunk(trunk, message),
+        Control::Allocation(message) => table.allocation_from_trunk(trunk, message),
+        other => panic!("not for the table: {other:?}"),
     }
 }
 
@@ -43,22 +44,22 @@ fn open_from_a() -> JobMessage {
 }
 
 /// A job that started at a and is open here.
-fn open_remote(relay: &mut Relay<u32>) {
-    from_trunk(relay, A, open_from_a()).unwrap();
-    relay.agents_started(JOB, Ok(()));
+fn open_remote(table: &mut Table<u32>) {
+    from_trunk(table, A, open_from_a()).unwrap();
+    table.agents_started(JOB, Ok(()));
     assert!(
-        relay.take_effects().iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::Job(JobMessage::Opened { .. }))))
+        table.take_effects().iter().any(|e| matches!(e, Effect::ToTrunk(A, Control::Job(JobMessage::Opened { .. }))))
     );
-    from_trunk(relay, C, JobMessage::Here { job: JOB, whole: false }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(C, Control::Job(JobMessage::Here { job: JOB, whole: false }))]);
+    from_trunk(table, C, JobMessage::Here { job: JOB, whole: false }).unwrap();
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(C, Control::Job(JobMessage::Here { job: JOB, whole: false }))]);
 }
 
 /// A job that started here and is open here.
-fn open_home(relay: &mut Relay<u32>) {
-    let identity = relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
+fn open_home(table: &mut Table<u32>) {
+    let identity = table.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
     assert_eq!(identity, Identity { site: SiteId(1), slot: Slot::LAUNCHER });
-    relay.agents_started(JOB, Ok(()));
-    relay.take_effects();
+    table.agents_started(JOB, Ok(()));
+    table.take_effects();
 }
 
 fn frame(from: Identity, to: Identity) -> FrameHeader {
@@ -67,18 +68,18 @@ fn frame(from: Identity, to: Identity) -> FrameHeader {
 
 #[test]
 fn a_job_is_asked_of_all_sites_and_agents_start_when_trunks_are_up() {
-    let mut relay = relay();
-    relay.trunks[C.0].up = false;
-    relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
-    let effects = relay.take_effects();
+    let mut table = table();
+    table.trunks[C.0].up = false;
+    table.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
+    let effects = table.take_effects();
     assert!(
         effects
             .iter()
             .any(|e| matches!(e, Effect::ToTrunk(A, Control::Job(JobMessage::Open { home, .. })) if home == "b"))
     );
     assert!(!effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, _) | Effect::StartAgents(..))));
-    relay.trunk_up(C);
-    let effects = relay.take_effects();
+    table.trunk_up(C);
+    let effects = table.take_effects();
     assert!(effects.iter().any(|e| matches!(e, Effect::ToTrunk(C, Control::Job(JobMessage::Open { .. })))));
     let nodes = vec![(NodeId(0), "n1".to_owned()), (NodeId(1), "n2".to_owned())];
     assert!(effects.contains(&Effect::StartAgents(JOB, nodes)));
@@ -86,86 +87,86 @@ fn a_job_is_asked_of_all_sites_and_agents_start_when_trunks_are_up() {
 
 #[test]
 fn a_trunk_that_stays_down_refuses_its_site() {
-    let mut relay = relay();
-    relay.trunks[C.0].up = false;
-    relay.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
-    let timer = relay.take_effects().into_iter().find_map(|e| match e {
+    let mut table = table();
+    table.trunks[C.0].up = false;
+    table.open(JOB, secret(), roster(), "b", Part::Lead, LAUNCHER).unwrap();
+    let timer = table.take_effects().into_iter().find_map(|e| match e {
         Effect::Timer(JOB, epoch, Timer::Opening, _) => Some(epoch),
         _ => None,
     });
-    relay.timer(JOB, timer.unwrap(), Timer::Opening);
+    table.timer(JOB, timer.unwrap(), Timer::Opening);
     let refused = Control::Job(JobMessage::Refused { job: JOB, site: "c".into(), reason: "not yet".into() });
-    assert_eq!(relay.take_effects(), [Effect::ToMember(LAUNCHER, refused)]);
+    assert_eq!(table.take_effects(), [Effect::ToMember(LAUNCHER, refused)]);
     // A timer of an earlier job of that number means nothing.
-    relay.timer(JOB, timer.unwrap() + 1, Timer::Farewell);
-    assert!(relay.jobs.contains_key(&JOB));
+    table.timer(JOB, timer.unwrap() + 1, Timer::Farewell);
+    assert!(table.jobs.contains_key(&JOB));
 }
 
 #[test]
 fn frames_go_where_their_job_says() {
-    let mut relay = relay();
-    open_remote(&mut relay);
-    relay.join(JOB, rank(1, 2), 2).unwrap();
-    assert!(matches!(relay.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Member(2)));
-    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(0, 0))), Route::Trunk(A)));
-    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Trunk(C)));
-    let traffic = relay.jobs[&JOB].traffic;
+    let mut table = table();
+    open_remote(&mut table);
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    assert!(matches!(table.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Member(2)));
+    assert!(matches!(table.route(Origin::Member, &frame(rank(1, 2), rank(0, 0))), Route::Trunk(A)));
+    assert!(matches!(table.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Trunk(C)));
+    let traffic = table.jobs[&JOB].traffic;
     assert_eq!((traffic.received, traffic.sent, traffic.local), (100, 200, 0));
     let absent = frame(rank(0, 0), rank(1, 3));
-    assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
-    relay.join(JOB, rank(1, 3), 3).unwrap();
-    relay.leave(JOB, rank(1, 3).slot, &3, Leave::Goodbye);
-    assert!(matches!(relay.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
+    assert!(matches!(table.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
+    table.join(JOB, rank(1, 3), 3).unwrap();
+    table.leave(JOB, rank(1, 3).slot, &3, Leave::Goodbye);
+    assert!(matches!(table.route(Origin::Trunk(A), &absent), Route::Nowhere { notice: Some(_) }));
 }
 
 #[test]
 fn a_trunk_speaks_only_for_its_site_and_to_ours() {
-    let mut relay = relay();
-    open_remote(&mut relay);
-    relay.join(JOB, rank(1, 2), 2).unwrap();
+    let mut table = table();
+    open_remote(&mut table);
+    table.join(JOB, rank(1, 2), 2).unwrap();
     for (trunk, header) in [
         (C, frame(rank(0, 0), rank(1, 2))),
         (A, frame(rank(1, 3), rank(1, 2))),
         (A, frame(rank(9, 3), rank(1, 2))),
         (A, frame(rank(0, 0), rank(2, 5))),
     ] {
-        assert!(matches!(relay.route(Origin::Trunk(trunk), &header), Route::Violation(_)), "{header:?}");
+        assert!(matches!(table.route(Origin::Trunk(trunk), &header), Route::Violation(_)), "{header:?}");
     }
-    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(9, 0))), Route::Violation(_)));
+    assert!(matches!(table.route(Origin::Member, &frame(rank(1, 2), rank(9, 0))), Route::Violation(_)));
     let other = FrameHeader { job: JobId(8), ..frame(rank(0, 0), rank(1, 2)) };
-    assert!(matches!(relay.route(Origin::Trunk(A), &other), Route::Nowhere { notice: None }));
+    assert!(matches!(table.route(Origin::Trunk(A), &other), Route::Nowhere { notice: None }));
     // Nor may it manage jobs that are not its own.
-    relay.take_effects();
-    assert!(from_trunk(&mut relay, C, JobMessage::Close { job: JOB }).is_ok());
-    assert!(!relay.jobs[&JOB].closing && relay.take_effects().is_empty());
-    assert!(from_trunk(&mut relay, C, open_from_a()).is_err());
+    table.take_effects();
+    assert!(from_trunk(&mut table, C, JobMessage::Close { job: JOB }).is_ok());
+    assert!(!table.jobs[&JOB].closing && table.take_effects().is_empty());
+    assert!(from_trunk(&mut table, C, open_from_a()).is_err());
     let lost = JobMessage::MemberLost { job: JOB, member: rank(0, 0), reason: String::new() };
-    assert!(from_trunk(&mut relay, C, lost).is_err());
+    assert!(from_trunk(&mut table, C, lost).is_err());
     let lost = JobMessage::AgentLost { job: JOB, site: "a".into(), node: "n1".into(), reason: String::new() };
-    assert!(from_trunk(&mut relay, C, lost).is_err());
+    assert!(from_trunk(&mut table, C, lost).is_err());
     let lost = JobMessage::LeadLost { job: JOB, site: "a".into(), reason: String::new() };
-    assert!(from_trunk(&mut relay, A, lost).is_err());
+    assert!(from_trunk(&mut table, A, lost).is_err());
 }
 
 #[test]
 fn what_is_late_is_no_violation() {
-    let mut relay = relay();
-    open_remote(&mut relay);
+    let mut table = table();
+    open_remote(&mut table);
     // The home stood still, was given up here, and ends its job afterwards.
-    relay.trunk_lost(A, "no sign of life");
-    relay.take_effects();
-    assert!(relay.jobs[&JOB].closing);
+    table.trunk_lost(A, "no sign of life");
+    table.take_effects();
+    assert!(table.jobs[&JOB].closing);
     let nothing_left =
         Control::Job(JobMessage::Closed { job: JOB, site: "b".into(), traffic: Traffic::default(), led: false });
-    from_trunk(&mut relay, A, JobMessage::Close { job: JOB }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, nothing_left.clone())]);
+    from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(A, nothing_left.clone())]);
     for node in [NodeId(0), NodeId(1)] {
-        relay.agent_exited(JOB, node, "killed".into());
+        table.agent_exited(JOB, node, "killed".into());
     }
-    assert!(relay.jobs.is_empty());
-    relay.take_effects();
-    from_trunk(&mut relay, A, JobMessage::Close { job: JOB }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, nothing_left)]);
+    assert!(table.jobs.is_empty());
+    table.take_effects();
+    from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(A, nothing_left)]);
     // News of a job that has ended.
     let (reason, site) = (String::new, || "a".to_owned());
     for message in [
@@ -178,41 +179,41 @@ fn what_is_late_is_no_violation() {
         Control::Allocation(AllocationMessage::Waiting { job: JOB, site: site(), state: reason() }),
         Control::Allocation(AllocationMessage::Granted { job: JOB, site: site(), nodes: Vec::new() }),
     ] {
-        from_trunk(&mut relay, A, message).unwrap();
-        assert_eq!(relay.take_effects(), []);
+        from_trunk(&mut table, A, message).unwrap();
+        assert_eq!(table.take_effects(), []);
     }
     // A gateway that did not hear of the end still has the job, and hears of it now.
-    from_trunk(&mut relay, A, JobMessage::Here { job: JOB, whole: true }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB }))]);
+    from_trunk(&mut table, A, JobMessage::Here { job: JOB, whole: true }).unwrap();
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB }))]);
     // A frame of it.
-    assert!(matches!(relay.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Nowhere { .. }));
+    assert!(matches!(table.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Nowhere { .. }));
 }
 
 #[test]
 fn admission_needs_a_place_in_the_roster() {
-    let mut relay = relay();
-    open_remote(&mut relay);
-    assert!(relay.join(JOB, rank(1, 4), 4).is_ok());
-    assert!(relay.join(JOB, rank(1, 4), 5).unwrap_err().contains("connected already"));
-    assert!(relay.join(JOB, rank(1, 5), 5).unwrap_err().contains("ranks 2..5"));
-    assert!(relay.join(JOB, rank(0, 0), 5).unwrap_err().contains("does not belong to site b"));
+    let mut table = table();
+    open_remote(&mut table);
+    assert!(table.join(JOB, rank(1, 4), 4).is_ok());
+    assert!(table.join(JOB, rank(1, 4), 5).unwrap_err().to_string().contains("connected already"));
+    assert!(table.join(JOB, rank(1, 5), 5).unwrap_err().to_string().contains("ranks 2..5"));
+    assert!(table.join(JOB, rank(0, 0), 5).unwrap_err().to_string().contains("does not belong to site b"));
     let slot = |slot| Identity { site: SiteId(1), slot };
-    assert!(relay.join(JOB, slot(Slot::agent(NodeId(1)).unwrap()), 6).is_ok());
-    assert!(relay.join(JOB, slot(Slot::agent(NodeId(2)).unwrap()), 7).is_err());
-    assert!(relay.join(JOB, slot(Slot::LAUNCHER), 7).is_err());
-    assert!(relay.join(JOB, slot(Slot::GATEWAY), 7).is_err());
-    assert!(relay.join(JobId(8), rank(1, 4), 7).unwrap_err().contains("not open"));
+    assert!(table.join(JOB, slot(Slot::agent(NodeId(1)).unwrap()), 6).is_ok());
+    assert!(table.join(JOB, slot(Slot::agent(NodeId(2)).unwrap()), 7).is_err());
+    assert!(table.join(JOB, slot(Slot::LAUNCHER), 7).is_err());
+    assert!(table.join(JOB, slot(Slot::GATEWAY), 7).is_err());
+    assert!(table.join(JobId(8), rank(1, 4), 7).unwrap_err().to_string().contains("not open"));
 }
 
 #[test]
 fn losses_are_told_to_the_launcher_wherever_it_is() {
-    let mut relay = relay();
-    open_remote(&mut relay);
-    relay.join(JOB, rank(1, 2), 2).unwrap();
-    relay.leave(JOB, rank(1, 2).slot, &99, Leave::Lost("another connection".into()));
-    relay.leave(JOB, rank(1, 2).slot, &2, Leave::Lost("broken".into()));
-    relay.agent_exited(JOB, NodeId(1), "exit status 1".into());
-    relay.trunk_lost(C, "cut");
+    let mut table = table();
+    open_remote(&mut table);
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    table.leave(JOB, rank(1, 2).slot, &99, Leave::Lost("another connection".into()));
+    table.leave(JOB, rank(1, 2).slot, &2, Leave::Lost("broken".into()));
+    table.agent_exited(JOB, NodeId(1), "exit status 1".into());
+    table.trunk_lost(C, "cut");
     let member = Control::Job(JobMessage::MemberLost { job: JOB, member: rank(1, 2), reason: "broken".into() });
     let agent = Control::Job(JobMessage::AgentLost {
         job: JOB,
@@ -223,37 +224,37 @@ fn losses_are_told_to_the_launcher_wherever_it_is() {
     let site =
         Control::Job(JobMessage::SiteLost { job: JOB, site: "c".into(), seen_from: "b".into(), reason: "cut".into() });
     let expected = [member, agent, site].map(|message| Effect::ToTrunk(A, message));
-    assert_eq!(relay.take_effects(), expected);
-    assert!(matches!(relay.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Nowhere { notice: None }));
+    assert_eq!(table.take_effects(), expected);
+    assert!(matches!(table.route(Origin::Member, &frame(rank(1, 2), rank(2, 5))), Route::Nowhere { notice: None }));
 }
 
 #[test]
 fn a_trunk_that_goes_is_waited_for() {
-    let mut relay = relay();
-    open_remote(&mut relay);
-    relay.join(JOB, rank(1, 2), 2).unwrap();
-    relay.trunk_away(C, "a blackout");
+    let mut table = table();
+    open_remote(&mut table);
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    table.trunk_away(C, "a blackout");
     let away = Effect::Passage(2, SiteId(2), Passage::Away("a blackout".into()));
-    let effects = relay.take_effects();
+    let effects = table.take_effects();
     assert_eq!(effects, [away, Effect::Patience(C, 1, PATIENCE)]);
     // Frames go nowhere, and nobody is told that anybody is lost.
     let frame = frame(rank(1, 2), rank(2, 5));
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Nowhere { notice: None }));
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Nowhere { notice: None }));
     // Who comes meanwhile hears of it.
-    relay.join(JOB, rank(1, 3), 3).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::Passage(3, SiteId(2), Passage::Away("a blackout".into()))]);
-    relay.trunk_up(C);
+    table.join(JOB, rank(1, 3), 3).unwrap();
+    assert_eq!(table.take_effects(), [Effect::Passage(3, SiteId(2), Passage::Away("a blackout".into()))]);
+    table.trunk_up(C);
     let open = |member| Effect::Passage(member, SiteId(2), Passage::Open);
-    let effects = relay.take_effects();
+    let effects = table.take_effects();
     assert!(effects.contains(&open(2)) && effects.contains(&open(3)), "{effects:?}");
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(C)));
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(C)));
     // A timer of an earlier time means nothing.
-    relay.trunk_away(C, "another");
-    relay.take_effects();
-    relay.patience_over(C, 1);
-    assert!(relay.take_effects().is_empty());
-    relay.patience_over(C, 3);
-    let effects = relay.take_effects();
+    table.trunk_away(C, "another");
+    table.take_effects();
+    table.patience_over(C, 1);
+    assert!(table.take_effects().is_empty());
+    table.patience_over(C, 3);
+    let effects = table.take_effects();
     let reason = "another (and it did not come back within 7 s)".to_owned();
     assert_eq!(
         effects,
@@ -265,21 +266,21 @@ fn a_trunk_that_goes_is_waited_for() {
 }
 
 /// The second gateway of site b. Site a has two as well, each at the end of a trunk.
-fn second() -> (Relay<u32>, TrunkId, TrunkId) {
+fn second() -> (Table<u32>, TrunkId, TrunkId) {
     let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
-    let relay = Relay::new(("b".into(), 1), vec!["n1".into()], vec![trunk(), trunk()], 64 << 20, PATIENCE);
-    (relay, TrunkId(0), TrunkId(1))
+    let table = Table::new(("b".into(), 1), vec!["n1".into()], vec![trunk(), trunk()], 64 << 20, PATIENCE);
+    (table, TrunkId(0), TrunkId(1))
 }
 
 const RELAYS: Part = Part::Relay { window: 1 << 20 };
 
 #[test]
 fn a_gateway_that_does_not_lead_is_one_more_way() {
-    let (mut relay, first, second) = second();
+    let (mut table, first, second) = second();
     let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
     let open = JobMessage::Open { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
-    from_trunk(&mut relay, first, open.clone()).unwrap();
-    let effects = relay.take_effects();
+    from_trunk(&mut table, first, open.clone()).unwrap();
+    let effects = table.take_effects();
     assert!(
         !effects.iter().any(|e| matches!(
             e,
@@ -293,25 +294,25 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
         );
     }
     let frame = frame(rank(1, 2), rank(0, 0));
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
     // The second gateways of both sites pair off.
-    from_trunk(&mut relay, second, open).unwrap();
-    relay.take_effects();
-    relay.join(JOB, rank(1, 2), 2).unwrap();
-    assert_eq!(relay.take_effects(), []);
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
-    relay.trunk_away(second, "cut");
-    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Broken)));
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
-    relay.trunk_away(first, "cut too");
-    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Away("cut too".into()))));
-    relay.trunk_up(second);
-    assert!(relay.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Open)));
+    from_trunk(&mut table, second, open).unwrap();
+    table.take_effects();
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    assert_eq!(table.take_effects(), []);
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
+    table.trunk_away(second, "cut");
+    assert!(table.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Broken)));
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    table.trunk_away(first, "cut too");
+    assert!(table.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Away("cut too".into()))));
+    table.trunk_up(second);
+    assert!(table.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Open)));
     // One that was started anew is the last choice: ranks may not be connected to it yet.
-    relay.trunk_up(first);
-    relay.trunk_away(second, "killed");
-    relay.trunk_lost(second, "killed");
-    relay.trunk_up(second);
+    table.trunk_up(first);
+    table.trunk_away(second, "killed");
+    table.trunk_lost(second, "killed");
+    table.trunk_up(second);
     let open = JobMessage::Open {
         job: JOB,
         secret: secret(),
@@ -319,48 +320,48 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
         home: "a".into(),
         part: RELAYS,
     };
-    from_trunk(&mut relay, second, open).unwrap();
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    from_trunk(&mut table, second, open).unwrap();
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
     // Until it says that they are: then it is used as before.
-    from_trunk(&mut relay, second, JobMessage::Here { job: JOB, whole: false }).unwrap();
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
-    from_trunk(&mut relay, second, JobMessage::Here { job: JOB, whole: true }).unwrap();
-    assert!(matches!(relay.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
+    from_trunk(&mut table, second, JobMessage::Here { job: JOB, whole: false }).unwrap();
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    from_trunk(&mut table, second, JobMessage::Here { job: JOB, whole: true }).unwrap();
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
     // When the last rank has come here, all are told.
-    relay.take_effects();
-    relay.join(JOB, rank(1, 3), 3).unwrap();
+    table.take_effects();
+    table.join(JOB, rank(1, 3), 3).unwrap();
     let here = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Here { job: JOB, whole: true }));
-    assert_eq!(relay.take_effects(), [here(first), here(second)]);
+    assert_eq!(table.take_effects(), [here(first), here(second)]);
     // Whoever asked closes; the last one ends it.
-    relay.take_effects();
-    from_trunk(&mut relay, first, JobMessage::Close { job: JOB }).unwrap();
+    table.take_effects();
+    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
     let closed = |traffic| JobMessage::Closed { job: JOB, site: "b".into(), traffic, led: false };
-    let effects = relay.take_effects();
+    let effects = table.take_effects();
     assert!(effects.contains(&Effect::ToTrunk(first, closed(Default::default()).into())), "{effects:?}");
-    from_trunk(&mut relay, second, JobMessage::Close { job: JOB }).unwrap();
-    let effects = relay.take_effects();
+    from_trunk(&mut table, second, JobMessage::Close { job: JOB }).unwrap();
+    let effects = table.take_effects();
     assert!(
         effects
             .iter()
             .any(|e| matches!(e, Effect::ToTrunk(t, Control::Job(JobMessage::Closed { .. })) if *t == second)),
         "{effects:?}"
     );
-    assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, _))) && relay.jobs.is_empty());
+    assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, _))) && table.jobs.is_empty());
     // Who asks late is answered.
-    from_trunk(&mut relay, first, JobMessage::Close { job: JOB }).unwrap();
-    assert_eq!(relay.take_effects(), [Effect::ToTrunk(first, closed(Default::default()).into())]);
+    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(first, closed(Default::default()).into())]);
 }
 
 #[test]
 fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
-    let (mut relay, first, second) = second();
+    let (mut table, first, second) = second();
     let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
-    relay.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
     let here = |whole| JobMessage::Here { job: JOB, whole };
-    from_trunk(&mut relay, first, here(false)).unwrap();
-    from_trunk(&mut relay, second, here(false)).unwrap();
-    let told = |relay: &mut Relay<u32>| {
-        let effects = relay.take_effects().into_iter();
+    from_trunk(&mut table, first, here(false)).unwrap();
+    from_trunk(&mut table, second, here(false)).unwrap();
+    let told = |table: &mut Table<u32>| {
+        let effects = table.take_effects().into_iter();
         let told = effects.filter_map(|effect| match effect {
             Effect::ToMember(
                 LAUNCHER,
@@ -370,57 +371,57 @@ fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
         });
         told.collect::<Vec<_>>()
     };
-    relay.trunk_away(first, "cut");
-    relay.trunk_lost(first, "cut");
-    assert_eq!(told(&mut relay), [], "there is another route");
-    relay.trunk_away(second, "cut");
-    relay.trunk_lost(second, "cut");
-    assert!(matches!(&told(&mut relay)[..], [Control::Job(JobMessage::SiteLost { site, .. })] if site == "a"));
-    relay.trunk_up(first);
-    from_trunk(&mut relay, first, here(true)).unwrap();
-    assert_eq!(told(&mut relay), [Control::Job(JobMessage::SiteFound { job: JOB, site: "a".into() })]);
-    from_trunk(&mut relay, first, here(true)).unwrap();
-    assert_eq!(told(&mut relay), []);
+    table.trunk_away(first, "cut");
+    table.trunk_lost(first, "cut");
+    assert_eq!(told(&mut table), [], "there is another route");
+    table.trunk_away(second, "cut");
+    table.trunk_lost(second, "cut");
+    assert!(matches!(&told(&mut table)[..], [Control::Job(JobMessage::SiteLost { site, .. })] if site == "a"));
+    table.trunk_up(first);
+    from_trunk(&mut table, first, here(true)).unwrap();
+    assert_eq!(told(&mut table), [Control::Job(JobMessage::SiteFound { job: JOB, site: "a".into() })]);
+    from_trunk(&mut table, first, here(true)).unwrap();
+    assert_eq!(told(&mut table), []);
 }
 
 #[test]
 fn while_the_partner_is_away_the_others_share_what_it_carried() {
     let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
     let trunks = vec![trunk(), trunk(), trunk()];
-    let mut relay = Relay::<u32>::new(("b".into(), 1), vec!["n1".into()], trunks, 64 << 20, PATIENCE);
+    let mut table = Table::<u32>::new(("b".into(), 1), vec!["n1".into()], trunks, 64 << 20, PATIENCE);
     let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
     let open = JobMessage::Open { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
-    (0..3).for_each(|trunk| from_trunk(&mut relay, TrunkId(trunk), open.clone()).unwrap());
-    relay.join(JOB, rank(1, 2), 2).unwrap();
+    (0..3).for_each(|trunk| from_trunk(&mut table, TrunkId(trunk), open.clone()).unwrap());
+    table.join(JOB, rank(1, 2), 2).unwrap();
     let frame = frame(rank(1, 2), rank(0, 0));
-    let count = |relay: &mut Relay<u32>| {
+    let count = |table: &mut Table<u32>| {
         let mut counts = [0; 3];
         for _ in 0..24 {
-            let Route::Trunk(trunk) = relay.route(Origin::Member, &frame) else { panic!() };
+            let Route::Trunk(trunk) = table.route(Origin::Member, &frame) else { panic!() };
             counts[trunk.0] += 1;
         }
         counts
     };
-    assert_eq!(count(&mut relay), [0, 24, 0]);
-    relay.trunk_away(TrunkId(1), "cut");
-    assert_eq!(count(&mut relay), [12, 0, 12]);
-    relay.trunk_away(TrunkId(0), "cut");
-    assert_eq!(count(&mut relay), [0, 0, 24]);
-    relay.trunk_up(TrunkId(1));
-    assert_eq!(count(&mut relay), [0, 24, 0]);
+    assert_eq!(count(&mut table), [0, 24, 0]);
+    table.trunk_away(TrunkId(1), "cut");
+    assert_eq!(count(&mut table), [12, 0, 12]);
+    table.trunk_away(TrunkId(0), "cut");
+    assert_eq!(count(&mut table), [0, 0, 24]);
+    table.trunk_up(TrunkId(1));
+    assert_eq!(count(&mut table), [0, 24, 0]);
     // A site with more gateways than the other: the last ones have no partner.
-    relay.number = 3;
-    from_trunk(&mut relay, TrunkId(2), JobMessage::Here { job: JOB, whole: true }).unwrap();
-    relay.trunk_up(TrunkId(0));
-    assert_eq!(count(&mut relay), [8, 8, 8]);
+    table.number = 3;
+    from_trunk(&mut table, TrunkId(2), JobMessage::Here { job: JOB, whole: true }).unwrap();
+    table.trunk_up(TrunkId(0));
+    assert_eq!(count(&mut table), [8, 8, 8]);
 }
 
 #[test]
 fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reached() {
-    let (mut relay, first, second) = second();
-    relay.trunks[first.0].up = false;
+    let (mut table, first, second) = second();
+    table.trunks[first.0].up = false;
     let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
-    relay.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
     let asks = |effects: &[Effect<u32>]| {
         let asked = effects.iter().filter_map(|e| match e {
             Effect::ToTrunk(trunk, Control::Job(JobMessage::Open { .. })) => Some(*trunk),
@@ -428,111 +429,115 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
         });
         asked.collect::<Vec<_>>()
     };
-    assert_eq!(asks(&relay.take_effects()), [second]);
-    relay.trunk_up(first);
-    assert_eq!(asks(&relay.take_effects()), [first]);
+    assert_eq!(asks(&table.take_effects()), [second]);
+    table.trunk_up(first);
+    assert_eq!(asks(&table.take_effects()), [first]);
     // One that was started anew is asked again; a break is none of that.
-    relay.trunk_away(second, "cut");
-    relay.trunk_up(second);
-    assert_eq!(asks(&relay.take_effects()), []);
-    relay.trunk_away(second, "killed");
-    relay.trunk_lost(second, "killed");
-    relay.trunk_up(second);
-    assert_eq!(asks(&relay.take_effects()), [second]);
-    relay.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    table.trunk_away(second, "cut");
+    table.trunk_up(second);
+    assert_eq!(asks(&table.take_effects()), []);
+    table.trunk_away(second, "killed");
+    table.trunk_lost(second, "killed");
+    table.trunk_up(second);
+    assert_eq!(asks(&table.take_effects()), [second]);
+    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
     for trunk in [first, second] {
-        assert!(!relay.jobs.is_empty());
+        assert!(!table.jobs.is_empty());
         let closed = JobMessage::Closed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
-        from_trunk(&mut relay, trunk, closed).unwrap();
+        from_trunk(&mut table, trunk, closed).unwrap();
     }
-    let effects = relay.take_effects();
+    let effects = table.take_effects();
     let told =
         effects.iter().filter(|e| matches!(e, Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { .. }))));
-    assert_eq!((told.count(), relay.jobs.len()), (3, 0), "{effects:?}");
+    assert_eq!((told.count(), table.jobs.len()), (3, 0), "{effects:?}");
 }
 
 #[test]
 fn a_lost_home_ends_the_job_here() {
-    let mut relay = relay();
-    open_remote(&mut relay);
-    relay.join(JOB, rank(1, 2), 2).unwrap();
-    relay.trunk_lost(A, "cut");
-    let effects = relay.take_effects();
+    let mut table = table();
+    open_remote(&mut table);
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    table.trunk_lost(A, "cut");
+    let effects = table.take_effects();
     assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, reason) if reason.contains("site a"))));
     let epoch = effects.iter().find_map(|e| match e {
         Effect::Timer(_, epoch, Timer::Grace, _) => Some(*epoch),
         _ => None,
     });
-    relay.agent_exited(JOB, NodeId(0), "0".into());
-    relay.timer(JOB, epoch.unwrap(), Timer::Grace);
-    assert!(relay.take_effects().contains(&Effect::KillAgents(JOB)));
-    relay.agent_exited(JOB, NodeId(1), "killed".into());
-    assert!(relay.jobs.is_empty());
+    table.agent_exited(JOB, NodeId(0), "0".into());
+    table.timer(JOB, epoch.unwrap(), Timer::Grace);
+    assert!(table.take_effects().contains(&Effect::KillAgents(JOB)));
+    table.agent_exited(JOB, NodeId(1), "killed".into());
+    assert!(table.jobs.is_empty());
 }
 
 #[test]
 fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
-    let mut relay = relay();
-    let fresh = relay.grants.grant(4, 0).unwrap();
-    relay.grants.release(fresh);
-    open_home(&mut relay);
-    relay.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
-    let effects = relay.take_effects();
+    let mut table = table();
+    let fresh = table.grants.grant(4, 0).unwrap();
+    table.grants.release(fresh);
+    open_home(&mut table);
+    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    let effects = table.take_effects();
     for trunk in [A, C] {
         assert!(effects.contains(&Effect::ToTrunk(trunk, Control::Job(JobMessage::Close { job: JOB }))));
     }
-    assert!(relay.join(JOB, rank(1, 2), 2).unwrap_err().contains("being closed"));
-    relay.agent_exited(JOB, NodeId(0), "0".into());
-    relay.agent_exited(JOB, NodeId(1), "0".into());
+    assert!(table.join(JOB, rank(1, 2), 2).unwrap_err().to_string().contains("being closed"));
+    table.agent_exited(JOB, NodeId(0), "0".into());
+    table.agent_exited(JOB, NodeId(1), "0".into());
     assert!(
-        matches!(&relay.take_effects()[..], [Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { site, .. }))] if site == "b")
+        matches!(&table.take_effects()[..], [Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { site, .. }))] if site == "b")
     );
     for (trunk, site) in [(A, "a"), (C, "c")] {
         let closed = JobMessage::Closed { job: JOB, site: site.into(), traffic: Default::default(), led: true };
-        from_trunk(&mut relay, trunk, closed).unwrap();
+        from_trunk(&mut table, trunk, closed).unwrap();
     }
-    let effects = relay.take_effects();
+    let effects = table.take_effects();
     assert_eq!(effects.last(), Some(&Effect::Dismiss(LAUNCHER, String::new())));
-    assert!(relay.jobs.is_empty());
-    assert_eq!(relay.grants.grant(4, 0).unwrap(), fresh);
+    assert!(table.jobs.is_empty());
+    assert_eq!(table.grants.grant(4, 0).unwrap(), fresh);
 }
 
 #[test]
 fn an_agent_that_cannot_start_refuses_the_site_and_ends_the_others() {
-    let mut relay = relay();
-    from_trunk(&mut relay, A, open_from_a()).unwrap();
-    relay.take_effects();
-    relay.agents_started(JOB, Err((NodeId(1), StartError("no shell".into()))));
-    let effects = relay.take_effects();
+    let mut table = table();
+    from_trunk(&mut table, A, open_from_a()).unwrap();
+    table.take_effects();
+    table.agents_started(JOB, Err((NodeId(1), StartError("no shell".into()))));
+    let effects = table.take_effects();
     let reason = "cannot start the agent of node n2: no shell".to_owned();
     assert_eq!(
         effects[0],
         Effect::ToTrunk(A, Control::Job(JobMessage::Refused { job: JOB, site: "b".into(), reason }))
     );
-    relay.agent_exited(JOB, NodeId(0), "killed".into());
-    assert!(relay.jobs.is_empty());
-    assert!(relay.take_effects().is_empty());
+    table.agent_exited(JOB, NodeId(0), "killed".into());
+    assert!(table.jobs.is_empty());
+    assert!(table.take_effects().is_empty());
 }
 
 #[test]
 fn impossible_jobs_are_refused_by_name() {
-    let mut relay = relay();
+    let mut table = table();
     let mut refuse = |roster: &str, home: &str| {
-        relay.open(JOB, secret(), roster.parse().unwrap(), home, Part::Lead, LAUNCHER).unwrap_err()
+        table.open(JOB, secret(), roster.parse().unwrap(), home, Part::Lead, LAUNCHER).unwrap_err()
     };
-    assert_eq!(refuse("b:n1*1;x:n1*1", "b").0, "x");
-    assert!(refuse("b:n3*1", "b").1.contains("no node n3"));
-    assert!(refuse("b:n1*1;b:n1*1", "b").1.contains("twice"));
-    assert!(refuse("a:n1*1", "b").1.contains("not in the roster"));
-    assert!(refuse("b:n1*1", "a").1.contains("gateway of b"));
-    open_home(&mut relay);
-    assert!(relay.open(JOB, secret(), roster(), "b", Part::Lead, 1).unwrap_err().1.contains("open already"));
-    assert!(relay.open(JobId(0), secret(), roster(), "b", Part::Lead, 1).unwrap_err().1.contains("not zero"));
+    assert_eq!(refuse("b:n1*1;x:n1*1", "b").site, "x");
+    assert!(refuse("b:n3*1", "b").why.to_string().contains("no node n3"));
+    assert!(refuse("b:n1*1;b:n1*1", "b").why.to_string().contains("twice"));
+    assert!(refuse("a:n1*1", "b").why.to_string().contains("not in the roster"));
+    assert!(refuse("b:n1*1", "a").why.to_string().contains("gateway of b"));
+    open_home(&mut table);
+    assert!(
+        table.open(JOB, secret(), roster(), "b", Part::Lead, 1).unwrap_err().why.to_string().contains("open already")
+    );
+    assert!(
+        table.open(JobId(0), secret(), roster(), "b", Part::Lead, 1).unwrap_err().why.to_string().contains("not zero")
+    );
 }
 
 /// The timer that waits for a member to come back.
-fn returning(relay: &mut Relay<u32>, slot: Slot) -> u64 {
-    let timer = relay.take_effects().into_iter().find_map(|effect| match effect {
+fn returning(table: &mut Table<u32>, slot: Slot) -> u64 {
+    let timer = table.take_effects().into_iter().find_map(|effect| match effect {
         Effect::Timer(JOB, epoch, Timer::Return(of), RETURN) if of == slot => Some(epoch),
         _ => None,
     });
@@ -541,26 +546,26 @@ fn returning(relay: &mut Relay<u32>, slot: Slot) -> u64 {
 
 #[test]
 fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gateways() {
-    let mut relay = relay();
-    relay.siblings = true;
-    open_home(&mut relay);
-    let again = |relay: &mut Relay<u32>, secret, launcher| {
-        relay.open(JOB, secret, roster(), "b", Part::Relay { window: 1 << 20 }, launcher)
+    let mut table = table();
+    table.siblings = true;
+    open_home(&mut table);
+    let again = |table: &mut Table<u32>, secret, launcher| {
+        table.open(JOB, secret, roster(), "b", Part::Relay { window: 1 << 20 }, launcher)
     };
-    relay.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Lost("reset".into()));
-    let epoch = returning(&mut relay, Slot::LAUNCHER);
-    assert!(again(&mut relay, Secret::new([2; 32]), 1001).unwrap_err().1.contains("open already"));
-    assert_eq!(again(&mut relay, secret(), 1001).unwrap().slot, Slot::LAUNCHER);
-    relay.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
-    assert!(!relay.jobs[&JOB].closing, "it is back");
+    table.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Lost("reset".into()));
+    let epoch = returning(&mut table, Slot::LAUNCHER);
+    assert!(again(&mut table, Secret::new([2; 32]), 1001).unwrap_err().why.to_string().contains("open already"));
+    assert_eq!(again(&mut table, secret(), 1001).unwrap().slot, Slot::LAUNCHER);
+    table.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
+    assert!(!table.jobs[&JOB].closing, "it is back");
     // Its machine stood still: the old connection was not seen to break.
-    again(&mut relay, secret(), 1002).unwrap();
-    assert!(relay.take_effects().iter().any(|effect| matches!(effect, Effect::Dismiss(1001, _))));
-    relay.leave(JOB, Slot::LAUNCHER, &1001, Leave::Lost("old".into()));
-    relay.leave(JOB, Slot::LAUNCHER, &1002, Leave::Lost("reset".into()));
-    let epoch = returning(&mut relay, Slot::LAUNCHER);
-    relay.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
-    assert!(relay.jobs[&JOB].closing, "it did not come back");
+    again(&mut table, secret(), 1002).unwrap();
+    assert!(table.take_effects().iter().any(|effect| matches!(effect, Effect::Dismiss(1001, _))));
+    table.leave(JOB, Slot::LAUNCHER, &1001, Leave::Lost("old".into()));
+    table.leave(JOB, Slot::LAUNCHER, &1002, Leave::Lost("reset".into()));
+    let epoch = returning(&mut table, Slot::LAUNCHER);
+    table.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
+    assert!(table.jobs[&JOB].closing, "it did not come back");
 }
 
 #[test]
@@ -572,43 +577,43 @@ fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
     };
     let agent = Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
     for (siblings, back) in [(false, false), (true, false), (true, true)] {
-        let mut relay = relay();
-        relay.siblings = siblings;
-        open_home(&mut relay);
-        relay.join(JOB, agent, 5).unwrap();
-        relay.take_effects();
-        relay.leave(JOB, agent.slot, &5, Leave::Lost("reset".into()));
+        let mut table = table();
+        table.siblings = siblings;
+        open_home(&mut table);
+        table.join(JOB, agent, 5).unwrap();
+        table.take_effects();
+        table.leave(JOB, agent.slot, &5, Leave::Lost("reset".into()));
         if !siblings {
-            assert!(lost(&relay.take_effects()), "nothing else connects it");
+            assert!(lost(&table.take_effects()), "nothing else connects it");
             continue;
         }
-        let epoch = returning(&mut relay, agent.slot);
+        let epoch = returning(&mut table, agent.slot);
         if back {
-            relay.join(JOB, agent, 6).unwrap();
+            table.join(JOB, agent, 6).unwrap();
         }
-        relay.take_effects();
-        relay.timer(JOB, epoch, Timer::Return(agent.slot));
-        assert_eq!(lost(&relay.take_effects()), !back);
-        relay.join(JOB, Identity { slot: Slot::agent(NodeId(1)).unwrap(), ..agent }, 7).unwrap();
-        relay.leave(JOB, Slot::agent(NodeId(1)).unwrap(), &7, Leave::Silent("no sign of life".into()));
-        assert!(lost(&relay.take_effects()), "who is silent is not waited for");
+        table.take_effects();
+        table.timer(JOB, epoch, Timer::Return(agent.slot));
+        assert_eq!(lost(&table.take_effects()), !back);
+        table.join(JOB, Identity { slot: Slot::agent(NodeId(1)).unwrap(), ..agent }, 7).unwrap();
+        table.leave(JOB, Slot::agent(NodeId(1)).unwrap(), &7, Leave::Silent("no sign of life".into()));
+        assert!(lost(&table.take_effects()), "who is silent is not waited for");
     }
 }
 
 #[test]
 fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
-    let mut relay = relay();
-    from_trunk(&mut relay, A, JobMessage::Here { job: JOB, whole: false }).unwrap();
-    assert_eq!(relay.take_effects(), [], "it may come");
-    open_remote(&mut relay);
-    from_trunk(&mut relay, A, JobMessage::Close { job: JOB }).unwrap();
-    relay.agent_exited(JOB, NodeId(0), "0".into());
-    relay.agent_exited(JOB, NodeId(1), "0".into());
-    relay.take_effects();
-    assert!(relay.jobs.is_empty());
-    from_trunk(&mut relay, C, JobMessage::Here { job: JOB, whole: false }).unwrap();
+    let mut table = table();
+    from_trunk(&mut table, A, JobMessage::Here { job: JOB, whole: false }).unwrap();
+    assert_eq!(table.take_effects(), [], "it may come");
+    open_remote(&mut table);
+    from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap();
+    table.agent_exited(JOB, NodeId(0), "0".into());
+    table.agent_exited(JOB, NodeId(1), "0".into());
+    table.take_effects();
+    assert!(table.jobs.is_empty());
+    from_trunk(&mut table, C, JobMessage::Here { job: JOB, whole: false }).unwrap();
     assert_eq!(
-        relay.take_effects(),
+        table.take_effects(),
         [Effect::ToTrunk(C, Control::Job(JobMessage::Close { job: JOB }))],
         "its end was not heard"
     );
@@ -616,13 +621,13 @@ fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
 
 #[test]
 fn a_site_is_whole_with_all_its_ranks_however_many_endpoints_they_have() {
-    let mut relay = relay();
-    open_remote(&mut relay);
+    let mut table = table();
+    open_remote(&mut table);
     let second = Identity { site: SiteId(1), slot: Slot::rank(Rank(2), Instance(1)).unwrap() };
     for (member, identity) in [rank(1, 2), second, rank(1, 3)].into_iter().enumerate() {
-        relay.join(JOB, identity, member as u32).unwrap();
+        table.join(JOB, identity, member as u32).unwrap();
     }
-    assert!(!relay.jobs[&JOB].is_whole(), "rank 4 is missing");
-    relay.join(JOB, rank(1, 4), 9).unwrap();
-    assert!(relay.jobs[&JOB].is_whole());
+    assert!(!table.jobs[&JOB].is_whole(), "rank 4 is missing");
+    table.join(JOB, rank(1, 4), 9).unwrap();
+    assert!(table.jobs[&JOB].is_whole());
 }

@@ -4,7 +4,7 @@
 //! Members take more while no gateway refuses frames (`member::Budget`); a gateway refuses those for whoever reads slowly
 //! when it is short (`shortage.rs`). So these numbers promise no memory for good, and do not grow with pairs of members.
 
-use crate::quantity;
+use crate::table::error::GrantError;
 
 /// The least useful window in bytes: two full frames.
 pub(crate) const LEAST: u64 = 32 << 10;
@@ -44,21 +44,14 @@ impl Grants {
     ///
     /// # Errors
     /// Not even [`LEAST`] a member is left; the text says the numbers and what to raise.
-    pub(crate) fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, String> {
+    pub(crate) fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, GrantError> {
         let senders = remote.max(1);
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let window = (left / 2 / senders).clamp(LEAST, MOST);
         let needed = senders.saturating_mul(LEAST);
         if needed > left {
-            return Err(format!(
-                "{remote} members at other sites need {} of gateway memory for their frames ({} each), \
-                 {} is left of {}: raise `memory` of the gateway to {} at least, or wait for other jobs to end",
-                quantity(needed),
-                quantity(LEAST),
-                quantity(left),
-                quantity(self.memory / 2),
-                quantity((needed + self.granted) * 2),
-            ));
+            let (all, wanted) = (self.memory / 2, (needed + self.granted) * 2);
+            return Err(GrantError::Memory { remote, needed, each: LEAST, left, all, wanted });
         }
         self.granted += senders * window;
         Ok(Grant { senders, window: window as u32 })
@@ -68,23 +61,15 @@ impl Grants {
     ///
     /// # Errors
     /// That much is not left; the text says the numbers and what to raise.
-    pub(crate) fn grant_window(&mut self, remote: u64, window: u32, kept: u64) -> Result<Grant, String> {
+    pub(crate) fn grant_window(&mut self, remote: u64, window: u32, kept: u64) -> Result<Grant, GrantError> {
         if !(LEAST..=MOST).contains(&window.into()) {
-            let (window, least, most) = (quantity(window.into()), quantity(LEAST), quantity(MOST));
-            return Err(format!("a window of {window} was asked for: it must be from {least} to {most}"));
+            return Err(GrantError::Size { window: window.into(), least: LEAST, most: MOST });
         }
         let senders = remote.max(1);
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let needed = senders.saturating_mul(window.into());
         if needed > left {
-            return Err(format!(
-                "{remote} members at other sites need {} of gateway memory for windows of {}, {} is left of {}: \
-                 give all gateways of a site the same `memory`, or wait for other jobs to end",
-                quantity(needed),
-                quantity(window.into()),
-                quantity(left),
-                quantity(self.memory / 2),
-            ));
+            return Err(GrantError::Window { remote, needed, window: window.into(), left, all: self.memory / 2 });
         }
         self.granted += needed;
         Ok(Grant { senders, window })
@@ -122,7 +107,7 @@ mod tests {
         let first = grants.grant(4, 0).unwrap();
         let second = grants.grant(4, 0).unwrap();
         assert!(first.window >= 3 << 20 && second.window >= 1 << 20, "{first:?} {second:?}");
-        let error = grants.grant(10_000, 0).unwrap_err();
+        let error = grants.grant(10_000, 0).unwrap_err().to_string();
         assert!(error.contains("raise `memory`") && error.contains("10000 members"), "{error}");
         grants.release(first);
         grants.release(second);
@@ -141,7 +126,7 @@ mod tests {
         assert!(grants.grant_window(4, 1 << 20, grants.kept(held)).is_err());
         assert_eq!(grants.grant(4, grants.kept(0)).unwrap().window, 512 << 10);
         for window in [0, 1, LEAST as u32 - 1, MOST as u32 + 1, u32::MAX] {
-            assert!(grants.grant_window(1, window, 0).unwrap_err().contains("a window of"), "{window}");
+            assert!(grants.grant_window(1, window, 0).unwrap_err().to_string().contains("a window of"), "{window}");
         }
     }
 

@@ -21,11 +21,11 @@ use types::sites::Fingerprint;
 use types::{Identity, JobId};
 use wire::{FrameHeader, FrameKind};
 
+use crate::gateway::Gateway;
 use crate::log::{log, shorten};
 use crate::path::forward::{GATEWAY, READ, Share, Stop, Target};
 use crate::path::outlet::Outlet;
 use crate::path::shares::Shares;
-use crate::server::Gateway;
 use crate::table::TrunkId;
 use crate::trunks::tcp_info::{self, TcpInfo};
 use crate::trunks::trunk::Trunk;
@@ -128,11 +128,11 @@ impl Link {
             self.send(gateway, job, &bytes[range.clone()]);
         } else {
             // A record each would cost more than the copy.
-            let mut stage = gateway.stage.take();
+            let mut stage = gateway.path.stage.take();
             ranges.iter().for_each(|range| stage.extend_from_slice(&bytes[range.clone()]));
             self.send(gateway, job, &stage);
             stage.clear();
-            gateway.stage.replace(stage);
+            gateway.path.stage.replace(stage);
         }
         ranges.clear();
     }
@@ -148,7 +148,7 @@ impl Link {
             self.seal(gateway, frames, |record| {
                 self.outlet.send(&[IoSlice::new(record)]);
             });
-            self.spoke.set(gateway.now());
+            self.spoke.set(gateway.path.now());
         } else {
             waiting.push(job, frames);
             self.outlet.wake();
@@ -162,7 +162,7 @@ impl Link {
             && let Some((job, frames)) = waiting.pop()
         {
             self.seal(gateway, &frames, |record| self.outlet.append(record));
-            self.spoke.set(gateway.now());
+            self.spoke.set(gateway.path.now());
             let left = waiting.of(job);
             if left < NOTICES / 2
                 && let Some(notices) = self.notices.borrow_mut().remove(&job)
@@ -182,7 +182,7 @@ impl Link {
 
     fn seal(&self, gateway: &Gateway, bytes: &[u8], mut put: impl FnMut(&[u8])) {
         let mut session = self.session.borrow_mut();
-        let mut sealed = gateway.sealed.borrow_mut();
+        let mut sealed = gateway.path.sealed.borrow_mut();
         for piece in bytes.chunks(PIECE) {
             match session.seal(piece, &mut sealed) {
                 Ok(length) => put(&sealed[..length]),
@@ -283,7 +283,8 @@ pub(crate) async fn serve(
 ) {
     let key = stream.session().peer();
     // The sites file may have changed while hands were shaken.
-    if let Err(reason) = trunk.check(key) {
+    if let Err(error) = trunk.check(key) {
+        let reason = error.to_string();
         log!(warn, &trunk.site, site = trunk.site, gateway = trunk.gateway, %address, reason, "link refused");
         return;
     }
@@ -346,7 +347,7 @@ async fn read_loop(
     cipher_left: Vec<u8>,
     plain_left: Vec<u8>,
 ) -> Stop {
-    let (mut cipher_partial, mut plain_partial) = (gateway.partial(), gateway.partial());
+    let (mut cipher_partial, mut plain_partial) = (gateway.path.partial(), gateway.path.partial());
     cipher_partial.save(&cipher_left);
     plain_partial.save(&plain_left);
     let source = Target::Link(link.clone());
@@ -356,7 +357,7 @@ async fn read_loop(
     let mut share = Share::default();
     loop {
         let turn = poll_fn(|cx| {
-            let mut cipher = gateway.cipher.borrow_mut();
+            let mut cipher = gateway.path.cipher.borrow_mut();
             let start = cipher_partial.len();
             let mut count = 0;
             if !first {
@@ -379,9 +380,9 @@ async fn read_loop(
                 // gone.
                 return Poll::Ready(Err(Stop::Lost(link.cut_reason.borrow().clone())));
             }
-            link.heard.set(gateway.tick());
+            link.heard.set(gateway.path.tick());
             cipher_partial.restore(&mut cipher);
-            let mut plain = gateway.plain.borrow_mut();
+            let mut plain = gateway.path.plain.borrow_mut();
             let mut length = plain_partial.len();
             plain_partial.restore(&mut plain);
             let input = &mut cipher[..start + count];
@@ -417,6 +418,6 @@ async fn read_loop(
             return stop;
         }
         gateway.after_turn();
-        share.taken(gateway.now()).await;
+        share.taken(gateway.path.now()).await;
     }
 }

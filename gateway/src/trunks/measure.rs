@@ -16,10 +16,12 @@ use wire::control::{Measurement, MeasurementMessage};
 use wire::frame::HEADER_LEN;
 use wire::{FrameHeader, FrameKind};
 
+use crate::gateway::Gateway;
 use crate::path::forward::{GATEWAY, MAX_DATA};
 use crate::path::member::Member;
-use crate::server::Gateway;
 use crate::table::TrunkId;
+use crate::table::error::Violation;
+use crate::trunks::error::TrunkError;
 use crate::trunks::trunk::Trunk;
 
 /// Bytes of frames that a transfer sends at most.
@@ -38,6 +40,9 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Bytes of one frame of a transfer.
 const FRAME: u64 = HEADER_LEN as u64 + MAX_DATA as u64;
 
+/// How long a probe waits for a trunk that is not up, and for the answer to its ping.
+pub(crate) const PROBE_UP: Duration = Duration::from_millis(3000);
+const PROBE_PING: Duration = Duration::from_secs(2);
 /// How long a trunk that is down is waited for.
 const UP: Duration = Duration::from_secs(1);
 /// How long the first ping may take.
@@ -138,16 +143,34 @@ impl Drop for Turn<'_> {
 }
 
 impl Gateway {
+    /// Tries a trunk for a user's command and answers it.
+    pub(crate) fn probe_later(&self, member: Rc<Member>, site: String) {
+        self.beside(async move |gateway| {
+            let (problem, rtt) = match gateway.probe(&site).await {
+                Ok(rtt) => (None, rtt),
+                Err(error) => (Some(error.to_string()), Duration::ZERO),
+            };
+            let rtt_ns = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
+            member.send_control(&gateway, MeasurementMessage::Probed { site, problem, rtt_ns });
+        });
+    }
+
+    async fn probe(&self, site: &str) -> Result<Duration, TrunkError> {
+        if site == self.site {
+            return Ok(Duration::ZERO);
+        }
+        self.trunk_to(site, PROBE_UP).await?.ping(self, PROBE_PING).await
+    }
+
     /// Measures for a user's command, or orders it from a gateway of the site that is to send, and answers.
     fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
-        let Some(gateway) = self.me.upgrade() else { return };
-        tokio::task::spawn_local(async move {
-            let found = match gateway.measuring.turn() {
+        self.beside(async move |gateway| {
+            let found = match gateway.trunks.measuring.turn() {
                 None => Ok(Measurement::Busy),
                 Some(_turn) if from == gateway.site => gateway.measure(&to, transfer).await,
                 Some(_turn) => gateway.order(&from, &to, transfer).await,
             };
-            let found = found.unwrap_or_else(|problem| Measurement::Failed { problem });
+            let found = found.unwrap_or_else(|error| Measurement::Failed { problem: error.to_string() });
             member.send_control(&gateway, MeasurementMessage::Measured { from, to, found });
         });
     }
@@ -160,7 +183,7 @@ impl Gateway {
         &self,
         member: &Rc<Member>,
         message: MeasurementMessage,
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         match message {
             MeasurementMessage::Probe { site } => self.probe_later(member.clone(), site),
             MeasurementMessage::Measure { from, to, transfer } => {
@@ -177,12 +200,15 @@ impl Gateway {
     ///
     /// # Errors
     /// No gateway that follows the protocol can have sent it: close the link.
-    pub(crate) fn measurement_from_trunk(&self, trunk: TrunkId, message: MeasurementMessage) -> Result<(), String> {
+    pub(crate) fn measurement_from_trunk(&self, trunk: TrunkId, message: MeasurementMessage) -> Result<(), Violation> {
         match message {
             MeasurementMessage::Measure { from, to, transfer } => self.measure_asked(trunk, from, to, transfer),
-            MeasurementMessage::Measured { from, to, found } => self.measuring.measured(trunk, &from, &to, found),
+            MeasurementMessage::Measured { from, to, found } => {
+                self.trunks.measuring.measured(trunk, &from, &to, found)
+            }
             MeasurementMessage::Probe { .. } | MeasurementMessage::Probed { .. } => {
-                return Err(format!("site {} may not send a message for users", self.trunk(trunk).site));
+                let site = &self.trunks.get(trunk).site;
+                return Err(Violation(format!("site {site} may not send a message for users")));
             }
         }
         Ok(())
@@ -190,35 +216,35 @@ impl Gateway {
 
     /// Measures for another gateway and answers it.
     fn measure_asked(&self, asker: TrunkId, from: String, to: String, transfer: bool) {
-        let Some(gateway) = self.me.upgrade() else { return };
-        tokio::task::spawn_local(async move {
-            let found = match gateway.measuring.turn() {
+        self.beside(async move |gateway| {
+            let found = match gateway.trunks.measuring.turn() {
                 None => Ok(Measurement::Busy),
-                Some(_) if from != gateway.site => Err(format!("this is site {}", gateway.site)),
+                Some(_) if from != gateway.site => Err(TrunkError::OtherSite(gateway.site.clone())),
                 Some(_turn) => gateway.measure(&to, transfer).await,
             };
-            let found = found.unwrap_or_else(|problem| Measurement::Failed { problem });
-            gateway.trunk(asker).send_control(&gateway, MeasurementMessage::Measured { from, to, found });
+            let found = found.unwrap_or_else(|error| Measurement::Failed { problem: error.to_string() });
+            gateway.trunks.get(asker).send_control(&gateway, MeasurementMessage::Measured { from, to, found });
         });
     }
 
     /// Has a gateway of another site measure.
-    async fn order(&self, from: &str, to: &str, transfer: bool) -> Result<Measurement, String> {
+    async fn order(&self, from: &str, to: &str, transfer: bool) -> Result<Measurement, TrunkError> {
         let trunk = self.trunk_to(from, UP).await?;
         let (answer, answered) = oneshot::channel();
         let order = Order { trunk: trunk.id, from: from.to_owned(), to: to.to_owned(), answer };
-        self.measuring.order.replace(Some(order));
+        self.trunks.measuring.order.replace(Some(order));
         trunk.send_control(self, MeasurementMessage::Measure { from: from.to_owned(), to: to.to_owned(), transfer });
         match timeout(ORDER, answered).await {
             Ok(Ok(found)) => Ok(found),
             _ => {
-                Err(format!("site {from}: its gateway {} did not measure within {} s", trunk.gateway, ORDER.as_secs()))
+                let (site, gateway, seconds) = (from.to_owned(), trunk.gateway.clone(), ORDER.as_secs());
+                Err(TrunkError::NotMeasured { site, gateway, seconds })
             }
         }
     }
 
     /// Measures the way from here.
-    async fn measure(&self, to: &str, transfer: bool) -> Result<Measurement, String> {
+    async fn measure(&self, to: &str, transfer: bool) -> Result<Measurement, TrunkError> {
         let trunk = self.trunk_to(to, UP).await?;
         let mut rtt = trunk.ping(self, PING).await?;
         for _ in 0..PINGS {
@@ -230,19 +256,19 @@ impl Gateway {
     }
 
     /// Sends as fast as the trunk takes it, for a moment; gives how many bytes arrived in how much time.
-    async fn transfer(&self, trunk: &Trunk, rtt: Duration) -> Result<(u64, Duration), String> {
+    async fn transfer(&self, trunk: &Trunk, rtt: Duration) -> Result<(u64, Duration), TrunkError> {
         // Of no job, so that no member can send or get anything of it.
         let job = loop {
-            let job = JobId(getrandom::u32().map_err(|e| format!("no random numbers: {e}"))?);
-            if job != JobId::default() && !self.relay.borrow().jobs.contains_key(&job) {
+            let job = JobId(getrandom::u32().map_err(TrunkError::Random)?);
+            if job != JobId::default() && !self.table().jobs.contains_key(&job) {
                 break job;
             }
         };
         let header = FrameHeader::plain(FrameKind::Ping, job, GATEWAY, GATEWAY);
-        let frame = header.with_payload(&[0; MAX_DATA as usize]).map_err(|e| e.to_string())?;
+        let frame = header.with_payload(&[0; MAX_DATA as usize])?;
         let limit = (LASTS + rtt * ROUND_TRIPS).min(LONGEST);
-        let end = self.tick() + limit;
-        self.measuring.transfer.replace(Some(Transfer::new(job, self.now())));
+        let end = self.path.tick() + limit;
+        self.trunks.measuring.transfer.replace(Some(Transfer::new(job, self.path.now())));
         loop {
             self.fill(trunk, job, &frame)?;
             let now = Instant::now();
@@ -251,21 +277,22 @@ impl Gateway {
                 break;
             }
             tokio::select! {
-                () = self.measuring.acknowledged.notified() => {}
+                () = self.trunks.measuring.acknowledged.notified() => {}
                 () = sleep_until((now + LOOK).min(end)) => {}
             }
         }
-        let transfer = self.measuring.transfer.borrow_mut().take();
+        let transfer = self.trunks.measuring.transfer.borrow_mut().take();
         transfer.and_then(|transfer| transfer.rate()).ok_or_else(|| {
-            format!("site {}: gateway {}: nothing of a transfer arrived within {limit:?}", trunk.site, trunk.gateway)
+            let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
+            TrunkError::NothingArrived { site, gateway, limit }
         })
     }
 
     /// Gives the links what they have room for.
-    fn fill(&self, trunk: &Trunk, job: JobId, frame: &[u8]) -> Result<(), String> {
+    fn fill(&self, trunk: &Trunk, job: JobId, frame: &[u8]) -> Result<(), TrunkError> {
         let links = trunk.up_links();
         if links.is_empty() {
-            return Err(trunk.problem());
+            return Err(TrunkError::Down(trunk.problem()));
         }
         // Others have their turn before more is added than may wait.
         let most = links.len() * AHEAD / frame.len();
@@ -276,7 +303,7 @@ impl Gateway {
             }
             if link.queued_of(job) < AHEAD {
                 link.send(self, job, frame);
-                self.measuring.transfer.borrow_mut().iter_mut().for_each(|transfer| transfer.sent += 1);
+                self.trunks.measuring.transfer.borrow_mut().iter_mut().for_each(|transfer| transfer.sent += 1);
             }
         }
         Ok(())
@@ -284,7 +311,7 @@ impl Gateway {
 
     /// Frames of the transfer that were sent, and acknowledged.
     fn progress(&self) -> Option<(u64, u64)> {
-        self.measuring.transfer.borrow().as_ref().map(|transfer| (transfer.sent, transfer.acknowledged))
+        self.trunks.measuring.transfer.borrow().as_ref().map(|transfer| (transfer.sent, transfer.acknowledged))
     }
 }
 

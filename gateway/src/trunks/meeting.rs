@@ -25,6 +25,7 @@ use wire::Secret;
 use wire::control::MeetingMessage;
 
 use crate::table::TrunkId;
+use crate::trunks::error::MeetingError;
 
 pub(crate) mod host;
 mod pipe;
@@ -120,37 +121,39 @@ impl<S> Meetings<S> {
         guests: &[Guest],
         secrets: [Secret; 2],
         now: Instant,
-    ) -> Result<Calls, String> {
+    ) -> Result<Calls, MeetingError> {
         let Wish { site, gateway, link } = wish;
-        let one = guests.iter().find(|guest| guest.trunk == asker).ok_or("it does not know you")?;
+        let one = guests.iter().find(|guest| guest.trunk == asker).ok_or(MeetingError::Stranger)?;
         let two = guests.iter().find(|guest| guest.site == *site && guest.gateway == *gateway);
-        let two = two.ok_or_else(|| format!("its sites file has no gateway {gateway} of site {site}"))?;
+        let named = || (site.clone(), gateway.clone());
+        let two = two.ok_or_else(|| {
+            let (site, gateway) = named();
+            MeetingError::UnknownGateway { site, gateway }
+        })?;
         if one.site == two.site {
-            return Err("two gateways of one site need no trunk".into());
+            return Err(MeetingError::SameSite);
         }
         for guest in [one, two] {
             if !guest.hidden {
-                return Err(format!(
-                    "its sites file says where gateway {} of site {site} is dialled",
-                    guest.gateway,
-                    site = guest.site
-                ));
+                let (site, gateway) = (guest.site.clone(), guest.gateway.clone());
+                return Err(MeetingError::Dialled { site, gateway });
             }
         }
         let links = one.links.with(two.links).most();
         if *link >= links {
-            return Err(format!("link {link}: its sites file has {links}; compare `links`"));
+            return Err(MeetingError::Links { link: *link, links });
         }
         if !two.up {
-            return Err(format!("gateway {gateway} of site {site} is not connected to it"));
+            let (site, gateway) = named();
+            return Err(MeetingError::NotConnected { site, gateway });
         }
         let pair = (asker.min(two.trunk), asker.max(two.trunk), *link);
         if self.open.get(&pair).is_some_and(|open| now.saturating_duration_since(open.since) < AGAIN) {
-            return Err("you asked a moment ago".into());
+            return Err(MeetingError::Hasty);
         }
         let others: BTreeSet<_> = self.open.keys().chain(self.talks.keys()).filter(|other| **other != pair).collect();
         if others.len() >= self.most {
-            return Err(format!("{} links of others meet there, and its `memory` allows no more", others.len()));
+            return Err(MeetingError::Full(others.len()));
         }
         let number = JobId(self.numbers);
         self.numbers = self.numbers.wrapping_add(1);
@@ -172,13 +175,16 @@ impl<S> Meetings<S> {
     ///
     /// # Errors
     /// There is no seat for it.
-    pub(crate) fn secret(&self, number: JobId, site: &str, gateway: &str) -> Result<Secret, String> {
+    pub(crate) fn secret(&self, number: JobId, site: &str, gateway: &str) -> Result<Secret, MeetingError> {
         let meeting = self.open.values().find(|meeting| meeting.number == number);
         let seat = meeting.and_then(|meeting| meeting.seats.iter().find(|seat| seat.is_of(site, gateway)));
         match seat {
             Some(Seat { came: None, secret, .. }) => Ok(secret.clone()),
-            Some(_) => Err("this seat is taken".into()),
-            None => Err(format!("no meeting {} with gateway {gateway} of site {site} is open here", number.0)),
+            Some(_) => Err(MeetingError::Taken),
+            None => {
+                let (site, gateway) = (site.to_owned(), gateway.to_owned());
+                Err(MeetingError::NotOpen { number: number.0, site, gateway })
+            }
         }
     }
 
@@ -193,11 +199,11 @@ impl<S> Meetings<S> {
         site: &str,
         gateway: &str,
         stream: S,
-    ) -> Result<Option<Met<S>>, (S, String)> {
+    ) -> Result<Option<Met<S>>, (S, MeetingError)> {
         if let Err(reason) = self.secret(number, site, gateway) {
             return Err((stream, reason));
         }
-        let Some((pair, mut meeting)) = self.take(number) else { return Err((stream, "the meeting is over".into())) };
+        let Some((pair, mut meeting)) = self.take(number) else { return Err((stream, MeetingError::Over)) };
         if let Some(seat) = meeting.seats.iter_mut().find(|seat| seat.is_of(site, gateway)) {
             seat.came = Some(stream);
         }

@@ -1,9 +1,139 @@
 //! Everything between this gateway and another: links, what the two tell each other, meetings where neither can be
 //! dialled, measurements.
 
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use types::sites::SitesFile;
+
+use crate::gateway::Gateway;
+use crate::table::TrunkId;
+use crate::trunks::error::TrunkError;
+use crate::trunks::measure::Measuring;
+use crate::trunks::meeting::host::Host;
+use crate::trunks::meeting::visit::Visits;
+use crate::trunks::trunk::{Trunk, TrunkEnd};
+
 pub(crate) mod control;
+pub(crate) mod error;
 pub(crate) mod link;
 pub(crate) mod measure;
 pub(crate) mod meeting;
 pub(crate) mod tcp_info;
 pub(crate) mod trunk;
+
+/// The trunks, and what goes on at their ends.
+pub(crate) struct Trunks {
+    /// Sites may be added and taken out; ids stay.
+    list: RefCell<Vec<Rc<Trunk>>>,
+    pub measuring: Measuring,
+    /// Meetings of others here, and its own elsewhere.
+    pub host: Host,
+    pub visits: Visits,
+}
+
+impl Trunks {
+    /// Of the gateway of these numbers in the sites file.
+    pub(crate) fn new(sites: &SitesFile, own: (usize, usize)) -> Trunks {
+        let list = trunks(sites, own).into_iter().map(Rc::new).collect();
+        Trunks {
+            list: RefCell::new(list),
+            measuring: Measuring::default(),
+            host: Host::new(sites.sites[own.0].gateways[own.1].memory),
+            visits: Visits::default(),
+        }
+    }
+
+    /// A trunk by its number.
+    pub(crate) fn get(&self, id: TrunkId) -> Rc<Trunk> {
+        self.list.borrow()[id.0].clone()
+    }
+
+    /// One more.
+    pub(crate) fn add(&self, trunk: Rc<Trunk>) {
+        debug_assert_eq!(trunk.id, TrunkId(self.list.borrow().len()));
+        self.list.borrow_mut().push(trunk);
+    }
+
+    /// Those of the sites file.
+    pub(crate) fn in_use(&self) -> Vec<Rc<Trunk>> {
+        self.list.borrow().iter().filter(|trunk| !trunk.is_retired()).cloned().collect()
+    }
+
+    /// Those that were taken out of it.
+    pub(crate) fn retired(&self) -> Vec<Rc<Trunk>> {
+        self.list.borrow().iter().filter(|trunk| trunk.is_retired()).cloned().collect()
+    }
+
+    /// Dials all that are down and wait.
+    pub(crate) fn kick(&self) {
+        self.list.borrow().iter().for_each(|trunk| trunk.kick());
+    }
+}
+
+impl Gateway {
+    /// Says why a trunk is not up before anything was tried.
+    pub(crate) fn expect(&self, trunk: &Trunk) {
+        let (site, name) = (&trunk.site, &trunk.gateway);
+        let problem = match trunk.dials() {
+            Some(address) => format!("site {site}: gateway {name} at {address}: not reached yet"),
+            None if trunk.hidden => self.unmet(trunk),
+            None => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
+        };
+        self.change(|table| table.trunk_problem(trunk.id, problem.clone()));
+        trunk.expect(problem);
+    }
+
+    /// Starts to dial a trunk's links, or to ask for meetings, if that is for this side.
+    pub(crate) fn dial_trunk(&self, trunk: &Rc<Trunk>) {
+        self.dial_links(trunk, 0..trunk.wanted());
+    }
+
+    /// The same of some links.
+    pub(crate) fn dial_links(&self, trunk: &Rc<Trunk>, which: Range<u16>) {
+        if trunk.dials().is_some() || trunk.asks() {
+            which.for_each(|index| self.beside(|gateway| trunk::keep_dialling(gateway, trunk.clone(), index)));
+        }
+    }
+
+    /// A trunk to another site, once it is up; it is waited for as long as `limit`.
+    ///
+    /// # Errors
+    /// There is none, or it did not come up: why, for the user.
+    pub(crate) async fn trunk_to(&self, site: &str, limit: Duration) -> Result<Rc<Trunk>, TrunkError> {
+        if site == self.site {
+            return Err(TrunkError::Itself(site.to_owned()));
+        }
+        let id = self.table().lead_trunk(site);
+        let unknown = || TrunkError::UnknownSite { own: self.site.clone(), site: site.to_owned() };
+        let trunk = self.trunks.get(id.ok_or_else(unknown)?);
+        trunk.wait_up(limit).await?;
+        Ok(trunk)
+    }
+}
+
+/// The trunks of a gateway: to every gateway of every other site. Of two sites the earlier in the file dials, if the
+/// later advertises an address; if neither does, the earlier asks for a meeting.
+pub(crate) fn trunks(sites: &SitesFile, (own_site, own_gateway): (usize, usize)) -> Vec<Trunk> {
+    let own = &sites.sites[own_site].gateways[own_gateway];
+    let mut trunks = Vec::new();
+    for (at, site) in sites.sites.iter().enumerate().filter(|(at, _)| *at != own_site) {
+        for gateway in &site.gateways {
+            let (they_first, they_can) = (at < own_site, gateway.advertise.is_some());
+            let hidden = !they_can && own.advertise.is_none();
+            let dials = if hidden { !they_first } else { they_can && !(they_first && own.advertise.is_some()) };
+            let links = own.links.with(gateway.links);
+            let id = TrunkId(trunks.len());
+            let end = TrunkEnd {
+                site: site.name.clone(),
+                gateway: gateway.name.clone(),
+                address: gateway.advertise.clone(),
+                lets_meet: gateway.meeting && they_can,
+            };
+            trunks.push(Trunk::new(id, end, site.keys(), (dials, hidden), links));
+        }
+    }
+    trunks
+}

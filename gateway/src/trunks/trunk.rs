@@ -18,12 +18,13 @@ use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
 use wire::{FrameHeader, FrameKind, Secret};
 
 use crate::door::stream::{Accepted, Arrival};
+use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{log, short};
 use crate::path::forward::{GATEWAY, MAX_DATA};
-use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::services::join;
 use crate::table::TrunkId;
 use crate::trunks::control::ControlChannel;
+use crate::trunks::error::{ArrivalError, LinkError, TrunkError};
 use crate::trunks::link::{self, Link};
 use crate::trunks::meeting::visit;
 
@@ -178,8 +179,8 @@ impl Trunk {
     pub(crate) fn trust(&self, keys: Keys) {
         self.keys.set(keys);
         for link in self.up_links() {
-            if let Err(reason) = self.check(link.key) {
-                link.cut(reason);
+            if let Err(error) = self.check(link.key) {
+                link.cut(error.to_string());
             }
         }
     }
@@ -208,16 +209,15 @@ impl Trunk {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn check(&self, presented: Option<Fingerprint>) -> Result<(), String> {
+    pub(crate) fn check(&self, presented: Option<Fingerprint>) -> Result<(), TrunkError> {
         if let Some(reason) = &*self.retired.borrow() {
-            return Err(reason.clone());
+            return Err(TrunkError::Retired(reason.clone()));
         }
         let keys = self.keys.get();
         if keys.accept(presented) {
             return Ok(());
         }
-        let presented = presented.map_or("none".to_owned(), |f| f.to_string());
-        Err(format!("presented fingerprint {presented}, sites file says {keys}"))
+        Err(TrunkError::WrongKey { presented, keys })
     }
 
     /// How many links there are at most.
@@ -261,7 +261,7 @@ impl Trunk {
 
     /// Notes why the trunk is not up, and logs it if it is news.
     pub(crate) fn failed(&self, gateway: &Gateway, problem: String) {
-        gateway.relay.borrow_mut().trunk_problem(self.id, problem.clone());
+        gateway.change(|table| table.trunk_problem(self.id, problem.clone()));
         // Part of what was said last is no news either.
         if !self.problem.borrow().contains(&problem) {
             log!(warn, &self.site, site = self.site, gateway = self.gateway, problem = short(&problem), "trunk down");
@@ -275,7 +275,7 @@ impl Trunk {
     }
 
     /// Waits until the trunk is up; `Err` with the last problem when that takes too long.
-    pub(crate) async fn wait_up(&self, limit: Duration) -> Result<(), String> {
+    pub(crate) async fn wait_up(&self, limit: Duration) -> Result<(), TrunkError> {
         let wait = async {
             loop {
                 let changed = self.changed.notified();
@@ -286,14 +286,14 @@ impl Trunk {
                 changed.await;
             }
         };
-        timeout(limit, wait).await.map_err(|_| self.problem())
+        timeout(limit, wait).await.map_err(|_| TrunkError::Down(self.problem()))
     }
 
     /// Sends a ping over the first link and waits for the answer.
-    pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Duration, String> {
-        let link = self.link(GATEWAY, GATEWAY).ok_or_else(|| self.problem())?;
+    pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Duration, TrunkError> {
+        let link = self.link(GATEWAY, GATEWAY).ok_or_else(|| TrunkError::Down(self.problem()))?;
         let (sender, receiver) = oneshot::channel();
-        let id = gateway.next_id();
+        let id = gateway.path.next_id();
         link.pings.borrow_mut().insert(id, (Instant::now(), sender));
         link.send_own(
             gateway,
@@ -304,8 +304,8 @@ impl Trunk {
         link.pings.borrow_mut().remove(&id);
         match answer {
             Ok(Ok(rtt)) => Ok(rtt),
-            Ok(Err(_)) => Err(format!("site {}: the trunk broke during the probe", self.site)),
-            Err(_) => Err(format!("site {}: no answer over the trunk within {limit:?}", self.site)),
+            Ok(Err(_)) => Err(TrunkError::Broke(self.site.clone())),
+            Err(_) => Err(TrunkError::NoAnswer { site: self.site.clone(), limit }),
         }
     }
 
@@ -329,16 +329,17 @@ pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index:
     while trunk.times_retired.get() == times_retired {
         let dialled = match trunk.dials() {
             Some(address) => dial(&gateway, &trunk, index, address).await,
-            None => visit::meet(&gateway, &trunk, index).await.map_err(DialError::from),
+            None => visit::meet(&gateway, &trunk, index).await,
         };
         match dialled {
             Ok((stream, peer)) => {
                 pause = REDIAL_FIRST;
                 link::serve(&gateway, &trunk, index, stream, peer).await;
             }
-            Err(DialError { problem, refused }) => {
+            Err(error) => {
+                let problem = error.to_string();
                 trunk.failed(&gateway, problem.clone());
-                if refused {
+                if error.is_refused() {
                     gateway.does_not_run(&trunk, &problem);
                 }
             }
@@ -371,42 +372,25 @@ async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience
     trunk.watched.set(false);
 }
 
-/// Why a link could not be dialled.
-pub(crate) struct DialError {
-    pub problem: String,
-    /// Nobody listens there.
-    refused: bool,
-}
-
 /// A link that was dialled: its stream, the run of the other gateway's program, and where it is.
 pub(crate) type Dialled = ((TlsStream, u32), SocketAddr);
 
-impl From<String> for DialError {
-    fn from(problem: String) -> DialError {
-        DialError { problem, refused: false }
-    }
-}
-
-async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> Result<Dialled, DialError> {
-    let named = |error: DialError| {
-        let problem = format!("site {}: gateway {} at {address}: {}", trunk.site, trunk.gateway, error.problem);
-        DialError { problem, ..error }
+async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> Result<Dialled, LinkError> {
+    let dialled = async {
+        let tcp = connect(address).await?;
+        let peer = tcp.peer_addr()?;
+        Ok((shake(gateway, trunk, index, tcp).await?, peer))
     };
-    let tcp = connect(address).await.map_err(named)?;
-    let peer = tcp.peer_addr().map_err(|e| named(e.to_string().into()))?;
-    let stream = shake(gateway, trunk, index, tcp).await.map_err(|problem| named(problem.into()))?;
-    Ok((stream, peer))
+    let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
+    let at = |source| LinkError::At { site, gateway, address: address.to_owned(), source: Box::new(source) };
+    dialled.await.map_err(at)
 }
 
 /// Dials an address.
-pub(crate) async fn connect(address: &str) -> Result<TcpStream, DialError> {
+pub(crate) async fn connect(address: &str) -> Result<TcpStream, LinkError> {
     match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
-        Ok(Ok(tcp)) => Ok(tcp),
-        Ok(Err(error)) => {
-            let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
-            Err(DialError { problem: error.to_string(), refused })
-        }
-        Err(_) => Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs()).into()),
+        Ok(connected) => Ok(connected?),
+        Err(_) => Err(LinkError::NoAnswer(DIAL_TIMEOUT.as_secs())),
     }
 }
 
@@ -416,11 +400,11 @@ pub(crate) async fn shake(
     trunk: &Trunk,
     index: usize,
     tcp: TcpStream,
-) -> Result<(TlsStream, u32), String> {
+) -> Result<(TlsStream, u32), LinkError> {
     let shake = async {
-        prepare(&tcp).map_err(|e| e.to_string())?;
-        let session = gateway.credentials().tls.dial().map_err(|e| e.to_string())?;
-        let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
+        prepare(&tcp)?;
+        let session = gateway.sites.credentials().tls.dial()?;
+        let mut stream = TlsStream::handshake(tcp, session).await?;
         let presented = stream.session().peer();
         trunk.check(presented)?;
         let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
@@ -435,12 +419,12 @@ pub(crate) async fn shake(
             nonce: [0; 32],
         };
         let key = presented.map_or([0; 32], |key| key.0);
-        let welcome = initiate(&mut stream, hello, &Secret::NONE, &key).await.map_err(|e| e.to_string())?;
+        let welcome = initiate(&mut stream, hello, &Secret::NONE, &key).await?;
         Ok((stream, welcome.run))
     };
     match timeout(HANDSHAKE_TIMEOUT, shake).await {
         Ok(result) => result,
-        Err(_) => Err(format!("handshake took longer than {} s: is it a gateway?", HANDSHAKE_TIMEOUT.as_secs())),
+        Err(_) => Err(LinkError::Slow(HANDSHAKE_TIMEOUT.as_secs())),
     }
 }
 
@@ -450,40 +434,35 @@ pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
 }
 
 /// The accepting side of TLS, and of a link's handshake. The caller bounds its time.
-pub(crate) async fn accept(gateway: &Rc<Gateway>, tcp: TcpStream, peer: SocketAddr) -> Result<Arrival, String> {
-    prepare(&tcp).map_err(|e| e.to_string())?;
-    let credentials = gateway.credentials();
-    let session = credentials.tls.accept().map_err(|e| e.to_string())?;
-    let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| e.to_string())?;
+pub(crate) async fn accept(gateway: &Rc<Gateway>, tcp: TcpStream, peer: SocketAddr) -> Result<Arrival, ArrivalError> {
+    prepare(&tcp)?;
+    let credentials = gateway.sites.credentials();
+    let session = credentials.tls.accept()?;
+    let mut stream = TlsStream::handshake(tcp, session).await?;
     let presented = stream.session().peer();
     let mut accepting = match Accepting::begin(&mut stream).await {
         Ok(accepting) => accepting,
         Err(HandshakeError::Io(_)) => {
             if presented.is_none() {
-                return Err(format!(
-                    "a user or an agent at {peer} closed after seeing our key: do the sites files differ?"
-                ));
+                return Err(ArrivalError::OurKey(peer));
             }
-            let whose = gateway.trunks_in_use().into_iter().find(|trunk| trunk.keys().accept(presented));
-            let name =
-                whose.as_ref().map_or("of no site we know".to_owned(), |trunk| format!("of site {}", trunk.site));
-            let problem = format!(
-                "a gateway {name} at {peer} dialled and closed after seeing our key: does its sites file show {} for \
-                 site {}?",
-                gateway.credentials().fingerprint,
-                gateway.site
-            );
-            if let Some(trunk) = whose {
-                trunk.failed(gateway, problem.clone());
+            let trunk = gateway.trunks.in_use().into_iter().find(|trunk| trunk.keys().accept(presented));
+            let whose =
+                trunk.as_ref().map_or("of no site we know".to_owned(), |trunk| format!("of site {}", trunk.site));
+            let (fingerprint, own) = (gateway.sites.credentials().fingerprint, gateway.site.clone());
+            let error = ArrivalError::OurKeyToGateway { whose, peer, fingerprint, own };
+            if let Some(trunk) = trunk {
+                trunk.failed(gateway, error.to_string());
             }
-            return Err(problem);
+            return Err(error);
         }
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     };
     let own = credentials.fingerprint;
     match accepting.hello.purpose {
         Purpose::Join => {
-            return join::admit(gateway, &mut stream, accepting, presented, own).await.map(|()| Arrival::Joined);
+            join::admit(gateway, &mut stream, accepting, presented, own).await?;
+            return Ok(Arrival::Joined);
         }
         Purpose::Client | Purpose::Member => return Ok(Arrival::Inside(Box::new(stream), Box::new(accepting), own)),
         Purpose::Trunk | Purpose::Meet | Purpose::Peer => {}
@@ -491,17 +470,17 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, tcp: TcpStream, peer: SocketAd
     match admit(gateway, &accepting.hello, presented, peer) {
         Ok(trunk) => {
             let shaken = accepting.challenge(&mut stream, &Secret::NONE, "a trunk's is public", &own.0).await;
-            shaken.map_err(|e| e.to_string())?;
+            shaken?;
             let hello = accepting.hello;
             let welcome = Handshake::Welcome(Welcome { max_payload: MAX_DATA, window: 0, run: gateway.run_number });
-            handshake::write(&mut stream, &welcome).await.map_err(|e| e.to_string())?;
+            handshake::write(&mut stream, &welcome).await?;
             let accepted = Accepted { trunk, index: usize::from(hello.link), stream, run: hello.job.0 };
             Ok(Arrival::Link(Box::new(accepted)))
         }
         Err(refusal) => {
             // Best effort: the reason is logged here in any case.
             let _ = handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await;
-            Err(refusal.text)
+            Err(ArrivalError::Refused(refusal.text))
         }
     }
 }
@@ -517,7 +496,7 @@ fn admit(
     if hello.purpose != Purpose::Trunk {
         return Err(refusal(RefusalCode::Purpose, "inside TLS ranks and meetings are not served".to_owned()));
     }
-    let known = gateway.trunks_in_use().into_iter().find(|trunk| trunk.site == *site && trunk.gateway == *name);
+    let known = gateway.trunks.in_use().into_iter().find(|trunk| trunk.site == *site && trunk.gateway == *name);
     let trunk = known.ok_or_else(|| {
         let text = format!("site {}: no trunk to gateway {name} of site {site} in its sites file", gateway.site);
         refusal(RefusalCode::Unknown, text)
@@ -542,16 +521,10 @@ fn admit(
 }
 
 impl Gateway {
-    /// The trunks of the sites file.
-    pub(crate) fn trunks_in_use(&self) -> Vec<Rc<Trunk>> {
-        self.trunks.borrow().iter().filter(|trunk| !trunk.is_retired()).cloned().collect()
-    }
-
     /// The other gateway's machine says that it does not run: whatever it knew of jobs is gone.
     fn does_not_run(&self, trunk: &Trunk, problem: &str) {
         if !trunk.up.get() {
-            self.relay.borrow_mut().trunk_lost(trunk.id, problem);
-            self.settle();
+            self.change(|table| table.trunk_lost(trunk.id, problem));
         }
     }
 
@@ -568,7 +541,7 @@ impl Gateway {
         if trunk.control.borrow_mut().meets(run) {
             let reason = format!("site {}: gateway {} was started anew", trunk.site, trunk.gateway);
             trunk.up_links().iter().for_each(|old| replaced(old, reason.clone()));
-            self.relay.borrow_mut().trunk_lost(trunk.id, &reason);
+            self.change(|table| table.trunk_lost(trunk.id, &reason));
         }
         trunk.links.borrow_mut()[link.index] = Some(link.clone());
         self.want_links(trunk, link);
@@ -577,12 +550,11 @@ impl Gateway {
             let (site, gateway, address) = (&trunk.site, &trunk.gateway, link.address);
             let key = link.key.map_or_else(String::new, |key| key.to_string());
             log!(info, site, site, gateway, %address, fingerprint = key, links = trunk.wanted(), "trunk up");
-            self.relay.borrow_mut().trunk_up(trunk.id);
+            self.change(|table| table.trunk_up(trunk.id));
             trunk.changed.notify_waiters();
             self.place_reached(trunk);
         }
         trunk.flush_control(self);
-        self.settle();
     }
 
     /// A link shows how long the way is: whether there should be more of them.
@@ -593,7 +565,7 @@ impl Gateway {
             return;
         }
         trunk.wanted.set(wanted);
-        self.dial_links(&self.trunk(trunk.id), had..wanted);
+        self.dial_links(&self.trunks.get(trunk.id), had..wanted);
     }
 
     /// A link is gone, and what was under way on it. Another takes over; without any the trunk is down. `for_good`: the other
@@ -613,25 +585,24 @@ impl Gateway {
         let left = trunk.links.borrow().iter().flatten().count();
         if left > 0 {
             log!(warn, site, site, gateway, %address, link = link.index, left, reason, "link down");
-            self.relay.borrow_mut().trunk_broken(trunk.id);
+            self.change(|table| table.trunk_broken(trunk.id));
         } else {
             log!(warn, site, site, gateway, %address, link = link.index, reason, "trunk down");
             trunk.up.set(false);
             trunk.problem.replace(problem.clone());
-            self.relay.borrow_mut().trunk_away(trunk.id, &problem);
+            self.change(|table| table.trunk_away(trunk.id, &problem));
             if trunk.lets_meet {
                 self.expect_meetings();
             }
             if for_good {
-                self.relay.borrow_mut().trunk_lost(trunk.id, &problem);
-            } else if let (false, Some(address), Some(gateway)) = (trunk.dials, &trunk.address, self.me.upgrade())
+                self.change(|table| table.trunk_lost(trunk.id, &problem));
+            } else if let (false, Some(address)) = (trunk.dials, trunk.address.clone())
                 && !trunk.watched.replace(true)
             {
-                let patience = self.sites.borrow().sites[self.own.get().0].patience;
-                tokio::task::spawn_local(watch(gateway, self.trunk(trunk.id), address.clone(), patience));
+                let (trunk, patience) = (self.trunks.get(trunk.id), self.sites.own_site().patience);
+                self.beside(|gateway| watch(gateway, trunk, address, patience));
             }
         }
         trunk.flush_control(self);
-        self.settle();
     }
 }

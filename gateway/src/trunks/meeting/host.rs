@@ -16,9 +16,10 @@ use wire::control::MeetingMessage;
 use wire::handshake::{Handshake, Refusal, RefusalCode, Welcome};
 
 use super::{AGAIN, Guest, Meetings, Met, Wish, pipe};
+use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{STRANGERS, log};
-use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::table::TrunkId;
+use crate::trunks::error::{ArrivalError, MeetingError};
 use crate::trunks::trunk::{self, Trunk};
 
 /// What a gateway keeps as a place where others meet.
@@ -60,11 +61,11 @@ impl Gateway {
     /// A gateway wants to meet another here: both are called, or it is told why not.
     pub(super) fn host_wish(&self, asker: TrunkId, wish: Wish) {
         match self.introduce(asker, &wish) {
-            Ok(calls) => calls.into_iter().for_each(|(trunk, call)| self.trunk(trunk).send_control(self, call)),
-            Err(reason) => {
-                let Wish { site, gateway, link } = wish;
-                tracing::debug!(asker = self.trunk(asker).site, site, gateway, reason, "no meeting");
-                self.trunk(asker).send_control(self, MeetingMessage::Refused { site, gateway, link, reason });
+            Ok(calls) => calls.into_iter().for_each(|(trunk, call)| self.trunks.get(trunk).send_control(self, call)),
+            Err(error) => {
+                let (Wish { site, gateway, link }, reason) = (wish, error.to_string());
+                tracing::debug!(asker = self.trunks.get(asker).site, site, gateway, reason, "no meeting");
+                self.trunks.get(asker).send_control(self, MeetingMessage::Refused { site, gateway, link, reason });
             }
         }
     }
@@ -76,44 +77,46 @@ impl Gateway {
         let here = find(&|guest| guest.trunk == from);
         let asks = find(&|guest| guest.up && guest.site == site && guest.gateway == gateway);
         if let (Some(here), Some(asks)) = (here, asks)
-            && self.host.may_tell(here.trunk, asks.trunk, Instant::now())
+            && self.trunks.host.may_tell(here.trunk, asks.trunk, Instant::now())
         {
             let (site, gateway) = (here.site.clone(), here.gateway.clone());
-            self.trunk(asks.trunk).send_control(self, MeetingMessage::CanCome { site, gateway });
+            self.trunks.get(asks.trunk).send_control(self, MeetingMessage::CanCome { site, gateway });
         }
     }
 
-    pub(super) fn introduce(&self, asker: TrunkId, wish: &Wish) -> Result<[(TrunkId, MeetingMessage); 2], String> {
+    pub(super) fn introduce(
+        &self,
+        asker: TrunkId,
+        wish: &Wish,
+    ) -> Result<[(TrunkId, MeetingMessage); 2], MeetingError> {
         let guests = self.guests();
-        let (site, own) = self.own.get();
-        let own = &self.sites.borrow().sites[site].gateways[own];
+        let (site, own) = self.sites.own.get();
+        let own = &self.sites.file.borrow().sites[site].gateways[own];
         if !own.meeting || own.advertise.is_none() {
-            return Err("its sites file does not let others meet there".into());
+            return Err(MeetingError::NotLet);
         }
         let mut bytes = [[0; 32]; 2];
-        getrandom::fill(bytes.as_flattened_mut()).map_err(|e| format!("no random numbers: {e}"))?;
+        getrandom::fill(bytes.as_flattened_mut()).map_err(MeetingError::Random)?;
         let now = Instant::now();
-        let calls = self.host.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
-        if let Some(gateway) = self.me.upgrade() {
-            tokio::task::spawn_local(async move {
-                sleep(HANDSHAKE_TIMEOUT).await;
-                let left = gateway.host.meetings.borrow_mut().expire(calls.number);
-                if let Some((stream, reason)) = left {
-                    send_away(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await;
-                }
-            });
-        }
+        let calls = self.trunks.host.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
+        self.beside(async move |gateway| {
+            sleep(HANDSHAKE_TIMEOUT).await;
+            let left = gateway.trunks.host.meetings.borrow_mut().expire(calls.number);
+            if let Some((stream, reason)) = left {
+                send_away(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await;
+            }
+        });
         Ok(calls.messages)
     }
 
     /// Everybody at the end of a trunk.
     fn guests(&self) -> Vec<Guest> {
-        let sites = self.sites.borrow();
+        let sites = self.sites.file.borrow();
         let links = |site: &str, gateway: &str| {
             let entry = sites.site(site)?.1.gateways.iter().find(|entry| entry.name == gateway)?;
             Some(entry.links)
         };
-        let trunks = self.trunks_in_use();
+        let trunks = self.trunks.in_use();
         let guest = |trunk: &Rc<Trunk>| Guest {
             trunk: trunk.id,
             site: trunk.site.clone(),
@@ -131,28 +134,29 @@ pub(crate) async fn admit(
     gateway: &Gateway,
     mut stream: TcpStream,
     mut accepting: Accepting,
-) -> Result<Option<Met<TcpStream>>, String> {
+) -> Result<Option<Met<TcpStream>>, ArrivalError> {
     let hello = accepting.hello.clone();
-    let secret = gateway.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
+    let secret = gateway.trunks.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
     let admitted = match secret {
         Ok(secret) => match accepting.challenge(&mut stream, &secret, "not the secret of this seat", &[]).await {
             // No await from here on: nobody can take the seat meanwhile.
             Ok(()) => {
-                let arrived = gateway.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);
-                arrived.map_err(|(stream, reason)| (stream, Refusal::new(RefusalCode::NotAdmitted, reason)))
+                let arrived =
+                    gateway.trunks.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);
+                arrived.map_err(|(stream, error)| (stream, Refusal::new(RefusalCode::NotAdmitted, error.to_string())))
             }
             Err(error) => match error.refusal() {
                 Some(refusal) => Err((stream, refusal)),
-                None => return Err(error.to_string()),
+                None => return Err(error.into()),
             },
         },
-        Err(reason) => Err((stream, Refusal::new(RefusalCode::Unknown, reason))),
+        Err(error) => Err((stream, Refusal::new(RefusalCode::Unknown, error.to_string()))),
     };
     match admitted {
         Ok(met) => Ok(met),
         Err((stream, refusal)) => {
             send_away(stream, refusal.clone()).await;
-            Err(refusal.text)
+            Err(ArrivalError::Refused(refusal.text))
         }
     }
 }
@@ -161,12 +165,12 @@ pub(crate) async fn admit(
 pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
     let Met { number, names: [one, two], mut streams, replaces } = met;
     if let Some(older) = replaces
-        && let Some(cut) = gateway.host.cuts.borrow_mut().remove(&older)
+        && let Some(cut) = gateway.trunks.host.cuts.borrow_mut().remove(&older)
     {
         cut.notify_one();
     }
     let cut = Rc::new(Notify::new());
-    gateway.host.cuts.borrow_mut().insert(number, cut.clone());
+    gateway.trunks.host.cuts.borrow_mut().insert(number, cut.clone());
     let welcome = Handshake::Welcome(Welcome { max_payload: 0, window: 0, run: 0 });
     let mut welcomed = Ok(());
     for stream in &mut streams {
@@ -184,8 +188,8 @@ pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
         };
         log!(info, STRANGERS, one, two, bytes, "their meeting is over");
     }
-    gateway.host.cuts.borrow_mut().remove(&number);
-    gateway.host.meetings.borrow_mut().over(number);
+    gateway.trunks.host.cuts.borrow_mut().remove(&number);
+    gateway.trunks.host.meetings.borrow_mut().over(number);
 }
 
 /// Best effort: it may be gone.

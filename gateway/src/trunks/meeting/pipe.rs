@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::timeout;
 
+use crate::gateway::Gateway;
 use crate::path::outlet::{LINGER, Outlet};
-use crate::server::Gateway;
 
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
@@ -45,7 +45,7 @@ async fn one_way(gateway: &Gateway, from: &mut OwnedReadHalf, to: &Outlet, bytes
     let reading = async {
         loop {
             let turn = poll_fn(|cx| {
-                let mut scratch = gateway.cipher.borrow_mut();
+                let mut scratch = gateway.path.cipher.borrow_mut();
                 let mut buf = ReadBuf::new(&mut scratch[..PIECE]);
                 std::task::ready!(Pin::new(&mut *from).poll_read(cx, &mut buf))?;
                 to.send(&[IoSlice::new(buf.filled())]);

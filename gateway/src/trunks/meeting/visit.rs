@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::rc::Rc;
 
 use client::handshake::initiate;
+use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -18,9 +19,10 @@ use wire::handshake::{Hello, Purpose};
 
 use super::Wish;
 use crate::door::stream::{Accepted, Arrival};
+use crate::gateway::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::log::{log, short};
-use crate::server::{Gateway, HANDSHAKE_TIMEOUT};
 use crate::table::TrunkId;
+use crate::trunks::error::{ArrivalError, LinkError, MeetingError, TrunkError};
 use crate::trunks::link;
 use crate::trunks::trunk::{self, DIAL_TIMEOUT, Dialled, Trunk};
 
@@ -39,7 +41,7 @@ pub(crate) struct Visits {
 #[derive(Debug)]
 struct Asked {
     place: TrunkId,
-    answer: oneshot::Sender<Result<Seat, String>>,
+    answer: oneshot::Sender<Result<Seat, MeetingError>>,
 }
 
 /// Where to be, and what to prove there.
@@ -58,7 +60,7 @@ impl Gateway {
                 self.called(from, &Wish { site, gateway, link }, Ok(Seat { meeting, secret }));
             }
             MeetingMessage::Refused { site, gateway, link, reason } => {
-                self.called(from, &Wish { site, gateway, link }, Err(reason));
+                self.called(from, &Wish { site, gateway, link }, Err(MeetingError::Denied(reason)));
             }
             MeetingMessage::CanCome { site, gateway } => {
                 self.host_news(from, &site, &gateway);
@@ -70,7 +72,7 @@ impl Gateway {
     /// Where this gateway may meet the one at the other end of a trunk, in the order of the sites file.
     fn places(&self, trunk: &Trunk) -> Vec<Rc<Trunk>> {
         let lets = |place: &Rc<Trunk>| place.lets_meet && place.site != trunk.site;
-        self.trunks_in_use().into_iter().filter(lets).collect()
+        self.trunks.in_use().into_iter().filter(lets).collect()
     }
 
     /// Why a trunk whose ends cannot be dialled is not up, before anything else is known.
@@ -98,7 +100,7 @@ impl Gateway {
             return;
         }
         self.expect_meetings();
-        for trunk in self.trunks_in_use().iter().filter(|trunk| trunk.hidden && !trunk.asks() && !trunk.is_up()) {
+        for trunk in self.trunks.in_use().iter().filter(|trunk| trunk.hidden && !trunk.asks() && !trunk.is_up()) {
             if trunk.site != place.site {
                 let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
                 place.send_control(self, MeetingMessage::CanCome { site, gateway });
@@ -108,7 +110,7 @@ impl Gateway {
 
     /// What was said of trunks that wait to be met anywhere may be otherwise now.
     pub(crate) fn expect_meetings(&self) {
-        let trunks: Vec<_> = self.trunks_in_use().into_iter().filter(|trunk| trunk.hidden && !trunk.is_up()).collect();
+        let trunks: Vec<_> = self.trunks.in_use().into_iter().filter(|trunk| trunk.hidden && !trunk.is_up()).collect();
         for trunk in trunks {
             match trunk.asks() {
                 true => trunk.kick(),
@@ -120,14 +122,14 @@ impl Gateway {
     /// The trunk to a gateway that must be met.
     fn hidden(&self, site: &str, gateway: &str) -> Option<Rc<Trunk>> {
         let is_it = |trunk: &Rc<Trunk>| trunk.hidden && trunk.site == site && trunk.gateway == gateway;
-        self.trunks_in_use().into_iter().find(is_it)
+        self.trunks.in_use().into_iter().find(is_it)
     }
 
     /// A place answers, or calls.
-    fn called(&self, place: TrunkId, wish: &Wish, answer: Result<Seat, String>) {
+    fn called(&self, place: TrunkId, wish: &Wish, answer: Result<Seat, MeetingError>) {
         let Wish { site, gateway, link } = wish;
         let Some(trunk) = self.hidden(site, gateway).filter(|trunk| *link < trunk.most_links()) else {
-            let place = self.trunk(place);
+            let place = self.trunks.get(place);
             let (site, gateway) = (short(site), short(gateway));
             log!(
                 warn,
@@ -141,7 +143,7 @@ impl Gateway {
         };
         let id = (trunk.id, *link);
         if trunk.asks() {
-            let mut asked = self.visits.asked.borrow_mut();
+            let mut asked = self.trunks.visits.asked.borrow_mut();
             // An answer that nobody waits for any more is late.
             if asked.get(&id).is_some_and(|asked| asked.place == place)
                 && let Some(asked) = asked.remove(&id)
@@ -151,19 +153,19 @@ impl Gateway {
             return;
         }
         let here = self.places(&trunk).into_iter().find(|known| known.id == place);
-        let (Some(place), Ok(seat), Some(gateway)) = (here, answer, self.me.upgrade()) else { return };
+        let (Some(place), Ok(seat), Some(gateway)) = (here, answer, self.shared()) else { return };
         let coming = tokio::task::spawn_local(async move { come(&gateway, &trunk, id.1, &place, seat).await });
-        if let Some(earlier) = self.visits.coming.borrow_mut().insert(id, coming.abort_handle()) {
+        if let Some(earlier) = self.trunks.visits.coming.borrow_mut().insert(id, coming.abort_handle()) {
             earlier.abort();
         }
     }
 }
 
 /// Meets the other end of a trunk at the first place where that can be done, and makes a link of it.
-pub(crate) async fn meet(gateway: &Gateway, trunk: &Trunk, index: usize) -> Result<Dialled, String> {
+pub(crate) async fn meet(gateway: &Gateway, trunk: &Trunk, index: usize) -> Result<Dialled, LinkError> {
     let places = gateway.places(trunk);
     if places.is_empty() {
-        return Err(gateway.unmet(trunk));
+        return Err(LinkError::Unmet(gateway.unmet(trunk)));
     }
     let mut problem = neither(trunk);
     for place in places {
@@ -174,12 +176,12 @@ pub(crate) async fn meet(gateway: &Gateway, trunk: &Trunk, index: usize) -> Resu
             }
         }
     }
-    Err(problem)
+    Err(LinkError::Unmet(problem))
 }
 
-async fn meet_at(gateway: &Gateway, trunk: &Trunk, index: usize, place: &Trunk) -> Result<Dialled, String> {
+async fn meet_at(gateway: &Gateway, trunk: &Trunk, index: usize, place: &Trunk) -> Result<Dialled, LinkError> {
     if !place.is_up() {
-        return Err(place.problem());
+        return Err(TrunkError::Down(place.problem()).into());
     }
     let link = index as u16;
     let seat = ask(gateway, trunk, link, place).await?;
@@ -190,18 +192,29 @@ async fn meet_at(gateway: &Gateway, trunk: &Trunk, index: usize, place: &Trunk) 
 }
 
 /// Asks a place for a meeting.
-async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Result<Seat, String> {
+async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Result<Seat, MeetingError> {
     let (answer, waiting) = oneshot::channel();
     let id = (trunk.id, link);
-    gateway.visits.asked.borrow_mut().insert(id, Asked { place: place.id, answer });
+    gateway.trunks.visits.asked.borrow_mut().insert(id, Asked { place: place.id, answer });
     let wish = MeetingMessage::Ask { site: trunk.site.clone(), gateway: trunk.gateway.clone(), link };
     place.send_control(gateway, wish);
     let answer = timeout(DIAL_TIMEOUT, waiting).await;
-    gateway.visits.asked.borrow_mut().remove(&id);
+    gateway.trunks.visits.asked.borrow_mut().remove(&id);
     match answer {
         Ok(Ok(answer)) => answer,
-        _ => Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())),
+        _ => Err(MeetingError::NoAnswer(DIAL_TIMEOUT.as_secs())),
     }
+}
+
+/// Why a gateway that was called did not meet whoever called it.
+#[derive(Debug, Error)]
+enum VisitError {
+    #[error(transparent)]
+    Meeting(#[from] MeetingError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Arrival(#[from] ArrivalError),
 }
 
 /// Comes where it was called, and serves what the other makes of it.
@@ -209,34 +222,35 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
     let accepted = async {
         let (tcp, peer) = take(gateway, seat, link, place).await?;
         let accepted = timeout(HANDSHAKE_TIMEOUT, trunk::accept(gateway, tcp, peer)).await;
-        match accepted.map_err(|_| "the other does not begin".to_owned())?? {
+        match accepted.map_err(|_| MeetingError::NotBegun)?? {
             Arrival::Link(accepted) => Ok((*accepted, peer)),
-            _ => Err("the other is no gateway".to_owned()),
+            _ => Err(VisitError::from(MeetingError::NoGateway)),
         }
     };
     let accepted = accepted.await;
     // From here on nobody ends this for a later call: a link is replaced once the later one is there.
-    gateway.visits.coming.borrow_mut().remove(&(trunk.id, link));
+    gateway.trunks.visits.coming.borrow_mut().remove(&(trunk.id, link));
     match accepted {
         Ok((Accepted { trunk, index, stream, run }, peer)) => {
             trunk.met_at(name(place));
             link::serve(gateway, &trunk, index, (stream, run), peer).await;
         }
-        Err(problem) if !trunk.is_up() => {
-            trunk.failed(gateway, format!("{}; no meeting at {}: {problem}", neither(trunk), name(place)));
+        Err(error) if !trunk.is_up() => {
+            trunk.failed(gateway, format!("{}; no meeting at {}: {error}", neither(trunk), name(place)));
         }
-        Err(problem) => {
+        Err(error) => {
+            let problem = error.to_string();
             log!(warn, &place.site, site = trunk.site, gateway = trunk.gateway, link, problem, "no meeting");
         }
     }
 }
 
 /// Takes a seat; returns when the other is there too.
-async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), String> {
+async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), LinkError> {
     let address = place.address.as_deref().unwrap_or_default();
-    let mut tcp = trunk::connect(address).await.map_err(|error| error.problem)?;
-    let peer = tcp.peer_addr().map_err(|e| e.to_string())?;
-    trunk::prepare(&tcp).map_err(|e| e.to_string())?;
+    let mut tcp = trunk::connect(address).await?;
+    let peer = tcp.peer_addr()?;
+    trunk::prepare(&tcp)?;
     let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
     let hello = Hello {
         purpose: Purpose::Meet,
@@ -251,8 +265,8 @@ async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result
     // Longer than the place waits for the other, whose absence it then tells.
     let limit = HANDSHAKE_TIMEOUT + DIAL_TIMEOUT;
     match timeout(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
-        Ok(welcome) => welcome.map_err(|e| e.to_string())?,
-        Err(_) => return Err(format!("nothing happens within {} s", limit.as_secs())),
+        Ok(welcome) => welcome?,
+        Err(_) => return Err(MeetingError::NothingHappens(limit.as_secs()).into()),
     };
     Ok((tcp, peer))
 }

@@ -1,10 +1,11 @@
 //! Control messages of a trunk: which link they take, what they are counted for, and who takes none.
 
+use channel::ChannelError;
 use types::JobId;
 use wire::{Control, FrameHeader};
 
+use crate::gateway::Gateway;
 use crate::log::log;
-use crate::server::Gateway;
 use crate::trunks::control::ControlError;
 use crate::trunks::trunk::Trunk;
 
@@ -52,8 +53,8 @@ impl Trunk {
         gateway: &Gateway,
         header: &FrameHeader,
         message: Control,
-    ) -> Result<Vec<Control>, String> {
-        let ready = self.control.borrow_mut().came(header, message).map_err(|e| format!("control messages: {e}"))?;
+    ) -> Result<Vec<Control>, ChannelError> {
+        let ready = self.control.borrow_mut().came(header, message)?;
         self.flush_control(gateway);
         Ok(ready)
     }
@@ -62,8 +63,8 @@ impl Trunk {
     ///
     /// # Errors
     /// The peer broke the rules.
-    pub(crate) fn control_acknowledged(&self, gateway: &Gateway, ack: u32) -> Result<(), String> {
-        self.control.borrow_mut().acknowledged(ack).map_err(|e| format!("control messages: {e}"))?;
+    pub(crate) fn control_acknowledged(&self, gateway: &Gateway, ack: u32) -> Result<(), ChannelError> {
+        self.control.borrow_mut().acknowledged(ack)?;
         self.flush_control(gateway);
         Ok(())
     }

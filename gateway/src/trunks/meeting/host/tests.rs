@@ -73,7 +73,7 @@ impl Place {
         guests.iter_mut().for_each(|guest| guest.up = true);
         let secrets = [Secret::new([1; 32]), Secret::new([2; 32])];
         let wish = Wish { site: "b".into(), gateway: "gw1".into(), link };
-        let mut meetings = self.gateway.host.meetings.borrow_mut();
+        let mut meetings = self.gateway.trunks.host.meetings.borrow_mut();
         let calls = meetings.ask(TrunkId(0), &wish, &guests, secrets.clone(), Instant::now()).unwrap();
         (calls.number, secrets)
     }
@@ -134,7 +134,7 @@ fn what_one_says_the_other_hears_and_both_end_together() {
         let mut rest = Vec::new();
         b.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, b"last words");
-        while !place.gateway.host.cuts.borrow().is_empty() {
+        while !place.gateway.trunks.host.cuts.borrow().is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(place.gateway.counters.snapshot().held, 0);
@@ -209,7 +209,7 @@ fn a_later_meeting_of_a_pair_ends_the_earlier_one_and_no_other() {
             a.write_all(b"x").await.unwrap();
             assert_eq!(b.read_u8().await.unwrap(), b'x');
         }
-        assert_eq!(place.gateway.host.cuts.borrow().len(), 2);
+        assert_eq!(place.gateway.trunks.host.cuts.borrow().len(), 2);
     });
 }
 
@@ -219,9 +219,9 @@ fn a_place_that_lets_nobody_meet_says_so() {
         let place = Place::open().await;
         let wish = Wish { site: "b".into(), gateway: "gw1".into(), link: 0 };
         let reason = place.gateway.introduce(TrunkId(0), &wish).unwrap_err();
-        assert!(reason.contains("gateway gw1 of site b is not connected to it"), "{reason}");
-        place.gateway.sites.borrow_mut().sites[2].gateways[0].meeting = false;
+        assert!(reason.to_string().contains("gateway gw1 of site b is not connected to it"), "{reason}");
+        place.gateway.sites.file.borrow_mut().sites[2].gateways[0].meeting = false;
         let reason = place.gateway.introduce(TrunkId(0), &wish).unwrap_err();
-        assert!(reason.contains("does not let others meet there"), "{reason}");
+        assert!(reason.to_string().contains("does not let others meet there"), "{reason}");
     });
 }

@@ -1,0 +1,29 @@
+//! Why a connection is not admitted.
+
+use std::io;
+
+use client::handshake::HandshakeError;
+use thiserror::Error;
+
+use crate::trunks::error::ArrivalError;
+
+/// Why a connection is not admitted. The text is logged; an honest peer was told.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum DoorError {
+    #[error("too many connections are not admitted yet, most of them from its address")]
+    Crowded,
+    #[error("handshake not done within {0} s")]
+    Slow(u64),
+    #[error("a stranger: its first byte is {0:#04x}")]
+    Stranger(u8),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error(transparent)]
+    Arrival(#[from] ArrivalError),
+    /// It was told this.
+    #[error("{0}")]
+    Refused(String),
+}

@@ -1,0 +1,161 @@
+//! One gateway: its table and its parts, and what they do to each other.
+//!
+//! The [`Table`] decides and does nothing; it is reached by [`Gateway::table`] and changed by [`Gateway::change`], which
+//! carries out what the change asks for. [`Path`], [`Trunks`], [`Services`] and [`Door`] hold what their folders' code
+//! needs; that code is methods of `Gateway` where it concerns more than one of them.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::future::Future;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use wire::FrameHeader;
+
+use crate::GatewayError;
+use crate::config::GatewayConfig;
+use crate::counters::Counters;
+use crate::door::Door;
+use crate::path::Path;
+use crate::path::member::Member;
+use crate::services::Services;
+use crate::services::standing::Sites;
+use crate::services::starter::AgentStarter;
+use crate::table::{Effect, Origin, Route, Table, TrunkInfo};
+use crate::trunks::Trunks;
+
+/// How long a handshake may take in all.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(crate) struct Gateway {
+    me: Weak<Gateway>,
+    /// Name of its site.
+    pub site: String,
+    /// Its name.
+    pub name: String,
+    /// A random number, by which others know that it was started anew.
+    pub run_number: u32,
+    pub since: Instant,
+    /// Most bytes it may hold.
+    pub memory: u64,
+    pub counters: Arc<Counters>,
+    /// What it works by.
+    pub sites: Sites,
+    table: RefCell<Table<Rc<Member>>>,
+    /// Effects are being carried out.
+    settling: Cell<bool>,
+    pub path: Path,
+    pub trunks: Trunks,
+    pub services: Services,
+    pub door: Door,
+}
+
+impl Gateway {
+    pub(crate) fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<Rc<Gateway>, GatewayError> {
+        let (site, own) = (config.own_site(), config.own());
+        let trunks = Trunks::new(&config.sites, (config.site, config.gateway));
+        let infos = trunks.in_use().iter().map(|trunk| TrunkInfo::new(trunk.site.clone())).collect();
+        let nodes = site.nodes.iter().map(|node| node.name.clone()).collect();
+        let mut table = Table::new((site.name.clone(), config.gateway), nodes, infos, own.memory, site.patience);
+        table.siblings = site.gateways.len() > 1;
+        let run_number = getrandom::u32().map_err(|e| GatewayError::System {
+            site: site.name.clone(),
+            gateway: own.name.clone(),
+            source: std::io::Error::other(format!("no random numbers: {e}")),
+        })?;
+        let sites = Sites::new(config)?;
+        let gateway = Rc::new_cyclic(|me| Gateway {
+            me: me.clone(),
+            site: site.name.clone(),
+            name: own.name.clone(),
+            run_number,
+            since: Instant::now(),
+            memory: own.memory,
+            counters: config.counters.clone(),
+            sites,
+            table: RefCell::new(table),
+            settling: Cell::new(false),
+            path: Path::new(config.counters.clone()),
+            trunks,
+            services: Services::new(config, starter),
+            door: Door::new(own.memory),
+        });
+        gateway.trunks.in_use().iter().for_each(|trunk| gateway.expect(trunk));
+        Ok(gateway)
+    }
+
+    /// The table, to look at. Not to be held across a call that may change it.
+    pub(crate) fn table(&self) -> Ref<'_, Table<Rc<Member>>> {
+        self.table.borrow()
+    }
+
+    /// Changes the table, then carries out what that asks for until nothing is left. Within `change` nothing else may
+    /// look at the table. What is changed while effects are carried out is settled by whoever began.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Table<Rc<Member>>) -> R) -> R {
+        let (result, opened) = {
+            let mut table = self.table.borrow_mut();
+            let epoch = table.epoch;
+            let result = change(&mut table);
+            (result, table.epoch != epoch)
+        };
+        if opened {
+            self.door.job_opened.notify_waiters();
+        }
+        if !self.settling.replace(true) {
+            loop {
+                let effects = self.table.borrow_mut().take_effects();
+                if effects.is_empty() {
+                    break;
+                }
+                effects.into_iter().for_each(|effect| self.carry_out(effect));
+            }
+            self.settling.set(false);
+        }
+        result
+    }
+
+    /// Looks up where a frame goes, and counts it. Nothing is to be done about that.
+    pub(crate) fn route<R>(
+        &self,
+        origin: Origin,
+        header: &FrameHeader,
+        then: impl FnOnce(Route<'_, Rc<Member>>) -> R,
+    ) -> R {
+        then(self.table.borrow_mut().route(origin, header))
+    }
+
+    /// Runs something beside everything else, with this gateway.
+    pub(crate) fn beside<F: Future<Output = ()> + 'static>(&self, task: impl FnOnce(Rc<Gateway>) -> F) {
+        if let Some(gateway) = self.shared() {
+            tokio::task::spawn_local(task(gateway));
+        }
+    }
+
+    /// Itself, for a task that outlives this call. `None` at its end.
+    pub(crate) fn shared(&self) -> Option<Rc<Gateway>> {
+        self.me.upgrade()
+    }
+
+    fn carry_out(&self, effect: Effect<Rc<Member>>) {
+        match effect {
+            Effect::ToMember(member, message) => member.send_control(self, message),
+            Effect::ToTrunk(trunk, message) => self.trunks.get(trunk).send_control(self, message),
+            Effect::StartAgents(job, nodes) => self.start_agents(job, &nodes),
+            Effect::KillAgents(job) => self.services.agents.kill(job),
+            Effect::Allocate(order) => self.allocate(order),
+            Effect::Release(job) => self.services.nodes.release(job),
+            Effect::Dismiss(member, reason) => member.dismiss(&reason),
+            Effect::Passage(member, site, passage) => member.send_passage(self, site, &passage),
+            Effect::Patience(trunk, changes, after) => self.beside(async move |gateway| {
+                sleep(after).await;
+                gateway.change(|table| table.patience_over(trunk, changes));
+            }),
+            Effect::Timer(job, epoch, timer, after) => self.beside(async move |gateway| {
+                sleep(after).await;
+                gateway.change(|table| table.timer(job, epoch, timer));
+            }),
+        }
+    }
+}

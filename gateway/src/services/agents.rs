@@ -1,0 +1,121 @@
+//! The agents of this site's nodes: one task each, from its start to its end.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use types::{JobId, NodeId};
+
+use crate::gateway::Gateway;
+use crate::services::starter::{AgentOrder, GatewayAddress, StartError};
+
+/// How long an agent that is killed may take to die.
+pub(crate) const KILL: Duration = Duration::from_millis(500);
+
+/// The agents that run.
+#[derive(Debug, Default)]
+pub(crate) struct Agents(RefCell<HashMap<(JobId, NodeId), Rc<Orders>>>);
+
+/// What the task that waits for an agent is told.
+#[derive(Debug, Default)]
+struct Orders {
+    kill: Notify,
+    /// It stays when this program ends.
+    leave: Notify,
+}
+
+impl Agents {
+    /// How many run.
+    pub(crate) fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    /// Kills those of a job.
+    pub(crate) fn kill(&self, job: JobId) {
+        self.0.borrow().iter().filter(|((of, _), _)| *of == job).for_each(|(_, orders)| orders.kill.notify_one());
+    }
+
+    /// Kills all.
+    pub(crate) fn kill_all(&self) {
+        self.0.borrow().values().for_each(|orders| orders.kill.notify_one());
+    }
+
+    /// Forgets those of these jobs, which stay when this program ends.
+    pub(crate) fn leave(&self, jobs: &BTreeSet<JobId>) {
+        let left = self.0.borrow_mut().extract_if(|(job, _), _| jobs.contains(job)).collect::<Vec<_>>();
+        left.iter().for_each(|(_, orders)| orders.leave.notify_one());
+    }
+}
+
+impl Gateway {
+    /// Where the nodes of this site dial its gateways, this one first.
+    pub(crate) fn insides(&self) -> Vec<GatewayAddress> {
+        let sites = self.sites.file.borrow();
+        let (site, own) = self.sites.own.get();
+        let gateways = &sites.sites[site].gateways;
+        let others = gateways.iter().enumerate().filter(|(at, _)| *at != own);
+        let others =
+            others.map(|(_, other)| GatewayAddress { name: other.name.clone(), address: other.inside.clone() });
+        let this = GatewayAddress { name: self.name.clone(), address: self.services.inside.clone() };
+        std::iter::once(this).chain(others).collect()
+    }
+
+    pub(crate) fn start_agents(&self, job: JobId, nodes: &[(NodeId, String)]) {
+        let result = nodes.iter().try_for_each(|(id, name)| self.start_agent(job, *id, name).map_err(|e| (*id, e)));
+        self.change(|table| table.agents_started(job, result));
+    }
+
+    fn start_agent(&self, job: JobId, node_id: NodeId, node: &str) -> Result<(), StartError> {
+        let (secret, site_id, home, allocation) = {
+            let table = self.table();
+            let open = table.jobs.get(&job).ok_or_else(|| StartError(format!("job {job} is closed")))?;
+            (open.secret.clone(), open.own, open.home, table.allocation_id(job))
+        };
+        let entry = self.services.entries.iter().find(|entry| entry.name == node);
+        let mut handle = self.services.starter.start(AgentOrder {
+            job,
+            secret,
+            home,
+            site_id,
+            site: self.site.clone(),
+            node_id,
+            node: node.to_owned(),
+            node_address: entry.and_then(|entry| entry.address),
+            fabric: self.services.fabric.clone(),
+            gateways: self.insides(),
+            keys: self.sites.own_site().keys(),
+            allocation,
+            memory: self.services.shared_memory.clone(),
+        })?;
+        let orders = Rc::new(Orders::default());
+        self.services.agents.0.borrow_mut().insert((job, node_id), orders.clone());
+        let node = node.to_owned();
+        self.beside(async move |gateway| {
+            let ended = tokio::select! {
+                status = handle.wait() => Some(status),
+                () = orders.kill.notified() => None,
+                () = orders.leave.notified() => {
+                    // It would be killed with its handle.
+                    std::mem::forget(handle);
+                    return;
+                }
+            };
+            let status = match ended {
+                Some(status) => status,
+                None => {
+                    handle.kill();
+                    let status = timeout(KILL, handle.wait()).await;
+                    status.unwrap_or_else(|_| "does not die".to_owned())
+                }
+            };
+            tracing::debug!(%job, node, status, "agent ended");
+            gateway.services.agents.0.borrow_mut().remove(&(job, node_id));
+            gateway.services.gone.notify_one();
+            gateway.change(|table| table.agent_exited(job, node_id, status));
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Why something is not done to a job. The text is for the user who asked for it.
+
+use thiserror::Error;
+use types::roster::RosterError;
+use types::{Identity, JobId, Slot};
+
+use crate::quantity;
+use crate::table::allocation::AllocationError;
+
+/// A site that does not take part, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub site: String,
+    pub why: JobError,
+}
+
+/// Why a job is not opened, or somebody is not its member. Rosters are shortened.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub(crate) enum JobError {
+    #[error("job {job} is being closed at site {site}")]
+    Closing { job: JobId, site: String },
+    #[error("job {job} is not open at site {site}")]
+    NotOpen { job: JobId, site: String },
+    #[error("{slot} of job {job} is connected already")]
+    Connected { job: JobId, slot: Slot },
+    #[error("{identity} does not belong to site {site}, which is #{number} of the job")]
+    OtherSite { identity: Identity, site: String, number: u16 },
+    #[error("rank {rank} is not at site {site}, which has ranks {first}..{beyond}")]
+    RankElsewhere { rank: u32, site: String, first: u32, beyond: u32 },
+    #[error("site {site} has no node #{node} in this job, it has {nodes}")]
+    NoSuchNode { site: String, node: u32, nodes: usize },
+    #[error("this gateway knows no service #{0} of a job")]
+    NoSuchService(u32),
+    #[error("the launcher is whoever opens the job")]
+    Launcher,
+    #[error("a gateway is nobody's member")]
+    Gateway,
+    #[error("a job's number is not zero")]
+    Zero,
+    #[error("job {0} is open already")]
+    Open(JobId),
+    #[error("job {0} is another's")]
+    Anothers(JobId),
+    #[error(transparent)]
+    Roster(#[from] RosterError),
+    #[error("site {site} is not in the roster {roster}")]
+    NotInRoster { site: String, roster: String },
+    #[error("site {site} is twice in the roster {roster}")]
+    Twice { site: String, roster: String },
+    #[error("the launcher's site {home} is not in the roster {roster}")]
+    HomeNotInRoster { home: String, roster: String },
+    #[error("the launcher says it is at site {home}, this is the gateway of {site}")]
+    WrongHome { home: String, site: String },
+    #[error("the gateway of site {own} knows no site {site}: compare the sites files")]
+    UnknownSite { own: String, site: String },
+    #[error("site {site} has no node {node}; it has: {known}")]
+    UnknownNode { site: String, node: String, known: String },
+    #[error(
+        "{jobs} jobs of site {home} are open here and take {}, one site may have {}: wait for some to end, or raise \
+         `memory` of the gateway",
+        quantity(*.described),
+        quantity(*.most)
+    )]
+    Described { home: String, jobs: usize, described: u64, most: u64 },
+    #[error(transparent)]
+    Memory(#[from] GrantError),
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
+    /// What stands against its trunk.
+    #[error("{0}")]
+    Unreached(String),
+}
+
+/// Why a job finds no room in a gateway's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub(crate) enum GrantError {
+    #[error(
+        "{remote} members at other sites need {} of gateway memory for their frames ({} each), {} is left of {}: raise \
+         `memory` of the gateway to {} at least, or wait for other jobs to end",
+        quantity(*.needed),
+        quantity(*.each),
+        quantity(*.left),
+        quantity(*.all),
+        quantity(*.wanted)
+    )]
+    Memory { remote: u64, needed: u64, each: u64, left: u64, all: u64, wanted: u64 },
+    #[error(
+        "{remote} members at other sites need {} of gateway memory for windows of {}, {} is left of {}: give all \
+         gateways of a site the same `memory`, or wait for other jobs to end",
+        quantity(*.needed),
+        quantity(*.window),
+        quantity(*.left),
+        quantity(*.all)
+    )]
+    Window { remote: u64, needed: u64, window: u64, left: u64, all: u64 },
+    #[error(
+        "a window of {} was asked for: it must be from {} to {}",
+        quantity(*.window),
+        quantity(*.least),
+        quantity(*.most)
+    )]
+    Size { window: u64, least: u64, most: u64 },
+}
+
+/// What a gateway or a launcher says that it may not say. Whoever says it breaks the rules, and its connection is closed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub(crate) struct Violation(pub String);
+
+impl From<&str> for Violation {
+    fn from(what: &str) -> Violation {
+        Violation(what.to_owned())
+    }
+}
