@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use thiserror::Error;
+use types::quantity::QuantityError;
 
 use crate::sites_args::SitesArgs;
 
@@ -158,7 +160,18 @@ pub(crate) struct SiteShare {
     pub program: Option<String>,
 }
 
-fn site_share(text: &str) -> Result<SiteShare, String> {
+/// An argument that is not what its option takes.
+#[derive(Debug, Error)]
+pub(crate) enum ArgumentError {
+    #[error("`{0}` is not NAME=N or NAME=N:PROGRAM, such as lyon=4 or lyon=4:./solver-avx512")]
+    Share(String),
+    #[error(transparent)]
+    Quantity(#[from] QuantityError),
+    #[error("`{0}` is not from 100ms to 1h")]
+    Interval(String),
+}
+
+fn site_share(text: &str) -> Result<SiteShare, ArgumentError> {
     let parts = text.split_once('=').and_then(|(site, rest)| {
         let (ranks, program) = match rest.split_once(':') {
             Some((ranks, program)) => (ranks, Some(program.to_owned()).filter(|program| !program.is_empty())?.into()),
@@ -166,7 +179,7 @@ fn site_share(text: &str) -> Result<SiteShare, String> {
         };
         Some(SiteShare { site: site.to_owned(), ranks: ranks.parse().ok()?, program })
     });
-    parts.ok_or_else(|| format!("`{text}` is not NAME=N or NAME=N:PROGRAM, such as lyon=4 or lyon=4:./solver-avx512"))
+    parts.ok_or_else(|| ArgumentError::Share(text.to_owned()))
 }
 
 /// `landbridge gateway`
@@ -268,10 +281,10 @@ pub(crate) struct TopArgs {
     pub from: Option<String>,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = types::quantity::parse_duration(text).map_err(|e| e.to_string())?;
+fn interval(text: &str) -> Result<Duration, ArgumentError> {
+    let interval = types::quantity::parse_duration(text)?;
     let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
-    if allowed.contains(&interval) { Ok(interval) } else { Err(format!("`{text}` is not from 100ms to 1h")) }
+    if allowed.contains(&interval) { Ok(interval) } else { Err(ArgumentError::Interval(text.to_owned())) }
 }
 
 /// How a lab keeps its sites apart.

@@ -20,7 +20,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<i32> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(Line::new).with_ansi(ansi).init();
     // Held as long as this process lives: it says that this gateway runs.
     let _presence = match args.background {
-        true => Some(setup::here::background::enter(&args.site).map_err(|e| anyhow::anyhow!(e))?),
+        true => Some(setup::here::background::enter(&args.site)?),
         false => None,
     };
     let path = sites_file::locate(&args.sites)?;

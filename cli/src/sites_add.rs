@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io::{IsTerminal, Write};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use setup::Progress;
 use setup::add::{Outcome, Wish, prepare};
 use setup::book::Book;
@@ -31,7 +31,7 @@ pub(crate) fn asking() -> bool {
 pub(crate) fn add(args: AddArgs) -> Result<i32> {
     let path = sites_file::place(&args.sites)?;
     let book = Book::open(&path)?;
-    let place = args.place.as_deref().map(str::parse).transpose().map_err(|e: String| anyhow!(e))?;
+    let place = args.place.as_deref().map(str::parse).transpose()?;
     let wish = Wish {
         name: args.name,
         place,

@@ -35,7 +35,7 @@ pub(crate) fn place(args: &SitesFileArgs) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }
-    Ok(Folders::of_user().map_err(|e| anyhow!(e))?.sites_file())
+    Ok(Folders::of_user()?.sites_file())
 }
 
 /// Reads it.

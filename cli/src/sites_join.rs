@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use setup::add::Wish;
 use setup::book::Book;
 use setup::here::folders::Folders;
@@ -39,7 +39,7 @@ pub(crate) fn join(args: JoinArgs) -> Result<i32> {
         "-" => std::io::read_to_string(std::io::stdin()).context("the ticket on standard input")?,
         text => text.to_owned(),
     };
-    let ticket: Ticket = text.parse().map_err(|e: String| anyhow!(e))?;
+    let ticket: Ticket = text.parse()?;
     let wish = Wish {
         name: args.name,
         folder: args.folder,
@@ -53,7 +53,7 @@ pub(crate) fn join(args: JoinArgs) -> Result<i32> {
     if args.json {
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&outcome)?)?;
     } else {
-        let file = Folders::of_user().map_err(|e| anyhow!(e))?.sites_file();
+        let file = Folders::of_user()?.sites_file();
         print(&file.display().to_string(), &outcome)?;
     }
     Ok(i32::from(!outcome.ok))

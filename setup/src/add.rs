@@ -85,7 +85,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     let old_entry = known.site(&name).map(|(_, site)| site.clone());
     let place = plan::place(&wish, old_entry.as_ref())?;
     let folder = wish.folder.clone().or_else(|| old_entry.as_ref().and_then(|site| site.folder.clone()));
-    let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose().map_err(SetupError::Request)?;
+    let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose()?;
     let own_release = wish.programs.is_none();
     let release = Release::read(wish.programs.as_deref())?;
     let mut company = Company::new(release.clone(), wish.asking);
@@ -137,7 +137,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
         Reply::Key { fingerprint, .. } => fingerprint,
         _ => return Err(SetupError::site(&name, "an answer to another question")),
     };
-    let key = key.parse().map_err(|problem: String| SetupError::site(&name, problem))?;
+    let key = key.parse().map_err(|e: types::sites::FingerprintError| SetupError::site(&name, e.to_string()))?;
     let entry = plan::entry(&wish, &place, &survey, nodes, old_entry.as_ref(), &mut notes).await?;
     write_entry(&mut after, &wish, old_entry.is_some(), &entry)?;
     let ssh = (place != Place::Here).then(|| place.to_string());
@@ -158,7 +158,7 @@ pub(crate) async fn describe_here(
 ) -> Result<(Company, Book, Vec<Finding>), SetupError> {
     let name = wish.name.clone();
     plan::place(wish, None)?;
-    let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose().map_err(SetupError::Request)?;
+    let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose()?;
     let folder = wish.folder.clone().or_else(|| known.and_then(|site| site.folder.clone()));
     let mut company = Company::new(Release::read(wish.programs.as_deref())?, wish.asking);
     let machine = company.reach(&name, &Place::Here, folder.as_deref(), progress).await?;
@@ -168,7 +168,7 @@ pub(crate) async fn describe_here(
         Reply::Key { fingerprint, .. } => fingerprint,
         _ => return Err(SetupError::site(&name, "an answer to another question")),
     };
-    let key = key.parse().map_err(|problem: String| SetupError::site(&name, problem))?;
+    let key = key.parse().map_err(|e: types::sites::FingerprintError| SetupError::site(&name, e.to_string()))?;
     let entry = plan::entry(wish, &Place::Here, &survey, nodes, known, &mut Vec::new()).await?;
     let mut book = Book::of(&PathBuf::from("the entry of this site"), "")?;
     book.add(&name, &entry)?;

@@ -48,8 +48,7 @@ impl Book {
     /// # Errors
     /// It cannot be read, or makes no sense.
     pub fn open(path: &Path) -> Result<Book, SetupError> {
-        let file = |problem: String| SetupError::Request(format!("sites file {problem}"));
-        let text = folders::read(path).map_err(file)?.unwrap_or_default();
+        let text = folders::read(path).map_err(|e| SetupError::SitesFile(Box::new(e)))?.unwrap_or_default();
         Book::of(path, &text)
     }
 
@@ -100,7 +99,7 @@ impl Book {
                 _ => Ok(()),
             };
         }
-        folders::write(&self.path, &self.text()).map_err(|problem| SetupError::Request(format!("sites file {problem}")))
+        folders::write(&self.path, &self.text()).map_err(|e| SetupError::SitesFile(Box::new(e)))
     }
 
     /// Adds a site at the end.

@@ -6,7 +6,7 @@ use crate::here::background;
 use crate::here::folders::Folders;
 use crate::machine::{Machine, Way};
 use crate::message::{Reply, Request};
-use crate::place::Place;
+use crate::place::{Place, PlaceError};
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
@@ -80,10 +80,10 @@ impl Company {
 /// Where the machine of a site in the sites file is: this machine if the site lives here; else where ssh says. `None`: it
 /// joined by itself, and only it can be the first to speak.
 pub(crate) fn whereabouts(site: &Site) -> Result<Option<Place>, SetupError> {
-    let folders = Folders::of_user().map_err(SetupError::Request)?;
+    let folders = Folders::of_user()?;
     if background::lives_here(&folders, &site.name) {
         return Ok(Some(Place::Here));
     }
-    let wrong = |problem: String| SetupError::Request(format!("sites file: site {}: ssh: {problem}", site.name));
+    let wrong = |e: PlaceError| SetupError::Request(format!("sites file: site {}: ssh: {e}", site.name));
     site.ssh.as_deref().map(|text| text.parse().map_err(wrong)).transpose()
 }

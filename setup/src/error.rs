@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use thiserror::Error;
 use types::sites::SitesError;
 
+use crate::here::HereError;
+use crate::nodes::NodesError;
+
 /// Why a site could not be set up. Names the site or the file, and says what to do next.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -42,6 +45,21 @@ pub enum SetupError {
     /// The sites file.
     #[error(transparent)]
     Sites(#[from] SitesError),
+    /// The sites file cannot be read or written.
+    #[error("sites file {0}")]
+    SitesFile(#[source] Box<HereError>),
+    /// The user's own account on this machine.
+    #[error(transparent)]
+    Here(Box<HereError>),
+    /// The list of nodes that the user typed.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
+}
+
+impl From<HereError> for SetupError {
+    fn from(error: HereError) -> SetupError {
+        SetupError::Here(Box::new(error))
+    }
 }
 
 impl SetupError {

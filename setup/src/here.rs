@@ -2,6 +2,7 @@
 
 pub mod background;
 mod carried;
+mod error;
 pub mod folders;
 mod survey;
 
@@ -18,6 +19,7 @@ use tokio::time::timeout;
 use types::SitesFile;
 
 use self::background::Background;
+pub use self::error::HereError;
 use self::folders::Folders;
 use crate::message::{Reply, Request};
 
@@ -45,7 +47,9 @@ pub async fn serve(
                     return Ok(1);
                 }
             },
-            Ok(request) => carry_out(&request).await.unwrap_or_else(|problem| Reply::Failed { problem }),
+            Ok(request) => {
+                carry_out(&request).await.unwrap_or_else(|error| Reply::Failed { problem: error.to_string() })
+            }
             Err(e) => {
                 Reply::Failed { problem: format!("unreadable request: {e}: is landbridge the same release there?") }
             }
@@ -58,7 +62,7 @@ pub async fn serve(
     Ok(0)
 }
 
-async fn carry_out(request: &Request) -> Result<Reply, String> {
+async fn carry_out(request: &Request) -> Result<Reply, HereError> {
     let folders = Folders::of_user()?;
     match request {
         Request::Survey { nodes, port, site } => survey::survey(&folders, site, nodes, *port).map(Reply::Survey),
@@ -86,13 +90,13 @@ async fn carry_out(request: &Request) -> Result<Reply, String> {
             Ok(Reply::Findings(vec![check_trunk(&sites, own, other).await]))
         }
         Request::Invite { site, seconds } => Background::new(&folders, site).invite(*seconds).await,
-        Request::Carry(_) => Err("a job is the last request".to_owned()),
+        Request::Carry(_) => Err(HereError::OutOfTurn),
         Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
         Request::Forget { site, base } => forget(&folders, site, base).map(|note| Reply::Done { note }),
     }
 }
 
-fn make_key(folders: &Folders, site: &str) -> Result<Reply, String> {
+fn make_key(folders: &Folders, site: &str) -> Result<Reply, HereError> {
     let path = folders.key(site);
     let made = !path.exists();
     let key = if made {
@@ -101,21 +105,20 @@ fn make_key(folders: &Folders, site: &str) -> Result<Reply, String> {
     } else {
         key::load(&path)
     };
-    let fingerprint = key.map_err(|e| e.to_string())?.fingerprint().to_string();
+    let fingerprint = key?.fingerprint().to_string();
     Ok(Reply::Key { fingerprint, made })
 }
 
 /// The sites file of this machine.
-pub(crate) fn read(folders: &Folders) -> Result<Sites, String> {
+pub(crate) fn read(folders: &Folders) -> Result<Sites, HereError> {
     let path = folders.sites_file();
-    let name = path.display().to_string();
-    let text = folders.read_sites()?.ok_or_else(|| format!("no sites file {name}"))?;
-    let file = SitesFile::parse(&text, &name).map_err(|e| e.to_string())?;
+    let text = folders.read_sites()?.ok_or_else(|| HereError::NoSitesFile(path.clone()))?;
+    let file = SitesFile::parse(&text, &path.display().to_string())?;
     Ok(Sites { file, folder: folders.configuration.clone() })
 }
 
-fn entry<'a>(sites: &'a Sites, name: &str) -> Result<&'a types::sites::Site, String> {
-    sites.site(name).map_err(|e| e.to_string())
+fn entry<'a>(sites: &'a Sites, name: &str) -> Result<&'a types::sites::Site, HereError> {
+    Ok(sites.site(name)?)
 }
 
 /// No program: agents only say whether they could run one.
@@ -131,7 +134,7 @@ fn nothing() -> Program {
 }
 
 /// Removes what a site has here. Copies and the sites file go with the last site of this account.
-fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, String> {
+fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError> {
     folders.remove(&folders.key(site))?;
     folders.remove(&folders.state_file(site))?;
     for log in folders.logs(site) {

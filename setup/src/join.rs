@@ -55,7 +55,7 @@ pub async fn invite(
 /// The wish or the ticket makes no sense, the gateway of the ticket cannot be dialled or refuses, the own gateway does not start.
 pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> Result<Outcome, SetupError> {
     let name = wish.name.clone();
-    let folders = Folders::of_user().map_err(SetupError::Request)?;
+    let folders = Folders::of_user()?;
     let here = Book::open(&folders.sites_file())?;
     let known = here.sites()?.site(&name).map(|(_, site)| site.clone());
     let wish = Wish { place: None, dial_out: wish.advertise.is_none(), ..wish };

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::Duration;
 
+use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
@@ -91,6 +92,21 @@ pub struct Machine {
     /// Where from now on goes what comes on standard error.
     heard: Option<oneshot::Sender<mpsc::Sender<Vec<u8>>>>,
     mark: String,
+}
+
+/// Why nothing more is read from the other end.
+#[derive(Debug, Error)]
+enum Unheard {
+    /// The script says why it cannot go on.
+    #[error("{0}")]
+    Failed(String),
+    /// What ssh wrote to its standard error says why.
+    #[error("")]
+    Closed,
+    #[error("a line longer than {MAX_LINE} bytes")]
+    LongLine,
+    #[error(transparent)]
+    Io(std::io::Error),
 }
 
 impl Machine {
@@ -177,13 +193,13 @@ impl Machine {
         });
         match reached.await {
             Ok(Ok(())) => Ok(machine),
-            Ok(Err(problem)) => Err(machine.refusal(problem).await),
+            Ok(Err(error)) => Err(machine.refusal(error.to_string()).await),
             Err(_) => Err(machine.refusal(format!("no answer within {} s", limit.as_secs())).await),
         }
     }
 
     /// Reads what the script says until it is ready.
-    async fn listen(&mut self) -> Result<(), String> {
+    async fn listen(&mut self) -> Result<(), Unheard> {
         while let Some((key, value)) = self.word().await? {
             match key.as_str() {
                 "os" => self.facts.os = value,
@@ -199,15 +215,15 @@ impl Machine {
                     self.facts.have.insert(name.to_owned(), sum.to_owned());
                 }
                 "ready" => return Ok(()),
-                "fail" => return Err(value),
+                "fail" => return Err(Unheard::Failed(value)),
                 _ => {}
             }
         }
-        Err(String::new())
+        Err(Unheard::Closed)
     }
 
     /// The next line of the script: its first word and the rest. Others, such as a login's greeting, are passed over.
-    async fn word(&mut self) -> Result<Option<(String, String)>, String> {
+    async fn word(&mut self) -> Result<Option<(String, String)>, Unheard> {
         let mark = format!("{} ", self.mark);
         while let Some(line) = self.line().await? {
             if let Some(said) = line.trim_end().strip_prefix(&mark) {
@@ -218,15 +234,15 @@ impl Machine {
         Ok(None)
     }
 
-    async fn line(&mut self) -> Result<Option<String>, String> {
+    async fn line(&mut self) -> Result<Option<String>, Unheard> {
         let mut line = Vec::new();
         let mut limited = (&mut self.output).take(MAX_LINE);
         match limited.read_until(b'\n', &mut line).await {
             Ok(0) => Ok(None),
             Ok(_) if line.ends_with(b"\n") => Ok(Some(String::from_utf8_lossy(&line).into_owned())),
-            Ok(count) if count as u64 == MAX_LINE => Err(format!("a line longer than {MAX_LINE} bytes")),
+            Ok(count) if count as u64 == MAX_LINE => Err(Unheard::LongLine),
             Ok(_) => Ok(None),
-            Err(e) => Err(e.to_string()),
+            Err(e) => Err(Unheard::Io(e)),
         }
     }
 
@@ -267,7 +283,7 @@ impl Machine {
             Ok(Ok(Some((key, value)))) if key == "fail" => Err(SetupError::site(&self.site, hint(&value))),
             Ok(Ok(Some((key, _)))) => Err(SetupError::site(&self.site, format!("said `{key}` instead of `{wanted}`"))),
             Ok(Ok(None)) => Err(self.lost(String::new()).await),
-            Ok(Err(problem)) => Err(self.lost(problem).await),
+            Ok(Err(error)) => Err(self.lost(error.to_string()).await),
             Err(_) => Err(SetupError::site(&self.site, format!("no answer within {} s", limit.as_secs()))),
         }
     }
@@ -284,7 +300,7 @@ impl Machine {
         let answer = match timeout(limit, self.line()).await {
             Ok(Ok(Some(line))) => line,
             Ok(Ok(None)) => return Err(self.lost(String::new()).await),
-            Ok(Err(problem)) => return Err(self.lost(problem).await),
+            Ok(Err(error)) => return Err(self.lost(error.to_string()).await),
             Err(_) => {
                 let text = format!("{}: no answer within {} s", request.name(), limit.as_secs());
                 return Err(SetupError::site(&self.site, text));

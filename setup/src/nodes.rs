@@ -1,34 +1,74 @@
 //! Lists of node names as people and schedulers write them: `n[1-4,7],login`.
 
+use thiserror::Error;
+
 /// Most names a list may stand for.
 const MOST: usize = 16384;
+
+/// A list of nodes that stands for no names.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("nodes `{list}`: {problem}; write for example n[1-4,7],big1")]
+#[non_exhaustive]
+pub struct NodesError {
+    /// The list.
+    pub list: String,
+    /// What is wrong with it.
+    pub problem: ListProblem,
+}
+
+/// What is wrong with a list of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ListProblem {
+    /// It is empty.
+    #[error("no name")]
+    Empty,
+    /// Brackets that open and do not close, or the other way round, or within each other.
+    #[error("brackets do not match")]
+    Brackets,
+    /// Between brackets are numbers and ranges of them.
+    #[error("`{0}` is not a range of numbers")]
+    Range(String),
+    /// The end of a range is before its beginning.
+    #[error("`{0}` runs backwards")]
+    Backwards(String),
+    /// No host is called so.
+    #[error("`{0}` is not a name")]
+    Name(String),
+    /// A node is named again.
+    #[error("`{0}` appears twice")]
+    Twice(String),
+    /// Nobody has as many nodes.
+    #[error("more than {MOST} names")]
+    TooMany,
+}
 
 /// The names that a list stands for, in its order.
 ///
 /// # Errors
-/// Quotes the list and says what is wrong with it.
-pub fn expand(list: &str) -> Result<Vec<String>, String> {
-    let wrong = |problem: String| format!("nodes `{list}`: {problem}; write for example n[1-4,7],big1");
+/// [`NodesError`], which quotes the list and says what is wrong with it.
+pub fn expand(list: &str) -> Result<Vec<String>, NodesError> {
+    let wrong = |problem| NodesError { list: list.to_owned(), problem };
     let mut names = Vec::new();
     for word in words(list).map_err(wrong)? {
         for name in expand_word(word).map_err(wrong)? {
             if !types::roster::is_name(&name) || name.starts_with('-') {
-                return Err(wrong(format!("`{name}` is not a name")));
+                return Err(wrong(ListProblem::Name(name)));
             }
             if names.contains(&name) {
-                return Err(wrong(format!("`{name}` appears twice")));
+                return Err(wrong(ListProblem::Twice(name)));
             }
             names.push(name);
             if names.len() > MOST {
-                return Err(wrong(format!("more than {MOST} names")));
+                return Err(wrong(ListProblem::TooMany));
             }
         }
     }
-    if names.is_empty() { Err(wrong("no name".into())) } else { Ok(names) }
+    if names.is_empty() { Err(wrong(ListProblem::Empty)) } else { Ok(names) }
 }
 
 /// The parts between commas outside brackets.
-fn words(list: &str) -> Result<Vec<&str>, String> {
+fn words(list: &str) -> Result<Vec<&str>, ListProblem> {
     let (mut words, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in list.char_indices() {
         match c {
@@ -41,34 +81,34 @@ fn words(list: &str) -> Result<Vec<&str>, String> {
             _ => {}
         }
         if !(0..=1).contains(&depth) {
-            return Err("brackets do not match".into());
+            return Err(ListProblem::Brackets);
         }
     }
     if depth != 0 {
-        return Err("brackets do not match".into());
+        return Err(ListProblem::Brackets);
     }
     words.push(&list[start..]);
     Ok(words.into_iter().map(str::trim).filter(|word| !word.is_empty()).collect())
 }
 
-fn expand_word(word: &str) -> Result<Vec<String>, String> {
+fn expand_word(word: &str) -> Result<Vec<String>, ListProblem> {
     let Some((before, rest)) = word.split_once('[') else { return Ok(vec![word.to_owned()]) };
-    let Some((inside, after)) = rest.split_once(']') else { return Err("brackets do not match".into()) };
+    let Some((inside, after)) = rest.split_once(']') else { return Err(ListProblem::Brackets) };
     let tails = expand_word(after)?;
     let mut names = Vec::new();
     for range in inside.split(',') {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse::<u32>().ok().filter(|_| digits).ok_or_else(|| format!("`{range}` is not a range of numbers"))
+            text.parse::<u32>().ok().filter(|_| digits).ok_or_else(|| ListProblem::Range(range.to_owned()))
         };
         let (first, last) = (number(low)?, number(high)?);
         if last < first {
-            return Err(format!("`{range}` runs backwards"));
+            return Err(ListProblem::Backwards(range.to_owned()));
         }
         // Compared before anything is made: `n[0-4294967295]` must not fill the memory.
         if (last - first) as usize >= MOST || names.len() + (last - first) as usize * tails.len() > MOST {
-            return Err(format!("more than {MOST} names"));
+            return Err(ListProblem::TooMany);
         }
         for number in first..=last {
             // Leading zeros are kept, as schedulers do.
@@ -112,7 +152,7 @@ mod tests {
             ("n1;rm", "not a name"),
             ("$(x)", "not a name"),
         ] {
-            let error = expand(list).unwrap_err();
+            let error = expand(list).unwrap_err().to_string();
             assert!(error.contains(problem) && error.contains(list), "{list}: {error}");
         }
     }

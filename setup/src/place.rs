@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use thiserror::Error;
+
 /// Where a site's machine is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -38,14 +40,21 @@ impl Place {
     }
 }
 
+/// A text that does not say where a machine is.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is not [USER@]HOST[:PORT] ({problem}): for example me@login.lyon.example or me@10.0.0.1:2222")]
+#[non_exhaustive]
+pub struct PlaceError {
+    /// The text.
+    pub text: String,
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
 impl FromStr for Place {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Place, String> {
-        let wrong = |problem: &str| {
-            format!(
-                "`{text}` is not [USER@]HOST[:PORT] ({problem}): for example me@login.lyon.example or me@10.0.0.1:2222"
-            )
-        };
+    type Err = PlaceError;
+    fn from_str(text: &str) -> Result<Place, PlaceError> {
+        let wrong = |problem| PlaceError { text: text.to_owned(), problem };
         if text.starts_with('-') {
             return Err(wrong("begins with a dash"));
         }

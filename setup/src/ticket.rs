@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use client::Invitation;
+use thiserror::Error;
 use types::JobId;
 
 const HEAD: &str = "lb1";
@@ -21,12 +22,19 @@ impl fmt::Display for Ticket {
     }
 }
 
+/// A word that is no ticket. It is not quoted: it may hold a secret.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("this is no ticket ({what}): `landbridge sites invite` prints one, copy it whole")]
+#[non_exhaustive]
+pub struct TicketError {
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
 impl FromStr for Ticket {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Ticket, String> {
-        // Not quoted: it holds a secret.
-        let wrong =
-            |what: &str| format!("this is no ticket ({what}): `landbridge sites invite` prints one, copy it whole");
+    type Err = TicketError;
+    fn from_str(text: &str) -> Result<Ticket, TicketError> {
+        let wrong = |what| TicketError { what };
         let parts: Vec<&str> = text.trim().split('/').collect();
         let [HEAD, address, print, number, secret] = parts.as_slice() else {
             return Err(wrong("it has not its five parts"));
@@ -62,7 +70,7 @@ mod tests {
         let text = ticket.to_string();
         assert_eq!(format!(" {text}\n").parse(), Ok(ticket));
         for cut in 0..text.len() {
-            let error = text[..cut].parse::<Ticket>().unwrap_err();
+            let error = text[..cut].parse::<Ticket>().unwrap_err().to_string();
             assert!(error.contains("no ticket") && !error.contains("0707"), "{cut}: {error}");
         }
         assert!(text.replace("0000000a", "+000000a").parse::<Ticket>().is_err());

@@ -128,21 +128,22 @@ impl From<Fingerprint> for String {
     }
 }
 
+/// A text that is no fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is not a fingerprint: expected sha256: and 64 hexadecimal digits (`landbridge key` shows it)")]
+pub struct FingerprintError(pub String);
+
 impl TryFrom<String> for Fingerprint {
-    type Error = String;
-    fn try_from(text: String) -> Result<Fingerprint, String> {
+    type Error = FingerprintError;
+    fn try_from(text: String) -> Result<Fingerprint, FingerprintError> {
         text.parse()
     }
 }
 
 impl std::str::FromStr for Fingerprint {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "`{text}` is not a fingerprint: expected sha256: and 64 hexadecimal digits (`landbridge key` shows it)"
-            )
-        };
+    type Err = FingerprintError;
+    fn from_str(text: &str) -> Result<Self, FingerprintError> {
+        let wrong = || FingerprintError(text.to_owned());
         let hex = text
             .strip_prefix("sha256:")
             .filter(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -326,7 +327,9 @@ mod raw {
             let site = name("site name", self.name)?;
             let place = format!("site {site}");
             let within = |wrong: Wrong| wrong.within(&place);
-            let key = |field: &str, text: &str| text.parse().map_err(|e: String| within(Wrong::new(field, e)));
+            let key = |field: &str, text: &str| {
+                text.parse().map_err(|e: super::FingerprintError| within(Wrong::new(field, e.to_string())))
+            };
             let fingerprint = key("fingerprint", &self.fingerprint)?;
             let next = self.next.as_deref().map(|text| key("next", text)).transpose()?;
             let gateways: Vec<_> =

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
 use types::sites::Site;
@@ -121,18 +122,33 @@ fn with_port(flag: &str, text: &str, port: u16) -> Result<String, SetupError> {
     }
 }
 
+/// Why it cannot be told where others dial a machine.
+#[derive(Debug, Error)]
+enum NoHost {
+    #[error("it is this machine, whose name outside is not known here")]
+    Here,
+    #[error("ssh -G: {0}")]
+    Ssh(std::io::Error),
+    #[error("ssh -G says nothing")]
+    Silent,
+    #[error("ssh reaches it by {key} {value}")]
+    Proxy { key: &'static str, value: String },
+    #[error("ssh names no host")]
+    Unnamed,
+}
+
 /// The host that ssh dials, which others can probably dial too; or why that cannot be told.
-async fn default_host(place: &Place) -> Result<String, String> {
+async fn default_host(place: &Place) -> Result<String, NoHost> {
     if *place == Place::Here {
-        return Err("it is this machine, whose name outside is not known here".into());
+        return Err(NoHost::Here);
     }
     // What the user calls it may be a name of the ssh configuration only.
     let mut command = Command::new("ssh");
     command.arg("-G").args(place.arguments()).stdin(std::process::Stdio::null()).kill_on_drop(true);
     let answer = match timeout(Duration::from_secs(10), command.output()).await {
         Ok(Ok(answer)) => String::from_utf8_lossy(&answer.stdout).into_owned(),
-        Ok(Err(e)) => return Err(format!("ssh -G: {e}")),
-        Err(_) => return Err("ssh -G says nothing".into()),
+        Ok(Err(e)) => return Err(NoHost::Ssh(e)),
+        Err(_) => return Err(NoHost::Silent),
     };
     let setting = |key: &str| {
         let lines = answer.lines().filter_map(|line| line.split_once(' '));
@@ -140,10 +156,10 @@ async fn default_host(place: &Place) -> Result<String, String> {
     };
     for key in ["proxyjump", "proxycommand"] {
         if let Some(value) = setting(key) {
-            return Err(format!("ssh reaches it by {key} {value}"));
+            return Err(NoHost::Proxy { key, value });
         }
     }
-    setting("hostname").or_else(|| place.host().map(str::to_owned)).ok_or_else(|| "ssh names no host".to_owned())
+    setting("hostname").or_else(|| place.host().map(str::to_owned)).ok_or(NoHost::Unnamed)
 }
 
 /// The entry, for a person who waits.

@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
+use crate::here::error::HereError;
 use crate::here::folders::{self, Folders};
 use crate::message::{Reply, Standing};
 
@@ -52,25 +53,25 @@ pub struct Presence(#[allow(dead_code, reason = "held, not used")] File);
 ///
 /// # Errors
 /// Another one runs, or the note cannot be written.
-pub fn enter(site: &str) -> Result<Presence, String> {
+pub fn enter(site: &str) -> Result<Presence, HereError> {
     // Fails only if this process leads a session already, which is as good.
     let _ = rustix::process::setsid();
     let folders = Folders::of_user()?;
     folders::make(&folders.state)?;
     let path = folders.state_file(site);
-    let wrong = |e: std::io::Error| format!("{}: {e}", path.display());
+    let wrong = HereError::file(&path);
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let mut file = options.map_err(wrong)?;
+    let mut file = options.map_err(&wrong)?;
     // Who looks whether a gateway runs holds the lock for a moment.
     let end = std::time::Instant::now() + LOCK;
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         if std::time::Instant::now() > end {
-            return Err(format!("the gateway of site {site} runs already: {}", path.display()));
+            return Err(HereError::RunsAlready { site: site.to_owned(), path: path.clone() });
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     let note = Note { process: std::process::id() as i32, host: host_name(), release: release_folder() };
-    let text = serde_json::to_string(&note).map_err(|e| e.to_string())?;
+    let text = serde_json::to_string(&note).map_err(|e| wrong(e.into()))?;
     file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes())).map_err(wrong)?;
     Ok(Presence(file))
 }
@@ -107,7 +108,7 @@ impl<'a> Background<'a> {
     }
 
     /// Makes the gateway run this release and the sites file as it is; says whether it was started anew, and how.
-    pub(crate) async fn renew(&self) -> Result<(bool, String), String> {
+    pub(crate) async fn renew(&self) -> Result<(bool, String), HereError> {
         let Some(note) = self.running() else {
             let pid = self.start().await?;
             return Ok((true, format!("started, process {pid}")));
@@ -116,7 +117,7 @@ impl<'a> Background<'a> {
         let (jobs, stale) = match self.ask(true).await {
             Ok(standing) => (standing.jobs, standing.stale),
             // One that does not answer its own site's key is of no use to anybody.
-            Err(problem) => (0, Some(problem)),
+            Err(error) => (0, Some(error.to_string())),
         };
         let why = match stale {
             None if note.program_is_gone() => "its program was removed or replaced".to_owned(),
@@ -129,9 +130,7 @@ impl<'a> Background<'a> {
             Some(problem) => problem,
         };
         if jobs > 0 {
-            return Err(format!(
-                "its gateway must be restarted ({why}), but {jobs} job(s) are open there: try again when they have ended"
-            ));
+            return Err(HereError::RestartWithJobs { why, jobs });
         }
         self.end(&note).await?;
         let pid = self.start().await?;
@@ -139,13 +138,11 @@ impl<'a> Background<'a> {
     }
 
     /// Ends the gateway, if it runs.
-    pub(crate) async fn stop(&self, force: bool) -> Result<String, String> {
+    pub(crate) async fn stop(&self, force: bool) -> Result<String, HereError> {
         let Some(note) = self.running() else { return Ok("was not running".to_owned()) };
         self.same_host(&note)?;
         if !force && let Ok(client::Standing { jobs: jobs @ 1.., .. }) = self.ask(false).await {
-            return Err(format!(
-                "{jobs} job(s) are open at its gateway: try again when they have ended, or use --force"
-            ));
+            return Err(HereError::StopWithJobs { jobs });
         }
         self.end(&note).await?;
         Ok(format!("stopped, process {}", note.process))
@@ -158,55 +155,52 @@ impl<'a> Background<'a> {
         };
         let (process, host, release) = (Some(note.process), note.host.clone(), note.release.clone());
         let standing = Standing { process, host, release, log, ..Standing::default() };
-        if let Err(problem) = self.same_host(&note) {
-            return Standing { problem: Some(problem), ..standing };
+        if let Err(error) = self.same_host(&note) {
+            return Standing { problem: Some(error.to_string()), ..standing };
         }
         match self.ask(false).await {
             Ok(client::Standing { jobs, trunks, stale }) => Standing { jobs, trunks, problem: stale, ..standing },
-            Err(problem) => Standing { problem: Some(problem), ..standing },
+            Err(error) => Standing { problem: Some(error.to_string()), ..standing },
         }
     }
 
-    fn same_host(&self, note: &Note) -> Result<(), String> {
+    fn same_host(&self, note: &Note) -> Result<(), HereError> {
         let here = host_name();
         if note.host == here {
             return Ok(());
         }
-        Err(format!(
-            "its gateway runs on {}, and this is {here}: give the address of {0} itself, not one that means several machines",
-            note.host
-        ))
+        Err(HereError::OtherHost { there: note.host.clone(), here })
     }
 
     /// Asks the gateway for a ticket.
-    pub(crate) async fn invite(&self, seconds: u32) -> Result<Reply, String> {
-        let (ticket, secret) = self.connect().await?.invite(seconds).await.map_err(|e| e.to_string())?;
+    pub(crate) async fn invite(&self, seconds: u32) -> Result<Reply, HereError> {
+        let (ticket, secret) = self.connect().await?.invite(seconds).await?;
         Ok(Reply::Invited { ticket, secret })
     }
 
     /// Asks the gateway how it stands.
-    async fn ask(&self, reload: bool) -> Result<client::Standing, String> {
-        self.connect().await?.standing(reload).await.map_err(|e| e.to_string())
+    async fn ask(&self, reload: bool) -> Result<client::Standing, HereError> {
+        Ok(self.connect().await?.standing(reload).await?)
     }
 
     /// Connects to the gateway as its user.
-    async fn connect(&self) -> Result<Client, String> {
+    async fn connect(&self) -> Result<Client, HereError> {
         let sites = super::read(self.folders)?;
-        let site = sites.site(self.site).map_err(|e| e.to_string())?;
-        let (client, _) = sites.connect(site).await.map_err(|e| e.to_string())?;
+        let site = sites.site(self.site)?;
+        let (client, _) = sites.connect(site).await?;
         Ok(client)
     }
 
-    async fn start(&self) -> Result<u32, String> {
+    async fn start(&self) -> Result<u32, HereError> {
         let sites = super::read(self.folders)?;
         folders::make(&self.folders.state)?;
         let [log, old] = self.folders.logs(self.site);
         if log.exists() {
-            std::fs::rename(&log, &old).map_err(|e| format!("{}: {e}", old.display()))?;
+            std::fs::rename(&log, &old).map_err(HereError::file(&old))?;
         }
-        let wrong = |e: std::io::Error| format!("{}: {e}", log.display());
-        let output = OpenOptions::new().append(true).create(true).mode(0o600).open(&log).map_err(wrong)?;
-        let program = std::env::current_exe().map_err(|e| format!("cannot find the landbridge command itself: {e}"))?;
+        let output =
+            OpenOptions::new().append(true).create(true).mode(0o600).open(&log).map_err(HereError::file(&log))?;
+        let program = std::env::current_exe().map_err(HereError::Command)?;
         let mut child = Command::new(&program)
             .args(["gateway", "--background", "--site", self.site, "--sites"])
             .arg(self.folders.sites_file())
@@ -215,7 +209,7 @@ impl<'a> Background<'a> {
             .stderr(output)
             .current_dir("/")
             .spawn()
-            .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
+            .map_err(|source| HereError::Start { program, source })?;
         let outcome = self.await_listening(&sites, &mut child, &log).await;
         if outcome.is_err() {
             // It is our own child and not waited for yet, so the number is still its.
@@ -225,30 +219,32 @@ impl<'a> Background<'a> {
         outcome.map(|()| child.id())
     }
 
-    async fn await_listening(&self, sites: &Sites, child: &mut Child, log: &Path) -> Result<(), String> {
-        let site = sites.site(self.site).map_err(|e| e.to_string())?;
+    async fn await_listening(&self, sites: &Sites, child: &mut Child, log: &Path) -> Result<(), HereError> {
+        let site = sites.site(self.site)?;
         let end = Instant::now() + START;
         loop {
             if let Ok(Some(status)) = child.try_wait() {
-                return Err(format!("its gateway ended at once ({status}): {}", tail(log)));
+                return Err(HereError::Ended { status, log: tail(log) });
             }
             // Only the one that holds the lock is ours: another program may answer on the port.
             if self.running().is_some_and(|note| note.process == child.id() as i32) {
                 match sites.connect(site).await {
                     Ok(_) => return Ok(()),
-                    Err(error) if Instant::now() > end => return Err(format!("{error}; its log: {}", tail(log))),
+                    Err(source) if Instant::now() > end => {
+                        return Err(HereError::Unreached { source: Box::new(source), log: tail(log) });
+                    }
                     Err(_) => {}
                 }
             }
             if Instant::now() > end {
-                return Err(format!("its gateway does not listen after {} s: {}", START.as_secs(), tail(log)));
+                return Err(HereError::Deaf { seconds: START.as_secs(), log: tail(log) });
             }
             sleep(POLL).await;
         }
     }
 
-    async fn end(&self, note: &Note) -> Result<(), String> {
-        let Some(pid) = Pid::from_raw(note.process) else { return Err("its note names no process".into()) };
+    async fn end(&self, note: &Note) -> Result<(), HereError> {
+        let Some(pid) = Pid::from_raw(note.process) else { return Err(HereError::Note) };
         for (signal, patience) in [(Signal::TERM, END), (Signal::KILL, Duration::from_secs(2))] {
             // Between the look and the signal it may end; then its number is free only after its parent waited for it.
             if self.running().is_none_or(|now| now != *note) {
@@ -263,7 +259,7 @@ impl<'a> Background<'a> {
                 sleep(POLL).await;
             }
         }
-        Err(format!("its gateway, process {}, does not end", note.process))
+        Err(HereError::Survives(note.process))
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufRead, Lines};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep_until};
 
+use super::error::HereError;
 use super::folders::Folders;
 use crate::message::Carry;
 
@@ -22,9 +23,9 @@ const FAREWELL: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// It cannot be started.
-pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mut Lines<R>) -> Result<i32, String> {
+pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mut Lines<R>) -> Result<i32, HereError> {
     let directory = directory(carry)?;
-    let program = std::env::current_exe().map_err(|e| format!("cannot find the landbridge command itself: {e}"))?;
+    let program = std::env::current_exe().map_err(HereError::Command)?;
     let folders = Folders::of_user()?;
     let text = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let mut child = Command::new(program)
@@ -37,7 +38,7 @@ pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mu
         .stdin(std::process::Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|e| format!("cannot start the job: {e}"))?;
+        .map_err(HereError::StartJob)?;
     let signal = |id: Option<u32>, number: i32| {
         let pid = id.and_then(|id| Pid::from_raw(id as i32));
         if let (Some(pid), Some(signal)) = (pid, known(number)) {
@@ -47,7 +48,7 @@ pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mu
     let mut last: Option<Instant> = None;
     loop {
         tokio::select! {
-            status = child.wait() => return Ok(code(status.map_err(|e| e.to_string())?)),
+            status = child.wait() => return Ok(code(status.map_err(HereError::AwaitJob)?)),
             line = lines.next_line(), if last.is_none() => match line {
                 Ok(Some(line)) => {
                     if let Ok(number) = line.trim().parse() {
@@ -90,11 +91,11 @@ fn code(status: ExitStatus) -> i32 {
 }
 
 /// The working directory: below the home directory there, below the home directory here.
-fn directory(carry: &Carry) -> Result<PathBuf, String> {
+fn directory(carry: &Carry) -> Result<PathBuf, HereError> {
     let below = PathBuf::from(OsString::from_vec(carry.directory.clone()));
     let path = std::env::home_dir().unwrap_or_default().join(&below);
     if path.is_dir() {
         return Ok(path);
     }
-    Err(format!("there is no directory {} there: make it, or start from a directory that is there too", path.display()))
+    Err(HereError::NoDirectory(path))
 }

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::error::HereError;
 use crate::release::COMMAND_FILE;
 
 /// The folders of one account.
@@ -22,15 +23,14 @@ impl Folders {
     ///
     /// # Errors
     /// There is no home directory.
-    pub fn of_user() -> Result<Folders, String> {
+    pub fn of_user() -> Result<Folders, HereError> {
         let place = |variable: &str, below: &str| {
             let named = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
             named.or_else(|| std::env::home_dir().map(|home| home.join(below))).map(|path| path.join("landbridge"))
         };
-        let none = || "no home directory: set HOME".to_owned();
         Ok(Folders {
-            configuration: place("XDG_CONFIG_HOME", ".config").ok_or_else(none)?,
-            state: place("XDG_STATE_HOME", ".local/state").ok_or_else(none)?,
+            configuration: place("XDG_CONFIG_HOME", ".config").ok_or(HereError::NoHome)?,
+            state: place("XDG_STATE_HOME", ".local/state").ok_or(HereError::NoHome)?,
         })
     }
 
@@ -45,11 +45,11 @@ impl Folders {
     }
 
     /// Names of the sites whose keys are here.
-    pub(crate) fn keys(&self) -> Result<Vec<String>, String> {
+    pub(crate) fn keys(&self) -> Result<Vec<String>, HereError> {
         let entries = match std::fs::read_dir(&self.configuration) {
             Ok(entries) => entries,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(format!("{}: {e}", self.configuration.display())),
+            Err(e) => return Err(HereError::file(&self.configuration)(e)),
         };
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<_> = names.filter_map(|name| Some(name.strip_suffix(".key")?.to_owned())).collect();
@@ -68,12 +68,12 @@ impl Folders {
     }
 
     /// What the sites file says, if there is one.
-    pub(crate) fn read_sites(&self) -> Result<Option<String>, String> {
+    pub(crate) fn read_sites(&self) -> Result<Option<String>, HereError> {
         read(&self.sites_file())
     }
 
     /// Replaces the sites file, or removes it. The one before is kept beside it: somebody may have written into it here.
-    pub(crate) fn write_sites(&self, text: Option<&str>) -> Result<(), String> {
+    pub(crate) fn write_sites(&self, text: Option<&str>) -> Result<(), HereError> {
         let before = self.read_sites()?;
         if let Some(before) = before.as_deref().filter(|before| Some(*before) != text) {
             write(&self.sites_file_before(), before)?;
@@ -91,9 +91,9 @@ impl Folders {
     }
 
     /// Removes a file that need not be there.
-    pub(crate) fn remove(&self, path: &Path) -> Result<(), String> {
+    pub(crate) fn remove(&self, path: &Path) -> Result<(), HereError> {
         match std::fs::remove_file(path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(format!("{}: {e}", path.display())),
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(HereError::file(path)(e)),
             _ => Ok(()),
         }
     }
@@ -105,17 +105,17 @@ pub(crate) fn key_name(site: &str) -> String {
 }
 
 /// Reads a file that need not be there.
-pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
+pub(crate) fn read(path: &Path) -> Result<Option<String>, HereError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(format!("{}: {e}", path.display())),
+        Err(e) => Err(HereError::file(path)(e)),
     }
 }
 
 /// Replaces a file at once: whoever reads it sees the old text or the new, also after a crash.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
-    let wrong = |e: std::io::Error| format!("{}: {e}", path.display());
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), HereError> {
+    let wrong = HereError::file(path);
     // A link stays a link: people keep such files in repositories of their own.
     let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -135,17 +135,17 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// Makes a folder for this user only, unless it is there.
-pub(crate) fn make(folder: &Path) -> Result<(), String> {
+pub(crate) fn make(folder: &Path) -> Result<(), HereError> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|e| format!("{}: {e}", folder.display()))
+    made.map_err(HereError::file(folder))
 }
 
 /// Removes every release below `base`, and `base` if nothing else is in it. A folder without our command is left alone.
-pub(crate) fn remove_releases(base: &Path) -> Result<(), String> {
+pub(crate) fn remove_releases(base: &Path) -> Result<(), HereError> {
     let Ok(entries) = std::fs::read_dir(base) else { return Ok(()) };
     for entry in entries.flatten() {
         if entry.path().join(COMMAND_FILE).is_file() {
-            std::fs::remove_dir_all(entry.path()).map_err(|e| format!("{}: {e}", entry.path().display()))?;
+            std::fs::remove_dir_all(entry.path()).map_err(HereError::file(&entry.path()))?;
         }
     }
     let _ = std::fs::remove_dir(base);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(&folders.configuration).unwrap().count(), 3, "nothing beside them");
         folders.write_sites(None).unwrap();
         folders.write_sites(None).unwrap();
-        let error = write(Path::new("/proc/no/sites.toml"), "x").unwrap_err();
+        let error = write(Path::new("/proc/no/sites.toml"), "x").unwrap_err().to_string();
         assert!(error.contains("/proc/no"), "{error}");
     }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::here::background::host_name;
+use crate::here::error::HereError;
 use crate::here::folders::Folders;
 use crate::message::Survey;
 use crate::nodes;
@@ -19,7 +20,7 @@ const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 ///
 /// # Errors
 /// The port that was asked for is taken, or none is free.
-pub(crate) fn survey(folders: &Folders, site: &str, named: &[String], port: Option<u16>) -> Result<Survey, String> {
+pub(crate) fn survey(folders: &Folders, site: &str, named: &[String], port: Option<u16>) -> Result<Survey, HereError> {
     let host = host_name();
     let host = host.split('.').next().unwrap_or(&host).to_owned();
     let slurm = slurm();
@@ -53,25 +54,23 @@ fn way_to_name(node: &str) -> Option<IpAddr> {
     way_to(there).filter(|local| !local.is_loopback())
 }
 
-fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, String> {
+fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, HereError> {
     // The gateway of the site itself is the one that is to have the port.
     let own = super::read(folders).ok().and_then(|sites| {
         let listen = sites.site(site).ok()?.gateways.first()?.listen.clone();
         listen.rsplit_once(':')?.1.parse::<u16>().ok()
     });
-    let free = |port: u16| own == Some(port) || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok();
+    let try_port = |port: u16| match own == Some(port) {
+        true => Ok(port),
+        false => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map(|_| port),
+    };
+    let ports = FIRST_PORT..FIRST_PORT + PORTS;
     match wanted {
-        Some(port) if free(port) => Ok(port),
-        Some(port) => {
-            let problem =
-                TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).err().map_or(String::new(), |e| e.to_string());
-            Err(format!(
-                "port {port} cannot be had: {problem}; `ss -ltnp` there shows who has it; choose another with --port"
-            ))
+        Some(port) => try_port(port).map_err(|source| HereError::PortTaken { port, source }),
+        None => {
+            let none = HereError::NoPort { first: ports.start, last: ports.end - 1 };
+            ports.clone().find(|port| try_port(*port).is_ok()).ok_or(none)
         }
-        None => (FIRST_PORT..FIRST_PORT + PORTS).find(|port| free(*port)).ok_or_else(|| {
-            format!("no port from {FIRST_PORT} to {} is free: choose one with --port", FIRST_PORT + PORTS - 1)
-        }),
     }
 }
 
@@ -140,10 +139,10 @@ mod tests {
         let folders = Folders { configuration: folder.path().into(), state: folder.path().into() };
         let taken = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let error = free_port(&folders, "lyon", Some(port)).unwrap_err();
+        let error = free_port(&folders, "lyon", Some(port)).unwrap_err().to_string();
         assert!(error.contains(&format!("port {port}")) && error.contains("in use"), "{error}");
         drop(taken);
-        assert_eq!(free_port(&folders, "lyon", Some(port)), Ok(port));
+        assert_eq!(free_port(&folders, "lyon", Some(port)).unwrap(), port);
     }
 
     #[test]

@@ -1,0 +1,167 @@
+//! Why something did not work on a site's machine.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use client::ClientError;
+use client::key::KeyError;
+use launch::launcher::SessionError;
+use thiserror::Error;
+use types::sites::SitesError;
+
+/// Why something did not work on the machine where this runs. The sentence travels to where the user is.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HereError {
+    // For whoever set up the account.
+    /// The account has no home directory.
+    #[error("no home directory: set HOME")]
+    NoHome,
+    /// A file or a folder of the account.
+    #[error("{path}: {source}", path = path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// This account has no sites file.
+    #[error("no sites file {path}", path = .0.display())]
+    NoSitesFile(PathBuf),
+    /// The sites file makes no sense.
+    #[error(transparent)]
+    Sites(#[from] SitesError),
+    /// The site's key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    // For whoever typed the command.
+    /// Another program has the port that was asked for.
+    #[error("port {port} cannot be had: {source}; `ss -ltnp` there shows who has it; choose another with --port")]
+    PortTaken {
+        /// The port.
+        port: u16,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Other programs have all the ports that are tried.
+    #[error("no port from {first} to {last} is free: choose one with --port")]
+    NoPort {
+        /// The first port that was tried.
+        first: u16,
+        /// The last.
+        last: u16,
+    },
+    /// A gateway cannot be restarted now.
+    #[error("its gateway must be restarted ({why}), but {jobs} job(s) are open there: try again when they have ended")]
+    RestartWithJobs {
+        /// Why it must be restarted.
+        why: String,
+        /// How many jobs are open.
+        jobs: u32,
+    },
+    /// A gateway is not stopped now.
+    #[error("{jobs} job(s) are open at its gateway: try again when they have ended, or use --force")]
+    StopWithJobs {
+        /// How many jobs are open.
+        jobs: u32,
+    },
+    /// The gateway runs on another machine that shares this home directory.
+    #[error(
+        "its gateway runs on {there}, and this is {here}: give the address of {there} itself, not one that means several machines"
+    )]
+    OtherHost {
+        /// The gateway's machine.
+        there: String,
+        /// This machine.
+        here: String,
+    },
+    /// Two gateways of a site in the background.
+    #[error("the gateway of site {site} runs already: {path}", path = path.display())]
+    RunsAlready {
+        /// The site.
+        site: String,
+        /// The file that the other one has locked.
+        path: PathBuf,
+    },
+    /// The directory in which a job was started elsewhere is not here.
+    #[error("there is no directory {path} there: make it, or start from a directory that is there too", path = .0.display())]
+    NoDirectory(PathBuf),
+    // For whoever looks after the gateway.
+    /// The gateway ended as soon as it was started.
+    #[error("its gateway ended at once ({status}): {log}")]
+    Ended {
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its log.
+        log: String,
+    },
+    /// The gateway was started and does not listen.
+    #[error("its gateway does not listen after {seconds} s: {log}")]
+    Deaf {
+        /// How long it had.
+        seconds: u64,
+        /// The end of its log.
+        log: String,
+    },
+    /// The gateway was started and does not admit this site's user.
+    #[error("{source}; its log: {log}")]
+    Unreached {
+        /// What connecting to it gave.
+        source: Box<SessionError>,
+        /// The end of its log.
+        log: String,
+    },
+    /// The gateway cannot be ended.
+    #[error("its gateway, process {0}, does not end")]
+    Survives(i32),
+    /// What a gateway says of itself cannot be read or written.
+    #[error("its note names no process")]
+    Note,
+    /// The gateway cannot be reached.
+    #[error(transparent)]
+    Session(Box<SessionError>),
+    /// The gateway does not answer.
+    #[error(transparent)]
+    Client(Box<ClientError>),
+    // For whoever installed Landbridge here.
+    /// The running program cannot be found, so it cannot be started again.
+    #[error("cannot find the landbridge command itself: {0}")]
+    Command(io::Error),
+    /// The gateway's program cannot be started.
+    #[error("cannot start {program}: {source}", program = program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A job's program cannot be started.
+    #[error("cannot start the job: {0}")]
+    StartJob(io::Error),
+    /// The end of a job cannot be waited for.
+    #[error("cannot wait for the end of the job: {0}")]
+    AwaitJob(io::Error),
+    /// A request came as no release sends it.
+    #[error("a job is the last request")]
+    OutOfTurn,
+}
+
+impl From<SessionError> for HereError {
+    fn from(error: SessionError) -> HereError {
+        HereError::Session(Box::new(error))
+    }
+}
+
+impl From<ClientError> for HereError {
+    fn from(error: ClientError) -> HereError {
+        HereError::Client(Box::new(error))
+    }
+}
+
+impl HereError {
+    /// For `map_err`, with the file or folder that was worked on.
+    pub(crate) fn file(path: &Path) -> impl Fn(io::Error) -> HereError + '_ {
+        move |source| HereError::File { path: path.to_owned(), source }
+    }
+}
