@@ -71,18 +71,18 @@ fn options(words: &[&str], arguments: &[OsString]) -> Result<LabOptions, LabErro
     while index < words.len() && words[index] != "--" {
         let flag = words[index];
         let value = words.get(index + 1).copied().unwrap_or("");
-        let refuse = |problem: String| LabError::Options(format!("{flag}: {problem}"));
-        let number = || value.parse::<usize>().map_err(|e| refuse(e.to_string()));
+        let refuse = |e: &dyn std::fmt::Display| LabError::Options(format!("{flag}: {e}"));
+        let number = || value.parse::<usize>().map_err(|e| refuse(&e));
         index += 2;
         match flag {
             "--sites" => options.sites = number()?,
             "--nodes" => options.nodes = number()?,
             "--gateways" => options.gateways = number()?,
-            "--delay" => options.delay = lab::parse_time(value).map_err(refuse)?,
-            "--jitter" => options.jitter = lab::parse_time(value).map_err(refuse)?,
-            "--loss" => options.loss = lab::parse_loss(value).map_err(refuse)?,
-            "--wan-rate" => options.wan_rate = lab::parse_rate(value).map_err(refuse)?,
-            "--nic-rate" => options.nic_rate = lab::parse_rate(value).map_err(refuse)?,
+            "--delay" => options.delay = lab::parse_time(value).map_err(|e| refuse(&e))?,
+            "--jitter" => options.jitter = lab::parse_time(value).map_err(|e| refuse(&e))?,
+            "--loss" => options.loss = lab::parse_loss(value).map_err(|e| refuse(&e))?,
+            "--wan-rate" => options.wan_rate = lab::parse_rate(value).map_err(|e| refuse(&e))?,
+            "--nic-rate" => options.nic_rate = lab::parse_rate(value).map_err(|e| refuse(&e))?,
             "--gateway-command" => {
                 options.gateway_command = Some(value.split_whitespace().map(str::to_owned).collect());
             }
@@ -96,7 +96,7 @@ fn options(words: &[&str], arguments: &[OsString]) -> Result<LabOptions, LabErro
                     "--route-directly" => options.route_directly = true,
                     "--loopback" => options.isolation = Isolation::Loopback,
                     "--namespaces" => options.isolation = Isolation::Namespaces,
-                    _ => return Err(refuse("unknown flag".to_owned())),
+                    _ => return Err(refuse(&"unknown flag")),
                 }
             }
         }

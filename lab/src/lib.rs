@@ -46,7 +46,7 @@ pub use faults::{freeze, kill, plug, reset, thaw, unplug};
 pub use options::{Isolation, LabOptions};
 pub use probe::{Missing, probe};
 pub use run::{LabReport, run};
-pub use units::{Rate, parse_loss, parse_rate, parse_time};
+pub use units::{Rate, UnitError, parse_loss, parse_rate, parse_time};
 
 /// Serves the hidden commands by which a lab starts its own processes.
 ///

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// A rate in bits per second; 0 means "not limited".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -35,19 +36,49 @@ impl Rate {
     }
 }
 
-fn split_number(text: &str) -> Result<(f64, &str), String> {
+/// A text that is no rate, time or loss. Quotes it, and says how it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum UnitError {
+    /// No number, or something before it.
+    #[error("{0:?} does not start with a number")]
+    NoNumber(String),
+    /// A rate with another unit, or none.
+    #[error("rate {0:?}: use bit, kbit, mbit or gbit, for example 200mbit; 0 means no limit")]
+    RateUnit(String),
+    /// No network is so fast.
+    #[error("rate {0:?} is more than 1000gbit")]
+    TooFast(String),
+    /// Nothing would ever arrive.
+    #[error("rate {0:?} is less than 1bit")]
+    TooSlow(String),
+    /// A time with another unit, or none.
+    #[error("time {0:?}: use ns, us, ms or s, for example 5ms")]
+    TimeUnit(String),
+    /// A longer time than any path takes.
+    #[error("time {0:?} is more than 60s")]
+    TooLong(String),
+    /// A loss with a unit other than percent.
+    #[error("loss {0:?}: use a percentage such as 0.5% or a fraction such as 0.005")]
+    LossUnit(String),
+    /// A loss of everything, or more.
+    #[error("loss {0:?} is not below 1; write {0}% for a percentage")]
+    TooLossy(String),
+}
+
+fn split_number(text: &str) -> Result<(f64, &str), UnitError> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
-    let number: f64 = number.parse().map_err(|_| format!("{text:?} does not start with a number"))?;
+    let number: f64 = number.parse().map_err(|_| UnitError::NoNumber(text.to_owned()))?;
     Ok((number, unit.trim()))
 }
 
 /// Reads a rate: `200mbit`, `1gbit`, `9600bit`, `0` (not limited). A number other than 0 needs its unit.
 ///
 /// # Errors
-/// A sentence that quotes the text.
-pub fn parse_rate(text: &str) -> Result<Rate, String> {
+/// [`UnitError`], which quotes the text.
+pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     let (number, unit) = split_number(text)?;
     let scale = match unit.to_ascii_lowercase().as_str() {
         "bit" => 1.0,
@@ -55,14 +86,14 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
         "mbit" => 1e6,
         "gbit" => 1e9,
         "" if number == 0.0 => 1.0,
-        _ => return Err(format!("rate {text:?}: use bit, kbit, mbit or gbit, for example 200mbit; 0 means no limit")),
+        _ => return Err(UnitError::RateUnit(text.to_owned())),
     };
     let bits = number * scale;
     if bits > 1e12 {
-        return Err(format!("rate {text:?} is more than 1000gbit"));
+        return Err(UnitError::TooFast(text.to_owned()));
     }
     if number > 0.0 && bits < 1.0 {
-        return Err(format!("rate {text:?} is less than 1bit"));
+        return Err(UnitError::TooSlow(text.to_owned()));
     }
     Ok(Rate(bits as u64))
 }
@@ -70,8 +101,8 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
 /// Reads a time: `5ms`, `250us`, `1.5s`, `10ns`, `0`. A number other than 0 needs its unit. At most 60 s.
 ///
 /// # Errors
-/// A sentence that quotes the text.
-pub fn parse_time(text: &str) -> Result<Duration, String> {
+/// [`UnitError`], which quotes the text.
+pub fn parse_time(text: &str) -> Result<Duration, UnitError> {
     let (number, unit) = split_number(text)?;
     let scale = match unit {
         "ns" => 1e-9,
@@ -79,11 +110,11 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
         "ms" => 1e-3,
         "s" => 1.0,
         "" if number == 0.0 => 1.0,
-        _ => return Err(format!("time {text:?}: use ns, us, ms or s, for example 5ms")),
+        _ => return Err(UnitError::TimeUnit(text.to_owned())),
     };
     let seconds = number * scale;
     if seconds > 60.0 {
-        return Err(format!("time {text:?} is more than 60s"));
+        return Err(UnitError::TooLong(text.to_owned()));
     }
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
@@ -91,16 +122,16 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
 /// Reads a loss: `0.5%`, or a fraction below 1 such as `0.005`.
 ///
 /// # Errors
-/// A sentence that quotes the text.
-pub fn parse_loss(text: &str) -> Result<f64, String> {
+/// [`UnitError`], which quotes the text.
+pub fn parse_loss(text: &str) -> Result<f64, UnitError> {
     let (number, unit) = split_number(text)?;
     let fraction = match unit {
         "%" => number / 100.0,
         "" => number,
-        _ => return Err(format!("loss {text:?}: use a percentage such as 0.5% or a fraction such as 0.005")),
+        _ => return Err(UnitError::LossUnit(text.to_owned())),
     };
     if !(0.0..1.0).contains(&fraction) {
-        return Err(format!("loss {text:?} is not below 1; write {text}% for a percentage"));
+        return Err(UnitError::TooLossy(text.to_owned()));
     }
     Ok(fraction)
 }

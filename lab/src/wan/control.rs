@@ -11,10 +11,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use thiserror::Error;
+
 use super::link::LinkSettings;
 use crate::error::LabError;
 use crate::state::State;
-use crate::units::{parse_loss, parse_rate, parse_time};
+use crate::units::{UnitError, parse_loss, parse_rate, parse_time};
 
 /// The control socket of the lab around the calling process.
 #[must_use]
@@ -78,6 +80,31 @@ fn request(path: &Path, mut line: String) -> Result<String, LabError> {
     }
 }
 
+/// Why a request is not carried out. Its sentence is the answer.
+#[derive(Debug, PartialEq, Error)]
+pub(super) enum RequestError {
+    #[error("{0:?} is neither `report` nor `set SITE SITE KEY=VALUE…`")]
+    Unknown(String),
+    #[error("{0:?} is not KEY=VALUE")]
+    NotAChange(String),
+    #[error("{0:?} is none of delay, jitter, loss, rate, queue, down")]
+    Key(String),
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+    #[error("queue {0:?} is not a number of bytes")]
+    Queue(String),
+    #[error("down {0:?} is neither true nor false")]
+    Down(String),
+    #[error("there is no site {name:?}; there are {known}")]
+    NoSite { name: String, known: String },
+    #[error("site {0} has no WAN link to itself")]
+    Itself(String),
+    #[error("there is no gateway {0:?}")]
+    NoGateway(String),
+    #[error("the report cannot be written: {0}")]
+    Report(String),
+}
+
 /// What a line asks for.
 #[derive(Debug, PartialEq)]
 pub(super) enum Request {
@@ -109,7 +136,7 @@ impl Change {
     }
 }
 
-pub(super) fn parse(line: &str) -> Result<Request, String> {
+pub(super) fn parse(line: &str) -> Result<Request, RequestError> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     match words.as_slice() {
         ["report"] => Ok(Request::Report),
@@ -121,20 +148,20 @@ pub(super) fn parse(line: &str) -> Result<Request, String> {
         ["cable", gateway, plugged @ ("plugged=true" | "plugged=false")] => {
             Ok(Request::Cable { gateway: (*gateway).to_owned(), plugged: *plugged == "plugged=true" })
         }
-        _ => Err(format!("{line:?} is neither `report` nor `set SITE SITE KEY=VALUE…`")),
+        _ => Err(RequestError::Unknown(line.to_owned())),
     }
 }
 
-fn change(text: &str) -> Result<Change, String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+fn change(text: &str) -> Result<Change, RequestError> {
+    let (key, value) = text.split_once('=').ok_or_else(|| RequestError::NotAChange(text.to_owned()))?;
     Ok(match key {
         "delay" => Change::Delay(parse_time(value)?),
         "jitter" => Change::Jitter(parse_time(value)?),
         "loss" => Change::Loss(parse_loss(value)?),
         "rate" => Change::Rate(parse_rate(value)?),
-        "queue" => Change::Queue(value.parse().map_err(|_| format!("queue {value:?} is not a number of bytes"))?),
-        "down" => Change::Down(value.parse().map_err(|_| format!("down {value:?} is neither true nor false"))?),
-        _ => return Err(format!("{key:?} is none of delay, jitter, loss, rate, queue, down")),
+        "queue" => Change::Queue(value.parse().map_err(|_| RequestError::Queue(value.to_owned()))?),
+        "down" => Change::Down(value.parse().map_err(|_| RequestError::Down(value.to_owned()))?),
+        _ => return Err(RequestError::Key(key.to_owned())),
     })
 }
 

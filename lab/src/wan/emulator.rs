@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::control::{Request, parse};
+use super::control::{Request, RequestError, parse};
 use super::lateness::Histogram;
 use super::link::{Link, LinkSettings, Random, Verdict};
 use super::report::{LinkReport, PortReport, WanReport};
@@ -328,18 +328,18 @@ impl Emulator {
         }
     }
 
-    fn obey(&mut self, request: Request) -> Result<String, String> {
+    fn obey(&mut self, request: Request) -> Result<String, RequestError> {
         match request {
-            Request::Report => serde_json::to_string(&self.report()).map_err(|e| e.to_string()),
+            Request::Report => serde_json::to_string(&self.report()).map_err(|e| RequestError::Report(e.to_string())),
             Request::Set { from, to, changes } => {
                 let sites = self.plan.sites.clone();
                 let find = |name: &str| {
                     let found = sites.iter().position(|site| site == name);
-                    found.ok_or_else(|| format!("there is no site {name:?}; there are {}", sites.join(", ")))
+                    found.ok_or_else(|| RequestError::NoSite { name: name.to_owned(), known: sites.join(", ") })
                 };
                 let (from, to) = (find(&from)?, find(&to)?);
                 if from == to {
-                    return Err(format!("site {} has no WAN link to itself", sites[from]));
+                    return Err(RequestError::Itself(sites[from].clone()));
                 }
                 for index in [from * sites.len() + to, to * sites.len() + from] {
                     let mut settings = self.links[index].settings;
@@ -350,7 +350,7 @@ impl Emulator {
             }
             Request::Cable { gateway, plugged } => {
                 let found = self.plan.ports.iter().position(|port| port.gateway == gateway);
-                self.ports[found.ok_or_else(|| format!("there is no gateway {gateway:?}"))?].plugged = plugged;
+                self.ports[found.ok_or(RequestError::NoGateway(gateway))?].plugged = plugged;
                 Ok(String::new())
             }
         }
