@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use libfabric::{Library, Port};
+use libfabric::{Fault, FindError, Library, Port};
 use thiserror::Error;
 use types::{JobId, Rank, Roster};
 use wire::Secret;
@@ -166,12 +166,30 @@ impl Config {
     }
 }
 
+/// Why a site's own network cannot be used here.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NativeError {
+    /// No libfabric offers its provider.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// One does, and opens no port.
+    #[error("{library}: {fault}")]
+    Port {
+        /// Its file and version.
+        library: String,
+        /// The call that failed.
+        fault: Fault,
+    },
+}
+
 impl NativeConfig {
     /// Opens a port on the network, at this address if it has several.
-    pub(crate) fn open(&self, address: Ipv4Addr) -> Result<Port, String> {
+    pub(crate) fn open(&self, address: Ipv4Addr) -> Result<Port, NativeError> {
         let found = Library::offering(&self.provider, self.library.as_deref(), Some(address));
-        let (library, offer) = found.map_err(|error| error.to_string())?;
-        Port::open(&library, offer, FRAME, RECEIVES).map_err(|fault| format!("{library:?}: {fault}"))
+        let (library, offer) = found?;
+        Port::open(&library, offer, FRAME, RECEIVES)
+            .map_err(|fault| NativeError::Port { library: format!("{library:?}"), fault })
     }
 }
 

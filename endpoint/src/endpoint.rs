@@ -11,7 +11,7 @@ use thiserror::Error;
 use types::{Address, Identity, Instance, JobId, SiteId, Slot};
 use wire::Secret;
 
-use crate::config::{Config, Limits};
+use crate::config::{Config, Limits, NativeError};
 use crate::gateway_link::GatewayLink;
 use crate::handshake::Credentials;
 use crate::link::{Bytes, Link, Outgoing, Sink};
@@ -52,7 +52,7 @@ pub enum OpenError {
     },
     /// The site's own network.
     #[error(
-        "{place}: the site's fabric `{provider}` cannot be used: {reason}; the sites file's `fabric` and `libfabric` say which"
+        "{place}: the site's fabric `{provider}` cannot be used: {source}; the sites file's `fabric` and `libfabric` say which"
     )]
     Native {
         /// Site and node, as far as known.
@@ -60,7 +60,7 @@ pub enum OpenError {
         /// libfabric's provider.
         provider: String,
         /// Why not, and what there is instead.
-        reason: String,
+        source: NativeError,
     },
     /// The rank has more endpoints than an address can name.
     #[error("a rank can have at most 256 endpoints")]
@@ -181,10 +181,10 @@ impl Endpoint {
             site.size() < 2 || (memory.is_some() && nodes < 2)
         });
         let port = match native.filter(|_| !needless) {
-            Some(native) => Some(native.open(*listen.ip()).map_err(|reason| OpenError::Native {
+            Some(native) => Some(native.open(*listen.ip()).map_err(|source| OpenError::Native {
                 place: if place.is_empty() { "this node".to_owned() } else { place.clone() },
                 provider: native.provider,
-                reason,
+                source,
             })?),
             None => None,
         };

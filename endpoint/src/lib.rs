@@ -23,7 +23,7 @@ mod reader;
 mod site_link;
 mod writer;
 
-pub use config::{Config, ConfigError, JobConfig, Limits, NativeConfig};
+pub use config::{Config, ConfigError, JobConfig, Limits, NativeConfig, NativeError};
 pub use endpoint::{Carried, Endpoint, OpenError, Traffic};
 pub use operation::{Completion, Failure, NotBegun, PeerId, UserData};
 

@@ -27,7 +27,7 @@ use crate::handshake::Credentials;
 use crate::link::{Link, Outgoing, Sink};
 use crate::operation::PeerId;
 use doorbell::{Doorbell, Watched};
-use neighbour::{Neighbour, Trouble};
+use neighbour::{Neighbour, Trouble, Unwritable};
 
 /// Rings that are read on every turn; the others take turns, as many at a time.
 const HOT: usize = 8;
@@ -324,12 +324,12 @@ impl MemoryLink {
         self.by_peer.get(&to).is_some_and(|at| self.neighbours[*at].is_full())
     }
 
-    fn neighbour_for(&mut self, to: PeerId, sink: &dyn Sink) -> Result<usize, String> {
+    fn neighbour_for(&mut self, to: PeerId, sink: &dyn Sink) -> Result<usize, Unwritable> {
         let at = match self.by_peer.get(&to) {
             Some(at) => *at,
             None => {
                 let place = sink.address(to).and_then(|address| self.place_of(address));
-                place.and_then(|place| self.meet(place, to)).ok_or("it has not joined the shared memory")?
+                place.and_then(|place| self.meet(place, to)).ok_or(Unwritable::Absent)?
             }
         };
         let neighbour = &mut self.neighbours[at];
@@ -340,7 +340,7 @@ impl MemoryLink {
                 Err(error) => {
                     let reason = error.to_string();
                     self.trouble.get_or_insert(error);
-                    return Err(reason);
+                    return Err(Unwritable::NoRing(reason));
                 }
             }
         }
@@ -361,8 +361,8 @@ impl Link for MemoryLink {
     fn send(&mut self, to: PeerId, mut item: Outgoing, _more: bool, sink: &mut dyn Sink) {
         let at = match self.neighbour_for(to, sink) {
             Ok(at) => at,
-            Err(reason) => {
-                sink.lost(to, Some(reason));
+            Err(error) => {
+                sink.lost(to, Some(error.to_string()));
                 item.sent.into_iter().for_each(|sent| sink.unsent(to, sent));
                 return;
             }

@@ -71,6 +71,21 @@ pub enum FindError {
     },
 }
 
+/// Why a file cannot be used as a libfabric.
+#[derive(Debug, Error)]
+enum Unusable {
+    /// What the dynamic linker says, which names the file.
+    #[error("{0}")]
+    NotLoaded(String),
+    /// The dynamic linker says nothing.
+    #[error("{path}: cannot be loaded", path = .0.display())]
+    Mute(PathBuf),
+    #[error("{library} has no {name}: it is not a libfabric")]
+    NoFunction { library: String, name: String },
+    #[error("{0} is too old: at least {major}.{minor} is needed", major = OLDEST.0, minor = OLDEST.1)]
+    Old(String),
+}
+
 impl Library {
     /// The first libfabric that offers `provider`, and its offer. `named`: only this file. `address` (an IP address of
     /// this node, as text) decides between several networks of one provider.
@@ -87,8 +102,8 @@ impl Library {
             let library = match Library::open(&candidate) {
                 Ok(Some(library)) => library,
                 Ok(None) => continue,
-                Err(problem) => {
-                    seen.push(problem);
+                Err(unusable) => {
+                    seen.push(unusable.to_string());
                     continue;
                 }
             };
@@ -114,7 +129,7 @@ impl Library {
     }
 
     /// Opens one. `None`: there is none.
-    fn open(candidate: &Candidate) -> Result<Option<Library>, String> {
+    fn open(candidate: &Candidate) -> Result<Option<Library>, Unusable> {
         let (name, flags) = match candidate {
             Candidate::Loaded => (SONAME.to_owned(), libc::RTLD_NOW | libc::RTLD_NOLOAD),
             Candidate::File(path) => {
@@ -128,7 +143,7 @@ impl Library {
             let Candidate::File(path) = candidate else { return Ok(None) };
             // SAFETY: gives the text of this thread's last failure, or null.
             let reason = unsafe { text(libc::dlerror()) };
-            return Err(reason.unwrap_or_else(|| format!("{}: cannot be loaded", path.display())));
+            return Err(reason.map_or_else(|| Unusable::Mute(path.clone()), Unusable::NotLoaded));
         }
         let shown = candidate.to_string();
         // SAFETY: these are the types of libfabric's functions in every version of its ABI.
@@ -146,7 +161,7 @@ impl Library {
             }
         };
         if library.version < OLDEST {
-            return Err(format!("{library:?} is too old: at least {}.{} is needed", OLDEST.0, OLDEST.1));
+            return Err(Unusable::Old(format!("{library:?}")));
         }
         Ok(Some(library))
     }
@@ -201,12 +216,12 @@ fn candidates(named: Option<&Path>) -> Vec<Candidate> {
 ///
 /// # Safety
 /// `F` is the type of the function of this name.
-unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &CStr, library: &str) -> Result<F, String> {
+unsafe fn symbol<F: Copy>(handle: *mut c_void, name: &CStr, library: &str) -> Result<F, Unusable> {
     // SAFETY: a handle from dlopen, and a name that ends with a zero.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     // SAFETY: the caller knows the type.
     let found = unsafe { function::<F>((&raw const address).cast()) };
-    found.ok_or_else(|| format!("{library} has no {}: it is not a libfabric", name.to_string_lossy()))
+    found.ok_or_else(|| Unusable::NoFunction { library: library.to_owned(), name: name.to_string_lossy().into_owned() })
 }
 
 /// The file that an address belongs to.

@@ -14,6 +14,7 @@ use crate::errno::{Code, EBUSY, EINVAL, Errno};
 use crate::fabric_object::{Fabric, fabric_behind};
 use crate::progress::Waiting;
 use crate::secret;
+use crate::setting::SettingError;
 use crate::{atomic, av, cntr, cq, endpoint, log, mr};
 
 /// What endpoints of one domain share.
@@ -79,22 +80,22 @@ pub(crate) fn configuration() -> Result<(Config, Waiting, bool), Errno> {
         name => std::env::var(name).ok(),
     };
     let read = || {
-        let config = Config::from_env(lookup).map_err(|error| error.to_string())?;
+        let config = Config::from_env(lookup)?;
         Ok((config, Waiting::from_env(lookup)?, confirms_sends(lookup)?))
     };
-    read().map_err(|problem: String| {
-        log::fatal(format_args!("{problem}"));
+    read().map_err(|error: SettingError| {
+        log::fatal(format_args!("{error}"));
         EINVAL
     })
 }
 
 /// As `LANDBRIDGE_CONFIRM_SENDS` says: `no` where whoever asks for confirmations of everything needs them of one-sided
 /// operations only, as MPICH and Intel MPI do (MPICH's `ofi_init.c` says so).
-fn confirms_sends(lookup: impl Fn(&str) -> Option<String>) -> Result<bool, String> {
+fn confirms_sends(lookup: impl Fn(&str) -> Option<String>) -> Result<bool, SettingError> {
     match lookup("LANDBRIDGE_CONFIRM_SENDS").as_deref() {
         None | Some("" | "yes") => Ok(true),
         Some("no") => Ok(false),
-        Some(text) => Err(format!("LANDBRIDGE_CONFIRM_SENDS={text}: give yes or no")),
+        Some(text) => Err(SettingError::ConfirmSends(text.to_owned())),
     }
 }
 

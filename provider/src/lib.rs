@@ -32,6 +32,7 @@ mod msg;
 mod progress;
 mod rma;
 mod secret;
+mod setting;
 mod tagged;
 mod transfer;
 mod waitable;

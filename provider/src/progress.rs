@@ -20,6 +20,8 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::setting::SettingError;
+
 /// How long a reader spins before it may nap: `LANDBRIDGE_SPIN`, in microseconds, or `always`. By default it adapts.
 ///
 /// Set it to `always` when every rank has a core of its own and nothing but latency counts, to 0 where power does.
@@ -48,15 +50,15 @@ impl Default for Spin {
 }
 
 impl FromStr for Spin {
-    type Err = String;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Spin, String> {
+    fn from_str(text: &str) -> Result<Spin, SettingError> {
         match text {
             "" => Ok(Spin::default()),
             "always" => Ok(Spin::Always),
             number => match number.parse() {
                 Ok(micros) => Ok(Spin::For(Duration::from_micros(micros))),
-                Err(error) => Err(format!("LANDBRIDGE_SPIN={text}: {error}; give microseconds, or \"always\"")),
+                Err(error) => Err(SettingError::Spin(text.to_owned(), error)),
             },
         }
     }
@@ -88,12 +90,12 @@ impl Waiting {
     ///
     /// # Errors
     /// What is wrong, with variable and value.
-    pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Waiting, String> {
+    pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Waiting, SettingError> {
         let set = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let crowd = set("LANDBRIDGE_CROWDED").map_or(Ok(1), |text| match text.parse() {
-            Ok(0) => Err(format!("LANDBRIDGE_CROWDED={text}: at least one rank runs on a core")),
+            Ok(0) => Err(SettingError::NotCrowded),
             Ok(ranks) => Ok(ranks),
-            Err(error) => Err(format!("LANDBRIDGE_CROWDED={text}: {error}; give the number of ranks to a core")),
+            Err(error) => Err(SettingError::Crowded(text, error)),
         })?;
         let spin = match set("LANDBRIDGE_SPIN") {
             None if crowd > 1 => Spin::CROWDED,
@@ -103,7 +105,7 @@ impl Waiting {
             None => OwnMemory::None,
             Some("windows") => OwnMemory::Windows,
             Some("messages") => OwnMemory::Messages,
-            Some(other) => return Err(format!("LANDBRIDGE_MPI_SHM={other}: give \"windows\" or \"messages\"")),
+            Some(other) => return Err(SettingError::OwnMemory(other.to_owned())),
         };
         Ok(Waiting { spin, crowd, own_memory })
     }
@@ -536,12 +538,13 @@ mod tests {
         assert_eq!(waiting("", "3"), Ok(Waiting { spin: Spin::CROWDED, crowd: 3, own_memory: OwnMemory::None }));
         assert_eq!(waiting("always", ""), Ok(Waiting { spin: Spin::Always, crowd: 1, own_memory: OwnMemory::None }));
         assert_eq!(look(&mut new(Spin::Always), Instant::now(), 0, 1000, false), None);
-        let error = waiting("often", "").unwrap_err();
+        let error = waiting("often", "").unwrap_err().to_string();
         assert!(error.contains("LANDBRIDGE_SPIN=often"), "{error}");
-        let error = Waiting::from_env(|name| (name == "LANDBRIDGE_MPI_SHM").then(|| "some".into())).unwrap_err();
+        let error =
+            Waiting::from_env(|name| (name == "LANDBRIDGE_MPI_SHM").then(|| "some".into())).unwrap_err().to_string();
         assert!(error.contains("LANDBRIDGE_MPI_SHM=some"), "{error}");
         for crowd in ["0", "many"] {
-            let error = waiting("", crowd).unwrap_err();
+            let error = waiting("", crowd).unwrap_err().to_string();
             assert!(error.contains(&format!("LANDBRIDGE_CROWDED={crowd}: ")), "{error}");
         }
     }

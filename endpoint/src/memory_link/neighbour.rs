@@ -33,6 +33,19 @@ pub(super) enum Trouble {
     Copy(io::Error),
 }
 
+/// Why nothing can be written to a neighbour.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unwritable {
+    #[error("it has not joined the shared memory")]
+    Absent,
+    /// As it was said when it was lost.
+    #[error("{0}")]
+    Lost(String),
+    /// There is no room for a ring, which is this node's trouble too.
+    #[error("{0}")]
+    NoRing(String),
+}
+
 pub(super) struct Neighbour {
     pub peer: PeerId,
     pub place: u32,
@@ -89,8 +102,8 @@ impl Neighbour {
 
     /// # Errors
     /// Why it cannot be reached any more.
-    pub(super) fn check(&self) -> Result<(), String> {
-        self.lost.clone().map_or(Ok(()), Err)
+    pub(super) fn check(&self) -> Result<(), Unwritable> {
+        self.lost.clone().map_or(Ok(()), |reason| Err(Unwritable::Lost(reason)))
     }
 
     pub(super) fn write_to(&mut self, ring: Producer) {
