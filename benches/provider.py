@@ -1,24 +1,39 @@
 """The provider against libfabric's own tcp provider: same MPI, same program, one host, through sockets, taking turns."""
 
+import os
 import platform
 from statistics import median
 
-from machine import OPENMPI, PINGPONG, PROVIDER, RELEASE, VENV, Failed, clean_environment, describe, first_match, json_lines, libraries, load, need, program, run
+from against import Case
+from machine import (
+    NOT_ITS_OWN_MEMORY, OPENMPI, OURS, PINGPONG, PROVIDER, VENV, Failed, clean_environment, describe, first_match, in_lab, installed, json_lines, libraries, load, need,
+    program, run,
+)
 from report import columns, size_name, summary
 
 SIZES = [0, 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]
 QUICK_SIZES = [0, 64, 1024, 16384, 65536, 1048576, 4194304]
 RIVAL = "tcp"
+# For --against: where two ranks of a lab are, which nothing slows down.
+LAB = ["--sites", "2", "--nodes", "2", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
+PLACES = {
+    "inside a node": ["--site", "a=2", "--ranks-per-node", 2],
+    "between nodes": ["--site", "a=2", "--ranks-per-node", 1],
+    "across sites": ["--site", "a=1", "--site", "b=1"],
+}
+# What is interrupted must not leave its MPI's files in this machine's shared memory.
+OWN_SHM = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount", "sh", "-c", 'mount -t tmpfs -o mode=1777 tmpfs /dev/shm && exec "$@"', "sh"]
+UNITS = {"latency": "µs", "stream": "messages/s"}
 
 
-def launch(mpi, provider, words, extra=(), limit=180.0):
+def launch(mpi, provider, words, extra=(), limit=180.0, build=OURS):
     """Runs two ranks of an MPI's own launcher with one provider; gives stdout and stderr."""
     home = VENV[mpi]
     environment = clean_environment()
     environment.update(libraries(mpi), FI_PROVIDER=provider)
     if provider == "landbridge":
         # Intel MPI's own providers are separate files of its lib folder; a path that lacks it would hide them.
-        environment["FI_PROVIDER_PATH"] = f"{RELEASE}:{home / 'lib'}" if mpi == "intel" else str(RELEASE)
+        environment["FI_PROVIDER_PATH"] = f"{build.release}:{home / 'lib'}" if mpi == "intel" else str(build.release)
     if mpi == "openmpi":
         environment.update(OPENMPI, OMPI_MCA_pml="cm", OMPI_MCA_mtl="ofi", OMPI_MCA_mtl_ofi_provider_include=provider)
     elif mpi == "intel":
@@ -26,7 +41,7 @@ def launch(mpi, provider, words, extra=(), limit=180.0):
     else:
         environment.update(MPIR_CVAR_NOLOCAL="1", MPIR_CVAR_CH4_NETMOD="ofi", LANDBRIDGE_CONFIRM_SENDS="no")
     environment.update(extra)
-    return run([home / "bin" / "mpiexec", "-n", "2", *words], environment, limit)
+    return run([*OWN_SHM, home / "bin" / "mpiexec", "-n", "2", *words], environment, limit)
 
 
 def chosen(mpi, provider):
@@ -41,10 +56,9 @@ def chosen(mpi, provider):
 
 def measure(arguments):
     need(PROVIDER, "run make")
-    sizes = arguments.sizes or (QUICK_SIZES if arguments.quick else SIZES)
+    sizes, seconds = _sizes_and_seconds(arguments)
     rounds = arguments.rounds or (3 if arguments.quick else 5)
-    seconds = "0.08" if arguments.quick else "0.25"
-    mpis = [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]
+    mpis = installed(arguments)
     result = {"machine": describe(), "against": RIVAL, "rounds": rounds, "seconds_per_size": float(seconds), "mpis": {}, "rows": [], "problems": []}
     for mpi in mpis:
         need(VENV[mpi] / "bin" / "mpiexec", "run make venv venv-intel")
@@ -58,6 +72,45 @@ def measure(arguments):
     return result
 
 
+def _sizes_and_seconds(arguments):
+    return arguments.sizes or (QUICK_SIZES if arguments.quick else SIZES), "0.08" if arguments.quick else "0.25"
+
+
+def _words(mpi, kind, sizes, seconds):
+    return [program("pingpong", mpi), kind, seconds, *(size for size in sizes if size or kind == "latency")]
+
+
+def cases(arguments):
+    """For --against: by the MPI's own launcher as in `measure`, and by `landbridge run` inside a node, between nodes and across sites."""
+    sizes, seconds = _sizes_and_seconds(arguments)
+
+    def figures(lines, kind):
+        return {size_name(line["size"]): (line[PINGPONG[kind]], UNITS[kind]) for line in lines}
+
+    def sockets(mpi, kind):
+        def once(build, _):
+            out, _ = launch(mpi, "landbridge", _words(mpi, kind, sizes, seconds), build=build)
+            return figures(json_lines(out), kind)
+        return Case(f"{mpi}, one host through sockets, {kind}", once)
+
+    def placed(mpi, place, kind):
+        def once(build, _):
+            words = [build.landbridge, "run", *PLACES[place], "--mpi", mpi, "--", *_words(mpi, kind, sizes, seconds)]
+            command = {"name": "it", "words": words, "environment": {**libraries(mpi), **NOT_ITS_OWN_MEMORY[mpi]}, "limit": 60 + 8 * float(seconds) * len(sizes)}
+            samples, failures = in_lab(LAB, [command], 1, build)
+            if failures:
+                raise Failed(failures["it"])
+            return figures(samples["it"], kind)
+        return Case(f"{mpi}, {place}, {kind}", once)
+
+    found = []
+    for mpi in installed(arguments):
+        for kind in PINGPONG:
+            found += [placed(mpi, place, kind) for place in PLACES]
+            found.append(sockets(mpi, kind))
+    return found
+
+
 def _mpi(mpi, sizes, rounds, seconds):
     """Alternates the two providers; one row per kind and size."""
     samples = {}
@@ -65,9 +118,8 @@ def _mpi(mpi, sizes, rounds, seconds):
         # Whoever is first changes with the round, so that a drift of the machine favours nobody.
         order = ["landbridge", RIVAL] if number % 2 == 0 else [RIVAL, "landbridge"]
         for kind in PINGPONG:
-            stream_sizes = [size for size in sizes if size] if kind == "stream" else sizes
             for provider in order:
-                out, _ = launch(mpi, provider, [program("pingpong", mpi), kind, seconds, *stream_sizes])
+                out, _ = launch(mpi, provider, _words(mpi, kind, sizes, seconds))
                 for line in json_lines(out):
                     samples.setdefault((kind, line["size"]), {}).setdefault(provider, []).append(line)
     return [_row(mpi, kind, size, by_provider) for (kind, size), by_provider in sorted(samples.items())]

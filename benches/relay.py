@@ -6,7 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from machine import LANDBRIDGE, OUT, PROVIDER, ROOT, VENV, Failed, Missing, clean_environment, describe, load, need, run
+from against import Case
+from machine import LANDBRIDGE, OURS, OUT, PROVIDER, ROOT, VENV, Failed, Missing, clean_environment, describe, load, need, run
 from report import columns, summary
 
 # Which path is compared with which. The first is the same program without gateways, so that its own cost cancels; MPI direct is
@@ -30,13 +31,7 @@ def measure(arguments):
     for tool in ("socat", "ssh", "ssh-keygen", "/usr/sbin/sshd"):
         if not shutil.which(tool):
             raise Missing(f"{tool} is not installed: run scripts/packages")
-    labs = [lab for lab in LABS if (lab.get("quick") or not arguments.quick) and (arguments.only or "") in lab["name"]]
-    plan = {
-        "rounds": arguments.rounds or (2 if arguments.quick else 3),
-        "latency_s": 0.4 if arguments.quick else 1.0,
-        "stream_s": 0.6 if arguments.quick else 2.0,
-        "streams": [1] if arguments.quick else [1, 4],
-    }
+    labs, plan = _labs(arguments), {**_plan(arguments), "rounds": arguments.rounds or (2 if arguments.quick else 3), "rivals": True}
     result = {"machine": describe(), "plan": plan, "labs": [], "problems": []}
     for lab in labs:
         print(f"relay: {lab['name']}", file=sys.stderr, flush=True)
@@ -48,16 +43,44 @@ def measure(arguments):
     return result
 
 
+def _labs(arguments):
+    return [lab for lab in LABS if (lab.get("quick") or not arguments.quick) and (arguments.only or "") in lab["name"]]
+
+
+def _plan(arguments):
+    return {
+        "latency_s": 0.4 if arguments.quick else 1.0,
+        "stream_s": 0.6 if arguments.quick else 2.0,
+        "streams": [1] if arguments.quick else [1, 4],
+    }
+
+
+def cases(arguments):
+    """For --against: our own paths alone, each turn in a fresh lab."""
+    plan = {**_plan(arguments), "rounds": 1, "rivals": False}
+
+    def case(lab):
+        def once(build, problems):
+            samples = _lab(lab, plan, build)["samples"]
+            problems += samples["failures"]
+            figures = {f"{path}, half round trip": (lines[0]["p50_us"], "µs") for path, lines in samples["latency"].items()}
+            for path, by_streams in samples["stream"].items():
+                figures |= {f"{path}, streams: {streams}": (lines[0]["mbit_s"], "Mbit/s") for streams, lines in by_streams.items()}
+            return figures
+        return Case(lab["name"], once)
+    return [case(lab) for lab in _labs(arguments)]
+
+
 def _seconds(time):
     return float(time[:-2]) / 1e3 if time.endswith("ms") else float(time)
 
 
-def _lab(lab, plan):
+def _lab(lab, plan, build=OURS):
     """Brings up a lab until one has an emulator that was on time; the figures of all others are thrown away."""
     rejected = []
     for _ in range(ATTEMPTS):
         before = load()
-        figures, wan = _attempt(lab, plan)
+        figures, wan = _attempt(lab, plan, build)
         lateness_s, delay_s = wan["lateness"]["p99_ns"] / 1e9, _seconds(lab["delay"])
         reasons = []
         if not wan["realtime"]:
@@ -74,11 +97,11 @@ def _lab(lab, plan):
     raise Failed(f"no lab of {ATTEMPTS} was on time: {'; '.join(rejected)}")
 
 
-def _attempt(lab, plan):
+def _attempt(lab, plan, build):
     with tempfile.TemporaryDirectory(prefix="relay-", dir=OUT) as folder:
         report, answer = Path(folder) / "wan.json", Path(folder) / "answer.json"
-        inside = {**plan, "folder": folder, "answer": str(answer), "landbridge": str(LANDBRIDGE)}
-        words = [LANDBRIDGE, "lab", "--sites", "2", "--nodes", "1", "--delay", lab["delay"], "--nic-rate", lab["nic"],
+        inside = {**plan, "folder": folder, "answer": str(answer), "lab": str(LANDBRIDGE), "landbridge": str(build.landbridge)}
+        words = [LANDBRIDGE, "lab", *build.lab_options(), "--sites", "2", "--nodes", "1", "--delay", lab["delay"], "--nic-rate", lab["nic"],
                  "--wan-rate", lab["wan"], "--loss", lab.get("loss", "0"), "--route-directly", "--isolation", "namespaces",
                  "--report", report, "--logs", Path(folder) / "logs",
                  "--", sys.executable, ROOT / "benches" / "relay_inside.py", json.dumps(inside)]

@@ -22,7 +22,8 @@ class Lab:
 
     def __init__(self, plan):
         self.plan = plan
-        self.landbridge = plan["landbridge"]
+        # The command that made the lab, and the one that is measured in it.
+        self.lab, self.landbridge = plan["lab"], plan["landbridge"]
         self.started = []
         sites = tomllib.loads(Path(os.environ["LANDBRIDGE_SITES"]).read_text())["site"]
         self.near, self.far = (site["node"][0]["address"] for site in sites)
@@ -35,7 +36,7 @@ class Lab:
     def start(self, host, *words):
         log = open(Path(self.plan["folder"]) / f"{host}-{Path(str(words[0])).name}.log", "ab")
         child = subprocess.Popen(
-            [self.landbridge, "lab", "enter", host, "--", *map(str, words)], env=self.environment,
+            [self.lab, "lab", "enter", host, "--", *map(str, words)], env=self.environment,
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )
         self.started.append((child, log))
@@ -126,7 +127,7 @@ def mpi_direct(lab):
 
     def command(kind, seconds, streams):
         environment = {
-            "BENCH_HOSTS": f"{lab.near}=a-n1 {lab.far}=b-n1", "BENCH_LANDBRIDGE": lab.landbridge, "FI_PROVIDER": "tcp",
+            "BENCH_HOSTS": f"{lab.near}=a-n1 {lab.far}=b-n1", "BENCH_LANDBRIDGE": lab.lab, "FI_PROVIDER": "tcp",
             "FI_TCP_IFACE": "eth0", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1",
         }
         each = streams if kind == "stream" else 1
@@ -142,12 +143,23 @@ def landbridge(lab, *options):
     return command
 
 
+def start_rivals(lab):
+    """What Landbridge is compared with, ready to be measured."""
+    start_server(lab)
+    start_socat(lab)
+    start_ssh(lab)
+    return {
+        "TCP direct": tcp(lab.far, SERVE), "socat": tcp(lab.near_gateway, SOCAT_A), "ssh -L": tcp(lab.near_gateway, SSH),
+        "MPI direct": mpi_direct(lab),
+    }
+
+
 def start_joined(lab):
     """One site that has both nodes, so that its ranks talk directly over the routed network. Gives its sites file."""
     folder, port = Path(lab.plan["folder"]), 7711
     out, _ = run([lab.landbridge, "key", "--json", folder / "joined.key"], lab.environment)
     [key] = json_lines(out)
-    command = [lab.landbridge, "lab", "enter", "{node}", "--"]
+    command = [lab.lab, "lab", "enter", "{node}", "--"]
     nodes = "".join(f'[[site.node]]\nname = "{name}"\naddress = "{address}"\n' for name, address in (("a-n1", lab.near), ("b-n1", lab.far)))
     (folder / "joined.toml").write_text(
         f'[[site]]\nname = "joined"\nkey = "joined.key"\nfingerprint = "{key["fingerprint"]}"\n'
@@ -164,14 +176,8 @@ def main():
     lab = Lab(plan)
     answer = {"latency": {}, "stream": {}, "failures": []}
     try:
-        start_server(lab)
-        start_socat(lab)
-        start_ssh(lab)
-        joined = start_joined(lab)
-        paths = {
-            "TCP direct": tcp(lab.far, SERVE), "socat": tcp(lab.near_gateway, SOCAT_A), "ssh -L": tcp(lab.near_gateway, SSH),
-            "MPI direct": mpi_direct(lab), "landbridge direct": landbridge(lab, "--sites", joined), "landbridge": landbridge(lab),
-        }
+        paths = start_rivals(lab) if plan["rivals"] else {}
+        paths |= {"landbridge direct": landbridge(lab, "--sites", start_joined(lab)), "landbridge": landbridge(lab)}
         failed = set()
         for number in range(plan["rounds"]):
             names = list(paths) if number % 2 == 0 else list(reversed(paths))

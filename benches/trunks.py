@@ -5,7 +5,8 @@ Many streams, one stream, a long fat path, two jobs at once, a gateway that is l
 
 from statistics import mean
 
-from machine import LANDBRIDGE, PROGRAMS, PROVIDER, VENV, Failed, describe, in_lab, in_turns, libraries, load, need
+from against import Case
+from machine import LANDBRIDGE, OURS, PROGRAMS, PROVIDER, VENV, Failed, describe, in_lab, in_turns, libraries, load, need
 from report import columns, summary
 
 # The paper has cards of 1 and a WAN of 10 Gbit/s. A fifth of that is what this lab is made for; with many gateways two cores cannot
@@ -44,89 +45,145 @@ def _against(rounds, base):
             yield each, summary([value for value, _ in pairs]), summary([value / of for value, of in pairs])
 
 
-def _alone_in_lab(options, words):
+def cases(arguments):
+    """For --against: every rate, not its ratio to one gateway's."""
+    seconds = 2 if arguments.quick else 4
+
+    def case(name, once):
+        return Case(name, lambda build, _: {"rate": (once(build), "Mbit/s")})
+
+    found = [
+        case(f"many: {lab['name']}, {delay}, {trunks} gateways", lambda build, lab=lab, delay=delay, trunks=trunks: _many_once(lab, delay, trunks, seconds, build))
+        for lab in MANY for delay in DELAYS for trunks in lab["trunks"]
+    ]
+    found += [
+        case(f"one: one message at a time, {delay}, {trunks} gateways", lambda build, delay=delay, trunks=trunks: _one_once(delay, trunks, seconds, build))
+        for delay in DELAYS for trunks in ONE["trunks"]
+    ]
+    found += [case(f"long: links {links or 'by the round trip'}", lambda build, links=links: _long_once(links, seconds, build)) for links in LINKS]
+
+    def fair(build, _):
+        share = _fair_once(True, seconds, build) / _fair_once(False, seconds, build)
+        # More than half is not better.
+        return {"share of what is fair": (min(share / 0.5, 1.0), "of alone")}
+
+    def lost(build, problems):
+        # `lab kill` leaves silence, which builds without a heartbeat for members do not survive: here the gateway dies and its host lives.
+        gone = [LANDBRIDGE, "lab", "enter", "b-gw3", "--", "pkill", "-KILL", "-f", "landbridge gateway"]
+        three, four = _lost_once(3, seconds, build, gone), _lost_once(4, seconds, build, gone)
+        figures, back = {"rate of three": (three["mbit_s"], "Mbit/s")}, _back_ms(three, four)
+        if back is None:
+            problems.append(f"0.9 of what three gateways carry never came back: {four['bins_mbit_s']}")
+        else:
+            # The end of the first tenth of a second that counts: never nothing.
+            figures["time until 0.9 of three is back"] = (back + BIN, "ms")
+        return figures
+
+    found += [Case("fair: 1+1 ranks beside 4+4", fair), Case("lost: a gateway of four is killed", lost)]
+    return [case for case in found if arguments.only in (None, case.name.split(":")[0])]
+
+
+def _alone_in_lab(options, words, build=OURS):
     """One run of a command in a lab of its own; what it prints."""
     command = {"name": "it", "words": words, "environment": libraries("mpich"), "limit": 90}
-    samples, failures = in_lab([str(option) for option in options], [command], 1)
+    samples, failures = in_lab([str(option) for option in options], [command], 1, build)
     if failures:
         raise Failed("; ".join(failures.values()))
     return samples["it"][0]
 
 
-def _streams(sites, options, *words):
-    return _alone_in_lab(options, run(sites, *words))
+def _streams(sites, options, *words, build=OURS):
+    return _alone_in_lab(options, run(sites, *words, build=build), build)
 
 
-def run(sites, *words):
+def run(sites, *words, build=OURS):
     """`landbridge run` of streams.py, so many ranks at a and at b."""
     program = [VENV["mpich"] / "bin" / "python", PROGRAMS / "streams.py", *words]
-    return [LANDBRIDGE, "run", "--site", f"a={sites}", "--site", f"b={sites}", "--mpi", "mpich", "--", *program]
+    return [build.landbridge, "run", "--site", f"a={sites}", "--site", f"b={sites}", "--mpi", "mpich", "--", *program]
+
+
+def _many_once(lab, delay, trunks, seconds, build=OURS):
+    options = ["--nodes", lab["nodes"], "--gateways", trunks, "--delay", delay, "--nic-rate", lab["nic"], "--wan-rate", lab["wan"]]
+    return _streams(lab["nodes"], options, seconds, build=build)["mbit_s"]
 
 
 def _many(rounds, seconds, problems):
     for lab in MANY:
         for delay in DELAYS:
-            def once(trunks):
-                options = ["--nodes", lab["nodes"], "--gateways", trunks, "--delay", delay, "--nic-rate", lab["nic"], "--wan-rate", lab["wan"]]
-                return _streams(lab["nodes"], options, seconds)["mbit_s"]
-            for trunks, rate, ratio in _against(in_turns(f"{lab['name']}, {delay}", lab["trunks"], rounds, problems, once), 1):
+            turns = in_turns(f"{lab['name']}, {delay}", lab["trunks"], rounds, problems, lambda trunks: _many_once(lab, delay, trunks, seconds))
+            for trunks, rate, ratio in _against(turns, 1):
                 most = min(trunks, lab["full"])
                 yield {"what": f"{lab['name']}, {delay}, {trunks} gateways", "mbit_s": rate, "against": "one gateway", "ratio": ratio, "of": most}
 
 
+def _one_once(delay, trunks, seconds, build=OURS):
+    options = ["--nodes", 1, "--gateways", trunks, "--delay", delay, "--nic-rate", "0", "--gateway-nic-rate", "50mbit", "--wan-rate", "250mbit"]
+    # One message at a time, so that it alone is striped.
+    return _streams(1, options, seconds, "--length", 16 << 20, "--ahead", 1, build=build)["mbit_s"]
+
+
 def _one(rounds, seconds, problems):
     for delay in DELAYS:
-        def once(trunks):
-            options = ["--nodes", 1, "--gateways", trunks, "--delay", delay, "--nic-rate", "0", "--gateway-nic-rate", "50mbit", "--wan-rate", "250mbit"]
-            # One message at a time, so that it alone is striped.
-            return _streams(1, options, seconds, "--length", 16 << 20, "--ahead", 1)["mbit_s"]
-        for trunks, rate, ratio in _against(in_turns(f"one message, {delay}", ONE["trunks"], rounds, problems, once), 1):
+        turns = in_turns(f"one message, {delay}", ONE["trunks"], rounds, problems, lambda trunks: _one_once(delay, trunks, seconds))
+        for trunks, rate, ratio in _against(turns, 1):
             yield {"what": f"{ONE['name']}, one message at a time, {delay}, {trunks} gateways", "mbit_s": rate, "against": "one gateway", "ratio": ratio, "of": trunks}
 
 
+def _long_once(links, seconds, build=OURS):
+    options = ["--nodes", 1, "--delay", "50ms", "--nic-rate", "0", "--wan-rate", "1gbit", "--gateway-memory", "1GiB"]
+    options += ["--links", links] if links else []
+    return _streams(1, options, 2 * seconds, "--ahead", 64, build=build)["mbit_s"]
+
+
 def _long(rounds, seconds, problems):
-    def once(links):
-        options = ["--nodes", 1, "--delay", "50ms", "--nic-rate", "0", "--wan-rate", "1gbit", "--gateway-memory", "1GiB"]
-        options += ["--links", links] if links else []
-        return _streams(1, options, 2 * seconds, "--ahead", 64)["mbit_s"]
-    for links, rate, ratio in _against(in_turns("links", LINKS, rounds, problems, once), 1):
+    for links, rate, ratio in _against(in_turns("links", LINKS, rounds, problems, lambda links: _long_once(links, seconds)), 1):
         yield {"what": f"1+1 ranks, 1 Gbit/s, 100 ms round trip, default socket buffers, links {links or 'by the round trip'}", "mbit_s": rate, "against": "one link", "ratio": ratio, "of": None}
+
+
+def _fair_once(beside, seconds, build=OURS):
+    # The WAN is what is short: what waits before a gateway's card waits where no gateway can share it out.
+    options = ["--nodes", 5, "--delay", "5ms", "--nic-rate", "0", "--wan-rate", "50mbit"]
+    if not beside:
+        return _streams(1, options, seconds, build=build)["mbit_s"]
+    both = f"{{ {shell(run(4, 2 * seconds + 2, build=build))} > /dev/null & sleep 1; {shell(run(1, seconds, build=build))}; wait; }}"
+    return _alone_in_lab(options, ["sh", "-c", both], build)["mbit_s"]
 
 
 def _fair(rounds, seconds, problems):
     """Two jobs share a WAN: one with four pairs of ranks, one with a single pair, which is compared with itself alone."""
-    # The WAN is what is short: what waits before a gateway's card waits where no gateway can share it out.
-    options = ["--nodes", 5, "--delay", "5ms", "--nic-rate", "0", "--wan-rate", "50mbit"]
-    def once(beside):
-        if not beside:
-            return _streams(1, options, seconds)["mbit_s"]
-        both = f"{{ {shell(run(4, 2 * seconds + 2))} > /dev/null & sleep 1; {shell(run(1, seconds))}; wait; }}"
-        return _alone_in_lab(options, ["sh", "-c", both])["mbit_s"]
-    for beside, rate, ratio in _against(in_turns("beside another", [False, True], rounds, problems, once), False):
+    turns = in_turns("beside another", [False, True], rounds, problems, lambda beside: _fair_once(beside, seconds))
+    for beside, rate, ratio in _against(turns, False):
         if beside:
             yield {"what": "a job of 1+1 ranks beside one of 4+4, WAN 50 Mbit/s", "mbit_s": rate, "against": "alone", "ratio": ratio, "of": 0.5}
 
 
+def _lost_once(gateways, seconds, build=OURS, kill=(LANDBRIDGE, "lab", "kill", "b-gw3")):
+    """Three gateways that nothing happens to, or four of which one is lost."""
+    lab = ["--nodes", 4, "--gateways", gateways, "--delay", "5ms", "--nic-rate", "50mbit", "--wan-rate", "250mbit"]
+    stream = ["--length", 64 << 10, "--ahead", 64, "--bins", BIN]
+    if gateways == 3:
+        return _streams(4, lab, seconds, *stream, build=build)
+    return _streams(4, lab, LOST_FOR, *stream, "--after", LOST_AT, "--do", shell(kill), build=build)
+
+
+def _back_ms(three, four):
+    """When 0.9 of three gateways' rate is there again after one of four is lost; None: never."""
+    bins, enough = four["bins_mbit_s"], 0.9 * three["mbit_s"]
+    at = int(LOST_AT * 1000 / BIN)
+    # Half a second on average from there, so that one full bin after an empty one does not count.
+    back = next((i for i in range(at, len(bins) - 5) if mean(bins[i:i + 5]) >= enough and bins[i] >= enough / 2), None)
+    return None if back is None else (back - at) * BIN
+
+
 def _lost(rounds, seconds, problems):
     """One gateway of four is lost while all are busy: when three times a gateway's rate is there again."""
-    options = ["--nodes", 4, "--delay", "5ms", "--nic-rate", "50mbit", "--wan-rate", "250mbit"]
-    stream = ["--length", 64 << 10, "--ahead", 64, "--bins", BIN]
-    def once(gateways):
-        lab = [*options, "--gateways", gateways]
-        if gateways == 3:
-            return _streams(4, lab, seconds, *stream)
-        kill = shell([LANDBRIDGE, "lab", "kill", "b-gw3"])
-        return _streams(4, lab, LOST_FOR, *stream, "--after", LOST_AT, "--do", kill)
-    for samples in in_turns("gateways", [3, 4], rounds, problems, once):
+    for samples in in_turns("gateways", [3, 4], rounds, problems, lambda gateways: _lost_once(gateways, seconds)):
         if len(samples) < 2:
             continue
         three, four = samples[3], samples[4]
-        bins, enough = four["bins_mbit_s"], 0.9 * three["mbit_s"]
-        at = int(LOST_AT * 1000 / BIN)
-        # Half a second on average from there, so that one full bin after an empty one does not count.
-        back = next((i for i in range(at, len(bins) - 5) if mean(bins[i:i + 5]) >= enough and bins[i] >= enough / 2), None)
-        yield {"what": "4 gateways, one lost: ms until 0.9 of three is there", "mbit_s": summary([mean(bins[:at])]), "against": "three gateways",
-               "ratio": summary([mean(bins[-20:]) / three["mbit_s"]]), "of": None, "back_ms": None if back is None else (back - at) * BIN, "bins_mbit_s": bins}
+        bins = four["bins_mbit_s"]
+        yield {"what": "4 gateways, one lost: ms until 0.9 of three is there", "mbit_s": summary([mean(bins[:int(LOST_AT * 1000 / BIN)])]), "against": "three gateways",
+               "ratio": summary([mean(bins[-20:]) / three["mbit_s"]]), "of": None, "back_ms": _back_ms(three, four), "bins_mbit_s": bins}
 
 
 def shell(words):
