@@ -129,8 +129,9 @@ pub struct Conversations<K, F, Q> {
     told: Vec<K>,
     /// Peers that were sent something since they were last asked.
     unsolicited: Vec<K>,
-    /// Peers that nothing is sent to before a time.
+    /// Peers that nothing is sent to before a time, and the first of these times.
     refused: Vec<K>,
+    retry_ns: u64,
     /// Nothing more will be sent; what was is to be acknowledged.
     leaving: bool,
     asked_ns: u64,
@@ -152,6 +153,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             told: Vec::new(),
             unsolicited: Vec::new(),
             refused: Vec::new(),
+            retry_ns: u64::MAX,
             leaving: false,
             asked_ns: 0,
             looked_ns: 0,
@@ -301,9 +303,9 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             return true;
         }
         if peer.retry_ns.is_none() {
-            peer.retry_ns = Some(now_ns + (STRAY_NS << peer.strays));
+            let at = now_ns + (STRAY_NS << peer.strays);
             peer.strays += 1;
-            self.refused.push(key);
+            self.retry(key, at);
         }
         false
     }
@@ -317,10 +319,18 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         if peer.retry_ns.is_none() {
             // Once for all frames that one shortage takes.
             peer.outbound.refused(route);
-            peer.retry_ns = Some(now_ns + (RETRY_NS << peer.refusals.min(7)));
+            let at = now_ns + (RETRY_NS << peer.refusals.min(7));
             peer.refusals += 1;
-            self.refused.push(key);
+            self.retry(key, at);
         }
+    }
+
+    /// Nothing is sent to a peer before this time.
+    fn retry(&mut self, key: K, at_ns: u64) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        peer.retry_ns = Some(at_ns);
+        self.refused.push(key);
+        self.retry_ns = self.retry_ns.min(at_ns);
     }
 
     /// A peer is lost, or has said goodbye. Gives what waited for it.
@@ -462,7 +472,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
 
     /// When [`Conversations::tick`] wants to be called next, in nanoseconds of its clock; `None`: there is nothing to wait for.
     pub fn next_tick_ns(&self) -> Option<u64> {
-        let retry = self.refused.iter().filter_map(|key| self.peers.get(key)?.retry_ns).min();
+        let retry = (!self.refused.is_empty()).then_some(self.retry_ns);
         let leaving = (self.leaving && !self.is_settled()).then_some(self.asked_ns + LEAVING_NS);
         let waits = (self.budget.in_flight() > 0).then_some(self.looked_ns + LOOK_NS);
         [retry, leaving, waits].into_iter().flatten().min()
@@ -470,16 +480,17 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
 
     /// Looks whether something has been waited for too long; cheap when called often.
     pub fn tick(&mut self, now_ns: u64) {
-        if !self.refused.is_empty() {
-            let due = |peer: &Conversation<F, Q>| peer.retry_ns.is_none_or(|at| at <= now_ns);
-            let (due, later): (Vec<K>, Vec<K>) =
-                self.refused.drain(..).partition(|key| self.peers.get(key).is_none_or(due));
-            self.refused = later;
-            for key in due {
-                if let Some(peer) = self.peers.get_mut(&key) {
-                    (peer.retry_ns, peer.barred) = (None, 0);
+        if now_ns >= self.retry_ns {
+            self.retry_ns = u64::MAX;
+            for key in std::mem::take(&mut self.refused) {
+                let Some(peer) = self.peers.get_mut(&key) else { continue };
+                match peer.retry_ns.filter(|at| *at > now_ns) {
+                    Some(at) => self.retry(key, at),
+                    None => {
+                        (peer.retry_ns, peer.barred) = (None, 0);
+                        self.wake(key);
+                    }
                 }
-                self.wake(key);
             }
         }
         if self.leaving && now_ns.saturating_sub(self.asked_ns) > LEAVING_NS && !self.is_settled() {

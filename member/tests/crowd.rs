@@ -18,6 +18,8 @@ const STEP_NS: u64 = 1_000_000;
 const MAX_PAYLOAD: u32 = 16 << 10;
 /// From how many bytes that wait for the trunk on a gateway does not read its members.
 const BACKED_UP: u64 = 1 << 20;
+/// What all frames carry.
+static PAYLOAD: [u8; MAX_PAYLOAD as usize] = [0; MAX_PAYLOAD as usize];
 /// The least that may wait for a member, as in the gateway.
 const LEAST: u64 = 32 << 10;
 
@@ -85,6 +87,8 @@ struct Gateway {
     on_trunk: VecDeque<(u64, Frame)>,
     to_members: Vec<VecDeque<Frame>>,
     queued: Vec<u64>,
+    /// Bytes that each member may still read in this step.
+    reading: Vec<i64>,
     held: u64,
     highest: u64,
     refused: u64,
@@ -136,6 +140,7 @@ impl World {
         let gateway = || Gateway {
             to_members: (0..plan.members).map(|_| VecDeque::new()).collect(),
             queued: vec![0; plan.members],
+            reading: vec![0; plan.members],
             ..Gateway::default()
         };
         let (gateways, arrived) = ([gateway(), gateway()], [vec![0; plan.members], vec![0; plan.members]]);
@@ -219,21 +224,24 @@ impl World {
 
     fn read(&mut self, site: usize, now_ns: u64) {
         for member in 0..self.plan.members {
-            let mut left = if site == 1 { (self.plan.reads)(member) } else { self.plan.card } as i64;
-            while left > 0 {
+            let rate = if site == 1 { (self.plan.reads)(member) } else { self.plan.card } as i64;
+            // A frame longer than what is read in a step is paid for by later steps.
+            let reading = &mut self.gateways[site].reading[member];
+            *reading = (*reading + rate).min(rate);
+            while self.gateways[site].reading[member] > 0 {
                 let gateway = &mut self.gateways[site];
                 let Some((header, length)) = gateway.to_members[member].pop_front() else { break };
                 let size = bytes(&(header, length));
                 gateway.queued[member] -= size;
                 gateway.held -= size;
-                left -= size as i64;
+                gateway.reading[member] -= size as i64;
+                let payload = &PAYLOAD[..length as usize];
                 let (talk, arrived) = (&mut self.talks[site][member], &mut self.arrived[site][member]);
-                let receipt = vec![0; length as usize];
                 match header.kind {
                     FrameKind::Refused => talk.refused(ONE, header.from, now_ns),
                     FrameKind::Data => {
                         let taken =
-                            talk.data::<member::Misbehaved>(ONE, header.from, &header, &receipt, now_ns, |payload| {
+                            talk.data::<member::Misbehaved>(ONE, header.from, &header, payload, now_ns, |payload| {
                                 *arrived += payload.len() as u64;
                                 Ok(())
                             });
@@ -260,11 +268,22 @@ fn crowd(few: usize) -> usize {
 
 #[test]
 fn all_to_all_fits_into_memory_and_nobody_starves() {
+    all_to_all(1_250);
+}
+
+/// A trunk that carries more than slow readers take: gateways refuse what is for them, and for nobody else.
+#[test]
+fn slow_readers_of_an_all_to_all_hold_nobody_else_up() {
+    all_to_all(10_000);
+}
+
+/// All members send to all of the other site, over a trunk that carries so many bytes a millisecond for each member.
+fn all_to_all(trunk_each: u64) {
     let members = crowd(100);
     // As much memory for each as 1,000 have of 256 MiB; a tenth reads at a tenth of the speed.
     let memory = (256 << 20) / 1000 * members as u64;
     let reads = |member: usize| if member.is_multiple_of(10) { 2_500 } else { 25_000 };
-    let (card, trunk) = (25_000, 125 * members as u64 * 10);
+    let (card, trunk) = (25_000, trunk_each * members as u64);
     let mut world = World::new(Plan { members, memory, card, trunk, delay: 10, reads });
     const EACH: u64 = 20_000;
     for from in 0..members {
@@ -276,8 +295,15 @@ fn all_to_all_fits_into_memory_and_nobody_starves() {
     }
     let all = EACH * members as u64;
     let (mut half, mut end) = (0, 0);
+    // When the member of each number at the second site had all.
+    let mut done = vec![0; members];
     while world.arrived.iter().flatten().any(|arrived| *arrived < all) {
         world.step();
+        for (done, arrived) in done.iter_mut().zip(&world.arrived[1]) {
+            if *done == 0 && *arrived == all {
+                *done = world.now;
+            }
+        }
         if half == 0 && world.arrived[0].iter().sum::<u64>() * 2 > all * members as u64 {
             half = world.now;
             let least = world.arrived[0].iter().min().unwrap();
@@ -287,6 +313,11 @@ fn all_to_all_fits_into_memory_and_nobody_starves() {
         assert!(end < 2_000_000, "not done: {:?}", world.arrived[1].iter().min());
     }
     let slowest = all / 2_500;
+    // Whoever reads fast is not to wait for whoever does not.
+    let (least, fast) = (done.iter().min().unwrap(), done.iter().enumerate().filter(|(at, _)| at % 10 != 0));
+    let last = fast.map(|(_, done)| done).max().unwrap();
+    println!("fast readers had all after {least} to {last} ms");
+    assert!(last * 2 <= end.max(least * 3), "fast readers had all after {least} to {last} of {end} ms");
     for (site, gateway) in world.gateways.iter().enumerate() {
         let (highest, refused) = (gateway.highest, gateway.refused);
         println!(
@@ -315,4 +346,25 @@ fn one_pair_of_many_fills_a_long_fat_path() {
     println!("alone {alone}, among 64 + 64 {among}, the path carries {}", 3000u64 * 125_000);
     assert!(among * 10 >= alone * 9, "alone {alone}, among others {among}");
     assert!(alone * 10 >= 3000 * 125_000 * 9, "{alone}");
+}
+
+#[test]
+fn memory_grows_with_the_peers_that_a_member_talks_to() {
+    let plan = Plan { members: 1000, memory: 256 << 20, card: 125_000, trunk: 125_000, delay: 5, reads: |_| 125_000 };
+    let mut world = World::new(plan);
+    for to in [1, 500, 999] {
+        world.say((0, 7), (1, to), 100_000);
+    }
+    (0..100).for_each(|_| world.step());
+    assert_eq!([1, 500, 999].map(|to| world.arrived[1][to]), [100_000; 3]);
+    for (site, talks) in world.talks.iter().enumerate() {
+        for (number, talk) in talks.iter().enumerate() {
+            let talks_to = match (site, number) {
+                (0, 7) => 3,
+                (1, 1 | 500 | 999) => 1,
+                _ => 0,
+            };
+            assert_eq!(talk.iter().count(), talks_to, "member {number} of site {site}");
+        }
+    }
 }

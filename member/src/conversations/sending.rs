@@ -42,6 +42,10 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 Next::None => continue,
                 Next::Full => {
                     peer.is_again = true;
+                    if !has_room(&self.routes, carrier) {
+                        self.again.push_front(key);
+                        break;
+                    }
                     full.push_back(key);
                     continue;
                 }
@@ -54,7 +58,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             }
             enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
         }
-        self.again = full;
+        self.again.append(&mut full);
     }
 
     fn send_new<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
@@ -69,6 +73,10 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 Next::None => continue,
                 Next::Full => {
                     peer.is_ready = true;
+                    if !has_room(&self.routes, carrier) {
+                        self.ready.push_front(key);
+                        break;
+                    }
                     full.push_back(key);
                     continue;
                 }
@@ -195,6 +203,12 @@ enum Next {
     Full,
     /// By none.
     None,
+}
+
+/// Whether any gateway takes a frame now. If none does, looking at further peers costs a member with a thousand of them more than
+/// what it then sends.
+fn has_room<F, Q: Queue>(routes: &Routes, carrier: &impl Carrier<F, Q>) -> bool {
+    routes.open().any(|route| carrier.room(route).is_some())
 }
 
 fn route_for_data<F, Q: Queue>(routes: &Routes, peer: &Conversation<F, Q>, carrier: &impl Carrier<F, Q>) -> Next {
