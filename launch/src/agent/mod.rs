@@ -168,7 +168,9 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
                 }
             }
             _ = terminate.recv() => return Err(AgentError::Orphaned("this agent's keeper")),
+            () = tokio::task::yield_now(), if agent.starting.is_some() => {}
         }
+        agent.start_next()?;
         if agent.finished {
             // What was still to be said no longer matters: the launcher has let go of this job.
             connections.goodbye(agent.order.job, GOODBYE).await;
@@ -230,6 +232,8 @@ struct Agent {
     outputs: mpsc::Receiver<Output>,
     prepared: Option<Prepared>,
     ranks: Vec<Running>,
+    /// The window that ranks get; `None`: nobody waits to be started.
+    starting: Option<u32>,
     folder: Folder,
     /// Of the folder.
     locks: Vec<std::fs::File>,
@@ -278,6 +282,7 @@ impl Agent {
             outputs,
             prepared: None,
             ranks: Vec::new(),
+            starting: None,
             folder,
             locks: Vec::new(),
             pmi: None,
@@ -433,26 +438,37 @@ impl Agent {
 
     fn go(&mut self, window: u32) -> Result<(), AgentError> {
         let problem = "go before prepare";
-        let prepared = self.prepared.take().ok_or(AgentError::Message { from: self.launcher, problem })?;
+        let prepared = self.prepared.as_ref().ok_or(AgentError::Message { from: self.launcher, problem })?;
         if let Some(Err(error)) = prepared.shared.as_ref().map(Shared::check) {
-            self.prepared = Some(prepared);
             return self.report(&Up::Failed { rank: None, reason: error.to_string() });
         }
-        for local in 0..prepared.count {
-            let started = match self.pmix.as_ref().map(|pmix| pmix.admit(local)).transpose() {
-                Ok(variables) => rank::start(&prepared, local, window, variables, &self.sinks)
-                    .map_err(|error| format!("cannot start {:?}: {error}", prepared.words.first())),
-                Err(error) => Err(error.to_string()),
-            };
-            let failed = started.as_ref().err().cloned();
-            let handle = started.ok();
-            self.ranks.push(Running { alive: handle.is_some(), handle, lines: Lines::default() });
-            if let Some(reason) = failed {
-                self.report(&Up::Failed { rank: Some(prepared.first.0 + local), reason })?;
-            }
+        self.starting = Some(window);
+        Ok(())
+    }
+
+    /// Starts the next rank, if one waits. Hundreds take a busy machine seconds, and an agent that is silent meanwhile is taken for
+    /// lost, so it starts one between any two things that it does.
+    fn start_next(&mut self) -> Result<(), AgentError> {
+        let (Some(window), Some(prepared)) = (self.starting, &self.prepared) else {
+            self.starting = None;
+            return Ok(());
+        };
+        let local = self.ranks.len() as u32;
+        if local >= prepared.count {
+            self.starting = None;
+            return self.check_ended();
         }
-        self.prepared = Some(prepared);
-        self.check_ended()
+        let started = match self.pmix.as_ref().map(|pmix| pmix.admit(local)).transpose() {
+            Ok(variables) => rank::start(prepared, local, window, variables, &self.sinks)
+                .map_err(|error| format!("cannot start {:?}: {error}", prepared.words.first())),
+            Err(error) => Err(error.to_string()),
+        };
+        let (failed, handle) = match started {
+            Ok(handle) => (None, Some(handle)),
+            Err(reason) => (Some(Up::Failed { rank: Some(prepared.first.0 + local), reason }), None),
+        };
+        self.ranks.push(Running { alive: handle.is_some(), handle, lines: Lines::default() });
+        failed.map_or(Ok(()), |failed| self.report(&failed))
     }
 
     fn rank_number(&self, local: usize) -> u32 {
@@ -580,6 +596,10 @@ impl Agent {
     }
 
     fn kill(&mut self, signal: i32) -> Result<(), AgentError> {
+        // Each rank is told, and each reports its end.
+        while self.starting.is_some() {
+            self.start_next()?;
+        }
         self.signal_ranks(signal);
         if signal == 9 {
             self.killed = true;
@@ -602,7 +622,7 @@ impl Agent {
     }
 
     fn check_ended(&mut self) -> Result<(), AgentError> {
-        if self.ended || self.ranks.iter().any(|rank| rank.alive) {
+        if self.ended || self.starting.is_some() || self.ranks.iter().any(|rank| rank.alive) {
             return Ok(());
         }
         self.ended = true;

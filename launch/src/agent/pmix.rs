@@ -194,8 +194,11 @@ impl Agent {
 
     /// Another agent's rank wants what a rank of this node has published; it may not have done so yet.
     pub(super) fn modex_asked(&mut self, asker: Identity, ticket: u32, rank: u32) -> Result<(), AgentError> {
-        let local = rank.wrapping_sub(self.prepared.as_ref().map_or(0, |prepared| prepared.first.0)) as usize;
-        let alive = self.ranks.get(local).is_some_and(|rank| rank.alive);
+        let (first, count) = self.prepared.as_ref().map_or((0, 0), |prepared| (prepared.first.0, prepared.count));
+        let local = rank.wrapping_sub(first);
+        // Who is not started yet will be.
+        let starts = self.starting.is_some() && local < count;
+        let alive = self.ranks.get(local as usize).map_or(starts, |rank| rank.alive);
         let asked = match self.pmix.as_mut().filter(|_| alive) {
             None => false,
             Some(pmix) => {
