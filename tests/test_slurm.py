@@ -96,6 +96,17 @@ def test_a_refused_job_names_site_and_partition(workshop, mpich_only, slurm):
     assert EMPTY in done.out, str(done)
 
 
+def test_a_job_that_a_gateways_memory_cannot_hold_makes_no_batch_job(workshop, mpich_only, slurm):
+    """Site b would give its nodes at once, and its gateway then refuse what 300 ranks of site a may have in flight."""
+    sites = {"a": ssh_site("a"), "b": slurm_site()}
+    run = [LANDBRIDGE, "run", "--site", "a=300", "--site", "b=2", "--", "true"]
+    asked = f"{LANDBRIDGE} lab enter b-gw1 -- env SLURM_CONF=/run/slurm-b/slurm.conf scontrol show config"
+    script = f"{words(run)}; code=$?; {asked} | grep NEXT_JOB_ID; exit $code"
+    done = start(workshop, sites, ["bash", "-c", script], options=["--gateway-memory", "16MiB"]).finish()
+    done.fails_naming("site b", "gateway gw1 has 16 MiB", "300 ranks", 'memory = "19MiB"', "sites file")
+    assert done.out.split() == ["NEXT_JOB_ID", "=", "1"], str(done)
+
+
 def test_a_job_that_waits_too_long_is_taken_out_of_the_queue(workshop, mpich_only, slurm):
     sites = {"a": slurm_site('partition = "shut"'), "b": slurm_site()}
     run = run_words(workshop, mpich_only, ["true"], "--wait", "3s")

@@ -17,7 +17,7 @@ const JOB: JobId = JobId(7);
 /// A user at site a asks for nodes of site b.
 async fn asks(sites: &[Running], ranks: u32, wait_s: u32) -> Client {
     let mut client = sites[0].client().await;
-    let ask = NodeAsk { ranks, per_node: None, wait_s, held: None };
+    let ask = NodeAsk { ranks, per_node: None, wait_s, held: None, elsewhere: 0, beyond_home: 0 };
     let message = AllocationMessage::Ask { job: JOB, site: "b".into(), home: "a".into(), ask };
     client.send_control(launcher(0), message).await.unwrap();
     client

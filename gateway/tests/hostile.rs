@@ -225,7 +225,7 @@ async fn refusals_fill_no_disk() {
         for job in 0..1000 {
             assert!(link.tell(job_open(1000 + job, &roster, Part::Lead)));
             let Some(Control::Job(JobMessage::Refused { .. })) = link.hear_control() else { panic!() };
-            let ask = NodeAsk { ranks: 0, per_node: None, wait_s: 0, held: None };
+            let ask = NodeAsk { ranks: 0, per_node: None, wait_s: 0, held: None, elsewhere: 0, beyond_home: 0 };
             let allocate = AllocationMessage::Ask { job: JobId(0), site: "a".into(), home: "m".into(), ask };
             assert!(link.tell(allocate));
             let Some(Control::Job(JobMessage::Refused { .. })) = link.hear_control() else { panic!() };
@@ -297,7 +297,7 @@ async fn what_is_for_users_cuts_a_link() {
 async fn nodes_that_were_asked_for_are_no_other_sites() {
     let (sites, key) = sites();
     let mut user = sites[1].client().await;
-    let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None };
+    let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None, elsewhere: 0, beyond_home: 0 };
     let job = JobId(7);
     let allocate = AllocationMessage::Ask { job, site: "a".into(), home: "a".into(), ask };
     user.send_control(launcher(0), allocate).await.unwrap();
@@ -330,7 +330,7 @@ async fn one_site_does_not_take_all_the_nodes_that_may_be_asked_for() {
     let mut link = Link::dial(&sites[1], &key, "m", 1);
     let mut refused = 0;
     for job in 0..300 {
-        let ask = NodeAsk { ranks: ROOM + 1, per_node: None, wait_s: 60, held: None };
+        let ask = NodeAsk { ranks: ROOM + 1, per_node: None, wait_s: 60, held: None, elsewhere: 0, beyond_home: 0 };
         assert!(link.tell(AllocationMessage::Ask { job: JobId(100 + job), site: "a".into(), home: "m".into(), ask }));
         match link.hear_control().unwrap() {
             Control::Job(JobMessage::Refused { .. }) => refused += 1,
@@ -340,7 +340,7 @@ async fn one_site_does_not_take_all_the_nodes_that_may_be_asked_for() {
     }
     assert!(refused > 0);
     let mut user = sites[1].client().await;
-    let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None };
+    let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None, elsewhere: 0, beyond_home: 0 };
     let allocate = AllocationMessage::Ask { job: JobId(7), site: "a".into(), home: "a".into(), ask };
     user.send_control(launcher(0), allocate).await.unwrap();
     assert!(matches!(control(&mut user).await, Control::Allocation(AllocationMessage::Granted { .. })));

@@ -165,7 +165,9 @@ pub async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
 async fn try_nodes(sites: &Sites, home: &str, site: &str) -> Result<String, CheckError> {
     let mut connection = Connection::new(sites, home).await?;
     let wait_s = AGENTS.as_secs() as u32;
-    connection.ask(site, NodeAsk { ranks: 0, per_node: None, wait_s, held: None }).await?;
+    connection
+        .ask(site, NodeAsk { ranks: 0, per_node: None, wait_s, held: None, elsewhere: 0, beyond_home: 0 })
+        .await?;
     let mut said = String::new();
     let answer = async {
         loop {

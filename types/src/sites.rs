@@ -72,6 +72,9 @@ impl Site {
     }
 }
 
+/// What each member at other sites needs at least of half of a gateway's memory, in bytes: two full frames.
+pub const LEAST_SHARE: u64 = 32 << 10;
+
 /// A gateway of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(message.job(), Some(JobId(9)));
         let nodes = vec![AllocatedNode { name: "n1".into(), slots: 2 }];
         let held = Some(HeldAllocation { id: "12".into(), nodes });
-        let ask = NodeAsk { ranks: 2, per_node: None, wait_s: 60, held };
+        let ask = NodeAsk { ranks: 2, elsewhere: 3, beyond_home: 2, per_node: None, wait_s: 60, held };
         let asked =
             Control::Allocation(AllocationMessage::Ask { job: JobId(9), site: "b".into(), home: "a".into(), ask });
         assert_eq!(Control::decode(&asked.encode().unwrap()), Ok(asked));

@@ -11,7 +11,7 @@ use wire::control::{AllocationMessage, JobMessage, NodeAsk, Traffic};
 
 use crate::log::log;
 use crate::services::starter::{AllocationNews, AllocationOrder};
-use crate::table::error::{JobError, Refused, Violation};
+use crate::table::error::{GrantError, JobError, Refused, Violation};
 use crate::table::{Effect, Table, TrunkId};
 
 /// Most jobs for which nodes are sought or held; each costs a process beside the gateway.
@@ -38,6 +38,9 @@ pub(crate) enum AllocationError {
     /// Others have.
     #[error("{MOST} jobs have or wait for nodes already: try again when some have ended")]
     TooMany,
+    /// The gateway could not hold the frames of the job's ranks at other sites once it is open.
+    #[error("no nodes are asked for: {0}")]
+    NoMemory(GrantError),
 }
 
 /// What one gateway knows of a job's nodes.
@@ -90,7 +93,9 @@ impl<M: Clone + PartialEq> Table<M> {
         if home != own {
             return Err(Refused { site: own.clone(), why: JobError::WrongHome { home, site: own } });
         }
-        self.seek(id, Asker::Launcher(launcher)).map_err(|error| Refused { site: own, why: error.into() })?;
+        let fits = self.check_memory(ask.beyond_home, 0);
+        let begun = fits.and_then(|()| self.seek(id, Asker::Launcher(launcher)));
+        begun.map_err(|error| Refused { site: own, why: error.into() })?;
         if site == self.site {
             return self.begin(id, ask).map_err(|error| Refused { site, why: error.into() });
         }
@@ -117,7 +122,8 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// The launcher's gateway asks.
     fn allocate_asked(&mut self, trunk: TrunkId, id: JobId, ask: NodeAsk) {
-        let begun = self.seek(id, Asker::Site(trunk)).and_then(|()| self.begin(id, ask));
+        let fits = self.check_memory(ask.elsewhere, self.kept_from(&self.trunks[trunk.0].site));
+        let begun = fits.and_then(|()| self.seek(id, Asker::Site(trunk))).and_then(|()| self.begin(id, ask));
         if let Err(error) = begun {
             let (site, reason) = (self.site.clone(), error.to_string());
             log!(warn, &self.trunks[trunk.0].site, job = %id, reason, "nodes refused");
@@ -145,6 +151,12 @@ impl<M: Clone + PartialEq> Table<M> {
         }
         self.allocations.insert(id, Allocation { asker, asked: Vec::new(), own: None });
         Ok(())
+    }
+
+    /// Whether so many ranks at other sites would fit if the job were opened now. It has agents too, and other jobs may come
+    /// first, so what passes may still be refused when it is opened.
+    fn check_memory(&self, elsewhere: u32, kept: u64) -> Result<(), AllocationError> {
+        self.grants.check(elsewhere.into(), kept).map_err(AllocationError::NoMemory)
     }
 
     fn begin(&mut self, id: JobId, ask: NodeAsk) -> Result<(), AllocationError> {

@@ -82,7 +82,8 @@ impl<M: Clone + PartialEq> Table<M> {
         }
         let local = members_of(&roster, own, home);
         let all: u64 = (0..roster.sites().len()).map(|at| members_of(&roster, SiteId(at as u16), home)).sum();
-        let kept = self.kept_from(home_name, &roster).map_err(here)?;
+        self.check_described(home_name, &roster).map_err(here)?;
+        let kept = self.kept_from(home_name);
         let grant = match part {
             Part::Lead => self.grants.grant(all - local, kept),
             Part::Relay { window } => self.grants.grant_window(all - local, window, kept),
@@ -122,19 +123,25 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// What of the gateway's memory is kept for others than a job's home. The own site is not bounded: its users have
     /// no neighbours here.
-    ///
-    /// # Errors
-    /// The home's jobs would take too much by being described alone.
-    fn kept_from(&self, home: &str, roster: &Roster) -> Result<u64, JobError> {
+    pub(crate) fn kept_from(&self, home: &str) -> u64 {
         if home == self.site {
-            return Ok(0);
+            return 0;
+        }
+        self.grants.kept(self.jobs.values().filter(|job| job.home_name() == home).map(|job| job.grant.bytes()).sum())
+    }
+
+    /// # Errors
+    /// The home's jobs would take too much of the gateway's memory by being described alone.
+    fn check_described(&self, home: &str, roster: &Roster) -> Result<(), JobError> {
+        if home == self.site {
+            return Ok(());
         }
         let theirs = || self.jobs.values().filter(|job| job.home_name() == home);
         let (described, most) = (theirs().map(|job| described(&job.roster)).sum::<u64>(), self.grants.described());
         if described + self::described(roster) > most {
             return Err(JobError::Described { home: home.to_owned(), jobs: theirs().count(), described, most });
         }
-        Ok(self.grants.kept(theirs().map(|job| job.grant.bytes()).sum()))
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::table::error::GrantError;
 
 /// The least useful window in bytes: two full frames.
-pub(crate) const LEAST: u64 = 32 << 10;
+pub(crate) const LEAST: u64 = types::sites::LEAST_SHARE;
 /// The most that a member begins with, in bytes: half a second at 1 Gbit/s.
 pub(crate) const MOST: u64 = 64 << 20;
 
@@ -45,16 +45,26 @@ impl Grants {
     /// # Errors
     /// Not even [`LEAST`] a member is left; the text says the numbers and what to raise.
     pub(crate) fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, GrantError> {
+        self.check(remote, kept)?;
         let senders = remote.max(1);
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let window = (left / 2 / senders).clamp(LEAST, MOST);
-        let needed = senders.saturating_mul(LEAST);
-        if needed > left {
-            let (all, wanted) = (self.memory / 2, (needed + self.granted) * 2);
-            return Err(GrantError::Memory { remote, needed, each: LEAST, left, all, wanted });
-        }
         self.granted += senders * window;
         Ok(Grant { senders, window: window as u32 })
+    }
+
+    /// Whether [`Grants::grant`] would grant this now.
+    ///
+    /// # Errors
+    /// Not even [`LEAST`] a member is left; the text says the numbers and what to raise.
+    pub(crate) fn check(&self, remote: u64, kept: u64) -> Result<(), GrantError> {
+        let left = (self.memory / 2).saturating_sub(self.granted + kept);
+        let needed = remote.max(1).saturating_mul(LEAST);
+        if needed <= left {
+            return Ok(());
+        }
+        let (all, wanted) = (self.memory / 2, (needed + self.granted + kept) * 2);
+        Err(GrantError::Memory { remote, needed, each: LEAST, left, all, wanted })
     }
 
     /// Grants a job this window, which was found elsewhere.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+use types::sites::LEAST_SHARE;
 use types::{Roster, SitesFile};
 use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, HeldAllocation, JobMessage, NodeAsk};
@@ -32,15 +33,48 @@ pub(super) fn asks(
     held: Option<&HeldAllocation>,
 ) -> Result<Vec<Ask>, Failure> {
     let counts = counts(file, wish).map_err(|e| Failure::new(e.to_string()))?;
+    check_memory(file, home, &counts)?;
+    let others = |than: &str| {
+        let others = file.sites.iter().zip(&counts).filter(|(site, _)| site.name != than);
+        u32::try_from(others.map(|(_, ranks)| u64::from(*ranks)).sum::<u64>()).unwrap_or(u32::MAX)
+    };
     let wait_s = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
-    let sites = file.sites.iter().zip(counts).filter(|(site, ranks)| *ranks > 0 && site.starter.allocates());
+    let sites = file.sites.iter().zip(&counts).filter(|(site, ranks)| **ranks > 0 && site.starter.allocates());
     Ok(sites
-        .map(|(site, ranks)| {
+        .map(|(site, &ranks)| {
             let held = held.filter(|_| site.name == home).cloned();
-            let ask = NodeAsk { ranks, per_node: wish.ranks_per_node, wait_s, held };
+            let ask = NodeAsk {
+                ranks,
+                per_node: wish.ranks_per_node,
+                elsewhere: others(&site.name),
+                beyond_home: others(home),
+                wait_s,
+                held,
+            };
             Ask { site: site.name.clone(), ask }
         })
         .collect())
+}
+
+/// Refuses what some gateway's memory could not hold, whatever else it holds: before any site queues or starts anything.
+fn check_memory(file: &SitesFile, home: &str, counts: &[u32]) -> Result<(), Failure> {
+    let total: u64 = counts.iter().map(|ranks| u64::from(*ranks)).sum();
+    for (site, ranks) in file.sites.iter().zip(counts).filter(|(site, ranks)| **ranks > 0 || site.name == home) {
+        let elsewhere = total - u64::from(*ranks);
+        let needed = 2 * LEAST_SHARE * elsewhere;
+        if let Some(gateway) = site.gateways.iter().find(|gateway| gateway.memory < needed) {
+            let (has, least) = (gateway.memory >> 20, needed.div_ceil(1 << 20));
+            return Err(Failure::at_site(
+                &site.name,
+                format!(
+                    "gateway {} has {has} MiB of memory, too little for {elsewhere} ranks at other sites: set `memory = \"{least}MiB\"` \
+                     or more for it in the sites file and restart it, or ask for fewer ranks",
+                    gateway.name
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Asks, and waits until every site has given its nodes; gives the roster with them.

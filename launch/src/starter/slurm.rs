@@ -125,7 +125,7 @@ mod tests {
             ..Slurm::default()
         };
         let words = |per_node| {
-            let ask = NodeAsk { ranks: 7, per_node, wait_s: 1, held: None };
+            let ask = NodeAsk { ranks: 7, per_node, wait_s: 1, held: None, elsewhere: 0, beyond_home: 0 };
             SlurmStarter::new(&slurm).salloc_words("ab", &ask).join(" ")
         };
         let rest = "--partition=gpu --time=1:00:00 --exclusive";

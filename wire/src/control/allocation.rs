@@ -46,6 +46,10 @@ pub struct NodeAsk {
     pub ranks: u32,
     /// How many of them on one node. `None`: as the batch system likes.
     pub per_node: Option<u32>,
+    /// How many ranks the job has at other sites than the one asked, whose gateway holds their frames.
+    pub elsewhere: u32,
+    /// How many ranks the job has at other sites than the launcher's.
+    pub beyond_home: u32,
     /// How long to wait for them, in seconds.
     pub wait_s: u32,
     /// The batch job that the user has already: its nodes are taken, and it is left alone afterwards.

@@ -18,7 +18,7 @@ fn table() -> Table<u32> {
 }
 
 fn ask() -> NodeAsk {
-    NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None }
+    NodeAsk { ranks: 2, per_node: None, wait_s: 60, held: None, elsewhere: 0, beyond_home: 0 }
 }
 
 fn asked_by_a(table: &mut Table<u32>) {
@@ -173,4 +173,41 @@ fn a_gateway_that_stops_leaves_its_nodes_to_the_job_if_others_carry_it_on() {
         table.agent_exited(JOB, types::NodeId(0), String::new());
         assert_eq!(table.take_effects().contains(&Effect::Release(JOB)), !left, "{siblings}");
     }
+}
+
+#[test]
+fn what_memory_cannot_hold_is_refused_before_the_batch_system_is_asked() {
+    let fits = |elsewhere| NodeAsk { elsewhere, beyond_home: elsewhere, ..ask() };
+    let refusal = "1025 members at other sites need 32.0 MiB of gateway memory for their frames (32 KiB each), 32.0 MiB is left of \
+                   32.0 MiB: raise `memory` of the gateway to 64.1 MiB at least";
+    // Asked by the launcher's gateway.
+    let mut table = table();
+    let order = |ask| AllocationMessage::Ask { job: JOB, site: "b".into(), home: "a".into(), ask };
+    from_trunk(&mut table, A, order(fits(1025))).unwrap();
+    let effects = table.take_effects();
+    assert!(refused(&effects, refusal) && effects.len() == 1, "{effects:?}");
+    assert!(table.allocations.is_empty());
+    from_trunk(&mut table, A, order(fits(1024))).unwrap();
+    assert!(matches!(table.take_effects()[..], [Effect::Allocate(_)]));
+
+    // At the launcher's own site, which has no ranks itself: neither it nor site a asks for nodes.
+    let mut table = self::table();
+    for site in ["a", "b"] {
+        let refused = table.allocate(LAUNCHER, JOB, site.into(), "b".into(), fits(1025)).unwrap_err();
+        assert!(refused.site == "b" && refused.why.to_string().contains(refusal), "{refused:?}");
+    }
+    assert!(table.take_effects().is_empty() && table.allocations.is_empty());
+    // What other jobs have is not there for it.
+    let others = table.grants.grant(900, 0).unwrap();
+    assert!(
+        table
+            .allocate(LAUNCHER, JOB, "b".into(), "b".into(), fits(600))
+            .unwrap_err()
+            .why
+            .to_string()
+            .contains("wait for other jobs to end")
+    );
+    table.grants.release(others);
+    table.allocate(LAUNCHER, JOB, "b".into(), "b".into(), fits(600)).unwrap();
+    assert!(matches!(table.take_effects()[..], [Effect::Allocate(_)]));
 }
