@@ -28,7 +28,7 @@ def measure(arguments):
     need(VENV["mpich"] / "bin" / "python", "run make venv")
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     result = {"machine": describe(), "rounds": rounds, "rows": [], "problems": []}
-    cases = {"many": _many, "one": _one, "long": _long, "fair": _fair, "lost": _lost}
+    cases = {"many": _many, "one": _one, "long": _long, "crowd": _crowd, "fair": _fair, "lost": _lost}
     for name, case in cases.items():
         if arguments.only in (None, name):
             for row in case(rounds, 2 if arguments.quick else 4, result["problems"]):
@@ -83,9 +83,9 @@ def cases(arguments):
     return [case for case in found if arguments.only in (None, case.name.split(":")[0])]
 
 
-def _alone_in_lab(options, words, build=OURS):
+def _alone_in_lab(options, words, build=OURS, limit=90):
     """One run of a command in a lab of its own; what it prints."""
-    command = {"name": "it", "words": words, "environment": libraries("mpich"), "limit": 90}
+    command = {"name": "it", "words": words, "environment": libraries("mpich"), "limit": limit}
     samples, failures = in_lab([str(option) for option in options], [command], 1, build)
     if failures:
         raise Failed("; ".join(failures.values()))
@@ -155,6 +155,16 @@ def _fair(rounds, seconds, problems):
     for beside, rate, ratio in _against(turns, False):
         if beside:
             yield {"what": "a job of 1+1 ranks beside one of 4+4, WAN 50 Mbit/s", "mbit_s": rate, "against": "alone", "ratio": ratio, "of": 0.5}
+
+
+def _crowd(rounds, seconds, problems):
+    """One pair streams; 63 others are there, and could. 250 Mbit/s, so that the path is short and not the cores."""
+    options = ["--nodes", 2, "--delay", "200ms", "--nic-rate", "0", "--wan-rate", "250mbit"]
+    def once(pairs):
+        return _alone_in_lab(options, run(pairs, 4 * seconds, "--ahead", 64, "--pairs", 1), limit=300)["mbit_s"]
+    for pairs, rate, ratio in _against(in_turns("pairs", [1, 64], rounds, problems, once), 1):
+        if pairs > 1:
+            yield {"what": "one pair of 64+64 ranks, 250 Mbit/s, 400 ms round trip", "mbit_s": rate, "against": "1+1 ranks", "ratio": ratio, "of": 1}
 
 
 def _lost_once(gateways, seconds, build=OURS, kill=(LANDBRIDGE, "lab", "kill", "b-gw3")):

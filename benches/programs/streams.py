@@ -1,9 +1,9 @@
 """The first half of the ranks stream to the second half, each to its own partner.
 
-    streams.py SECONDS [--length BYTES] [--ahead MESSAGES] [--bins MS] [--after SECONDS --do COMMAND]
+    streams.py SECONDS [--length BYTES] [--ahead MESSAGES] [--pairs PAIRS] [--bins MS] [--after SECONDS --do COMMAND]
 
 Prints the payload that arrived between two moments that all receivers share, in Mbit/s; with --bins also for each so many milliseconds
-of that time. --do: rank 0 runs this command so many seconds after the first moment.
+of that time. --pairs: only so many pairs stream, the first ones; others sleep meanwhile. --do: rank 0 runs this command so many seconds after the first moment.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import shlex
 import subprocess
 import threading
+import time
 
 import numpy as np
 from mpi4py import MPI
@@ -19,6 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("seconds", type=float)
 parser.add_argument("--length", type=int, default=1 << 20)
 parser.add_argument("--ahead", type=int, default=8)
+parser.add_argument("--pairs", type=int)
 parser.add_argument("--bins", type=int, default=0)
 parser.add_argument("--after", type=float, default=0.0)
 parser.add_argument("--do")
@@ -62,6 +64,9 @@ def receive(began, bins):
 
 
 def stream(began, seconds, bins):
+    if given.pairs is not None and comm.rank % half >= given.pairs:
+        time.sleep(seconds)
+        return 0
     if comm.rank < half:
         send(began, seconds)
         return 0
@@ -75,8 +80,10 @@ if given.do and comm.rank == 0:
     threading.Timer(given.after, subprocess.Popen, [shlex.split(given.do)]).start()
 bins = np.zeros(int(given.seconds * 1000 / given.bins) if given.bins else 0)
 arrived = stream(began, given.seconds, bins)
+# A barrier of many ranks over a long path takes a while itself, which is not to count against few that stream.
+elapsed = comm.allreduce(MPI.Wtime() - began, MPI.MAX) if given.pairs else 0
 comm.Barrier()
-elapsed = MPI.Wtime() - began
+elapsed = elapsed or MPI.Wtime() - began
 total = comm.allreduce(arrived)
 if len(bins):
     comm.Allreduce(MPI.IN_PLACE, bins)
