@@ -11,12 +11,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the top of ARCHITECTURE.md's table to its bottom: a crate may use only those that come after it.
 ORDER = [
-    "cli", "lab", "setup", "launch", "gateway", "client", "pmix", "provider", "endpoint", "libfabric", "pool", "memory", "member", "channel",
+    "cli", "lab", "setup", "launch", "gateway", "client", "pmix", "provider", "endpoint", "libfabric", "pool", "memory", "tls", "member", "channel",
     "wire", "types",
 ]
 
 # Crates that are pure computation: no socket, no thread, no clock.
-PURE = ["types", "wire", "channel", "member", "memory", "pool"]
+PURE = ["types", "wire", "channel", "member", "memory", "pool", "tls"]
 IMPURE = re.compile(
     r"\bstd::(net::(?!\{?(Ip|Socket|V4|V6)|IpAddr|Ipv[46]Addr|SocketAddr)|thread\b|os::fd|io::std)"
     r"|\b(TcpStream|TcpListener|UdpSocket|UnixStream)\b"

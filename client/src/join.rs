@@ -10,7 +10,7 @@ use wire::{Control, Secret};
 
 use crate::handshake::{self, initiate};
 use crate::key::SiteKey;
-use crate::tls::{TlsConfig, TlsStream};
+use crate::tls::{self, TlsStream};
 use crate::{CONNECT_TIMEOUT, ClientError};
 
 /// The longest sites file that a newcomer takes, in bytes.
@@ -39,8 +39,7 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
     let joining = async {
         let connect = |source| ClientError::Connect { address: address(), source };
         let tcp = TcpStream::connect(&invitation.address).await.map_err(connect)?;
-        let session =
-            TlsConfig::new(key).map_err(|e| wrong(e.to_string()))?.dial().map_err(|e| wrong(e.to_string()))?;
+        let session = tls::config(key).map_err(|e| wrong(e.to_string()))?.dial().map_err(|e| wrong(e.to_string()))?;
         let mut stream = TlsStream::handshake(tcp, session).await.map_err(|e| wrong(e.to_string()))?;
         let presented = stream.session().peer();
         if presented != Some(invitation.fingerprint) {

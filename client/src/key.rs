@@ -5,9 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ::tls::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, fingerprint};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ED25519, PublicKeyData};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use sha2::{Digest, Sha256};
 use thiserror::Error;
 use types::sites::Fingerprint;
 use wire::Secret;
@@ -94,11 +93,6 @@ pub fn load(path: &Path) -> Result<SiteKey, KeyError> {
         return Err(format("another algorithm".into()));
     }
     Ok(SiteKey { pair })
-}
-
-/// The fingerprint of a public key given as SubjectPublicKeyInfo in DER.
-pub fn fingerprint(public_key_info: &[u8]) -> Fingerprint {
-    Fingerprint(Sha256::digest(public_key_info).into())
 }
 
 impl SiteKey {

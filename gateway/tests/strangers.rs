@@ -149,7 +149,7 @@ async fn who_passes_on_to_the_right_gateway_cannot_end_tls_in_between() {
     sites[0].client().await;
     // It shows a key of its own to the user.
     let stranger = SiteKey::random().unwrap();
-    let session = client::tls::TlsConfig::new(&stranger).unwrap().accept().unwrap();
+    let session = client::tls::config(&stranger).unwrap().accept().unwrap();
     let listener = TcpListener::bind(free_address("127.0.0.9")).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let said = tokio::spawn(async move {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use client::key::{KeyError, SiteKey};
-use client::tls::TlsConfig;
+use client::tls::{self, TlsConfig};
 use thiserror::Error;
 use types::sites::{Fingerprint, Site, SitesError, SitesFile};
 use wire::Secret;
@@ -47,7 +47,7 @@ pub(crate) struct Credentials {
 impl Credentials {
     fn new(key: &SiteKey) -> Result<Credentials, KeyError> {
         let (fingerprint, client_secret) = (key.fingerprint(), key.client_secret());
-        Ok(Credentials { fingerprint, client_secret, tls: TlsConfig::new(key)? })
+        Ok(Credentials { fingerprint, client_secret, tls: tls::config(key)? })
     }
 }
 

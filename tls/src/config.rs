@@ -1,0 +1,195 @@
+//! What the ends of a connection are configured with: which key they show, and that any key will do whose holder signs.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WantsClientCert};
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
+use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
+};
+use sha2::{Digest, Sha256};
+use types::sites::Fingerprint;
+
+use crate::Session;
+
+/// The fingerprint of a public key given as SubjectPublicKeyInfo in DER.
+pub fn fingerprint(public_key_info: &[u8]) -> Fingerprint {
+    Fingerprint(Sha256::digest(public_key_info).into())
+}
+
+/// What both ends of a trunk link are configured with.
+#[derive(Clone)]
+pub struct TlsConfig {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl TlsConfig {
+    /// Both ends show this certificate, which is signed by its own Ed25519 key. Only the key in it means anything.
+    ///
+    /// # Errors
+    /// The key is not the certificate's, or of another kind.
+    pub fn new(certificate: CertificateDer<'static>, private: PrivateKeyDer<'static>) -> Result<TlsConfig, Error> {
+        let provider = provider();
+        let mut client = client_builder(&provider, Possession { provider: provider.clone(), bare: false })?
+            .with_client_auth_cert(vec![certificate.clone()], private.clone_key())?;
+        restrict(&mut client);
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(Arc::new(Possession { provider, bare: false }))
+            .with_single_cert(vec![certificate], private)?;
+        server.send_tls13_tickets = 0;
+        Ok(TlsConfig { client: Arc::new(client), server: Arc::new(server) })
+    }
+
+    /// The dialling end.
+    ///
+    /// # Errors
+    /// The configuration cannot be used; never in practice.
+    pub fn dial(&self) -> Result<Session, Error> {
+        Session::dialled(self.client.clone(), false)
+    }
+
+    /// The accepting end.
+    ///
+    /// # Errors
+    /// As [`TlsConfig::dial`].
+    pub fn accept(&self) -> Result<Session, Error> {
+        Session::accepted(self.server.clone(), false)
+    }
+}
+
+/// The dialling end of who has no key to show, at an acceptor that shows a site's.
+///
+/// # Errors
+/// The configuration cannot be used; never in practice.
+pub fn dial_without_key() -> Result<Session, Error> {
+    Session::dialled(without_key(false)?, false)
+}
+
+/// What dials without a key. `bare`: acceptors show keys without certificates.
+pub(crate) fn without_key(bare: bool) -> Result<Arc<ClientConfig>, Error> {
+    let provider = provider();
+    let mut config = client_builder(&provider, Possession { provider: provider.clone(), bare })?.with_no_client_auth();
+    restrict(&mut config);
+    Ok(Arc::new(config))
+}
+
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        // 128 bits are enough and a fifth faster; any of the three is accepted.
+        cipher_suites: vec![TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256],
+        ..ring::default_provider()
+    })
+}
+
+fn client_builder(
+    provider: &Arc<CryptoProvider>,
+    verifier: Possession,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
+    let builder = ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[&TLS13])?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
+}
+
+/// No session is taken up again, no name is sent.
+fn restrict(config: &mut ClientConfig) {
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false;
+}
+
+/// Accepts any self-signed certificate, or bare key, whose private key signed the handshake.
+#[derive(Debug)]
+struct Possession {
+    provider: Arc<CryptoProvider>,
+    /// Keys come without certificates (RFC 7250).
+    bare: bool,
+}
+
+impl Possession {
+    fn judge(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
+        // A bare key is read when its signature is verified.
+        if self.bare { Ok(()) } else { ParsedCertificate::try_from(shown).map(|_| ()) }
+    }
+}
+
+/// What rustls asks of either side's verifier in the same words: TLS 1.3's signatures by Ed25519, and no others.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _cert: &CertificateDer<'_>,
+            _dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::InvalidCertificate(CertificateError::BadEncoding))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            if self.bare {
+                let key = SubjectPublicKeyInfoDer::from(cert.as_ref());
+                return verify_tls13_signature_with_raw_key(message, &key, dss, algorithms);
+            }
+            verify_tls13_signature(message, cert, dss, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            self.bare
+        }
+    };
+}
+
+impl ServerCertVerifier for Possession {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.judge(end_entity).map(|()| ServerCertVerified::assertion())
+    }
+
+    signatures!();
+}
+
+impl ClientCertVerifier for Possession {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    /// Users and agents have none: they prove a secret.
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.judge(end_entity).map(|()| ClientCertVerified::assertion())
+    }
+
+    signatures!();
+}
