@@ -34,6 +34,7 @@ fn open(rank: u32, memory: Option<&str>) -> Endpoint {
         rank: Rank(rank),
         gateways: Vec::new(),
         window: 1 << 20,
+        encrypted: None,
         memory: Some(path.into()),
     });
     let bytes = |name, limit: &mut u64| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use libfabric::{Fault, FindError, Library, Port};
 use thiserror::Error;
+use types::sites::{Fingerprint, Keys};
 use types::{JobId, Rank, Roster};
 use wire::Secret;
 
@@ -48,6 +49,9 @@ pub struct JobConfig {
     pub window: u32,
     /// The region that this rank shares with its neighbours, if there is one.
     pub memory: Option<PathBuf>,
+    /// The keys of this rank's site, if its network is shared with strangers: what it says to the site's ranks and gateways is inside
+    /// TLS, and whoever is in clear is refused. `None`: it is in clear.
+    pub encrypted: Option<Keys>,
 }
 
 /// A gateway of a rank's site.
@@ -126,6 +130,7 @@ impl Config {
     }
 
     /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`, `_MEMORY`,
+    /// `_INSIDE_KEYS` (the site's keys, which is to say that ranks talk inside TLS),
     /// `_FABRIC` (the site's own network, by libfabric's provider), `_LIBFABRIC` (path of a libfabric that has it), and the
     /// limits. Without `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` gives a variable's value.
     ///
@@ -144,6 +149,7 @@ impl Config {
                 gateways: env.gateways()?,
                 window: env.parse("LANDBRIDGE_WINDOW")?.unwrap_or(DEFAULT_WINDOW),
                 memory: env.text("LANDBRIDGE_MEMORY").map(PathBuf::from),
+                encrypted: env.keys()?,
             }),
         };
         if let Some(job) = &job
@@ -162,6 +168,11 @@ impl Config {
         let native = env
             .text("LANDBRIDGE_FABRIC")
             .map(|provider| NativeConfig { provider, library: env.text("LANDBRIDGE_LIBFABRIC").map(PathBuf::from) });
+        if let (Some(native), true) = (&native, job.as_ref().is_some_and(|job| job.encrypted.is_some())) {
+            let problem =
+                "a fabric does not go through TLS, and this site's ranks have to (`inside = \"encrypted\"`)".to_owned();
+            return Err(ConfigError { name: "LANDBRIDGE_FABRIC", value: native.provider.clone(), problem });
+        }
         Ok(Config { listen: SocketAddrV4::new(ip, 0), job, native, limits })
     }
 }
@@ -247,6 +258,18 @@ impl Env<'_> {
         text.split(',').filter(|word| !word.is_empty()).map(item).collect()
     }
 
+    fn keys(&self) -> Result<Option<Keys>, ConfigError> {
+        let name = "LANDBRIDGE_INSIDE_KEYS";
+        let Some(text) = self.text(name) else { return Ok(None) };
+        let key = |text: &str| {
+            text.parse::<Fingerprint>().map_err(|problem| ConfigError { name, value: text.to_owned(), problem })
+        };
+        match text.split_once(',') {
+            None => Ok(Some(Keys { current: key(&text)?, next: None })),
+            Some((current, next)) => Ok(Some(Keys { current: key(current)?, next: Some(key(next)?) })),
+        }
+    }
+
     fn bytes(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
         let Some(value) = self.text(name) else { return Ok(None) };
         types::quantity::parse_bytes(&value).map(Some).map_err(|e| ConfigError { name, value, problem: e.to_string() })
@@ -295,6 +318,18 @@ mod tests {
     }
 
     #[test]
+    fn a_site_may_be_encrypted_and_has_no_fabric_then() {
+        let (one, two) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
+        let keys = |text: &str| lookup(&[("LANDBRIDGE_INSIDE_KEYS", text)]).map(|config| config.job.unwrap().encrypted);
+        assert_eq!(keys(""), Ok(None));
+        assert_eq!(keys(&one.to_string()), Ok(Some(Keys { current: one, next: None })));
+        assert_eq!(keys(&format!("{one},{two}")), Ok(Some(Keys { current: one, next: Some(two) })));
+        let error =
+            lookup(&[("LANDBRIDGE_INSIDE_KEYS", &one.to_string()), ("LANDBRIDGE_FABRIC", "verbs")]).unwrap_err();
+        assert_eq!((error.name, error.value.as_str()), ("LANDBRIDGE_FABRIC", "verbs"));
+    }
+
+    #[test]
     fn wrong_variables_are_named() {
         for (name, value, expected) in [
             ("LANDBRIDGE_RANK", "4", "only 4 ranks"),
@@ -302,6 +337,7 @@ mod tests {
             ("LANDBRIDGE_GATEWAYS", "10.2.0.101:7700", "expected the gateway's name"),
             ("LANDBRIDGE_SECRET", "hunter2", "64 hexadecimal"),
             ("LANDBRIDGE_EAGER", "much", "is not a size"),
+            ("LANDBRIDGE_INSIDE_KEYS", "encrypted", "is not a fingerprint"),
         ] {
             let error = lookup(&[(name, value)]).unwrap_err();
             assert_eq!(error.name, name);

@@ -163,7 +163,7 @@ impl Endpoint {
         let own = Credentials { job: id, secret, me };
         let gateway = match &job {
             Some(job) if job.roster.sites().iter().filter(|site| site.size() > 0).count() > 1 => {
-                Some(GatewayLink::open(own.clone(), &job.gateways, job.window, limits.connect)?)
+                Some(GatewayLink::open(own.clone(), job, limits.connect)?)
             }
             _ => None,
         };
@@ -188,7 +188,8 @@ impl Endpoint {
             })?),
             None => None,
         };
-        let site = SiteLink::new(listener, own, limits.connect, port)?;
+        let encrypted = job.is_some_and(|job| job.encrypted.is_some());
+        let site = SiteLink::new(listener, own, limits.connect, port, encrypted)?;
         let mut protocol = Protocol::new(limits, credit, me.identity.site, regions);
         let own_peer = protocol.intern(me);
         Ok(Endpoint {

@@ -24,7 +24,7 @@ use wire::{FrameHeader, Message};
 
 use self::arrival::GatewayFrames;
 use self::connection::Connection;
-use crate::config::Gateway;
+use crate::config::JobConfig;
 use crate::endpoint::OpenError;
 use crate::handshake::Credentials;
 use crate::link::{Link, Outgoing, Sink};
@@ -123,16 +123,12 @@ impl Carrier<Frame, Items> for Cutter<'_> {
 
 impl GatewayLink {
     /// Connects to the gateways of the site: waits at most `timeout` for the first, and a moment for the others, which are
-    /// tried again later. `window`: bytes in flight in all, at first.
-    pub(crate) fn open(
-        own: Credentials,
-        gateways: &[Gateway],
-        window: u32,
-        timeout: Duration,
-    ) -> Result<GatewayLink, OpenError> {
+    /// tried again later.
+    pub(crate) fn open(own: Credentials, job: &JobConfig, timeout: Duration) -> Result<GatewayLink, OpenError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(OpenError::io)?;
+        let gateways = job.gateways.iter().take(MAX_GATEWAYS);
         let mut connections: Vec<Connection> =
-            gateways.iter().take(MAX_GATEWAYS).map(|gateway| Connection::new(gateway.clone())).collect();
+            gateways.map(|gateway| Connection::new(gateway.clone(), job.encrypted)).collect();
         for (at, connection) in connections.iter_mut().enumerate() {
             if let Err(broken) = connection.dial(&own, &epoll, at, timeout) {
                 connection.lose(broken.to_string());
@@ -162,7 +158,7 @@ impl GatewayLink {
             let reason = first.lost().unwrap_or("no answer").to_owned();
             return Err(OpenError::Gateway { address: first.gateway.address, reason });
         }
-        let mut talk = Talk::new(settings(&own, connections.len()), Budget::starting_with(window.into()));
+        let mut talk = Talk::new(settings(&own, connections.len()), Budget::starting_with(job.window.into()));
         for (at, _) in connections.iter().enumerate().filter(|(_, connection)| connection.is_open()) {
             talk.route_open(Route(at as u8));
         }

@@ -72,14 +72,20 @@ fn random() -> io::Result<[u8; 32]> {
 type Accepted = (Option<Handshake>, Option<Result<Address, Refusal>>);
 
 /// The accepting end's next step.
-pub(crate) fn accept(acceptor: &mut Acceptor, message: Handshake, own: &Credentials) -> Result<Accepted, Broken> {
+/// `key`: the one that this end has shown by TLS; outside TLS none.
+pub(crate) fn accept(
+    acceptor: &mut Acceptor,
+    message: Handshake,
+    own: &Credentials,
+    key: &[u8],
+) -> Result<Accepted, Broken> {
     let refused = |refusal: Refusal| (Some(Handshake::Refuse(refusal.clone())), Some(Err(refusal)));
     match acceptor.step(message) {
         Ok(Heard::Claimed(hello)) => {
             if let Err(refusal) = own.admits(&hello) {
                 return Ok(refused(refusal));
             }
-            Ok((Some(acceptor.challenge(hello, own.secret.clone(), random()?, &[])), None))
+            Ok((Some(acceptor.challenge(hello, own.secret.clone(), random()?, key)), None))
         }
         Ok(Heard::Proved(hello)) => Ok((Some(Handshake::Welcome(WELCOME)), Some(Ok(hello.from)))),
         Err(Fault::Proof) => {

@@ -21,6 +21,7 @@ pub mod operation;
 mod protocol;
 mod reader;
 mod site_link;
+mod stream;
 mod writer;
 
 pub use config::{Config, ConfigError, JobConfig, Limits, NativeConfig, NativeError};

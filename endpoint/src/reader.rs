@@ -1,10 +1,8 @@
 //! Taking frames off a socket: headers through a buffer, long payloads straight into their place.
 
-use std::io::{self, IoSliceMut};
-use std::os::fd::BorrowedFd;
+use std::io;
 
 use member::handshake::Fault;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 use wire::frame::{FrameKind, HEADER_LEN};
 use wire::handshake::{Handshake, Refusal, RefusalCode};
 use wire::message::MAX_HEADER;
@@ -13,6 +11,7 @@ use wire::{FrameHeader, Message};
 use crate::link::{Misbehaved, Sink};
 use crate::operation::PeerId;
 use crate::protocol::Place;
+use crate::stream::Stream;
 
 const BUFFER: usize = 64 << 10;
 /// Payloads with at least this much to come are read past the buffer.
@@ -127,14 +126,14 @@ impl Reader {
     }
 
     /// Reads what is there, without waiting. Whether anything was.
-    pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Broken> {
+    pub(crate) fn fill(&mut self, stream: &mut Stream) -> Result<bool, Broken> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
         let limit = BUFFER.min(self.end + self.ahead);
-        match read_some(socket, &mut self.buffer[self.end..limit])? {
+        match stream.recv(&mut self.buffer[self.end..limit])? {
             None => Ok(false),
             Some(0) => Err(Broken::Closed),
             Some(count) => {
@@ -174,7 +173,7 @@ impl Reader {
     /// Takes frames until the socket has no more, or it is others' turn. Whether anything came.
     pub(crate) fn pump(
         &mut self,
-        socket: BorrowedFd<'_>,
+        stream: &mut Stream,
         frames: &mut dyn Frames,
         sink: &mut dyn Sink,
     ) -> Result<bool, Broken> {
@@ -189,7 +188,7 @@ impl Reader {
                         // The next header comes with the end of this payload, which saves a call.
                         let after = if into.len() == whole { &mut *next } else { &mut [] };
                         asked = into.len() + after.len();
-                        let count = read_both(socket, into, after)?.ok_or(io::ErrorKind::WouldBlock)?;
+                        let count = stream.recv_both(into, after)?.ok_or(io::ErrorKind::WouldBlock)?;
                         beyond = count.saturating_sub(into.len());
                         Ok(count - beyond)
                     };
@@ -206,7 +205,7 @@ impl Reader {
                 }
                 _ => {
                     let before = self.end - self.start;
-                    if !self.fill(socket)? {
+                    if !self.fill(stream)? {
                         return Ok(taken > 0);
                     }
                     (self.end - before, BUFFER.min(before + self.ahead) - before)
@@ -214,8 +213,9 @@ impl Reader {
             };
             taken += count;
             self.parse(frames, sink)?;
-            // Less than asked for: the socket is empty, which saves the call that would say so.
-            if count < asked || taken >= TURN {
+            // Less than asked for: the socket is empty, which saves the call that would say so. What the stream itself holds nobody
+            // would wake us for.
+            if count < asked || (taken >= TURN && !stream.has_unread()) {
                 return Ok(true);
             }
         }
@@ -262,33 +262,5 @@ impl Reader {
             self.ahead = if following >= LONG { AHEAD } else { BUFFER };
             self.payload = Some((place, following));
         }
-    }
-}
-
-/// As [`read_some`], into one place after the other.
-fn read_both(socket: BorrowedFd<'_>, first: &mut [u8], second: &mut [u8]) -> io::Result<Option<usize>> {
-    if second.is_empty() {
-        return read_some(socket, first);
-    }
-    loop {
-        let mut slices = [IoSliceMut::new(first), IoSliceMut::new(second)];
-        return match recvmsg(socket, &mut slices, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT) {
-            Ok(message) => Ok(Some(message.bytes)),
-            Err(rustix::io::Errno::AGAIN) => Ok(None),
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(e) => Err(e.into()),
-        };
-    }
-}
-
-/// One `recv`; `None` when there is nothing.
-fn read_some(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        return match recv(socket, &mut *into, RecvFlags::DONTWAIT) {
-            Ok((count, _)) => Ok(Some(count)),
-            Err(rustix::io::Errno::AGAIN) => Ok(None),
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(e) => Err(e.into()),
-        };
     }
 }

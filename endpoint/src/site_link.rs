@@ -27,15 +27,18 @@ mod connection;
 mod driving;
 mod lane;
 mod native;
+mod sealing;
 mod tally;
 
 use connection::{Connection, PeerFrames, Phase, Said};
 use native::Native;
+use sealing::Sealing;
 
 use crate::handshake::{self, Credentials};
 use crate::link::{Link, Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 use crate::reader::{Broken, Reader};
+use crate::stream::Stream;
 use crate::writer::Writer;
 
 /// The reason of a refusal that is none: the connection dialled the other way is the one to use.
@@ -76,15 +79,19 @@ pub(crate) struct SiteLink {
     native: Option<Native>,
     /// Why a peer was lost though its process may well live, until it is said.
     trouble: Option<String>,
+    /// What puts connections inside TLS; `None`: they are in clear.
+    sealing: Option<Sealing>,
 }
 
 impl SiteLink {
-    /// `port`: on the site's own network, if it has one.
+    /// `port`: on the site's own network, if it has one. `encrypted`: connections are inside TLS; what goes by the port is not, so
+    /// there is none then.
     pub(crate) fn new(
         listener: TcpListener,
         own: Credentials,
         connect_timeout: Duration,
         port: Option<Port>,
+        encrypted: bool,
     ) -> std::io::Result<SiteLink> {
         listener.set_nonblocking(true)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -107,6 +114,7 @@ impl SiteLink {
             parked: FxHashMap::default(),
             native,
             trouble: None,
+            sealing: encrypted.then(Sealing::default),
         })
     }
 
@@ -140,13 +148,13 @@ impl SiteLink {
         self.turn = u32::MAX;
     }
 
-    fn add(&mut self, socket: OwnedFd, phase: Phase, flags: EventFlags) -> std::io::Result<usize> {
-        watch(&socket)?;
+    fn add(&mut self, stream: Stream, phase: Phase, flags: EventFlags) -> std::io::Result<usize> {
+        watch(&stream)?;
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        epoll::add(&self.epoll, &socket, EventData::new_u64(key as u64), flags)?;
+        epoll::add(&self.epoll, &stream, EventData::new_u64(key as u64), flags)?;
         entry.insert(Connection {
-            socket,
+            stream,
             phase,
             peer: None,
             reader: Reader::new(MAX_PAYLOAD),
@@ -174,8 +182,12 @@ impl SiteLink {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(e) => return Err(std::io::Error::from(e).into()),
         }
+        let stream = match &mut self.sealing {
+            None => Stream::from(socket),
+            Some(sealing) => sealing.dial(socket)?,
+        };
         let (initiator, hello) = self.own.dial(address)?;
-        let key = self.add(socket, Phase::Connecting(initiator), EventFlags::IN | EventFlags::OUT)?;
+        let key = self.add(stream, Phase::Connecting(initiator), EventFlags::IN | EventFlags::OUT)?;
         self.connections[key].peer = Some(to);
         self.connections[key].writer.stage(&hello.encode());
         self.sending.insert(to, key);
@@ -187,9 +199,13 @@ impl SiteLink {
         while let Ok((stream, _)) = self.listener.accept() {
             any = true;
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            if ready.is_ok() {
+            let stream = ready.and_then(|()| match &mut self.sealing {
+                None => Ok(Stream::from(OwnedFd::from(stream))),
+                Some(sealing) => sealing.accept(stream.into()),
+            });
+            if let Ok(stream) = stream {
                 // If epoll takes no more descriptors the connection closes; the peer sees that.
-                let _ = self.add(stream.into(), Phase::Accepting(Acceptor::default()), EventFlags::IN);
+                let _ = self.add(stream, Phase::Accepting(Acceptor::default()), EventFlags::IN);
             }
         }
         any
@@ -217,7 +233,7 @@ impl SiteLink {
             let mut of_lane = Said::default();
             let said = self.native.is_some().then_some(&mut of_lane);
             let mut frames = PeerFrames { peer, own: &self.own, goodbye: &mut connection.goodbye, said };
-            moved |= connection.reader.pump(connection.socket.as_fd(), &mut frames, sink)?;
+            moved |= connection.reader.pump(&mut connection.stream, &mut frames, sink)?;
             if let (Some(native), Some(lane)) = (&mut self.native, &mut connection.lane) {
                 if let Some(introduction) = of_lane.introduction {
                     native.introduced(lane, &introduction)?;
@@ -226,7 +242,7 @@ impl SiteLink {
                     native.hear(lane, sent);
                 }
             }
-            if !connection.blocked && (!connection.writer.is_empty() || !connection.queue.is_empty()) {
+            if !connection.blocked && (connection.has_to_send() || !connection.queue.is_empty()) {
                 moved |= self.flush(key, sink)?;
             }
         }
@@ -237,16 +253,21 @@ impl SiteLink {
     fn open(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
         let connection = &mut self.connections[key];
         if let Phase::Connecting(_) = connection.phase {
-            sockopt::socket_error(&connection.socket).map_err(std::io::Error::from)?.map_err(std::io::Error::from)?;
-            if rustix::net::getpeername(&connection.socket).is_err() {
+            sockopt::socket_error(&connection.stream).map_err(std::io::Error::from)?.map_err(std::io::Error::from)?;
+            if rustix::net::getpeername(&connection.stream).is_err() {
                 return Ok(false);
             }
             if let Phase::Connecting(initiator) = std::mem::replace(&mut connection.phase, Phase::Open) {
                 connection.phase = Phase::Initiating(initiator);
             }
         }
-        connection.writer.send(connection.socket.as_fd(), None)?;
-        let mut moved = connection.reader.fill(connection.socket.as_fd())?;
+        connection.writer.send(&mut connection.stream, None)?;
+        let mut moved = match connection.reader.fill(&mut connection.stream) {
+            Err(_) if connection.stream.in_clear() => return Err(self.refuse_in_clear(key)),
+            filled => filled?,
+        };
+        // What waited until both ends had their keys.
+        connection.writer.send(&mut connection.stream, None)?;
         loop {
             let connection = &mut self.connections[key];
             let first = matches!(&connection.phase, Phase::Accepting(acceptor) if acceptor.is_first());
@@ -257,14 +278,14 @@ impl SiteLink {
             }
             let connection = &mut self.connections[key];
             let (reply, done) = match &mut connection.phase {
-                Phase::Initiating(initiator) => match initiator.step(message)? {
+                Phase::Initiating(initiator) => match initiator.inside(connection.stream.key()).step(message)? {
                     Answer::Send(reply) => (Some(reply), None),
                     Answer::Open(welcome) => {
                         handshake::check(&welcome)?;
                         (None, Some(Ok(initiator.hello().to)))
                     }
                 },
-                Phase::Accepting(acceptor) => handshake::accept(acceptor, message, &self.own)?,
+                Phase::Accepting(acceptor) => handshake::accept(acceptor, message, &self.own, connection.stream.key())?,
                 Phase::Connecting(_) | Phase::Open => break,
             };
             // We may have dialled since it said hello.
@@ -274,7 +295,7 @@ impl SiteLink {
             let connection = &mut self.connections[key];
             if let Some(reply) = reply {
                 connection.writer.stage(&reply.encode());
-                connection.writer.send(connection.socket.as_fd(), None)?;
+                connection.writer.send(&mut connection.stream, None)?;
             }
             match done {
                 None => continue,
@@ -317,8 +338,16 @@ impl SiteLink {
         let connection = &mut self.connections[key];
         let refusal = Refusal::new(RefusalCode::Duplicate, "we have dialled you");
         connection.writer.stage(&Handshake::Refuse(refusal.clone()).encode());
-        connection.writer.send(connection.socket.as_fd(), None)?;
+        connection.writer.send(&mut connection.stream, None)?;
         Err(refusal.into())
+    }
+
+    /// Tells a peer that has not begun with TLS why it is refused.
+    fn refuse_in_clear(&mut self, key: usize) -> Broken {
+        let text = "ranks of this site talk inside TLS (`inside = \"encrypted\"`), and this one came in clear";
+        let refusal = Refusal::new(RefusalCode::Purpose, text);
+        self.connections[key].stream.refuse_in_clear(&Handshake::Refuse(refusal.clone()).encode());
+        refusal.into()
     }
 
     /// Sends what is queued, as far as the socket takes it. Whether anything left.
@@ -327,7 +356,7 @@ impl SiteLink {
         let mut moved = false;
         if let Some(native) = &mut self.native {
             moved |= !connection.writer.is_empty();
-            connection.writer.send(connection.socket.as_fd(), None)?;
+            connection.writer.send(&mut connection.stream, None)?;
             moved |= native.flush(key, connection, &mut self.buffered, sink)?;
             self.update_interest(key)?;
             return Ok(moved);
@@ -344,9 +373,10 @@ impl SiteLink {
                 }
             }
             if connection.writer.is_empty() {
+                connection.blocked |= !connection.stream.flush()?;
                 break;
             }
-            match connection.writer.send(connection.socket.as_fd(), connection.queue.front_mut())? {
+            match connection.writer.send(&mut connection.stream, connection.queue.front_mut())? {
                 None => {
                     connection.blocked = true;
                     break;
@@ -365,11 +395,12 @@ impl SiteLink {
 
     fn update_interest(&mut self, key: usize) -> Result<(), Broken> {
         let connection = &mut self.connections[key];
-        let wants = !connection.writer.is_empty() || matches!(connection.phase, Phase::Connecting(_));
+        let waiting = !connection.writer.is_empty();
+        let wants = connection.stream.wants_write(waiting) || matches!(connection.phase, Phase::Connecting(_));
         if wants != connection.wants_write {
             connection.wants_write = wants;
             let flags = if wants { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(key as u64), flags)
+            epoll::modify(&self.epoll, &connection.stream, EventData::new_u64(key as u64), flags)
                 .map_err(std::io::Error::from)?;
         }
         Ok(())
@@ -405,7 +436,7 @@ impl SiteLink {
             native.end(key, lane, broken.to_string());
             self.hot.retain(|hot| *hot != key);
             // A socket that epoll does not watch any more is as good.
-            let _ = epoll::delete(&self.epoll, &connection.socket);
+            let _ = epoll::delete(&self.epoll, &connection.stream);
             return;
         }
         self.drop_connection(key, broken, sink);
@@ -532,7 +563,7 @@ impl SiteLink {
 }
 
 /// Lets the kernel find out when the peer's machine is gone: its process may be silent for hours.
-fn watch(socket: &OwnedFd) -> std::io::Result<()> {
+fn watch(socket: &Stream) -> std::io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(KEEPALIVE_S))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(KEEPALIVE_S))?;
@@ -613,7 +644,7 @@ impl Link for SiteLink {
 
     fn is_idle(&self) -> bool {
         let is_idle = |c: &Connection| {
-            c.queue.is_empty() && c.writer.is_empty() && c.lane.as_ref().is_none_or(|lane| lane.is_idle())
+            c.queue.is_empty() && !c.has_to_send() && c.lane.as_ref().is_none_or(|lane| lane.is_idle())
         };
         self.parked.is_empty() && self.connections.iter().all(|(_, connection)| is_idle(connection))
     }
@@ -633,8 +664,8 @@ impl Link for SiteLink {
                     connection.writer.stage(&header.encode());
                 }
                 // A peer that does not read our goodbye sees the connection close instead.
-                let _ = connection.writer.send(connection.socket.as_fd(), None);
-                let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
+                let _ = connection.writer.send(&mut connection.stream, None);
+                let _ = rustix::net::shutdown(&connection.stream, rustix::net::Shutdown::Write);
             }
         }
         self.sending.clear();

@@ -1,12 +1,11 @@
 //! Putting frames on a socket: short ones staged together, long payloads straight from the user's memory.
 
 use std::io::{self, IoSlice};
-use std::os::fd::BorrowedFd;
 
-use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use wire::FrameHeader;
 
 use crate::link::{Outgoing, Sink};
+use crate::stream::Stream;
 
 /// Payloads up to this are copied behind their header; longer ones get their own place in the `sendmsg`.
 const COPY: u64 = 4 << 10;
@@ -61,9 +60,9 @@ impl Writer {
         false
     }
 
-    /// Sends what is staged, and the payload of `item` if its frame is direct. `Ok(None)`: the socket is full. Else
+    /// Sends what is staged, and the payload of `item` if its frame is direct. `Ok(None)`: the stream takes no more for now. Else
     /// whether `item` has been sent entirely.
-    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, mut item: Option<&mut Outgoing>) -> io::Result<Option<bool>> {
+    pub(crate) fn send(&mut self, stream: &mut Stream, mut item: Option<&mut Outgoing>) -> io::Result<Option<bool>> {
         while !self.is_empty() {
             let staged = self.staged.len() - self.written;
             let empty: &[u8] = &[];
@@ -79,17 +78,7 @@ impl Writer {
                     count += 1;
                 }
             }
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let result = match &slices[..count] {
-                [one] => send(socket, one, flags),
-                several => sendmsg(socket, several, &mut SendAncillaryBuffer::default(), flags),
-            };
-            let sent = match result {
-                Ok(sent) => sent,
-                Err(rustix::io::Errno::AGAIN) => return Ok(None),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(e) => return Err(e.into()),
-            };
+            let Some(sent) = stream.send(&slices[..count])? else { return Ok(None) };
             self.written += sent.min(staged);
             if self.written == self.staged.len() {
                 self.staged.clear();
@@ -104,6 +93,6 @@ impl Writer {
                 return Ok(Some(true));
             }
         }
-        Ok(Some(false))
+        Ok(stream.flush()?.then_some(false))
     }
 }

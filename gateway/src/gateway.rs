@@ -80,7 +80,7 @@ impl Gateway {
             path: Path::new(config.counters.clone()),
             trunks,
             services: Services::new(config, starter),
-            door: Door::new(own.memory),
+            door: Door::new(own.memory, site.inside),
         });
         gateway.trunks.in_use().iter().for_each(|trunk| gateway.expect(trunk));
         Ok(gateway)

@@ -219,3 +219,31 @@ async fn users_and_agents_inside_tls_send_and_receive_whole_frames() {
         assert_eq!(receive(&mut one).await.payload, payload);
     }
 }
+
+#[tokio::test]
+async fn a_site_that_is_encrypted_inside_refuses_ranks_in_clear() {
+    let mut sites = start(&Plan { encrypted: vec!["a"], ..Plan::default() });
+    let job = open(&sites[0], "a", 1, ROSTER).await;
+    let error = connect_error(within("refusal", Client::connect(&sites[0].plain(), &job.role(rank(0, 0)))).await);
+    assert!(error.contains("site a: `inside` is \"encrypted\"; this rank came in clear"), "{error}");
+    // It is counted once the connection is closed.
+    within("the count", async {
+        while sites[0].counters.snapshot().refused == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    // The same rank inside TLS, and one of a site that is not encrypted.
+    let (address, captured) = recorder(&sites[0].inside).await;
+    sites[0].gateway.address = address;
+    let mut one = within("rank", Client::connect(&sites[0].gateway, &job.role(rank(0, 0)))).await.unwrap();
+    let mut two = sites[1].member(&job, rank(1, 2)).await;
+    one.send(data(&job, rank(0, 0), rank(1, 2), 0), b"as it is").await.unwrap();
+    assert_eq!(receive(&mut two).await.payload, b"as it is");
+    two.send(data(&job, rank(1, 2), rank(0, 0), 0), b"as it was").await.unwrap();
+    assert_eq!(receive(&mut one).await.payload, b"as it was");
+    assert!(!holds(&captured, b"as it") && !holds(&captured, b"LBRIDGE"));
+    // What agents learn of it.
+    let orders = sites[0].agents.orders();
+    assert!(orders.iter().all(|order| order.inside == types::sites::Inside::Encrypted) && !orders.is_empty());
+}

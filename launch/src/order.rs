@@ -101,6 +101,7 @@ pub(crate) fn example(memory: types::sites::Memory, node: u32) -> Order {
         node: format!("n{}", node + 1),
         node_address: None,
         fabric: None,
+        inside: types::sites::Inside::Clear,
         gateways: vec![gateway::GatewayAddress { name: "gw1".into(), address: "gw:7700".into() }],
         keys: types::sites::Keys { current: types::sites::Fingerprint([7; 32]), next: None },
         allocation: None,

@@ -55,6 +55,13 @@ impl Initiator {
         &self.hello
     }
 
+    /// The acceptor has shown this key by TLS, which was not known when the handshake began.
+    pub fn inside(&mut self, key: &[u8]) -> &mut Initiator {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self
+    }
+
     /// Takes the acceptor's next message.
     ///
     /// # Errors

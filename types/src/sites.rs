@@ -14,6 +14,7 @@ use crate::quantity::{parse_bytes, parse_duration};
 use crate::roster::is_name;
 
 mod fabric;
+mod inside;
 mod keys;
 mod links;
 mod memory;
@@ -21,6 +22,7 @@ mod run;
 mod starter;
 
 pub use fabric::Fabric;
+pub use inside::Inside;
 pub use keys::Keys;
 pub use links::Links;
 pub use memory::Memory;
@@ -61,6 +63,8 @@ pub struct Site {
     pub run: RunSettings,
     /// Its own network. `None`: its ranks talk over TCP.
     pub fabric: Option<Fabric>,
+    /// Whether what its ranks say to each other and to its gateways is encrypted.
+    pub inside: Inside,
     /// How long its gateways keep jobs waiting for another site that cannot be reached.
     pub patience: Duration,
 }
@@ -301,6 +305,7 @@ mod raw {
         run: super::run::Raw,
         fabric: Option<String>,
         libfabric: Option<String>,
+        inside: Option<String>,
         patience: Option<String>,
     }
 
@@ -356,6 +361,7 @@ mod raw {
             let memory = super::Memory::check(self.memory.as_deref()).map_err(within)?;
             let run = self.run.check().map_err(within)?;
             let fabric = super::fabric::check(self.fabric, self.libfabric, nodes.len()).map_err(within)?;
+            let inside = super::Inside::check(self.inside.as_deref(), fabric.as_ref()).map_err(within)?;
             let patience = self.patience.as_deref().unwrap_or("10s");
             let patience =
                 parse_duration(patience).map_err(|e| Wrong::new("patience", e.to_string())).map_err(within)?;
@@ -375,6 +381,7 @@ mod raw {
                 memory,
                 run,
                 fabric,
+                inside,
                 patience,
             })
         }
@@ -391,6 +398,12 @@ mod raw {
             let inside = self.inside.or_else(|| self.advertise.clone()).ok_or_else(|| {
                 Wrong::new(&place, "needs `inside` or `advertise` (host:port that this site's ranks dial)")
             })?;
+            if matches!(inside.as_str(), "encrypted" | "clear") {
+                let message = format!(
+                    "`{inside}` belongs to the [[site]], above its first [[site.gateway]]: here it is host:port"
+                );
+                return Err(within(Wrong::new("inside", message)));
+            }
             let port = host_port("inside", &inside).map_err(within)?;
             let listen = self.listen.unwrap_or_else(|| format!("0.0.0.0:{port}"));
             host_port("listen", &listen).map_err(within)?;

@@ -3,6 +3,8 @@ use crate::config::{JobConfig, NativeConfig};
 use crate::operation::{CompleteWhen, Failure, Kind};
 use memory::Access;
 
+mod encrypted;
+
 /// Two endpoints outside any job, over real sockets.
 pub(crate) struct Pair {
     pub a: Endpoint,
@@ -12,6 +14,11 @@ pub(crate) struct Pair {
 thread_local! {
     /// Whether this test's pair is of two ranks that share memory.
     static NEIGHBOURS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+thread_local! {
+    /// Whether this test's pair is of two ranks of a site that is encrypted inside.
+    static ENCRYPTED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 thread_local! {
@@ -36,6 +43,9 @@ fn pair_with(regions: [Arc<Regions>; 2]) -> Pair {
     let [a, b] = regions;
     if NEIGHBOURS.get() {
         return neighbours(a, b, Limits::default());
+    }
+    if ENCRYPTED.get() {
+        return encrypted::ranks(a, b);
     }
     let open = |regions| Endpoint::open(config(), 0, regions).unwrap();
     Pair { a: open(a), b: open(b) }
@@ -68,6 +78,7 @@ pub(crate) fn rank_config(memory: &str, rank: u32, limits: Limits) -> Config {
         rank: types::Rank(rank),
         gateways: Vec::new(),
         window: 1 << 20,
+        encrypted: None,
         memory: Some(memory.into()),
     };
     Config { listen: "127.0.0.1:0".parse().unwrap(), job: Some(job), native: None, limits }
@@ -507,9 +518,14 @@ fn a_lost_peer_fails_what_waits_for_it() {
     let matching = Match { from: Some(b), tagged: true, tag: 9, ignore: 0 };
     pair.a.receive(RecvOp { matching, ..recv_op(9, 8, 2) }).unwrap();
     // As a crash would: the sockets close without goodbye.
-    pair.b.site =
-        SiteLink::new(TcpListener::bind("127.0.0.1:0").unwrap(), credentials(&pair.b), Duration::from_secs(1), None)
-            .unwrap();
+    pair.b.site = SiteLink::new(
+        TcpListener::bind("127.0.0.1:0").unwrap(),
+        credentials(&pair.b),
+        Duration::from_secs(1),
+        None,
+        false,
+    )
+    .unwrap();
     for context in [1, 2] {
         let done = pair.next(true);
         assert_eq!(done.user.context, context);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,15 @@ use member::Pulse;
 use member::handshake::{Answer, Initiator};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, connect, send, sendmsg, socket_with,
-    sockopt,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
+
+use types::sites::Keys;
 
 use crate::config::Gateway;
 use crate::handshake::{self, Credentials};
 use crate::link::Sink;
 use crate::reader::{Broken, Frames, Reader};
+use crate::stream::{Expected, Stream};
 
 /// Nothing more is queued beyond this before the socket has taken some.
 const QUEUED: usize = 96 << 10;
@@ -32,6 +32,8 @@ const SILENCE_S: u64 = 4;
 
 pub(super) struct Connection {
     pub gateway: Gateway,
+    /// Its site's keys, of which it has to show one; `None`: in clear.
+    keys: Option<Keys>,
     state: State,
     pub reader: Reader,
     /// Whole frames; the first may have left in part.
@@ -45,16 +47,17 @@ pub(super) struct Connection {
 }
 
 enum State {
-    Dialling { socket: OwnedFd, initiator: Box<Initiator>, deadline: Instant },
-    Open { socket: OwnedFd },
+    Dialling { stream: Stream, initiator: Box<Initiator>, deadline: Instant },
+    Open { stream: Stream },
     Lost { reason: String, again: Instant },
 }
 
 impl Connection {
     /// A connection that is not there yet.
-    pub(super) fn new(gateway: Gateway) -> Connection {
+    pub(super) fn new(gateway: Gateway, keys: Option<Keys>) -> Connection {
         Connection {
             gateway,
+            keys,
             state: State::Lost { reason: "not dialled yet".into(), again: Instant::now() },
             reader: Reader::new(wire::frame::MAX_PAYLOAD),
             queue: VecDeque::new(),
@@ -91,9 +94,9 @@ impl Connection {
         matches!(self.state, State::Dialling { .. })
     }
 
-    fn socket(&self) -> Option<&OwnedFd> {
+    fn stream(&self) -> Option<&Stream> {
         match &self.state {
-            State::Dialling { socket, .. } | State::Open { socket } => Some(socket),
+            State::Dialling { stream, .. } | State::Open { stream } => Some(stream),
             State::Lost { .. } => None,
         }
     }
@@ -113,13 +116,20 @@ impl Connection {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(io::Error::from(error).into()),
         }
+        let stream = match self.keys {
+            None => Stream::from(socket),
+            Some(keys) => {
+                let session = tls::dial_without_key().map_err(io::Error::other)?;
+                Stream::sealed(socket, session, Expected::Site(keys))?
+            }
+        };
         let data = EventData::new_u64(at as u64);
-        epoll::add(epoll, &socket, data, EventFlags::IN | EventFlags::OUT).map_err(io::Error::from)?;
+        epoll::add(epoll, &stream, data, EventFlags::IN | EventFlags::OUT).map_err(io::Error::from)?;
         let (initiator, hello) = own.dial_gateway(&self.gateway)?;
         let deadline = Instant::now() + timeout;
-        *self = Connection::new(self.gateway.clone());
+        *self = Connection::new(self.gateway.clone(), self.keys);
         self.push(Arc::new(hello.encode()));
-        self.state = State::Dialling { socket, initiator: Box::new(initiator), deadline };
+        self.state = State::Dialling { stream, initiator: Box::new(initiator), deadline };
         Ok(())
     }
 
@@ -127,9 +137,9 @@ impl Connection {
     pub(super) fn shake_hands(&mut self) -> Result<bool, Broken> {
         loop {
             self.write()?;
-            let State::Dialling { socket, initiator, deadline } = &mut self.state else { return Ok(true) };
+            let State::Dialling { stream, initiator, deadline } = &mut self.state else { return Ok(true) };
             let Some(message) = self.reader.handshake(false)? else {
-                if self.reader.fill(socket.as_fd())? {
+                if self.reader.fill(stream)? {
                     continue;
                 }
                 if *deadline <= Instant::now() {
@@ -138,14 +148,14 @@ impl Connection {
                 }
                 return Ok(false);
             };
-            match initiator.step(message)? {
+            match initiator.inside(stream.key()).step(message)? {
                 Answer::Send(reply) => self.push(Arc::new(reply.encode())),
                 Answer::Open(welcome) => {
                     handshake::check(&welcome)?;
                     self.reader.take_whole(welcome.max_payload)?;
                     let lost = State::Lost { reason: String::new(), again: Instant::now() };
-                    if let State::Dialling { socket, .. } = std::mem::replace(&mut self.state, lost) {
-                        self.state = State::Open { socket };
+                    if let State::Dialling { stream, .. } = std::mem::replace(&mut self.state, lost) {
+                        self.state = State::Open { stream };
                     }
                     return Ok(true);
                 }
@@ -155,8 +165,8 @@ impl Connection {
 
     /// Takes the frames that have come.
     pub(super) fn receive(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<bool, Broken> {
-        match &self.state {
-            State::Open { socket } => self.reader.pump(socket.as_fd(), frames, sink),
+        match &mut self.state {
+            State::Open { stream } => self.reader.pump(stream, frames, sink),
             _ => Ok(false),
         }
     }
@@ -176,7 +186,11 @@ impl Connection {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && !self.has_unsent()
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.stream().is_some_and(Stream::has_unsent)
     }
 
     /// Nothing more comes or goes by it, until it is dialled again.
@@ -191,29 +205,29 @@ impl Connection {
     pub(super) fn close(&mut self, goodbye: Arc<Vec<u8>>) {
         self.push(goodbye);
         let _ = self.write();
-        if let Some(socket) = self.socket() {
-            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+        if let Some(stream) = self.stream() {
+            let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Write);
         }
     }
 
     /// Sends what is queued as far as the socket takes it, and has `epoll` watch it for the rest. Whether anything left.
     pub(super) fn send(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
-        if !self.is_open() || (self.queue.is_empty() && !self.wants_write) {
+        if !self.is_open() || (self.is_empty() && !self.wants_write) {
             return Ok(false);
         }
         let moved = self.write()?;
-        let wants = !self.queue.is_empty();
-        if let Some(socket) = self.socket().filter(|_| wants != self.wants_write) {
+        let wants = self.stream().is_some_and(|stream| stream.wants_write(!self.queue.is_empty()));
+        if let Some(stream) = self.stream().filter(|_| wants != self.wants_write) {
             let flags = if wants { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
             let data = EventData::new_u64(at as u64);
-            epoll::modify(epoll, socket, data, flags).map_err(io::Error::from)?;
+            epoll::modify(epoll, stream, data, flags).map_err(io::Error::from)?;
             self.wants_write = wants;
         }
         Ok(moved)
     }
 
     fn write(&mut self) -> Result<bool, Broken> {
-        let (State::Dialling { socket, .. } | State::Open { socket }) = &self.state else { return Ok(false) };
+        let (State::Dialling { stream, .. } | State::Open { stream }) = &mut self.state else { return Ok(false) };
         let mut moved = false;
         while !self.queue.is_empty() {
             let empty: &[u8] = &[];
@@ -224,19 +238,11 @@ impl Connection {
                 *slice = IoSlice::new(&frame[skip..]);
                 count += 1;
             }
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let result = match &slices[..count] {
-                [one] => send(socket, one, flags),
-                several => sendmsg(socket, several, &mut SendAncillaryBuffer::default(), flags),
-            };
-            match result {
-                Ok(sent) => consume(&mut self.queue, &mut self.written, &mut self.queued, sent),
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(io::Error::from(error).into()),
-            }
+            let Some(sent) = stream.send(&slices[..count])? else { return Ok(moved) };
+            consume(&mut self.queue, &mut self.written, &mut self.queued, sent);
             moved = true;
         }
+        stream.flush()?;
         Ok(moved)
     }
 }

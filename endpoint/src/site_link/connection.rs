@@ -1,7 +1,6 @@
 //! A connection of the site link: its phase, what waits to be written, and what its frames mean.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use member::handshake::{Acceptor, Initiator};
@@ -14,11 +13,12 @@ use crate::handshake::Credentials;
 use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 use crate::reader::{Frames, Reader};
+use crate::stream::Stream;
 use crate::writer::Writer;
 
 /// One TCP connection, from its first byte to its last.
 pub(super) struct Connection {
-    pub socket: OwnedFd,
+    pub stream: Stream,
     pub phase: Phase,
     pub peer: Option<PeerId>,
     pub reader: Reader,
@@ -48,7 +48,7 @@ pub(super) enum Phase {
 impl Connection {
     /// Whether the peer has answered our goodbye on the lane, or closed its end.
     pub(super) fn has_answered(&mut self) -> bool {
-        if self.reader.fill(self.socket.as_fd()).is_err() {
+        if self.reader.fill(&mut self.stream).is_err() {
             return true;
         }
         loop {
@@ -58,6 +58,11 @@ impl Connection {
                 Ok(None) => return false,
             }
         }
+    }
+
+    /// Whether bytes wait for room in the socket.
+    pub(super) fn has_to_send(&self) -> bool {
+        !self.writer.is_empty() || self.stream.has_unsent()
     }
 
     /// The first item has left.

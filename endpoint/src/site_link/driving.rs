@@ -1,6 +1,5 @@
 //! Driving the port: the part of the site link that is there only if the site has a network of its own.
 
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use wire::FrameHeader;
@@ -63,7 +62,7 @@ impl SiteLink {
                     let Some(connection) = self.connections.get_mut(key) else { continue };
                     connection.writer.stage(&FrameHeader { length: 4, ..header }.encode());
                     connection.writer.stage(&made.to_le_bytes());
-                    connection.writer.send(connection.socket.as_fd(), None).err().map(Broken::from)
+                    connection.writer.send(&mut connection.stream, None).err().map(Broken::from)
                 }
             };
             if let Some(broken) = broken {
@@ -93,7 +92,7 @@ impl SiteLink {
             let Some(connection) = self.connections.get_mut(*key) else { continue };
             connection.writer.stage(&header.encode());
             // A peer that does not read the answer waits a little longer.
-            let _ = connection.writer.send(connection.socket.as_fd(), None);
+            let _ = connection.writer.send(&mut connection.stream, None);
         }
     }
 

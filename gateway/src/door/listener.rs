@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use types::JobId;
+use types::sites::Inside;
 use wire::Secret;
 use wire::handshake::{Handshake, Hello, PREFACE, Purpose, Refusal, RefusalCode, Welcome};
 
@@ -156,6 +157,10 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
             };
             if accepting.hello.purpose == Purpose::Meet {
                 return Ok(Admitted::Guest(host::admit(gateway, stream, accepting).await?));
+            }
+            if gateway.door.inside == Inside::Encrypted {
+                let text = format!("site {}: `inside` is \"encrypted\"; this rank came in clear", gateway.site);
+                return refuse(Stream::Plain(stream), Refusal::new(RefusalCode::Purpose, text)).await;
             }
             let (member, inflow) = accept_member(gateway, Stream::Plain(stream), peer, accepting).await?;
             Ok(Admitted::Member(member, inflow))

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use tokio::sync::Notify;
+use types::sites::Inside;
 
 use crate::door::hellos::Hellos;
 use crate::door::lobby::{Lobby, places};
@@ -18,14 +19,16 @@ pub(crate) mod stream;
 pub(crate) struct Door {
     pub lobby: Rc<Lobby>,
     pub hellos: Hellos,
+    /// How ranks have to come.
+    pub inside: Inside,
     /// A job was opened: its members may be waiting.
     pub job_opened: Notify,
 }
 
 impl Door {
-    /// Of a gateway of this much memory.
-    pub(crate) fn new(memory: u64) -> Door {
+    /// Of a gateway of this much memory, for ranks that come so.
+    pub(crate) fn new(memory: u64, inside: Inside) -> Door {
         let lobby = Rc::new(Lobby::new(places(memory, descriptors::allowed())));
-        Door { lobby, hellos: Hellos::default(), job_opened: Notify::new() }
+        Door { lobby, hellos: Hellos::default(), inside, job_opened: Notify::new() }
     }
 }

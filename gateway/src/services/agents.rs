@@ -85,6 +85,7 @@ impl Gateway {
             node: node.to_owned(),
             node_address: entry.and_then(|entry| entry.address),
             fabric: self.services.fabric.clone(),
+            inside: self.door.inside,
             gateways: self.insides(),
             keys: self.sites.own_site().keys(),
             allocation,

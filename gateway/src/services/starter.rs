@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use types::sites::{Fabric, Keys, Memory};
+use types::sites::{Fabric, Inside, Keys, Memory};
 use types::{JobId, NodeId, SiteId};
 use wire::Secret;
 use wire::control::{AllocatedNode, NodeAsk};
@@ -32,6 +32,8 @@ pub struct AgentOrder {
     pub node_address: Option<IpAddr>,
     /// The site's own network, if the sites file names one.
     pub fabric: Option<Fabric>,
+    /// Whether its ranks talk inside TLS to each other and to the gateways.
+    pub inside: Inside,
     /// Each gateway of the site; first the one that leads the job.
     pub gateways: Vec<GatewayAddress>,
     /// The site's keys: agents talk to gateways that hold one of them, and to nobody else.

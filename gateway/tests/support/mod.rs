@@ -227,6 +227,8 @@ pub(crate) struct Plan {
     pub hidden: Vec<&'static str>,
     /// Sites where nobody may meet.
     pub unfriendly: Vec<&'static str>,
+    /// Sites whose ranks talk inside TLS.
+    pub encrypted: Vec<&'static str>,
     /// A site that the test itself plays, and its key.
     pub played: Option<(&'static str, Fingerprint)>,
 }
@@ -243,6 +245,7 @@ impl Default for Plan {
             hidden: vec![],
             unfriendly: vec![],
             page: None,
+            encrypted: vec![],
             played: None,
         }
     }
@@ -276,9 +279,10 @@ pub(crate) fn start(plan: &Plan) -> Vec<Running> {
                 true => String::new(),
                 false => format!("advertise = \"{advertise}\"\n"),
             };
+            let encrypted = if plan.encrypted.contains(name) { "inside = \"encrypted\"\n" } else { "" };
             let meeting = !plan.unfriendly.contains(name);
             text += &format!(
-                "[[site]]\nname = \"{name}\"\nfingerprint = \"{fingerprint}\"\npatience = \"1s\"\n\
+                "[[site]]\nname = \"{name}\"\nfingerprint = \"{fingerprint}\"\npatience = \"1s\"\n{encrypted}\
                  [[site.gateway]]\nname = \"gw1\"\nmeeting = {meeting}\n{advertise}inside = \"{address}\"\nlisten = \"{address}\"\nmemory = \"{}\"\nlinks = {}\n{page}\
                  [[site.node]]\nname = \"n1\"\n[[site.node]]\nname = \"n2\"\n",
                 plan.memory, plan.links

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use gateway::GatewayAddress;
 use thiserror::Error;
+use types::sites::Inside;
 use types::{NodeId, Rank, Roster, SiteId};
 
 use rustix::thread::CpuSet;
@@ -213,6 +214,10 @@ fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster:
     environment.set("LANDBRIDGE_ADDRESS", ipv4(order.node_address.unwrap_or(reach.local))?.to_string());
     let gateways = reach.gateways.iter().map(|gateway| format!("{}={}", gateway.name, gateway.address));
     environment.set("LANDBRIDGE_GATEWAYS", gateways.collect::<Vec<_>>().join(","));
+    if order.inside == Inside::Encrypted {
+        let keys = std::iter::once(order.keys.current).chain(order.keys.next).map(|key| key.to_string());
+        environment.set("LANDBRIDGE_INSIDE_KEYS", keys.collect::<Vec<_>>().join(","));
+    }
     environment.set("LANDBRIDGE_SITE_NAME", &order.site);
     environment.set("LANDBRIDGE_NODE_NAME", &order.node);
     environment.set("LANDBRIDGE_SIZE", roster.size().to_string());
@@ -329,6 +334,21 @@ mod tests {
         let environment = prepared.rank_environment(0, 65536, &Start::Pmi(9));
         let secret = prepared.secret.to_hex();
         assert!(environment.iter().all(|(_, value)| !value.to_string_lossy().contains(&secret)));
+    }
+
+    #[test]
+    fn ranks_of_an_encrypted_site_know_the_keys_of_its_gateways() {
+        let mut order = example(Memory::Node, 0);
+        let mut environment = Environment::default();
+        let reach = Reach { gateways: Vec::new(), local: "10.0.0.7".parse().unwrap() };
+        let roster: Roster = "a:n1*2;b:n1*3".parse().unwrap();
+        describe(&mut environment, &order, &reach, &roster).unwrap();
+        assert_eq!(environment.get("LANDBRIDGE_INSIDE_KEYS"), None);
+        order.0.inside = Inside::Encrypted;
+        order.0.keys.next = Some(types::sites::Fingerprint([8; 32]));
+        describe(&mut environment, &order, &reach, &roster).unwrap();
+        let keys = format!("sha256:{},sha256:{}", "07".repeat(32), "08".repeat(32));
+        assert_eq!(environment.get("LANDBRIDGE_INSIDE_KEYS"), Some(OsStr::new(&keys)));
     }
 
     #[test]

@@ -72,6 +72,12 @@ fn wrong_entries_are_named() {
             file(&format!("fabric = \"shm\"\n{REST}[[site.node]]\nname = \"n2\"\n")),
             "fabric: `shm` reaches no other node, and this site has 2",
         ),
+        (
+            file(&format!("inside = \"encrypted\"\nfabric = \"verbs\"\n{REST}")),
+            "x.toml: site a: inside: `encrypted` cannot be with `fabric` = `verbs`",
+        ),
+        (file(&format!("inside = \"10.0.0.1:7700\"\n{REST}")), "site a: inside: `10.0.0.1:7700` is neither"),
+        (gateway("inside = \"encrypted\""), "gateway gw1: inside: `encrypted` belongs to the [[site]], above"),
         (gateway("memory = \"1KiB\""), "x.toml: site a: gateway gw1: memory: `1KiB` is under"),
         (gateway("memory = \"lots\""), "site a: gateway gw1: memory: `lots` is not a size"),
         (gateway("inside = \"nohost\""), "site a: gateway gw1: inside: `nohost` is not host:port"),

@@ -1,0 +1,36 @@
+//! Putting connections of the site link inside TLS, by a key that this process makes for itself when it first needs one.
+//!
+//! TLS alone says nothing of who is there, for nobody knows the key beforehand. The proofs of the job's secret inside cover the key
+//! that the acceptor has shown: whoever stands between two ranks shows each of them a key of his own, and the proofs do not fit.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tls::Ephemeral;
+
+use crate::stream::{Expected, Stream};
+
+#[derive(Default)]
+pub(super) struct Sealing(Option<Ephemeral>);
+
+impl Sealing {
+    /// The dialling end.
+    pub(super) fn dial(&mut self, socket: OwnedFd) -> io::Result<Stream> {
+        let session = self.key()?.dial().map_err(io::Error::other)?;
+        Stream::sealed(socket, session, Expected::Unknown)
+    }
+
+    /// The accepting end.
+    pub(super) fn accept(&mut self, socket: OwnedFd) -> io::Result<Stream> {
+        let key = self.key()?;
+        let session = key.accept().map_err(io::Error::other)?;
+        Stream::sealed(socket, session, Expected::Ours(key.fingerprint()))
+    }
+
+    fn key(&mut self) -> io::Result<&Ephemeral> {
+        if self.0.is_none() {
+            self.0 = Some(Ephemeral::new().map_err(io::Error::other)?);
+        }
+        self.0.as_ref().ok_or_else(|| io::Error::other("no key"))
+    }
+}

@@ -1,0 +1,38 @@
+//! Whether what a site's ranks say inside the site is encrypted: the site's `inside`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Fabric, Wrong};
+
+/// How ranks talk to the ranks and gateways of their own site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Inside {
+    /// In clear, for networks whose machines are trusted.
+    #[default]
+    Clear,
+    /// Inside TLS, for networks that are shared with strangers.
+    Encrypted,
+}
+
+impl Inside {
+    /// As written in the sites file.
+    pub(super) fn check(text: Option<&str>, fabric: Option<&Fabric>) -> Result<Inside, Wrong> {
+        match (text, fabric) {
+            (None | Some("clear"), _) => Ok(Inside::Clear),
+            (Some("encrypted"), None) => Ok(Inside::Encrypted),
+            (Some("encrypted"), Some(fabric)) => {
+                let problem = format!(
+                    "`encrypted` cannot be with `fabric` = `{}`: what ranks say through a fabric does not go through TLS; leave \
+                     out `fabric`, so that they talk over TCP, or `inside`",
+                    fabric.provider
+                );
+                Err(Wrong::new("inside", problem))
+            }
+            (Some(other), _) => {
+                let problem =
+                    "is neither \"encrypted\" nor \"clear\"; the address that ranks dial belongs to a [[site.gateway]]";
+                Err(Wrong::new("inside", format!("`{other}` {problem}")))
+            }
+        }
+    }
+}
