@@ -88,7 +88,7 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
     let outcome = init.run(channel, &signals, &listener).map_err(|e| LabError::setup(&init.plan.name, e));
     // From here on nobody gets in; who asked for the end learns of it, by the closing of the connection, when all is over.
     drop(listener);
-    init.clients.iter().for_each(kill_group);
+    init.clients.iter().for_each(|client| signal_group(client, Signal::KILL));
     end_descendants();
     outcome
 }
@@ -175,10 +175,15 @@ impl Init {
     }
 }
 
-fn kill_group(client: &Client) {
+/// Its client is gone. Never more than SIGHUP: sshd kills nothing either, so what must end has to notice by itself here too.
+fn hang_up(client: &Client) {
+    signal_group(client, Signal::HUP);
+}
+
+fn signal_group(client: &Client, signal: Signal) {
     if let Some(leader) = client.leader {
         // A group that has ended already is as good.
-        let _ = rustix::process::kill_process_group(leader, Signal::KILL);
+        let _ = rustix::process::kill_process_group(leader, signal);
     }
 }
 
@@ -194,17 +199,15 @@ impl Init {
     fn serve_client(&mut self, index: usize) -> Next {
         let client = &mut self.clients[index];
         let Ok(Some(message)) = client.channel.receive(Some(MESSAGE_LIMIT)) else {
-            kill_group(client);
+            hang_up(client);
             return Next::Drop;
         };
         match message.kind {
             Kind::Run if client.leader.is_none() && self.frozen.is_some() => client.waiting = Some(message),
             Kind::Run if client.leader.is_none() => return start_for(client, message),
             Kind::Signal => {
-                let signal = message.number().ok().and_then(Signal::from_named_raw);
-                if let (Some(leader), Some(signal)) = (client.leader, signal) {
-                    // A group that has ended already is as good.
-                    let _ = rustix::process::kill_process_group(leader, signal);
+                if let Some(signal) = message.number().ok().and_then(Signal::from_named_raw) {
+                    signal_group(client, signal);
                 }
             }
             Kind::Listens => {
@@ -226,7 +229,7 @@ impl Init {
                 return Next::Drop;
             }
             _ => {
-                kill_group(client);
+                hang_up(client);
                 return Next::Drop;
             }
         }

@@ -191,7 +191,7 @@ fn exit_codes_signals_input_directory_and_environment_pass_through() {
 }
 
 #[test]
-fn the_death_of_enter_kills_the_command_and_its_group() {
+fn the_death_of_enter_hangs_up_on_the_command_and_its_group() {
     if skip() {
         return;
     }
@@ -200,10 +200,15 @@ fn the_death_of_enter_kills_the_command_and_its_group() {
         "$L lab enter a-n2 -- bash -c 'sleep 100 & sleep 100; true' & e=$!
          until [ $({count}) = 2 ]; do sleep 0.01; done; kill -9 $e
          for i in $(seq 500); do n=$({count}); [ $n = 0 ] && break; sleep 0.01; done; echo $n
+         $L lab enter a-n2 -- bash -c 'trap \"sleep 0.5; echo cleaned > /tmp/over; exit\" HUP
+            echo up > /tmp/traps; while :; do sleep 0.01; done' & e=$!
+         until $L lab enter a-n2 -- test -e /tmp/traps; do sleep 0.01; done; kill -9 $e
+         for i in $(seq 500); do $L lab enter a-n2 -- test -e /tmp/over && break; sleep 0.01; done
+         $L lab enter a-n2 -- cat /tmp/over
          $L lab enter a-n2 -- bash -c 'trap \"echo got it; exit 3\" TERM; echo up > /tmp/up; while :; do sleep 0.01; done' & e=$!
          until $L lab enter a-n2 -- test -e /tmp/up; do sleep 0.01; done; kill -TERM $e; wait $e; echo $?"
     );
-    assert_eq!(lab_ok(&[], &script), "0\ngot it\n3\n");
+    assert_eq!(lab_ok(&[], &script), "0\ncleaned\ngot it\n3\n");
 }
 
 #[test]

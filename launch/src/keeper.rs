@@ -39,6 +39,8 @@ pub async fn keep() -> std::io::Result<i32> {
     let folder = Folder::fresh()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // A connection that hangs up says nothing to a keeper. The agent notices by itself whether the job goes on.
+    let _heard = signal(SignalKind::hangup())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(WORKER).arg(getpid().as_raw_nonzero().to_string()).arg(folder.path());
     // A gateway that was itself started by a launcher of that kind would make libpmix in the agent a client of it.

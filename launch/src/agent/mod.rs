@@ -121,6 +121,8 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
     let system = |what| move |source| AgentError::System { what, source };
     adopt_orphans().map_err(system("adopting orphans"))?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
+    // What started this agent hung up. It says less than the end of standard input: the job may go on by other gateways.
+    let _heard = signal(SignalKind::hangup()).map_err(system("signals"))?;
     let me = order.identity()?;
     let (client, gateway) = connect(&order, me).await?;
     let others = resolved(order.gateways.get(1..).unwrap_or_default()).await;
