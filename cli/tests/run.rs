@@ -5,10 +5,10 @@
 mod stage;
 
 use std::os::unix::process::CommandExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stage::{Running, Stage, kill, wait_for};
+use stage::{OPEN_FILES, Running, Stage, kill, wait_for};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -119,6 +119,39 @@ fn a_killed_agent_or_keeper_ends_the_job() {
         assert!(done.err.contains("node n"), "{done:?}");
         stage.nothing_left();
     }
+}
+
+#[test]
+fn an_agent_that_is_hung_up_on_goes_on() {
+    let stage = Stage::new();
+    let go = stage.path("go");
+    let running =
+        stage.start_script(&["-n", "4"], &format!("echo up; until [ -e {} ]; do sleep 0.01; done", go.display()));
+    wait_for("the ranks", SOON, || (running.out().lines().count() == 4).then_some(()));
+    for word in ["agent-worker", "agent"] {
+        for agent in stage.processes(word) {
+            kill(agent, "HUP");
+        }
+    }
+    // A signal is delivered before its target runs again, and these run for the ranks' end.
+    std::fs::write(go, "").unwrap();
+    let done = running.finish(SOON);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    stage.nothing_left();
+}
+
+/// A gateway raises its soft limit; `select` breaks above 1024.
+#[test]
+fn ranks_may_open_as_many_files_as_the_gateway_before_it_raised_its_limit() {
+    let stage = Stage::new();
+    let done = stage.script(&["-n", "4"], "ulimit -Sn; ulimit -Hn");
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let hard = String::from_utf8(Command::new("sh").args(["-c", "ulimit -Hn"]).output().unwrap().stdout).unwrap();
+    let expected = [vec![OPEN_FILES.to_string(); 4], vec![hard.trim().to_owned(); 4]].concat();
+    let mut got = lines(&done.out);
+    got.sort_by_key(|line| line.parse::<u64>().unwrap_or(u64::MAX));
+    assert_eq!(got, expected, "{done:?}");
+    stage.nothing_left();
 }
 
 #[test]

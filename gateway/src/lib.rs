@@ -23,6 +23,7 @@ mod table;
 mod trunks;
 
 pub use config::{GatewayConfig, site_key};
+pub use door::descriptors::open_files_before;
 pub use error::GatewayError;
 pub use server::{serve, serve_until};
 pub use services::join::{Doorkeeper, NotTaken};

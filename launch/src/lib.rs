@@ -10,6 +10,7 @@
 
 pub mod agent;
 pub mod check;
+mod descriptors;
 pub mod environment;
 pub mod fence;
 pub mod folder;

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// What marks all processes of a test: a variable of their environment.
 const MARKER: &str = "LANDBRIDGE_STAGE";
+/// The soft limit of open files that gateways are started with.
+pub(crate) const OPEN_FILES: u64 = 500;
 
 pub(crate) fn landbridge() -> Command {
     Command::new(env!("CARGO_BIN_EXE_landbridge"))
@@ -114,7 +116,13 @@ impl Stage {
 
     pub(crate) fn start_gateway(&mut self, site: &str) -> u32 {
         let log = File::create(self.path(&format!("{site}.log"))).expect("a log");
-        let mut command = landbridge();
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &format!("ulimit -Sn {OPEN_FILES} && exec \"$@\""),
+            "sh",
+            env!("CARGO_BIN_EXE_landbridge"),
+        ]);
         command.args(["gateway", "--site", site, "--sites"]).arg(self.path("sites.toml")).env(MARKER, &self.marker);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().expect("a gateway");

@@ -18,6 +18,7 @@ use std::time::Duration;
 use channel::Route;
 use client::{Client, ClientError, Connections, Entry as GatewayEntry, Frame, News, Role};
 use gateway::GatewayAddress;
+use rustix::process::Rlimit;
 use thiserror::Error;
 use tokio::net::lookup_host;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,6 +31,7 @@ use self::memory::Shared;
 use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{PrepareError, Prepared, Reach, prepare};
 use self::rank::{Output, RankEvent, RankHandle, Sinks};
+use crate::descriptors;
 use crate::fence::{Fence, Fences};
 use crate::folder::Folder;
 use crate::group::{Group, first_agent};
@@ -137,7 +139,7 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
     reach.gateways[1..].iter().for_each(|other| {
         connections.add(entry(other));
     });
-    let mut agent = Agent::new(order, folder, reach, max_payload)?;
+    let mut agent = Agent::new(order, folder, reach, max_payload, descriptors::raise())?;
     tokio::pin!(lifeline);
     let mut torn = false;
     loop {
@@ -232,6 +234,8 @@ struct Agent {
     sinks: Sinks,
     events: mpsc::Receiver<RankEvent>,
     outputs: mpsc::Receiver<Output>,
+    /// Of each rank.
+    open_files: Rlimit,
     prepared: Option<Prepared>,
     ranks: Vec<Running>,
     /// The window that ranks get; `None`: nobody waits to be started.
@@ -263,7 +267,13 @@ struct Running {
 }
 
 impl Agent {
-    fn new(order: Order, folder: Folder, reach: Reach, max_payload: u32) -> Result<Agent, AgentError> {
+    fn new(
+        order: Order,
+        folder: Folder,
+        reach: Reach,
+        max_payload: u32,
+        open_files: Rlimit,
+    ) -> Result<Agent, AgentError> {
         // Ranks that wait for PMIx have one request each under way, so this cannot grow.
         let (hear, heard) = mpsc::unbounded_channel();
         let (event_sink, events) = mpsc::channel(256);
@@ -282,6 +292,7 @@ impl Agent {
             sinks: Sinks { events: event_sink, outputs: output_sink },
             events,
             outputs,
+            open_files,
             prepared: None,
             ranks: Vec::new(),
             starting: None,
@@ -461,7 +472,7 @@ impl Agent {
             return self.check_ended();
         }
         let started = match self.pmix.as_ref().map(|pmix| pmix.admit(local)).transpose() {
-            Ok(variables) => rank::start(prepared, local, window, variables, &self.sinks)
+            Ok(variables) => rank::start(prepared, local, window, self.open_files, variables, &self.sinks)
                 .map_err(|error| format!("cannot start {:?}: {error}", prepared.words.first())),
             Err(error) => Err(error.to_string()),
         };

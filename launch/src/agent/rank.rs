@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::process::Rlimit;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -18,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use wire::Secret;
 
 use super::prepare::{Prepared, Start};
-use super::spawn::spawn;
+use super::spawn::{Limits, spawn};
 use crate::lines::LineBuffer;
 use crate::message::{End, Program, Stream};
 use crate::modules::ModulesError;
@@ -123,6 +124,7 @@ pub(super) fn start(
     prepared: &Prepared,
     local: u32,
     window: u32,
+    open_files: Rlimit,
     pmix: Option<Vec<(OsString, OsString)>>,
     sinks: &Sinks,
 ) -> io::Result<RankHandle> {
@@ -137,7 +139,8 @@ pub(super) fn start(
     let pmi = matches!(start, Start::Pmi(_)).then_some(theirs);
     let inherited = std::iter::once(secret).chain(pmi).collect();
     let cores = prepared.cores.as_ref().and_then(|cores| cores.get(local as usize));
-    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited, cores.copied())?;
+    let limits = Limits { cores: cores.copied(), open_files };
+    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited, limits)?;
     let pid = child.id().ok_or_else(|| io::Error::other("ended at once"))?;
     let (exited, watch_exit) = watch::channel(false);
     let local = local as usize;

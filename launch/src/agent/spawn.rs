@@ -8,14 +8,21 @@ use std::path::Path;
 use std::process::Stdio;
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getppid, set_parent_process_death_signal, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::process::{Child, Command};
 
 use crate::environment::Environment;
 
-/// Starts a rank in a process group of its own, on these `cores` only if it is given some. It inherits these descriptors and no
-/// others, and is killed when this thread ends.
+/// What a rank's process may use.
+pub(super) struct Limits {
+    /// `None`: all cores of the agent.
+    pub cores: Option<CpuSet>,
+    pub open_files: Rlimit,
+}
+
+/// Starts a rank in a process group of its own. It inherits these descriptors and no others, and is killed when this thread
+/// ends.
 ///
 /// # Errors
 /// What the system says.
@@ -25,7 +32,7 @@ pub(super) fn spawn(
     directory: &Path,
     environment: &Environment,
     inherited: Vec<OwnedFd>,
-    cores: Option<CpuSet>,
+    limits: Limits,
 ) -> io::Result<Child> {
     let mut command = Command::new(path);
     if let [name, arguments @ ..] = words {
@@ -38,9 +45,10 @@ pub(super) fn spawn(
         for descriptor in &inherited {
             fcntl_setfd(descriptor.as_fd(), FdFlags::empty())?;
         }
-        if let Some(cores) = &cores {
+        if let Some(cores) = &limits.cores {
             sched_setaffinity(None, cores)?;
         }
+        setrlimit(Resource::Nofile, limits.open_files)?;
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The agent may have died before the line above; nobody would kill this process then.
         if getppid() != Some(agent) {

@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep_until};
 
+use crate::descriptors;
 use crate::processes::signal_name;
 
 /// How much of a program's standard error is kept for messages, in bytes.
@@ -64,6 +65,7 @@ impl AgentProcess {
         let theirs = words.try_clone().map_err(no_file)?;
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(theirs).kill_on_drop(true);
         command.process_group(0);
+        descriptors::tell(&mut command);
         let name = command.as_std().get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().map_err(|e| StartError(format!("cannot start {name}: {e}")))?;
         let stdin = child.stdin.take();

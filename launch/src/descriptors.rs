@@ -1,0 +1,54 @@
+//! The soft limit of open files. Gateways and agents raise theirs, for they have many connections and pipes; ranks get the one
+//! that the user has on the node, since a program that calls `select` breaks above 1024.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::process::Command;
+
+/// In the environment of what a gateway starts: the soft limit that the gateway was started with. An environment reaches an
+/// agent in the same ways as limits do: from parent to child, and with Slurm's `srun`, but not through ssh.
+const BEFORE: &str = "LANDBRIDGE_OPEN_FILES";
+
+/// Tells an agent that a gateway starts with this command which limit it would have without the gateway.
+pub(crate) fn tell(command: &mut Command) {
+    match gateway::open_files_before() {
+        Some(before) => command.env(BEFORE, before.to_string()),
+        // This gateway's own environment may have it, from a gateway around it.
+        None => command.env_remove(BEFORE),
+    };
+}
+
+/// Raises this process's soft limit to the hard one. Gives the limit that ranks are to have.
+pub(crate) fn raise() -> Rlimit {
+    let found = getrlimit(Resource::Nofile);
+    let told = std::env::var(BEFORE).ok().and_then(|text| text.parse().ok());
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: found.maximum, maximum: found.maximum });
+    if let Err(error) = raised {
+        tracing::warn!(%error, limit = found.current, "the limit of open files cannot be raised");
+    }
+    for_ranks(found, told)
+}
+
+/// The lower of both soft limits: an administrator may have set one between gateway and agent.
+fn for_ranks(found: Rlimit, told: Option<u64>) -> Rlimit {
+    let current = [found.current, told].into_iter().flatten().min();
+    Rlimit { current, maximum: found.maximum }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_get_the_lower_limit() {
+        let limit = |current| Rlimit { current, maximum: Some(4096) };
+        for (found, told, expected) in [
+            (Some(4096), Some(1024), Some(1024)),
+            (Some(256), Some(1024), Some(256)),
+            (Some(1024), None, Some(1024)),
+            (None, Some(1024), Some(1024)),
+            (None, None, None),
+        ] {
+            assert_eq!(for_ranks(limit(found), told), limit(expected), "{found:?} {told:?}");
+        }
+    }
+}
