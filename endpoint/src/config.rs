@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libfabric::{Fault, FindError, Library, Port};
 use thiserror::Error;
-use types::sites::{Fingerprint, Keys};
+use types::sites::{Fingerprint, FingerprintError, Keys};
 use types::{JobId, Rank, Roster};
 use wire::Secret;
 
@@ -262,7 +262,8 @@ impl Env<'_> {
         let name = "LANDBRIDGE_INSIDE_KEYS";
         let Some(text) = self.text(name) else { return Ok(None) };
         let key = |text: &str| {
-            text.parse::<Fingerprint>().map_err(|problem| ConfigError { name, value: text.to_owned(), problem })
+            let wrong = |e: FingerprintError| ConfigError { name, value: text.to_owned(), problem: e.to_string() };
+            text.parse::<Fingerprint>().map_err(wrong)
         };
         match text.split_once(',') {
             None => Ok(Some(Keys { current: key(&text)?, next: None })),
