@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use member::pulse::LOOK_NS;
+use member::pulse::{GATEWAY_SILENCE_S, LOOK_NS};
 use member::{Beat, Pulse};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -13,8 +13,6 @@ use wire::{Control, FrameHeader, FrameKind};
 
 use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
 
-/// A gateway that says nothing for this long is lost. It says something each second, however busy.
-const SILENCE_S: u64 = 4;
 /// When a gateway is dialled again: after its connection broke, and after it could not be had.
 const SOON: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(1);
@@ -211,7 +209,7 @@ impl Task {
         }
         let began = Instant::now();
         let now_ns = || began.elapsed().as_nanos() as u64;
-        let mut pulse = Pulse::new(SILENCE_S, 0);
+        let mut pulse = Pulse::new(GATEWAY_SILENCE_S, 0);
         let mut looks = interval(Duration::from_nanos(LOOK_NS));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

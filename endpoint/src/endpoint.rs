@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use memory::{Buffer, Regions};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use thiserror::Error;
-use types::{Address, Identity, Instance, JobId, SiteId, Slot};
+use types::id::SlotKind;
+use types::{Address, Identity, Instance, JobId, Roster, SiteId, Slot};
 use wire::Secret;
 
 use crate::config::{Config, Limits, NativeError};
@@ -112,6 +113,8 @@ pub struct Endpoint {
     limits: Limits,
     /// Site and node, as messages name them.
     place: String,
+    /// Who is where, if this is part of a job.
+    roster: Option<Roster>,
     protocol: Protocol,
     memory: Option<MemoryLink>,
     site: SiteLink,
@@ -188,7 +191,7 @@ impl Endpoint {
             })?),
             None => None,
         };
-        let encrypted = job.is_some_and(|job| job.encrypted.is_some());
+        let encrypted = job.as_ref().is_some_and(|job| job.encrypted.is_some());
         let site = SiteLink::new(listener, own, limits.connect, port, encrypted)?;
         let mut protocol = Protocol::new(limits, credit, me.identity.site, regions);
         let own_peer = protocol.intern(me);
@@ -197,6 +200,7 @@ impl Endpoint {
             own_peer,
             limits,
             place,
+            roster: job.map(|job| job.roster),
             protocol,
             memory,
             site,
@@ -389,8 +393,26 @@ impl Endpoint {
     /// way to a peer of this site. Said once, and in jobs only: who started a program otherwise expects nothing of us.
     pub fn take_trouble(&mut self) -> Option<String> {
         let of_memory = self.memory.as_mut().and_then(MemoryLink::take_trouble).map(|error| error.to_string());
-        let trouble = of_memory.or_else(|| self.site.take_trouble()).filter(|_| !self.place.is_empty())?;
-        Some(format!("{}: {trouble}", self.place))
+        let trouble = of_memory.or_else(|| {
+            let (peer, reason) = self.site.take_trouble()?;
+            Some(format!("no way to {}: {reason}", self.name(peer)))
+        });
+        trouble.filter(|_| !self.place.is_empty()).map(|trouble| format!("{}: {trouble}", self.place))
+    }
+
+    /// A rank's address with its place, for people.
+    fn name(&self, address: Address) -> String {
+        let rank = match address.identity.slot.kind() {
+            SlotKind::Rank(rank, _) => Some(rank),
+            _ => None,
+        };
+        let place = rank.and_then(|rank| Some((rank, self.roster.as_ref()?.place(rank)?)));
+        match place {
+            Some((rank, place)) => {
+                format!("rank {} at site {}, node {} ({})", rank.0, place.site_name, place.node_name, address.socket)
+            }
+            None => format!("{address:?}"),
+        }
     }
 
     /// The site's own network, if frames to ranks of this site go through one: provider and library, for people.

@@ -26,11 +26,13 @@ use wire::handshake::{Handshake, Refusal, RefusalCode};
 mod connection;
 mod driving;
 mod lane;
+mod life;
 mod native;
 mod sealing;
 mod tally;
 
 use connection::{Connection, PeerFrames, Phase, Said};
+use life::Life;
 use native::Native;
 use sealing::Sealing;
 
@@ -41,13 +43,8 @@ use crate::reader::{Broken, Reader};
 use crate::stream::Stream;
 use crate::writer::Writer;
 
-/// The reason of a refusal that is none: the connection dialled the other way is the one to use.
 /// Connections that may say nothing for longer than the time to connect: ranks that dialled and then computed, or strangers.
 const MAX_SILENT: usize = 256;
-/// Seconds without a sign of life after which the peer's kernel is asked for one, and between the questions; and how many go
-/// unanswered before the peer is lost.
-const KEEPALIVE_S: u64 = 10;
-const KEEPALIVE_COUNT: u32 = 3;
 const LISTENER: u64 = u64::MAX;
 const PORT: u64 = u64::MAX - 1;
 /// Most events taken from epoll at once.
@@ -77,8 +74,11 @@ pub(crate) struct SiteLink {
     parked: FxHashMap<PeerId, (Instant, VecDeque<Outgoing>)>,
     /// The site's own network, if it has one: then TCP only introduces peers, and tells when they are gone.
     native: Option<Native>,
-    /// Why a peer was lost though its process may well live, until it is said.
-    trouble: Option<String>,
+    /// Who was lost though its process may well live, and why, until it is said.
+    trouble: Option<(Address, String)>,
+    started: Instant,
+    /// When connections were last looked at for signs of life.
+    looked: Instant,
     /// What puts connections inside TLS; `None`: they are in clear.
     sealing: Option<Sealing>,
 }
@@ -114,6 +114,8 @@ impl SiteLink {
             parked: FxHashMap::default(),
             native,
             trouble: None,
+            started: Instant::now(),
+            looked: Instant::now(),
             sealing: encrypted.then(Sealing::default),
         })
     }
@@ -130,11 +132,13 @@ impl SiteLink {
 
     /// How long a waiter may sleep at `poll_fd` at most; `None`: as long as it likes.
     pub(crate) fn longest_sleep(&self) -> Option<Duration> {
-        self.native.as_ref().and_then(Native::longest_sleep)
+        let until_look = (!self.connections.is_empty()).then_some(life::LOOK);
+        let of_native = self.native.as_ref().and_then(Native::longest_sleep);
+        of_native.map_or(until_look, |of_native| Some(until_look.map_or(of_native, |look| look.min(of_native))))
     }
 
-    /// Why a peer cannot be reached, if it is not that it has ended. Said once.
-    pub(crate) fn take_trouble(&mut self) -> Option<String> {
+    /// A peer that cannot be reached, and why, if it is not that it has ended. Said once.
+    pub(crate) fn take_trouble(&mut self) -> Option<(Address, String)> {
         self.trouble.take()
     }
 
@@ -149,7 +153,8 @@ impl SiteLink {
     }
 
     fn add(&mut self, stream: Stream, phase: Phase, flags: EventFlags) -> std::io::Result<usize> {
-        watch(&stream)?;
+        life::watch(&stream)?;
+        let life = Life::new(self.now_ns());
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         epoll::add(&self.epoll, &stream, EventData::new_u64(key as u64), flags)?;
@@ -167,6 +172,7 @@ impl SiteLink {
             deadline: Instant::now() + self.connect_timeout,
             goodbye: false,
             lane: None,
+            life,
         });
         self.opening += 1;
         Ok(key)
@@ -452,7 +458,7 @@ impl SiteLink {
         };
         let peer = self.connections.get(key).filter(|connection| !connection.goodbye).and_then(|c| c.peer);
         if let (false, Some(address)) = (has_ended, peer.and_then(|peer| sink.address(peer))) {
-            self.trouble.get_or_insert_with(|| format!("no way to {address:?}: {broken}"));
+            self.trouble.get_or_insert_with(|| (address, broken.to_string()));
         }
     }
 
@@ -486,7 +492,7 @@ impl SiteLink {
     }
 
     /// Gives up what has waited too long. Only the peer's kernel has to be quick: its process answers a handshake when it next
-    /// calls, which may be after hours of computing. That it lives is watched by TCP's keepalive, see [`watch`].
+    /// calls, which may be after hours of computing. That its machine lives is seen otherwise, see [`life`].
     fn expire(&mut self, sink: &mut dyn Sink) {
         let now = Instant::now();
         let unreachable = |c: &Connection| matches!(c.phase, Phase::Connecting(_)) && c.deadline < now;
@@ -562,14 +568,6 @@ impl SiteLink {
     }
 }
 
-/// Lets the kernel find out when the peer's machine is gone: its process may be silent for hours.
-fn watch(socket: &Stream) -> std::io::Result<()> {
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs(KEEPALIVE_S))?;
-    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(KEEPALIVE_S))?;
-    Ok(sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT)?)
-}
-
 impl Link for SiteLink {
     fn send(&mut self, to: PeerId, item: Outgoing, more: bool, sink: &mut dyn Sink) {
         if let Some((_, items)) = self.parked.get_mut(&to) {
@@ -638,6 +636,7 @@ impl Link for SiteLink {
             if self.opening > 0 || !self.parked.is_empty() {
                 self.expire(sink);
             }
+            self.listen_for_silence(sink);
         }
         moved
     }

@@ -7,7 +7,7 @@
 //! I/O) and `path` (what a frame passes between two connections). `trunks` is everything between two gateways, `door`
 //! what happens to a connection before it is admitted, `services` what the gateway does besides relaying.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod config;

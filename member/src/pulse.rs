@@ -1,11 +1,22 @@
 //! Whether the other end of a connection is alive. Machines that freeze and cables that are pulled do not close connections.
 //!
-//! One rule for all of them: members and gateways, agents and launchers. Time is passed in, in nanoseconds of any clock.
+//! One rule for all of them: members and gateways, agents and launchers, gateways among each other, ranks of a site. Time is passed in, in nanoseconds of any clock.
+
+/// Seconds of silence after which a gateway gives up a link to another.
+pub const LINK_SILENCE_S: u64 = 3;
+/// After which a member leaves a gateway, which says something each second, however busy.
+pub const GATEWAY_SILENCE_S: u64 = 4;
+/// After which a gateway gives up an agent or a launcher. Its machine may be busy with the job's ranks.
+pub const AGENT_SILENCE_S: u64 = 6;
+/// After which a rank gives up the machine of another of its site: later than gateways do, who can say what else is lost there.
+pub const RANK_SILENCE_S: u64 = 7;
 
 /// An end that has been silent this long is sent a ping, and again after as long.
 const PING_NS: u64 = 1_000_000_000;
 /// It is looked at this often at least by whoever runs.
 pub const LOOK_NS: u64 = 250_000_000;
+/// At most so much of the time between two looks counts.
+const COUNTS_NS: u64 = 2 * LOOK_NS;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +50,11 @@ impl Pulse {
         self.heard_ns = self.heard_ns.max(at_ns);
     }
 
-    /// Looks. Only time in which this end looked counts: an end that was itself stopped, or busy elsewhere, has not read what came.
+    /// Looks. Time in which nobody looked does not count: an end that was itself stopped, waited for a core of a busy machine, or
+    /// computed, has not read what came.
     pub fn look(&mut self, now_ns: u64) -> Beat {
-        if now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns)) > PING_NS {
-            self.heard_ns = now_ns;
-        }
+        let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
+        self.heard_ns = (self.heard_ns + pause_ns.saturating_sub(COUNTS_NS)).min(now_ns);
         let silent_ns = now_ns.saturating_sub(self.heard_ns);
         if silent_ns >= self.silence_ns {
             return Beat::Lost(self.silence_ns / 1_000_000_000);
@@ -81,6 +92,13 @@ mod tests {
         let silent = watch(&mut pulse, 10, 4, false);
         assert_eq!(silent[..3], [Beat::Ping; 3]);
         assert_eq!(silent.last(), Some(&Beat::Lost(4)));
+    }
+
+    #[test]
+    fn an_end_that_seldom_looks_notices_too() {
+        let mut pulse = Pulse::new(4, 0);
+        let mut beats = (1..).map(|look| pulse.look(look * 30_000_000_000));
+        assert_eq!(beats.position(|beat| beat == Beat::Lost(4)), Some(7), "each look counts for half a second");
     }
 
     #[test]

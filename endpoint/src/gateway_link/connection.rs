@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use member::Pulse;
 use member::handshake::{Answer, Initiator};
+use member::pulse::GATEWAY_SILENCE_S;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
@@ -26,9 +27,6 @@ const MAX_SLICES: usize = 16;
 
 /// When a gateway that was lost, or was not there, is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// A gateway that says nothing for this long, while it is listened to, is lost. It says something each second, however busy.
-const SILENCE_S: u64 = 4;
 
 pub(super) struct Connection {
     pub gateway: Gateway,
@@ -64,7 +62,7 @@ impl Connection {
             written: 0,
             queued: 0,
             wants_write: true,
-            pulse: Pulse::new(SILENCE_S, 0),
+            pulse: Pulse::new(GATEWAY_SILENCE_S, 0),
         }
     }
 
@@ -82,7 +80,7 @@ impl Connection {
 
     /// It has just opened.
     pub(super) fn begin(&mut self, now_ns: u64) {
-        self.pulse = Pulse::new(SILENCE_S, now_ns);
+        self.pulse = Pulse::new(GATEWAY_SILENCE_S, now_ns);
     }
 
     /// Whether it is lost and it is time to dial again.

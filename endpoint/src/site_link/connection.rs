@@ -8,6 +8,7 @@ use wire::frame::FrameKind;
 use wire::{FrameHeader, Introduction};
 
 use super::lane::Lane;
+use super::life::Life;
 use super::native::NOT_INTRODUCED;
 use crate::handshake::Credentials;
 use crate::link::{Misbehaved, Outgoing, Sink};
@@ -34,6 +35,7 @@ pub(super) struct Connection {
     pub goodbye: bool,
     /// The way through the site's own network, if the site has one: then frames go there.
     pub lane: Option<Lane>,
+    pub life: Life,
 }
 
 /// How far it is.

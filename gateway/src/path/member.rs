@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ::member::pulse::LOOK_NS;
+use ::member::pulse::{AGENT_SILENCE_S, LOOK_NS};
 use ::member::{Beat, Pulse};
 use client::tls::{Session, sealed_len};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
@@ -35,8 +35,6 @@ const BACKED_UP: usize = 1 << 20;
 const SLICES: usize = 32;
 /// A member that is not read hears this often that its gateway is alive.
 const ALIVE: Duration = Duration::from_secs(1);
-/// An agent or a launcher that says nothing for this long is lost. Its machine may be busy with the job's ranks.
-const SILENCE_S: u64 = 6;
 
 /// An admitted connection that is no trunk link.
 #[derive(Debug)]
@@ -192,7 +190,7 @@ impl Member {
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let start = gateway.path.tick();
         let since = |at: Instant| (at - start).as_nanos() as u64;
-        let mut pulse = Pulse::new(SILENCE_S, 0);
+        let mut pulse = Pulse::new(AGENT_SILENCE_S, 0);
         loop {
             sleep(Duration::from_nanos(LOOK_NS)).await;
             let now = gateway.path.tick();

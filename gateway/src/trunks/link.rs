@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use channel::Route;
 use client::tls::{Session, TlsStream, sealed_len};
+use tcp::TcpInfo;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
@@ -27,7 +28,6 @@ use crate::path::forward::{GATEWAY, READ, Share, Stop, Target};
 use crate::path::outlet::Outlet;
 use crate::path::shares::Shares;
 use crate::table::TrunkId;
-use crate::trunks::tcp_info::{self, TcpInfo};
 use crate::trunks::trunk::Trunk;
 
 /// From how many bytes of their job that wait for a link on members pause.
@@ -196,7 +196,7 @@ impl Link {
 
     /// What the kernel knows of the connection.
     pub(crate) fn kernel(&self) -> std::io::Result<TcpInfo> {
-        tcp_info::of(self.outlet.socket())
+        TcpInfo::of(self.outlet.socket())
     }
 
     /// Bytes that wait.

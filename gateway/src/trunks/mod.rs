@@ -21,7 +21,6 @@ pub(crate) mod error;
 pub(crate) mod link;
 pub(crate) mod measure;
 pub(crate) mod meeting;
-pub(crate) mod tcp_info;
 pub(crate) mod trunk;
 
 /// The trunks, and what goes on at their ends.

@@ -8,6 +8,7 @@ mod gateways;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -77,6 +78,7 @@ struct Node {
     agent: Identity,
     site: String,
     name: String,
+    ranks: Range<u32>,
     state: NodeState,
     mpi: Option<Family>,
 }
@@ -123,12 +125,13 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(roster: Roster, home: &str, programs: Vec<Program>) -> Job {
-        let nodes = roster.nodes().filter_map(|(site, node, _, entry)| {
+        let nodes = roster.nodes().filter_map(|(site, node, first, entry)| {
             let slot = Slot::agent(node)?;
             Some(Node {
                 agent: Identity { site, slot },
                 site: roster.site(site)?.name.clone(),
                 name: entry.name.clone(),
+                ranks: first.0..first.0 + entry.ranks,
                 state: NodeState::Awaited,
                 mpi: None,
             })

@@ -1,6 +1,7 @@
 //! What gateways say of a job, and what becomes of it without them. Part of [`Job`].
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use tokio::time::Instant;
 use wire::control::JobMessage;
@@ -127,7 +128,7 @@ impl Job {
     fn agent_lost(&mut self, which: impl Fn(&Node) -> bool, reason: &str, now: Instant) {
         let Some(node) = self.nodes.iter_mut().find(|node| which(node)) else { return };
         let before = std::mem::replace(&mut node.state, NodeState::Ended);
-        let failure = Failure::at_node(&node.site, &node.name, format!("agent lost: {reason}"));
+        let failure = Failure::at_node(&node.site, &node.name, format!("agent lost{}: {reason}", with(&node.ranks)));
         if before != NodeState::Ended {
             self.lost(failure, now);
             self.check_ended(now);
@@ -141,5 +142,14 @@ impl Job {
         {
             self.phase = Phase::Over;
         }
+    }
+}
+
+/// Names the ranks that went with an agent.
+fn with(ranks: &Range<u32>) -> String {
+    match ranks.len() {
+        0 => String::new(),
+        1 => format!(" with rank {}", ranks.start),
+        _ => format!(" with ranks {} to {}", ranks.start, ranks.end - 1),
     }
 }

@@ -157,7 +157,10 @@ fn a_lost_agent_names_its_node() {
     let mut play = Play::running();
     play.exits(0, End::Code(1));
     play.control(JobMessage::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "signal 9".into() });
-    assert_eq!(play.job.summary(0.0).failure.unwrap().to_string(), "site b, node n1: agent lost: signal 9");
+    assert_eq!(
+        play.job.summary(0.0).failure.unwrap().to_string(),
+        "site b, node n1: agent lost with ranks 2 to 3: signal 9"
+    );
 }
 
 #[test]
