@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use channel::Route;
 use client::tls::{Session, TlsStream, sealed_len};
+use member::pulse::{Beat, LINK_SILENCE_S, LOOK_NS, Pulse};
 use tcp::TcpInfo;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
@@ -45,8 +46,6 @@ const AHEAD: usize = 64 << 10;
 const PIECE: usize = READ;
 /// Room that [`Session::seal`] needs for a piece.
 pub(crate) const SEALED: usize = sealed_len(PIECE);
-const HEARTBEAT: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(3);
 
 /// Why frames from one member to another were not deliverable.
 type Notices = HashMap<(Identity, Identity), String>;
@@ -71,7 +70,6 @@ pub(crate) struct Link {
     pub received: Cell<u64>,
     pub since: Instant,
     heard: Cell<Instant>,
-    spoke: Cell<Instant>,
     cut: Notify,
     cut_reason: RefCell<String>,
     pub pings: RefCell<HashMap<u64, (Instant, oneshot::Sender<Duration>)>>,
@@ -148,7 +146,6 @@ impl Link {
             self.seal(gateway, frames, |record| {
                 self.outlet.send(&[IoSlice::new(record)]);
             });
-            self.spoke.set(gateway.path.now());
         } else {
             waiting.push(job, frames);
             self.outlet.wake();
@@ -162,7 +159,6 @@ impl Link {
             && let Some((job, frames)) = waiting.pop()
         {
             self.seal(gateway, &frames, |record| self.outlet.append(record));
-            self.spoke.set(gateway.path.now());
             let left = waiting.of(job);
             if left < NOTICES / 2
                 && let Some(notices) = self.notices.borrow_mut().remove(&job)
@@ -251,23 +247,20 @@ impl Link {
         }
     }
 
-    /// Sends a ping when nothing else was said; returns when the peer is silent for too long.
+    /// Pings a peer that says nothing; returns when it has been silent for too long.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
-        let mut before = Instant::now();
+        let since = |at: Instant| (at - self.since).as_nanos() as u64;
+        let mut pulse = Pulse::new(LINK_SILENCE_S, 0);
         loop {
-            sleep(HEARTBEAT / 4).await;
-            let now = Instant::now();
-            if now - std::mem::replace(&mut before, now) > HEARTBEAT {
-                // It was us who did not get to run; what the peer said meanwhile has not been read.
-                self.heard.set(now);
-            }
-            if now - self.heard.get() > SILENCE {
-                return format!("no sign of life for {} s", SILENCE.as_secs());
-            }
-            if now - self.spoke.get() >= HEARTBEAT {
-                let header = FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY);
-                self.send_own(gateway, header, &[]);
-                self.spoke.set(now);
+            sleep(Duration::from_nanos(LOOK_NS)).await;
+            pulse.heard(since(self.heard.get()));
+            match pulse.look(since(gateway.path.tick())) {
+                Beat::Quiet => {}
+                Beat::Ping => {
+                    let header = FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY);
+                    self.send_own(gateway, header, &[]);
+                }
+                Beat::Lost(seconds) => return format!("no sign of life for {seconds} s"),
             }
         }
     }
@@ -306,7 +299,6 @@ pub(crate) async fn serve(
         received: Cell::default(),
         since: now,
         heard: Cell::new(now),
-        spoke: Cell::new(now),
         cut: Notify::new(),
         cut_reason: RefCell::default(),
         pings: RefCell::default(),
