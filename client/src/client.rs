@@ -17,9 +17,10 @@ use wire::{Control, FrameHeader, FrameKind, Secret};
 
 use crate::ClientError;
 use crate::handshake::initiate;
+use crate::patience::patiently_here;
 use crate::tls::{self, Session, TlsStream, sealed_len};
 
-/// How long connecting and shaking hands may take in all.
+/// How long connecting and shaking hands may take in all on a machine that is well; see [`crate::patience`].
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the gateway may take nothing of what is sent to it.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -101,12 +102,12 @@ impl Client {
     /// # Errors
     /// [`ClientError`]: nothing listens there, it is not this gateway, or it refuses and says why.
     pub async fn connect(gateway: &Gateway, role: &Role) -> Result<Client, ClientError> {
-        match timeout(CONNECT_TIMEOUT, Self::connect_unbounded(gateway, role)).await {
+        match patiently_here(CONNECT_TIMEOUT, Self::connect_unbounded(gateway, role)).await {
             Ok(result) => result,
-            Err(_) => Err(ClientError::Timeout {
+            Err(waited) => Err(ClientError::Timeout {
                 address: gateway.address.clone(),
                 what: "connecting",
-                seconds: CONNECT_TIMEOUT.as_secs(),
+                seconds: waited.as_secs(),
             }),
         }
     }

@@ -1,7 +1,6 @@
 //! The newcomer's side of joining by a ticket. The gateway's is `gateway::services::join`.
 
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 use types::sites::Fingerprint;
 use types::{Address, JobId};
 use wire::control::JoiningMessage;
@@ -10,6 +9,7 @@ use wire::{Control, Secret};
 
 use crate::handshake::{self, initiate};
 use crate::key::SiteKey;
+use crate::patience::patiently_here;
 use crate::tls::{self, TlsStream};
 use crate::{CONNECT_TIMEOUT, ClientError};
 
@@ -69,8 +69,8 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
         }
     };
     let limit = CONNECT_TIMEOUT * 2;
-    match timeout(limit, joining).await {
+    match patiently_here(limit, joining).await {
         Ok(result) => result,
-        Err(_) => Err(ClientError::Timeout { address: address(), what: "joining", seconds: limit.as_secs() }),
+        Err(waited) => Err(ClientError::Timeout { address: address(), what: "joining", seconds: waited.as_secs() }),
     }
 }

@@ -13,6 +13,7 @@ mod error;
 pub mod handshake;
 mod join;
 pub mod key;
+pub mod patience;
 mod questions;
 pub mod tls;
 

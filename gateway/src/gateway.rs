@@ -25,7 +25,7 @@ use crate::services::starter::AgentStarter;
 use crate::table::{Effect, Origin, Route, Table, TrunkInfo};
 use crate::trunks::Trunks;
 
-/// How long a handshake may take in all.
+/// How long a handshake may take in all on a machine that is well: see [`Gateway::patiently`].
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// See the module.

@@ -99,6 +99,7 @@ impl Gateway {
         page::open(&self);
         let result = tokio::select! {
             never = listener::accept(&self, listener) => match never {},
+            never = self.services.load.watch() => match never {},
             result = stop => result,
         };
         self.stop().await;

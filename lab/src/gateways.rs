@@ -6,6 +6,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use client::patience::Wait;
+
 use crate::enter::{Session, connect};
 use crate::error::LabError;
 use crate::layout::{Host, Layout, site_name};
@@ -55,7 +57,7 @@ pub(crate) fn start(
         waiting.push((started.len(), layout.listen(host), connect(state, &name)?));
         started.push(Gateway { name, session });
     }
-    let end = Instant::now() + PATIENCE;
+    let mut wait = Wait::new(PATIENCE);
     while !waiting.is_empty() {
         let mut still = Vec::new();
         for (index, address, channel) in waiting {
@@ -69,8 +71,8 @@ pub(crate) fn start(
                 .map_err(|e| LabError::setup(&gateway.name, e))?;
             let answer = expect(&channel, Kind::Answer, &gateway.name)?;
             if answer.fields.first().is_none_or(|field| field.as_slice() != [1]) {
-                if Instant::now() >= end {
-                    let problem = format!("does not listen on {address} after {} s", PATIENCE.as_secs());
+                if wait.left().is_none() {
+                    let problem = format!("does not listen on {address} after {} s", wait.elapsed().as_secs());
                     return Err(failed(gateway, state, problem));
                 }
                 still.push((index, address, channel));

@@ -6,13 +6,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use client::patience::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::error::LabError;
 use crate::message::{Channel, Kind, Message};
 
-/// The longest that one process of a lab waits for a step of another.
+/// The longest that one process of a lab waits for a step of another on a machine that is well: see [`Wait`].
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts this program again with a hidden command. `stdin` is the other end of a [`Channel`].
@@ -54,6 +55,9 @@ pub(crate) fn expect(channel: &Channel, kind: Kind, from: &str) -> Result<Messag
 }
 
 pub(crate) fn expect_within(channel: &Channel, kind: Kind, from: &str, limit: Duration) -> Result<Message, LabError> {
+    let mut wait = Wait::new(limit);
+    let late = |wait: &Wait| LabError::Timeout { place: from.to_owned(), seconds: wait.elapsed().as_secs() };
+    while !readable(channel, wait.left().ok_or_else(|| late(&wait))?) {}
     match channel.receive(Some(limit)) {
         Ok(Some(message)) if message.kind == kind => Ok(message),
         Ok(Some(message)) if message.kind == Kind::Failed => {
@@ -61,9 +65,7 @@ pub(crate) fn expect_within(channel: &Channel, kind: Kind, from: &str, limit: Du
         }
         Ok(Some(message)) => Err(LabError::setup(from, format!("said {:?} where {kind:?} was due", message.kind))),
         Ok(None) => Err(LabError::Ended { process: from.to_owned(), how: "it closed its connection".into() }),
-        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-            Err(LabError::Timeout { place: from.to_owned(), seconds: limit.as_secs() })
-        }
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Err(late(&wait)),
         Err(e) => Err(LabError::setup(from, e)),
     }
 }
@@ -77,8 +79,8 @@ pub(crate) fn readable(channel: &impl AsFd, limit: Duration) -> bool {
 
 /// Waits for a child to end, at most `limit`; then it is killed.
 pub(crate) fn wait_or_kill(child: &mut Child, limit: Duration) {
-    let end = Instant::now() + limit;
-    while Instant::now() < end {
+    let mut wait = Wait::new(limit);
+    while wait.left().is_some() {
         match child.try_wait() {
             Ok(None) => std::thread::sleep(Duration::from_millis(1)),
             // Ended, or reaped by somebody else.

@@ -6,6 +6,7 @@
 //! how much slower the machine is than an idle one ([`Slowness`]). It never exceeds [`MOST`] times the calm limit, so every
 //! wait still has an end.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A wait ends after this many times its calm limit, whatever the machine shows.
@@ -28,20 +29,57 @@ impl Slowness {
         Slowness(1.0 + waited.as_secs_f64() / ran.as_secs_f64())
     }
 
-    /// Reads what Linux says of a process in `/proc/PID/schedstat`: nanoseconds that it ran, and that it waited for a core.
-    /// [`Slowness::NONE`] if that is not such a text.
-    pub fn of_schedstat(text: &str) -> Slowness {
-        let numbers = text.split_whitespace().map_while(|number| number.parse().ok().map(Duration::from_nanos));
-        let mut numbers = numbers.fuse();
-        match (numbers.next(), numbers.next()) {
-            (Some(ran), Some(waited)) => Slowness::new(ran, waited),
-            _ => Slowness::NONE,
-        }
-    }
-
     /// A limit on a machine as slow as that.
     pub fn stretch(self, calm: Duration) -> Duration {
         calm.mul_f64(self.0.clamp(1.0, f64::from(MOST)))
+    }
+}
+
+/// How long a process has had a core since it began, and how long it has waited for one, ready to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreTime {
+    /// It had a core.
+    pub ran: Duration,
+    /// It waited.
+    pub waited: Duration,
+}
+
+impl CoreTime {
+    /// Reads what Linux says of a process in `/proc/PID/schedstat`: nanoseconds that it ran, and that it waited for a core. `None` if
+    /// that is not such a text.
+    pub fn of_schedstat(text: &str) -> Option<CoreTime> {
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
+        let (ran, waited) = (numbers.next()??, numbers.next()??);
+        Some(CoreTime { ran, waited })
+    }
+
+    /// How slow the machine was for the process since an earlier reading; since it began, if that is the default.
+    pub fn since(self, earlier: CoreTime) -> Slowness {
+        Slowness::new(self.ran.saturating_sub(earlier.ran), self.waited.saturating_sub(earlier.waited))
+    }
+}
+
+/// How slow the machine was lately for a process that runs for days: over the last readings, of which one is noted each second.
+#[derive(Clone, Debug, Default)]
+pub struct Lately {
+    readings: VecDeque<CoreTime>,
+}
+
+/// So many readings are kept.
+const READINGS: usize = 10;
+
+impl Lately {
+    /// Notes a reading.
+    pub fn note(&mut self, now: CoreTime) {
+        if self.readings.len() == READINGS {
+            self.readings.pop_front();
+        }
+        self.readings.push_back(now);
+    }
+
+    /// How slow it was since the oldest reading that is kept.
+    pub fn slowness(&self, now: CoreTime) -> Slowness {
+        self.readings.front().map_or(Slowness::NONE, |oldest| now.since(*oldest))
     }
 }
 
@@ -99,10 +137,30 @@ mod tests {
     }
 
     #[test]
-    fn slowness_is_read_from_linux() {
-        assert_eq!(Slowness::of_schedstat("2000000 6000000 17\n"), Slowness::new(ms(2), ms(6)));
-        for nonsense in ["", "1", "x y", "-1 4 4", "999999 5000000 1"] {
-            assert_eq!(Slowness::of_schedstat(nonsense), Slowness::NONE, "{nonsense}");
+    fn time_on_a_core_is_read_from_linux() {
+        let read = CoreTime { ran: ms(2), waited: ms(6) };
+        assert_eq!(CoreTime::of_schedstat("2000000 6000000 17\n"), Some(read));
+        assert_eq!(read.since(CoreTime::default()), Slowness::new(ms(2), ms(6)));
+        for nonsense in ["", "1", "x y", "-1 4 4"] {
+            assert_eq!(CoreTime::of_schedstat(nonsense), None, "{nonsense}");
         }
+        assert_eq!(Slowness::new(Duration::from_micros(999), ms(5)), Slowness::NONE, "too little to say");
+    }
+
+    #[test]
+    fn only_what_was_lately_counts() {
+        let mut lately = Lately::default();
+        let mut time = CoreTime::default();
+        let mut minute = |lately: &mut Lately, waited| {
+            for _ in 0..60 {
+                time.ran += ms(100);
+                time.waited += waited;
+                lately.note(time);
+            }
+            lately.slowness(time)
+        };
+        assert_eq!(minute(&mut lately, ms(0)), Slowness::NONE);
+        assert_eq!(minute(&mut lately, ms(300)), Slowness::new(ms(1), ms(3)));
+        assert_eq!(minute(&mut lately, ms(0)), Slowness::NONE);
     }
 }

@@ -106,7 +106,7 @@ enum Admitted {
 
 async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: SocketAddr) {
     let admitted = tokio::select! {
-        admitted = timeout(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)) => admitted,
+        admitted = gateway.patiently(HANDSHAKE_TIMEOUT, shake_hands(gateway, stream, peer)) => admitted,
         () = place.must_go() => Ok(Err(DoorError::Crowded)),
     };
     drop(place);
@@ -121,7 +121,7 @@ async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: Soc
         Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
         Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
         Ok(Err(error)) => refused(gateway, peer, &error),
-        Err(_) => refused(gateway, peer, &DoorError::Slow(HANDSHAKE_TIMEOUT.as_secs())),
+        Err(waited) => refused(gateway, peer, &DoorError::Slow(waited.as_secs())),
     }
 }
 

@@ -9,11 +9,13 @@ use types::sites::{Fabric, Memory, Node};
 use crate::config::GatewayConfig;
 use crate::services::agents::Agents;
 use crate::services::join::{Doorkeeper, Tickets};
+use crate::services::load::Load;
 use crate::services::nodes::Nodes;
 use crate::services::starter::AgentStarter;
 
 pub(crate) mod agents;
 pub(crate) mod join;
+pub(crate) mod load;
 pub(crate) mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod observe;
@@ -36,6 +38,8 @@ pub(crate) struct Services {
     pub shared_memory: Memory,
     pub fabric: Option<Fabric>,
     pub inside: String,
+    /// How slow this machine is for the gateway.
+    pub load: Load,
 }
 
 impl Services {
@@ -52,6 +56,7 @@ impl Services {
             shared_memory: site.memory.clone(),
             fabric: site.fabric.clone(),
             inside: config.own().inside.clone(),
+            load: Load::default(),
         }
     }
 }

@@ -116,6 +116,8 @@ pub(crate) enum MeetingError {
     Denied(String),
     #[error("no answer within {0} s")]
     NoAnswer(u64),
+    #[error("asked once more meanwhile")]
+    AskedAgain,
     #[error("nothing happens within {0} s")]
     NothingHappens(u64),
     #[error("the other does not begin")]

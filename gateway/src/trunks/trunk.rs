@@ -377,7 +377,7 @@ pub(crate) type Dialled = ((TlsStream, u32), SocketAddr);
 
 async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> Result<Dialled, LinkError> {
     let dialled = async {
-        let tcp = connect(address).await?;
+        let tcp = connect(gateway, address).await?;
         let peer = tcp.peer_addr()?;
         Ok((shake(gateway, trunk, index, tcp).await?, peer))
     };
@@ -387,10 +387,10 @@ async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> 
 }
 
 /// Dials an address.
-pub(crate) async fn connect(address: &str) -> Result<TcpStream, LinkError> {
-    match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
+pub(crate) async fn connect(gateway: &Gateway, address: &str) -> Result<TcpStream, LinkError> {
+    match gateway.patiently(DIAL_TIMEOUT, TcpStream::connect(address)).await {
         Ok(connected) => Ok(connected?),
-        Err(_) => Err(LinkError::NoAnswer(DIAL_TIMEOUT.as_secs())),
+        Err(waited) => Err(LinkError::NoAnswer(waited.as_secs())),
     }
 }
 
@@ -422,9 +422,9 @@ pub(crate) async fn shake(
         let welcome = initiate(&mut stream, hello, &Secret::NONE, &key).await?;
         Ok((stream, welcome.run))
     };
-    match timeout(HANDSHAKE_TIMEOUT, shake).await {
+    match gateway.patiently(HANDSHAKE_TIMEOUT, shake).await {
         Ok(result) => result,
-        Err(_) => Err(LinkError::Slow(HANDSHAKE_TIMEOUT.as_secs())),
+        Err(waited) => Err(LinkError::Slow(waited.as_secs())),
     }
 }
 

@@ -10,8 +10,10 @@ pub(crate) mod session;
 
 use std::time::{Duration, Instant as StdInstant};
 
+use client::patience::core_time;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
+use types::patience::CoreTime;
 use types::{Roster, SitesFile, Slowness};
 use wire::control::HeldAllocation;
 
@@ -217,7 +219,7 @@ fn without_site(site: &str, error: &SessionError) -> String {
 
 /// How slow this machine is, as this process has felt it.
 fn slowness() -> Slowness {
-    std::fs::read_to_string("/proc/self/schedstat").map_or(Slowness::NONE, |text| Slowness::of_schedstat(&text))
+    core_time().since(CoreTime::default())
 }
 
 async fn until(deadline: Option<Instant>) {

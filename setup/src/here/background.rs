@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use client::Client;
+use client::patience::Wait;
 use launch::launcher::Sites;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
@@ -221,7 +222,7 @@ impl<'a> Background<'a> {
 
     async fn await_listening(&self, sites: &Sites, child: &mut Child, log: &Path) -> Result<(), HereError> {
         let site = sites.site(self.site)?;
-        let end = Instant::now() + START;
+        let mut wait = Wait::new(START);
         loop {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(HereError::Ended { status, log: tail(log) });
@@ -230,14 +231,14 @@ impl<'a> Background<'a> {
             if self.running().is_some_and(|note| note.process == child.id() as i32) {
                 match sites.connect(site).await {
                     Ok(_) => return Ok(()),
-                    Err(source) if Instant::now() > end => {
+                    Err(source) if wait.left().is_none() => {
                         return Err(HereError::Unreached { source: Box::new(source), log: tail(log) });
                     }
                     Err(_) => {}
                 }
             }
-            if Instant::now() > end {
-                return Err(HereError::Deaf { seconds: START.as_secs(), log: tail(log) });
+            if wait.left().is_none() {
+                return Err(HereError::Deaf { seconds: wait.elapsed().as_secs(), log: tail(log) });
             }
             sleep(POLL).await;
         }

@@ -8,7 +8,7 @@ use client::handshake::{self, Accepting};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use types::JobId;
 use types::sites::Links;
 use wire::Secret;
@@ -100,7 +100,8 @@ impl Gateway {
         let now = Instant::now();
         let calls = self.trunks.host.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
         self.beside(async move |gateway| {
-            sleep(HANDSHAKE_TIMEOUT).await;
+            // Whether it comes about or not.
+            let _ = gateway.patiently(HANDSHAKE_TIMEOUT, std::future::pending::<()>()).await;
             let left = gateway.trunks.host.meetings.borrow_mut().expire(calls.number);
             if let Some((stream, reason)) = left {
                 send_away(stream, Refusal::new(RefusalCode::NotAdmitted, reason)).await;

@@ -11,7 +11,6 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
 use types::{Address, JobId};
 use wire::Secret;
 use wire::control::MeetingMessage;
@@ -198,11 +197,12 @@ async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Resu
     gateway.trunks.visits.asked.borrow_mut().insert(id, Asked { place: place.id, answer });
     let wish = MeetingMessage::Ask { site: trunk.site.clone(), gateway: trunk.gateway.clone(), link };
     place.send_control(gateway, wish);
-    let answer = timeout(DIAL_TIMEOUT, waiting).await;
+    let answer = gateway.patiently(DIAL_TIMEOUT, waiting).await;
     gateway.trunks.visits.asked.borrow_mut().remove(&id);
     match answer {
         Ok(Ok(answer)) => answer,
-        _ => Err(MeetingError::NoAnswer(DIAL_TIMEOUT.as_secs())),
+        Ok(Err(_)) => Err(MeetingError::AskedAgain),
+        Err(waited) => Err(MeetingError::NoAnswer(waited.as_secs())),
     }
 }
 
@@ -221,7 +221,7 @@ enum VisitError {
 async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Trunk>, seat: Seat) {
     let accepted = async {
         let (tcp, peer) = take(gateway, seat, link, place).await?;
-        let accepted = timeout(HANDSHAKE_TIMEOUT, trunk::accept(gateway, tcp, peer)).await;
+        let accepted = gateway.patiently(HANDSHAKE_TIMEOUT, trunk::accept(gateway, tcp, peer)).await;
         match accepted.map_err(|_| MeetingError::NotBegun)?? {
             Arrival::Link(accepted) => Ok((*accepted, peer)),
             _ => Err(VisitError::from(MeetingError::NoGateway)),
@@ -248,7 +248,7 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
 /// Takes a seat; returns when the other is there too.
 async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), LinkError> {
     let address = place.address.as_deref().unwrap_or_default();
-    let mut tcp = trunk::connect(address).await?;
+    let mut tcp = trunk::connect(gateway, address).await?;
     let peer = tcp.peer_addr()?;
     trunk::prepare(&tcp)?;
     let nowhere = Address::standalone(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
@@ -264,9 +264,9 @@ async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result
     };
     // Longer than the place waits for the other, whose absence it then tells.
     let limit = HANDSHAKE_TIMEOUT + DIAL_TIMEOUT;
-    match timeout(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
+    match gateway.patiently(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
         Ok(welcome) => welcome?,
-        Err(_) => return Err(MeetingError::NothingHappens(limit.as_secs()).into()),
+        Err(waited) => return Err(MeetingError::NothingHappens(waited.as_secs()).into()),
     };
     Ok((tcp, peer))
 }

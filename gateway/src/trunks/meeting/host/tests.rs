@@ -9,7 +9,7 @@ use member::handshake::Fault;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use types::sites::SitesFile;
 use types::{Address, JobId};
 use wire::handshake::{Hello, Purpose};

@@ -1,0 +1,143 @@
+//! Waiting as long as this machine shows that it takes; see [`types::patience`].
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use types::patience::{CoreTime, Patience, Slowness};
+
+/// The time that this process (its first thread) has had a core, and has waited for one. Nothing if the kernel does not say.
+pub fn core_time() -> CoreTime {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    CoreTime::of_schedstat(&text).unwrap_or_default()
+}
+
+/// One wait of a program that is not asynchronous, or not while it waits. It takes longer on a machine that is, and was, slow for
+/// this process.
+#[derive(Debug)]
+pub struct Wait {
+    begun: std::time::Instant,
+    patience: Patience,
+    limit: Duration,
+}
+
+impl Wait {
+    /// A wait that begins now. `calm`: its limit on a machine that is well.
+    pub fn new(calm: Duration) -> Wait {
+        Wait { begun: std::time::Instant::now(), patience: Patience::new(calm), limit: calm }
+    }
+
+    /// How long it may still take; `None`: it is over. The machine is asked only when a limit is.
+    pub fn left(&mut self) -> Option<Duration> {
+        self.left_on(self.begun.elapsed(), || core_time().since(CoreTime::default()))
+    }
+
+    fn left_on(&mut self, elapsed: Duration, slowness: impl FnOnce() -> Slowness) -> Option<Duration> {
+        if elapsed >= self.limit {
+            self.limit = self.patience.deadline(slowness());
+        }
+        self.limit.checked_sub(elapsed).filter(|left| !left.is_zero())
+    }
+
+    /// For how long it has been going on.
+    pub fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+}
+
+/// Waits for `future` for `calm` on a machine that is well, and longer on one that is slower. `slowness` is asked when a limit is
+/// over.
+///
+/// # Errors
+/// How long was waited, when that was too long.
+pub async fn patiently<T>(
+    calm: Duration,
+    slowness: impl Fn() -> Slowness,
+    future: impl Future<Output = T>,
+) -> Result<T, Duration> {
+    let begun = Instant::now();
+    let patience = Patience::new(calm);
+    tokio::pin!(future);
+    let mut limit = calm;
+    loop {
+        if let Ok(done) = timeout_at(begun + limit, &mut future).await {
+            return Ok(done);
+        }
+        let later = patience.deadline(slowness());
+        if later <= begun.elapsed() {
+            return Err(limit);
+        }
+        limit = later;
+    }
+}
+
+/// As [`patiently`], on a machine as slow as it is for this process while it waits.
+///
+/// # Errors
+/// As [`patiently`].
+pub async fn patiently_here<T>(calm: Duration, future: impl Future<Output = T>) -> Result<T, Duration> {
+    let before = core_time();
+    patiently(calm, || core_time().since(before), future).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::pending;
+
+    use super::*;
+
+    const CALM: Duration = Duration::from_secs(5);
+
+    fn slow(factor: u64) -> Slowness {
+        Slowness::new(Duration::from_secs(1), Duration::from_secs(factor - 1))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_is_well_gets_the_calm_limit() {
+        let begun = Instant::now();
+        assert_eq!(patiently(CALM, || Slowness::NONE, pending::<()>()).await, Err(CALM));
+        assert_eq!(begun.elapsed(), CALM);
+        let late = tokio::time::sleep(CALM + Duration::from_millis(1));
+        assert!(patiently(CALM, || Slowness::NONE, late).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_late_on_a_slow_machine_is_taken() {
+        let late = async {
+            tokio::time::sleep(CALM * 2).await;
+            7
+        };
+        assert_eq!(patiently(CALM, || slow(3), late).await, Ok(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_becomes_slower_and_slower_has_an_end_too() {
+        let (begun, asked) = (Instant::now(), Cell::new(1));
+        let slowness = || {
+            asked.set(asked.get() + 1);
+            slow(asked.get())
+        };
+        assert_eq!(patiently(CALM, slowness, pending::<()>()).await, Err(CALM * types::patience::MOST));
+        assert_eq!(begun.elapsed(), CALM * types::patience::MOST);
+    }
+
+    #[test]
+    fn linux_says_how_long_this_process_ran() {
+        let before = core_time();
+        let until = std::time::Instant::now() + Duration::from_millis(30);
+        while std::time::Instant::now() < until {}
+        // The first thread of the process waits for this one, so that it may have had no core.
+        assert!(core_time().ran >= before.ran);
+        assert_ne!(core_time(), CoreTime::default());
+    }
+
+    #[test]
+    fn a_wait_is_longer_on_a_slow_machine_and_ends_there_too() {
+        let (calm, second) = (CALM * 2, Duration::from_secs(1));
+        let mut wait = Wait::new(calm);
+        assert_eq!(wait.left_on(4 * second, || unreachable!("nobody asks the machine yet")), Some(6 * second));
+        assert_eq!(wait.left_on(calm, || Slowness::new(second, second)), Some(calm));
+        assert_eq!(wait.left_on(2 * calm, || Slowness::new(second, second)), None);
+        assert_eq!(wait.left_on(8 * calm, || Slowness::new(second, 99 * second)), None);
+    }
+}
