@@ -23,8 +23,6 @@ LIMIT_S = float(os.environ.get("LANDBRIDGE_LIMIT", "60")) * SHARE
 # From the fault, or its mending, until `run` ends and until the last process that it started is gone; from then until no file
 # is left. The time that processes of this machine waited for a core is added.
 ENDED_S, GONE_S, CLEAN_S = 10.0, 10.0, 5.0
-# Gateways wait so much longer for a site that none of them can reach: the default of `patience` in the sites file.
-PATIENCE_S = 10.0
 
 # A round's class is its seed modulo their number.
 CLASSES = [
@@ -257,11 +255,10 @@ def play(lab, plan):
     if LAUNCHER_HOST not in lab.frozen:
         until(job.over, waited("the end of run"))
         if LAUNCHER_HOST not in lab.dead:
-            far = blow.whole_site not in (None, LAUNCHER_HOST[0])
-            clock.check(ENDED_S + PATIENCE_S * far, waited("the end of run"))
+            clock.check(ENDED_S, waited("the end of run"))
     ended = clock.seconds()
     until(lambda: not [m for m in lab.of_jobs() if m.host not in lab.frozen], waited("the end of what the job started"))
-    clock.check(GONE_S + PATIENCE_S * (blow.whole_site is not None), waited("the end of what the job started"))
+    clock.check(GONE_S, waited("the end of what the job started"))
     gone = clock.seconds()
     lab.thaw()
     lab.plug()

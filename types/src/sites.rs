@@ -362,7 +362,7 @@ mod raw {
             let run = self.run.check().map_err(within)?;
             let fabric = super::fabric::check(self.fabric, self.libfabric, nodes.len()).map_err(within)?;
             let inside = super::Inside::check(self.inside.as_deref(), fabric.as_ref()).map_err(within)?;
-            let patience = self.patience.as_deref().unwrap_or("10s");
+            let patience = self.patience.as_deref().unwrap_or("5s");
             let patience =
                 parse_duration(patience).map_err(|e| Wrong::new("patience", e.to_string())).map_err(within)?;
             if patience > MAX_PATIENCE {
