@@ -45,6 +45,13 @@ pub(crate) enum Stop {
     Violation(String),
 }
 
+impl Stop {
+    /// The peer has closed the connection, and said no goodbye.
+    pub(crate) fn closed() -> Stop {
+        Stop::Lost("connection closed without goodbye".into())
+    }
+}
+
 impl From<Violation> for Stop {
     fn from(violation: Violation) -> Stop {
         Stop::Violation(violation.to_string())

@@ -5,15 +5,14 @@ use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use ::member::pulse::{AGENT_SILENCE_S, LOOK_NS};
 use ::member::{Beat, Pulse};
-use client::tls::{Session, sealed_len};
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use client::tls::Session;
+use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -24,6 +23,8 @@ use wire::{Control, FrameHeader, FrameKind, Passage};
 use crate::door::stream::Parts;
 use crate::gateway::Gateway;
 use crate::log::{MEMBERS, log, short};
+use crate::path::PIECE;
+use crate::path::decipher::{Decipher, read_some};
 use crate::path::forward::{READ, Share, Stop, Target};
 use crate::path::outlet::{LINGER, Outlet};
 use crate::table::Leave;
@@ -46,8 +47,10 @@ pub(crate) struct Member {
     pub job: Cell<JobId>,
     pub identity: Cell<Identity>,
     pub outlet: Outlet,
-    /// A user's or an agent's; ranks have none.
+    /// A user's, an agent's, or a rank's of a site that is encrypted inside.
     session: Option<RefCell<Session>>,
+    /// Scratch space of all connections, for ciphertext.
+    sealed: Rc<RefCell<Vec<u8>>>,
     pub pending: RefCell<Vec<Range<usize>>>,
     /// When it said something last.
     heard: Cell<Instant>,
@@ -78,6 +81,7 @@ impl Member {
             identity: Cell::new(NOBODY),
             outlet: Outlet::new(write, gateway.counters.clone(), BACKED_UP),
             session: session.map(RefCell::new),
+            sealed: gateway.path.sealed.clone(),
             pending: RefCell::default(),
             heard: Cell::new(gateway.path.now()),
             dismissed: Notify::new(),
@@ -89,10 +93,9 @@ impl Member {
     /// Sends bytes, through TLS if it has that. Gives what is queued now.
     fn put(&self, slices: &[IoSlice<'_>]) -> usize {
         let Some(session) = &self.session else { return self.outlet.send(slices) };
-        let mut sealed = Vec::new();
-        for slice in slices {
-            sealed.resize(sealed_len(slice.len()), 0);
-            match session.borrow_mut().seal(slice, &mut sealed) {
+        let (mut session, mut sealed) = (session.borrow_mut(), self.sealed.borrow_mut());
+        for piece in slices.iter().flat_map(|slice| slice.chunks(PIECE)) {
+            match session.seal(piece, &mut sealed) {
                 Ok(length) => self.outlet.send(&[IoSlice::new(&sealed[..length])]),
                 Err(error) => {
                     tracing::warn!(peer = %self.address, %error, "TLS");
@@ -102,18 +105,6 @@ impl Member {
             };
         }
         self.outlet.queued()
-    }
-
-    /// Deciphers what has come: takes it off the front of `cipher`, appends to `plain`; whether the peer sends no more.
-    fn decipher(&self, session: &RefCell<Session>, cipher: &mut Vec<u8>, plain: &mut Vec<u8>) -> Result<bool, Stop> {
-        let mut out = Vec::new();
-        let opened = session.borrow_mut().open(cipher, &mut |bytes| plain.extend_from_slice(bytes), &mut out);
-        if !out.is_empty() {
-            self.outlet.send(&[IoSlice::new(&out)]);
-        }
-        let opened = opened.map_err(|error| Stop::Violation(format!("TLS: {error}")))?;
-        cipher.drain(..opened.consumed);
-        Ok(opened.closed)
     }
 
     /// It is this member of this job now.
@@ -286,49 +277,23 @@ pub(crate) struct Inflow {
 /// Reads and forwards until something ends it.
 async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Inflow) -> Stop {
     let Inflow { read, cipher, plain } = inflow;
-    // Plaintext; and of a connection inside TLS what is not deciphered yet.
-    let (mut partial, mut sealed) = (gateway.path.partial(), gateway.path.partial());
+    let (mut partial, mut decipher) = (gateway.path.partial(), Decipher::new(&gateway.path, cipher));
     partial.save(plain);
-    sealed.save(cipher);
-    let mut first = member.session.is_some();
     let mut share = Share::default();
     loop {
         let turn = poll_fn(|cx| {
             let mut scratch = gateway.path.plain.borrow_mut();
             let start = partial.len();
-            let mut closed = false;
-            let count = match &member.session {
-                None => match poll_some(read, cx, &mut scratch[start..start + READ]) {
-                    Poll::Ready(Ok(count)) => count,
-                    Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
-                    Poll::Pending => {
-                        share.ends();
-                        return Poll::Pending;
-                    }
-                },
-                Some(session) => {
-                    let mut cipher = gateway.path.cipher.borrow_mut();
-                    let had = sealed.len();
-                    let mut count = 0;
-                    if !std::mem::take(&mut first) {
-                        count = match poll_some(read, cx, &mut cipher[had..had + READ]) {
-                            Poll::Ready(Ok(count)) => count,
-                            Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
-                            Poll::Pending => {
-                                share.ends();
-                                return Poll::Pending;
-                            }
-                        };
-                    }
-                    sealed.restore(&mut cipher);
-                    let (mut input, mut out) = (cipher[..had + count].to_vec(), Vec::new());
-                    closed = match member.decipher(session, &mut input, &mut out) {
-                        Ok(closed) => closed,
-                        Err(stop) => return Poll::Ready(Err(stop)),
-                    };
-                    sealed.save(&input);
-                    scratch[start..start + out.len()].copy_from_slice(&out);
-                    out.len()
+            let come = match &member.session {
+                None => read_some(read, cx, &mut scratch[start..start + READ]).map_ok(|count| (count, false)),
+                Some(session) => decipher.read(cx, read, &gateway.path, session, &member.outlet, &mut scratch[start..]),
+            };
+            let (count, closed) = match come {
+                Poll::Ready(Ok(come)) => come,
+                Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
+                Poll::Pending => {
+                    share.ends();
+                    return Poll::Pending;
                 }
             };
             member.heard.set(gateway.path.tick());
@@ -338,8 +303,7 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Infl
             if let Ok(used) = result {
                 partial.save(&bytes[used..]);
             }
-            let end = || Err(Stop::Lost("connection closed without goodbye".into()));
-            Poll::Ready(result.and_then(|used| if closed { end() } else { Ok(used) }))
+            Poll::Ready(result.and_then(|used| if closed { Err(Stop::closed()) } else { Ok(used) }))
         });
         if let Err(stop) = turn.await {
             return stop;
@@ -353,18 +317,5 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Infl
         if gateway.is_memory_short() {
             member.paused(gateway, gateway.memory_eased()).await;
         }
-    }
-}
-
-/// Reads what is there; an end is an error.
-fn poll_some(read: &mut OwnedReadHalf, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize, Stop>> {
-    let mut buf = ReadBuf::new(into);
-    match Pin::new(read).poll_read(cx, &mut buf) {
-        Poll::Pending => Poll::Pending,
-        Poll::Ready(Err(error)) => Poll::Ready(Err(Stop::Lost(error.to_string()))),
-        Poll::Ready(Ok(())) if buf.filled().is_empty() => {
-            Poll::Ready(Err(Stop::Lost("connection closed without goodbye".into())))
-        }
-        Poll::Ready(Ok(())) => Poll::Ready(Ok(buf.filled().len())),
     }
 }

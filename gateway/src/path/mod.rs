@@ -5,22 +5,26 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use client::tls::sealed_len;
 use tokio::time::Instant;
 
 use crate::counters::Counters;
 use crate::gateway::Gateway;
 use crate::log::{MEMBERS, log};
-use crate::path::forward::{Partial, SCRATCH, Target};
+use crate::path::forward::{Partial, READ, SCRATCH, Target};
 use crate::path::member::Member;
 use crate::table::Leave;
-use crate::trunks::link::SEALED;
 
+pub(crate) mod decipher;
 pub(crate) mod forward;
 pub(crate) mod member;
 pub(crate) mod outlet;
 pub(crate) mod queue;
 pub(crate) mod shares;
 pub(crate) mod shortage;
+
+/// Bytes encrypted at once.
+pub(crate) const PIECE: usize = READ;
 
 /// What all connections share.
 pub(crate) struct Path {
@@ -30,7 +34,7 @@ pub(crate) struct Path {
     /// Scratch space, one for all connections: nobody holds it across an await.
     pub plain: RefCell<Vec<u8>>,
     pub cipher: RefCell<Vec<u8>>,
-    pub sealed: RefCell<Vec<u8>>,
+    pub sealed: Rc<RefCell<Vec<u8>>>,
     pub stage: RefCell<Vec<u8>>,
     pub touched: RefCell<Vec<Target>>,
     /// Connections that end when the frames at hand are dealt with, and why.
@@ -46,7 +50,7 @@ impl Path {
             connections: RefCell::default(),
             plain: RefCell::new(vec![0; SCRATCH]),
             cipher: RefCell::new(vec![0; SCRATCH]),
-            sealed: RefCell::new(vec![0; SEALED]),
+            sealed: Rc::new(RefCell::new(vec![0; sealed_len(PIECE)])),
             stage: RefCell::default(),
             touched: RefCell::default(),
             drops: RefCell::default(),

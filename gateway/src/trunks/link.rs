@@ -6,16 +6,14 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
 use channel::Route;
-use client::tls::{Session, TlsStream, sealed_len};
+use client::tls::{Session, TlsStream};
 use member::pulse::{Beat, LINK_SILENCE_S, LOOK_NS, Pulse};
 use tcp::TcpInfo;
-use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
@@ -25,7 +23,9 @@ use wire::{FrameHeader, FrameKind};
 
 use crate::gateway::Gateway;
 use crate::log::{log, shorten};
-use crate::path::forward::{GATEWAY, READ, Share, Stop, Target};
+use crate::path::PIECE;
+use crate::path::decipher::Decipher;
+use crate::path::forward::{GATEWAY, Share, Stop, Target};
 use crate::path::outlet::Outlet;
 use crate::path::shares::Shares;
 use crate::table::TrunkId;
@@ -42,10 +42,6 @@ const NOTICES: usize = 256 << 10;
 const PAIRS: usize = 4096;
 /// So many bytes are sealed and wait for the socket, at least, while others wait for their turn.
 const AHEAD: usize = 64 << 10;
-/// Bytes encrypted at once.
-const PIECE: usize = READ;
-/// Room that [`Session::seal`] needs for a piece.
-pub(crate) const SEALED: usize = sealed_len(PIECE);
 
 /// Why frames from one member to another were not deliverable.
 type Notices = HashMap<(Identity, Identity), String>;
@@ -339,72 +335,38 @@ async fn read_loop(
     cipher_left: Vec<u8>,
     plain_left: Vec<u8>,
 ) -> Stop {
-    let (mut cipher_partial, mut plain_partial) = (gateway.path.partial(), gateway.path.partial());
-    cipher_partial.save(&cipher_left);
-    plain_partial.save(&plain_left);
+    let (mut partial, mut decipher) = (gateway.path.partial(), Decipher::new(&gateway.path, &cipher_left));
+    partial.save(&plain_left);
     let source = Target::Link(link.clone());
-    let mut out = Vec::new();
-    // What came together with the end of the handshake has been read already.
-    let mut first = true;
     let mut share = Share::default();
     loop {
         let turn = poll_fn(|cx| {
-            let mut cipher = gateway.path.cipher.borrow_mut();
-            let start = cipher_partial.len();
-            let mut count = 0;
-            if !first {
-                let mut buf = ReadBuf::new(&mut cipher[start..start + READ]);
-                match Pin::new(&mut *read).poll_read(cx, &mut buf) {
-                    Poll::Pending => {
-                        share.ends();
-                        return Poll::Pending;
-                    }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Stop::Lost(error.to_string()))),
-                    Poll::Ready(Ok(())) => count = buf.filled().len(),
+            let mut plain = gateway.path.plain.borrow_mut();
+            let start = partial.len();
+            let come = decipher.read(cx, read, &gateway.path, &link.session, &link.outlet, &mut plain[start..]);
+            let (count, closed) = match come {
+                Poll::Ready(Ok(come)) => come,
+                Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
+                Poll::Pending => {
+                    share.ends();
+                    return Poll::Pending;
                 }
-                if count == 0 {
-                    return Poll::Ready(Err(Stop::Lost("connection closed".into())));
-                }
-            }
-            first = false;
+            };
             if link.outlet.is_closed() {
                 // What it says now may be of a time that is over: another link has taken its place, or its site is
                 // gone.
                 return Poll::Ready(Err(Stop::Lost(link.cut_reason.borrow().clone())));
             }
             link.heard.set(gateway.path.tick());
-            cipher_partial.restore(&mut cipher);
-            let mut plain = gateway.path.plain.borrow_mut();
-            let mut length = plain_partial.len();
-            plain_partial.restore(&mut plain);
-            let input = &mut cipher[..start + count];
-            let opened = link.session.borrow_mut().open(
-                input,
-                &mut |bytes| {
-                    plain[length..length + bytes.len()].copy_from_slice(bytes);
-                    length += bytes.len();
-                },
-                &mut out,
-            );
-            if !out.is_empty() {
-                link.outlet.send(&[IoSlice::new(&out)]);
-                out.clear();
-            }
-            let opened = match opened {
-                Ok(opened) => opened,
-                Err(error) => return Poll::Ready(Err(Stop::Violation(format!("TLS: {error}")))),
-            };
-            cipher_partial.save(&input[opened.consumed..]);
-            let bytes = &plain[..length];
+            partial.restore(&mut plain);
+            let bytes = &plain[..start + count];
             let result = gateway.forward(&source, bytes);
             let result = result.and_then(|used| link.is_not_read().map_or(Ok(used), |why| Err(Stop::Violation(why))));
             if let Ok(used) = result {
                 link.received.set(link.received.get() + used as u64);
-                plain_partial.save(&bytes[used..]);
+                partial.save(&bytes[used..]);
             }
-            Poll::Ready(
-                result.and_then(|_| if opened.closed { Err(Stop::Lost("connection closed".into())) } else { Ok(()) }),
-            )
+            Poll::Ready(result.and_then(|_| if closed { Err(Stop::closed()) } else { Ok(()) }))
         });
         if let Err(stop) = turn.await {
             return stop;
