@@ -34,6 +34,16 @@ fn for_ranks(found: Rlimit, told: Option<u64>) -> Rlimit {
     Rlimit { current, maximum: found.maximum }
 }
 
+/// Files that a program has open beside its connections, about.
+const OTHERS: u64 = 256;
+
+/// The same limit, or a higher one if a rank with a connection to each of so many others could not work by it.
+pub(crate) fn for_peers(limit: Rlimit, peers: u32) -> Rlimit {
+    let needed = u64::from(peers) + OTHERS;
+    let within = limit.maximum.map_or(needed, |most| needed.min(most));
+    Rlimit { current: limit.current.map(|current| current.max(within)), ..limit }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +60,16 @@ mod tests {
         ] {
             assert_eq!(for_ranks(limit(found), told), limit(expected), "{found:?} {told:?}");
         }
+    }
+
+    #[test]
+    fn a_site_of_a_thousand_ranks_has_room_for_their_connections() {
+        let limit = |current, maximum| Rlimit { current: Some(current), maximum };
+        assert_eq!(for_peers(limit(1024, Some(4096)), 16), limit(1024, Some(4096)), "select() works");
+        assert_eq!(for_peers(limit(1024, Some(4096)), 1000), limit(1256, Some(4096)));
+        assert_eq!(for_peers(limit(1024, Some(4096)), 9000), limit(4096, Some(4096)));
+        assert_eq!(for_peers(limit(1024, None), 9000), limit(9256, None));
+        let unlimited = Rlimit { current: None, maximum: None };
+        assert_eq!(for_peers(unlimited, 9000), unlimited);
     }
 }

@@ -427,6 +427,8 @@ impl Agent {
                 self.pmi = Some(Server::new(self.order.job, size, local, mapping));
             }
         }
+        let peers = prepared.roster.site(self.order.site_id).map_or(0, |site| site.size());
+        self.open_files = descriptors::for_peers(self.open_files, peers);
         let mpi = prepared.mpi;
         self.prepared = Some(prepared);
         Ok(Up::Ready { mpi, notes })
