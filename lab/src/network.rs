@@ -16,9 +16,10 @@ pub(crate) struct Script {
     pub tc: String,
 }
 
-/// A bucket of 10 kB at 200 Mbit/s holds 0.4 ms. Larger ones let whole messages through unshaped (256 kB bursts did).
+/// The bucket holds 0.4 ms, and two packets at least. A card lets nothing through faster than its rate; larger buckets let short
+/// messages through at once, and BBR took the rate that it saw there (50 to 200 times the card's) for the path's.
 fn burst_bytes(rate: Rate) -> u64 {
-    rate.bytes(400_000).clamp(10_000, 4_000_000)
+    rate.bytes(400_000).clamp(2 * 1514, 4_000_000)
 }
 
 /// What a port of a plain switch holds. Less drops the first burst of every connection, which then waits for TCP's timer.
