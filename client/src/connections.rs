@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use member::pulse::{GATEWAY_SILENCE_S, LOOK_NS};
+use member::pulse::{GATEWAY_SILENCE_S, LOOK_NS, Nod};
 use member::{Beat, Pulse};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout};
 use types::{Identity, JobId, Slot};
 use wire::{Control, FrameHeader, FrameKind};
 
@@ -147,6 +147,49 @@ struct Task {
     told: bool,
 }
 
+/// Signs of life in both directions.
+struct Vigil {
+    began: Instant,
+    looks: Interval,
+    pulse: Pulse,
+    nod: Nod,
+    heard_ns: u64,
+    asked: bool,
+}
+
+impl Vigil {
+    fn new() -> Vigil {
+        let mut looks = interval(Duration::from_nanos(LOOK_NS));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (pulse, nod) = (Pulse::new(GATEWAY_SILENCE_S, 0), Nod::new(0));
+        Vigil { began: Instant::now(), looks, pulse, nod, heard_ns: 0, asked: false }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// A frame of this kind came.
+    fn heard(&mut self, kind: FrameKind) {
+        self.heard_ns = self.now_ns();
+        self.pulse.heard(self.heard_ns);
+        self.asked |= kind == FrameKind::Ping;
+    }
+
+    /// What to do, at the next look. May be dropped before it is done.
+    async fn beat(&mut self) -> Beat {
+        self.looks.tick().await;
+        self.pulse.look(self.now_ns())
+    }
+
+    /// Whether the gateway asked for a word, or should have one. Once.
+    fn owes_a_word(&mut self) -> bool {
+        let now_ns = self.now_ns();
+        let due = self.nod.is_due(self.heard_ns, now_ns);
+        std::mem::take(&mut self.asked) || due
+    }
+}
+
 /// Why a connection is not served any more.
 enum End {
     Lost(ClientError),
@@ -207,33 +250,37 @@ impl Task {
         {
             return End::Lost(error);
         }
-        let began = Instant::now();
-        let now_ns = || began.elapsed().as_nanos() as u64;
-        let mut pulse = Pulse::new(GATEWAY_SILENCE_S, 0);
-        let mut looks = interval(Duration::from_nanos(LOOK_NS));
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut vigil = Vigil::new();
         loop {
-            let done = tokio::select! {
-                frame = receiver.receive() => match frame {
-                    Ok(Some(frame)) => {
-                        pulse.heard(now_ns());
-                        self.take(frame, sender).await
-                    }
-                    Ok(None) => Err(self.closed()),
-                    Err(error) => Err(error),
+            let sending = tokio::select! {
+                frame = receiver.receive() => match self.heard(frame, &mut vigil) {
+                    Ok(()) => None,
+                    Err(error) => return End::Lost(error),
                 },
-                _ = looks.tick() => match pulse.look(now_ns()) {
-                    Beat::Quiet => Ok(()),
-                    Beat::Ping => sender.send(self.about_life(FrameKind::Ping), &[]).await,
-                    Beat::Lost(seconds) => Err(ClientError::Silent { address: self.entry.gateway.address.clone(), seconds }),
+                beat = vigil.beat() => match beat {
+                    Beat::Quiet => None,
+                    Beat::Ping => Some(self.about_life(FrameKind::Ping)),
+                    Beat::Lost(seconds) => return End::Lost(self.silent(seconds)),
                 },
                 errand = self.errands.recv() => match errand {
-                    Some(Errand::Frame(header, payload)) => sender.send(header, &payload).await,
+                    Some(Errand::Frame(header, payload)) => {
+                        let sending = sender.send(header, &payload);
+                        if let Err(error) = self.while_listening(sending, receiver, &mut vigil).await {
+                            return End::Lost(error);
+                        }
+                        None
+                    }
                     Some(Errand::Opening(opening)) => {
                         self.entry.opening = Some(opening);
-                        Ok(())
+                        None
                     }
-                    Some(Errand::Control(message)) => sender.send_control(self.me, message).await,
+                    Some(Errand::Control(message)) => {
+                        let sending = sender.send_control(self.me, message);
+                        if let Err(error) = self.while_listening(sending, receiver, &mut vigil).await {
+                            return End::Lost(error);
+                        }
+                        None
+                    }
                     Some(Errand::Goodbye(job)) => {
                         if sender.goodbye(job, self.me).await.is_ok() {
                             while let Ok(Some(_)) = receiver.receive().await {}
@@ -243,22 +290,45 @@ impl Task {
                     None => return End::Left,
                 },
             };
-            if let Err(error) = done {
+            let word = sending.or_else(|| vigil.owes_a_word().then(|| self.about_life(FrameKind::Pong)));
+            if let Some(header) = word
+                && let Err(error) = self.while_listening(sender.send(header, &[]), receiver, &mut vigil).await
+            {
                 return End::Lost(error);
             }
         }
     }
 
-    /// A frame came. Pings are answered here.
-    async fn take(&mut self, frame: Frame, sender: &mut Sender) -> Result<(), ClientError> {
-        match frame.header.kind {
-            FrameKind::Ping => sender.send(self.about_life(FrameKind::Pong), &frame.payload).await,
-            FrameKind::Pong => Ok(()),
-            _ => {
-                self.tell(News::Frame(frame));
-                Ok(())
+    /// Waits until something is sent, and listens meanwhile: a gateway that is alive says so even while it does not read, and
+    /// one that hangs does not read either.
+    async fn while_listening(
+        &self,
+        sending: impl Future<Output = Result<(), ClientError>>,
+        receiver: &mut Receiver,
+        vigil: &mut Vigil,
+    ) -> Result<(), ClientError> {
+        tokio::pin!(sending);
+        loop {
+            tokio::select! {
+                done = &mut sending => return done,
+                frame = receiver.receive() => self.heard(frame, vigil)?,
+                beat = vigil.beat() => if let Beat::Lost(seconds) = beat { return Err(self.silent(seconds)) },
             }
         }
+    }
+
+    /// A frame came, or none will.
+    fn heard(&self, frame: Result<Option<Frame>, ClientError>, vigil: &mut Vigil) -> Result<(), ClientError> {
+        let Some(frame) = frame? else { return Err(self.closed()) };
+        vigil.heard(frame.header.kind);
+        if !matches!(frame.header.kind, FrameKind::Ping | FrameKind::Pong) {
+            self.tell(News::Frame(frame));
+        }
+        Ok(())
+    }
+
+    fn silent(&self, seconds: u64) -> ClientError {
+        ClientError::Silent { address: self.entry.gateway.address.clone(), seconds }
     }
 
     fn about_life(&self, kind: FrameKind) -> FrameHeader {

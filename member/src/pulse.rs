@@ -70,6 +70,29 @@ impl Pulse {
     }
 }
 
+/// Tells an end that says much that this end is alive. Its own pings wait behind all that it has sent, which can be more seconds of
+/// a slow card than it has patience for; and nothing has to be said to it meanwhile, if what it sends is for others.
+#[derive(Clone, Copy, Debug)]
+pub struct Nod {
+    nodded_ns: u64,
+}
+
+impl Nod {
+    /// Of a connection that has just opened.
+    pub fn new(now_ns: u64) -> Nod {
+        Nod { nodded_ns: now_ns }
+    }
+
+    /// Whether to say something, each second at most, to an end that was heard at `heard_ns` for the last time.
+    pub fn is_due(&mut self, heard_ns: u64, now_ns: u64) -> bool {
+        let due = heard_ns > self.nodded_ns && now_ns.saturating_sub(self.nodded_ns) >= PING_NS;
+        if due {
+            self.nodded_ns = now_ns;
+        }
+        due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +125,15 @@ mod tests {
         let mut pulse = Pulse::new(4, 0);
         let mut beats = (1..).map(|look| pulse.look(look * 30_000_000_000));
         assert_eq!(beats.position(|beat| beat == Beat::Lost(4)), Some(7), "each look counts for half a second");
+    }
+
+    #[test]
+    fn an_end_that_says_something_hears_something_each_second() {
+        let mut nod = Nod::new(0);
+        let due = |nod: &mut Nod, heard_ms: u64, now_ms: u64| nod.is_due(heard_ms * 1_000_000, now_ms * 1_000_000);
+        let nods = (1..=40).filter(|tick| due(&mut nod, tick * 250 - 10, tick * 250)).count();
+        assert_eq!(nods, 10);
+        assert!(!due(&mut nod, 9_000, 20_000), "nothing was heard since");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ::member::pulse::{AGENT_SILENCE_S, LOOK_NS};
+use ::member::pulse::{AGENT_SILENCE_S, LOOK_NS, Nod};
 use ::member::{Beat, Pulse};
 use client::tls::Session;
 use tokio::io::AsyncReadExt;
@@ -34,7 +34,7 @@ use crate::table::job::is_rank;
 /// waits; it is refused when memory is short.
 const BACKED_UP: usize = 1 << 20;
 const SLICES: usize = 32;
-/// A member that is not read hears this often that its gateway is alive.
+/// A member that is not read counts as heard this often.
 const ALIVE: Duration = Duration::from_secs(1);
 
 /// An admitted connection that is no trunk link.
@@ -165,31 +165,34 @@ impl Member {
         }
     }
 
-    /// Waits, and is not read meanwhile: so that it does not take this gateway for dead, it hears something each second.
+    /// Waits, and is not read meanwhile, for which it is not to blame: it counts as heard.
     async fn paused(&self, gateway: &Gateway, until: impl Future<Output = ()>) {
         tokio::pin!(until);
         while timeout(ALIVE, &mut until).await.is_err() {
             self.heard.set(gateway.path.now());
-            if self.outlet.queued() == 0 {
-                self.send_own(gateway, self.header(FrameKind::Pong), &[]);
-            }
         }
     }
 
     /// Pings an agent or a launcher that says nothing; returns when it has been silent for too long. A rank is heard only when
-    /// its program calls MPI: its agent is its witness.
+    /// its program calls MPI: its agent is its witness. Who says something, or is not read, hears each second that this
+    /// gateway is alive.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let start = gateway.path.tick();
         let since = |at: Instant| (at - start).as_nanos() as u64;
-        let mut pulse = Pulse::new(AGENT_SILENCE_S, 0);
+        let (mut pulse, mut nod) = (Pulse::new(AGENT_SILENCE_S, 0), Nod::new(0));
         loop {
             sleep(Duration::from_nanos(LOOK_NS)).await;
             let now = gateway.path.tick();
-            if self.job.get() == JobId::default() || is_rank(self.identity.get().slot) {
+            if self.job.get() == JobId::default() {
                 pulse.heard(since(now));
                 continue;
             }
-            pulse.heard(since(self.heard.get().max(start)));
+            let heard = since(self.heard.get().max(start));
+            // One that has something to read hears that already.
+            if nod.is_due(heard, since(now)) && self.outlet.queued() == 0 {
+                self.send_own(gateway, self.header(FrameKind::Pong), &[]);
+            }
+            pulse.heard(if is_rank(self.identity.get().slot) { since(now) } else { heard });
             match pulse.look(since(now)) {
                 Beat::Quiet => {}
                 Beat::Ping => self.send_own(gateway, self.header(FrameKind::Ping), &[]),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use channel::Route;
 use client::tls::{Session, TlsStream};
-use member::pulse::{Beat, LINK_SILENCE_S, LOOK_NS, Pulse};
+use member::pulse::{Beat, LINK_SILENCE_S, LOOK_NS, Nod, Pulse};
 use tcp::TcpInfo;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
@@ -243,19 +243,22 @@ impl Link {
         }
     }
 
-    /// Pings a peer that says nothing; returns when it has been silent for too long.
+    /// Pings a peer that says nothing; returns when it has been silent for too long. One that says something hears each second
+    /// that this gateway is alive.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let since = |at: Instant| (at - self.since).as_nanos() as u64;
-        let mut pulse = Pulse::new(LINK_SILENCE_S, 0);
+        let (mut pulse, mut nod) = (Pulse::new(LINK_SILENCE_S, 0), Nod::new(0));
+        let say = |kind| self.send_own(gateway, FrameHeader::plain(kind, JobId::default(), GATEWAY, GATEWAY), &[]);
         loop {
             sleep(Duration::from_nanos(LOOK_NS)).await;
-            pulse.heard(since(self.heard.get()));
-            match pulse.look(since(gateway.path.tick())) {
+            let (now_ns, heard_ns) = (since(gateway.path.tick()), since(self.heard.get()));
+            if nod.is_due(heard_ns, now_ns) && self.queued() == 0 {
+                say(FrameKind::Pong);
+            }
+            pulse.heard(heard_ns);
+            match pulse.look(now_ns) {
                 Beat::Quiet => {}
-                Beat::Ping => {
-                    let header = FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY);
-                    self.send_own(gateway, header, &[]);
-                }
+                Beat::Ping => say(FrameKind::Ping),
                 Beat::Lost(seconds) => return format!("no sign of life for {seconds} s"),
             }
         }

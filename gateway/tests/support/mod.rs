@@ -430,8 +430,15 @@ impl Job {
     }
 }
 
+/// What comes next, but for signs of life.
 pub(crate) async fn receive(client: &mut Client) -> Frame {
-    within("a frame", client.receive()).await.unwrap().expect("a frame, not a goodbye")
+    loop {
+        let frame = within("a frame", client.receive()).await.unwrap().expect("a frame, not a goodbye");
+        let FrameHeader { kind, from, .. } = frame.header;
+        if (kind, from.slot) != (FrameKind::Pong, Slot::GATEWAY) {
+            return frame;
+        }
+    }
 }
 
 pub(crate) fn data(job: &Job, from: Identity, to: Identity, sequence: u32) -> FrameHeader {
