@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -82,6 +83,8 @@ pub struct Prepared {
     pub shared: Option<Shared>,
     /// The cores of each of them, if they are kept apart.
     pub cores: Option<Vec<CpuSet>>,
+    /// How late their timers may be, in nanoseconds; `None`: as the system has it.
+    pub timer_slack: Option<NonZeroU64>,
     /// What the ranks' provider begins with when it says why a rank will fail.
     pub place: String,
     /// What the user should know.
@@ -176,6 +179,8 @@ pub fn prepare(
         // Who has no core now has not posted its receives either, and what nobody waits for is copied twice: asking costs less.
         environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
     }
+    let slack = mpi.and_then(|family| mpi::timer_slack(family, crowd));
+    let timer_slack = slack.and_then(|slack| NonZeroU64::new(slack.as_nanos() as u64));
     if let Some(what) = mpi.filter(|_| count > 1).and_then(|family| mpi::own_memory(family, &environment)) {
         environment.set("LANDBRIDGE_MPI_SHM", what);
     }
@@ -192,6 +197,7 @@ pub fn prepare(
         pmix,
         shared,
         cores,
+        timer_slack,
         place,
         notes,
         roster,

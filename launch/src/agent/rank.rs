@@ -139,7 +139,7 @@ pub(super) fn start(
     let pmi = matches!(start, Start::Pmi(_)).then_some(theirs);
     let inherited = std::iter::once(secret).chain(pmi).collect();
     let cores = prepared.cores.as_ref().and_then(|cores| cores.get(local as usize));
-    let limits = Limits { cores: cores.copied(), open_files };
+    let limits = Limits { cores: cores.copied(), open_files, timer_slack: prepared.timer_slack };
     let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited, limits)?;
     let pid = child.id().ok_or_else(|| io::Error::other("ended at once"))?;
     let (exited, watch_exit) = watch::channel(false);

@@ -3,13 +3,14 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Stdio;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getppid, set_parent_process_death_signal, setrlimit};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 use tokio::process::{Child, Command};
 
 use crate::environment::Environment;
@@ -19,6 +20,8 @@ pub(super) struct Limits {
     /// `None`: all cores of the agent.
     pub cores: Option<CpuSet>,
     pub open_files: Rlimit,
+    /// In nanoseconds; `None`: as the agent has it.
+    pub timer_slack: Option<NonZeroU64>,
 }
 
 /// Starts a rank in a process group of its own. It inherits these descriptors and no others, and is killed when this thread
@@ -49,6 +52,9 @@ pub(super) fn spawn(
             sched_setaffinity(None, cores)?;
         }
         setrlimit(Resource::Nofile, limits.open_files)?;
+        if limits.timer_slack.is_some() {
+            set_current_timer_slack(limits.timer_slack)?;
+        }
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The agent may have died before the line above; nobody would kill this process then.
         if getppid() != Some(agent) {

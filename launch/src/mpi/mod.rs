@@ -8,6 +8,7 @@ mod provider;
 mod recognise;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -110,6 +111,21 @@ pub fn share_cores(family: Family, environment: &mut Environment) {
         Family::Intel => intel::share_cores(environment),
         Family::Mpich | Family::OpenMpi => (),
     }
+}
+
+/// From more ranks to a core than this on, Open MPI's wait with fewer looks.
+const CROWDED: u32 = 4;
+/// How late their timers may be then.
+const SLACK: Duration = Duration::from_millis(1);
+
+/// How late the timers of ranks may be, of which so many share a core; `None`: as the system has it.
+///
+/// While Open MPI's ranks wait for each other in `MPI_Init` and `MPI_Finalize` they look 10,000 times a second each
+/// (`OMPI_LAZY_WAIT_FOR_COMPLETION`: a look, `usleep(100)`), before any provider is there that could nap. 64 of them on two cores
+/// keep Linux 6.18 from ever running a process that sleeps less often, such as the launcher that they wait for: starts took 3 to
+/// 51 s. A thousand looks a second leave room, and no start took more than 3 s.
+pub fn timer_slack(family: Family, crowd: u32) -> Option<Duration> {
+    (family == Family::OpenMpi && crowd > CROWDED).then_some(SLACK)
 }
 
 /// What ranks of `family` wait for in shared memory of its own when there are others beside them on their node, as the provider's

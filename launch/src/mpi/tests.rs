@@ -91,6 +91,13 @@ fn intel_learns_where_it_is_installed() {
 }
 
 #[test]
+fn only_open_mpi_looks_less_often_and_only_in_a_crowd() {
+    assert_eq!(timer_slack(Family::OpenMpi, 5), Some(Duration::from_millis(1)));
+    assert_eq!(timer_slack(Family::OpenMpi, 4), None);
+    assert!([Family::Mpich, Family::Intel].iter().all(|family| timer_slack(*family, 99).is_none()));
+}
+
+#[test]
 fn who_has_memory_of_its_own_and_who_is_told_to_yield() {
     let mut environment = environment();
     share_cores(Family::Mpich, &mut environment);
