@@ -136,8 +136,10 @@ impl GatewayLink {
         }
         let mut moment = None;
         loop {
-            for connection in connections.iter_mut().filter(|connection| connection.is_dialling()) {
-                if let Err(broken) = connection.shake_hands() {
+            for (at, connection) in connections.iter_mut().enumerate() {
+                if connection.is_dialling()
+                    && let Err(broken) = connection.shake_hands(&epoll, at)
+                {
                     connection.lose(broken.to_string());
                 }
             }
@@ -241,7 +243,7 @@ impl GatewayLink {
         let alone = !self.any_is_open();
         let connection = &mut self.connections[at];
         let result = if connection.is_dialling() {
-            connection.shake_hands()
+            connection.shake_hands(&self.epoll, at)
         } else if alone || self.leaving || !connection.is_due(Instant::now()) {
             return false;
         } else {

@@ -132,9 +132,11 @@ impl Connection {
     }
 
     /// Goes on with the handshake; whether it is done.
-    pub(super) fn shake_hands(&mut self) -> Result<bool, Broken> {
+    pub(super) fn shake_hands(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
         loop {
             self.write()?;
+            // Who waits for the next answer sleeps.
+            self.watch(epoll, at)?;
             let State::Dialling { stream, initiator, deadline } = &mut self.state else { return Ok(true) };
             let Some(message) = self.reader.handshake(false)? else {
                 if self.reader.fill(stream)? {
@@ -214,6 +216,12 @@ impl Connection {
             return Ok(false);
         }
         let moved = self.write()?;
+        self.watch(epoll, at)?;
+        Ok(moved)
+    }
+
+    /// Has `epoll` say when the socket takes more, as long as there is more.
+    fn watch(&mut self, epoll: &OwnedFd, at: usize) -> Result<(), Broken> {
         let wants = self.stream().is_some_and(|stream| stream.wants_write(!self.queue.is_empty()));
         if let Some(stream) = self.stream().filter(|_| wants != self.wants_write) {
             let flags = if wants { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
@@ -221,7 +229,7 @@ impl Connection {
             epoll::modify(epoll, stream, data, flags).map_err(io::Error::from)?;
             self.wants_write = wants;
         }
-        Ok(moved)
+        Ok(())
     }
 
     fn write(&mut self) -> Result<bool, Broken> {
