@@ -3,6 +3,8 @@
 //! One rule for all of them: members and gateways, agents and launchers, gateways among each other, ranks of a site. Time is passed
 //! in, in nanoseconds of any clock.
 
+use std::time::Duration;
+
 /// Seconds of silence after which a gateway gives up a link to another.
 pub const LINK_SILENCE_S: u64 = 3;
 /// After which a member leaves a gateway, which says something each second, however busy. Two seconds without a
@@ -56,11 +58,20 @@ impl Pulse {
     /// Looks. Time in which nobody looked does not count: an end that was itself stopped, waited for a core of a busy machine, or
     /// computed, has not read what came.
     pub fn look(&mut self, now_ns: u64) -> Beat {
+        self.look_patiently(now_ns, |limit| limit)
+    }
+
+    /// The same for an end whose process may have no core for a while. `stretch` is asked, when the silence is over the limit, for
+    /// that of a machine as busy as this one is.
+    pub fn look_patiently(&mut self, now_ns: u64, stretch: impl FnOnce(Duration) -> Duration) -> Beat {
         let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
         self.heard_ns = (self.heard_ns + pause_ns.saturating_sub(COUNTS_NS)).min(now_ns);
         let silent_ns = now_ns.saturating_sub(self.heard_ns);
         if silent_ns >= self.silence_ns {
-            return Beat::Lost(self.silence_ns / 1_000_000_000);
+            let limit = stretch(Duration::from_nanos(self.silence_ns));
+            if u128::from(silent_ns) >= limit.as_nanos() {
+                return Beat::Lost(limit.as_secs());
+            }
         }
         if silent_ns >= PING_NS && now_ns.saturating_sub(self.pinged_ns) >= PING_NS {
             self.pinged_ns = now_ns;
@@ -125,6 +136,14 @@ mod tests {
         let mut pulse = Pulse::new(4, 0);
         let mut beats = (1..).map(|look| pulse.look(look * 30_000_000_000));
         assert_eq!(beats.position(|beat| beat == Beat::Lost(4)), Some(7), "each look counts for half a second");
+    }
+
+    #[test]
+    fn a_busy_machine_is_given_more_time_and_not_for_ever() {
+        let mut pulse = Pulse::new(4, 0);
+        let mut look = |quarters: u64| pulse.look_patiently(quarters * LOOK_NS, |limit| limit * 3);
+        let lost = (1..).find(|quarters| matches!(look(*quarters), Beat::Lost(_)));
+        assert_eq!(lost, Some(48));
     }
 
     #[test]

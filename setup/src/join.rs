@@ -115,40 +115,40 @@ impl Doorman {
 
 impl Doorkeeper for Doorman {
     fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, NotTaken> {
-        self.take(site, fingerprint, entry).map_err(NotTaken)
-    }
-}
-
-impl Doorman {
-    fn take(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, String> {
-        let told = Book::of(&PathBuf::from("its entry"), entry).map_err(|e| e.to_string())?;
-        let sites = told.sites().map_err(|e| e.to_string())?.sites;
-        let [newcomer] = sites.as_slice() else { return Err(format!("its entry has {} sites", sites.len())) };
+        let told = Book::of(&PathBuf::from("its entry"), entry).map_err(not_taken)?;
+        let sites = told.sites().map_err(not_taken)?.sites;
+        let [newcomer] = sites.as_slice() else {
+            return Err(NotTaken(format!("its entry has {} sites", sites.len())));
+        };
         if newcomer.name != site || newcomer.fingerprint != fingerprint {
-            return Err("its entry is of another site or key than it shows".to_owned());
+            return Err(not_taken("its entry is of another site or key than it shows"));
         }
         let own = told.not_for_others();
         if !own.is_empty() {
-            return Err(format!(
+            return Err(NotTaken(format!(
                 "its entry may not say {}: that is for the sites file of its own site; leave it out, and write it there when the site \
                  has joined",
                 own.join(", ")
-            ));
+            )));
         }
-        let mut book = Book::open(&self.file).map_err(|e| e.to_string())?;
-        match book.sites().map_err(|e| e.to_string())?.site(site) {
+        let mut book = Book::open(&self.file).map_err(not_taken)?;
+        match book.sites().map_err(not_taken)?.site(site) {
             Some((_, known)) if known.fingerprint != fingerprint => {
-                Err(format!("the name {site} is taken: choose another"))
+                Err(NotTaken(format!("the name {site} is taken: choose another")))
             }
             // It comes back to be repaired.
             Some(_) => Ok(book.text()),
             None => {
-                book.adopt(&told, "").map_err(|e| e.to_string())?;
-                book.save().map_err(|e| e.to_string())?;
+                book.adopt(&told, "").map_err(not_taken)?;
+                book.save().map_err(not_taken)?;
                 Ok(book.text())
             }
         }
     }
+}
+
+fn not_taken(why: impl ToString) -> NotTaken {
+    NotTaken(why.to_string())
 }
 
 #[cfg(test)]

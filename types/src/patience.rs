@@ -67,6 +67,8 @@ pub struct Lately {
 
 /// So many readings are kept.
 const READINGS: usize = 10;
+/// The part of its time that a process may run and count as one that sleeps.
+const ASLEEP: u32 = 20;
 
 impl Lately {
     /// Notes a reading.
@@ -80,6 +82,15 @@ impl Lately {
     /// How slow it was since the oldest reading that is kept.
     pub fn slowness(&self, now: CoreTime) -> Slowness {
         self.readings.front().map_or(Slowness::NONE, |oldest| now.since(*oldest))
+    }
+
+    /// The same, as far as it says how late others on this machine are that mostly sleep: a process that ran hardly at all and
+    /// waited a little is not slow. Twice as slow is one that waited for a twentieth of the time.
+    pub fn slowness_of_sleepers(&self, now: CoreTime) -> Slowness {
+        let Some(oldest) = self.readings.front() else { return Slowness::NONE };
+        let time = Duration::from_secs(self.readings.len() as u64);
+        let ran = now.ran.saturating_sub(oldest.ran).max(time / ASLEEP);
+        Slowness::new(ran, now.waited.saturating_sub(oldest.waited))
     }
 }
 
@@ -145,6 +156,23 @@ mod tests {
             assert_eq!(CoreTime::of_schedstat(nonsense), None, "{nonsense}");
         }
         assert_eq!(Slowness::new(Duration::from_micros(999), ms(5)), Slowness::NONE, "too little to say");
+    }
+
+    #[test]
+    fn who_sleeps_is_late_only_where_it_waits_for_much_of_the_time() {
+        let slowness = |ran, waited| {
+            let (mut lately, mut time) = (Lately::default(), CoreTime::default());
+            for _ in 0..READINGS {
+                lately.note(time);
+                time.ran += ms(ran);
+                time.waited += ms(waited);
+            }
+            lately.slowness_of_sleepers(time)
+        };
+        assert_eq!(slowness(1, 2), Slowness::new(ms(50), ms(2)));
+        assert_eq!(slowness(1, 50), Slowness::new(ms(1), ms(1)), "twice as slow");
+        assert_eq!(slowness(10, 200), Slowness::new(ms(1), ms(4)));
+        assert_eq!(slowness(100, 200), Slowness::new(ms(1), ms(2)));
     }
 
     #[test]

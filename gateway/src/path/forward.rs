@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use channel::ChannelError;
@@ -128,15 +129,18 @@ const FAIR: Duration = Duration::from_millis(2);
 pub(crate) struct Share(Option<Instant>);
 
 impl Share {
-    /// It has nothing more to read.
-    pub(crate) fn ends(&mut self) {
-        self.0 = None;
+    /// What came of reading. Whoever has nothing more to read has left the thread to others.
+    pub(crate) fn of<T>(&mut self, come: Poll<T>) -> Poll<T> {
+        if come.is_pending() {
+            self.0 = None;
+        }
+        come
     }
 
     /// It has read something, and it is now this time: lets others go on if it has had its share.
     pub(crate) async fn taken(&mut self, now: Instant) {
         if now - *self.0.get_or_insert(now) > FAIR {
-            self.ends();
+            self.0 = None;
             tokio::task::yield_now().await;
         }
     }

@@ -6,12 +6,13 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use ::member::pulse::{AGENT_SILENCE_S, LOOK_NS, Nod};
 use ::member::{Beat, Pulse};
 use client::tls::Session;
+use tcp::TcpInfo;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
@@ -36,6 +37,8 @@ const BACKED_UP: usize = 1 << 20;
 const SLICES: usize = 32;
 /// A member that is not read counts as heard this often.
 const ALIVE: Duration = Duration::from_secs(1);
+/// Within this time a machine that is there acknowledges a ping, of which there is one each second.
+const ANSWERS: Duration = Duration::from_millis(2500);
 
 /// An admitted connection that is no trunk link.
 #[derive(Debug)]
@@ -173,13 +176,15 @@ impl Member {
         }
     }
 
-    /// Pings an agent or a launcher that says nothing; returns when it has been silent for too long. A rank is heard only when
-    /// its program calls MPI: its agent is its witness. Who says something, or is not read, hears each second that this
-    /// gateway is alive.
+    /// Pings an agent or a launcher that says nothing; returns when it has been silent for too long, which is longer where its
+    /// machine answers and this one is busy: 64 ranks on two cores kept a launcher from running for many seconds. A rank is heard
+    /// only when its program calls MPI: its agent is its witness. Who says something, or is not read, hears each second that
+    /// this gateway is alive.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let start = gateway.path.tick();
         let since = |at: Instant| (at - start).as_nanos() as u64;
         let (mut pulse, mut nod) = (Pulse::new(AGENT_SILENCE_S, 0), Nod::new(0));
+        let mut machine = Machine::default();
         loop {
             sleep(Duration::from_nanos(LOOK_NS)).await;
             let now = gateway.path.tick();
@@ -192,8 +197,14 @@ impl Member {
             if nod.is_due(heard, since(now)) && self.outlet.queued() == 0 {
                 self.send_own(gateway, self.header(FrameKind::Pong), &[]);
             }
-            pulse.heard(if is_rank(self.identity.get().slot) { since(now) } else { heard });
-            match pulse.look(since(now)) {
+            if is_rank(self.identity.get().slot) {
+                pulse.heard(since(now));
+                continue;
+            }
+            pulse.heard(heard);
+            let answers = machine.answers(&self.outlet, now);
+            let stretch = |limit| if answers { gateway.services.load.silence(limit) } else { limit };
+            match pulse.look_patiently(since(now), stretch) {
                 Beat::Quiet => {}
                 Beat::Ping => self.send_own(gateway, self.header(FrameKind::Ping), &[]),
                 Beat::Lost(seconds) => return format!("no sign of life for {seconds} s"),
@@ -223,6 +234,24 @@ impl Member {
 
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+}
+
+/// The machine at the other end: its kernel acknowledges our pings, whether or not its process runs.
+#[derive(Debug, Default)]
+struct Machine {
+    arrived: Option<u32>,
+    at: Option<Instant>,
+}
+
+impl Machine {
+    /// Whether anything of it has arrived lately.
+    fn answers(&mut self, outlet: &Outlet, now: Instant) -> bool {
+        let arrived = TcpInfo::of(outlet.socket()).ok().and_then(|info| info.arrived);
+        if std::mem::replace(&mut self.arrived, arrived) != arrived {
+            self.at = Some(now);
+        }
+        self.at.is_some_and(|at| now - at < ANSWERS)
     }
 }
 
@@ -291,14 +320,7 @@ async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Infl
                 None => read_some(read, cx, &mut scratch[start..start + READ]).map_ok(|count| (count, false)),
                 Some(session) => decipher.read(cx, read, &gateway.path, session, &member.outlet, &mut scratch[start..]),
             };
-            let (count, closed) = match come {
-                Poll::Ready(Ok(come)) => come,
-                Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
-                Poll::Pending => {
-                    share.ends();
-                    return Poll::Pending;
-                }
-            };
+            let (count, closed) = ready!(share.of(come))?;
             member.heard.set(gateway.path.tick());
             partial.restore(&mut scratch);
             let bytes = &scratch[..start + count];

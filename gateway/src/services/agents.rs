@@ -59,7 +59,7 @@ impl Gateway {
         let others = gateways.iter().enumerate().filter(|(at, _)| *at != own);
         let others =
             others.map(|(_, other)| GatewayAddress { name: other.name.clone(), address: other.inside.clone() });
-        let this = GatewayAddress { name: self.name.clone(), address: self.services.inside.clone() };
+        let this = GatewayAddress { name: self.name.clone(), address: self.sites.inside() };
         std::iter::once(this).chain(others).collect()
     }
 
@@ -74,7 +74,8 @@ impl Gateway {
             let open = table.jobs.get(&job).ok_or_else(|| StartError(format!("job {job} is closed")))?;
             (open.secret.clone(), open.own, open.home, table.allocation_id(job))
         };
-        let entry = self.services.entries.iter().find(|entry| entry.name == node);
+        let site = self.sites.own_site();
+        let entry = site.nodes.iter().find(|entry| entry.name == node);
         let mut handle = self.services.starter.start(AgentOrder {
             job,
             secret,
@@ -84,12 +85,12 @@ impl Gateway {
             node_id,
             node: node.to_owned(),
             node_address: entry.and_then(|entry| entry.address),
-            fabric: self.services.fabric.clone(),
+            fabric: site.fabric.clone(),
             inside: self.door.inside,
             gateways: self.insides(),
-            keys: self.sites.own_site().keys(),
+            keys: site.keys(),
             allocation,
-            memory: self.services.shared_memory.clone(),
+            memory: site.memory.clone(),
         })?;
         let orders = Rc::new(Orders::default());
         self.services.agents.0.borrow_mut().insert((job, node_id), orders.clone());

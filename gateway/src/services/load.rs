@@ -31,6 +31,11 @@ impl Load {
     fn slowness(&self) -> Slowness {
         self.lately.borrow().slowness(core_time())
     }
+
+    /// A limit on the silence of an agent or a launcher, which mostly sleep, as long as it is on a machine as busy as this one.
+    pub(crate) fn silence(&self, calm: Duration) -> Duration {
+        self.lately.borrow().slowness_of_sleepers(core_time()).stretch(calm)
+    }
 }
 
 impl Gateway {

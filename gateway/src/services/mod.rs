@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
-use types::sites::{Fabric, Memory, Node};
 
 use crate::config::GatewayConfig;
 use crate::services::agents::Agents;
@@ -33,18 +32,12 @@ pub(crate) struct Services {
     pub gone: Notify,
     pub tickets: RefCell<Tickets>,
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
-    /// What the sites file says that agents are started with.
-    pub entries: Vec<Node>,
-    pub shared_memory: Memory,
-    pub fabric: Option<Fabric>,
-    pub inside: String,
     /// How slow this machine is for the gateway.
     pub load: Load,
 }
 
 impl Services {
     pub(crate) fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Services {
-        let site = config.own_site();
         Services {
             starter,
             agents: Agents::default(),
@@ -52,10 +45,6 @@ impl Services {
             gone: Notify::new(),
             tickets: RefCell::default(),
             doorkeeper: config.doorkeeper.clone(),
-            entries: site.nodes.clone(),
-            shared_memory: site.memory.clone(),
-            fabric: site.fabric.clone(),
-            inside: config.own().inside.clone(),
             load: Load::default(),
         }
     }

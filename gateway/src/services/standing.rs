@@ -4,7 +4,7 @@
 //! its links are cut, and what it took part in ends. A site's keys may change, its own too. Any other change of what concerns this
 //! gateway asks for a restart, which is for whoever changed the file to decide.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -71,8 +71,13 @@ impl Sites {
     }
 
     /// The entry of this gateway's site.
-    pub(crate) fn own_site(&self) -> Site {
-        self.file.borrow().sites[self.own.get().0].clone()
+    pub(crate) fn own_site(&self) -> Ref<'_, Site> {
+        Ref::map(self.file.borrow(), |file| &file.sites[self.own.get().0])
+    }
+
+    /// Where ranks and agents find this gateway.
+    pub(crate) fn inside(&self) -> String {
+        self.own_site().gateways[self.own.get().1].inside.clone()
     }
 }
 

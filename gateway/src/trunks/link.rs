@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use channel::Route;
@@ -347,14 +347,7 @@ async fn read_loop(
             let mut plain = gateway.path.plain.borrow_mut();
             let start = partial.len();
             let come = decipher.read(cx, read, &gateway.path, &link.session, &link.outlet, &mut plain[start..]);
-            let (count, closed) = match come {
-                Poll::Ready(Ok(come)) => come,
-                Poll::Ready(Err(stop)) => return Poll::Ready(Err(stop)),
-                Poll::Pending => {
-                    share.ends();
-                    return Poll::Pending;
-                }
-            };
+            let (count, closed) = ready!(share.of(come))?;
             if link.outlet.is_closed() {
                 // What it says now may be of a time that is over: another link has taken its place, or its site is
                 // gone.
