@@ -121,8 +121,14 @@ impl<M: Clone + PartialEq> Table<M> {
         if !leads_there {
             match message {
                 JobMessage::Closed { .. } => {
+                    let unclosed = !job.closing && job.unclosed.contains(&trunk);
                     self.tell_launcher(id, message);
                     self.is_gone(id, trunk, "its gateway closed the job");
+                    if unclosed {
+                        // Unasked, or the late answer to an end before the launcher opened the job here once more: the gateway may
+                        // have it open again, and would not hear of the next end. Without a job it minds nothing.
+                        self.tell(trunk, JobMessage::Close { job: id });
+                    }
                 }
                 JobMessage::Refused { site, reason, .. } => {
                     log!(warn, &site, job = %id, site, reason = short(&reason), "a gateway is not used");

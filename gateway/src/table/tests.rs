@@ -453,6 +453,32 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
 }
 
 #[test]
+fn a_late_answer_to_an_earlier_end_leaves_no_job_open_elsewhere() {
+    let (mut table, first, second) = second();
+    let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
+    let closed = || JobMessage::Closed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
+    let close = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Close { job: JOB }));
+    table.open(JOB, secret(), roster.clone(), "b", RELAYS, LAUNCHER).unwrap();
+    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, closed()).unwrap());
+    assert!(table.jobs.is_empty());
+    // What they say now is answered, for the end may not have been heard there; and that is answered again.
+    for trunk in [first, second] {
+        from_trunk(&mut table, trunk, JobMessage::Here { job: JOB, whole: true }).unwrap();
+        assert!(table.take_effects().contains(&close(trunk)));
+    }
+    // A launcher that lost its connection opens its job again, and only then do those answers come.
+    table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    for trunk in [first, second] {
+        from_trunk(&mut table, trunk, closed()).unwrap();
+        assert!(table.take_effects().contains(&close(trunk)), "it has the job open again");
+        // Which has an end, too.
+        from_trunk(&mut table, trunk, closed()).unwrap();
+        assert!(!table.take_effects().contains(&close(trunk)));
+    }
+}
+
+#[test]
 fn a_lost_home_ends_the_job_here() {
     let mut table = table();
     open_remote(&mut table);
