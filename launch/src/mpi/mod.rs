@@ -123,7 +123,7 @@ const SLACK: Duration = Duration::from_millis(1);
 /// While Open MPI's ranks wait for each other in `MPI_Init` and `MPI_Finalize` they look 10,000 times a second each
 /// (`OMPI_LAZY_WAIT_FOR_COMPLETION`: a look, `usleep(100)`), before any provider is there that could nap. 64 of them on two cores
 /// keep Linux 6.18 from ever running a process that sleeps less often, such as the launcher that they wait for: starts took 3 to
-/// 51 s. A thousand looks a second leave room, and no start took more than 3 s.
+/// 51 s. A thousand looks a second leave room, and no start took more than 4 s.
 pub fn timer_slack(family: Family, crowd: u32) -> Option<Duration> {
     (family == Family::OpenMpi && crowd > CROWDED).then_some(SLACK)
 }
