@@ -190,13 +190,6 @@ impl Vigil {
     }
 }
 
-/// Why a connection is not served any more.
-enum End {
-    Lost(ClientError),
-    /// This member is done.
-    Left,
-}
-
 impl Task {
     async fn run(mut self, mut client: Option<Client>) {
         loop {
@@ -210,12 +203,12 @@ impl Task {
                     self.tell(News::Open);
                     let (mut receiver, mut sender) = client.split();
                     match self.serve(&mut receiver, &mut sender).await {
-                        End::Lost(error) => {
+                        Err(error) => {
                             // One reset says nothing of the gateway.
                             again = SOON;
                             self.tell(News::Lost(error));
                         }
-                        End::Left => return,
+                        Ok(()) => return,
                     }
                 }
                 Err(error) if !std::mem::replace(&mut self.told, true) => self.tell(News::Failed(error)),
@@ -244,57 +237,41 @@ impl Task {
         }
     }
 
-    async fn serve(&mut self, receiver: &mut Receiver, sender: &mut Sender) -> End {
-        if let Some(opening) = &self.entry.opening
-            && let Err(error) = sender.send_control(self.me, opening.clone()).await
-        {
-            return End::Lost(error);
+    /// Serves a connection until this member is done, or the connection is lost.
+    async fn serve(&mut self, receiver: &mut Receiver, sender: &mut Sender) -> Result<(), ClientError> {
+        if let Some(opening) = &self.entry.opening {
+            sender.send_control(self.me, opening.clone()).await?;
         }
         let mut vigil = Vigil::new();
         loop {
-            let sending = tokio::select! {
-                frame = receiver.receive() => match self.heard(frame, &mut vigil) {
-                    Ok(()) => None,
-                    Err(error) => return End::Lost(error),
-                },
+            let mut word = None;
+            tokio::select! {
+                frame = receiver.receive() => self.heard(frame, &mut vigil)?,
                 beat = vigil.beat() => match beat {
-                    Beat::Quiet => None,
-                    Beat::Ping => Some(self.about_life(FrameKind::Ping)),
-                    Beat::Lost(seconds) => return End::Lost(self.silent(seconds)),
+                    Beat::Quiet => {}
+                    Beat::Ping => word = Some(FrameKind::Ping),
+                    Beat::Lost(seconds) => return Err(self.silent(seconds)),
                 },
                 errand = self.errands.recv() => match errand {
                     Some(Errand::Frame(header, payload)) => {
-                        let sending = sender.send(header, &payload);
-                        if let Err(error) = self.while_listening(sending, receiver, &mut vigil).await {
-                            return End::Lost(error);
-                        }
-                        None
+                        self.while_listening(sender.send(header, &payload), receiver, &mut vigil).await?;
                     }
-                    Some(Errand::Opening(opening)) => {
-                        self.entry.opening = Some(opening);
-                        None
-                    }
+                    Some(Errand::Opening(opening)) => self.entry.opening = Some(opening),
                     Some(Errand::Control(message)) => {
-                        let sending = sender.send_control(self.me, message);
-                        if let Err(error) = self.while_listening(sending, receiver, &mut vigil).await {
-                            return End::Lost(error);
-                        }
-                        None
+                        self.while_listening(sender.send_control(self.me, message), receiver, &mut vigil).await?;
                     }
                     Some(Errand::Goodbye(job)) => {
                         if sender.goodbye(job, self.me).await.is_ok() {
                             while let Ok(Some(_)) = receiver.receive().await {}
                         }
-                        return End::Left;
+                        return Ok(());
                     }
-                    None => return End::Left,
+                    None => return Ok(()),
                 },
-            };
-            let word = sending.or_else(|| vigil.owes_a_word().then(|| self.about_life(FrameKind::Pong)));
-            if let Some(header) = word
-                && let Err(error) = self.while_listening(sender.send(header, &[]), receiver, &mut vigil).await
-            {
-                return End::Lost(error);
+            }
+            if let Some(kind) = word.or_else(|| vigil.owes_a_word().then_some(FrameKind::Pong)) {
+                let sending = sender.send(self.about_life(kind), &[]);
+                self.while_listening(sending, receiver, &mut vigil).await?;
             }
         }
     }
