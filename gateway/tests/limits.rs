@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use client::Client;
+use support::played::{Key, Link};
 use support::*;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use types::{Identity, NodeId, SiteId, Slot};
-use wire::control::JobMessage;
-use wire::{FrameHeader, FrameKind};
+use types::{Identity, JobId, NodeId, SiteId, Slot};
+use wire::control::{JobMessage, Part};
+use wire::{Control, FrameHeader, FrameKind, Secret};
 
 const MEMORY: u64 = 16 << 20;
 /// Ranks 0 and 1 at a, 2 and 3 at b.
@@ -98,6 +99,28 @@ async fn a_member_that_never_reads_within_its_window_is_left_alone() {
     })
     .await
     .unwrap_or_else(|_| panic!("still held: {:?}", sites[1].counters.snapshot()));
+}
+
+#[test]
+fn a_job_that_its_home_has_forgotten_is_not_kept() {
+    let key = Key::new();
+    let played = Some(("m", key.fingerprint()));
+    let plan = Plan { names: vec!["m", "a"], absent: vec!["m"], hidden: vec!["m"], played, ..Plan::default() };
+    let sites = start(&plan);
+    let mut home = Link::dial(&sites[1], &key, "m", 1);
+    let roster = "m:n1*1;a:n1*2".parse().unwrap();
+    let part = Part::Relay { window: 1 << 20 };
+    let job = JobId(1);
+    assert!(home.tell(JobMessage::Open { job, secret: Secret::new([1; 32]), roster, home: "m".into(), part }));
+    let mut answers = std::iter::from_fn(|| home.hear_control());
+    let open = Control::Job(JobMessage::Here { job, whole: false });
+    assert_eq!(answers.next().as_ref(), Some(&open));
+    // It says nothing more of it, and its trunk stays up. Nobody connects.
+    assert_eq!(answers.find(|answer| *answer != open), Some(Control::Job(JobMessage::Wanted { job })));
+    drop(answers);
+    assert!(home.tell(JobMessage::Close { job }));
+    let Some(Control::Job(JobMessage::Closed { job: closed, site, .. })) = home.hear_control() else { panic!() };
+    assert_eq!((closed, site.as_str()), (job, "a"));
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ pub use view::View;
 use thiserror::Error;
 
 /// The protocol's version. Both ends must agree.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// Bytes that are not what the protocol says they should be. The peer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

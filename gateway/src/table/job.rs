@@ -15,7 +15,7 @@ use crate::table::allocation::Asker;
 use crate::table::error::{JobError, Refused, Violation};
 use crate::table::site::{SitePhase, SiteState};
 use crate::table::window::Grant;
-use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Table, Timer, TrunkId, TrunkInfo};
+use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Table, Timer, TrunkId, TrunkInfo, WANTED};
 
 /// A job as one gateway knows it.
 pub(crate) struct Job<M> {
@@ -196,9 +196,26 @@ impl<M: Clone + PartialEq> Table<M> {
         self.enter(id, secret, roster, part, &Asker::Site(trunk)).map_err(|refused| refused.why)?;
         self.advance(id);
         self.bound_opening(id, OPENING_ASKED);
+        self.ask_again_whether_wanted(id);
         self.say_here(id);
         self.is_here(id, trunk, false);
         Ok(())
+    }
+
+    fn ask_again_whether_wanted(&mut self, id: JobId) {
+        let epoch = self.jobs.get(&id).map(|job| job.epoch);
+        self.effects.extend(epoch.map(|epoch| Effect::Timer(id, epoch, Timer::Wanted, WANTED)));
+    }
+
+    /// Whoever asked for a job may have ended it without being heard here, or have begun anew in between. So where nobody is
+    /// connected to it they are asked, or it would be kept for ever.
+    fn ask_whether_wanted(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id).filter(|job| !job.closing) else { return };
+        if job.members.is_empty() && job.agents.is_empty() {
+            let asks = job.askers.iter().map(|trunk| Effect::ToTrunk(*trunk, JobMessage::Wanted { job: id }.into()));
+            self.effects.extend(asks);
+        }
+        self.ask_again_whether_wanted(id);
     }
 
     /// A job that waits for trunks does not do so for longer than this.
@@ -428,6 +445,7 @@ impl<M: Clone + PartialEq> Table<M> {
             JobMessage::Close { job } => Err(Violation(format!("the launcher of job {id} may not close job {job}"))),
             JobMessage::Open { .. }
             | JobMessage::Here { .. }
+            | JobMessage::Wanted { .. }
             | JobMessage::Opened { .. }
             | JobMessage::Refused { .. }
             | JobMessage::AgentLost { .. }
@@ -527,6 +545,7 @@ impl<M: Clone + PartialEq> Table<M> {
                     self.is_lost(id, slot, reason);
                 }
             }
+            Timer::Wanted => self.ask_whether_wanted(id),
             Timer::Opening if job.waits() => self.give_up_waiting(id),
             Timer::Opening => {}
             Timer::Grace if job.agents.is_empty() => {}

@@ -44,6 +44,12 @@ impl<M: Clone + PartialEq> Table<M> {
                     self.tell(trunk, JobMessage::Close { job });
                 }
             }
+            JobMessage::Wanted { job } => {
+                let asked = self.jobs.get(&job).is_some_and(|open| open.own == open.home && open.has_part(&peer));
+                if !asked {
+                    self.tell(trunk, JobMessage::Close { job });
+                }
+            }
             JobMessage::Close { job } => self.close_asked(trunk, job),
             JobMessage::Opened { job, ref site, .. }
             | JobMessage::Refused { job, ref site, .. }

@@ -42,6 +42,9 @@ pub(crate) const RETURN: Duration = Duration::from_secs(2);
 /// How long the home site waits for the others' last words.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
 
+/// How often a gateway asks whether a job to which nobody is connected is still wanted.
+pub(crate) const WANTED: Duration = Duration::from_secs(2);
+
 /// Jobs that ended and are remembered.
 const ENDED: usize = 256;
 
@@ -81,6 +84,8 @@ pub(crate) enum Timer {
     Farewell,
     /// A launcher or an agent whose connection broke should have dialled again.
     Return(Slot),
+    /// Somebody should be connected.
+    Wanted,
 }
 
 /// Where a frame came from.

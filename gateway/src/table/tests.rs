@@ -479,6 +479,71 @@ fn a_late_answer_to_an_earlier_end_leaves_no_job_open_elsewhere() {
 }
 
 #[test]
+fn a_job_that_nobody_uses_or_wants_is_not_kept() {
+    let (mut table, first, second) = second();
+    let granted = table.grants.granted();
+    let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
+    let open =
+        || JobMessage::Open { job: JOB, secret: secret(), roster: roster.clone(), home: "a".into(), part: RELAYS };
+    let wanted = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Wanted { job: JOB }));
+    let timer = |effects: &[Effect<u32>]| {
+        let set = effects.iter().find_map(|effect| match effect {
+            Effect::Timer(JOB, epoch, Timer::Wanted, WANTED) => Some(*epoch),
+            _ => None,
+        });
+        set.expect("it asks later")
+    };
+    [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, open()).unwrap());
+    let epoch = timer(&table.take_effects());
+    // Both that asked for it are asked, for as long as nobody is connected.
+    table.timer(JOB, epoch, Timer::Wanted);
+    let effects = table.take_effects();
+    assert!(effects.contains(&wanted(first)) && effects.contains(&wanted(second)), "{effects:?}");
+    assert_eq!(timer(&effects), epoch);
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    table.take_effects();
+    table.timer(JOB, epoch, Timer::Wanted);
+    assert_eq!(timer(&table.take_effects()), epoch);
+    table.leave(JOB, rank(1, 2).slot, &2, Leave::Goodbye);
+    table.timer(JOB, epoch, Timer::Wanted);
+    assert!(table.take_effects().contains(&wanted(first)));
+    // One of them has ended it, unheard; then the other.
+    from_trunk(&mut table, second, JobMessage::Close { job: JOB }).unwrap();
+    assert!(table.jobs.contains_key(&JOB));
+    table.take_effects();
+    table.timer(JOB, epoch, Timer::Wanted);
+    let effects = table.take_effects();
+    assert!(effects.contains(&wanted(first)) && !effects.contains(&wanted(second)), "{effects:?}");
+    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!((table.jobs.len(), table.grants.granted()), (0, granted));
+}
+
+#[test]
+fn only_a_job_that_was_asked_for_here_is_said_to_be_wanted() {
+    let close = Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB }));
+    let asked = |table: &mut Table<u32>| {
+        table.take_effects();
+        from_trunk(table, A, JobMessage::Wanted { job: JOB }).unwrap();
+        table.take_effects()
+    };
+    // Nobody knows it here: this gateway may have begun anew.
+    let mut table = table();
+    assert_eq!(asked(&mut table), std::slice::from_ref(&close));
+    open_home(&mut table);
+    assert_eq!(asked(&mut table), []);
+    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!(asked(&mut table), [], "its end is under way");
+    // Of what others have open here nothing is learnt.
+    let mut table = self::table();
+    let roster: Roster = "b:n1*2;c:n1*1".parse().unwrap();
+    table.open(JOB, secret(), roster, "b", Part::Lead, LAUNCHER).unwrap();
+    assert_eq!(asked(&mut table), std::slice::from_ref(&close));
+    let mut table = self::table();
+    open_remote(&mut table);
+    assert_eq!(asked(&mut table), std::slice::from_ref(&close));
+}
+
+#[test]
 fn a_lost_home_ends_the_job_here() {
     let mut table = table();
     open_remote(&mut table);

@@ -32,6 +32,12 @@ pub enum JobMessage {
         /// All of the site's ranks are connected here.
         whole: bool,
     },
+    /// Gateway → the gateways that asked it to open the job: nobody is connected to it here, so is it still wanted? Who has no such
+    /// job answers [`JobMessage::Close`], others nothing.
+    Wanted {
+        /// The job.
+        job: JobId,
+    },
     /// A site has admitted the job and started its agents. To the launcher.
     Opened {
         /// The job.
@@ -145,6 +151,7 @@ impl JobMessage {
         match self {
             JobMessage::Open { job, .. }
             | JobMessage::Here { job, .. }
+            | JobMessage::Wanted { job }
             | JobMessage::Opened { job, .. }
             | JobMessage::Refused { job, .. }
             | JobMessage::AgentLost { job, .. }

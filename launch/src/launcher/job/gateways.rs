@@ -119,7 +119,10 @@ impl Job {
                 }
                 self.check_closed();
             }
-            JobMessage::Open { .. } | JobMessage::Here { .. } | JobMessage::Close { .. } => {
+            JobMessage::Open { .. }
+            | JobMessage::Here { .. }
+            | JobMessage::Wanted { .. }
+            | JobMessage::Close { .. } => {
                 tracing::warn!(way, "a gateway sent the launcher a message that is for gateways");
             }
         }
