@@ -62,7 +62,7 @@ cargo-test: venv
 	cargo test --workspace
 
 cargo: venv
-	@$(MAKE) --no-print-directory -j$$(nproc) -f scripts/cargo.mk
+	@$(MAKE) --no-print-directory -j5 -O -f scripts/cargo.mk
 
 packages:
 	@scripts/packages

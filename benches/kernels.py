@@ -4,7 +4,7 @@ An all-to-all, and the kernels of examples/kernels, each of which verifies its r
 """
 
 from against import Case
-from machine import LANDBRIDGE, OURS, PROGRAMS, PROVIDER, ROOT, VENV, describe, in_lab, in_turns, libraries, load, need
+from machine import LANDBRIDGE, OURS, PROGRAMS, PROVIDER, ROOT, VENV, describe, in_lab, in_turns, libraries, load, need, only
 from report import columns, summary
 
 KERNELS = ROOT / "examples" / "kernels"
@@ -16,17 +16,18 @@ TRUNKS = [1, 2, 4, 8]
 DIRECT = "direct"
 
 
-def programs(quick):
+def programs(arguments):
     """Command line of each program, and the figure that it prints, with whether more is better."""
-    python = VENV["mpich"] / "bin" / "python"
+    python, quick = VENV["mpich"] / "bin" / "python", arguments.quick
     alltoall = [python, PROGRAMS / "alltoall.py", 64 << 10, 2 if quick else 4]
-    return {
+    known = {
         "all-to-all": (alltoall, "mbit_s"),
         "all-to-all in step": ([*alltoall, "in-step"], "mbit_s"),
         "sort": ([KERNELS / "sort", "--size", "W", "--iterations", 3 if quick else 6, "--json", "-"], "seconds"),
         "multigrid": ([KERNELS / "multigrid", "--size", 64, "--iterations", 4 if quick else 8, "--json", "-"], "seconds"),
         "wavefront": ([KERNELS / "wavefront", "--size", "W", "--iterations", 4 if quick else 8, "--json", "-"], "seconds"),
     }
+    return {name: known[name] for name in only(arguments, known)}
 
 
 def _ready():
@@ -48,7 +49,7 @@ def measure(arguments):
     result = {"machine": describe(), "rounds": rounds, "lab": [str(word) for word in LAB], "rows": [], "problems": []}
     for delay in delays:
         turns = in_turns(delay, ways, rounds, result["problems"], lambda way: _once(delay, way, arguments, result["problems"]))
-        for name, (_, figure) in programs(arguments.quick).items():
+        for name, (_, figure) in programs(arguments).items():
             for way in ways:
                 pairs = [(turn[way][name], turn[DIRECT][name]) for turn in turns if name in turn.get(way, {}) and name in turn.get(DIRECT, {})]
                 if pairs:
@@ -63,7 +64,7 @@ def cases(arguments):
     """For --against."""
     _ready()
     delays, trunks = _delays_and_trunks(arguments)
-    figures = {name: figure for name, (_, figure) in programs(arguments.quick).items()}
+    figures = {name: figure for name, (_, figure) in programs(arguments).items()}
 
     def case(delay, way):
         def once(build, problems):
@@ -86,11 +87,11 @@ def _once(delay, way, arguments, problems, build=OURS):
         environment = libraries("mpich")
     commands = [
         {"name": name, "words": [*start, *words], "environment": environment, "limit": 120}
-        for name, (words, _) in programs(arguments.quick).items() if arguments.only in (None, name)
+        for name, (words, _) in programs(arguments).items()
     ]
     samples, failures = in_lab([str(option) for option in options], commands, 1, build)
     problems += [f"{delay}, {way}: {name}: {text}" for name, text in failures.items()]
-    return {name: lines[0][programs(arguments.quick)[name][1]] for name, lines in samples.items()}
+    return {name: lines[0][programs(arguments)[name][1]] for name, lines in samples.items()}
 
 
 def _direct():

@@ -31,6 +31,15 @@ class Missing(Exception):
     """Something a benchmark needs is not there; the text says what to do."""
 
 
+def only(arguments, names):
+    """Those of a part's names that `--only` asks for: the one that is so, else those that contain it."""
+    wanted, names = arguments.only or "", list(names)
+    found = [wanted] if wanted in names else [name for name in names if wanted in name]
+    if not found:
+        raise Missing(f"--only {wanted!r}: nothing is called so; there are: {', '.join(names)}")
+    return found
+
+
 class Failed(Exception):
     """A measured program failed; the text has its output."""
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from against import Case
-from machine import LANDBRIDGE, OURS, OUT, PROVIDER, ROOT, VENV, Failed, Missing, clean_environment, describe, load, need, run
+from machine import LANDBRIDGE, OURS, OUT, PROVIDER, ROOT, VENV, Failed, Missing, clean_environment, describe, load, need, only, run
 from report import columns, summary
 
 # Which path is compared with which. The first is the same program without gateways, so that its own cost cancels; MPI direct is
@@ -44,7 +44,8 @@ def measure(arguments):
 
 
 def _labs(arguments):
-    return [lab for lab in LABS if (lab.get("quick") or not arguments.quick) and (arguments.only or "") in lab["name"]]
+    labs = {lab["name"]: lab for lab in LABS if lab.get("quick") or not arguments.quick}
+    return [labs[name] for name in only(arguments, labs)]
 
 
 def _plan(arguments):

@@ -10,7 +10,7 @@ MEBIBYTE = 1 << 20
 BOUND = 32 * MEBIBYTE
 # Program, libraries, TLS and tables of an idle gateway, with room.
 IDLE = 48 * MEBIBYTE
-FLOOD_S = 5.0
+FLOOD_S = 3.0
 
 
 @pytest.mark.slow

@@ -54,6 +54,21 @@ impl TcpInfo {
     }
 }
 
+/// Signs of life of the kernel at the other end, which acknowledges and answers whether or not a process there runs.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    before: Option<u32>,
+}
+
+impl Arrivals {
+    /// Whether anything has arrived since the last look, from [`TcpInfo::arrived`]. At the first look the connection is new: something
+    /// has. `None`: our own kernel does not count.
+    pub fn look(&mut self, arrived: Option<u32>) -> Option<bool> {
+        let before = std::mem::replace(&mut self.before, arrived);
+        arrived.map(|_| before != arrived)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -61,7 +76,14 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
-    use super::TcpInfo;
+    use super::{Arrivals, TcpInfo};
+
+    #[test]
+    fn only_what_has_come_since_the_last_look_is_new() {
+        let mut arrivals = Arrivals::default();
+        let looks = [Some(4), Some(4), Some(5), Some(5), None, Some(5)].map(|arrived| arrivals.look(arrived));
+        assert_eq!(looks, [Some(true), Some(false), Some(true), Some(false), None, Some(true)]);
+    }
 
     #[test]
     fn a_connection_that_was_used_has_a_round_trip() {

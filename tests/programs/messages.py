@@ -12,7 +12,8 @@ SIZES = [0, 1, 7, 64, 1023, 4096, 16384, 16385, 65536, 300_001, 1_500_000]
 
 
 def payload(seed, source, target, number, size):
-    return np.random.default_rng([seed, source, target, number]).integers(0, 256, size, dtype=np.uint8)
+    words = np.random.default_rng([seed, source, target, number]).integers(0, 1 << 64, size // 8 + 1, dtype=np.uint64)
+    return words.view(np.uint8)[:size]
 
 
 def main():

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use member::pulse::{Beat, LOOK_NS, Pulse, RANK_SILENCE_S};
 use rustix::net::sockopt;
-use tcp::TcpInfo;
+use tcp::{Arrivals, TcpInfo};
 
 use super::SiteLink;
 use super::connection::Phase;
@@ -31,14 +31,14 @@ const KEEPALIVE_COUNT: u32 = 9;
 /// Signs of life of a peer's kernel.
 #[derive(Debug)]
 pub(super) struct Life {
-    arrived: u32,
+    arrivals: Arrivals,
     pulse: Pulse,
 }
 
 impl Life {
     /// Of a connection that begins now.
     pub(super) fn new(now_ns: u64) -> Life {
-        Life { arrived: 0, pulse: Pulse::new(RANK_SILENCE_S, now_ns) }
+        Life { arrivals: Arrivals::default(), pulse: Pulse::new(RANK_SILENCE_S, now_ns) }
     }
 
     /// Looks at how many segments have arrived so far; `None`: this kernel does not count them, and its keepalive has to do.
@@ -46,7 +46,7 @@ impl Life {
     /// # Errors
     /// Nothing has arrived for so many seconds.
     pub(super) fn look(&mut self, arrived: Option<u32>, now_ns: u64) -> Result<(), u64> {
-        if arrived.is_none_or(|arrived| std::mem::replace(&mut self.arrived, arrived) != arrived) {
+        if self.arrivals.look(arrived) != Some(false) {
             self.pulse.heard(now_ns);
         }
         match self.pulse.look(now_ns) {

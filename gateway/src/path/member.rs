@@ -12,7 +12,7 @@ use std::time::Duration;
 use ::member::pulse::{AGENT_SILENCE_S, LOOK_NS, Nod};
 use ::member::{Beat, Pulse};
 use client::tls::Session;
-use tcp::TcpInfo;
+use tcp::{Arrivals, TcpInfo};
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
@@ -240,7 +240,7 @@ impl Member {
 /// The machine at the other end: its kernel acknowledges our pings, whether or not its process runs.
 #[derive(Debug, Default)]
 struct Machine {
-    arrived: Option<u32>,
+    arrivals: Arrivals,
     at: Option<Instant>,
 }
 
@@ -248,7 +248,7 @@ impl Machine {
     /// Whether anything of it has arrived lately.
     fn answers(&mut self, outlet: &Outlet, now: Instant) -> bool {
         let arrived = TcpInfo::of(outlet.socket()).ok().and_then(|info| info.arrived);
-        if std::mem::replace(&mut self.arrived, arrived) != arrived {
+        if self.arrivals.look(arrived) == Some(true) {
             self.at = Some(now);
         }
         self.at.is_some_and(|at| now - at < ANSWERS)

@@ -1,0 +1,281 @@
+//! Where sites have several gateways.
+
+use super::*;
+
+/// The second gateway of site b. Site a has two as well, each at the end of a trunk.
+fn second() -> (Table<u32>, TrunkId, TrunkId) {
+    let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
+    let table = Table::new(("b".into(), 1), vec!["n1".into()], vec![trunk(), trunk()], 64 << 20, PATIENCE);
+    (table, TrunkId(0), TrunkId(1))
+}
+
+const RELAYS: Part = Part::Relay { window: 1 << 20 };
+
+#[test]
+fn a_gateway_that_does_not_lead_is_one_more_way() {
+    let (mut table, first, second) = second();
+    let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
+    let open = JobMessage::Open { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    from_trunk(&mut table, first, open.clone()).unwrap();
+    let effects = table.take_effects();
+    assert!(
+        !effects.iter().any(|e| matches!(
+            e,
+            Effect::StartAgents(..) | Effect::ToTrunk(_, Control::Job(JobMessage::Opened { .. }))
+        ))
+    );
+    for trunk in [first, second] {
+        assert!(
+            effects.contains(&Effect::ToTrunk(trunk, Control::Job(JobMessage::Here { job: JOB, whole: false }))),
+            "{effects:?}"
+        );
+    }
+    let frame = frame(rank(1, 2), rank(0, 0));
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    // The second gateways of both sites pair off.
+    from_trunk(&mut table, second, open).unwrap();
+    table.take_effects();
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    assert_eq!(table.take_effects(), []);
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
+    table.trunk_away(second, "cut");
+    assert!(table.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Broken)));
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    table.trunk_away(first, "cut too");
+    assert!(table.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Away("cut too".into()))));
+    table.trunk_up(second);
+    assert!(table.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Open)));
+    // One that was started anew is the last choice: ranks may not be connected to it yet.
+    table.trunk_up(first);
+    table.trunk_away(second, "killed");
+    table.trunk_lost(second, "killed");
+    table.trunk_up(second);
+    let open = JobMessage::Open {
+        job: JOB,
+        secret: secret(),
+        roster: "a:n1*2;b:n1*2".parse().unwrap(),
+        home: "a".into(),
+        part: RELAYS,
+    };
+    from_trunk(&mut table, second, open).unwrap();
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    // Until it says that they are: then it is used as before.
+    from_trunk(&mut table, second, JobMessage::Here { job: JOB, whole: false }).unwrap();
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
+    from_trunk(&mut table, second, JobMessage::Here { job: JOB, whole: true }).unwrap();
+    assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
+    // When the last rank has come here, all are told.
+    table.take_effects();
+    table.join(JOB, rank(1, 3), 3).unwrap();
+    let here = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Here { job: JOB, whole: true }));
+    assert_eq!(table.take_effects(), [here(first), here(second)]);
+    // Whoever asked closes; the last one ends it.
+    table.take_effects();
+    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
+    let closed = |traffic| JobMessage::Closed { job: JOB, site: "b".into(), traffic, led: false };
+    let effects = table.take_effects();
+    assert!(effects.contains(&Effect::ToTrunk(first, closed(Default::default()).into())), "{effects:?}");
+    from_trunk(&mut table, second, JobMessage::Close { job: JOB }).unwrap();
+    let effects = table.take_effects();
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::ToTrunk(t, Control::Job(JobMessage::Closed { .. })) if *t == second)),
+        "{effects:?}"
+    );
+    assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, _))) && table.jobs.is_empty());
+    // Who asks late is answered.
+    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!(table.take_effects(), [Effect::ToTrunk(first, closed(Default::default()).into())]);
+}
+
+#[test]
+fn the_launcher_hears_when_a_site_that_was_lost_is_reached_again() {
+    let (mut table, first, second) = second();
+    let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
+    table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    let here = |whole| JobMessage::Here { job: JOB, whole };
+    from_trunk(&mut table, first, here(false)).unwrap();
+    from_trunk(&mut table, second, here(false)).unwrap();
+    let told = |table: &mut Table<u32>| {
+        let effects = table.take_effects().into_iter();
+        let told = effects.filter_map(|effect| match effect {
+            Effect::ToMember(
+                LAUNCHER,
+                message @ Control::Job(JobMessage::SiteLost { .. } | JobMessage::SiteFound { .. }),
+            ) => Some(message),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    table.trunk_away(first, "cut");
+    table.trunk_lost(first, "cut");
+    assert_eq!(told(&mut table), [], "there is another route");
+    table.trunk_away(second, "cut");
+    table.trunk_lost(second, "cut");
+    assert!(matches!(&told(&mut table)[..], [Control::Job(JobMessage::SiteLost { site, .. })] if site == "a"));
+    table.trunk_up(first);
+    from_trunk(&mut table, first, here(true)).unwrap();
+    assert_eq!(told(&mut table), [Control::Job(JobMessage::SiteFound { job: JOB, site: "a".into() })]);
+    from_trunk(&mut table, first, here(true)).unwrap();
+    assert_eq!(told(&mut table), []);
+}
+
+#[test]
+fn while_the_partner_is_away_the_others_share_what_it_carried() {
+    let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
+    let trunks = vec![trunk(), trunk(), trunk()];
+    let mut table = Table::<u32>::new(("b".into(), 1), vec!["n1".into()], trunks, 64 << 20, PATIENCE);
+    let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
+    let open = JobMessage::Open { job: JOB, secret: secret(), roster, home: "a".into(), part: RELAYS };
+    (0..3).for_each(|trunk| from_trunk(&mut table, TrunkId(trunk), open.clone()).unwrap());
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    let frame = frame(rank(1, 2), rank(0, 0));
+    let count = |table: &mut Table<u32>| {
+        let mut counts = [0; 3];
+        for _ in 0..24 {
+            let Route::Trunk(trunk) = table.route(Origin::Member, &frame) else { panic!() };
+            counts[trunk.0] += 1;
+        }
+        counts
+    };
+    assert_eq!(count(&mut table), [0, 24, 0]);
+    table.trunk_away(TrunkId(1), "cut");
+    assert_eq!(count(&mut table), [12, 0, 12]);
+    table.trunk_away(TrunkId(0), "cut");
+    assert_eq!(count(&mut table), [0, 0, 24]);
+    table.trunk_up(TrunkId(1));
+    assert_eq!(count(&mut table), [0, 24, 0]);
+    // A site with more gateways than the other: the last ones have no partner.
+    table.number = 3;
+    from_trunk(&mut table, TrunkId(2), JobMessage::Here { job: JOB, whole: true }).unwrap();
+    table.trunk_up(TrunkId(0));
+    assert_eq!(count(&mut table), [8, 8, 8]);
+}
+
+#[test]
+fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reached() {
+    let (mut table, first, second) = second();
+    table.trunks[first.0].up = false;
+    let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
+    table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    let asks = |effects: &[Effect<u32>]| {
+        let asked = effects.iter().filter_map(|e| match e {
+            Effect::ToTrunk(trunk, Control::Job(JobMessage::Open { .. })) => Some(*trunk),
+            _ => None,
+        });
+        asked.collect::<Vec<_>>()
+    };
+    assert_eq!(asks(&table.take_effects()), [second]);
+    table.trunk_up(first);
+    assert_eq!(asks(&table.take_effects()), [first]);
+    // One that was started anew is asked again; a break is none of that.
+    table.trunk_away(second, "cut");
+    table.trunk_up(second);
+    assert_eq!(asks(&table.take_effects()), []);
+    table.trunk_away(second, "killed");
+    table.trunk_lost(second, "killed");
+    table.trunk_up(second);
+    assert_eq!(asks(&table.take_effects()), [second]);
+    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    for trunk in [first, second] {
+        assert!(!table.jobs.is_empty());
+        let closed = JobMessage::Closed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
+        from_trunk(&mut table, trunk, closed).unwrap();
+    }
+    let effects = table.take_effects();
+    let told =
+        effects.iter().filter(|e| matches!(e, Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { .. }))));
+    assert_eq!((told.count(), table.jobs.len()), (3, 0), "{effects:?}");
+}
+
+#[test]
+fn a_late_answer_to_an_earlier_end_leaves_no_job_open_elsewhere() {
+    let (mut table, first, second) = second();
+    let roster: Roster = "b:n1*2;a:n1*2".parse().unwrap();
+    let closed = || JobMessage::Closed { job: JOB, site: "a".into(), traffic: Default::default(), led: true };
+    let close = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Close { job: JOB }));
+    table.open(JOB, secret(), roster.clone(), "b", RELAYS, LAUNCHER).unwrap();
+    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, closed()).unwrap());
+    assert!(table.jobs.is_empty());
+    // What they say now is answered, for the end may not have been heard there; and that is answered again.
+    for trunk in [first, second] {
+        from_trunk(&mut table, trunk, JobMessage::Here { job: JOB, whole: true }).unwrap();
+        assert!(table.take_effects().contains(&close(trunk)));
+    }
+    // A launcher that lost its connection opens its job again, and only then do those answers come.
+    table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
+    for trunk in [first, second] {
+        from_trunk(&mut table, trunk, closed()).unwrap();
+        assert!(table.take_effects().contains(&close(trunk)), "it has the job open again");
+        // Which has an end, too.
+        from_trunk(&mut table, trunk, closed()).unwrap();
+        assert!(!table.take_effects().contains(&close(trunk)));
+    }
+}
+
+#[test]
+fn a_job_that_nobody_uses_or_wants_is_not_kept() {
+    let (mut table, first, second) = second();
+    let granted = table.grants.granted();
+    let roster: Roster = "a:n1*2;b:n1*2".parse().unwrap();
+    let open =
+        || JobMessage::Open { job: JOB, secret: secret(), roster: roster.clone(), home: "a".into(), part: RELAYS };
+    let wanted = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Wanted { job: JOB }));
+    let timer = |effects: &[Effect<u32>]| {
+        let set = effects.iter().find_map(|effect| match effect {
+            Effect::Timer(JOB, epoch, Timer::Wanted, WANTED) => Some(*epoch),
+            _ => None,
+        });
+        set.expect("it asks later")
+    };
+    [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, open()).unwrap());
+    let epoch = timer(&table.take_effects());
+    // Both that asked for it are asked, for as long as nobody is connected.
+    table.timer(JOB, epoch, Timer::Wanted);
+    let effects = table.take_effects();
+    assert!(effects.contains(&wanted(first)) && effects.contains(&wanted(second)), "{effects:?}");
+    assert_eq!(timer(&effects), epoch);
+    table.join(JOB, rank(1, 2), 2).unwrap();
+    table.take_effects();
+    table.timer(JOB, epoch, Timer::Wanted);
+    assert_eq!(timer(&table.take_effects()), epoch);
+    table.leave(JOB, rank(1, 2).slot, &2, Leave::Goodbye);
+    table.timer(JOB, epoch, Timer::Wanted);
+    assert!(table.take_effects().contains(&wanted(first)));
+    // One of them has ended it, unheard; then the other.
+    from_trunk(&mut table, second, JobMessage::Close { job: JOB }).unwrap();
+    assert!(table.jobs.contains_key(&JOB));
+    table.take_effects();
+    table.timer(JOB, epoch, Timer::Wanted);
+    let effects = table.take_effects();
+    assert!(effects.contains(&wanted(first)) && !effects.contains(&wanted(second)), "{effects:?}");
+    from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!((table.jobs.len(), table.grants.granted()), (0, granted));
+}
+
+#[test]
+fn only_a_job_that_was_asked_for_here_is_said_to_be_wanted() {
+    let close = Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB }));
+    let asked = |table: &mut Table<u32>| {
+        table.take_effects();
+        from_trunk(table, A, JobMessage::Wanted { job: JOB }).unwrap();
+        table.take_effects()
+    };
+    // Nobody knows it here: this gateway may have begun anew.
+    let mut table = table();
+    assert_eq!(asked(&mut table), std::slice::from_ref(&close));
+    open_home(&mut table);
+    assert_eq!(asked(&mut table), []);
+    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    assert_eq!(asked(&mut table), [], "its end is under way");
+    // Of what others have open here nothing is learnt.
+    let mut table = self::table();
+    let roster: Roster = "b:n1*2;c:n1*1".parse().unwrap();
+    table.open(JOB, secret(), roster, "b", Part::Lead, LAUNCHER).unwrap();
+    assert_eq!(asked(&mut table), std::slice::from_ref(&close));
+    let mut table = self::table();
+    open_remote(&mut table);
+    assert_eq!(asked(&mut table), std::slice::from_ref(&close));
+}
