@@ -8,7 +8,7 @@ use types::sites::{Gateway, Site, SitesFile};
 
 use crate::GatewayError;
 use crate::counters::Counters;
-use crate::services::join::Doorkeeper;
+use hooks::Doorkeeper;
 
 /// The configuration of one gateway. All of it comes from the sites file; nothing has another default.
 #[derive(Debug)]

@@ -21,9 +21,9 @@ use crate::path::Path;
 use crate::path::member::Member;
 use crate::services::Services;
 use crate::services::standing::Sites;
-use crate::services::starter::AgentStarter;
 use crate::table::{Effect, Origin, Route, Table, TrunkInfo};
 use crate::trunks::Trunks;
+use hooks::AgentStarter;
 
 /// How long a handshake may take in all on a machine that is well: see [`Gateway::patiently`].
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

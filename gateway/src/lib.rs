@@ -1,7 +1,7 @@
 //! The program at a site's edge: it admits members of jobs, relays their frames, and joins sites by encrypted trunks.
 //!
 //! Owns admission, the identity table, forwarding, trunks and counters. Refuses to know what it relays: it reads
-//! frame headers, never the payload of a `Data` frame. How agents are started is the business of an [`AgentStarter`].
+//! frame headers, never the payload of a `Data` frame. How agents are started is the business of a [`hooks::AgentStarter`].
 //!
 //! One thread, one task per connection. Start reading at `table` (who may join, where frames go, the life of a job; no
 //! I/O) and `path` (what a frame passes between two connections). `trunks` is everything between two gateways, `door`
@@ -23,14 +23,8 @@ mod table;
 mod trunks;
 
 pub use config::{GatewayConfig, site_key};
-pub use door::descriptors::open_files_before;
 pub use error::GatewayError;
 pub use server::{serve, serve_until};
-pub use services::join::{Doorkeeper, NotTaken};
-pub use services::starter::{
-    AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, GatewayAddress,
-    StartError,
-};
 
 /// A number of bytes for people.
 pub(crate) fn quantity(bytes: u64) -> String {

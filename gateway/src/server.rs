@@ -10,12 +10,12 @@ use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
 
 use crate::config::GatewayConfig;
-use crate::door::{descriptors, listener};
+use crate::door::listener;
 use crate::gateway::Gateway;
 use crate::services::agents::KILL;
 use crate::services::page;
-use crate::services::starter::AgentStarter;
 use crate::{GatewayError, quantity};
+use hooks::AgentStarter;
 
 /// How long agents have to end when the gateway is stopped.
 const STOP_GRACE: Duration = Duration::from_millis(2000);
@@ -26,7 +26,7 @@ const STOP_GRACE: Duration = Duration::from_millis(2000);
 /// # Errors
 /// It cannot start: see [`GatewayError`].
 pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<(), GatewayError> {
-    descriptors::raise();
+    hooks::open_files::raise();
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
     let system = move |source| GatewayError::System { site: site.clone(), gateway: gateway.clone(), source };
     run(config, starter, async move |gateway| {

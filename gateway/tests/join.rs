@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use client::key::SiteKey;
 use client::{Client, Gateway, Invitation, Role, join};
-use gateway::{Doorkeeper, GatewayConfig, NotTaken, serve_until};
+use gateway::{GatewayConfig, serve_until};
+use hooks::{Doorkeeper, NotTaken};
 use support::*;
 use tokio::sync::oneshot;
 use types::sites::{Fingerprint, Keys};

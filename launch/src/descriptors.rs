@@ -1,7 +1,8 @@
-//! The soft limit of open files. Gateways and agents raise theirs, for they have many connections and pipes; ranks get the one
-//! that the user has on the node, since a program that calls `select` breaks above 1024.
+//! The soft limit of open files that ranks get: the one that the user has on the node, not what gateways and agents raise theirs to,
+//! since a program that calls `select` breaks above 1024.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use hooks::open_files;
+use rustix::process::Rlimit;
 use tokio::process::Command;
 
 /// In the environment of what a gateway starts: the soft limit that the gateway was started with. An environment reaches an
@@ -10,7 +11,7 @@ const BEFORE: &str = "LANDBRIDGE_OPEN_FILES";
 
 /// Tells an agent that a gateway starts with this command which limit it would have without the gateway.
 pub(crate) fn tell(command: &mut Command) {
-    match gateway::open_files_before() {
+    match open_files::before() {
         Some(before) => command.env(BEFORE, before.to_string()),
         // This gateway's own environment may have it, from a gateway around it.
         None => command.env_remove(BEFORE),
@@ -19,13 +20,8 @@ pub(crate) fn tell(command: &mut Command) {
 
 /// Raises this process's soft limit to the hard one. Gives the limit that ranks are to have.
 pub(crate) fn raise() -> Rlimit {
-    let found = getrlimit(Resource::Nofile);
-    let told = std::env::var(BEFORE).ok().and_then(|text| text.parse().ok());
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: found.maximum, maximum: found.maximum });
-    if let Err(error) = raised {
-        tracing::warn!(%error, limit = found.current, "the limit of open files cannot be raised");
-    }
-    for_ranks(found, told)
+    let found = open_files::raise();
+    for_ranks(found, std::env::var(BEFORE).ok().and_then(|text| text.parse().ok()))
 }
 
 /// The lower of both soft limits: an administrator may have set one between gateway and agent.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use client::Invitation;
-use gateway::{Doorkeeper, NotTaken};
+use hooks::{Doorkeeper, NotTaken};
 use types::sites::Fingerprint;
 
 use crate::add::{Outcome, Wish};

@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
+use hooks::open_files;
 use tokio::sync::Notify;
 use types::sites::Inside;
 
 use crate::door::hellos::Hellos;
 use crate::door::lobby::{Lobby, places};
 
-pub(crate) mod descriptors;
 pub(crate) mod error;
 pub(crate) mod hellos;
 pub(crate) mod listener;
@@ -28,7 +28,7 @@ pub(crate) struct Door {
 impl Door {
     /// Of a gateway of this much memory, for ranks that come so.
     pub(crate) fn new(memory: u64, inside: Inside) -> Door {
-        let lobby = Rc::new(Lobby::new(places(memory, descriptors::allowed())));
+        let lobby = Rc::new(Lobby::new(places(memory, open_files::allowed())));
         Door { lobby, hellos: Hellos::default(), inside, job_opened: Notify::new() }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use types::{JobId, NodeId};
 
 use crate::gateway::Gateway;
-use crate::services::starter::{AgentOrder, GatewayAddress, StartError};
+use hooks::{AgentOrder, GatewayAddress, StartError};
 
 /// How long an agent that is killed may take to die.
 pub(crate) const KILL: Duration = Duration::from_millis(500);

@@ -3,12 +3,13 @@
 //! A ticket is made by a user of a site (who has proved the site's key) and carried to the new site by hand. It holds the gateway's
 //! address and fingerprint, so the newcomer knows whom it talks to, and a number and a secret, so the gateway knows that this
 //! newcomer was invited. The newcomer's own key is shown by TLS. A ticket is good once, and not for long; a gateway that
-//! ends forgets its tickets. What the new entry says is for a [`Doorkeeper`] to judge.
+//! ends forgets its tickets. What the new entry says is for a [`hooks::Doorkeeper`] to judge.
 
 use std::time::Duration;
 
 use client::handshake::{self, Accepting, HandshakeError};
 use client::tls::TlsStream;
+use hooks::NotTaken;
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
@@ -29,11 +30,6 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// The longest entry of a newcomer, in bytes.
 const MAX_ENTRY: u32 = 64 << 10;
 
-/// Why a site is not taken into the sites file; shown to the newcomer's user.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct NotTaken(pub String);
-
 /// Why nobody joined by a ticket.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -46,16 +42,6 @@ pub(crate) enum JoinError {
     NoEntry,
     #[error("site {site} did not join: {why}")]
     NotTaken { site: String, why: NotTaken },
-}
-
-/// Takes a site that joins into the sites file.
-pub trait Doorkeeper: Send + Sync + std::fmt::Debug {
-    /// Judges the entry of a site that has proved a ticket and holds the key of this fingerprint, and writes it down; gives the
-    /// sites file as it is then.
-    ///
-    /// # Errors
-    /// Why not, for the newcomer's user.
-    fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, NotTaken>;
 }
 
 /// The tickets that are open.

@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use hooks::{AgentStarter, Doorkeeper};
 use tokio::sync::Notify;
 
 use crate::config::GatewayConfig;
 use crate::services::agents::Agents;
-use crate::services::join::{Doorkeeper, Tickets};
+use crate::services::join::Tickets;
 use crate::services::load::Load;
 use crate::services::nodes::Nodes;
-use crate::services::starter::AgentStarter;
 
 pub(crate) mod agents;
 pub(crate) mod join;
@@ -20,7 +20,6 @@ pub(crate) mod nodes;
 pub(crate) mod observe;
 pub(crate) mod page;
 pub(crate) mod standing;
-pub(crate) mod starter;
 
 /// What they keep.
 pub(crate) struct Services {

@@ -12,9 +12,9 @@ use wire::control::{AllocationMessage, JobMessage, NodeAsk};
 
 use crate::gateway::Gateway;
 use crate::path::member::Member;
-use crate::services::starter::{AllocationHandle, AllocationNews, AllocationOrder};
 use crate::table::error::{Refused, Violation};
 use crate::trunks::measure::PROBE_UP;
+use hooks::{AllocationHandle, AllocationNews, AllocationOrder};
 
 /// How long giving back may take before it is given up.
 const RELEASE: Duration = Duration::from_secs(3);

@@ -10,9 +10,9 @@ use wire::Control;
 use wire::control::{AllocationMessage, JobMessage, NodeAsk, Traffic};
 
 use crate::log::log;
-use crate::services::starter::{AllocationNews, AllocationOrder};
 use crate::table::error::{GrantError, JobError, Refused, Violation};
 use crate::table::{Effect, Table, TrunkId};
+use hooks::{AllocationNews, AllocationOrder};
 
 /// Most jobs for which nodes are sought or held; each costs a process beside the gateway.
 const MOST: usize = 256;

@@ -10,12 +10,12 @@ use wire::{Passage, Secret};
 
 use crate::log::short;
 use crate::quantity;
-use crate::services::starter::StartError;
 use crate::table::allocation::Asker;
 use crate::table::error::{JobError, Refused, Violation};
 use crate::table::site::{SitePhase, SiteState};
 use crate::table::window::Grant;
 use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Table, Timer, TrunkId, TrunkInfo, WANTED};
+use hooks::StartError;
 
 /// A job as one gateway knows it.
 pub(crate) struct Job<M> {

@@ -20,12 +20,12 @@ use wire::control::{JobMessage, Part};
 use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::log::{self, Unsaid};
-use crate::services::starter::AllocationOrder;
 use crate::table::allocation::Allocation;
 use crate::table::error::JobError;
 use crate::table::job::{Job, is_rank, passage_without, trunks_to};
 use crate::table::site::SitePhase;
 use crate::table::window::Grants;
+use hooks::AllocationOrder;
 
 /// Index of a trunk: a pair of this gateway and one other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

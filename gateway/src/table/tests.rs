@@ -3,8 +3,8 @@
 mod several;
 
 use super::*;
-use crate::services::starter::StartError;
 use crate::table::error::Violation;
+use hooks::StartError;
 use types::{Instance, Rank, Roster};
 use wire::control::{AllocationMessage, JobMessage, Part, Traffic};
 

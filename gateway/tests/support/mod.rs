@@ -17,10 +17,8 @@ use std::time::Duration;
 use client::key::SiteKey;
 use client::{Client, Frame, Gateway, Role};
 use gateway::counters::Counters;
-use gateway::{
-    AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, GatewayConfig,
-    StartError, serve_until,
-};
+use gateway::{GatewayConfig, serve_until};
+use hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 use types::sites::{Fingerprint, Keys};

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use channel::Route;
 use client::{Client, ClientError, Connections, Entry as GatewayEntry, Frame, News, Role};
-use gateway::GatewayAddress;
+use hooks::GatewayAddress;
 use rustix::process::Rlimit;
 use thiserror::Error;
 use tokio::net::lookup_host;

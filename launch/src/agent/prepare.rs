@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use gateway::GatewayAddress;
+use hooks::GatewayAddress;
 use thiserror::Error;
 use types::sites::Inside;
 use types::{NodeId, Rank, Roster, SiteId};

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use gateway::{AllocationHandle, AllocationNews};
+use hooks::{AllocationHandle, AllocationNews};
 use tokio::sync::Notify;
 use wire::control::HeldAllocation;
 

@@ -16,7 +16,7 @@ mod trial;
 
 use std::path::Path;
 
-use gateway::{AgentHandle, AgentOrder, AgentStarter, StartError};
+use hooks::{AgentHandle, AgentOrder, AgentStarter, StartError};
 use types::sites::Starter;
 
 use crate::order::Order;

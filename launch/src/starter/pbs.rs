@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use gateway::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
+use hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use types::sites::Ssh;
 
 use super::Started;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
 
-use gateway::{AgentHandle, StartError};
+use hooks::{AgentHandle, StartError};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;

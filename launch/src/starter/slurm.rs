@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use gateway::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
+use hooks::{AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use tokio::process::Command;
 use types::sites::Slurm;
 use wire::control::NodeAsk;

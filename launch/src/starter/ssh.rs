@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use gateway::{AgentOrder, AgentStarter, StartError};
+use hooks::{AgentOrder, AgentStarter, StartError};
 use tokio::process::Command;
 use types::sites::Ssh;
 

@@ -1,6 +1,6 @@
 //! `template`: agents by any command of the site that runs another one on a node, such as `rsh` or a batch system's.
 
-use gateway::{AgentOrder, AgentStarter, StartError};
+use hooks::{AgentOrder, AgentStarter, StartError};
 use tokio::process::Command;
 use types::sites::Template;
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use gateway::{AllocationHandle, AllocationNews};
+use hooks::{AllocationHandle, AllocationNews};
 use tokio::process::Command;
 use tokio::time::timeout;
 

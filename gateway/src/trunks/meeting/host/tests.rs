@@ -17,7 +17,7 @@ use wire::handshake::{Hello, Purpose};
 use super::*;
 use crate::GatewayConfig;
 use crate::door::listener;
-use crate::services::starter::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
+use hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 
 #[test]
 fn who_says_all_the_time_that_he_can_come_is_passed_on_now_and_then() {
