@@ -101,8 +101,8 @@ impl Random {
     }
 }
 
-/// What is under way on a route: in order, each with the time of its arrival.
-struct Way {
+/// What is in flight on a route: in order, each with the time of its arrival.
+struct Flight {
     up: bool,
     forward: VecDeque<(u64, u32, u32)>,
     back: VecDeque<(u64, u32)>,
@@ -118,8 +118,8 @@ fn storm(seed: u64) {
     let breaks = random.below(60);
     let start = if random.below(4) == 0 { u32::MAX - random.below(50) as u32 } else { 0 };
     let (mut out, mut inn) = (Outbound::starting_at(window, start), Inbound::starting_at(window, start));
-    let mut ways: Vec<Way> =
-        (0..routes).map(|_| Way { up: true, forward: VecDeque::new(), back: VecDeque::new() }).collect();
+    let mut flights: Vec<Flight> =
+        (0..routes).map(|_| Flight { up: true, forward: VecDeque::new(), back: VecDeque::new() }).collect();
     let (mut now, mut next) = (0u64, 0usize);
     let mut arrived: Vec<(u32, u32)> = Vec::new();
     while arrived.len() < sizes.len() {
@@ -128,21 +128,21 @@ fn storm(seed: u64) {
         // A route breaks: what is on it is gone, and both ends are told. Or one comes back.
         let at = random.below(routes as u64) as usize;
         if random.below(1000) < breaks {
-            let way = &mut ways[at];
-            way.up = !way.up;
-            way.forward.clear();
-            way.back.clear();
+            let flight = &mut flights[at];
+            flight.up = !flight.up;
+            flight.forward.clear();
+            flight.back.clear();
             out.lost(Route(at as u8));
             inn.ack_lost();
-        } else if !ways[at].up && random.below(30) == 0 {
-            ways[at].up = true;
+        } else if !flights[at].up && random.below(30) == 0 {
+            flights[at].up = true;
         }
         let due = now + 1 + random.below(50);
-        if let Some(at) = Some(random.below(routes as u64) as usize).filter(|at| ways[*at].up) {
+        if let Some(at) = Some(random.below(routes as u64) as usize).filter(|at| flights[*at].up) {
             let route = Route(at as u8);
             let mut put = |sequence, size| {
-                let last = ways[at].forward.back().map_or(0, |(at, _, _)| *at);
-                ways[at].forward.push_back((due.max(last), sequence, size));
+                let last = flights[at].forward.back().map_or(0, |(at, _, _)| *at);
+                flights[at].forward.push_back((due.max(last), sequence, size));
             };
             if let Some((sequence, size)) = out.resend(route) {
                 put(*sequence, *size);
@@ -153,13 +153,13 @@ fn storm(seed: u64) {
                 next += 1;
             }
             if inn.ack_is_due() {
-                let last = ways[at].back.back().map_or(0, |(at, _)| *at);
-                ways[at].back.push_back((due.max(last), inn.acknowledge()));
+                let last = flights[at].back.back().map_or(0, |(at, _)| *at);
+                flights[at].back.push_back((due.max(last), inn.acknowledge()));
             }
         }
-        for way in &mut ways {
-            while way.forward.front().is_some_and(|(at, _, _)| *at <= now) {
-                let (_, sequence, size) = way.forward.pop_front().unwrap();
+        for flight in &mut flights {
+            while flight.forward.front().is_some_and(|(at, _, _)| *at <= now) {
+                let (_, sequence, size) = flight.forward.pop_front().unwrap();
                 match inn.received(sequence, size).unwrap() {
                     Arrival::Next => {
                         arrived.push((sequence, size));
@@ -171,8 +171,8 @@ fn storm(seed: u64) {
                     Arrival::Again => {}
                 }
             }
-            while way.back.front().is_some_and(|(at, _)| *at <= now) {
-                out.acknowledged(way.back.pop_front().unwrap().1).unwrap();
+            while flight.back.front().is_some_and(|(at, _)| *at <= now) {
+                out.acknowledged(flight.back.pop_front().unwrap().1).unwrap();
             }
         }
         let lone = sizes.iter().copied().max().unwrap_or(0);

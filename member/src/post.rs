@@ -419,7 +419,7 @@ mod tests {
             }
         }
         assert_eq!(got, sent);
-        assert_eq!(a.backlog(LAUNCHER), 0, "acknowledged, though it was said when the way was broken");
+        assert_eq!(a.backlog(LAUNCHER), 0, "acknowledged, though it was said when the route was broken");
     }
 
     proptest! {
