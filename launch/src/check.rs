@@ -231,7 +231,7 @@ async fn ask(
                     asked.answer(agent, Ok(format!("agent and provider work{mpi}{notes}")));
                 }
                 Incoming::Up(agent, Up::Refused { reason }) => asked.answer(agent, Err(CheckError::Told(reason))),
-                Incoming::Up(..) | Incoming::WayOpen(_) | Incoming::WayLost(..) | Incoming::Note(_) => {}
+                Incoming::Up(..) | Incoming::GatewayOpen(_) | Incoming::GatewayLost(..) | Incoming::Note(_) => {}
                 Incoming::Job(_, message) => asked.gateway_says(message, roster),
             }
         }

@@ -147,12 +147,12 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
         let deadline = agent.deadline;
         tokio::select! {
             biased;
-            (way, news) = connections.next() => match news {
-                News::Open => agent.post.route_open(Route(way as u8)),
-                News::Frame(frame) => agent.frame(Route(way as u8), frame)?,
+            (gateway, news) = connections.next() => match news {
+                News::Open => agent.post.route_open(Route(gateway as u8)),
+                News::Frame(frame) => agent.frame(Route(gateway as u8), frame)?,
                 News::Failed(error) => tracing::debug!(%error, "gateway not used"),
                 News::Lost(error) => {
-                    agent.post.route_lost(Route(way as u8));
+                    agent.post.route_lost(Route(gateway as u8));
                     if connections.open().next().is_none() {
                         return Err(error.into());
                     }
@@ -166,7 +166,7 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
             // The next flush sends what is due.
             () = crate::until(agent.since, agent.post.next_tick_ns()) => {}
             cut = &mut lifeline, if !torn => {
-                torn = cut == Ok(Lifeline::Torn) && connections.open().any(|way| way > 0);
+                torn = cut == Ok(Lifeline::Torn) && connections.open().any(|gateway| gateway > 0);
                 if !torn {
                     return Err(AgentError::Orphaned("the gateway that started this agent"));
                 }
@@ -317,8 +317,8 @@ impl Agent {
     }
 
     fn flush(&mut self, connections: &Connections) {
-        while let Some((way, header, payload)) = self.post.next_frame(self.now_ns()) {
-            connections.send(usize::from(way.0), header, payload);
+        while let Some((route, header, payload)) = self.post.next_frame(self.now_ns()) {
+            connections.send(usize::from(route.0), header, payload);
         }
     }
 
@@ -326,37 +326,37 @@ impl Agent {
         Ok(self.post.send(self.launcher, message)?)
     }
 
-    fn frame(&mut self, way: Route, Frame { header, payload }: Frame) -> Result<(), AgentError> {
+    fn frame(&mut self, route: Route, Frame { header, payload }: Frame) -> Result<(), AgentError> {
         match header.kind {
             FrameKind::Passage => {
                 let unreadable = |source| ClientError::Wire { address: self.reach.gateways[0].address.clone(), source };
-                self.post.passage(way, header.from.site, &Passage::decode(&payload).map_err(unreadable)?);
+                self.post.passage(route, header.from.site, &Passage::decode(&payload).map_err(unreadable)?);
                 Ok(())
             }
-            kind if kind.acknowledges() => self.mail(way, &header, &payload),
+            kind if kind.acknowledges() => self.mail(route, &header, &payload),
             FrameKind::Undeliverable => {
                 tracing::debug!(to = %header.from, reason = %String::from_utf8_lossy(&payload), "undeliverable");
-                self.post.undeliverable(way, header.from, self.now_ns());
+                self.post.undeliverable(route, header.from, self.now_ns());
                 Ok(())
             }
             FrameKind::Refused => {
-                self.post.refused(way, header.from, self.now_ns());
+                self.post.refused(route, header.from, self.now_ns());
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    fn mail(&mut self, way: Route, header: &FrameHeader, payload: &[u8]) -> Result<(), AgentError> {
+    fn mail(&mut self, route: Route, header: &FrameHeader, payload: &[u8]) -> Result<(), AgentError> {
         let (from, now_ns) = (header.from, self.now_ns());
         let first = first_agent(self.order.site_id);
         if from == self.launcher || (from == first && from != self.me) {
-            for message in self.post.receive::<Down>(way, header, payload, now_ns)? {
+            for message in self.post.receive::<Down>(route, header, payload, now_ns)? {
                 self.down(from, message)?;
             }
             return Ok(());
         }
-        for message in self.post.receive::<Up>(way, header, payload, now_ns)? {
+        for message in self.post.receive::<Up>(route, header, payload, now_ns)? {
             match message {
                 Up::FenceIn { fence, data } => self.fence_below(from, fence, &data)?,
                 _ => return Err(AgentError::Message { from, problem: "agents exchange only fences" }),

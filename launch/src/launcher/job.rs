@@ -117,7 +117,7 @@ pub(super) struct Job {
     signal: i32,
     signals: u32,
     /// Own gateways that are connected, by their numbers; 0 leads the job.
-    ways: BTreeSet<usize>,
+    gateways: BTreeSet<usize>,
     /// Those of them that were told to close the job, and have not said that nothing is left of it.
     unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
@@ -151,7 +151,7 @@ impl Job {
             cause: Cause::default(),
             signal: 15,
             signals: 0,
-            ways: BTreeSet::from([0]),
+            gateways: BTreeSet::from([0]),
             unclosed: BTreeSet::new(),
             actions: VecDeque::new(),
             roster,
@@ -355,14 +355,14 @@ impl Job {
 
     pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
         match incoming {
-            Incoming::Job(way, message) => self.gateway_says(way, message, now),
-            Incoming::WayOpen(way) => {
-                self.ways.insert(way);
+            Incoming::Job(gateway, message) => self.gateway_says(gateway, message, now),
+            Incoming::GatewayOpen(gateway) => {
+                self.gateways.insert(gateway);
                 self.sites.iter_mut().for_each(|site| {
-                    site.unreached.remove(&way);
+                    site.unreached.remove(&gateway);
                 });
             }
-            Incoming::WayLost(way, reason) => self.way_lost(way, &reason, now),
+            Incoming::GatewayLost(gateway, reason) => self.gateway_lost(gateway, &reason, now),
             Incoming::Note(text) => self.actions.push_back(Action::Note(text)),
             Incoming::Up(agent, message) => match self.nodes.iter().position(|node| node.agent == agent) {
                 Some(node) => self.up(node, message, now),

@@ -258,9 +258,9 @@ pub(crate) enum Incoming {
     /// Of the job, from the gateway of this number; 0 leads the job.
     Job(usize, JobMessage),
     /// The gateway of this number is there (again).
-    WayOpen(usize),
+    GatewayOpen(usize),
     /// The gateway of this number is lost, for this reason; others are there.
-    WayLost(usize, String),
+    GatewayLost(usize, String),
     /// For the user.
     Note(String),
     /// From an agent.
@@ -285,8 +285,8 @@ impl Session {
 
     /// Sends what may be sent.
     pub(crate) fn flush(&mut self) {
-        while let Some((way, header, payload)) = self.post.next_frame(self.now_ns()) {
-            self.connections.send(usize::from(way.0), header, payload);
+        while let Some((route, header, payload)) = self.post.next_frame(self.now_ns()) {
+            self.connections.send(usize::from(route.0), header, payload);
         }
     }
 
@@ -295,7 +295,7 @@ impl Session {
         let open = open_message(self.job, &self.secret, roster, &self.home, Part::Relay { window });
         let lead = usize::from(LEAD.0);
         self.connections.control(lead, open.clone());
-        // Started anew, it is one more way.
+        // Started anew, it is one more gateway to take.
         self.connections.reopen_with(lead, open.clone());
         for gateway in std::mem::take(&mut self.others) {
             self.named.push(gateway.name.clone());
@@ -307,7 +307,7 @@ impl Session {
     pub(crate) fn close(&mut self) -> Vec<usize> {
         self.closing = true;
         let open: Vec<usize> = self.connections.open().collect();
-        open.iter().for_each(|way| self.connections.control(*way, JobMessage::Close { job: self.job }));
+        open.iter().for_each(|gateway| self.connections.control(*gateway, JobMessage::Close { job: self.job }));
         open
     }
 
@@ -319,26 +319,26 @@ impl Session {
         self.since.elapsed().as_nanos() as u64
     }
 
-    fn gateway(&self, way: usize) -> &str {
-        way.checked_sub(1).and_then(|at| self.named.get(at)).unwrap_or(&self.gateway)
+    fn name_of(&self, gateway: usize) -> &str {
+        gateway.checked_sub(1).and_then(|at| self.named.get(at)).unwrap_or(&self.gateway)
     }
 
     /// What came next. May be dropped before it is done.
     pub(crate) async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
-        let (way, news) = tokio::select! {
+        let (gateway, news) = tokio::select! {
             next = self.connections.next() => next,
             // Whoever calls flushes next.
             () = crate::until(self.since, self.post.next_tick_ns()) => return Ok(Vec::new()),
         };
-        let route = Route(way as u8);
+        let route = Route(gateway as u8);
         match news {
-            News::Frame(frame) => self.frame(way, frame),
+            News::Frame(frame) => self.frame(gateway, frame),
             News::Open => {
                 self.post.route_open(route);
-                Ok(vec![Incoming::WayOpen(way)])
+                Ok(vec![Incoming::GatewayOpen(gateway)])
             }
             News::Failed(error) => {
-                let (site, gateway) = (&self.home, self.gateway(way));
+                let (site, gateway) = (&self.home, self.name_of(gateway));
                 Ok(vec![Incoming::Note(format!("site {site}: gateway {gateway} is not used: {error}"))])
             }
             News::Lost(error) => {
@@ -349,19 +349,19 @@ impl Session {
                         error => self.lost(error),
                     });
                 }
-                Ok(vec![Incoming::WayLost(way, error.to_string())])
+                Ok(vec![Incoming::GatewayLost(gateway, error.to_string())])
             }
         }
     }
 
-    fn frame(&mut self, way: usize, frame: Frame) -> Result<Vec<Incoming>, SessionError> {
-        let route = Route(way as u8);
-        let address = || self.gateway(way).to_owned();
+    fn frame(&mut self, gateway: usize, frame: Frame) -> Result<Vec<Incoming>, SessionError> {
+        let route = Route(gateway as u8);
+        let address = || self.name_of(gateway).to_owned();
         let unreadable = |source| self.lost(ClientError::Wire { address: address(), source });
         match frame.header.kind {
             FrameKind::Control => {
                 match Control::decode(&frame.payload).map_err(unreadable)? {
-                    Control::Job(message) => Ok(vec![Incoming::Job(way, message)]),
+                    Control::Job(message) => Ok(vec![Incoming::Job(gateway, message)]),
                     // How far a site was in finding nodes, which it has found by now.
                     Control::Allocation(_) => Ok(Vec::new()),
                     other => {

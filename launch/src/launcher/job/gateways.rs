@@ -12,25 +12,25 @@ use crate::launcher::outcome::Failure;
 
 impl Job {
     /// These gateways were told to close it.
-    pub(crate) fn closing_at(&mut self, ways: &[usize]) {
-        self.unclosed = ways.iter().copied().filter(|way| *way > 0).collect();
+    pub(crate) fn closing_at(&mut self, gateways: &[usize]) {
+        self.unclosed = gateways.iter().copied().filter(|gateway| *gateway > 0).collect();
     }
 
     /// One of several own gateways is lost.
-    pub(super) fn way_lost(&mut self, way: usize, reason: &str, now: Instant) {
-        self.ways.remove(&way);
+    pub(super) fn gateway_lost(&mut self, gateway: usize, reason: &str, now: Instant) {
+        self.gateways.remove(&gateway);
         if self.phase == Phase::Closing {
             // It closes connections when it has closed the job.
-            self.unclosed.remove(&way);
-            self.sites.iter_mut().filter(|_| way == 0).for_each(|site| {
+            self.unclosed.remove(&gateway);
+            self.sites.iter_mut().filter(|_| gateway == 0).for_each(|site| {
                 site.closed.get_or_insert(None);
             });
             return self.check_closed();
         }
-        if matches!(self.phase, Phase::Opening | Phase::Preparing) && way == 0 {
+        if matches!(self.phase, Phase::Opening | Phase::Preparing) && gateway == 0 {
             return self.lost(Failure::new(reason.to_owned()), now);
         }
-        if let Some(home) = self.site_index(&self.home).filter(|_| way == 0) {
+        if let Some(home) = self.site_index(&self.home).filter(|_| gateway == 0) {
             // Its lead will never report.
             self.sites[home].closed = Some(None);
         }
@@ -40,21 +40,21 @@ impl Job {
 
     /// A site that no own gateway reaches is lost.
     fn check_reached(&mut self, reason: &str, now: Instant) {
-        let lost = |site: &SiteState| !site.unreached.is_empty() && self.ways.is_subset(&site.unreached);
+        let lost = |site: &SiteState| !site.unreached.is_empty() && self.gateways.is_subset(&site.unreached);
         let Some(at) = self.sites.iter().position(lost) else { return };
         let name = self.roster.sites()[at].name.clone();
         self.sites[at].closed = Some(None);
         for node in self.nodes.iter_mut().filter(|node| node.site == name) {
             node.state = NodeState::Ended;
         }
-        let gateways = if self.ways.len() > 1 { "all ways to it were" } else { "its gateway was" };
+        let gateways = if self.gateways.len() > 1 { "all routes to it were" } else { "its gateway was" };
         let reason = format!("{gateways} lost: {reason}. {LOOK}");
         self.lost(Failure::at_site(&name, reason), now);
         self.check_ended(now);
         self.check_closed();
     }
 
-    pub(super) fn gateway_says(&mut self, way: usize, message: JobMessage, now: Instant) {
+    pub(super) fn gateway_says(&mut self, gateway: usize, message: JobMessage, now: Instant) {
         match message {
             JobMessage::Closed { site, traffic, led: false, .. } => {
                 if let Some(at) = self.site_index(&site) {
@@ -64,7 +64,7 @@ impl Job {
                     relayed.local += traffic.local;
                 }
             }
-            JobMessage::Refused { site, reason, .. } if way > 0 => {
+            JobMessage::Refused { site, reason, .. } if gateway > 0 => {
                 self.actions.push_back(Action::Note(format!("site {site}: a gateway is not used: {reason}")));
             }
             JobMessage::Opened { site, window, .. } => {
@@ -98,15 +98,15 @@ impl Job {
             JobMessage::SiteLost { site, seen_from, reason, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     // What another site cannot reach does not get better by our own gateways.
-                    let all = self.ways.clone();
-                    let ways = if seen_from == self.home { BTreeSet::from([way]) } else { all };
-                    self.sites[at].unreached.extend(ways);
+                    let all = self.gateways.clone();
+                    let gateways = if seen_from == self.home { BTreeSet::from([gateway]) } else { all };
+                    self.sites[at].unreached.extend(gateways);
                 }
                 self.check_reached(&reason, now);
             }
             JobMessage::SiteFound { site, .. } => {
                 if let Some(at) = self.site_index(&site) {
-                    self.sites[at].unreached.remove(&way);
+                    self.sites[at].unreached.remove(&gateway);
                 }
             }
             JobMessage::Closed { site, traffic, .. } => {
@@ -123,7 +123,7 @@ impl Job {
             | JobMessage::Here { .. }
             | JobMessage::Wanted { .. }
             | JobMessage::Close { .. } => {
-                tracing::warn!(way, "a gateway sent the launcher a message that is for gateways");
+                tracing::warn!(gateway, "a gateway sent the launcher a message that is for gateways");
             }
         }
     }

@@ -27,13 +27,13 @@ impl Play {
         self.control_by(0, message);
     }
 
-    fn control_by(&mut self, way: usize, message: JobMessage) {
-        self.job.incoming(Incoming::Job(way, message), self.now);
+    fn control_by(&mut self, gateway: usize, message: JobMessage) {
+        self.job.incoming(Incoming::Job(gateway, message), self.now);
     }
 
-    fn site_lost(&mut self, way: usize, seen_from: &str) {
+    fn site_lost(&mut self, gateway: usize, seen_from: &str) {
         let (site, seen_from, reason) = ("b".into(), seen_from.into(), "cut".into());
-        self.control_by(way, JobMessage::SiteLost { job: JOB, site, seen_from, reason });
+        self.control_by(gateway, JobMessage::SiteLost { job: JOB, site, seen_from, reason });
     }
 
     fn up(&mut self, site: u16, message: Up) {
@@ -238,15 +238,15 @@ fn a_second_signal_kills_at_once() {
 #[test]
 fn a_site_is_lost_when_no_own_gateway_reaches_it() {
     let mut play = Play::running();
-    play.job.incoming(Incoming::WayOpen(1), play.now);
+    play.job.incoming(Incoming::GatewayOpen(1), play.now);
     play.site_lost(0, "a");
     assert_eq!(play.job.phase, Phase::Running);
     // It is reached again, by a gateway that was started anew.
-    play.job.incoming(Incoming::WayLost(0, "gone".into()), play.now);
-    play.job.incoming(Incoming::WayOpen(0), play.now);
+    play.job.incoming(Incoming::GatewayLost(0, "gone".into()), play.now);
+    play.job.incoming(Incoming::GatewayOpen(0), play.now);
     play.site_lost(1, "a");
     assert_eq!(play.job.phase, Phase::Running);
-    play.job.incoming(Incoming::WayLost(0, "gone again".into()), play.now);
+    play.job.incoming(Incoming::GatewayLost(0, "gone again".into()), play.now);
     assert_eq!(play.job.phase, Phase::Killing);
     let summary = play.job.summary(1.0);
     assert_eq!(summary.failure.unwrap().site.as_deref(), Some("b"));
@@ -255,7 +255,7 @@ fn a_site_is_lost_when_no_own_gateway_reaches_it() {
 #[test]
 fn a_site_that_an_own_gateway_reaches_again_is_not_lost() {
     let mut play = Play::running();
-    play.job.incoming(Incoming::WayOpen(1), play.now);
+    play.job.incoming(Incoming::GatewayOpen(1), play.now);
     play.site_lost(0, "a");
     play.control_by(0, JobMessage::SiteFound { job: JOB, site: "b".into() });
     play.site_lost(1, "a");
@@ -267,7 +267,7 @@ fn a_site_that_an_own_gateway_reaches_again_is_not_lost() {
 #[test]
 fn what_another_site_cannot_reach_is_lost() {
     let mut play = Play::running();
-    play.job.incoming(Incoming::WayOpen(1), play.now);
+    play.job.incoming(Incoming::GatewayOpen(1), play.now);
     play.site_lost(0, "c");
     assert_eq!(play.job.phase, Phase::Killing);
 }
@@ -275,9 +275,9 @@ fn what_another_site_cannot_reach_is_lost() {
 #[test]
 fn a_job_goes_on_without_those_who_led_it() {
     let mut play = Play::running();
-    play.job.incoming(Incoming::WayOpen(1), play.now);
+    play.job.incoming(Incoming::GatewayOpen(1), play.now);
     play.control(JobMessage::LeadLost { job: JOB, site: "b".into(), reason: "killed".into() });
-    play.job.incoming(Incoming::WayLost(0, "killed too".into()), play.now);
+    play.job.incoming(Incoming::GatewayLost(0, "killed too".into()), play.now);
     let notes: Vec<_> = play.job.actions().into_iter().filter(|action| matches!(action, Action::Note(_))).collect();
     assert_eq!(notes.len(), 2, "{notes:?}");
     (0..4).for_each(|rank| play.exits(rank, End::Code(0)));
@@ -288,7 +288,7 @@ fn a_job_goes_on_without_those_who_led_it() {
     let traffic = Traffic { sent: 10, received: 10, local: 0 };
     play.control_by(1, JobMessage::Closed { job: JOB, site: "b".into(), traffic, led: false });
     assert!(!play.job.is_over());
-    play.job.incoming(Incoming::WayLost(1, "it has closed the job".into()), play.now);
+    play.job.incoming(Incoming::GatewayLost(1, "it has closed the job".into()), play.now);
     assert!(play.job.is_over());
     assert!(play.job.summary(1.0).ok);
 }
