@@ -31,20 +31,14 @@ pub(crate) struct Cli {
     pub command: Command,
 }
 
-/// What to do.
+/// What to do. What a command does is said once, above its flags: text here would hide its long help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a program on nodes of several sites
     Run(RunArgs),
-    /// Run the gateway of a site
     Gateway(GatewayArgs),
-    /// Make a site's key, or show the fingerprint of one
     Key(KeyArgs),
-    /// Add, remove and check sites
     Sites(SitesArgs),
-    /// Watch what the gateways of your site do
     Top(TopArgs),
-    /// Run a command in several sites on this one machine, for trying things out
     Lab(LabArgs),
     /// Started by gateways
     #[command(hide = true)]
@@ -101,25 +95,27 @@ pub(crate) enum Mpi {
     Openmpi,
 }
 
-/// `landbridge run`
+/// Run a program on nodes of several sites
 #[derive(Debug, Args)]
 #[command(
     long_about = "Run a program on nodes of several sites.\n\n\
+        Everything after PROGRAM is the program's; `--` before it is allowed and never needed.\n\n\
         Without --site, ranks are spread evenly over all sites in contiguous blocks, in the order of the sites file, and \
         evenly over each site's nodes. The program must be at the same path on every node, unless --site or the sites file says where else; \
         it gets your environment and working directory. Its output comes here line by line. If any rank, node or gateway fails, everything ends and the \
         failure is named.\n\n\
         Exit code: 0 when every rank's was 0; else the failing rank's, 128+N if signal N killed it; 130 after Ctrl-C; 2 for \
-        wrong options; 1 for everything else.",
+        wrong options; 124 after --timeout; 75 when what a running job needs was lost; 1 for everything else.",
     after_help = "Examples:\n  \
-        landbridge run -n 4 -- ./solver --size 512\n  \
+        landbridge run -n 4 ./solver --size 512\n  \
+        landbridge run -n 4 -x OMP_NUM_THREADS=2 --timeout 30min ./solver\n  \
         landbridge run --site lyon=32 --site nancy=16 --prefix -- python3 train.py\n  \
         landbridge run --site lyon=32:./solver-avx512 --site nancy=16 -- ./solver\n  \
         landbridge run -n 8 --ranks-per-node 2 --mpi intel --json=run.json -- ./solver"
 )]
 pub(crate) struct RunArgs {
-    /// Number of ranks [default: the sum of --site]
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of ranks; -np is the same [default: the sum of --site]
+    #[arg(short = 'n', long = "ranks", visible_alias = "np", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
     /// Most ranks on one node; nodes are then filled in order
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
@@ -127,6 +123,15 @@ pub(crate) struct RunArgs {
     /// Ranks at this site, and the program there if it is another; give it once for each site that takes part
     #[arg(long = "site", value_name = "NAME=N[:PROGRAM]", value_parser = site_share)]
     pub per_site: Vec<SiteShare>,
+    /// Set a variable in the environment of every rank, or give it the value that it has here
+    #[arg(short = 'x', value_name = "NAME[=VALUE]")]
+    pub variables: Vec<OsString>,
+    /// Working directory of the ranks [default: this one]
+    #[arg(long, value_name = "DIR")]
+    pub wdir: Option<PathBuf>,
+    /// End the job when its ranks have run for so long; the exit code is then 124
+    #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
+    pub timeout: Option<Duration>,
     /// How long to wait for nodes, at sites where a batch system gives them
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = types::quantity::parse_duration)]
     pub wait: Duration,
@@ -145,7 +150,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -182,7 +187,7 @@ fn site_share(text: &str) -> Result<SiteShare, ArgumentError> {
     parts.ok_or_else(|| ArgumentError::Share(text.to_owned()))
 }
 
-/// `landbridge gateway`
+/// Run the gateway of a site
 #[derive(Debug, Args)]
 #[command(
     long_about = "Run the gateway of a site, until it is ended by SIGTERM or SIGINT.\n\n\
@@ -205,7 +210,7 @@ pub(crate) struct GatewayArgs {
     pub background: bool,
 }
 
-/// `landbridge key`
+/// Make a site's key, or show the fingerprint of one
 #[derive(Debug, Args)]
 #[command(
     long_about = "Make a site's key, or show the fingerprint of one.\n\n\
@@ -226,7 +231,7 @@ pub(crate) struct KeyArgs {
     pub json: bool,
 }
 
-/// `landbridge sites check`
+/// Try everything a run needs, link by link
 #[derive(Debug, Args)]
 #[command(
     long_about = "Try everything a run needs: the sites file, keys, your site's gateway, a trunk to every other site, an \
@@ -253,7 +258,7 @@ pub(crate) struct CheckArgs {
     pub program: Vec<OsString>,
 }
 
-/// `landbridge top`
+/// Watch what the gateways of your site do
 #[derive(Debug, Args)]
 #[command(
     long_about = "Watch what the gateways of your own site do: trunks to other sites and what they carry, round trips, segments sent again, \
@@ -298,7 +303,7 @@ pub(crate) enum Isolation {
     Loopback,
 }
 
-/// `landbridge lab`
+/// Run a command in several sites on this one machine, for trying things out
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -467,6 +472,28 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// All commands below this one that a user may type.
+    fn commands(of: &clap::Command) -> Vec<clap::Command> {
+        let below = of.get_subcommands().filter(|command| !command.is_hide_set());
+        below.flat_map(|command| [vec![command.clone()], commands(command)].concat()).collect()
+    }
+
+    #[test]
+    fn long_help_is_longer_than_short_help() {
+        let all = commands(&Cli::command());
+        let explained = ["run", "gateway", "key", "add", "invite", "join", "remove", "check", "top", "lab"];
+        for name in explained {
+            let command = all.iter().find(|command| command.get_name() == name).expect(name);
+            let (about, long) =
+                (command.get_about().expect(name).to_string(), command.get_long_about().expect(name).to_string());
+            assert!(long.len() > about.len() + 50, "{name}: {long}");
+            assert!(!about.starts_with('`') && !about.is_empty(), "{name}: {about}");
+        }
+        for command in all {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `landbridge run` on a machine that is no site: carried to one over ssh.
 
+use std::ffi::OsString;
+
 use anyhow::Result;
 use launch::launcher::Sites;
 use setup::carry;
@@ -21,8 +23,8 @@ pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'
 }
 
 /// Carries what was typed to the site and gives the job's exit code.
-pub(crate) fn run(site: &Site) -> Result<i32> {
-    let words = std::env::args_os().skip_while(|word| word != "run").skip(1);
+pub(crate) fn run(site: &Site, words: Vec<OsString>) -> Result<i32> {
+    let words = words.into_iter().skip_while(|word| word != "run").skip(1);
     let directory = std::env::current_dir()?;
     let home = std::env::home_dir();
     let carried = carry::request(&site.name, words, &directory, home.as_deref(), std::env::vars_os())?;

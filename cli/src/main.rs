@@ -17,11 +17,12 @@ mod sites_file;
 mod sites_join;
 mod terminal;
 mod top;
+mod words;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 use crate::sites_args::SitesCommand;
@@ -31,8 +32,9 @@ fn main() -> ExitCode {
     if let Some(code) = ::lab::hidden_main(std::env::args_os().skip(1)) {
         return exit(code);
     }
-    let result = match Cli::parse().command {
-        Command::Run(args) => run::run(args),
+    let words = words::plain(std::env::args_os(), &Cli::command());
+    let result = match Cli::parse_from(&words).command {
+        Command::Run(args) => run::run(args, words),
         Command::Gateway(args) => gateway_command::gateway(&args),
         Command::Key(args) => key::key(&args),
         Command::Sites(args) => match args.command {

@@ -1,10 +1,11 @@
 //! `landbridge run`.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 
 use anyhow::{Context, Result};
-use launch::environment::travelling;
+use launch::environment::{setting, travelling};
 use launch::held;
 use launch::launcher::{Request, Summary};
 use launch::message::{Family, MpiChoice, Program};
@@ -14,14 +15,16 @@ use crate::args::{Mpi, RunArgs};
 use crate::terminal::Terminal;
 use crate::{carried, runtime, sites_file};
 
-/// Runs the job and gives the exit code.
-pub(crate) fn run(args: RunArgs) -> Result<i32> {
+/// Runs the job and gives the exit code. `words`: the whole command line.
+pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
     if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
-        return carried::run(site);
+        return carried::run(site, words);
     }
     let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
     let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site };
+    let variables = args.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
+    let variables = variables.collect::<Result<Vec<_>, _>>()?;
     // Wrong numbers are told before the network is tried.
     let checked = counts(&sites.file, &wish);
     if !matches!(checked, Err(SpreadError::NoNumber)) {
@@ -34,10 +37,14 @@ pub(crate) fn run(args: RunArgs) -> Result<i32> {
         held::fill(&mut sites.file, &home, held, &mut wish);
     }
     counts(&sites.file, &wish)?;
-    let program = program(args.program, args.mpi)?;
+    let program = Program { settings: variables, ..program(args.program, args.mpi)? };
+    let wdir =
+        args.wdir.map(|folder| std::path::absolute(&folder).with_context(|| format!("--wdir {}", folder.display())));
+    let wdir = wdir.transpose()?.map(|folder| folder.into_os_string().into_vec());
     let own_programs = args.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
     let own_programs = own_programs.collect();
-    let request = Request { sites, home, wish, held, wait: args.wait, program, own_programs };
+    let (wait, timeout) = (args.wait, args.timeout);
+    let request = Request { sites, home, wish, held, wait, timeout, program, own_programs, wdir };
     let summary = runtime.block_on(launch::launcher::run(request, Terminal::new(args.prefix)));
     if let Some(failure) = &summary.failure {
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}");

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::args::{CheckArgs, SitesFileArgs};
 
-/// `landbridge sites`
+/// Add, remove and check sites
 #[derive(Debug, Args)]
 pub(crate) struct SitesArgs {
     /// What to do.
@@ -14,26 +14,21 @@ pub(crate) struct SitesArgs {
     pub command: SitesCommand,
 }
 
-/// What to do with sites.
+/// What to do with sites. As in `Command`, what is said of one stands above its flags.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SitesCommand {
-    /// Make a cluster you have an account on a site, or repair one
     Add(AddArgs),
-    /// Make a ticket for a site that can only dial out
     Invite(InviteArgs),
-    /// Make this machine a site by a ticket
     Join(JoinArgs),
-    /// Take a site out and clean up there
     Remove(RemoveArgs),
     /// Show the sites of the sites file
     List(ListArgs),
     /// Ask every site how its gateway stands
     Status(ListArgs),
-    /// Try everything a run needs, link by link
     Check(CheckArgs),
 }
 
-/// `landbridge sites add`
+/// Make a cluster you have an account on a site, or repair one
 #[derive(Debug, Args)]
 #[command(
     long_about = "Make a cluster you have an account on a site, or repair one. No root, there or here.\n\n\
@@ -84,7 +79,7 @@ pub(crate) struct AddArgs {
     pub sites: SitesFileArgs,
 }
 
-/// `landbridge sites invite`
+/// Make a ticket for a site that can only dial out
 #[derive(Debug, Args)]
 #[command(
     long_about = "Make a ticket for a cluster that you cannot log in to from here, or that nobody can dial. It is one word, good once; \
@@ -106,7 +101,7 @@ pub(crate) struct InviteArgs {
     pub sites: SitesFileArgs,
 }
 
-/// `landbridge sites join`
+/// Make this machine a site by a ticket
 #[derive(Debug, Args)]
 #[command(
     long_about = "Make this machine a site by a ticket that `landbridge sites invite` printed elsewhere. No ssh from outside is needed: \
@@ -140,7 +135,7 @@ pub(crate) struct JoinArgs {
     pub json: bool,
 }
 
-/// `landbridge sites remove`
+/// Take a site out and clean up there
 #[derive(Debug, Args)]
 #[command(
     long_about = "Take a site out of the sites file and of all other sites, end its gateway, and remove what `sites add` left \

@@ -55,6 +55,31 @@ fn prefixes_and_the_site_option() {
 }
 
 #[test]
+fn it_is_typed_as_mpiexec_is() {
+    let stage = Stage::new();
+    let mut words = vec!["run", "-np", "2", "-x", "A=1", "-x", "MPIEXEC_STYLE", "--wdir", "/usr", "bash", "-c"];
+    words.extend(["echo $A $B $PWD $#", "name", "-np", "5"]);
+    let done = stage.start(&words).finish(SOON);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.err.contains("-x MPIEXEC_STYLE"), "{done:?}");
+    words[6] = "B=two=2";
+    let done = stage.start(&words).finish(SOON);
+    assert_eq!((done.code, lines(&done.out)), (Some(0), vec!["1 two=2 /usr 2"; 2]), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn a_job_ends_when_its_time_is_over() {
+    let stage = Stage::new();
+    let done = stage.script(&["-n", "4", "--timeout", "700ms"], "echo up; trap '' TERM; sleep 1000 & wait; sleep 1000");
+    assert_eq!((done.code, lines(&done.out)), (Some(124), vec!["up"; 4]), "{done:?}");
+    assert!(done.err.ends_with("the ranks have run for 0.7 s, as long as --timeout allows\n"), "{done:?}");
+    assert!(done.took < SOON, "{done:?}");
+    assert_eq!(stage.script(&["-n", "2", "--timeout", "1min"], "true").code, Some(0));
+    stage.nothing_left();
+}
+
+#[test]
 fn exit_codes_and_signals_come_back_with_their_place() {
     let stage = Stage::new();
     let done = stage.script(&["-n", "4"], "[ $LANDBRIDGE_RANK = 2 ] && exit 23; sleep 1000");

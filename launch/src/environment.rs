@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use thiserror::Error;
+
 /// Variables of an environment, as raw bytes.
 pub type RawEnvironment = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -78,6 +80,41 @@ const OURS: &[&str] = &[
     "LANDBRIDGE_LOCAL_RANK",
     "LANDBRIDGE_SIZE",
 ];
+
+/// Why a variable cannot be set for ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SettingError {
+    /// No name.
+    #[error("-x {0}: not NAME or NAME=VALUE")]
+    Nameless(String),
+    /// No value given, and none here.
+    #[error("-x {0}: there is no such variable here; -x {0}=VALUE sets it")]
+    Unset(String),
+    /// The launcher's.
+    #[error("-x {0}: this variable is for the launcher to set: it tells a rank which one it is")]
+    Ours(String),
+}
+
+/// A variable as it is given for a job, `NAME=VALUE`, or `NAME` for the value that `here` knows.
+///
+/// # Errors
+/// It has no name or no value, or a launcher sets it.
+pub fn setting(text: &OsStr, here: impl Fn(&OsStr) -> Option<OsString>) -> Result<(Vec<u8>, Vec<u8>), SettingError> {
+    let shown = || text.to_string_lossy().into_owned();
+    let (name, value) = match text.as_bytes().iter().position(|byte| *byte == b'=') {
+        Some(at) => (&text.as_bytes()[..at], text.as_bytes()[at + 1..].to_vec()),
+        None => {
+            let value = here(text).ok_or_else(|| SettingError::Unset(shown()));
+            (text.as_bytes(), if text.is_empty() { Vec::new() } else { value?.into_vec() })
+        }
+    };
+    let launchers = |name: &str| OURS.contains(&name) || FOREIGN.iter().any(|prefix| name.starts_with(prefix));
+    match std::str::from_utf8(name) {
+        Ok("") => Err(SettingError::Nameless(shown())),
+        Ok(word) if launchers(word) => Err(SettingError::Ours(word.to_owned())),
+        _ => Ok((name.to_vec(), value)),
+    }
+}
 
 /// Whether a variable of `run` goes to the ranks.
 fn travels(name: &str) -> bool {
@@ -178,6 +215,20 @@ mod tests {
         assert_eq!(environment.get("HOME"), Some(OsStr::new("/users/u")));
         assert_eq!(environment.get("PATH"), None);
         assert_eq!(environment.get("PMI_FD"), None);
+    }
+
+    #[test]
+    fn a_variable_of_the_command_line_has_a_name_and_a_value() {
+        let here = |name: &OsStr| (name == "HERE").then(|| "1".into());
+        let set = |text: &str| setting(OsStr::new(text), here);
+        assert_eq!(set("A=b=c"), Ok((b"A".to_vec(), b"b=c".to_vec())));
+        assert_eq!(set("A="), Ok((b"A".to_vec(), Vec::new())));
+        assert_eq!(set("HERE"), Ok((b"HERE".to_vec(), b"1".to_vec())));
+        assert_eq!(set("AWAY"), Err(SettingError::Unset("AWAY".into())));
+        assert_eq!(set("=x"), Err(SettingError::Nameless("=x".into())));
+        assert_eq!(set(""), Err(SettingError::Nameless(String::new())));
+        assert_eq!(set("PMI_RANK=1"), Err(SettingError::Ours("PMI_RANK".into())));
+        assert_eq!(set("LANDBRIDGE_SIZE=1"), Err(SettingError::Ours("LANDBRIDGE_SIZE".into())));
     }
 
     #[test]

@@ -19,7 +19,9 @@ pub fn tailored(program: &Program, site: &Site, named: Option<&[u8]>) -> Program
     }
     program.modules.clone_from(&site.run.modules);
     let variables = site.run.environment.iter();
-    program.settings = variables.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes())).collect();
+    let variables = variables.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
+    // What was typed for this job goes before what always holds at the site: the last one counts.
+    program.settings.splice(0..0, variables);
     program
 }
 
@@ -41,6 +43,9 @@ mod tests {
         assert_eq!(at("./solver", None).command, [b"/opt/solver".to_vec(), b"arg".to_vec()]);
         assert_eq!(at("./solver", Some(b"./mine")).command[0], b"./mine");
         assert_eq!(at("other", None).command[0], b"other");
+        let typed = Program { settings: vec![(b"A".to_vec(), b"2".to_vec())], ..program("other") };
+        let settings = tailored(&typed, &file.sites[0], None).settings;
+        assert_eq!(settings.last(), Some(&(b"A".to_vec(), b"2".to_vec())), "what was typed comes last, and counts");
         let tailored = at("other", None);
         assert_eq!((tailored.directory, tailored.modules), (b"~/x".to_vec(), vec!["m/1".to_owned()]));
         assert_eq!(tailored.settings, [(b"A".to_vec(), b"1".to_vec())]);

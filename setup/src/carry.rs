@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use launch::environment::setting;
 use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 use types::sites::Site;
@@ -37,10 +38,10 @@ pub fn destination<'a>(sites: &'a [Site], wanted: Option<&str>) -> Option<&'a Si
     named.find(|site| matches!(whereabouts(site), Ok(Some(Place::Ssh { .. }))))
 }
 
-/// What is carried: the words after `run`, where this was typed, and the settings of this environment.
+/// What is carried: the words after `run`, with `--` before the program, where this was typed, and the settings of this environment.
 ///
 /// # Errors
-/// The summary would be written to a file there.
+/// The summary would be written to a file there, or a variable that is to be set has no value here.
 pub fn request(
     site: &str,
     words: impl Iterator<Item = OsString>,
@@ -48,6 +49,13 @@ pub fn request(
     home: Option<&Path>,
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Carry, SetupError> {
+    let environment: Vec<(OsString, OsString)> = environment.collect();
+    let here = |name: &OsStr| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
+    // The value that a variable has here, for that is what was meant.
+    let with_value = |word: &OsStr| {
+        let (name, value) = setting(word, here).map_err(|error| SetupError::Request(error.to_string()))?;
+        Ok::<_, SetupError>(OsString::from_vec([name, b"=".to_vec(), value].concat()))
+    };
     let mut kept = Vec::new();
     let mut words = words;
     while let Some(word) = words.next() {
@@ -67,6 +75,13 @@ pub fn request(
                     word.to_string_lossy()
                 )));
             }
+            b"-x" => {
+                kept.push(word);
+                kept.extend(words.next().map(|word| with_value(&word)).transpose()?);
+            }
+            text if text.starts_with(b"-x") => {
+                kept.extend(["-x".into(), with_value(OsStr::from_bytes(&text[2..]))?]);
+            }
             _ => kept.push(word),
         }
     }
@@ -81,6 +96,7 @@ pub fn request(
         words: kept.into_iter().map(OsStringExt::into_vec).collect(),
         directory: below.as_os_str().as_bytes().to_vec(),
         environment: environment
+            .into_iter()
             .filter(|(name, _)| travels(name))
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect(),
@@ -133,6 +149,11 @@ mod tests {
             carry.environment.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
         assert_eq!(names, ["OMP_NUM_THREADS", "LANDBRIDGE_SPIN"]);
         assert_eq!(carried(&["--", "p"], "/scratch").unwrap().directory, b"/scratch");
+        let words = ["-x", "PATH", "-xA=1", "--", "-x", "B"];
+        let words = carried(&words, "/").unwrap().words;
+        assert_eq!(words.join(&b" "[..]), b"-x PATH=/bin -x A=1 -- -x B");
+        let error = carried(&["-x", "AWAY", "--", "p"], "/").unwrap_err().to_string();
+        assert!(error.contains("AWAY=VALUE"), "{error}");
         let error = carried(&["--json=f", "--", "p"], "/").unwrap_err().to_string();
         assert!(error.contains("--json=f") && error.contains("lyon"), "{error}");
     }

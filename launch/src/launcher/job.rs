@@ -2,7 +2,7 @@
 //!
 //! Opening (all sites admit it, all agents come) → preparing (all nodes can run the program) → running → closing.
 //! The first failure leads through *settling* (a moment in which a cause may still arrive after its effect) and
-//! *killing* to closing. Every phase has a deadline except running.
+//! *killing* to closing. Every phase has a deadline; running has one where the user gave it.
 
 mod gateways;
 
@@ -34,6 +34,8 @@ const SETTLE_EFFECT: Duration = Duration::from_millis(1000);
 const KILL: Duration = Duration::from_millis(2500);
 /// How long gateways have to say that nothing is left.
 const CLOSE: Duration = Duration::from_millis(1500);
+/// What `run` exits with when ranks have run as long as they may: as `timeout` of coreutils does.
+const TIMEOUT_CODE: i32 = 124;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -103,6 +105,8 @@ pub(super) struct Job {
     programs: Vec<Program>,
     phase: Phase,
     deadline: Option<Instant>,
+    /// How long ranks may run.
+    timeout: Option<Duration>,
     /// Of opening and preparing: since when, and how long.
     wait: (Instant, Patience),
     nodes: Vec<Node>,
@@ -124,7 +128,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(roster: Roster, home: &str, programs: Vec<Program>) -> Job {
+    pub(super) fn new(roster: Roster, home: &str, programs: Vec<Program>, timeout: Option<Duration>) -> Job {
         let nodes = roster.nodes().filter_map(|(site, node, first, entry)| {
             let slot = Slot::agent(node)?;
             Some(Node {
@@ -142,6 +146,7 @@ impl Job {
             exits: vec![None; roster.size() as usize],
             phase: Phase::Opening,
             deadline: None,
+            timeout,
             wait: (Instant::now(), Patience::new(OPEN)),
             nodes,
             uses_mpi: false,
@@ -349,7 +354,12 @@ impl Job {
             Phase::Settling => self.kill(now),
             Phase::Killing => self.close(now),
             Phase::Closing => self.phase = Phase::Over,
-            Phase::Running | Phase::Draining | Phase::Over => {}
+            Phase::Running => {
+                let seconds = self.timeout.unwrap_or_default().as_secs_f64();
+                let failure = Failure::new(format!("the ranks have run for {seconds} s, as long as --timeout allows"));
+                self.fail_now(LOST, failure, TIMEOUT_CODE, now);
+            }
+            Phase::Draining | Phase::Over => {}
         }
     }
 
@@ -519,7 +529,7 @@ impl Job {
             self.mpi = first.mpi;
         }
         self.phase = Phase::Running;
-        self.deadline = None;
+        self.deadline = self.timeout.and_then(|timeout| now.checked_add(timeout));
         let window = self.window();
         self.actions.push_back(Action::Progress(Some(format!("starting {} ranks", self.roster.size()))));
         self.tell_agents(&Down::Go { window });

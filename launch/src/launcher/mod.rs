@@ -50,10 +50,14 @@ pub struct Request {
     pub held: Option<HeldAllocation>,
     /// How long to wait for nodes of batch jobs.
     pub wait: Duration,
+    /// How long its ranks may run.
+    pub timeout: Option<Duration>,
     /// What to run.
     pub program: Program,
     /// Other programs for single sites, by name.
     pub own_programs: Vec<(String, Vec<u8>)>,
+    /// Their working directory at every site, whatever the sites file says.
+    pub wdir: Option<Vec<u8>>,
 }
 
 /// Runs a job from its opening to its end. Never fails itself: the summary says what went wrong.
@@ -71,7 +75,7 @@ pub async fn run(request: Request, observer: impl Observer) -> Summary {
         Err((failure, code)) => Summary::without_job(failure, code, began.elapsed().as_secs_f64()),
         Ok((roster, connection)) => {
             teller.placed(roster.clone());
-            let mut job = Job::new(roster.clone(), &request.home, programs(&request, &roster));
+            let mut job = Job::new(roster.clone(), &request.home, programs(&request, &roster), request.timeout);
             teller.progress(Some(format!("opening a job at {}", job.site_names())));
             let failed = tokio::select! {
                 opened = open(&request, connection, &roster) => match opened {
@@ -96,7 +100,11 @@ fn programs(request: &Request, roster: &Roster) -> Vec<Program> {
     let tailor = |name: &str| {
         let named = request.own_programs.iter().find(|(site, _)| site == name).map(|(_, program)| &program[..]);
         let site = request.sites.file.site(name);
-        site.map_or_else(|| request.program.clone(), |(_, site)| tailored(&request.program, site, named))
+        let program = site.map_or_else(|| request.program.clone(), |(_, site)| tailored(&request.program, site, named));
+        match &request.wdir {
+            Some(directory) => Program { directory: directory.clone(), ..program },
+            None => program,
+        }
     };
     roster.sites().iter().map(|site| tailor(&site.name)).collect()
 }

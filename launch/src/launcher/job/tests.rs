@@ -17,7 +17,11 @@ fn agent(site: u16) -> Identity {
 
 impl Play {
     fn new() -> Play {
-        let mut job = Job::new("a:n1*2;b:n1*2".parse().unwrap(), "a", vec![Program::default(); 2]);
+        Play::with_timeout(None)
+    }
+
+    fn with_timeout(timeout: Option<Duration>) -> Play {
+        let mut job = Job::new("a:n1*2;b:n1*2".parse().unwrap(), "a", vec![Program::default(); 2], timeout);
         let now = Instant::now();
         job.opened(now);
         Play { job, now }
@@ -46,7 +50,11 @@ impl Play {
     }
 
     fn running() -> Play {
-        let mut play = Play::new();
+        Play::new().run()
+    }
+
+    fn run(self) -> Play {
+        let mut play = self;
         for (at, site) in ["a", "b"].into_iter().enumerate() {
             play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1000 * (at as u32 + 1) });
             play.up(at as u16, Up::Here);
@@ -80,6 +88,23 @@ impl Play {
         assert!(self.job.is_over(), "{:?}", self.job.phase);
         self.job.summary(1.0)
     }
+}
+
+#[test]
+fn ranks_run_as_long_as_they_may() {
+    let mut play = Play::with_timeout(Some(Duration::from_secs(90))).run();
+    let started = play.now;
+    play.later();
+    assert_eq!(play.now - started, Duration::from_secs(90));
+    assert_eq!(play.job.phase, Phase::Killing);
+    let summary = play.job.summary(90.0);
+    let reason = summary.failure.unwrap().to_string();
+    assert_eq!((summary.exit_code, &reason[..]), (124, "the ranks have run for 90 s, as long as --timeout allows"));
+
+    let mut play = Play::with_timeout(Some(Duration::from_secs(90))).run();
+    (0..4).for_each(|rank| play.exits(rank, End::Code(0)));
+    (0..2).for_each(|site| play.up(site, Up::Ended));
+    assert_eq!((play.job.phase, play.job.deadline()), (Phase::Draining, None), "output may take longer");
 }
 
 #[test]
