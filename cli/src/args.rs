@@ -132,6 +132,9 @@ pub(crate) struct RunArgs {
     /// End the job when its ranks have run for so long; the exit code is then 124
     #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
     pub timeout: Option<Duration>,
+    /// Show which ranks would run where, and what; start nothing and ask no site
+    #[arg(long)]
+    pub dry_run: bool,
     /// How long to wait for nodes, at sites where a batch system gives them
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = types::quantity::parse_duration)]
     pub wait: Duration,

@@ -3,13 +3,17 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use launch::environment::{setting, travelling};
 use launch::held;
-use launch::launcher::{Request, Summary};
+use launch::launcher::Request;
+use launch::launcher::placement::{SitePlacement, place};
 use launch::message::{Family, MpiChoice, Program};
 use launch::spread::{SpreadError, Wish, counts};
+use launch::tailor::Typed;
+use types::SitesFile;
 
 use crate::args::{Mpi, RunArgs};
 use crate::terminal::Terminal;
@@ -18,45 +22,54 @@ use crate::{carried, runtime, sites_file};
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
-    if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
-        return carried::run(site, words);
-    }
     let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
     let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site };
-    let variables = args.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
-    let variables = variables.collect::<Result<Vec<_>, _>>()?;
+    let summary_to = args.json.clone();
+    let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
+    let typed = typed(args)?;
+    if let Some(site) = carried::destination(&sites, from.as_deref()) {
+        return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(site, words) };
+    }
     // Wrong numbers are told before the network is tried.
     let checked = counts(&sites.file, &wish);
     if !matches!(checked, Err(SpreadError::NoNumber)) {
         checked?;
     }
-    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let home = sites_file::own_site(&sites, from.as_deref())?;
     let runtime = runtime()?;
     let held = runtime.block_on(held::find(sites.site(&home)?))?;
     if let Some(held) = &held {
         held::fill(&mut sites.file, &home, held, &mut wish);
     }
+    if dry {
+        return show(&sites.file, &wish, &typed, summary_to);
+    }
     counts(&sites.file, &wish)?;
-    let program = Program { settings: variables, ..program(args.program, args.mpi)? };
-    let wdir =
-        args.wdir.map(|folder| std::path::absolute(&folder).with_context(|| format!("--wdir {}", folder.display())));
-    let wdir = wdir.transpose()?.map(|folder| folder.into_os_string().into_vec());
-    let own_programs = args.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
-    let own_programs = own_programs.collect();
-    let (wait, timeout) = (args.wait, args.timeout);
-    let request = Request { sites, home, wish, held, wait, timeout, program, own_programs, wdir };
-    let summary = runtime.block_on(launch::launcher::run(request, Terminal::new(args.prefix)));
+    let request = Request { sites, home, wish, held, wait, timeout, typed };
+    let summary = runtime.block_on(launch::launcher::run(request, Terminal::new(prefix)));
     if let Some(failure) = &summary.failure {
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
     }
-    if let Some(target) = &args.json {
-        write_summary(&summary, target.as_deref())?;
+    if let Some(target) = &summary_to {
+        write_line(serde_json::to_string(&summary)?, target.as_deref())?;
     }
     Ok(summary.exit_code)
 }
 
+/// What was typed, for whichever site it is.
+fn typed(args: RunArgs) -> Result<Typed> {
+    let variables = args.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
+    let settings = variables.collect::<Result<Vec<_>, _>>()?;
+    let absolute =
+        |folder: PathBuf| std::path::absolute(&folder).with_context(|| format!("--wdir {}", folder.display()));
+    let wdir = args.wdir.map(absolute).transpose()?.map(|folder| folder.into_os_string().into_vec());
+    let own_programs = args.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
+    let own_programs = own_programs.collect();
+    Ok(Typed { program: Program { settings, ..program(args.program, args.mpi)? }, own_programs, wdir })
+}
+
 /// What to run, as the agents are told.
-pub(crate) fn program(command: Vec<std::ffi::OsString>, mpi: Mpi) -> Result<Program> {
+pub(crate) fn program(command: Vec<OsString>, mpi: Mpi) -> Result<Program> {
     let directory = std::env::current_dir().context("the working directory")?;
     Ok(Program {
         command: command.into_iter().map(OsStringExt::into_vec).collect(),
@@ -73,8 +86,51 @@ pub(crate) fn program(command: Vec<std::ffi::OsString>, mpi: Mpi) -> Result<Prog
     })
 }
 
-fn write_summary(summary: &Summary, file: Option<&std::path::Path>) -> Result<()> {
-    let text = serde_json::to_string(summary)? + "\n";
+/// Shows what the job would be.
+fn show(file: &SitesFile, wish: &Wish, typed: &Typed, json: Option<Option<PathBuf>>) -> Result<i32> {
+    let places = place(file, wish, typed).map_err(|failure| anyhow!(failure.to_string()))?;
+    match json {
+        Some(target) => {
+            let ranks: usize = places.iter().map(|place| place.ranks.len()).sum();
+            write_line(serde_json::json!({ "ranks": ranks, "sites": places }).to_string(), target.as_deref())?;
+        }
+        None => std::io::stdout().write_all(table(&places).as_bytes())?,
+    }
+    Ok(0)
+}
+
+/// A line for each node, with what its site runs on the site's first.
+fn table(places: &[SitePlacement]) -> String {
+    let mut rows = vec![["site", "node", "ranks", "program"].map(str::to_owned)];
+    for place in places {
+        let program = format!("{} in {}", place.command.join(" "), place.directory);
+        match &place.nodes {
+            None => rows.push([place.name.clone(), "(batch system)".to_owned(), range(&place.ranks), program]),
+            Some(nodes) => rows.extend(nodes.iter().enumerate().map(|(at, node)| {
+                let program = if at == 0 { program.clone() } else { String::new() };
+                [place.name.clone(), node.name.clone(), range(&node.ranks), program]
+            })),
+        }
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let (sites, nodes, ranks) = (width(0), width(1), width(2));
+    let line = |row: &[String; 4]| {
+        let line = format!("{:sites$}  {:nodes$}  {:ranks$}  {}", row[0], row[1], row[2], row[3]);
+        line.trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+fn range(ranks: &[u32]) -> String {
+    match ranks {
+        [] => String::new(),
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+    }
+}
+
+fn write_line(json: String, file: Option<&Path>) -> Result<()> {
+    let text = json + "\n";
     match file {
         Some(file) => std::fs::write(file, text).with_context(|| format!("summary {}", file.display())),
         None => std::io::stdout().write_all(text.as_bytes()).context("summary on standard output"),

@@ -69,6 +69,22 @@ fn it_is_typed_as_mpiexec_is() {
 }
 
 #[test]
+fn a_dry_run_says_who_would_run_where_and_starts_nothing() {
+    let stage = Stage::new();
+    let done = stage.script(&["--site", "b=3", "--dry-run", "--wdir", "/w"], "touch /tmp/never");
+    let expected = "site  node  ranks  program\nb     n1    0-1    bash -c touch /tmp/never in /w\nb     n2    2\n";
+    assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (Some(0), expected, ""), "{done:?}");
+    let done = stage.script(&["-n", "4", "--dry-run", "--json"], "true");
+    let shown: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(shown["ranks"], 4);
+    assert_eq!(shown["sites"][1]["nodes"][1], serde_json::json!({"name": "n2", "ranks": [3]}));
+    let done = stage.script(&["--site", "nowhere=3", "--dry-run"], "true");
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.err.contains("unknown site `nowhere`"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
 fn a_job_ends_when_its_time_is_over() {
     let stage = Stage::new();
     let done = stage.script(&["-n", "4", "--timeout", "700ms"], "echo up; trap '' TERM; sleep 1000 & wait; sleep 1000");

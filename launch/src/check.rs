@@ -20,7 +20,7 @@ use wire::control::{AllocationMessage, JobMessage, NodeAsk};
 use crate::launcher::session::{Connection, Incoming};
 use crate::launcher::{SessionError, Sites};
 use crate::message::{Down, Program, Up};
-use crate::tailor::tailored;
+use crate::tailor::Typed;
 
 /// How long all agents together may take to come and answer.
 const AGENTS: Duration = Duration::from_secs(8);
@@ -212,6 +212,7 @@ async fn ask(
     program: &Program,
     asked: &mut Asked,
 ) -> Result<(), SessionError> {
+    let typed = Typed { program: program.clone(), ..Typed::default() };
     let mut session = Connection::new(sites, home).await?.open(roster).await?;
     let end = Instant::now() + AGENTS;
     while !asked.complete() {
@@ -221,7 +222,7 @@ async fn ask(
             match incoming {
                 Incoming::Up(agent, Up::Here) => {
                     let site = roster.site(agent.site).and_then(|site| sites.file.site(&site.name));
-                    let program = site.map_or_else(|| program.clone(), |(_, site)| tailored(program, site, None));
+                    let program = site.map_or_else(|| typed.program.clone(), |(_, site)| typed.at(site));
                     let program = Box::new(program);
                     session.send(agent, &Down::Prepare { program, roster: roster.to_string() })?;
                 }

@@ -120,7 +120,7 @@ fn unknown(file: &SitesFile, site: &str) -> SpreadError {
 }
 
 /// Its nodes are those of a batch job that is not there yet.
-fn is_unknown(site: &Site) -> bool {
+pub(crate) fn is_unknown(site: &Site) -> bool {
     site.nodes.is_empty() && site.starter.allocates()
 }
 
@@ -156,7 +156,7 @@ fn site_counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
     })
 }
 
-fn node_counts(site: &Site, ranks: u32, per_node: Option<u32>) -> Result<Vec<NodeRoster>, SpreadError> {
+pub(crate) fn node_counts(site: &Site, ranks: u32, per_node: Option<u32>) -> Result<Vec<NodeRoster>, SpreadError> {
     let rooms: Vec<u64> = site.nodes.iter().map(|node| room(node.slots, per_node)).collect();
     let counts = if per_node.is_some() { fill_in_order(ranks, &rooms) } else { fill_evenly(ranks, &rooms) };
     let counts = counts.ok_or_else(|| SpreadError::Full {

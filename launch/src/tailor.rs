@@ -5,8 +5,30 @@ use types::sites::Site;
 
 use crate::message::Program;
 
-/// The program for a site. `named`: the one that was typed for this very site, which goes before the sites file's.
-pub fn tailored(program: &Program, site: &Site, named: Option<&[u8]>) -> Program {
+/// What the user typed for a job.
+#[derive(Clone, Debug, Default)]
+pub struct Typed {
+    /// What to run.
+    pub program: Program,
+    /// Other programs for single sites, by name.
+    pub own_programs: Vec<(String, Vec<u8>)>,
+    /// The working directory at every site, whatever the sites file says.
+    pub wdir: Option<Vec<u8>>,
+}
+
+impl Typed {
+    /// What a site is to run. The program that was typed for this very site goes before the sites file's.
+    pub fn at(&self, site: &Site) -> Program {
+        let named = self.own_programs.iter().find(|(name, _)| *name == site.name).map(|(_, program)| &program[..]);
+        let program = tailored(&self.program, site, named);
+        match &self.wdir {
+            Some(directory) => Program { directory: directory.clone(), ..program },
+            None => program,
+        }
+    }
+}
+
+fn tailored(program: &Program, site: &Site, named: Option<&[u8]>) -> Program {
     let mut program = program.clone();
     if let Some(word) = program.command.first_mut() {
         let put = std::str::from_utf8(word).ok().and_then(|typed| site.run.programs.get(typed));
@@ -46,6 +68,11 @@ mod tests {
         let typed = Program { settings: vec![(b"A".to_vec(), b"2".to_vec())], ..program("other") };
         let settings = tailored(&typed, &file.sites[0], None).settings;
         assert_eq!(settings.last(), Some(&(b"A".to_vec(), b"2".to_vec())), "what was typed comes last, and counts");
+        let typed = Typed { program: program("other"), own_programs: vec![("a".into(), b"own".to_vec())], wdir: None };
+        let there = typed.at(&file.sites[0]);
+        assert_eq!((&there.command[0][..], &there.directory[..]), (&b"own"[..], &b"~/x"[..]));
+        let typed = Typed { wdir: Some(b"/w".to_vec()), ..typed };
+        assert_eq!(typed.at(&file.sites[0]).directory, b"/w");
         let tailored = at("other", None);
         assert_eq!((tailored.directory, tailored.modules), (b"~/x".to_vec(), vec!["m/1".to_owned()]));
         assert_eq!(tailored.settings, [(b"A".to_vec(), b"1".to_vec())]);

@@ -57,7 +57,7 @@ pub(super) fn asks(
 }
 
 /// Refuses what some gateway's memory could not hold, whatever else it holds: before any site queues or starts anything.
-fn check_memory(file: &SitesFile, home: &str, counts: &[u32]) -> Result<(), Failure> {
+pub(super) fn check_memory(file: &SitesFile, home: &str, counts: &[u32]) -> Result<(), Failure> {
     let total: u64 = counts.iter().map(|ranks| u64::from(*ranks)).sum();
     for (site, ranks) in file.sites.iter().zip(counts).filter(|(site, ranks)| **ranks > 0 || site.name == home) {
         let elsewhere = total - u64::from(*ranks);

@@ -6,6 +6,7 @@ mod cause;
 mod job;
 mod observer;
 pub mod outcome;
+pub mod placement;
 pub(crate) mod session;
 
 use std::time::{Duration, Instant as StdInstant};
@@ -27,7 +28,7 @@ use self::session::{Connection, Session};
 use crate::message::Program;
 use crate::processes::signal_name;
 use crate::spread::{Wish, spread};
-use crate::tailor::tailored;
+use crate::tailor::Typed;
 
 /// How long a user's terminal may block after a failed job's end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -53,11 +54,7 @@ pub struct Request {
     /// How long its ranks may run.
     pub timeout: Option<Duration>,
     /// What to run.
-    pub program: Program,
-    /// Other programs for single sites, by name.
-    pub own_programs: Vec<(String, Vec<u8>)>,
-    /// Their working directory at every site, whatever the sites file says.
-    pub wdir: Option<Vec<u8>>,
+    pub typed: Typed,
 }
 
 /// Runs a job from its opening to its end. Never fails itself: the summary says what went wrong.
@@ -97,16 +94,9 @@ pub async fn run(request: Request, observer: impl Observer) -> Summary {
 
 /// What each site of the roster is to run.
 fn programs(request: &Request, roster: &Roster) -> Vec<Program> {
-    let tailor = |name: &str| {
-        let named = request.own_programs.iter().find(|(site, _)| site == name).map(|(_, program)| &program[..]);
-        let site = request.sites.file.site(name);
-        let program = site.map_or_else(|| request.program.clone(), |(_, site)| tailored(&request.program, site, named));
-        match &request.wdir {
-            Some(directory) => Program { directory: directory.clone(), ..program },
-            None => program,
-        }
-    };
-    roster.sites().iter().map(|site| tailor(&site.name)).collect()
+    let (file, typed) = (&request.sites.file, &request.typed);
+    let at = |name: &str| file.site(name).map_or_else(|| typed.program.clone(), |(_, site)| typed.at(site));
+    roster.sites().iter().map(|site| at(&site.name)).collect()
 }
 
 async fn open(request: &Request, connection: Option<Connection>, roster: &Roster) -> Result<Session, SessionError> {

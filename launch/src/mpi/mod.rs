@@ -47,7 +47,7 @@ pub enum MpiError {
     #[error("{} is Open MPI before 4.1, which cannot start under Landbridge: use 4.1 or 5", .0.display())]
     TooOld(PathBuf),
     /// No provider.
-    #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command, or say where it is with LANDBRIDGE_PROVIDER", .0.display())]
+    #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command or in ../lib/landbridge from there, or say where it is with LANDBRIDGE_PROVIDER", .0.display())]
     NoProvider(PathBuf),
 }
 

@@ -11,15 +11,21 @@ use crate::environment::Environment;
 pub const PROVIDER_FILE: &str = "liblandbridge-fi.so";
 
 /// Where the provider should be on this node: `LANDBRIDGE_PROVIDER` of the node, then of the user, else beside this
-/// program. Whether it is there is for the caller to see.
+/// program, else in `../lib/landbridge` from there, where packages put it. Whether it is there is for the caller to see.
 pub fn find_provider(environment: &Environment) -> PathBuf {
     const VARIABLE: &str = "LANDBRIDGE_PROVIDER";
     let named = std::env::var_os(VARIABLE).or_else(|| environment.get(VARIABLE).map(Into::into));
     if let Some(path) = named.filter(|path| !path.is_empty()) {
         return PathBuf::from(path);
     }
-    let program = std::env::current_exe().unwrap_or_default();
-    program.parent().unwrap_or(Path::new(".")).join(PROVIDER_FILE)
+    beside(&std::env::current_exe().unwrap_or_default())
+}
+
+fn beside(program: &Path) -> PathBuf {
+    let folder = program.parent().unwrap_or(Path::new("."));
+    let packaged = folder.parent().map(|above| above.join("lib/landbridge").join(PROVIDER_FILE));
+    let beside = folder.join(PROVIDER_FILE);
+    packaged.filter(|packaged| packaged.is_file() && !beside.is_file()).unwrap_or(beside)
 }
 
 /// Makes libfabric load and choose the provider. Within one site another provider may be chosen (to compare).
@@ -54,4 +60,22 @@ pub fn use_fabric(fabric: Option<&Fabric>, environment: &mut Environment) {
 /// Whether our provider is the one that will be used.
 pub(super) fn is_ours(environment: &Environment) -> bool {
     environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_may_keep_it_with_its_libraries() {
+        let root = tempfile::tempdir().unwrap();
+        let program = root.path().join("bin/landbridge");
+        let (here, packaged) = (root.path().join("bin"), root.path().join("lib/landbridge"));
+        [&here, &packaged].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+        assert_eq!(beside(&program), here.join(PROVIDER_FILE), "there is none: the first place is named");
+        std::fs::write(packaged.join(PROVIDER_FILE), "").unwrap();
+        assert_eq!(beside(&program), packaged.join(PROVIDER_FILE));
+        std::fs::write(here.join(PROVIDER_FILE), "").unwrap();
+        assert_eq!(beside(&program), here.join(PROVIDER_FILE), "what was built here goes first");
+    }
 }

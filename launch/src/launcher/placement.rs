@@ -1,0 +1,105 @@
+//! What a job would be, for `run --dry-run`: which ranks run where, and what. Asks nobody.
+
+use serde::Serialize;
+use types::SitesFile;
+
+use super::allocate::check_memory;
+use super::outcome::Failure;
+use crate::spread::{Wish, counts, is_unknown, node_counts};
+use crate::tailor::Typed;
+
+/// A site's part of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SitePlacement {
+    /// The site.
+    pub name: String,
+    /// Its ranks.
+    pub ranks: Vec<u32>,
+    /// Its nodes that have any; `None`: a batch system gives them when the job is run.
+    pub nodes: Option<Vec<NodePlacement>>,
+    /// The program there and its arguments.
+    pub command: Vec<String>,
+    /// The working directory there.
+    pub directory: String,
+}
+
+/// A node's part of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodePlacement {
+    /// The node.
+    pub name: String,
+    /// Its ranks.
+    pub ranks: Vec<u32>,
+}
+
+/// Places every rank; sites without ranks are left out.
+///
+/// # Errors
+/// The numbers do not fit, or a gateway's memory could not hold the job: what `run` would say before it asks any site.
+pub fn place(file: &SitesFile, wish: &Wish, typed: &Typed) -> Result<Vec<SitePlacement>, Failure> {
+    let wrong = |error: crate::spread::SpreadError| Failure::new(error.to_string());
+    let counts = counts(file, wish).map_err(wrong)?;
+    // A home without ranks relays nothing that needs memory for ranks of its own.
+    check_memory(file, "", &counts)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (mut next, mut places) = (0, Vec::new());
+    for (site, count) in file.sites.iter().zip(counts).filter(|(_, count)| *count > 0) {
+        let first = next;
+        let nodes =
+            if is_unknown(site) { None } else { Some(node_counts(site, count, wish.ranks_per_node).map_err(wrong)?) };
+        let nodes = nodes.map(|nodes| {
+            let place = |node: types::NodeRoster| {
+                let from = next;
+                next += node.ranks;
+                NodePlacement { name: node.name, ranks: (from..next).collect() }
+            };
+            nodes.into_iter().map(place).collect()
+        });
+        next = first + count;
+        let program = typed.at(site);
+        places.push(SitePlacement {
+            name: site.name.clone(),
+            ranks: (first..next).collect(),
+            nodes,
+            command: program.command.iter().map(|word| text(word)).collect(),
+            directory: text(&program.directory),
+        });
+    }
+    Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Program;
+
+    #[test]
+    fn ranks_are_numbered_site_by_site_and_a_batch_systems_nodes_are_left_open() {
+        let mut text = String::new();
+        for (name, rest) in [
+            ("a", "node=[{name=\"n1\"},{name=\"n2\"}]\n[site.run]\ndirectory=\"/a\"\n"),
+            ("b", "[site.starter]\nkind=\"slurm\"\n"),
+            ("c", "node=[{name=\"m\"}]\n"),
+        ] {
+            let print = "0".repeat(64);
+            text += &format!(
+                "[[site]]\nname=\"{name}\"\nfingerprint=\"sha256:{print}\"\ngateway=[{{name=\"g\",inside=\"h:1\"}}]\n{rest}"
+            );
+        }
+        let file = SitesFile::parse(&text, "x.toml").unwrap();
+        let program = Program { command: vec![b"p".to_vec()], directory: b"/here".to_vec(), ..Program::default() };
+        let typed = Typed { program, ..Typed::default() };
+        let per_site = vec![("a".into(), 3), ("b".into(), 2), ("c".into(), 1)];
+        let places = place(&file, &Wish { per_site, ..Wish::default() }, &typed).unwrap();
+        let shown: Vec<_> =
+            places.iter().map(|place| (&place.name[..], &place.ranks[..], &place.directory[..])).collect();
+        assert_eq!(shown, [("a", &[0, 1, 2][..], "/a"), ("b", &[3, 4], "/here"), ("c", &[5], "/here")]);
+        let nodes = |at: usize| {
+            places[at].nodes.clone().map(|nodes| nodes.into_iter().map(|node| (node.name, node.ranks)).collect())
+        };
+        assert_eq!(nodes(0), Some(vec![("n1".to_owned(), vec![0, 1]), ("n2".to_owned(), vec![2])]));
+        assert_eq!(nodes(1), None::<Vec<(String, Vec<u32>)>>);
+        assert_eq!(nodes(2), Some(vec![("m".to_owned(), vec![5])]));
+        assert!(place(&file, &Wish::default(), &typed).unwrap_err().to_string().contains("how many ranks"));
+    }
+}
