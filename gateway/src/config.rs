@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use client::key::{self, KeyError, SiteKey};
+use hooks::Doorkeeper;
 use types::sites::{Gateway, Site, SitesFile};
 
 use crate::GatewayError;
 use crate::counters::Counters;
-use hooks::Doorkeeper;
 
 /// The configuration of one gateway. All of it comes from the sites file; nothing has another default.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hooks::AgentStarter;
 use tokio::time::{Instant, sleep};
 use wire::FrameHeader;
 
@@ -23,7 +24,6 @@ use crate::services::Services;
 use crate::services::standing::Sites;
 use crate::table::{Effect, Origin, Route, Table, TrunkInfo};
 use crate::trunks::Trunks;
-use hooks::AgentStarter;
 
 /// How long a handshake may take in all on a machine that is well: see [`Gateway::patiently`].
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hooks::AgentStarter;
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
@@ -15,7 +16,6 @@ use crate::gateway::Gateway;
 use crate::services::agents::KILL;
 use crate::services::page;
 use crate::{GatewayError, quantity};
-use hooks::AgentStarter;
 
 /// How long agents have to end when the gateway is stopped.
 const STOP_GRACE: Duration = Duration::from_millis(2000);

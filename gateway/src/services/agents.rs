@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
+use hooks::{AgentOrder, GatewayAddress, StartError};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use types::{JobId, NodeId};
 
 use crate::gateway::Gateway;
-use hooks::{AgentOrder, GatewayAddress, StartError};
 
 /// How long an agent that is killed may take to die.
 pub(crate) const KILL: Duration = Duration::from_millis(500);

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
+use hooks::{AllocationHandle, AllocationNews, AllocationOrder};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use types::JobId;
@@ -14,7 +15,6 @@ use crate::gateway::Gateway;
 use crate::path::member::Member;
 use crate::table::error::{Refused, Violation};
 use crate::trunks::measure::PROBE_UP;
-use hooks::{AllocationHandle, AllocationNews, AllocationOrder};
 
 /// How long giving back may take before it is given up.
 const RELEASE: Duration = Duration::from_secs(3);

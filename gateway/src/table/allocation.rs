@@ -4,6 +4,7 @@
 //! The launcher asks its own gateway, which asks the gateway of each site concerned. Until the job is open, whoever loses its
 //! asker gives back. Then the nodes are the job's: a gateway that stops leaves them to it with the job's agents.
 
+use hooks::{AllocationNews, AllocationOrder};
 use thiserror::Error;
 use types::JobId;
 use wire::Control;
@@ -12,7 +13,6 @@ use wire::control::{AllocationMessage, JobMessage, NodeAsk, Traffic};
 use crate::log::log;
 use crate::table::error::{GrantError, JobError, Refused, Violation};
 use crate::table::{Effect, Table, TrunkId};
-use hooks::{AllocationNews, AllocationOrder};
 
 /// Most jobs for which nodes are sought or held; each costs a process beside the gateway.
 const MOST: usize = 256;

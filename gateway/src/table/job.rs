@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use hooks::StartError;
 use types::id::SlotKind;
 use types::{Identity, JobId, NodeId, Roster, SiteId, Slot};
 use wire::control::{JobMessage, Part, Traffic};
@@ -15,7 +16,6 @@ use crate::table::error::{JobError, Refused, Violation};
 use crate::table::site::{SitePhase, SiteState};
 use crate::table::window::Grant;
 use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Table, Timer, TrunkId, TrunkInfo, WANTED};
-use hooks::StartError;
 
 /// A job as one gateway knows it.
 pub(crate) struct Job<M> {

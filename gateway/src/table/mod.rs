@@ -15,6 +15,7 @@ pub(crate) mod window;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+use hooks::AllocationOrder;
 use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::control::{JobMessage, Part};
 use wire::{Control, FrameHeader, Passage, Secret};
@@ -25,7 +26,6 @@ use crate::table::error::JobError;
 use crate::table::job::{Job, is_rank, passage_without, trunks_to};
 use crate::table::site::SitePhase;
 use crate::table::window::Grants;
-use hooks::AllocationOrder;
 
 /// Index of a trunk: a pair of this gateway and one other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,9 +2,10 @@
 
 mod several;
 
+use hooks::StartError;
+
 use super::*;
 use crate::table::error::Violation;
-use hooks::StartError;
 use types::{Instance, Rank, Roster};
 use wire::control::{AllocationMessage, JobMessage, Part, Traffic};
 

@@ -47,8 +47,8 @@ impl Job {
         for node in self.nodes.iter_mut().filter(|node| node.site == name) {
             node.state = NodeState::Ended;
         }
-        let gateways = if self.gateways.len() > 1 { "all routes to it were" } else { "its gateway was" };
-        let reason = format!("{gateways} lost: {reason}. {LOOK}");
+        let routes = if self.gateways.len() > 1 { "all routes to it were" } else { "its gateway was" };
+        let reason = format!("{routes} lost: {reason}. {LOOK}");
         self.lost(Failure::at_site(&name, reason), now);
         self.check_ended(now);
         self.check_closed();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use client::handshake::{HandshakeError, initiate};
 use client::key::SiteKey;
+use hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 use member::handshake::Fault;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -17,7 +18,6 @@ use wire::handshake::{Hello, Purpose};
 use super::*;
 use crate::GatewayConfig;
 use crate::door::listener;
-use hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationOrder, StartError};
 
 #[test]
 fn who_says_all_the_time_that_he_can_come_is_passed_on_now_and_then() {
