@@ -35,7 +35,6 @@ pub enum Role {
     },
     /// A member of a job that is open.
     Member {
-        /// The job.
         job: JobId,
         /// The job's secret.
         secret: Secret,
@@ -47,9 +46,7 @@ pub enum Role {
 /// A frame as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its header.
     pub header: FrameHeader,
-    /// Its payload.
     pub payload: Vec<u8>,
 }
 
@@ -58,7 +55,6 @@ pub struct Frame {
 pub struct Gateway {
     /// Name of its site.
     pub site: String,
-    /// Its name.
     pub name: String,
     /// `host:port`, the `inside` of the sites file.
     pub address: String,

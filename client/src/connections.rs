@@ -33,7 +33,6 @@ pub enum News {
 /// A gateway to connect to.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Where it is.
     pub gateway: Gateway,
     /// Who connects.
     pub role: Role,

@@ -15,7 +15,6 @@ pub enum ClientError {
     /// No connection.
     #[error("gateway at {address}: {source}; is it running?")]
     Connect {
-        /// Where.
         address: String,
         /// What the system said.
         source: io::Error,
@@ -26,7 +25,6 @@ pub enum ClientError {
          site's key was changed; nothing was said to it"
     )]
     OtherKey {
-        /// Where.
         address: String,
         /// The key that it has shown.
         shown: Fingerprint,
@@ -38,7 +36,6 @@ pub enum ClientError {
         "gateway at {address}: it does not show the key {expected}: {source}; is this port a Landbridge gateway of this release?"
     )]
     NoKey {
-        /// Where.
         address: String,
         /// Those that were expected.
         expected: Box<Keys>,
@@ -47,14 +44,10 @@ pub enum ClientError {
     },
     /// A user's secret is for a gateway whose key is known.
     #[error("gateway at {address}: its key is not known, and a user's secret is shown to no other")]
-    UnknownKey {
-        /// Where.
-        address: String,
-    },
+    UnknownKey { address: String },
     /// The handshake failed.
     #[error("gateway at {address}: {source}")]
     Handshake {
-        /// Where.
         address: String,
         /// Why.
         source: HandshakeError,
@@ -62,7 +55,6 @@ pub enum ClientError {
     /// The gateway said nothing for too long: its machine, or the network to it, hangs.
     #[error("gateway at {address}: no sign of life for {seconds} s")]
     Silent {
-        /// Where.
         address: String,
         /// How long, in seconds.
         seconds: u64,
@@ -70,7 +62,6 @@ pub enum ClientError {
     /// Nothing happened for too long.
     #[error("gateway at {address}: {what} took longer than {seconds} s")]
     Timeout {
-        /// Where.
         address: String,
         /// What was waited for.
         what: &'static str,
@@ -80,29 +71,19 @@ pub enum ClientError {
     /// The connection broke.
     #[error("gateway at {address}: connection lost: {source}")]
     Io {
-        /// Where.
         address: String,
         /// What the system said.
         source: io::Error,
     },
     /// The gateway sent what cannot be.
     #[error("gateway at {address}: {source}")]
-    Wire {
-        /// Where.
-        address: String,
-        /// What.
-        source: WireError,
-    },
+    Wire { address: String, source: WireError },
     /// The gateway said goodbye, without a reason.
     #[error("gateway at {address} closed the connection")]
-    Left {
-        /// Where.
-        address: String,
-    },
+    Left { address: String },
     /// The gateway said goodbye.
     #[error("gateway at {address} closed the connection: {reason}")]
     Closed {
-        /// Where.
         address: String,
         /// Its words.
         reason: String,
@@ -110,7 +91,6 @@ pub enum ClientError {
     /// A gateway that was asked to let a site join did not.
     #[error("gateway at {address}: {problem}")]
     Join {
-        /// Where.
         address: String,
         /// Why, and what to do.
         problem: String,

@@ -52,7 +52,6 @@ pub enum KeyError {
     /// The key is not the one of the sites file.
     #[error("site {site}: key {path} has fingerprint {actual}, the sites file says {expected}: correct one of them")]
     OtherKey {
-        /// The site.
         site: String,
         /// The key file.
         path: PathBuf,

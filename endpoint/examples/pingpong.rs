@@ -1,7 +1,7 @@
 //! Half round trips of two endpoints in two processes on this host, over shared memory and over the network, against a
 //! plain TCP socket that carries the same bytes: `cargo run --release -p landbridge-fabric --example pingpong`.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
+#![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -35,13 +35,11 @@ pub struct NativeConfig {
 /// An endpoint's place in a job.
 #[derive(Clone, Debug)]
 pub struct JobConfig {
-    /// The job.
     pub id: JobId,
     /// What members of the job prove.
     pub secret: Secret,
     /// Who is where.
     pub roster: Roster,
-    /// This rank.
     pub rank: Rank,
     /// The gateways of this rank's site, for reaching the others. Not dialled if the job has one site.
     pub gateways: Vec<Gateway>,
@@ -59,7 +57,6 @@ pub struct JobConfig {
 pub struct Gateway {
     /// Name of the site.
     pub site: String,
-    /// Its name.
     pub name: String,
     /// Where it is dialled.
     pub address: SocketAddrV4,

@@ -30,7 +30,6 @@ pub enum OpenError {
     /// The listener.
     #[error("cannot listen on {address}: {source}; LANDBRIDGE_ADDRESS must be an address of this node")]
     Listen {
-        /// Where.
         address: SocketAddrV4,
         /// Why not.
         source: std::io::Error,
@@ -38,7 +37,6 @@ pub enum OpenError {
     /// A gateway of the site.
     #[error("gateway {address}: {reason}")]
     Gateway {
-        /// Which.
         address: SocketAddrV4,
         /// Why not.
         reason: String,

@@ -41,7 +41,6 @@ pub struct SendOp {
     pub data: Option<u64>,
     /// The bytes. Read until the completion.
     pub buffer: Buffer,
-    /// When it is complete.
     pub complete: CompleteWhen,
     /// Returned with the completion.
     pub user: UserData,
@@ -54,7 +53,6 @@ pub struct Match {
     pub from: Option<PeerId>,
     /// Tagged messages; else untagged ones (whose tag and ignore do not count).
     pub tagged: bool,
-    /// The tag.
     pub tag: u64,
     /// Bits of the tag that need not agree.
     pub ignore: u64,
@@ -77,7 +75,6 @@ pub struct RecvOp {
 /// What to do with a message that a peek finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeekThen {
-    /// Leave it.
     Leave,
     /// Keep it for `Endpoint::receive_claimed` or `Endpoint::discard_claimed` under the same context.
     Claim,
@@ -92,7 +89,6 @@ pub struct WriteOp {
     pub to: PeerId,
     /// The region's key.
     pub key: u64,
-    /// Where in it.
     pub address: u64,
     /// The bytes.
     pub buffer: Buffer,
@@ -111,7 +107,6 @@ pub struct ReadOp {
     pub from: PeerId,
     /// The region's key.
     pub key: u64,
-    /// Where in it.
     pub address: u64,
     /// Where the bytes go; its length is how many.
     pub buffer: Buffer,
@@ -126,7 +121,6 @@ pub struct AtomicOp {
     pub to: PeerId,
     /// The region's key.
     pub key: u64,
-    /// Where in it.
     pub address: u64,
     /// `enum fi_datatype`.
     pub datatype: u8,
@@ -150,7 +144,6 @@ pub const MAX_ATOMIC: usize = 8192;
 /// What has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A send.
     Send,
     /// A receive, a peek, or a claimed or discarded message.
     Recv,
@@ -167,7 +160,6 @@ pub enum Kind {
 /// The end of an operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// Of what.
     pub kind: Kind,
     /// The operation's.
     pub user: UserData,

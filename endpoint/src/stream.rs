@@ -19,7 +19,6 @@ const SEAL: usize = 64 << 10;
 /// Shorter pieces are put into one record, longer ones are sealed where they are.
 const GATHER: usize = 4 << 10;
 
-/// See the module.
 pub(crate) struct Stream {
     socket: OwnedFd,
     tls: Option<Box<Tls>>,

@@ -5,7 +5,6 @@ use types::roster::{Place, is_name};
 use types::sites::Fingerprint;
 use types::{Rank, Roster, SitesFile};
 
-/// A sites file.
 pub fn sites_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match SitesFile::parse(text, "sites.toml") {

@@ -18,11 +18,8 @@ pub enum GatewayError {
     /// The port cannot be had.
     #[error("gateway {gateway} of site {site} cannot listen on {address}: {source}{hint}")]
     Listen {
-        /// The site.
         site: String,
-        /// The gateway.
         gateway: String,
-        /// The address.
         address: String,
         /// What the system said.
         source: io::Error,
@@ -32,9 +29,7 @@ pub enum GatewayError {
     /// The system gives no event loop, timer or signal handler.
     #[error("gateway {gateway} of site {site}: {source}")]
     System {
-        /// The site.
         site: String,
-        /// The gateway.
         gateway: String,
         /// What the system said.
         source: io::Error,

@@ -28,12 +28,10 @@ use crate::trunks::Trunks;
 /// How long a handshake may take in all on a machine that is well: see [`Gateway::patiently`].
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module.
 pub(crate) struct Gateway {
     me: Weak<Gateway>,
     /// Name of its site.
     pub site: String,
-    /// Its name.
     pub name: String,
     /// A random number, by which others know that it was started anew.
     pub run_number: u32,

@@ -14,7 +14,6 @@ use wire::control::{AllocatedNode, NodeAsk};
 /// Everything a node's agent needs to know to join its job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentOrder {
-    /// The job.
     pub job: JobId,
     /// What the agent proves to the gateway, and hands to its ranks.
     pub secret: Secret,
@@ -56,7 +55,6 @@ pub struct GatewayAddress {
 /// Nodes that a job needs from a batch system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationOrder {
-    /// The job.
     pub job: JobId,
     /// What it needs.
     pub ask: NodeAsk,
@@ -71,7 +69,6 @@ pub enum AllocationNews {
     Granted {
         /// Its number or name in the batch system.
         id: String,
-        /// Its nodes.
         nodes: Vec<AllocatedNode>,
     },
     /// It was refused, or is gone; why, for the user. The last news.

@@ -51,7 +51,6 @@ pub enum LabError {
     /// A process of the lab ended before its time.
     #[error("lab: {process} ended unexpectedly: {how}")]
     Ended {
-        /// Which process.
         process: String,
         /// How it ended, as far as known.
         how: String,

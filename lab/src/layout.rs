@@ -153,7 +153,6 @@ impl Layout {
         }
     }
 
-    /// Where this gateway listens.
     pub(crate) fn listen(&self, gateway: Host) -> SocketAddrV4 {
         match self.ground {
             Ground::Loopback { .. } => self.inside(gateway),

@@ -5,7 +5,7 @@
 //! oldest layout is declared here (1.17's, which Open MPI, MPICH and Intel MPI all have at least). Operation tables carry
 //! their size, which tells a reader which entries exist.
 
-#![allow(non_camel_case_types, missing_docs)]
+#![allow(non_camel_case_types)]
 
 pub mod constants;
 pub mod events;

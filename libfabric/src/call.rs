@@ -8,7 +8,6 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{call}: {reason} ({code})")]
 pub struct Fault {
-    /// The call.
     pub call: &'static str,
     /// libfabric's error number, positive.
     pub code: c_int,

@@ -64,7 +64,6 @@ pub enum FindError {
     /// What each of them said.
     #[error("no provider `{provider}` here: {seen}")]
     NotOffered {
-        /// The provider.
         provider: String,
         /// Each library, and what it offers or why it cannot be used.
         seen: String,
@@ -123,7 +122,6 @@ impl Library {
         }
     }
 
-    /// Its version.
     pub fn version(&self) -> (u32, u32) {
         self.version
     }

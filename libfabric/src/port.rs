@@ -205,7 +205,6 @@ impl Port {
         Ok(Staged(self.free.pop().unwrap_or_default()))
     }
 
-    /// Its bytes.
     pub fn bytes(&mut self, staged: &Staged) -> &mut [u8] {
         // SAFETY: whoever has the `Staged` has the frame; posting it takes it away.
         unsafe { self.sends[staged.0 / BLOCK].bytes_mut(staged.0 % BLOCK) }

@@ -12,7 +12,6 @@ const STEP: u64 = 16 << 10;
 /// Refusals within this time of the last are of the same shortage.
 const SAME_NS: u64 = 100_000_000;
 
-/// See the module.
 #[derive(Debug)]
 pub struct Budget {
     /// Bytes that may be in flight now; `None`: windows alone bound it.

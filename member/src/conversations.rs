@@ -93,7 +93,6 @@ impl Window {
 /// What a member is, and how it sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Its job.
     pub job: JobId,
     /// Who it is.
     pub me: Identity,

@@ -23,7 +23,6 @@ pub const LOOK_NS: u64 = 250_000_000;
 /// At most so much of the time between two looks counts.
 const COUNTS_NS: u64 = 2 * LOOK_NS;
 
-/// See the module.
 #[derive(Clone, Copy, Debug)]
 pub struct Pulse {
     silence_ns: u64,

@@ -4,7 +4,6 @@ use channel::Route;
 use rustc_hash::FxHashMap;
 use types::SiteId;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct Routes {
     gateways: Vec<Gateway>,

@@ -46,7 +46,6 @@ pub enum Unsupported {
 
 /// `enum fi_op`.
 pub mod op {
-    #![allow(missing_docs)]
     pub const MIN: u8 = 0;
     pub const MAX: u8 = 1;
     pub const SUM: u8 = 2;

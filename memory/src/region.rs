@@ -27,7 +27,6 @@ pub enum RegionError {
     /// Bytes outside the region.
     #[error("{length} bytes at {address:#x} are outside the region of key {key:#x}")]
     OutOfBounds {
-        /// The key.
         key: u64,
         /// The address asked for.
         address: u64,

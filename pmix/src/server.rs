@@ -31,7 +31,6 @@ pub struct Options<'a> {
 pub struct Node {
     /// Its name, different from all others of the job.
     pub name: String,
-    /// Its ranks.
     pub ranks: Range<u32>,
 }
 

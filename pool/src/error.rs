@@ -16,7 +16,6 @@ pub enum PoolError {
         folder = .folder.display()
     )]
     Folder {
-        /// Which.
         folder: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -28,7 +27,6 @@ pub enum PoolError {
         path = .path.display()
     )]
     Room {
-        /// Where.
         path: PathBuf,
         /// For the ring, or the region without any.
         needed: u64,
@@ -44,7 +42,6 @@ pub enum PoolError {
         path = .path.display()
     )]
     FileSize {
-        /// Where.
         path: PathBuf,
         /// Its length.
         needed: u64,
@@ -58,7 +55,6 @@ pub enum PoolError {
         path = .path.display()
     )]
     Mapping {
-        /// Where.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -82,7 +78,6 @@ pub enum PoolError {
     Taken {
         /// The file.
         path: PathBuf,
-        /// The rank.
         rank: u32,
         /// Which of its endpoints.
         instance: u32,
@@ -102,7 +97,6 @@ pub enum PoolError {
     /// Anything else that the system said.
     #[error("memory {path}: {what}: {source}", path = .path.display())]
     System {
-        /// Where.
         path: PathBuf,
         /// What was tried.
         what: &'static str,

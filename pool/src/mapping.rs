@@ -30,7 +30,6 @@ impl Mapping {
         Ok(Mapping { start: start.cast(), length })
     }
 
-    /// The word at `offset`.
     pub(crate) fn word(&self, offset: u64) -> &AtomicU64 {
         let offset = offset as usize;
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.length, "a word outside its mapping");

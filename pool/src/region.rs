@@ -37,7 +37,6 @@ enum Word {
 /// Whose region it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The job.
     pub job: JobId,
     /// The first rank that has places in it.
     pub first: u32,
@@ -180,7 +179,6 @@ impl Region {
         &self.file
     }
 
-    /// Whose it is.
     pub fn shape(&self) -> Shape {
         self.shape
     }

@@ -34,7 +34,6 @@ pub struct Corrupt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A frame.
     Frame = 1,
     /// A frame whose payload is still in the writer's memory, and where.
     Copy = 2,
@@ -83,7 +82,6 @@ pub struct Consumer {
 /// A record that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What it is.
     pub kind: Kind,
     /// Bytes of its body.
     pub length: u32,

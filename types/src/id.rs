@@ -91,7 +91,6 @@ impl Slot {
         (service.0 < LAUNCHER - SERVICE_BASE).then_some(Slot((SERVICE_BASE + service.0) << 8))
     }
 
-    /// What this slot is.
     pub fn kind(self) -> SlotKind {
         match self.0 >> 8 {
             GATEWAY => SlotKind::Gateway,
@@ -108,11 +107,9 @@ impl Slot {
 pub enum SlotKind {
     /// One endpoint of a rank.
     Rank(Rank, Instance),
-    /// The agent of a node.
     Agent(NodeId),
     /// A member that is neither rank nor agent. No such member exists in this version; the numbers are kept free.
     Service(ServiceId),
-    /// The launcher.
     Launcher,
     /// The gateway itself.
     Gateway,
@@ -140,7 +137,6 @@ impl fmt::Display for Slot {
 /// A process inside a job, as frames name it: nothing here is an IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its site.
     pub site: SiteId,
     /// What it is there.
     pub slot: Slot,

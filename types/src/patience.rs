@@ -40,7 +40,6 @@ impl Slowness {
 pub struct CoreTime {
     /// It had a core.
     pub ran: Duration,
-    /// It waited.
     pub waited: Duration,
 }
 

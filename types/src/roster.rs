@@ -54,11 +54,9 @@ pub struct NodeRoster {
 pub struct Place<'a> {
     /// Index of the site in the roster.
     pub site: SiteId,
-    /// Name of the site.
     pub site_name: &'a str,
     /// Index of the node within its site.
     pub node: NodeId,
-    /// Name of the node.
     pub node_name: &'a str,
     /// The rank's number among the ranks of its node.
     pub local_rank: u32,
@@ -81,7 +79,6 @@ pub enum RosterError {
         what: &'static str,
         /// How many.
         count: u64,
-        /// The limit.
         limit: u64,
     },
     /// A name is empty or has a character that the text form uses.

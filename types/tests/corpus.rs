@@ -1,5 +1,5 @@
 //! Everything the fuzzer has found worth keeping, on every `cargo test`.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used)]
 #![allow(unreachable_pub, reason = "the checks are also a library, whose users are the fuzz targets")]
 
 #[path = "../../fuzz/checks/types.rs"]

@@ -26,7 +26,6 @@ pub const HEADER_LEN: usize = 32;
 /// handshake and is at most this.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
 
-/// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -95,7 +94,6 @@ impl FrameKind {
 pub struct FrameHeader {
     /// Payload bytes after the header.
     pub length: u32,
-    /// What it is for.
     pub kind: FrameKind,
     /// The gateway it took first, by its number at the sender.
     pub route: u16,

@@ -54,7 +54,6 @@ pub enum Purpose {
 /// Who opens a connection, and what for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What for.
     pub purpose: Purpose,
     /// The job; zero outside a job. `Join`: the ticket's number. `Meet`: the meeting's number. `Trunk`: the run of the initiator's program, a random number:
     /// a gateway that was started anew has forgotten everything.

@@ -56,7 +56,6 @@ pub enum WireError {
     Version {
         /// The peer's.
         theirs: u8,
-        /// Ours.
         ours: u8,
     },
     /// A number that names nothing.

@@ -21,7 +21,6 @@ pub type TransferId = u32;
 pub enum Message {
     /// A tagged or untagged message begins. Bytes from offset 0 follow.
     Start {
-        /// The transfer.
         id: TransferId,
         /// Tagged; else it matches untagged receives.
         tagged: bool,
@@ -38,7 +37,6 @@ pub enum Message {
     },
     /// More bytes of a transfer that this side initiated (or of a read it answers).
     More {
-        /// The transfer.
         id: TransferId,
         /// Where the bytes belong, from the start of the transfer.
         offset: u64,
@@ -47,21 +45,18 @@ pub enum Message {
     },
     /// The receiver has a place for this transfer: send what was not promised, up to `limit` bytes in all.
     Go {
-        /// The transfer.
         id: TransferId,
         /// Bytes of the message the receiver wants, from the first.
         limit: u64,
     },
     /// A transfer is complete where it was meant to arrive.
     Done {
-        /// The transfer.
         id: TransferId,
         /// How it went.
         status: Status,
     },
     /// Write the bytes that follow (and the `More` after them) into a region.
     Write {
-        /// The transfer.
         id: TransferId,
         /// The region's key.
         key: u64,
@@ -74,7 +69,6 @@ pub enum Message {
     },
     /// Send back this part of a region as `More { reply: true }`.
     Read {
-        /// The transfer.
         id: TransferId,
         /// The region's key.
         key: u64,
@@ -85,7 +79,6 @@ pub enum Message {
     },
     /// Apply an atomic operation; operands, then compare operands, follow.
     Atomic {
-        /// The transfer.
         id: TransferId,
         /// The region's key.
         key: u64,
@@ -102,16 +95,12 @@ pub enum Message {
     },
     /// The old values of an atomic operation follow.
     Fetched {
-        /// The transfer.
         id: TransferId,
         /// How it went.
         status: Status,
     },
     /// The receiver has freed this much room for promised bytes.
-    Credit {
-        /// Bytes.
-        bytes: u64,
-    },
+    Credit { bytes: u64 },
 }
 
 /// What an atomic operation carries and returns.

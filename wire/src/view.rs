@@ -10,7 +10,6 @@ use crate::control::Traffic;
 /// A gateway and all it serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// Its site.
     pub site: String,
     /// Its name.
     pub gateway: String,
@@ -65,7 +64,6 @@ pub struct Totals {
 /// A site of the sites file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteView {
-    /// Its name.
     pub name: String,
     /// The names of its gateways.
     pub gateways: Vec<String>,
@@ -120,7 +118,6 @@ pub struct LinkView {
 /// A job that is open at this gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobView {
-    /// The job.
     pub job: JobId,
     /// The site of its launcher.
     pub home: String,
@@ -143,7 +140,6 @@ pub struct JobView {
 /// A site's part in a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RanksView {
-    /// The site.
     pub site: String,
     /// How many of the job's ranks run there.
     pub ranks: u32,

@@ -36,7 +36,6 @@ jobs       those that are open here, over all your gateways. members: ranks, age
 
 Bytes are bytes of frames, headers included. – : nothing to compare with yet.";
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Screen {
     site: String,

@@ -21,7 +21,6 @@ const ADDRESSES: usize = 4096;
 /// How often whoever waits looks again.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Hellos(RefCell<HashMap<IpAddr, Budget>>);
 

@@ -23,7 +23,6 @@ const MOST: u64 = 4096;
 /// For so long nobody loses the place to another of the same address: an honest handshake is done by then.
 const HONEST: Duration = Duration::from_secs(1);
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Lobby {
     most: usize,

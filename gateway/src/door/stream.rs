@@ -13,7 +13,6 @@ use types::sites::Fingerprint;
 
 use crate::trunks::trunk::Trunk;
 
-/// See the module.
 pub(crate) enum Stream {
     /// A rank's, or a guest's at a meeting.
     Plain(TcpStream),

@@ -13,7 +13,6 @@ use crate::path::Path;
 use crate::path::forward::{Partial, READ, Stop};
 use crate::path::outlet::Outlet;
 
-/// See the module.
 pub(crate) struct Decipher {
     /// The start of a record whose rest has not come.
     sealed: Partial,

@@ -38,7 +38,6 @@ impl Agents {
         self.0.borrow().iter().filter(|((of, _), _)| *of == job).for_each(|(_, orders)| orders.kill.notify_one());
     }
 
-    /// Kills all.
     pub(crate) fn kill_all(&self) {
         self.0.borrow().values().for_each(|orders| orders.kill.notify_one());
     }

@@ -73,7 +73,6 @@ pub(crate) enum Effect<M> {
     Patience(TrunkId, u64, Duration),
 }
 
-/// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// Trunks should be up.
@@ -93,7 +92,6 @@ pub(crate) enum Timer {
 pub(crate) enum Origin {
     /// A member of this site, which is who the frame says.
     Member,
-    /// A trunk.
     Trunk(TrunkId),
 }
 

@@ -137,7 +137,6 @@ impl Link {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// The frame of a control message.
     pub(crate) fn frame(&mut self, message: impl Into<Control>) -> Vec<u8> {
         let message = message.into();
         let plain = FrameHeader::plain(FrameKind::Control, message.job().unwrap_or_default(), GATEWAY, GATEWAY);

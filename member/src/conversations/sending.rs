@@ -201,7 +201,6 @@ enum Next {
     By(Route, u32),
     /// By none before it has sent what it was given.
     Full,
-    /// By none.
     None,
 }
 

@@ -56,7 +56,6 @@ pub struct Template {
 /// What a job is asked of Slurm with. `None`: as Slurm's configuration says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slurm {
-    /// The partition.
     pub partition: Option<String>,
     /// The account that pays.
     pub account: Option<String>,

@@ -10,7 +10,6 @@ use types::JobId;
 pub enum AllocationMessage {
     /// Launcher → its gateway → the site's gateway: find nodes for this job, before it is opened.
     Ask {
-        /// The job.
         job: JobId,
         /// The site whose nodes are wanted.
         site: String,
@@ -21,18 +20,14 @@ pub enum AllocationMessage {
     },
     /// How far a site is in finding nodes; said again as it changes. To the launcher.
     Waiting {
-        /// The job.
         job: JobId,
-        /// The site.
         site: String,
         /// For the user, such as `Slurm job 12 waits (Priority)`.
         state: String,
     },
     /// A site has nodes for a job. They are kept until the job is closed. To the launcher.
     Granted {
-        /// The job.
         job: JobId,
-        /// The site.
         site: String,
         /// The nodes, in the order of ranks.
         nodes: Vec<AllocatedNode>,
@@ -61,7 +56,6 @@ pub struct NodeAsk {
 pub struct HeldAllocation {
     /// Its number or name in the batch system.
     pub id: String,
-    /// Its nodes.
     pub nodes: Vec<AllocatedNode>,
 }
 

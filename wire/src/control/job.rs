@@ -13,7 +13,6 @@ use crate::Secret;
 pub enum JobMessage {
     /// Launcher → a gateway of its site → gateways of the job's other sites: admit this job.
     Open {
-        /// The job.
         job: JobId,
         /// What its members prove.
         secret: Secret,
@@ -27,22 +26,16 @@ pub enum JobMessage {
     /// Gateway → gateway, when both may serve a job: it is open here, and frames of its members are welcome. Said again when the
     /// last of the site's ranks has come.
     Here {
-        /// The job.
         job: JobId,
         /// All of the site's ranks are connected here.
         whole: bool,
     },
     /// Gateway → the gateways that asked it to open the job: nobody is connected to it here, so is it still wanted? Who has no such
     /// job answers [`JobMessage::Close`], others nothing.
-    Wanted {
-        /// The job.
-        job: JobId,
-    },
+    Wanted { job: JobId },
     /// A site has admitted the job and started its agents. To the launcher.
     Opened {
-        /// The job.
         job: JobId,
-        /// The site.
         site: String,
         /// Bytes (headers and payloads) that each member may have in flight in all, at first;
         /// the launcher hands the least of all sites to the ranks.
@@ -50,27 +43,21 @@ pub enum JobMessage {
     },
     /// A site cannot take part. To the launcher.
     Refused {
-        /// The job.
         job: JobId,
-        /// The site.
         site: String,
         /// Why, for the user.
         reason: String,
     },
     /// The agent of a node could not be started, or ended. To the launcher.
     AgentLost {
-        /// The job.
         job: JobId,
-        /// The site.
         site: String,
-        /// The node.
         node: String,
         /// Why, for the user.
         reason: String,
     },
     /// A member's connection ended without goodbye. To the launcher.
     MemberLost {
-        /// The job.
         job: JobId,
         /// Who.
         member: Identity,
@@ -79,18 +66,14 @@ pub enum JobMessage {
     },
     /// The gateway that led the job at a site is lost; others are there. To the launcher.
     LeadLost {
-        /// The job.
         job: JobId,
-        /// The site.
         site: String,
         /// Why, for the user.
         reason: String,
     },
     /// From this gateway no route to a site is left. To the launcher.
     SiteLost {
-        /// The job.
         job: JobId,
-        /// The site.
         site: String,
         /// The site of whoever says so.
         seen_from: String,
@@ -98,22 +81,12 @@ pub enum JobMessage {
         reason: String,
     },
     /// From this gateway, which said that a site was lost, there is a route to it again. To the launcher.
-    SiteFound {
-        /// The job.
-        job: JobId,
-        /// The site.
-        site: String,
-    },
+    SiteFound { job: JobId, site: String },
     /// Launcher → its gateway → all: end the job; whatever of it still runs is to be ended.
-    Close {
-        /// The job.
-        job: JobId,
-    },
+    Close { job: JobId },
     /// A gateway of a site has nothing of the job any more; its last message of the job. To the launcher.
     Closed {
-        /// The job.
         job: JobId,
-        /// The site.
         site: String,
         /// What the gateway counted.
         traffic: Traffic,

@@ -6,13 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MeasurementMessage {
     /// Client → gateway: try a trunk to this site.
-    Probe {
-        /// The site.
-        site: String,
-    },
+    Probe { site: String },
     /// The answer to a probe.
     Probed {
-        /// The site.
         site: String,
         /// What went wrong, for the user; `None` when the trunk works.
         problem: Option<String>,
