@@ -1,5 +1,6 @@
-//! What many ranks and flows cost: CPU of the gateways per frame, and the memory that they hold, for 20 ranks with 100 flows up to
-//! 1,000 ranks with 10,000. Every rank has ten flows, each with one frame of 1 KiB under way: it is answered, then the next goes.
+//! What many ranks and flows cost: gateway CPU per frame and gateway memory held, from 20 ranks with 100 flows up to
+//! 1,000 ranks with 10,000. Every rank has ten flows with one 1 KiB frame in flight each: when it is answered, the next
+//! is sent.
 //!
 //! `cargo bench -p landbridge-gateway --bench crowd` prints a table. Only ratios within one run mean anything.
 
@@ -25,7 +26,7 @@ use wire::{FrameHeader, FrameKind};
 
 const FLOWS_EACH: usize = 10;
 const PAYLOAD: usize = 1 << 10;
-/// Frames in all, questions and answers.
+/// Total frames, questions plus answers.
 const FRAMES: u64 = 300_000;
 const WARM_UP: u64 = 50_000;
 
@@ -40,7 +41,7 @@ fn main() {
     .unwrap();
     let mut first = None;
     for ranks in [20, 100, 300, 1000] {
-        // Windows are promised per pair of ranks; of the memory that they may take in all, next to nothing is used.
+        // Windows are promised per pair of ranks; almost none of the memory they may take in total is used.
         let sites = start(&Plan { memory: "64GiB", ..Plan::default() });
         let cpu_us = LocalSet::new().block_on(&runtime, crowd(&sites, ranks / 2));
         let first = *first.get_or_insert(cpu_us);
@@ -48,18 +49,18 @@ fn main() {
         let flows = ranks / 2 * FLOWS_EACH * 2;
         let allowed = flows * (PAYLOAD + 32);
         writeln!(out, "{ranks:>6} {flows:>7} {cpu_us:>17.2} {:>8.2} {high:>12} {allowed:>13}", cpu_us / first).unwrap();
-        assert!(high <= (2 * allowed + (1 << 20)) as u64, "more was held than was under way");
+        assert!(high <= (2 * allowed + (1 << 20)) as u64, "more was held than was in flight");
     }
 }
 
-/// Shared by all ranks: how many frames have come.
+/// Shared by all ranks: how many frames have arrived.
 struct Count {
     come: Cell<u64>,
     warm: Notify,
     all: Notify,
 }
 
-/// CPU microseconds of both gateways per frame.
+/// CPU microseconds per frame, for both gateways together.
 async fn crowd(sites: &[Running], half: usize) -> f64 {
     let job = open(&sites[0], "a", 1, &format!("a:n1*{half};b:n1*{half}")).await;
     let count = Rc::new(Count { come: Cell::new(0), warm: Notify::new(), all: Notify::new() });
@@ -68,7 +69,7 @@ async fn crowd(sites: &[Running], half: usize) -> f64 {
         let site = usize::from(at >= half);
         let me = rank(site as u16, at as u32);
         let client = sites[site].member(&job, me).await;
-        // Its flows go to ranks of the other site.
+        // This rank's flows go to ranks of the other site.
         let peers = (0..FLOWS_EACH).map(|flow| (at + flow * (half / FLOWS_EACH).max(1)) % half + (1 - site) * half);
         let peers = peers.map(|peer| rank(1 - site as u16, peer as u32)).collect::<Vec<_>>();
         all.push((client, me, peers));
@@ -82,11 +83,12 @@ async fn crowd(sites: &[Running], half: usize) -> f64 {
     let (before, frames, since) = (cpu_of_threads(&files), count.come.get(), Instant::now());
     count.all.notified().await;
     let (used, frames) = (cpu_of_threads(&files) - before, count.come.get() - frames);
-    assert!(since.elapsed().as_secs() < 120, "the gateways hardly move");
+    assert!(since.elapsed().as_secs() < 120, "the gateways make almost no progress");
     used.as_secs_f64() * 1e6 / frames as f64
 }
 
-/// A rank: asks each of its peers, answers whoever asks, and asks again when it is answered. An acknowledgement is an answer.
+/// A rank: sends a frame to each of its peers, answers what it receives, and sends again when it is answered. An
+/// acknowledgement counts as an answer.
 async fn serve(client: Client, header: FrameHeader, peers: Vec<Identity>, count: Rc<Count>) {
     let (receiver, sender) = client.split();
     let (queue, queued) = mpsc::unbounded_channel();

@@ -1,11 +1,11 @@
-//! Added latency and CPU of two gateways in a row (member, gateway, trunk, gateway, member), against two `socat` in a row,
-//! which neither encrypt nor check anything, `ssh -L` and its sshd, and a direct connection, all on loopback; and against the
-//! tunnels of wireguard-go and nebula, over a veth pair. All in one run.
+//! Added latency and CPU of two gateways in a row (member, gateway, trunk, gateway, member), compared on loopback with
+//! two `socat` in a row, which neither encrypt nor check anything, with `ssh -L` and its sshd, and with a direct
+//! connection; and compared over a veth pair with wireguard-go and nebula tunnels. All in one run.
 //!
 //! `cargo bench -p landbridge-gateway --bench relay` prints a table. Only ratios within one run mean anything.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
-#![allow(clippy::print_stderr, reason = "a benchmark says what it leaves out")]
+#![allow(clippy::print_stderr, reason = "a benchmark reports what it leaves out")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -32,7 +32,7 @@ const ROUNDS: usize = 40;
 const PINGS: usize = 250;
 const STREAM: usize = 1 << 30;
 const FRAME: usize = 16 << 10;
-/// Bytes under way at most, as an end-to-end window would allow.
+/// Most bytes in flight, as an end-to-end window would allow.
 const WINDOW: usize = 2 << 20;
 
 fn main() {
@@ -58,7 +58,7 @@ fn main() {
     compare("two socat", through(&front), &|| cpu_of_processes(&pids));
     drop(socats);
 
-    // Like two gateways: one end encrypts, the other decrypts. So do the tunnels after it.
+    // As with two gateways, one end encrypts and the other decrypts. The same holds for the tunnels below.
     let front = free_address("127.0.0.1");
     let ssh = SshForward::start(&front, &address);
     compare("ssh -L", through(&front), &|| ssh.cpu());
@@ -66,7 +66,7 @@ fn main() {
 
     let mut compare_tunnel = |path, tunnel: Result<Tunnel, String>| match tunnel {
         Ok(tunnel) => compare(path, tunnel.connect(), &|| tunnel.cpu()),
-        Err(missing) => eprintln!("{path} is left out: {missing}"),
+        Err(missing) => eprintln!("skipping {path}: {missing}"),
     };
     compare_tunnel("wireguard-go", Tunnel::wireguard());
     compare_tunnel("nebula", Tunnel::nebula());
@@ -74,13 +74,13 @@ fn main() {
     print(&table).unwrap();
 }
 
-/// What a path took.
+/// Measurements of one path.
 struct Figures {
     /// Half a round trip of a 64-byte message, in the best round.
     latency: Duration,
     /// The time for [`STREAM`] bytes.
     seconds: Duration,
-    /// What both programs in the path used for them.
+    /// CPU time that both programs in the path used for those bytes.
     cpu: Duration,
 }
 
@@ -109,7 +109,8 @@ fn print(table: &[(&str, Figures)]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Round trips, then a stream, between two ends; `cpu` is what the programs between them have used so far.
+/// Measures round trips, then a stream, between two ends. `cpu` is the CPU time the programs between them have used so
+/// far.
 fn measure(ends: (TcpStream, TcpStream), cpu: &dyn Fn() -> Duration, job: &Job, a: Identity, b: Identity) -> Figures {
     let (mut near, mut far) = ends;
     for end in [&near, &far] {
@@ -165,7 +166,7 @@ fn measure(ends: (TcpStream, TcpStream), cpu: &dyn Fn() -> Duration, job: &Job, 
     Figures { latency: best, seconds: begin.elapsed(), cpu: cpu() - before }
 }
 
-/// The handshake of a rank, without a runtime.
+/// A rank's handshake, without an async runtime.
 fn member(site: &str, address: &str, job: &Job, identity: Identity) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let whoever = Address { socket: "0.0.0.0:0".parse().unwrap(), job: job.id.0 as u16, identity };
@@ -205,6 +206,6 @@ fn socat(from: &str, to: &str) -> Process {
     let (ip, port) = from.rsplit_once(':').unwrap();
     let mut command = Command::new("socat");
     command.arg("-b131072").arg(format!("TCP-LISTEN:{port},bind={ip},nodelay,reuseaddr"));
-    // The next may not listen yet.
+    // The next program may not be listening yet.
     Process::start(command.arg(format!("TCP:{to},nodelay,retry=100,interval=0.05")))
 }

@@ -1,16 +1,16 @@
-//! CPU time of this process's threads and of others, as the kernel counts it.
+//! CPU time of this process's threads and of other processes, as the kernel counts it.
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
 use std::time::Duration;
 
-/// The files of the threads whose name begins so.
+/// Files of the threads whose names start with this.
 pub(crate) fn threads_named(name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
     let named = tasks.filter(|task| std::fs::read_to_string(task.join("comm")).unwrap().starts_with(name));
     named.map(|task| task.join("schedstat").to_string_lossy().into_owned()).collect()
 }
 
-/// What two threads, one per gateway, have used so far.
+/// CPU time used so far by two threads, one per gateway.
 pub(crate) fn cpu_of_threads(files: &[String]) -> Duration {
     assert_eq!(files.len(), 2, "one thread per gateway");
     let nanos = files.iter().map(|file| {
@@ -20,12 +20,12 @@ pub(crate) fn cpu_of_threads(files: &[String]) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// What processes have used so far, with all their threads, also those that have ended.
+/// CPU time used so far by processes, including all their threads, even those that have ended.
 pub(crate) fn cpu_of_processes(pids: &[u32]) -> Duration {
     pids.iter().map(|pid| cpu(*pid).unwrap_or_else(|| panic!("process {pid} ended before it was measured"))).sum()
 }
 
-/// The same of a process and all that it has started and that still runs.
+/// The same for a process and all its descendants that are still running.
 pub(crate) fn cpu_of_tree(root: u32) -> Duration {
     let parent = |pid: u32| stat(pid)?[1].parse::<u32>().ok();
     let all: Vec<u32> = std::fs::read_dir("/proc")
@@ -42,17 +42,18 @@ pub(crate) fn cpu_of_tree(root: u32) -> Duration {
     tree.into_iter().filter_map(cpu).sum()
 }
 
-/// What a process has used so far, if it is there.
+/// CPU time a process has used so far, if it exists.
 ///
-/// Not from `schedstat`: that of a process is its first thread's alone, and a thread that ends takes its own along. `stat` has
-/// the sum, scaled to what the scheduler measured and cut to ticks (10 ms), in user and in system mode.
+/// `schedstat` does not work: for a process it counts only the first thread, and a thread that ends takes its time with
+/// it. `stat` has the sum, scaled to what the scheduler measured and rounded down to ticks (10 ms), in user and in
+/// system mode.
 fn cpu(pid: u32) -> Option<Duration> {
-    // utime and stime, the 14th and 15th field of proc(5).
+    // utime and stime are fields 14 and 15 of proc(5).
     let ticks: u64 = stat(pid)?[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
     Some(Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second() as u32)
 }
 
-/// The fields of a process's `stat` after its name, which may contain anything: state, parent and so on.
+/// The fields of a process's `stat` after its name (which may contain anything): state, parent and so on.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(text.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())

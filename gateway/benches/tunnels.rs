@@ -1,5 +1,5 @@
-//! Encrypted paths that others make: `ssh -L`, and the tunnels of `wireguard-go` and `nebula`, each of two processes in two
-//! network namespaces. What is started here ends with the value that stands for it.
+//! Encrypted paths made by other programs: `ssh -L`, and tunnels of `wireguard-go` and `nebula`, each between two
+//! processes in two network namespaces. Everything started here ends when its value is dropped.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,12 +15,12 @@ use tempfile::TempDir;
 use crate::support::free_address;
 use crate::threads::{cpu_of_processes, cpu_of_tree};
 
-/// Names of the two ends of a tunnel, their addresses on the wire between them, and those within the tunnel.
+/// The names of a tunnel's two ends, their addresses on the wire between them, and their addresses inside the tunnel.
 const ENDS: [&str; 2] = ["a", "b"];
 const OUTER: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const INNER: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 
-/// Two processes that join two network namespaces, each by a TUN device, over a veth pair.
+/// Two processes that join two network namespaces over a veth pair, each with a TUN device.
 pub(crate) struct Tunnel {
     // Dropped in this order.
     processes: [Process; 2],
@@ -30,7 +30,7 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// By wireguard-go, which is WireGuard outside the kernel; or what is missing here.
+    /// A tunnel by wireguard-go, which is WireGuard in user space. The error says what is missing on this machine.
     pub(crate) fn wireguard() -> Result<Tunnel, String> {
         const REMEDY: &str =
             "go install golang.zx2c4.com/wireguard@v0.0.0-20260522210424-ecfc5a8d5446, and have it on PATH";
@@ -43,13 +43,13 @@ impl Tunnel {
             std::fs::write(key, run(Command::new(&wg).arg("genkey"))).unwrap();
             run(Command::new(&wg).arg("pubkey").stdin(File::open(key).unwrap()))
         });
-        // All namespaces have these sockets in one folder.
+        // These sockets of all namespaces are in one folder.
         let names = ENDS.map(|end| format!("lb{}{end}", std::process::id()));
         let sockets = names.each_ref().map(|name| PathBuf::from(format!("/var/run/wireguard/{name}.sock")));
         let leftovers = sockets.iter().cloned().map(Leftover).collect();
         let processes = [0, 1].map(|end| {
             let mut command = Command::new(&program);
-            // Else it advises to use the kernel's.
+            // Without this it advises using the kernel's implementation.
             command.env("WG_PROCESS_FOREGROUND", "1").env("LOG_LEVEL", "error").args(["-f", &names[end]]);
             namespaces[end].inside(|| Process::start(&mut command))
         });
@@ -66,7 +66,7 @@ impl Tunnel {
         Ok(Tunnel { processes, _leftovers: leftovers, _folder: folder, namespaces })
     }
 
-    /// By nebula; or what is missing here.
+    /// A tunnel by nebula. The error says what is missing on this machine.
     pub(crate) fn nebula() -> Result<Tunnel, String> {
         const REMEDY: &str = "go install github.com/slackhq/nebula/cmd/nebula@v1.11.1 \
                               github.com/slackhq/nebula/cmd/nebula-cert@v1.11.1, and have them on PATH";
@@ -80,8 +80,8 @@ impl Tunnel {
             let (name, peer) = (ENDS[end], 1 - end);
             let network = format!("{}/24", INNER[end]);
             run(Command::new(&cert).args(["sign", "-name", name, "-networks", &network]).current_dir(at));
-            // Defaults, except that 1.12 and later use the kernel's offloads as wireguard-go does by default, and do without
-            // a control socket, of which both would use the same.
+            // Defaults, with two exceptions: 1.12 and later use the kernel's offloads, as wireguard-go does by default,
+            // and run without a control socket, which both ends would otherwise share.
             let config = format!(
                 "pki: {{ ca: ca.crt, cert: {name}.crt, key: {name}.key }}\n\
                  static_host_map: {{ {}: ['{}:4242'] }}\n\
@@ -103,16 +103,16 @@ impl Tunnel {
         Ok(Tunnel { processes, _leftovers: Vec::new(), _folder: folder, namespaces })
     }
 
-    /// A connection through it.
+    /// Opens a connection through the tunnel.
     pub(crate) fn connect(&self) -> (TcpStream, TcpStream) {
-        // Any address, since nebula takes its time to give its device one.
+        // Any address, because nebula takes time to give its device one.
         let listener = self.namespaces[1].inside(|| TcpListener::bind("0.0.0.0:0")).unwrap();
         let far = format!("{}:{}", INNER[1], listener.local_addr().unwrap().port());
         let near = self.namespaces[0].inside(|| connect(&far));
         (near, listener.accept().unwrap().0)
     }
 
-    /// What both processes have used so far.
+    /// CPU time both processes have used so far.
     pub(crate) fn cpu(&self) -> Duration {
         cpu_of_processes(&self.processes.each_ref().map(Process::id))
     }
@@ -127,7 +127,7 @@ pub(crate) struct SshForward {
 }
 
 impl SshForward {
-    /// Starts both; `from` listens soon after.
+    /// Starts both; `from` listens soon afterwards.
     pub(crate) fn start(from: &str, to: &str) -> SshForward {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -142,7 +142,7 @@ impl SshForward {
                 .into(),
         ];
         std::fs::write(path("sshd"), settings.concat()).unwrap();
-        // Where its unprivileged child looks, if it is root.
+        // sshd's unprivileged child looks there when it runs as root.
         let _ = std::fs::create_dir_all("/run/sshd");
         let mut sshd = Command::new("/usr/sbin/sshd");
         let sshd = Process::start(sshd.args(["-D", "-f", &path("sshd")]).stderr(Stdio::null()));
@@ -158,17 +158,17 @@ impl SshForward {
         SshForward { ssh, sshd, _folder: folder }
     }
 
-    /// What both ends have used so far; sshd has a process, or two, for the connection.
+    /// CPU time both ends have used so far; sshd has one or two processes for the connection.
     pub(crate) fn cpu(&self) -> Duration {
         cpu_of_tree(self.sshd.id()) + cpu_of_tree(self.ssh.id())
     }
 }
 
-/// A process that ends with this value.
+/// A process that ends when this value is dropped.
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// What it prints goes to stderr.
+    /// The process's output goes to stderr.
     pub(crate) fn start(command: &mut Command) -> Process {
         let child = command.stdin(Stdio::null()).stdout(std::io::stderr()).spawn();
         Process(child.unwrap_or_else(|e| not_started(command, &e)))
@@ -181,19 +181,19 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended on its own.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A connection to `address`, as soon as somebody listens there.
+/// Connects to `address` as soon as something listens there.
 pub(crate) fn connect(address: &str) -> TcpStream {
     let socket: SocketAddr = address.parse().unwrap();
     eventually(&address, || TcpStream::connect_timeout(&socket, Duration::from_secs(1)))
 }
 
-/// What `attempt` has at last; `what` is meant by its errors.
+/// Repeats `attempt` until it succeeds. `what` names the attempt in errors.
 fn eventually<T>(what: &dyn std::fmt::Display, mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -205,7 +205,7 @@ fn eventually<T>(what: &dyn std::fmt::Display, mut attempt: impl FnMut() -> std:
     }
 }
 
-/// What a command prints; it must succeed.
+/// A command's output; the command must succeed.
 fn run(command: &mut Command) -> String {
     let output = command.stderr(Stdio::inherit()).output().unwrap_or_else(|e| not_started(command, &e));
     assert!(output.status.success(), "{command:?}: {}", output.status);
@@ -216,7 +216,7 @@ fn not_started(command: &Command, error: &std::io::Error) -> ! {
     panic!("{}: {error}; install it to compare", command.get_program().display())
 }
 
-/// Where the first of these programs is that is on PATH.
+/// Path of the first of these programs found on PATH.
 fn on_path(names: &[&str], remedy: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = names.iter().find_map(|name| std::env::split_paths(&path).map(|f| f.join(name)).find(|f| f.is_file()));
@@ -228,12 +228,12 @@ struct Leftover(PathBuf);
 
 impl Drop for Leftover {
     fn drop(&mut self) {
-        // The process may have removed it, or not have come so far.
+        // The process may have removed it, or may not have created it yet.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A network namespace, which is gone with this value and the processes in it.
+/// A network namespace. It disappears with this value and the processes inside.
 struct Namespace(File);
 
 impl Namespace {
@@ -246,12 +246,13 @@ impl Namespace {
             return Err(format!("no new network namespace ({}): run the benchmark as root", error.trim()));
         }
         let file = File::open(Path::new("/run/netns").join(&name));
-        // The open file keeps it, so that nothing is left even where this process is killed.
+        // The open file keeps the namespace alive, so nothing remains even if this process is killed.
         run(Command::new(&ip).args(["netns", "delete", &name]));
         Ok(Namespace(file.unwrap()))
     }
 
-    /// What `work` returns on a thread in this namespace: its sockets and processes are there, and stay.
+    /// Runs `work` on a thread in this namespace and returns its result. Sockets and processes it creates stay in the
+    /// namespace.
     fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {

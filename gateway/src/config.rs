@@ -1,4 +1,4 @@
-//! What one gateway is told: which entry of the sites file it is, and its key.
+//! The configuration of one gateway: its entry in the sites file, and its key.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,31 +10,30 @@ use types::sites::{Gateway, Site, SitesFile};
 use crate::GatewayError;
 use crate::counters::Counters;
 
-/// The configuration of one gateway. All of it comes from the sites file; nothing has another default.
+/// The configuration of one gateway. All of it comes from the sites file; there are no other defaults.
 #[derive(Debug)]
 pub struct GatewayConfig {
     /// All sites.
     pub sites: SitesFile,
-    /// Where they were read from, to be read again when somebody says that a site was added.
+    /// The file they were read from. The gateway reads it again when it is told that a site was added.
     pub file: Option<PathBuf>,
-    /// Index of this gateway's site among them.
+    /// Index of this gateway's site in `sites`.
     pub site: usize,
-    /// Index of this gateway among its site's.
+    /// Index of this gateway within its site.
     pub gateway: usize,
-    /// Who takes sites that join into the sites file; `None`: nobody joins here.
+    /// Adds sites that join to the sites file. `None`: no site can join here.
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
     /// The site's key.
     pub key: SiteKey,
-    /// Where it counts; keep a clone to look.
+    /// Where the gateway counts; keep a clone to read the counters.
     pub counters: Arc<Counters>,
 }
 
 impl GatewayConfig {
-    /// Picks a gateway's entry out of the sites file at `path` and reads its key. `gateway`: `None` when the site has
+    /// Finds a gateway's entry in the sites file at `path` and reads its key. `gateway` may be `None` if the site has
     /// only one.
     ///
-    /// # Errors
-    /// No such site or gateway, no key, or a key that is not the one whose fingerprint the sites file shows.
+    /// # Errors No such site or gateway, no key, or a key that does not match the fingerprint in the sites file.
     pub fn new(
         sites: SitesFile,
         path: &Path,
@@ -45,10 +44,9 @@ impl GatewayConfig {
         Ok(GatewayConfig { file: Some(path.to_owned()), ..Self::with_key(sites, site, gateway, key)? })
     }
 
-    /// The same with a key that has been read already.
+    /// The same with a key that has already been read.
     ///
-    /// # Errors
-    /// No such site or gateway.
+    /// # Errors No such site or gateway.
     pub fn with_key(
         sites: SitesFile,
         site: &str,
@@ -63,7 +61,7 @@ impl GatewayConfig {
             })?,
             None if entry.gateways.len() == 1 => 0,
             None => {
-                let text = format!("site {site} has several gateways ({}): say which one this is", names());
+                let text = format!("site {site} has several gateways ({}): add `--gateway NAME`", names());
                 return Err(GatewayError::Config(text));
             }
         };
@@ -82,14 +80,16 @@ impl GatewayConfig {
     }
 }
 
-/// Reads the key of a site of the sites file at `path`, as gateways and users of that site need it.
+/// Reads the key of a site in the sites file at `path`, as gateways and users of that site need it.
 ///
-/// # Errors
-/// No such site, no key, or a key that is not the one whose fingerprint the sites file shows.
+/// # Errors No such site, no key, or a key that does not match the fingerprint in the sites file.
 pub fn site_key(sites: &SitesFile, path: &Path, site: &str) -> Result<SiteKey, GatewayError> {
     let (_, entry) = sites.site(site).ok_or_else(|| unknown_site(sites, site))?;
     let Some(file) = &entry.key else {
-        let text = format!("site {site}: no `key` in {}: it names the file of the site's private key", path.display());
+        let text = format!(
+            "site {site}: no `key` in {}: set it to the file that holds the site's private key",
+            path.display()
+        );
         return Err(GatewayError::Config(text));
     };
     let file = path.parent().unwrap_or(Path::new("")).join(file);

@@ -1,4 +1,4 @@
-//! What a gateway counts, readable from any thread.
+//! A gateway's counters, readable from any thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub frames: u64,
     /// Bytes relayed, headers included.
     pub bytes: u64,
-    /// Frames dropped because their destination is not there.
+    /// Frames dropped because their destination is not connected.
     pub undeliverable: u64,
     /// Connections refused before admission.
     pub refused: u64,
@@ -33,13 +33,13 @@ pub struct Snapshot {
     pub violations: u64,
 }
 
-// One writer: a load and a store need no locked instruction.
+// With a single writer, a load and a store do without a locked instruction.
 fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
 impl Counters {
-    /// All of them.
+    /// All counters.
     pub fn snapshot(&self) -> Snapshot {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Snapshot {

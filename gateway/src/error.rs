@@ -9,29 +9,29 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GatewayError {
-    /// The sites file and what was asked for do not go together.
+    /// The sites file does not contain what was asked for.
     #[error("{0}")]
     Config(String),
-    /// The site's key.
+    /// The site's key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The port cannot be had.
+    /// The port cannot be bound.
     #[error("gateway {gateway} of site {site} cannot listen on {address}: {source}{hint}")]
     Listen {
         site: String,
         gateway: String,
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
-        /// What to do, if known.
+        /// What to do about it, if known.
         hint: &'static str,
     },
-    /// The system gives no event loop, timer or signal handler.
+    /// The system provides no event loop, timer or signal handler.
     #[error("gateway {gateway} of site {site}: {source}")]
     System {
         site: String,
         gateway: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,8 +1,9 @@
-//! One gateway: its table and its parts, and what they do to each other.
+//! One gateway: its table, its parts, and how they work together.
 //!
-//! The [`Table`] decides and does nothing; it is reached by [`Gateway::table`] and changed by [`Gateway::change`], which
-//! carries out what the change asks for. [`Path`], [`Trunks`], [`Services`] and [`Door`] hold what their folders' code
-//! needs; that code is methods of `Gateway` where it concerns more than one of them.
+//! The [`Table`] decides and performs no I/O. It is read through [`Gateway::table`] and changed through
+//! [`Gateway::change`], which carries out what the change requires. [`Path`], [`Trunks`], [`Services`] and [`Door`]
+//! hold the state that the code in their folders needs; code that concerns more than one of them is a method of
+//! `Gateway`.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::future::Future;
@@ -25,24 +26,24 @@ use crate::services::standing::Sites;
 use crate::table::{Effect, Origin, Route, Table, TrunkInfo};
 use crate::trunks::Trunks;
 
-/// How long a handshake may take in all on a machine that is well: see [`Gateway::patiently`].
+/// Time limit for a whole handshake on a machine that is not overloaded: see [`Gateway::patiently`].
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Gateway {
     me: Weak<Gateway>,
-    /// Name of its site.
+    /// Name of the gateway's site.
     pub site: String,
     pub name: String,
-    /// A random number, by which others know that it was started anew.
+    /// A random number by which other gateways notice that this one was restarted.
     pub run_number: u32,
     pub since: Instant,
-    /// Most bytes it may hold.
+    /// Most bytes the gateway may hold.
     pub memory: u64,
     pub counters: Arc<Counters>,
-    /// What it works by.
+    /// The sites file in force, and the gateway's credentials.
     pub sites: Sites,
     table: RefCell<Table<Rc<Member>>>,
-    /// Effects are being carried out.
+    /// True while effects are being carried out.
     settling: Cell<bool>,
     pub path: Path,
     pub trunks: Trunks,
@@ -84,13 +85,13 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// The table, to look at. Not to be held across a call that may change it.
+    /// The table, read-only. Do not hold it across a call that may change the table.
     pub(crate) fn table(&self) -> Ref<'_, Table<Rc<Member>>> {
         self.table.borrow()
     }
 
-    /// Changes the table, then carries out what that asks for until nothing is left. Within `change` nothing else may
-    /// look at the table. What is changed while effects are carried out is settled by whoever began.
+    /// Changes the table, then carries out the resulting effects until none is left. Nothing else may access the table
+    /// within `change`. Changes made while effects are carried out are settled by the outermost call.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Table<Rc<Member>>) -> R) -> R {
         let (result, opened) = {
             let mut table = self.table.borrow_mut();
@@ -114,7 +115,7 @@ impl Gateway {
         result
     }
 
-    /// Looks up where a frame goes, and counts it. Nothing is to be done about that.
+    /// Looks up where a frame goes, and counts it. This produces no effects.
     pub(crate) fn route<R>(
         &self,
         origin: Origin,
@@ -124,14 +125,14 @@ impl Gateway {
         then(self.table.borrow_mut().route(origin, header))
     }
 
-    /// Runs something beside everything else, with this gateway.
+    /// Runs a task concurrently, with a handle on this gateway.
     pub(crate) fn beside<F: Future<Output = ()> + 'static>(&self, task: impl FnOnce(Rc<Gateway>) -> F) {
         if let Some(gateway) = self.shared() {
             tokio::task::spawn_local(task(gateway));
         }
     }
 
-    /// Itself, for a task that outlives this call. `None` at its end.
+    /// A handle on this gateway for a task that outlives this call. `None` when the gateway is ending.
     pub(crate) fn shared(&self) -> Option<Rc<Gateway>> {
         self.me.upgrade()
     }

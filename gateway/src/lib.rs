@@ -1,11 +1,11 @@
 //! The program at a site's edge: it admits members of jobs, relays their frames, and joins sites by encrypted trunks.
 //!
-//! Owns admission, the identity table, forwarding, trunks and counters. Refuses to know what it relays: it reads
-//! frame headers, never the payload of a `Data` frame. How agents are started is the business of a [`hooks::AgentStarter`].
+//! Owns admission, the identity table, forwarding, trunks and counters. Refuses to know what it relays: it reads frame
+//! headers, never the payload of a `Data` frame. How agents are started is up to a [`hooks::AgentStarter`].
 //!
 //! One thread, one task per connection. Start reading at `table` (who may join, where frames go, the life of a job; no
-//! I/O) and `path` (what a frame passes between two connections). `trunks` is everything between two gateways, `door`
-//! what happens to a connection before it is admitted, `services` what the gateway does besides relaying.
+//! I/O) and `path` (how a frame gets from one connection to another). `trunks` is everything between two gateways,
+//! `door` handles connections before admission, `services` is what the gateway does besides relaying.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -26,7 +26,7 @@ pub use config::{GatewayConfig, site_key};
 pub use error::GatewayError;
 pub use server::{serve, serve_until};
 
-/// A number of bytes for people.
+/// A number of bytes in readable form.
 pub(crate) fn quantity(bytes: u64) -> String {
     match bytes {
         0..=1023 => format!("{bytes} B"),

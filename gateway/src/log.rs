@@ -1,8 +1,9 @@
-//! What is logged because of what a peer did: a few lines of each peer, and short ones, so that nobody fills a disk.
+//! Log lines caused by peers: a few short lines per peer, so that no peer can fill a disk.
 //!
-//! Each peer (another site; or everybody who has not said who he is) may cause [`BURST`] lines at once and [`A_SECOND`]
-//! in the long run. What is left out is counted, and the next line of that peer says how many there were. Lines about
-//! what users of the gateway's own site do are not limited: they hold the site's key.
+//! Each peer (another site, or all peers that have not proved an identity together) may cause [`BURST`] lines at once
+//! and [`A_SECOND`] per second in the long run. Further lines are counted, and the peer's next line reports how many
+//! were suppressed. Lines about users of the gateway's own site are not limited, because those users hold the site's
+//! key.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,16 +12,16 @@ use tokio::time::Instant;
 
 /// Lines that a peer may cause at once.
 const BURST: u32 = 60;
-/// Lines that it may cause in a second in the long run.
+/// Lines per second that a peer may cause in the long run.
 const A_SECOND: u32 = 5;
-/// The longest text of a peer's that is logged or passed on, in bytes.
+/// The longest text from a peer that is logged or forwarded, in bytes.
 const LONGEST: usize = 400;
-/// Everybody who has not said who he is.
+/// All peers that have not proved an identity.
 pub(crate) const STRANGERS: &str = "";
 /// Members of jobs. No site has this name.
 pub(crate) const MEMBERS: &str = "members of jobs";
 
-/// What each peer may still cause.
+/// How many lines each peer may still cause.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(HashMap<String, Budget>);
 
@@ -28,64 +29,63 @@ pub(crate) struct Lines(HashMap<String, Budget>);
 struct Budget {
     lines: f64,
     at: Instant,
-    unsaid: u64,
+    suppressed: u64,
 }
 
 impl Lines {
-    /// Whether a line may be logged because of what a peer did; and how many were not before, if any.
-    pub(crate) fn may(&mut self, peer: &str, now: Instant) -> Option<Unsaid> {
+    /// Whether a line caused by a peer may be logged, and how many lines were suppressed before it, if any.
+    pub(crate) fn may(&mut self, peer: &str, now: Instant) -> Option<Suppressed> {
         if !self.0.contains_key(peer) {
-            self.0.insert(peer.to_owned(), Budget { lines: BURST.into(), at: now, unsaid: 0 });
+            self.0.insert(peer.to_owned(), Budget { lines: BURST.into(), at: now, suppressed: 0 });
         }
         let budget = self.0.get_mut(peer)?;
         let since = now.saturating_duration_since(std::mem::replace(&mut budget.at, now));
         budget.lines = (budget.lines + since.as_secs_f64() * f64::from(A_SECOND)).min(BURST.into());
         if budget.lines < 1.0 {
-            budget.unsaid += 1;
+            budget.suppressed += 1;
             return None;
         }
         budget.lines -= 1.0;
-        let unsaid = std::mem::take(&mut budget.unsaid);
-        Some((unsaid > 0).then_some(unsaid))
+        let suppressed = std::mem::take(&mut budget.suppressed);
+        Some((suppressed > 0).then_some(suppressed))
     }
 }
 
-/// How many lines were left out before this one, if any.
-pub(crate) type Unsaid = Option<u64>;
+/// Number of lines suppressed before this one, if any.
+pub(crate) type Suppressed = Option<u64>;
 
 thread_local! {
-    /// A gateway is one thread.
+    /// Thread-local, because a gateway is one thread.
     static LINES: RefCell<Lines> = RefCell::default();
 }
 
-/// Whether a line may be logged because of what a peer did. Peers are the sites of the sites file and [`STRANGERS`]:
-/// few.
-pub(crate) fn may(peer: &str) -> Option<Unsaid> {
+/// Whether a line caused by a peer may be logged. There are few peers: the sites in the sites file and [`STRANGERS`].
+pub(crate) fn may(peer: &str) -> Option<Suppressed> {
     LINES.with_borrow_mut(|lines| lines.may(peer, Instant::now()))
 }
 
-/// Logs what a peer caused, if it may: `log!(warn, peer, field, …, "what happened")`.
+/// Logs an event caused by a peer, if the limit allows: `log!(warn, peer, field, …, "what happened")`.
 macro_rules! log {
     ($level:ident, $peer:expr, $($rest:tt)*) => {
-        if let Some(unsaid) = $crate::log::may($peer) {
-            tracing::$level!(unsaid, $($rest)*);
+        if let Some(suppressed) = $crate::log::may($peer) {
+            tracing::$level!(suppressed, $($rest)*);
         }
     };
 }
 pub(crate) use log;
 
-/// As much of a peer's text as is logged or passed on.
+/// A peer's text, cut to the length that is logged or forwarded.
 pub(crate) fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(LONGEST)]
 }
 
-/// The same of a text that is at hand.
+/// The same for an owned text.
 pub(crate) fn shorten(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(LONGEST));
     text
 }
 
-/// How long a peer that has used up its lines has to be silent for as many as at first.
+/// After this much silence a peer that has used up its lines may again cause as many as at first.
 #[cfg(test)]
 const PAUSE: std::time::Duration = std::time::Duration::from_secs((BURST / A_SECOND) as u64);
 

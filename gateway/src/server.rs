@@ -17,14 +17,13 @@ use crate::services::agents::KILL;
 use crate::services::page;
 use crate::{GatewayError, quantity};
 
-/// How long agents have to end when the gateway is stopped.
+/// Time that agents have to end when the gateway is stopped.
 const STOP_GRACE: Duration = Duration::from_millis(2000);
 
 /// Runs a gateway until SIGTERM or SIGINT, on the calling thread. Jobs are closed and agents killed before it returns,
-/// within 3 s. With SIGHUP it takes up what has changed in its sites file.
+/// within 3 s. On SIGHUP it reloads its sites file.
 ///
-/// # Errors
-/// It cannot start: see [`GatewayError`].
+/// # Errors The gateway cannot start: see [`GatewayError`].
 pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<(), GatewayError> {
     hooks::open_files::raise();
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
@@ -46,10 +45,9 @@ pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<()
     })
 }
 
-/// Runs a gateway until `stop` is ready, on the calling thread; otherwise as [`serve`].
+/// Runs a gateway until `stop` is ready, on the calling thread; otherwise like [`serve`].
 ///
-/// # Errors
-/// It cannot start: see [`GatewayError`].
+/// # Errors The gateway cannot start: see [`GatewayError`].
 pub fn serve_until(
     config: GatewayConfig,
     starter: Arc<dyn AgentStarter>,
@@ -106,8 +104,7 @@ impl Gateway {
         result
     }
 
-    /// Closes all jobs and waits for their agents; those that other gateways of the site can go on with are left to
-    /// them.
+    /// Closes all jobs and waits for their agents. Jobs that other gateways of the site can continue are left to them.
     async fn stop(&self) {
         let reason = format!("gateway {} of site {} is stopping", self.name, self.site);
         tracing::info!("{reason}");
@@ -131,7 +128,7 @@ impl Gateway {
                 tracing::error!(left = self.services.agents.len(), "agents did not die in time");
             }
         }
-        // The goodbyes have left unless a peer does not read.
+        // By now the goodbyes have been sent, except to peers that do not read.
         sleep(Duration::from_millis(20)).await;
     }
 }

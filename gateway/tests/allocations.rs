@@ -1,4 +1,5 @@
-//! Nodes of a batch system, between two real gateways: granted, waited for too long, let go of, and lost with their asker.
+//! Nodes of a batch system, between two real gateways: granted, not granted in time, dropped, and lost with their
+//! asker.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -82,7 +83,7 @@ async fn who_asked_can_let_go_and_is_told() {
         assert!(matches!(control(&mut client).await, Control::Job(JobMessage::Closed { site, .. }) if site == "b"));
         given_back(&sites[1]).await;
         drop(client);
-        // The next one takes the same number, once the gateway has noticed.
+        // The next user takes the same number, once the gateway has noticed.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

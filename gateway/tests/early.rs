@@ -1,4 +1,4 @@
-//! Members that come before the gateway has heard of their job.
+//! Members that connect before the gateway has heard of their job.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +17,7 @@ fn role(id: u32, identity: types::Identity) -> Role {
     Role::Member { job: JobId(id), secret: Secret::new([id as u8; 32]), identity }
 }
 
-/// So many have been refused in all. A refusal is counted once its connection is closed.
+/// Waits until this many have been refused in total. A refusal is counted once its connection is closed.
 async fn refused(sites: &[Running], expected: u64) {
     let count = || sites.iter().map(|site| site.counters.snapshot().refused).sum::<u64>();
     within("refusals", async {
@@ -39,12 +39,12 @@ async fn a_member_that_comes_too_early_waits_and_is_no_intruder() {
         tokio::spawn(async move { Client::connect(&gateway, &role).await })
     };
     let early = [dial(0, rank(0, 0)), dial(1, rank(1, 2)), dial(1, rank(1, 3))];
-    // One that does not know the secret is refused for that.
+    // A member with a wrong secret is refused for that reason.
     let gateway = sites[1].plain();
     let wrong = Role::Member { job: JobId(2), secret: Secret::new([9; 32]), identity: rank(1, 2) };
     let wrong = tokio::spawn(async move { Client::connect(&gateway, &wrong).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(early.iter().all(|early| !early.is_finished()), "nobody has said no");
+    assert!(early.iter().all(|early| !early.is_finished()), "none has been refused");
     let job = open(&sites[0], "a", 2, ROSTER).await;
     let mut members = Vec::new();
     for early in early {
@@ -56,7 +56,7 @@ async fn a_member_that_comes_too_early_waits_and_is_no_intruder() {
     members[0].send(header, b"together").await.unwrap();
     assert_eq!(receive(&mut members[1]).await.payload, b"together");
     refused(&sites, 1).await;
-    // Who comes too late, or for a job that nobody opens, is told so.
+    // Members that come too late, or for a job that nobody opens, are told.
     first.close().await;
     within("the end of the first job", async {
         while sites[0].agents.running() + sites[1].agents.running() > 2 {

@@ -1,4 +1,4 @@
-//! A trusted site that means harm: what it costs a gateway is bounded, and jobs of others go on.
+//! A trusted site that misbehaves: the harm to a gateway is limited, and other sites' jobs continue.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,14 +20,14 @@ use wire::{Control, FrameHeader, FrameKind, Secret};
 
 const ROSTER: &str = "a:n1*1;b:n1*1";
 const MEMORY: u64 = 64 << 20;
-/// How much this process may grow by what a hostile site does; both gateways and the hostile site are in it.
+/// How much a hostile site may make this process grow; both gateways and the hostile site run in it.
 const GROWTH: u64 = 48 << 20;
 
 /// Tests that look at the memory of the process, or at its log, take turns.
 static TURN: Mutex<()> = Mutex::const_new(());
 static LOGGED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts what is logged, and keeps none of it.
+/// Counts log lines, and keeps none of them.
 struct Log;
 
 impl io::Write for Log {
@@ -41,14 +41,14 @@ impl io::Write for Log {
     }
 }
 
-/// Bytes of memory that this process has.
+/// Resident memory of this process, in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Sites m, a and b; m is played by the test, and dials the others.
+/// Sites m, a and b; the test plays m, and dials the others.
 fn sites() -> (Vec<Running>, Key) {
     // First come, first served: the support's own subscriber is then not used.
     let _ = tracing_subscriber::fmt()
@@ -61,7 +61,7 @@ fn sites() -> (Vec<Running>, Key) {
     (start(&plan), key)
 }
 
-/// An innocent job of a and b, and two ranks of it that talk.
+/// An innocent job of a and b, and two ranks of it that exchange frames.
 struct Innocent {
     job: Job,
     ranks: [(client::Client, types::Identity); 2],
@@ -76,7 +76,7 @@ impl Innocent {
         Innocent { job, ranks, sequence: 0 }
     }
 
-    /// Frames go both ways, none is lost, and the launcher has heard nothing.
+    /// Checks that frames go both ways, none is lost, and the launcher has heard nothing.
     async fn goes_on(&mut self) {
         let [one, two] = &mut self.ranks;
         for _ in 0..20 {
@@ -100,7 +100,7 @@ impl Innocent {
         }
     }
 
-    /// The same while a thread plays the hostile site; how much the process grew at most.
+    /// The same while a thread plays the hostile site; returns how much the process grew at most.
     async fn goes_on_during<T>(&mut self, play: std::thread::JoinHandle<T>) -> (T, u64) {
         let (before, mut most) = (resident(), 0);
         loop {
@@ -138,11 +138,11 @@ async fn pings_whose_answers_are_never_read_end_the_link_and_nothing_else() {
         false
     });
     let (cut, grown) = innocent.goes_on_during(flood).await;
-    assert!(cut, "its link was left to it");
+    assert!(cut, "its link was not cut");
     assert!(grown < GROWTH, "grew by {grown}");
     let counters = sites[1].counters.snapshot();
     assert!(counters.high_water < MEMORY / 2 && counters.violations == 1, "{counters:?}");
-    // It may come back and be good.
+    // It may come back and behave.
     let mut link = Link::dial(&sites[1], &key, "m", 1);
     assert!(link.write(&FrameHeader::plain(FrameKind::Ping, JobId(0), GATEWAY, GATEWAY).encode()));
     assert!(std::iter::from_fn(|| link.hear()).any(|(header, _)| header.kind == FrameKind::Pong));
@@ -166,9 +166,9 @@ async fn answers_that_are_never_acknowledged_are_bounded() {
         false
     });
     let (cut, grown) = innocent.goes_on_during(flood).await;
-    assert!(cut, "its link was left to it");
+    assert!(cut, "its link was not cut");
     assert!(grown < GROWTH, "grew by {grown}");
-    // Nor does it help to come again with the same.
+    // Repeating the same does not help it either.
     for _ in 0..3 {
         let mut link = Link::dial(&sites[1], &key, "m", 1);
         let _ = link.tell(JobMessage::Close { job: JobId(77) });
@@ -182,7 +182,7 @@ async fn jobs_cost_their_site_what_they_cost_the_gateway() {
     let (sites, key) = sites();
     let mut innocent = Innocent::start(&sites, 1).await;
     let mut link = Link::dial(&sites[1], &key, "m", 1);
-    // Descriptions of 60 KB with windows of nothing, and of the least.
+    // Descriptions of 60 KB with windows of zero, and with the smallest window.
     let nodes = |name: &str| (0..600).map(|at| format!("{name}{at:050}*1")).collect::<Vec<_>>().join(",");
     let roster = format!("m:{};a:n1*1", nodes("x"));
     let flood = std::thread::spawn(move || {
@@ -208,7 +208,7 @@ async fn jobs_cost_their_site_what_they_cost_the_gateway() {
     let (((refused, here), _link), grown) = innocent.goes_on_during(flood).await;
     assert!(here < 1000 && refused > 2000, "{here} opened, {refused} refused");
     assert!(grown < GROWTH, "grew by {grown}");
-    // There is room for others.
+    // There is room for other jobs.
     let mut another = Innocent::start(&sites, 2).await;
     another.goes_on().await;
 }
@@ -230,7 +230,7 @@ async fn refusals_fill_no_disk() {
             assert!(link.tell(allocate));
             let Some(Control::Job(JobMessage::Refused { .. })) = link.hear_control() else { panic!() };
         }
-        // Comes and goes.
+        // It comes and goes.
         for run in 0..30 {
             let _ = Link::dial(&sites[1], &key, "m", run);
         }
@@ -264,12 +264,12 @@ async fn who_is_not_of_a_job_says_nothing_about_it() {
         Control::Job(JobMessage::SiteLost { job, site: b(), seen_from: b(), reason: gone() }),
     ] {
         if !link.tell(message) {
-            // That was so wrong that the link was cut.
+            // That was a violation, and the link was cut.
             link = Link::dial(&sites[1], &key, "m", 1);
         }
         innocent.goes_on().await;
     }
-    // Nor by opening it again.
+    // Nor does opening it again help.
     let mut link = Link::dial(&sites[1], &key, "m", 2);
     assert!(link.tell(job_open(1, "m:x*1;a:n1*1", Part::Lead)));
     let refused = std::iter::from_fn(|| link.hear_control()).find(|message| message.job() == Some(job));
@@ -303,7 +303,7 @@ async fn nodes_that_were_asked_for_are_no_other_sites() {
     user.send_control(launcher(0), allocate).await.unwrap();
     assert!(matches!(control(&mut user).await, Control::Allocation(AllocationMessage::Granted { .. })));
     let mut link = Link::dial(&sites[1], &key, "m", 1);
-    // n7 is the user's; x is nobody's, so that the job is refused.
+    // n7 belongs to the user; x does not exist, so the job is refused.
     for roster in ["m:x*1;a:n7*1", "m:x*1;a:x*1", "m:x*1;b:n1*1"] {
         assert!(link.tell(job_open(7, roster, Part::Lead)));
         let answer = std::iter::from_fn(|| link.hear_control()).find(|message| message.job() == Some(job));
@@ -371,7 +371,7 @@ async fn frames_of_a_site_that_ignores_windows_drop_no_others_members() {
                 break;
             }
         }
-        // To nobody: each is answered.
+        // Addressed to nobody: each is answered.
         let agent = types::Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() };
         let frame = FrameHeader::plain(FrameKind::Data, JobId(9), rank(0, 0), agent).encode();
         let frames: Vec<u8> = std::iter::repeat_n(frame, 1000).flatten().collect();

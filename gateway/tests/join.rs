@@ -18,7 +18,7 @@ use types::{JobId, SitesFile};
 use wire::control::JoiningMessage;
 use wire::{Control, Secret};
 
-/// Writes down whom it was asked about; takes everybody but those called `no`.
+/// Records the sites it was asked about, and takes all but those called `no`.
 #[derive(Debug, Default)]
 struct Book(Mutex<Vec<(String, Fingerprint, String)>>);
 
@@ -105,7 +105,7 @@ async fn a_ticket_is_good_once_and_binds_both_keys() {
         "it does not know our secret",
     );
     let stranger = Invitation { fingerprint: key.fingerprint(), ..ticket.clone() };
-    refused(try_it(&stranger, &key, "b").await, "not the gateway that the ticket is from");
+    refused(try_it(&stranger, &key, "b").await, "not the gateway that issued the ticket");
     assert!(host.book.0.lock().unwrap().is_empty(), "nobody without a ticket is heard");
     // A refusal of the entry leaves the ticket for another try.
     refused(try_it(&ticket, &key, "no").await, "the name no is taken");
@@ -119,7 +119,7 @@ async fn a_ticket_is_good_once_and_binds_both_keys() {
     let error = join(&host.invite(60).await, &key, "b", &"x".repeat(100_000)).await.unwrap_err().to_string();
     assert!(!error.is_empty());
     assert_eq!(host.book.0.lock().unwrap().len(), 2, "an entry beyond the limit is not read");
-    // The oldest of too many gives way.
+    // The oldest of too many is dropped.
     let first = host.invite(60).await;
     for _ in 0..16 {
         host.invite(60).await;

@@ -1,4 +1,4 @@
-//! What must not happen: a slow or silent peer that costs others more than their patience is worth.
+//! What must not happen: a slow or silent peer that harms others longer than their patience allows.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,7 @@ const MEMORY: u64 = 16 << 20;
 /// Ranks 0 and 1 at a, 2 and 3 at b.
 const ROSTER: &str = "a:n1*2;b:n1*2";
 
-/// Echoes one frame after the other between two members.
+/// Echoes one frame after another between two members.
 async fn echo(job: &Job, one: &mut (Client, Identity), two: &mut (Client, Identity), rounds: u32) {
     for number in 0..rounds {
         one.0.send(data(job, one.1, two.1, number), &[7; 1000]).await.unwrap();
@@ -87,7 +87,7 @@ async fn a_member_that_never_reads_within_its_window_is_left_alone() {
         sender.send(data(&job, from, rank(1, 3), 0), b"nobody there").await.unwrap();
         assert_eq!(receive(&mut sender).await.header.kind, FrameKind::Undeliverable);
     }
-    // All of it is there when it reads at last.
+    // All of it is there when it finally reads.
     for _ in 0..sent {
         assert_eq!(receive(&mut late).await.payload.len(), 16_384);
     }
@@ -114,7 +114,7 @@ fn a_job_that_its_home_has_forgotten_is_not_kept() {
     assert!(home.tell(JobMessage::Open { job, secret: Secret::new([1; 32]), roster, home: "m".into(), part }));
     let open = Control::Job(JobMessage::Here { job, whole: false });
     assert_eq!(home.hear_control().as_ref(), Some(&open));
-    // It says nothing more of it, and its trunk stays up. Nobody connects.
+    // It sends nothing more about it, and its trunk stays up. Nobody connects.
     let next = std::iter::from_fn(|| home.hear_control()).find(|answer| *answer != open);
     assert_eq!(next, Some(Control::Job(JobMessage::Wanted { job })));
     assert!(home.tell(JobMessage::Close { job }));
@@ -140,7 +140,7 @@ async fn an_agent_that_hangs_is_lost_and_a_rank_that_computes_is_not() {
     let sites = start(&Plan::default());
     let mut job = open(&sites[0], "a", 1, ROSTER).await;
     let (computes, hangs) = (rank(1, 2), Identity { site: SiteId(1), slot: Slot::agent(NodeId(0)).unwrap() });
-    // Neither says anything, nor answers pings.
+    // Neither sends anything, nor answers pings.
     let mut silent = sites[1].member(&job, computes).await;
     let _agent = sites[1].member(&job, hangs).await;
     let JobMessage::MemberLost { member, reason, .. } = job.news().await else { panic!() };
@@ -152,7 +152,7 @@ async fn an_agent_that_hangs_is_lost_and_a_rank_that_computes_is_not() {
     assert_eq!(receive(&mut silent).await.payload, b"still there");
 }
 
-/// Passes connections on, until it is told to swallow everything.
+/// Relays connections until it is told to swallow everything.
 struct Detour {
     task: JoinHandle<()>,
     frozen: Arc<AtomicBool>,

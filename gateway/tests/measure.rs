@@ -1,4 +1,4 @@
-//! Measuring the way between sites: by whom, how much of it at a time, and what is said when it cannot be done.
+//! Measuring the network between sites: who may, how much of it at a time, and the messages when it is not possible.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -97,7 +97,7 @@ async fn what_cannot_be_measured_is_told() {
 async fn one_measurement_is_under_way_at_a_time() {
     let sites = three(vec!["c"]);
     assert!(matches!(measure(&sites[0], "a", "b", false).await, Measurement::Done { .. }));
-    // The trunk to c is waited for; whoever asks meanwhile is told to come again, from here or from elsewhere.
+    // The trunk to c is waited for; further requests meanwhile get "busy", from here or from elsewhere.
     let mut first = sites[0].client().await;
     for other in &sites[..2] {
         let mut second = other.client().await;
@@ -137,7 +137,7 @@ async fn a_job_beside_a_transfer_gets_its_frames_through() {
     let found = within("both", both).await.unwrap();
     assert!(matches!(found, Measurement::Done { bytes: 1.., .. }), "{found:?}");
     let view = user.observe().await.unwrap();
-    assert_eq!(view.jobs[0].traffic.sent, 200 * 1032, "what is measured is nobody's traffic");
+    assert_eq!(view.jobs[0].traffic.sent, 200 * 1032, "measurements do not count as traffic");
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn members_measure_nothing() {
     asking.send_control(rank(0, 0), message).await.unwrap();
     let closed = within("refusal", asking.receive()).await.unwrap_err().to_string();
     assert!(closed.contains("only launchers"), "{closed}");
-    // Nor do they flood by pings: those are as short as ever.
+    // Pings cannot flood either: their length stays limited.
     let mut pinging = sites[0].member(&job, rank(0, 1)).await;
     let header = FrameHeader::plain(FrameKind::Ping, JobId(7), rank(0, 1), rank(1, 2));
     pinging.send(header, &[0; 64]).await.unwrap();

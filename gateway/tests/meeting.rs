@@ -1,4 +1,4 @@
-//! Gateways that nobody can dial meet at one of a third site.
+//! Two gateways that cannot be dialled meet at a third site's gateway.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,7 +30,7 @@ async fn probe(from: &Running, site: &str) -> Result<Duration, String> {
     from.client().await.probe(site).await.map_err(|error| error.to_string())
 }
 
-/// The same once it is good; the last problem when it does not become so.
+/// The same once it succeeds; the last problem if it does not.
 async fn probed(from: &Running, site: &str) {
     let mut last = String::new();
     for _ in 0..3 {
@@ -55,7 +55,7 @@ async fn two_that_only_dial_out_meet_at_a_third_whatever_their_order() {
         exchange(pair, &job, 0).await;
         let counted = sites[z].counters.snapshot();
         assert_eq!((counted.frames, counted.violations), (0, 0), "{counted:?}");
-        // The third may take part itself.
+        // The third site may take part itself.
         let all = open(&sites[b], "b", 8, "a:n1*2;b:n1*2;z:n1*1").await;
         exchange(pair, &all, 0).await;
     }
@@ -69,7 +69,7 @@ async fn when_a_place_ends_they_meet_at_the_next() {
     sites[2].stop();
     probed(&sites[0], "b").await;
     probed(&sites[1], "a").await;
-    // The job did not notice, but for what was under way.
+    // The job did not notice, except for what was in flight.
     exchange(&sites, &job, 20).await;
 }
 

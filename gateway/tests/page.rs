@@ -1,4 +1,4 @@
-//! The page: what it answers, to whom, and that nothing that is done to it keeps the gateway from relaying.
+//! The page: its responses, to whom, and that nothing done to it keeps the gateway from relaying.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,11 +21,11 @@ async fn with_page() -> (Vec<Running>, String) {
     (sites, page)
 }
 
-/// What comes back for these bytes until the connection is closed; empty if it was just closed.
+/// What is received for these bytes until the connection is closed; empty if it was just closed.
 async fn exchange(page: &str, request: &[u8]) -> String {
     within("an answer", async {
         let mut stream = TcpStream::connect(page).await.unwrap();
-        // Whoever is refused may find the connection closed already.
+        // A refused client may find the connection closed already.
         let _ = stream.write_all(request).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
@@ -42,7 +42,7 @@ fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}")).1
 }
 
-/// Whether a header is in the answer, by its beginning.
+/// Whether the response has a header, by the header's beginning.
 fn has(answer: &str, header: &str) -> bool {
     answer.split("\r\n").take_while(|line| !line.is_empty()).any(|line| line.starts_with(header))
 }
@@ -90,7 +90,7 @@ async fn a_browser_needs_nothing_that_is_not_served_here() {
     let (_sites, page) = with_page().await;
     for path in ["/", "/page.js", "/map.js", "/graph.js", "/words.js", "/page.css"] {
         let text = body(&get(&page, path).await).to_owned();
-        // The name of SVG's namespace is fetched by nobody.
+        // Nothing fetches the name of SVG's namespace.
         let text = text.replace("http://www.w3.org/2000/svg", "");
         assert!(!text.contains("://") && !text.contains("innerHTML"), "{path}");
         for quoted in text.split('"').filter(|word| word.starts_with('/') && !word.contains(['\n', ' ', ')'])) {
@@ -140,7 +140,7 @@ async fn whoever_keeps_connections_gets_few_and_not_for_long() {
     }
     assert_eq!(get(&page, "/").await, "", "one more than are served");
     relays(&sites, 1).await;
-    // None of them ever says more; all are closed.
+    // None of them ever sends more; all are closed.
     for mut stream in slow {
         let closed = within("a slow connection to be closed", stream.read_to_end(&mut Vec::new())).await;
         assert!(matches!(closed, Ok(0) | Err(_)));

@@ -1,4 +1,4 @@
-//! What jobs share: a trunk, in turns; and what a gateway shows of it.
+//! How jobs share a trunk in turns, and what a gateway shows about it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 const ROSTER: &str = "a:n1*2;b:n1*2";
 const FRAME: usize = 16 << 10;
 
-/// A way to a gateway that carries little at a time and keeps little.
+/// A connection to a gateway that has little bandwidth and little buffer.
 async fn narrow_way(listen: String, to: String) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -24,7 +24,7 @@ async fn narrow_way(listen: String, to: String) {
     let listener = socket.listen(8).unwrap();
     loop {
         let (near, _) = listener.accept().await.unwrap();
-        // The gateway there may not listen yet; the one here dials again.
+        // The gateway there may not be listening yet; the one here dials again.
         let Ok(far) = TcpStream::connect(&to).await else { continue };
         let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.into_split(), far.into_split());
         tokio::spawn(async move { tokio::io::copy(&mut far_in, &mut near_out).await });
@@ -66,7 +66,7 @@ async fn a_job_with_little_to_say_does_not_wait_behind_one_with_much() {
             }
         }
     });
-    // Until the trunk is full and the gateway holds what it lets one job put there.
+    // Until the trunk is full and the gateway holds as much as one job may queue there.
     let mut looking = sites[0].client().await;
     within("a queue", async {
         while looking.observe().await.unwrap().jobs[0].queued < 1 << 20 {
@@ -79,7 +79,7 @@ async fn a_job_with_little_to_say_does_not_wait_behind_one_with_much() {
     assert_eq!(receive(&mut little_at_b).await.payload, b"here");
     let ahead = arrived.load(Ordering::Relaxed) - before;
     let view = looking.observe().await.unwrap();
-    assert!(view.jobs[0].queued >= 1 << 19, "the other job had nothing waiting: {view:?}");
+    assert!(view.jobs[0].queued >= 1 << 19, "the other job had nothing queued: {view:?}");
     assert!(ahead < 1 << 20, "{ahead} bytes of another job went before");
     sending.abort();
     receiving.abort();

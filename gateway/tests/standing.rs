@@ -1,4 +1,4 @@
-//! A gateway that runs takes up a site that was added to its sites file, and says when only a restart would help.
+//! A running gateway applies a site added to its sites file, and reports when a change needs a restart.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -77,7 +77,7 @@ async fn member(job: &Job, address: &str, identity: types::Identity) -> Client {
     within("member", Client::connect(&dialled(site, address, None), &role)).await.unwrap()
 }
 
-/// A frame gets there, perhaps when the links are there again.
+/// A frame arrives, perhaps only after the links are up again.
 async fn carries(job: &Job, from: &mut Client, to: &mut Client) {
     let header = data(job, rank(0, 0), rank(1, 1), 0);
     within("a frame that gets there", async {
@@ -133,7 +133,7 @@ async fn a_site_changes_its_key_while_jobs_go_on() {
     assert!(at.probe("b").await.is_ok());
     assert!(key_of_b("b2.key").await.is_ok());
 
-    // A key that nobody was told of is no way in, and one that is not there changes nothing.
+    // A key that was not announced does not get in, and one that does not exist changes nothing.
     write(&taken, &with_key(&b, folder, "b3.key", None));
     let mut new_user = key_of_b("b2.key").await.unwrap();
     assert_eq!(standing(&mut new_user, true).await.2, None);
@@ -165,14 +165,14 @@ async fn a_site_that_is_revoked_is_cut_off_and_the_others_go_on() {
     let (_, trunks, stale) = standing(&mut at, true).await;
     assert_eq!((trunks.len(), trunks[0].site.as_str(), stale), (1, "b", None));
     let Control::Job(JobMessage::SiteLost { site, reason, .. }) = control(&mut ended).await else { panic!() };
-    assert!(site == "c" && reason.contains("not in its sites file any more"), "{reason}");
+    assert!(site == "c" && reason.contains("is no longer in its sites file"), "{reason}");
     assert!(at.probe("c").await.unwrap_err().to_string().contains("knows no site c"));
-    // It dials again and again, or is dialled no more; either way it stays out.
+    // It dials again and again, or is no longer dialled; either way it stays out.
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(at.observe().await.unwrap().trunks.len(), 1);
     carries(&job, &mut from, &mut to).await;
 
-    // Whoever comes back is new.
+    // A site that comes back is new.
     std::fs::write(&path, entries.join("\n")).unwrap();
     assert_eq!(standing(&mut at, true).await.1.len(), 2);
     let there = at.probe("c").await;
@@ -180,7 +180,7 @@ async fn a_site_that_is_revoked_is_cut_off_and_the_others_go_on() {
     open_job(folder, &addresses[0], 9, "a:n1*1;c:n1*1").await;
 }
 
-/// Starts the gateway of a site as `landbridge gateway` does; it ends when what is given back is dropped.
+/// Starts the gateway of a site as `landbridge gateway` does; it ends when the returned value is dropped.
 fn start(path: &Path, site: &'static str, agents: Arc<FakeAgents>) -> oneshot::Sender<()> {
     let (stop, stopped) = oneshot::channel::<()>();
     let path = path.to_owned();
@@ -200,7 +200,7 @@ async fn standing(client: &mut Client, reload: bool) -> (u32, Vec<TrunkStanding>
     }
 }
 
-/// A gateway as who knows this key dials it, or as ranks do.
+/// A gateway as dialled with this key, or as dialled by ranks.
 fn dialled(site: &str, address: &str, key: Option<&key::SiteKey>) -> Gateway {
     let keys = key.map(|key| Keys { current: key.fingerprint(), next: None });
     Gateway { site: site.to_owned(), name: "gw1".into(), address: address.to_owned(), keys }
@@ -256,8 +256,8 @@ async fn a_site_that_was_added_is_taken_up_and_other_changes_ask_for_a_restart()
     assert_eq!(standing(&mut user, true).await.0, 1);
 
     for (text, problem) in [
-        (b.clone(), "own, is gone"),
-        (format!("{a}\n{}", b.replace("n1", "n2").replace(&at_b, "127.0.0.3:9")), "site b is another"),
+        (b.clone(), "own, was removed"),
+        (format!("{a}\n{}", b.replace("n1", "n2").replace(&at_b, "127.0.0.3:9")), "site b has changed"),
         ("nonsense".to_owned(), "sites.toml"),
     ] {
         std::fs::write(&path, text).unwrap();

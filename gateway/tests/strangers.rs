@@ -1,5 +1,5 @@
-//! Strangers on a site's own network: who takes the port of a gateway that is down, who passes on what was meant for another, and
-//! who listens.
+//! Strangers on a site's own network: one that takes the port of a gateway that is down, one that relays a connection
+//! meant for another gateway, and one that eavesdrops.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +21,7 @@ const ROSTER: &str = "a:n1*2;b:n1*1";
 /// All bytes that went through it, in both directions.
 type Captured = Arc<Mutex<Vec<u8>>>;
 
-/// Passes on what comes at an address of its own, and keeps it.
+/// Relays connections to an address of its own, and records them.
 async fn recorder(to: &str) -> (String, Captured) {
     let listener = TcpListener::bind("127.0.0.9:0").await.unwrap();
     let (address, captured) = (listener.local_addr().unwrap().to_string(), Captured::default());
@@ -48,7 +48,7 @@ async fn recorder(to: &str) -> (String, Captured) {
     (address, captured)
 }
 
-/// Answers every connection with these bytes when something has come; keeps what it was told.
+/// Answers every connection with these bytes once something has arrived; records what it received.
 async fn impostor(answer: Vec<u8>) -> (String, Captured) {
     let listener = TcpListener::bind("127.0.0.9:0").await.unwrap();
     let (address, told) = (listener.local_addr().unwrap().to_string(), Captured::default());
@@ -72,7 +72,7 @@ fn holds(captured: &Captured, what: &[u8]) -> bool {
     captured.lock().unwrap().windows(what.len()).any(|bytes| bytes == what)
 }
 
-/// No part of a secret that could be of use, as it is or as text.
+/// Whether a usable part of a secret is in there, as bytes or as text.
 fn holds_secret(captured: &Captured, secret: &Secret) -> bool {
     let hex = secret.to_hex();
     let raw: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
@@ -94,7 +94,7 @@ async fn who_takes_the_port_of_a_gateway_learns_nothing() {
         let (address, told) = impostor(answer.clone()).await;
         for role in [&user, &job.role(rank(0, 0))] {
             let gateway = Gateway { address: address.clone(), ..sites[0].gateway.clone() };
-            // One that says nothing is given up after a time, which is not waited for here.
+            // One that sends nothing is given up after a while; this test does not wait for that.
             if answer.is_empty() {
                 let _ =
                     tokio::time::timeout(std::time::Duration::from_millis(300), Client::connect(&gateway, role)).await;
@@ -103,10 +103,10 @@ async fn who_takes_the_port_of_a_gateway_learns_nothing() {
             let error = connect_error(within("refusal", Client::connect(&gateway, role)).await);
             assert!(error.contains(&address) && error.contains(&expected), "{error}");
         }
-        // A TLS hello, which says nothing about anybody.
+        // A TLS hello, which reveals nothing about anybody.
         assert!(!holds(&told, b"LBRIDGE") && told.lock().unwrap().first() == Some(&0x16));
     }
-    // A gateway of somebody else, as another user of the login node may run one.
+    // Another user's gateway, as somebody may run one on the login node.
     let gateway = Gateway { address: sites[1].inside.clone(), ..sites[0].gateway.clone() };
     let error = connect_error(Client::connect(&gateway, &user).await);
     let shown = sites[1].gateway.keys.unwrap().current.to_string();
@@ -129,7 +129,7 @@ async fn what_is_passed_on_to_another_gateway_of_the_site_is_refused() {
     let sites = start(&Plan::default());
     let job = open(&sites[0], "a", 1, ROSTER).await;
     let (relay, captured) = recorder(&sites[0].inside).await;
-    // gw0 is down; whoever has its port passes on to gw1, which has the same key and the same job.
+    // gw0 is down; the program on its port relays to gw1, which has the same key and the same job.
     let dead = Gateway { name: "gw0".into(), address: relay, ..sites[0].gateway.clone() };
     let user = Role::Client { secret: sites[0].client_secret.clone() };
     for (role, keys) in [(&user, dead.keys), (&job.role(rank(0, 0)), dead.keys), (&job.role(rank(0, 0)), None)] {
@@ -139,7 +139,7 @@ async fn what_is_passed_on_to_another_gateway_of_the_site_is_refused() {
     }
     assert!(holds(&captured, b"LBRIDGE"), "the rank's hello was passed on");
     assert!(!holds_secret(&captured, &job.secret) && !holds_secret(&captured, &sites[0].client_secret));
-    // The same identity is free: nobody was let in under its name.
+    // The same identity is free: nobody was admitted under its name.
     sites[0].member(&job, rank(0, 0)).await;
 }
 
@@ -165,7 +165,7 @@ async fn who_passes_on_to_the_right_gateway_cannot_end_tls_in_between() {
     let error = within("refusal", Client::connect(&gateway, &user)).await.unwrap_err();
     assert!(matches!(error, ClientError::OtherKey { shown, .. } if shown == stranger.fingerprint()), "{error}");
     assert_eq!(within("its end", said).await.unwrap(), b"", "nothing was said to it");
-    // Had the user been fooled: proofs inside one session are none inside another.
+    // Even if the user had been fooled: proofs made in one session are not valid in another.
     let fooled = Gateway { keys: Some(Keys { current: stranger.fingerprint(), next: None }), ..gateway };
     assert_ne!(fooled.keys, sites[0].gateway.keys);
 }
@@ -189,7 +189,7 @@ async fn no_secret_is_in_any_byte_on_the_way_to_a_gateway() {
     let (address, captured) = recorder(&sites[0].inside).await;
     let direct = std::mem::replace(&mut sites[0].gateway.address, address);
     let job = open(&sites[0], "a", 1, ROSTER).await;
-    // As an agent and as a rank.
+    // Once as an agent and once as a rank.
     let agent = within("agent", Client::connect(&sites[0].gateway, &job.role(rank(0, 1)))).await.unwrap();
     let mut one = sites[0].member(&job, rank(0, 0)).await;
     let mut two = sites[1].member(&job, rank(1, 2)).await;
@@ -225,7 +225,7 @@ async fn a_site_that_is_encrypted_inside_refuses_ranks_in_clear() {
     let mut sites = start(&Plan { encrypted: vec!["a"], ..Plan::default() });
     let job = open(&sites[0], "a", 1, ROSTER).await;
     let error = connect_error(within("refusal", Client::connect(&sites[0].plain(), &job.role(rank(0, 0)))).await);
-    assert!(error.contains("site a: `inside` is \"encrypted\"; this rank came in clear"), "{error}");
+    assert!(error.contains("site a: `inside` is \"encrypted\"; this rank connected without TLS"), "{error}");
     // It is counted once the connection is closed.
     within("the count", async {
         while sites[0].counters.snapshot().refused == 0 {
@@ -233,7 +233,7 @@ async fn a_site_that_is_encrypted_inside_refuses_ranks_in_clear() {
         }
     })
     .await;
-    // The same rank inside TLS, and one of a site that is not encrypted.
+    // The same rank with TLS, and one of a site that is not encrypted.
     let (address, captured) = recorder(&sites[0].inside).await;
     sites[0].gateway.address = address;
     let mut one = within("rank", Client::connect(&sites[0].gateway, &job.role(rank(0, 0)))).await.unwrap();
@@ -243,7 +243,7 @@ async fn a_site_that_is_encrypted_inside_refuses_ranks_in_clear() {
     two.send(data(&job, rank(1, 2), rank(0, 0), 0), b"as it was").await.unwrap();
     assert_eq!(receive(&mut one).await.payload, b"as it was");
     assert!(!holds(&captured, b"as it") && !holds(&captured, b"LBRIDGE"));
-    // What agents learn of it.
+    // What agents learn about it.
     let orders = sites[0].agents.orders();
     assert!(orders.iter().all(|order| order.inside == types::sites::Inside::Encrypted) && !orders.is_empty());
 }

@@ -76,7 +76,8 @@ async fn many_frames_stay_whole_and_in_order() {
     let (mut receiver, keep) = sites[1].member(&job, b).await.split();
     let header = data(&job, a, b, 0);
     const COUNT: u32 = 3000;
-    // Many times the window in all, never more than it on the way: a receiver that is slow for a moment is within its rights.
+    // Many times the window in total, never more than the window in flight: a receiver that is slow for a moment is
+    // within its rights.
     let window = sender.welcome().window.min(keep.welcome().window);
     let room = Arc::new(Semaphore::new(window as usize));
     let taken = room.clone();
@@ -125,12 +126,12 @@ async fn no_frame_crosses_jobs_and_no_secret_opens_another() {
     let error = Client::connect(&sites[0].gateway, &user).await.unwrap_err().to_string();
     assert!(error.contains("it does not know our secret"), "{error}");
 
-    // Both jobs have a rank 2 at b; a member of one cannot reach the other's, nor speak for somebody else.
+    // Both jobs have a rank 2 at b; a member of one can neither reach the other's nor impersonate it.
     let mut receiver = sites[1].member(&two, b).await;
     let mut sender = sites[0].member(&one, a).await;
     let again = Role::Member { job: one.id, secret: one.secret.clone(), identity: a };
     let error = Client::connect(&sites[0].plain(), &again).await.unwrap_err().to_string();
-    assert!(error.contains("connected already"), "{error}");
+    assert!(error.contains("already connected"), "{error}");
     sender.send(data(&two, a, b, 0), b"stray").await.unwrap();
     let error = within("goodbye", sender.receive()).await.unwrap_err();
     assert!(matches!(error, ClientError::Closed { .. }), "{error}");
@@ -154,7 +155,7 @@ async fn an_absent_member_is_reported_to_the_sender() {
     for number in 0..3 {
         sender.send(data(&job, a, b, number), b"anybody?").await.unwrap();
     }
-    // Of every frame: a notice may be lost with a link, and the frames it was about are sent again.
+    // For every frame: a notice may be lost with a link, and the frames it was about are retransmitted.
     for _ in 0..3 {
         let frame = receive(&mut sender).await;
         assert_eq!((frame.header.kind, frame.header.from), (FrameKind::Undeliverable, b));
@@ -224,7 +225,7 @@ async fn refusals_name_site_and_reason() {
     assert!(sites[0].client().await.probe("b").await.unwrap() < Duration::from_secs(1));
 
     for (id, roster, names, text) in [
-        (2, "a:n1*1;x:n1*1", "x", "knows no site x"),
+        (2, "a:n1*1;x:n1*1", "x", "has no site x"),
         (3, "a:n1*1;b:n9*1", "b", "no node n9; it has: n1, n2"),
         (4, "a:n1*1000;b:n1*1000", "a", "raise `memory`"),
         (5, "b:n1*1", "a", "not in the roster"),
@@ -289,7 +290,7 @@ async fn strangers_are_turned_away_and_change_nothing() {
     let mut open_ends = Vec::new();
     for bytes in &hostile {
         let mut stream = TcpStream::connect(&sites[0].inside).await.unwrap();
-        // It may be closed on us in the middle.
+        // It may be closed in the middle.
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         open_ends.push(stream);
@@ -298,7 +299,7 @@ async fn strangers_are_turned_away_and_change_nothing() {
         let mut answer = Vec::new();
         let _ = within("end of stranger", stream.read_to_end(&mut answer)).await;
     }
-    // One that says nothing at all is not waited for longer than a handshake.
+    // A peer that sends nothing at all is not waited for longer than a handshake may take.
     let mut silent = TcpStream::connect(&sites[0].inside).await.unwrap();
     let ended = within("end of silence", silent.read_u8()).await;
     assert!(ended.is_err());

@@ -7,15 +7,15 @@ use thiserror::Error;
 
 use crate::trunks::error::ArrivalError;
 
-/// Why a connection is not admitted. The text is logged; an honest peer was told.
+/// Why a connection is not admitted. The text is logged; an honest peer also received it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum DoorError {
-    #[error("too many connections are not admitted yet, most of them from its address")]
+    #[error("too many connections are waiting for admission, most of them from its address")]
     Crowded,
     #[error("handshake not done within {0} s")]
     Slow(u64),
-    #[error("a stranger: its first byte is {0:#04x}")]
+    #[error("not a Landbridge peer: its first byte is {0:#04x}")]
     Stranger(u8),
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -23,7 +23,7 @@ pub(crate) enum DoorError {
     Handshake(#[from] HandshakeError),
     #[error(transparent)]
     Arrival(#[from] ArrivalError),
-    /// It was told this.
+    /// The peer was sent this reason.
     #[error("{0}")]
     Refused(String),
 }

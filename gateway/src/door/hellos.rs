@@ -1,9 +1,10 @@
-//! TLS hellos of peers that have proved nothing: how many of one address are dealt with at once, and in the long run.
+//! TLS hellos of peers that have proved nothing yet: how many from one address are processed at once, and over time.
 //!
-//! A handshake costs the gateway's one thread a signature and a key exchange, and whoever asks for it next to nothing.
-//! Each takes one of its address's [`MOST`] tokens. Who proves who it is gives it back, so however many of a site's
-//! machines come at once, they wait for each other for milliseconds; what fails comes back at [`A_SECOND`]. Nobody is
-//! refused for it: who has to wait does so in its place in the lobby.
+//! A handshake costs the gateway's one thread a signature and a key exchange, and costs the peer that asks for it
+//! almost nothing. Each handshake takes one of its address's [`MOST`] tokens. A peer that proves its identity returns
+//! its token, so however many of a site's machines connect at once, they delay each other only by milliseconds. Tokens
+//! of failed handshakes come back at [`A_SECOND`]. No peer is refused because of this limit: a peer that has to wait
+//! keeps its position in the lobby.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,9 +17,9 @@ use crate::door::lobby::network;
 
 const MOST: u32 = 64;
 const A_SECOND: u32 = 16;
-/// Addresses that are remembered; beyond, they share one budget.
+/// Number of addresses that are remembered; all further addresses share one budget.
 const ADDRESSES: usize = 4096;
-/// How often whoever waits looks again.
+/// How often a waiting peer checks again.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ impl Budget {
 }
 
 impl Hellos {
-    /// Waits until a hello of this address may be dealt with.
+    /// Waits until a hello from this address may be processed.
     pub(crate) async fn turn(&self, from: IpAddr) {
         while !self.take(from, Instant::now()) {
             sleep(LOOK).await;
@@ -66,7 +67,7 @@ impl Hellos {
         may
     }
 
-    /// One of this address has proved who it is.
+    /// A peer from this address has proved its identity.
     pub(crate) fn proved(&self, from: IpAddr) {
         if let Some(budget) = self.0.borrow_mut().get_mut(&network(from)) {
             budget.tokens = (budget.tokens + 1.0).min(MOST.into());

@@ -1,5 +1,5 @@
-//! The one port: what comes in is told apart by its first byte, and admitted or turned away within bounded time and
-//! memory.
+//! The gateway's one port: incoming connections are told apart by their first byte, then admitted or refused within
+//! bounded time and memory.
 
 use std::convert::Infallible;
 use std::io;
@@ -35,10 +35,11 @@ use crate::trunks::trunk;
 /// First byte of a TLS ClientHello.
 const TLS_HANDSHAKE: u8 = 0x16;
 const BACKLOG: u32 = 1024;
-/// How long a member that comes before its job is waited with, at most; it keeps its place in the lobby so long.
+/// How long a member that arrives before its job is kept waiting, at most. It keeps its position in the lobby
+/// meanwhile.
 const EARLY: Duration = Duration::from_secs(2);
 
-/// Takes the gateway's port.
+/// Binds the gateway's port.
 pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> {
     let own = config.own();
     let listen = |source: io::Error| GatewayError::Listen {
@@ -62,22 +63,22 @@ pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> 
     open(address, BACKLOG).map_err(listen)
 }
 
-/// Listens there.
+/// Listens on an address.
 pub(crate) fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted gateway must not wait for connections of the last one to time out.
+    // A restarted gateway must not wait until the previous one's connections time out.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(backlog)
 }
 
-/// Accepts connections for ever.
+/// Accepts connections forever.
 pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infallible {
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, or the peer is gone already: neither is the end.
+                // Out of descriptors, or the peer is already gone: either way, keep accepting.
                 log!(warn, STRANGERS, %error, "cannot accept");
                 sleep(Duration::from_millis(100)).await;
                 continue;
@@ -92,15 +93,15 @@ pub(crate) async fn accept(gateway: &Rc<Gateway>, listener: TcpListener) -> Infa
     }
 }
 
-/// What a connection turned out to be.
+/// What kind of peer a connection turned out to be.
 enum Admitted {
     Member(Rc<Member>, Inflow),
     Link(Box<Accepted>),
-    /// A gateway that meets another here. Without both connections it waits for the other.
+    /// A gateway that meets another one here. While the other's connection is missing, it waits.
     Guest(Option<Met<TcpStream>>),
-    /// A site that joined; nothing more is said on its connection.
+    /// A site that joined; nothing more is sent on its connection.
     Joined,
-    /// Closed without a word, as port scanners and health checks do.
+    /// Closed without sending anything, as port scanners and health checks do.
     Nobody,
 }
 
@@ -117,7 +118,7 @@ async fn admit(gateway: &Rc<Gateway>, place: Place, stream: TcpStream, peer: Soc
             link::serve(gateway, &trunk, index, (stream, run), peer).await;
         }
         Ok(Ok(Admitted::Guest(Some(met)))) => host::serve(gateway, met).await,
-        Ok(Ok(Admitted::Guest(None))) => tracing::debug!(%peer, "waits here for another gateway"),
+        Ok(Ok(Admitted::Guest(None))) => tracing::debug!(%peer, "waiting here for the other gateway of a meeting"),
         Ok(Ok(Admitted::Joined)) => tracing::info!(%peer, "a site joined"),
         Ok(Ok(Admitted::Nobody)) => tracing::debug!(%peer, "connection closed before its first byte"),
         Ok(Err(error)) => refused(gateway, peer, &error),
@@ -159,7 +160,7 @@ async fn shake_hands(gateway: &Rc<Gateway>, mut stream: TcpStream, peer: SocketA
                 return Ok(Admitted::Guest(host::admit(gateway, stream, accepting).await?));
             }
             if gateway.door.inside == Inside::Encrypted {
-                let text = format!("site {}: `inside` is \"encrypted\"; this rank came in clear", gateway.site);
+                let text = format!("site {}: `inside` is \"encrypted\"; this rank connected without TLS", gateway.site);
                 return refuse(Stream::Plain(stream), Refusal::new(RefusalCode::Purpose, text)).await;
             }
             let (member, inflow) = accept_member(gateway, Stream::Plain(stream), peer, accepting).await?;
@@ -189,32 +190,34 @@ async fn accept_member(
     }
 }
 
-/// What this peer is to prove, and whose that is. Who means another gateway is refused before anything is proved to it:
-/// it may be that somebody passes on what was meant for the other.
+/// What this peer must prove, and to which credential that belongs. A peer that wants another gateway is refused before
+/// this gateway proves anything to it: the connection may be relayed by an attacker and meant for that other gateway.
 async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Secret, &'static str), Refusal> {
     let refuse = |code, text: String| Err(Refusal::new(code, text));
     match hello.purpose {
         Purpose::Client | Purpose::Member if (&hello.site, &hello.gateway) != (&gateway.site, &gateway.name) => {
             let (site, name) = (&gateway.site, &gateway.name);
             let text = format!(
-                "this is gateway {name} of site {site}, not {} of {}: another has its port, or passes this on",
+                "this is gateway {name} of site {site}, not {} of {}: another program uses its port or forwards connections to here",
                 hello.gateway, hello.site
             );
             refuse(RefusalCode::OtherPeer, text)
         }
-        Purpose::Client if plain => refuse(RefusalCode::Purpose, "users speak TLS to gateways".into()),
-        Purpose::Client => Ok((gateway.sites.credentials().client_secret.clone(), "the site's key is another")),
+        Purpose::Client if plain => refuse(RefusalCode::Purpose, "users must connect to gateways with TLS".into()),
+        Purpose::Client => Ok((gateway.sites.credentials().client_secret.clone(), "the site's key is a different one")),
         Purpose::Member => match job_secret(gateway, hello.job).await {
             Ok(secret) => Ok((secret, "not the job's secret")),
             Err(why) => refuse(RefusalCode::Unknown, why.to_string()),
         },
         Purpose::Peer => refuse(RefusalCode::Purpose, "this is a gateway, not a rank".into()),
-        Purpose::Trunk | Purpose::Join | Purpose::Meet => refuse(RefusalCode::Purpose, "gateways speak TLS".into()),
+        Purpose::Trunk | Purpose::Join | Purpose::Meet => {
+            refuse(RefusalCode::Purpose, "gateways must connect to each other with TLS".into())
+        }
     }
 }
 
-/// The secret of a job. Members may come before this gateway has heard of it, over a trunk or from the launcher: they
-/// wait a moment.
+/// The secret of a job. Members may connect before this gateway has heard of the job, over a trunk or from the
+/// launcher: they wait a moment.
 async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, JobError> {
     let deadline = Instant::now() + EARLY;
     loop {
@@ -226,7 +229,7 @@ async fn job_secret(gateway: &Gateway, job: JobId) -> Result<Secret, JobError> {
     }
 }
 
-/// Enters a peer that has proved itself. No await: nobody can take its place meanwhile.
+/// Registers a peer that has proved its identity. There is no await, so no other peer can claim the identity meanwhile.
 fn welcome(
     gateway: &Rc<Gateway>,
     stream: Stream,
@@ -239,10 +242,10 @@ fn welcome(
         member.welcome(Welcome { max_payload: MAX_DATA, window: 0, run: 0 });
         return Ok((member, inflow));
     }
-    // Whose cable was pulled does not close its old connection here.
+    // The old connection of a peer whose cable was pulled does not close by itself.
     let before = gateway.change(|table| table.displace(job, identity.slot, |member| member.is_quiet(gateway)));
     if let Some(before) = before {
-        before.dismiss("it has dialled again");
+        before.dismiss("it has reconnected");
     }
     let window = match gateway.table().may_join(job, identity) {
         Ok(window) => window,
@@ -252,14 +255,14 @@ fn welcome(
     member.becomes(job, identity);
     member.welcome(Welcome { max_payload: MAX_DATA, window, run: 0 });
     if let Err(why) = gateway.change(|table| table.join(job, identity, member.clone())) {
-        // Cannot be, after the check above; if it is, the connection ends with the reason.
+        // Should not happen after the check above; if it does, the connection ends with the reason.
         member.dismiss(&why.to_string());
     }
     tracing::debug!(%peer, %job, member = %identity.slot, "member admitted");
     Ok((member, inflow))
 }
 
-/// A handshake that went wrong: an honest peer is told why.
+/// A handshake that failed: an honest peer is sent the reason.
 async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, DoorError> {
     match error.refusal() {
         Some(refusal) => refuse(stream, refusal).await,
@@ -267,9 +270,9 @@ async fn turn_away<T>(stream: Stream, error: HandshakeError) -> Result<T, DoorEr
     }
 }
 
-/// Says no, and why; gives the reason back as the error.
+/// Sends a refusal with its reason, and returns the reason as the error.
 async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, DoorError> {
-    // Best effort within the time of the handshake: the reason is logged here in any case.
+    // Best effort within the handshake's time limit: the reason is logged here in any case.
     if handshake::write(&mut stream, &Handshake::Refuse(refusal.clone())).await.is_ok() {
         let _ = stream.shutdown().await;
         let mut sink = [0; 1024];
@@ -278,7 +281,7 @@ async fn refuse<T>(mut stream: Stream, refusal: Refusal) -> Result<T, DoorError>
     Err(DoorError::Refused(refusal.text))
 }
 
-/// A member whose machine vanishes is noticed within 15 s.
+/// With these options a member whose machine vanishes is noticed within 15 s.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive =

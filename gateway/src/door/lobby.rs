@@ -1,10 +1,11 @@
-//! Connections that are not admitted yet: who waits, and who has to go when too many do.
+//! Connections that are not admitted yet: which ones wait, and which one is dropped when there are too many.
 //!
-//! Strangers may open connections and say little (slow loris) or nothing. Each costs a few KiB until its handshake is
-//! done or too slow. When all places are taken, a newcomer gets the place of whoever has waited longest of the address
-//! that has most, so that an address that takes many takes them from itself: others come in as long as they have fewer.
-//! Where that is the newcomer's own address, who came a moment ago goes before it: many ranks of one node that come at
-//! once are admitted one after the other.
+//! Strangers may open connections and send little (slow loris) or nothing. Each costs a few KiB until its handshake
+//! completes or times out. When all places are taken, a newcomer replaces the connection that has waited longest among
+//! those of the address with the most connections. An address that opens many connections therefore only hurts itself:
+//! other addresses get in as long as they have fewer. If the newcomer's own address has the most, connections younger
+//! than [`HONEST`] keep their places and the newcomer is turned away: many ranks of one node that connect at once are
+//! admitted one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -15,18 +16,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// What a connection may cost until it is admitted or its handshake has taken too long, about, in bytes.
+/// Approximate cost in bytes of a connection until it is admitted or its handshake times out.
 const COST: u64 = 16 << 10;
-/// Places in a small gateway, and the most in any.
+/// Number of places in a small gateway, and the most in any.
 const USUAL: u64 = 512;
 const MOST: u64 = 4096;
-/// For so long nobody loses the place to another of the same address: an honest handshake is done by then.
+/// A connection is not replaced by one from the same address before it is this old: an honest handshake is done by
+/// then.
 const HONEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Lobby {
     most: usize,
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: RefCell<BTreeMap<u64, Waiting>>,
     came: Cell<u64>,
 }
@@ -38,8 +40,8 @@ struct Waiting {
     goes: Rc<Notify>,
 }
 
-/// How many places a gateway of this much memory has that may open so many files: half of its descriptors are for who
-/// is admitted.
+/// Number of places in a gateway with this much memory and this many file descriptors. Half of the descriptors are
+/// reserved for admitted connections.
 pub(crate) fn places(memory: u64, descriptors: u64) -> usize {
     (memory / 16 / COST).clamp(USUAL, MOST).min(descriptors / 2).max(1) as usize
 }
@@ -50,13 +52,13 @@ impl Lobby {
         Lobby { most, waiting: RefCell::default(), came: Cell::new(0) }
     }
 
-    /// Connections that wait.
+    /// Number of waiting connections.
     pub(crate) fn len(&self) -> usize {
         self.waiting.borrow().len()
     }
 
-    /// Takes a newcomer in. If there are too many, another has to go, and its [`Place::must_go`] returns, or the
-    /// newcomer.
+    /// Lets a newcomer in. If there are too many connections, either another has to go, and its [`Place::must_go`]
+    /// returns, or the newcomer is turned away.
     pub(crate) fn enter(self: &Rc<Lobby>, from: IpAddr, now: Instant) -> Option<Place> {
         let from = network(from);
         if self.len() >= self.most && !self.makes_room(from, now) {
@@ -69,7 +71,7 @@ impl Lobby {
         Some(Place { lobby: self.clone(), number, goes })
     }
 
-    /// The newcomer counts as one of those that its address has.
+    /// Makes room for a newcomer, which counts as one of its address's connections.
     fn makes_room(&self, newcomer: IpAddr, now: Instant) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         let mut counts = HashMap::from([(newcomer, 1)]);
@@ -82,7 +84,7 @@ impl Lobby {
     }
 }
 
-/// A connection's place, which is free again when this is dropped.
+/// A connection's place. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     lobby: Rc<Lobby>,
@@ -91,7 +93,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Returns when a newcomer has got the place.
+    /// Returns when a newcomer has been given this place.
     pub(crate) async fn must_go(&self) {
         self.goes.notified().await;
     }
@@ -103,7 +105,7 @@ impl Drop for Place {
     }
 }
 
-/// What one stranger has easily: an IPv4 address, or 64 bits of IPv6 addresses.
+/// The network that one stranger can easily use in full: an IPv4 address, or a /64 of IPv6.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),

@@ -1,4 +1,4 @@
-//! A connection before it is admitted: accepted, bounded, shaken hands with.
+//! Connections before admission: accepting, limiting, handshaking.
 
 use std::rc::Rc;
 
@@ -15,18 +15,18 @@ pub(crate) mod listener;
 pub(crate) mod lobby;
 pub(crate) mod stream;
 
-/// What bounds those who are not admitted yet, and what they wait for.
+/// Limits on connections that are not admitted yet, and what they wait for.
 pub(crate) struct Door {
     pub lobby: Rc<Lobby>,
     pub hellos: Hellos,
-    /// How ranks have to come.
+    /// Whether ranks must connect with TLS.
     pub inside: Inside,
-    /// A job was opened: its members may be waiting.
+    /// Notified when a job was opened: its members may be waiting.
     pub job_opened: Notify,
 }
 
 impl Door {
-    /// Of a gateway of this much memory, for ranks that come so.
+    /// For a gateway with this much memory, whose ranks connect as `inside` says.
     pub(crate) fn new(memory: u64, inside: Inside) -> Door {
         let lobby = Rc::new(Lobby::new(places(memory, open_files::allowed())));
         Door { lobby, hellos: Hellos::default(), inside, job_opened: Notify::new() }

@@ -1,4 +1,5 @@
-//! A connection that is not admitted yet, inside TLS or not, as one byte stream; its parts once it is; and what dials inside TLS.
+//! A connection that is not admitted yet, with or without TLS, as one byte stream; its parts once it is admitted; and
+//! the kinds of peers that dial with TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -14,18 +15,18 @@ use types::sites::Fingerprint;
 use crate::trunks::trunk::Trunk;
 
 pub(crate) enum Stream {
-    /// A rank's, or a guest's at a meeting.
+    /// A rank's connection, or that of a guest at a meeting.
     Plain(TcpStream),
-    /// Inside TLS, by this key of ours.
+    /// With TLS, by this key of ours.
     Tls(Box<TlsStream>, Fingerprint),
 }
 
-/// What [`Stream::into_parts`] gives: the socket, the TLS session if there is one, and what was read and not used: ciphertext and
-/// plaintext.
+/// What [`Stream::into_parts`] returns: the socket, the TLS session if there is one, and what was read but not used:
+/// ciphertext and plaintext.
 pub(crate) type Parts = (TcpStream, Option<Session>, Vec<u8>, Vec<u8>);
 
 impl Stream {
-    /// The key that this end has shown; none outside TLS.
+    /// The key that this end presented; empty without TLS.
     pub(crate) fn key(&self) -> Vec<u8> {
         match self {
             Stream::Plain(_) => Vec::new(),
@@ -48,12 +49,12 @@ impl Stream {
     }
 }
 
-/// What dialled this gateway inside TLS.
+/// A peer that dialled this gateway with TLS.
 pub(crate) enum Arrival {
     Link(Box<Accepted>),
     /// A site that joined.
     Joined,
-    /// A user or an agent of this site, who has said no more than a hello. Our key, which was shown to it.
+    /// A user or an agent of this site that has sent only a hello, and the key of ours that was presented to it.
     Inside(Box<TlsStream>, Box<Accepting>, Fingerprint),
 }
 
@@ -62,11 +63,11 @@ pub(crate) struct Accepted {
     pub trunk: Rc<Trunk>,
     pub index: usize,
     pub stream: TlsStream,
-    /// Of the other gateway's program.
+    /// Run number of the other gateway's program.
     pub run: u32,
 }
 
-/// The same call of either.
+/// Makes the same call on either variant.
 macro_rules! either {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream.get_mut() {

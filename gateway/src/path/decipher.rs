@@ -1,4 +1,5 @@
-//! The reading side of a connection inside TLS, a link's or a member's: ciphertext off the socket, plaintext into scratch space.
+//! The reading side of a TLS connection, a link's or a member's: ciphertext off the socket, plaintext into scratch
+//! space.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -14,9 +15,9 @@ use crate::path::forward::{Partial, READ, Stop};
 use crate::path::outlet::Outlet;
 
 pub(crate) struct Decipher {
-    /// The start of a record whose rest has not come.
+    /// The start of a record whose rest has not arrived.
     sealed: Partial,
-    /// What came together with the end of the handshake has been read already.
+    /// Bytes that arrived with the end of the handshake are still to be processed.
     first: bool,
 }
 
@@ -28,8 +29,9 @@ impl Decipher {
         Decipher { sealed, first: true }
     }
 
-    /// Reads what is there, opens it into `plain`, and answers where TLS wants an answer. Gives how many bytes of plaintext
-    /// that were, and whether the peer sends no more. `plain` has room for all that one read can hold.
+    /// Reads what is there, decrypts it into `plain`, and sends replies that TLS requires. Returns how many bytes of
+    /// plaintext there were, and whether the peer has closed its side. `plain` has room for everything one read can
+    /// hold.
     pub(crate) fn read(
         &mut self,
         cx: &mut Context<'_>,
@@ -70,7 +72,7 @@ impl Decipher {
     }
 }
 
-/// Reads what is there; an end is an error.
+/// Reads what is there; end of stream is an error.
 pub(crate) fn read_some(read: &mut OwnedReadHalf, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<usize, Stop>> {
     let mut buf = ReadBuf::new(into);
     Poll::Ready(match ready!(Pin::new(read).poll_read(cx, &mut buf)) {

@@ -1,6 +1,7 @@
-//! The path of frames: from the bytes of one read to the connections they belong on, in one go.
+//! The path of frames: from the bytes of one read to their destination connections, in one pass.
 //!
-//! Nothing is copied but what a socket does not take at once. Frames of one read for the same destination leave together.
+//! Only what a socket does not accept at once is copied. Frames of one read with the same destination are sent
+//! together.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -26,19 +27,20 @@ use crate::trunks::link::Link;
 
 /// The longest payload of a frame between members, in bytes.
 pub(crate) const MAX_DATA: u32 = 16 << 10;
-/// Most bytes read at once.
+/// Most bytes per read.
 pub(crate) const READ: usize = 128 << 10;
-/// Bytes of scratch space: what one read may leave over (a control message), and the next read.
+/// Bytes of scratch space: the remainder that one read may leave (a control message), plus the next read.
 pub(crate) const SCRATCH: usize = HEADER_LEN + MAX_PAYLOAD as usize + 2 * READ;
-/// Room that a connection keeps for the start of a frame.
+/// Capacity that a connection keeps for the start of a frame.
 const LASTING: usize = 4 * MAX_DATA as usize;
-/// The longest ping of a member, and the longest answer. Between gateways pings may be as long as data, to measure what a trunk carries.
+/// The longest ping from a member, and the longest reply. Between gateways, pings may be as long as data, to measure
+/// the rate of a trunk.
 const MAX_PING: u32 = 64;
 
-/// Why a connection is not read any more.
+/// Why a connection is no longer read.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The peer said goodbye, with these words.
+    /// The peer said goodbye, with this text.
     Goodbye(String),
     /// The connection broke.
     Lost(String),
@@ -47,7 +49,7 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
-    /// The peer has closed the connection, and said no goodbye.
+    /// The peer closed the connection without a goodbye.
     pub(crate) fn closed() -> Stop {
         Stop::Lost("connection closed without goodbye".into())
     }
@@ -65,7 +67,7 @@ impl From<ChannelError> for Stop {
     }
 }
 
-/// A connection that frames come from or go to.
+/// A connection that frames arrive from or go to.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Member(Rc<Member>),
@@ -80,7 +82,7 @@ impl Target {
         }
     }
 
-    /// Sends the frames that were gathered for it from what `source` sent.
+    /// Sends the frames that were gathered for this target from what `source` sent.
     fn send_pending(&self, gateway: &Gateway, bytes: &[u8], source: &Target) {
         match self {
             Target::Member(member) => member.send_pending(gateway, bytes),
@@ -88,7 +90,7 @@ impl Target {
         }
     }
 
-    /// The job whose frames come from it. Links carry those of all, but for members only.
+    /// The job whose frames come from this connection. A link carries frames of all jobs, but only ones for members.
     fn job(&self) -> JobId {
         match self {
             Target::Member(member) => member.job.get(),
@@ -96,7 +98,7 @@ impl Target {
         }
     }
 
-    /// Whether members of a job should not send more there.
+    /// Whether members of a job should stop sending to it for now.
     fn is_backed_up(&self, job: JobId) -> bool {
         match self {
             Target::Member(member) => member.outlet.is_backed_up(),
@@ -104,7 +106,7 @@ impl Target {
         }
     }
 
-    /// Waits until it takes more of a job.
+    /// Waits until it accepts more of a job.
     pub(crate) async fn drained(&self, job: JobId) {
         match self {
             Target::Member(member) => member.outlet.drained().await,
@@ -121,15 +123,15 @@ impl Target {
     }
 }
 
-/// How long a connection that always has something to read keeps the thread, about; then the others have their turn.
+/// About how long a connection that always has something to read keeps the thread before the others get their turn.
 const FAIR: Duration = Duration::from_millis(2);
 
-/// A connection's share of the thread.
+/// A connection's share of the thread's time.
 #[derive(Debug, Default)]
 pub(crate) struct Share(Option<Instant>);
 
 impl Share {
-    /// What came of reading. Whoever has nothing more to read has left the thread to others.
+    /// Records the result of a read. A connection with nothing more to read has already yielded the thread.
     pub(crate) fn of<T>(&mut self, come: Poll<T>) -> Poll<T> {
         if come.is_pending() {
             self.0 = None;
@@ -137,7 +139,7 @@ impl Share {
         come
     }
 
-    /// It has read something, and it is now this time: lets others go on if it has had its share.
+    /// Call after something was read, with the current time: yields to others if the share is used up.
     pub(crate) async fn taken(&mut self, now: Instant) {
         if now - *self.0.get_or_insert(now) > FAIR {
             self.0 = None;
@@ -146,7 +148,7 @@ impl Share {
     }
 }
 
-/// The start of a frame whose rest has not come yet. Counted as held.
+/// The start of a frame whose rest has not arrived. Counted as held.
 #[derive(Debug)]
 pub(crate) struct Partial {
     bytes: Vec<u8>,
@@ -162,7 +164,7 @@ impl Partial {
         self.bytes.len()
     }
 
-    /// Puts it back to the front of the scratch space.
+    /// Puts the bytes back at the front of the scratch space.
     pub(crate) fn restore(&mut self, scratch: &mut [u8]) {
         scratch[..self.bytes.len()].copy_from_slice(&self.bytes);
         self.save(&[]);
@@ -187,7 +189,7 @@ impl Drop for Partial {
 }
 
 impl Gateway {
-    /// Sends all whole frames in `bytes` on their way; gives how many bytes that were.
+    /// Forwards all whole frames in `bytes`; returns how many bytes those were.
     pub(crate) fn forward(&self, source: &Target, bytes: &[u8]) -> Result<usize, Stop> {
         let mut touched = self.path.touched.take();
         let (mut at, mut frames, mut relayed) = (0, 0, 0);
@@ -217,7 +219,7 @@ impl Gateway {
                     Err(stop) => break Err(stop),
                 }
             } else {
-                // What was said before must arrive before what this causes.
+                // Messages already sent must arrive before the effects of this one.
                 self.send_touched(source, &mut touched, bytes);
                 if let Err(stop) = self.handle(source, &header, &bytes[at + HEADER_LEN..end]) {
                     break Err(stop);
@@ -231,7 +233,7 @@ impl Gateway {
         result.map(|()| at)
     }
 
-    /// Notes a frame for its destination; gives its length, or 0 when it has none.
+    /// Notes a frame for its destination; returns its length, or 0 if it has no destination.
     fn gather(
         &self,
         source: &Target,
@@ -265,7 +267,7 @@ impl Gateway {
             Fate::Violation(reason) => return Err(Stop::Violation(reason)),
             Fate::Refused => {
                 self.counters.undeliverable();
-                // Its sender keeps it. What is not data is asked for again by whoever needs it.
+                // The sender keeps data frames. Other kinds are requested again by the peer that needs them.
                 if header.kind == FrameKind::Data {
                     let back = FrameHeader::plain(FrameKind::Refused, header.job, header.to, header.from);
                     source.send_own(self, back, &[]);
@@ -273,8 +275,8 @@ impl Gateway {
             }
             Fate::Undeliverable(notice) => {
                 self.counters.undeliverable();
-                // An acknowledgement that goes nowhere is reported too: its sender believes it told, and uses the route no
-                // more.
+                // Undeliverable acknowledgements are reported too: the sender believes that they arrived, and must stop
+                // using the route.
                 if let Some(reason) = notice.filter(|_| header.kind.acknowledges()) {
                     tracing::debug!(job = %header.job, from = %header.from, to = %header.to, reason, "undeliverable");
                     let back = FrameHeader::plain(FrameKind::Undeliverable, header.job, header.to, header.from);
@@ -297,7 +299,7 @@ impl Gateway {
         }
     }
 
-    /// A frame for the gateway itself.
+    /// Handles a frame addressed to the gateway itself.
     fn handle(&self, source: &Target, header: &FrameHeader, payload: &[u8]) -> Result<(), Stop> {
         match header.kind {
             FrameKind::Ping => {
@@ -374,7 +376,7 @@ impl Gateway {
             Control::Measurement(message) => self.measurement_from_member(member, message),
             Control::Observation(message) => self.observation_from_member(member, message),
             Control::Joining(message) => self.joining_from_member(member, message),
-            Control::Meeting(_) => Err("only gateways meet".into()),
+            Control::Meeting(_) => Err("only gateways may send meeting messages".into()),
         };
         Ok(result?)
     }
@@ -386,13 +388,13 @@ impl Gateway {
                 self.change(|table| table.job_from_launcher(job, &message))
             }
             JobMessage::Open { .. } if job != JobId::default() => {
-                Err(Violation(format!("this connection has job {job} already")))
+                Err(Violation(format!("this connection already belongs to job {job}")))
             }
             JobMessage::Open { job: new, secret, roster, home, part } => {
                 self.trunks.kick();
                 let opened = self.change(|table| {
                     let identity = table.open(new, secret, roster, &home, part, member.clone())?;
-                    // Before it is sent anything.
+                    // Must happen before anything is sent to it.
                     member.becomes(new, identity);
                     Ok(())
                 });
@@ -405,7 +407,7 @@ impl Gateway {
             }
             JobMessage::Close { job: unopened } if job == JobId::default() => {
                 if !self.change(|table| table.abandoned_by(unopened, member)) {
-                    // It was refused, or its nodes went, when the launcher had said this already.
+                    // The job was refused, or lost its nodes, after the launcher had sent this.
                     member.dismiss(&format!("job {unopened} is not open at site {}", self.site));
                 }
                 Ok(())
@@ -415,19 +417,19 @@ impl Gateway {
     }
 }
 
-/// What becomes of a frame.
+/// What happens to a frame.
 enum Fate {
-    /// It is sent with what else was noted.
+    /// It is sent together with the other frames noted.
     Noted,
     /// Its receiver reads too slowly.
     Refused,
-    /// There is no way to its receiver. Why, if its sender is to hear.
+    /// There is no route to its receiver. The reason, if the sender is to be notified.
     Undeliverable(Option<String>),
     /// Its sender breaks the rules.
     Violation(String),
 }
 
-/// Notes where in the bytes at hand a frame for this destination lies.
+/// Notes where in the current bytes a frame for this destination lies.
 fn note(
     pending: &RefCell<Vec<Range<usize>>>,
     range: Range<usize>,
@@ -445,7 +447,7 @@ fn note(
     }
 }
 
-/// Whether this peer may send such a frame at all, before its payload is waited for.
+/// Whether this peer may send such a frame at all; checked before waiting for its payload.
 fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let limit = match header.kind {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
@@ -456,14 +458,14 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
         FrameKind::Control => MAX_PAYLOAD,
     };
     if header.length > limit {
-        let text = format!("a {:?} frame of {} bytes, at most {limit} are allowed", header.kind, header.length);
+        let text = format!("a {:?} frame of {} bytes; at most {limit} are allowed", header.kind, header.length);
         return Err(Stop::Violation(text));
     }
     if matches!(header.kind, FrameKind::Introduction | FrameKind::Tally) {
-        return Err(Stop::Violation("ranks introduce themselves to each other, not here".into()));
+        return Err(Stop::Violation("introductions go between ranks, not to a gateway".into()));
     }
     if header.kind == FrameKind::Passage {
-        return Err(Stop::Violation("a gateway tells its members of passages, and nobody tells it".into()));
+        return Err(Stop::Violation("only gateways send passages, and only to their members".into()));
     }
     let Target::Member(member) = source else { return Ok(()) };
     let (job, identity) = (member.job.get(), member.identity.get());
@@ -472,22 +474,22 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
             Err(Stop::Violation("a frame for a member before a job was opened".into()))
         }
         kind if kind.acknowledges() && (header.job != job || header.from != identity) => Err(Stop::Violation(format!(
-            "a frame of job {} from {}: this connection is {identity} of job {job}",
+            "a frame of job {} from {}, but this connection is {identity} of job {job}",
             header.job, header.from
         ))),
         FrameKind::Control if !member.client => Err(Stop::Violation("only launchers send control messages".into())),
         FrameKind::Undeliverable | FrameKind::Refused => {
-            Err(Stop::Violation("only gateways report what they could not deliver".into()))
+            Err(Stop::Violation("only gateways report undeliverable frames".into()))
         }
         _ => Ok(()),
     }
 }
 
-/// Whether a frame is for somebody else than this gateway.
+/// Whether a frame is addressed to something other than this gateway.
 fn is_relayed(source: &Target, header: &FrameHeader) -> bool {
     let of_trunk = matches!(source, Target::Link(_)) && header.to == GATEWAY;
     matches!(header.kind, FrameKind::Undeliverable | FrameKind::Refused) || (header.kind.acknowledges() && !of_trunk)
 }
 
-/// Who a gateway is in frames about no particular job.
+/// A gateway's identity in frames that concern no particular job.
 pub(crate) const GATEWAY: Identity = Identity { site: types::SiteId(0), slot: Slot::GATEWAY };

@@ -31,34 +31,34 @@ use crate::path::outlet::{LINGER, Outlet};
 use crate::table::Leave;
 use crate::table::job::is_rank;
 
-/// From how many bytes queued for a member on another member of the same site pauses. What comes from trunks never
-/// waits; it is refused when memory is short.
+/// Other members of the same site pause when this many bytes are queued for a member. Frames from trunks never wait;
+/// they are refused when memory is short.
 const BACKED_UP: usize = 1 << 20;
 const SLICES: usize = 32;
-/// A member that is not read counts as heard this often.
+/// A member that is deliberately not read counts as heard this often.
 const ALIVE: Duration = Duration::from_secs(1);
-/// Within this time a machine that is there acknowledges a ping, of which there is one each second.
+/// A reachable machine acknowledges a ping within this time; one ping is sent per second.
 const ANSWERS: Duration = Duration::from_millis(2500);
 
-/// An admitted connection that is no trunk link.
+/// An admitted connection that is not a trunk link.
 #[derive(Debug)]
 pub(crate) struct Member {
     id: u64,
     pub address: SocketAddr,
-    /// A user's command: proved the site's key, may open a job.
+    /// A user's command: it has proved the site's key and may open a job.
     pub client: bool,
     pub job: Cell<JobId>,
     pub identity: Cell<Identity>,
     pub outlet: Outlet,
-    /// A user's, an agent's, or a rank's of a site that is encrypted inside.
+    /// TLS session of a user, of an agent, or of a rank at a site that is encrypted inside.
     session: Option<RefCell<Session>>,
-    /// Scratch space of all connections, for ciphertext.
+    /// Scratch space for ciphertext, shared by all connections.
     sealed: Rc<RefCell<Vec<u8>>>,
     pub pending: RefCell<Vec<Range<usize>>>,
-    /// When it said something last.
+    /// When anything was last received.
     heard: Cell<Instant>,
     dismissed: Notify,
-    /// A link or member that this one's frames have to wait for.
+    /// A link or member that this member's frames have to wait for.
     pub waits_for: RefCell<Option<Target>>,
 }
 
@@ -68,11 +68,11 @@ impl PartialEq for Member {
     }
 }
 
-/// Who a connection is before anything else is known of it: nobody's launcher.
+/// Identity of a connection before anything else is known about it: the launcher of no job.
 pub(crate) const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
 
 impl Member {
-    /// Takes over a connection. What it may do is set by who calls.
+    /// Takes over a connection. The caller sets what it may do.
     pub(crate) fn new(gateway: &Gateway, parts: Parts, address: SocketAddr, client: bool) -> (Rc<Member>, Inflow) {
         let (tcp, session, cipher, plain) = parts;
         let (read, write) = tcp.into_split();
@@ -93,7 +93,7 @@ impl Member {
         (Rc::new(member), Inflow { read, cipher, plain })
     }
 
-    /// Sends bytes, through TLS if it has that. Gives what is queued now.
+    /// Sends bytes, through TLS if the connection has a session. Returns the number of bytes queued now.
     fn put(&self, slices: &[IoSlice<'_>]) -> usize {
         let Some(session) = &self.session else { return self.outlet.send(slices) };
         let (mut session, mut sealed) = (session.borrow_mut(), self.sealed.borrow_mut());
@@ -110,7 +110,7 @@ impl Member {
         self.outlet.queued()
     }
 
-    /// It is this member of this job now.
+    /// The connection becomes this member of this job.
     pub(crate) fn becomes(&self, job: JobId, identity: Identity) {
         self.job.set(job);
         self.identity.set(identity);
@@ -120,7 +120,7 @@ impl Member {
         self.put(&[IoSlice::new(&Handshake::Welcome(welcome).encode())]);
     }
 
-    /// Sends a frame made here.
+    /// Sends a frame that this gateway made.
     pub(crate) fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
             Ok(bytes) => self.write(gateway, &[IoSlice::new(&bytes)]),
@@ -135,7 +135,7 @@ impl Member {
         }
     }
 
-    /// Tells it what became of the way to a site.
+    /// Notifies the member of a change in the route to a site.
     pub(crate) fn send_passage(&self, gateway: &Gateway, site: SiteId, passage: &Passage) {
         let header = self.header(FrameKind::Passage);
         let header = FrameHeader { from: Identity { site, slot: Slot::GATEWAY }, ..header };
@@ -168,7 +168,7 @@ impl Member {
         }
     }
 
-    /// Waits, and is not read meanwhile, for which it is not to blame: it counts as heard.
+    /// Waits, during which the member is not read. This is not the member's fault, so it counts as heard.
     async fn paused(&self, gateway: &Gateway, until: impl Future<Output = ()>) {
         tokio::pin!(until);
         while timeout(ALIVE, &mut until).await.is_err() {
@@ -176,10 +176,10 @@ impl Member {
         }
     }
 
-    /// Pings an agent or a launcher that says nothing; returns when it has been silent for too long, which is longer where its
-    /// machine answers and this one is busy: 64 ranks on two cores kept a launcher from running for many seconds. A rank is heard
-    /// only when its program calls MPI: its agent is its witness. Who says something, or is not read, hears each second that
-    /// this gateway is alive.
+    /// Pings an agent or a launcher that is silent. Returns when it has been silent too long; that takes longer if its
+    /// machine answers and this one is busy: 64 ranks on two cores once kept a launcher from running for many seconds.
+    /// A rank is heard only while its program calls MPI, so its agent vouches for it. A member that is sending, or that
+    /// is not being read, gets a sign of life from this gateway each second.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let start = gateway.path.tick();
         let since = |at: Instant| (at - start).as_nanos() as u64;
@@ -193,7 +193,7 @@ impl Member {
                 continue;
             }
             let heard = since(self.heard.get().max(start));
-            // One that has something to read hears that already.
+            // A member that has something to read sees a sign of life anyway.
             if nod.is_due(heard, since(now)) && self.outlet.queued() == 0 {
                 self.send_own(gateway, self.header(FrameKind::Pong), &[]);
             }
@@ -212,7 +212,7 @@ impl Member {
         }
     }
 
-    /// Says goodbye with a reason and ends the connection. The relay has forgotten it already.
+    /// Says goodbye with a reason and ends the connection. The table has already removed it.
     pub(crate) fn dismiss(&self, reason: &str) {
         if let Ok(bytes) = self.header(FrameKind::Bye).with_payload(reason.as_bytes()) {
             self.put(&[IoSlice::new(&bytes)]);
@@ -221,13 +221,13 @@ impl Member {
         self.dismissed.notify_one();
     }
 
-    /// Ends the connection at once, with what is queued. The relay is told by the caller.
+    /// Ends the connection at once and drops what is queued. The caller updates the table.
     pub(crate) fn abandon(&self) {
         self.outlet.abandon();
         self.dismissed.notify_one();
     }
 
-    /// Whether nothing has come from it for so long that it may have another connection by now.
+    /// Whether it has been silent so long that it may have opened another connection by now.
     pub(crate) fn is_quiet(&self, gateway: &Gateway) -> bool {
         gateway.path.now() - self.heard.get() > ALIVE
     }
@@ -237,7 +237,7 @@ impl Member {
     }
 }
 
-/// The machine at the other end: its kernel acknowledges our pings, whether or not its process runs.
+/// The machine at the other end: its kernel acknowledges our pings whether or not its process runs.
 #[derive(Debug, Default)]
 struct Machine {
     arrivals: Arrivals,
@@ -245,7 +245,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Whether anything of it has arrived lately.
+    /// Whether anything from it has arrived recently.
     fn answers(&mut self, outlet: &Outlet, now: Instant) -> bool {
         let arrived = TcpInfo::of(outlet.socket()).ok().and_then(|info| info.arrived);
         if self.arrivals.look(arrived) == Some(true) {
@@ -281,7 +281,7 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow:
         End::Stop(Stop::Violation(reason)) => {
             gateway.counters.violation();
             let (peer, who) = (member.address, identity.slot);
-            log!(warn, MEMBERS, %peer, %job, member = %who, reason = short(&reason), "connection closed: rules broken");
+            log!(warn, MEMBERS, %peer, %job, member = %who, reason = short(&reason), "connection closed: protocol violation");
             member.dismiss(&reason);
             Some(Leave::Lost(format!("the gateway closed its connection: {reason}")))
         }
@@ -293,12 +293,12 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow:
         gateway.change(|table| table.launcher_gone(&member));
     }
     member.outlet.finish(|| {}).await;
-    // Closing with unread input would reset the connection and could destroy the goodbye at the other end.
+    // Closing with unread input would reset the connection, and the other end might lose the goodbye.
     let mut sink = [0; 4096];
     let _ = timeout(LINGER, async { while matches!(inflow.read.read(&mut sink).await, Ok(1..)) {} }).await;
 }
 
-/// The reading side of a connection, and what was read with the end of its handshake.
+/// The reading side of a connection, and the bytes that were read with the end of its handshake.
 #[derive(Debug)]
 pub(crate) struct Inflow {
     read: OwnedReadHalf,
@@ -306,7 +306,7 @@ pub(crate) struct Inflow {
     plain: Vec<u8>,
 }
 
-/// Reads and forwards until something ends it.
+/// Reads and forwards until the connection ends.
 async fn read_loop(gateway: &Rc<Gateway>, member: &Rc<Member>, inflow: &mut Inflow) -> Stop {
     let Inflow { read, cipher, plain } = inflow;
     let (mut partial, mut decipher) = (gateway.path.partial(), Decipher::new(&gateway.path, cipher));

@@ -1,4 +1,4 @@
-//! What a frame passes between two connections: read, looked up, queued, written, and refused where memory is short.
+//! A frame's way between two connections: read, looked up, queued, written, or refused where memory is short.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,18 +26,18 @@ pub(crate) mod shortage;
 /// Bytes encrypted at once.
 pub(crate) const PIECE: usize = READ;
 
-/// What all connections share.
+/// State that all connections share.
 pub(crate) struct Path {
     counters: Arc<Counters>,
-    /// Members and users that are connected, by their numbers.
+    /// Connected members and users, by number.
     pub connections: RefCell<HashMap<u64, Rc<Member>>>,
-    /// Scratch space, one for all connections: nobody holds it across an await.
+    /// Scratch space, one for all connections: no task holds it across an await.
     pub plain: RefCell<Vec<u8>>,
     pub cipher: RefCell<Vec<u8>>,
     pub sealed: Rc<RefCell<Vec<u8>>>,
     pub stage: RefCell<Vec<u8>>,
     pub touched: RefCell<Vec<Target>>,
-    /// Connections that end when the frames at hand are dealt with, and why.
+    /// Connections to be closed once the current frames are processed, and why.
     pub drops: RefCell<Vec<(u64, String)>>,
     next_id: Cell<u64>,
     now: Cell<Instant>,
@@ -59,37 +59,37 @@ impl Path {
         }
     }
 
-    /// A number nobody else has.
+    /// A unique number.
     pub(crate) fn next_id(&self) -> u64 {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
         id
     }
 
-    /// Room for the start of a frame.
+    /// Space for the start of a frame.
     pub(crate) fn partial(&self) -> Partial {
         Partial::new(self.counters.clone())
     }
 
-    /// Looks at the clock.
+    /// Reads the clock.
     pub(crate) fn tick(&self) -> Instant {
         self.now.set(Instant::now());
         self.now.get()
     }
 
-    /// When somebody last looked at the clock; good enough for heartbeats.
+    /// When the clock was last read; accurate enough for heartbeats.
     pub(crate) fn now(&self) -> Instant {
         self.now.get()
     }
 
-    /// Drops a member's connection as soon as the frames at hand are dealt with.
+    /// Drops a member's connection once the current frames are processed.
     pub(crate) fn drop_later(&self, id: u64, reason: String) {
         self.drops.borrow_mut().push((id, reason));
     }
 }
 
 impl Gateway {
-    /// What a turn of reading left to do.
+    /// Does what a turn of reading left to do.
     pub(crate) fn after_turn(&self) {
         if self.path.drops.borrow().is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! The writing side of a connection: straight to the socket if it takes the bytes, else into a counted queue.
+//! The writing side of a connection: straight to the socket if it accepts the bytes, else into a counted queue.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -13,18 +13,18 @@ use crate::counters::Counters;
 use crate::path::queue::ByteQueue;
 
 const SLICES: usize = 32;
-/// How long a closing connection may take for the last bytes and for the peer to close too.
+/// Time that a closing connection has for its last bytes and for the peer to close too.
 pub(crate) const LINGER: Duration = Duration::from_millis(500);
 
-/// See the module. One thread; nothing here is borrowed across an await.
+/// See the module docs. Single-threaded; nothing here is borrowed across an await.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     socket: OwnedWriteHalf,
     queue: RefCell<ByteQueue>,
     counters: Arc<Counters>,
-    /// There is something to write.
+    /// Notified when there is something to write.
     filled: Notify,
-    /// The queue has shrunk to half of what backs senders up.
+    /// Notified when the queue has shrunk to half of the size at which senders pause.
     drained: Notify,
     backed_up: usize,
     broken: Cell<bool>,
@@ -32,7 +32,7 @@ pub(crate) struct Outlet {
 }
 
 impl Outlet {
-    /// `backed_up`: from how many queued bytes on senders should pause.
+    /// `backed_up`: senders should pause from this many queued bytes on.
     pub(crate) fn new(socket: OwnedWriteHalf, counters: Arc<Counters>, backed_up: usize) -> Outlet {
         let queue = RefCell::default();
         let (filled, drained) = (Notify::new(), Notify::new());
@@ -52,7 +52,7 @@ impl Outlet {
         self.socket.as_ref()
     }
 
-    /// Bytes queued.
+    /// Number of queued bytes.
     pub(crate) fn queued(&self) -> usize {
         self.queue.borrow().len()
     }
@@ -61,7 +61,7 @@ impl Outlet {
         self.queued() >= self.backed_up && !self.broken.get()
     }
 
-    /// Waits until senders may go on.
+    /// Waits until senders may continue.
     pub(crate) async fn drained(&self) {
         loop {
             let drained = self.drained.notified();
@@ -72,8 +72,8 @@ impl Outlet {
         }
     }
 
-    /// Sends bytes, in order after all before. Gives what is queued now. A broken connection swallows them: its reader
-    /// finds out.
+    /// Sends bytes after everything sent before. Returns the number of bytes queued now. A broken connection discards
+    /// them; its reader notices the break.
     pub(crate) fn send(&self, slices: &[IoSlice<'_>]) -> usize {
         if self.is_closed() {
             return 0;
@@ -105,29 +105,29 @@ impl Outlet {
         queue.len()
     }
 
-    /// Queues bytes, after all before, for whoever flushes.
+    /// Queues bytes after everything queued before, for the flushing task.
     pub(crate) fn append(&self, bytes: &[u8]) {
         if !self.is_closed() {
             self.queue.borrow_mut().push(bytes, &self.counters);
         }
     }
 
-    /// Has whoever flushes look for more.
+    /// Makes the flushing task look for more.
     pub(crate) fn wake(&self) {
         self.filled.notify_one();
     }
 
-    /// Whether it swallows what it is given.
+    /// Whether it discards the bytes it is given.
     pub(crate) fn is_closed(&self) -> bool {
         self.broken.get() || self.sealed.get()
     }
 
-    /// Takes nothing more.
+    /// Accepts nothing more.
     pub(crate) fn seal(&self) {
         self.sealed.set(true);
     }
 
-    /// Takes nothing more and forgets what is queued. A frame may be cut in two: only good before closing.
+    /// Accepts nothing more and drops what is queued. This may cut a frame in two, so only use it before closing.
     pub(crate) fn abandon(&self) {
         self.seal();
         self.break_off(&mut self.queue.borrow_mut());
@@ -139,8 +139,8 @@ impl Outlet {
         self.drained.notify_waiters();
     }
 
-    /// Writes what is queued, for ever; returns when the connection breaks. `more` appends what waits elsewhere, as far as it
-    /// likes; it is asked before each write.
+    /// Writes what is queued until the connection breaks, then returns the error. Before each write, `more` may append
+    /// as much as it likes from other queues.
     pub(crate) async fn run(&self, more: impl Fn()) -> io::Error {
         loop {
             self.filled.notified().await;
@@ -178,7 +178,7 @@ impl Outlet {
         }
     }
 
-    /// Writes the rest and says end of stream, within [`LINGER`].
+    /// Writes the rest and ends the stream, within [`LINGER`].
     pub(crate) async fn finish(&self, more: impl Fn()) {
         // A peer that does not read gets no more of our time.
         let _ = timeout(LINGER, self.flush(more)).await;

@@ -1,4 +1,4 @@
-//! Bytes that wait for a socket, in chunks, counted as what they really occupy.
+//! Bytes waiting for a socket, in chunks, counted by the memory they really occupy.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -8,11 +8,11 @@ use crate::counters::Counters;
 const LEAST_CHUNK: usize = 4 << 10;
 const CHUNK: usize = 64 << 10;
 
-/// A queue of bytes. What it occupies is counted as held.
+/// A queue of bytes. The memory it occupies is counted as held.
 #[derive(Debug, Default)]
 pub(crate) struct ByteQueue {
     chunks: VecDeque<Vec<u8>>,
-    /// Bytes of the first chunk that are gone.
+    /// Bytes of the first chunk that have been consumed.
     start: usize,
     length: usize,
 }
@@ -44,7 +44,7 @@ impl ByteQueue {
         }
     }
 
-    /// The first bytes, as many slices as fit.
+    /// The first bytes, in as many slices as fit.
     pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;
         for (slot, chunk) in into.iter_mut().zip(&self.chunks) {

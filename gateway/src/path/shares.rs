@@ -1,8 +1,9 @@
-//! What waits for a link, a queue per job: jobs take turns, so that none waits behind all that another has sent.
+//! Frames waiting for a link, in one queue per job: jobs take turns, so that no job waits behind everything another has
+//! sent.
 //!
-//! Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", SIGCOMM 1995): each turn a
-//! job may send [`QUANTUM`] bytes more, and what it does not use because its next piece is longer is kept for the next. What
-//! gateways say to each other (job 0) goes first. No I/O; what is held is counted.
+//! Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", SIGCOMM 1995): each
+//! turn a job may send [`QUANTUM`] bytes more; what it cannot use because its next piece is longer is kept for the next
+//! turn. Messages between gateways (job 0) go first. No I/O; held memory is counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,18 +12,18 @@ use types::JobId;
 
 use crate::counters::Counters;
 
-/// Bytes a turn.
+/// Bytes per turn.
 const QUANTUM: usize = 64 << 10;
-/// Frames are gathered into pieces of about this many bytes, so that a small one costs little.
+/// Frames are gathered into pieces of about this many bytes, so that a small frame costs little.
 const PIECE: usize = 32 << 10;
 
-/// What a queue takes beside its pieces, about.
+/// Approximate memory of a queue besides its pieces.
 const QUEUE: u64 = 256;
 
-/// What gateways say to each other is of no job.
+/// Messages between gateways belong to no job.
 const GATEWAYS: JobId = JobId(0);
 
-/// See the module. A piece is whole frames.
+/// See the module docs. A piece is whole frames.
 #[derive(Debug)]
 pub(crate) struct Shares {
     queues: HashMap<JobId, Queue>,
@@ -36,7 +37,7 @@ pub(crate) struct Shares {
 struct Queue {
     pieces: VecDeque<Vec<u8>>,
     length: usize,
-    /// Bytes it may still send this turn.
+    /// Bytes that the job may still send this turn.
     deficit: usize,
 }
 
@@ -45,7 +46,7 @@ impl Shares {
         Shares { queues: HashMap::new(), turns: VecDeque::new(), length: 0, counters }
     }
 
-    /// Bytes that wait.
+    /// Number of waiting bytes.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -54,12 +55,12 @@ impl Shares {
         self.length == 0
     }
 
-    /// Bytes of a job that wait.
+    /// Number of waiting bytes of a job.
     pub(crate) fn of(&self, job: JobId) -> usize {
         self.queues.get(&job).map_or(0, |queue| queue.length)
     }
 
-    /// Takes whole frames of a job.
+    /// Queues whole frames of a job.
     pub(crate) fn push(&mut self, job: JobId, frames: &[u8]) {
         if frames.is_empty() {
             return;
@@ -91,7 +92,7 @@ impl Shares {
         }
     }
 
-    /// The next piece to be sent, and whose it is.
+    /// The next piece to send, and its job.
     pub(crate) fn pop(&mut self) -> Option<(JobId, Vec<u8>)> {
         if self.queues.contains_key(&GATEWAYS) {
             return self.take(GATEWAYS);
@@ -107,7 +108,7 @@ impl Shares {
         }
     }
 
-    /// The first job may send a quantum more.
+    /// Lets the first job send one quantum more.
     fn begin_turn(&mut self) {
         if let Some(queue) = self.turns.front().and_then(|job| self.queues.get_mut(job)) {
             queue.deficit += QUANTUM;
@@ -122,7 +123,7 @@ impl Shares {
         self.length -= piece.len();
         self.counters.release(piece.capacity() as u64);
         if queue.pieces.is_empty() {
-            // Whoever has nothing to send saves nothing up.
+            // A job with nothing to send keeps no deficit.
             self.queues.remove(&job);
             self.counters.release(QUEUE);
             if self.turns.pop_front_if(|first| *first == job).is_some() {
@@ -132,7 +133,7 @@ impl Shares {
         Some((job, piece))
     }
 
-    /// Forgets all that waits.
+    /// Drops everything that waits.
     pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
     }

@@ -1,9 +1,10 @@
-//! Memory that is short: frames for members that read slowly are refused, members are not read for a while, and at the end the
-//! connection with the longest queue is dropped.
+//! Memory shortage: frames for members that read slowly are refused, members are not read for a while, and as a last
+//! resort the connection with the longest queue is dropped.
 //!
-//! How much may wait for one member is as much as is free: dynamic thresholds (Choudhury and Hahne, "Dynamic Queue Length
-//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6, 1998). One slow reader can take half
-//! of the memory for queues, two a third each; those that read find room at any time. Senders keep refused frames.
+//! As much may wait for one member as is free: dynamic thresholds (Choudhury and Hahne, "Dynamic Queue Length
+//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6, 1998). One slow reader can
+//! take half of the memory for queues, two slow readers a third each; members that read always find room. Senders keep
+//! refused frames.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,14 +23,14 @@ use crate::trunks::trunk::Trunk;
 const SHORT: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Whether no more frames are to wait for a member.
+    /// Whether further frames for a member must be refused.
     pub(crate) fn is_too_slow(&self, member: &Member) -> bool {
         let queued = member.outlet.queued() as u64;
         queued >= window::LEAST && queued >= (self.memory / 2).saturating_sub(self.counters.held())
     }
 
-    /// Drops the connection with the longest queue, a member's or a link, when the bound is near. Frames that wait for members
-    /// take half of the memory at most, so somebody ignores refusals.
+    /// Drops the connection with the longest queue, a member's or a link, when usage is near the limit. Frames waiting
+    /// for members take half of the memory at most, so when usage gets there, some sender is ignoring refusals.
     pub(crate) fn check_memory(&self) {
         if self.counters.held() > self.memory / 4 * 3 {
             self.drop_largest();
@@ -70,14 +71,14 @@ impl Gateway {
 
     fn not_read(&self, queued: u64) -> String {
         format!(
-            "dropped: {} queued for it, the longest queue, while {} of {} gateway memory is in use; it does not read",
+            "dropped: {} queued for it, the longest queue, while {} of {} of gateway memory is in use; it is not reading",
             quantity(queued),
             quantity(self.counters.held()),
             quantity(self.memory)
         )
     }
 
-    /// Members should not be read now.
+    /// Whether members should not be read now.
     pub(crate) fn is_memory_short(&self) -> bool {
         self.counters.held() > self.memory / 8 * 5
     }

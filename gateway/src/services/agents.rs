@@ -1,4 +1,4 @@
-//! The agents of this site's nodes: one task each, from its start to its end.
+//! The agents of this site's nodes: one task each, from start to end.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -12,28 +12,28 @@ use types::{JobId, NodeId};
 
 use crate::gateway::Gateway;
 
-/// How long an agent that is killed may take to die.
+/// Time that a killed agent may take to die.
 pub(crate) const KILL: Duration = Duration::from_millis(500);
 
-/// The agents that run.
+/// The running agents.
 #[derive(Debug, Default)]
 pub(crate) struct Agents(RefCell<HashMap<(JobId, NodeId), Rc<Orders>>>);
 
-/// What the task that waits for an agent is told.
+/// Orders for the task that waits for an agent.
 #[derive(Debug, Default)]
 struct Orders {
     kill: Notify,
-    /// It stays when this program ends.
+    /// The agent keeps running when this program ends.
     leave: Notify,
 }
 
 impl Agents {
-    /// How many run.
+    /// Number of running agents.
     pub(crate) fn len(&self) -> usize {
         self.0.borrow().len()
     }
 
-    /// Kills those of a job.
+    /// Kills the agents of a job.
     pub(crate) fn kill(&self, job: JobId) {
         self.0.borrow().iter().filter(|((of, _), _)| *of == job).for_each(|(_, orders)| orders.kill.notify_one());
     }
@@ -42,7 +42,7 @@ impl Agents {
         self.0.borrow().values().for_each(|orders| orders.kill.notify_one());
     }
 
-    /// Forgets those of these jobs, which stay when this program ends.
+    /// Forgets the agents of these jobs, which keep running when this program ends.
     pub(crate) fn leave(&self, jobs: &BTreeSet<JobId>) {
         let left = self.0.borrow_mut().extract_if(|(job, _), _| jobs.contains(job)).collect::<Vec<_>>();
         left.iter().for_each(|(_, orders)| orders.leave.notify_one());
@@ -50,7 +50,7 @@ impl Agents {
 }
 
 impl Gateway {
-    /// Where the nodes of this site dial its gateways, this one first.
+    /// Addresses where the nodes of this site dial its gateways, this one first.
     pub(crate) fn insides(&self) -> Vec<GatewayAddress> {
         let sites = self.sites.file.borrow();
         let (site, own) = self.sites.own.get();
@@ -99,7 +99,7 @@ impl Gateway {
                 status = handle.wait() => Some(status),
                 () = orders.kill.notified() => None,
                 () = orders.leave.notified() => {
-                    // It would be killed with its handle.
+                    // Dropping the handle would kill it.
                     std::mem::forget(handle);
                     return;
                 }
@@ -109,7 +109,7 @@ impl Gateway {
                 None => {
                     handle.kill();
                     let status = timeout(KILL, handle.wait()).await;
-                    status.unwrap_or_else(|_| "does not die".to_owned())
+                    status.unwrap_or_else(|_| "still running after being killed".to_owned())
                 }
             };
             tracing::debug!(%job, node, status, "agent ended");

@@ -1,9 +1,10 @@
-//! Sites that join by a ticket: for a site that nobody can dial and whose user cannot come to it from elsewhere.
+//! Sites that join by a ticket: for a site that cannot be dialled and whose user cannot reach it from elsewhere.
 //!
-//! A ticket is made by a user of a site (who has proved the site's key) and carried to the new site by hand. It holds the gateway's
-//! address and fingerprint, so the newcomer knows whom it talks to, and a number and a secret, so the gateway knows that this
-//! newcomer was invited. The newcomer's own key is shown by TLS. A ticket is good once, and not for long; a gateway that
-//! ends forgets its tickets. What the new entry says is for a [`hooks::Doorkeeper`] to judge.
+//! A user of a site (who has proved the site's key) makes a ticket and carries it to the new site by hand. It holds the
+//! gateway's address and fingerprint, so that the newcomer knows which gateway it talks to, and a number and a secret,
+//! so that the gateway knows this newcomer was invited. The newcomer presents its own key by TLS. A ticket is valid
+//! once, for a short time; a gateway forgets its tickets when it ends. The new entry's contents are checked by a
+//! [`hooks::Doorkeeper`].
 
 use std::time::Duration;
 
@@ -24,13 +25,13 @@ use crate::path::forward::MAX_DATA;
 use crate::path::member::Member;
 use crate::table::error::Violation;
 
-/// Tickets that are open at once, and the longest time one is good.
+/// Most tickets open at once, and the longest validity of one.
 const MOST: usize = 16;
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// The longest entry of a newcomer, in bytes.
 const MAX_ENTRY: u32 = 64 << 10;
 
-/// Why nobody joined by a ticket.
+/// Why a site did not join by a ticket.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum JoinError {
@@ -38,13 +39,13 @@ pub(crate) enum JoinError {
     Ticket,
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    #[error("a ticket's holder said something else than its entry")]
+    #[error("the ticket's holder sent something other than its entry")]
     NoEntry,
     #[error("site {site} did not join: {why}")]
     NotTaken { site: String, why: NotTaken },
 }
 
-/// The tickets that are open.
+/// The open tickets.
 #[derive(Debug, Default)]
 pub(crate) struct Tickets(Vec<Ticket>);
 
@@ -56,10 +57,10 @@ struct Ticket {
 }
 
 impl Tickets {
-    /// Makes one.
+    /// Opens a ticket.
     fn open(&mut self, number: JobId, secret: Secret, until: Instant) {
         self.prune();
-        // The oldest makes room.
+        // Drop the oldest to make room.
         if self.0.len() >= MOST {
             self.0.remove(0);
         }
@@ -71,7 +72,7 @@ impl Tickets {
         self.0.iter().find(|ticket| ticket.number == number).map(|ticket| ticket.secret.clone())
     }
 
-    /// It was used.
+    /// Closes a ticket that was used.
     fn close(&mut self, number: JobId) {
         self.0.retain(|ticket| ticket.number != number);
     }
@@ -83,10 +84,9 @@ impl Tickets {
 }
 
 impl Gateway {
-    /// A message about joining came from a member.
+    /// Handles a message about joining from a member.
     ///
-    /// # Errors
-    /// It may not say that: close its connection.
+    /// # Errors The member may not send it: close its connection.
     pub(crate) fn joining_from_member(&self, member: &Member, message: JoiningMessage) -> Result<(), Violation> {
         match message {
             JoiningMessage::Invite { seconds } => {
@@ -94,9 +94,9 @@ impl Gateway {
                 member.send_control(self, invited);
                 Ok(())
             }
-            JoiningMessage::Join { .. } => Err("who joins shows a ticket, on a connection of its own".into()),
+            JoiningMessage::Join { .. } => Err("a site joins with a ticket, on a connection of its own".into()),
             JoiningMessage::Invited { .. } | JoiningMessage::Joined { .. } => {
-                Err("a gateway invites and admits, and nobody tells it so".into())
+                Err("only gateways send invitations and admissions".into())
             }
         }
     }
@@ -110,12 +110,12 @@ impl Gateway {
         let (ticket, secret) = (JobId(u32::from_le_bytes(number)), Secret::new(secret));
         let good = Duration::from_secs(seconds.into()).min(LONGEST);
         self.services.tickets.borrow_mut().open(ticket, secret.clone(), Instant::now() + good);
-        tracing::info!(seconds = good.as_secs(), "a ticket was made");
+        tracing::info!(seconds = good.as_secs(), "ticket made");
         Ok(JoiningMessage::Invited { ticket, secret })
     }
 }
 
-/// The accepting side, after the hello. The caller bounds its time.
+/// The accepting side, after the hello. The caller limits its time.
 pub(crate) async fn admit(
     gateway: &Gateway,
     stream: &mut TlsStream,
@@ -141,7 +141,7 @@ pub(crate) async fn admit(
     let Control::Joining(JoiningMessage::Join { entry }) = said else {
         return Err(JoinError::NoEntry);
     };
-    // No await from here to the end of the ticket: it cannot be used twice at once.
+    // No await between here and closing the ticket: it cannot be used twice at once.
     let taken = match &gateway.services.doorkeeper {
         Some(doorkeeper) => doorkeeper.admit(&newcomer, fingerprint, &entry).and_then(|text| match gateway.reload() {
             Ok(()) => Ok(text),
@@ -150,7 +150,7 @@ pub(crate) async fn admit(
                 Err(NotTaken(format!("the gateway of site {site} must be restarted: {problem}")))
             }
         }),
-        None => Err(NotTaken("this gateway takes nobody into its sites file".to_owned())),
+        None => Err(NotTaken("this gateway does not add sites to its sites file".to_owned())),
     };
     if taken.is_ok() {
         gateway.services.tickets.borrow_mut().close(number);

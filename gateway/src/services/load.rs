@@ -1,5 +1,5 @@
-//! How slow this machine is for the gateway. Limits on what others do follow it: a machine that is busy with a job's ranks
-//! answers late, and reads late what has been answered.
+//! How slow this machine is for the gateway. Time limits on peers scale with it: a machine that is busy with a job's
+//! ranks answers late, and reads answers late.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use types::patience::{Lately, Slowness};
 
 use crate::gateway::Gateway;
 
-/// How often it is looked at.
+/// Interval between measurements.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// One for the whole gateway, which is one thread.
@@ -32,17 +32,17 @@ impl Load {
         self.lately.borrow().slowness(core_time())
     }
 
-    /// A limit on the silence of an agent or a launcher, which mostly sleep, as long as it is on a machine as busy as this one.
+    /// A time limit on the silence of an agent or a launcher. These mostly sleep, and are assumed to be on a machine as
+    /// busy as this one.
     pub(crate) fn silence(&self, calm: Duration) -> Duration {
         self.lately.borrow().slowness_of_sleepers(core_time()).stretch(calm)
     }
 }
 
 impl Gateway {
-    /// Waits for something for `calm` on a machine that is well, longer on one that is slow.
+    /// Waits for a future: for `calm` on a machine that is not overloaded, longer on a slow one.
     ///
-    /// # Errors
-    /// How long was waited, when that was too long.
+    /// # Errors The time waited, if the limit was exceeded.
     pub(crate) async fn patiently<T>(&self, calm: Duration, future: impl Future<Output = T>) -> Result<T, Duration> {
         patiently(calm, || self.services.load.slowness(), future).await
     }

@@ -1,7 +1,7 @@
 //! What a gateway shows, as metrics: Prometheus' text exposition format 0.0.4. A pure function of a [`View`].
 //!
-//! Every sample names the gateway it is of, so that collections of several need no labels of their own. Counters begin
-//! at zero with the gateway's program, those of a link with the link.
+//! Every sample names its gateway, so that collections from several gateways need no labels of their own. Counters
+//! start at zero with the gateway's program, those of a link with the link.
 
 use std::fmt::{Display, Write};
 
@@ -22,14 +22,20 @@ pub(crate) fn text(view: &View) -> String {
 fn of_gateway(text: &mut Text, view: &View, own: &str) {
     let version = format!("{own},{}", labels(&[("version", &view.version)]));
     text.one(Gauge, "build_info", "Always 1; the labels say what runs.", &version, 1);
-    text.one(Gauge, "uptime_seconds", "Since the gateway's program was started.", own, seconds(view.uptime_ms, 1e3));
+    text.one(
+        Gauge,
+        "uptime_seconds",
+        "Time since the gateway's program was started.",
+        own,
+        seconds(view.uptime_ms, 1e3),
+    );
     let (memory, totals) = (&view.memory, &view.totals);
     for (name, help, value) in [
-        ("memory_limit_bytes", "Memory for frames on their way that the sites file allows.", memory.limit),
-        ("memory_held_bytes", "Memory that frames on their way hold.", memory.held),
-        ("memory_high_water_bytes", "The most memory that frames on their way ever held.", memory.high_water),
-        ("memory_granted_bytes", "Memory for what the members of open jobs begin with.", memory.granted),
-        ("unadmitted_connections", "Connections that are not admitted yet.", totals.unadmitted),
+        ("memory_limit_bytes", "Memory for frames in flight that the sites file allows.", memory.limit),
+        ("memory_held_bytes", "Memory held by frames in flight.", memory.held),
+        ("memory_high_water_bytes", "The most memory ever held by frames in flight.", memory.high_water),
+        ("memory_granted_bytes", "Memory promised to open jobs for their members' initial windows.", memory.granted),
+        ("unadmitted_connections", "Connections waiting for admission.", totals.unadmitted),
         ("jobs", "Jobs that are open.", view.jobs.len() as u64),
     ] {
         text.one(Gauge, name, help, own, value);
@@ -37,7 +43,11 @@ fn of_gateway(text: &mut Text, view: &View, own: &str) {
     for (name, help, value) in [
         ("relayed_frames_total", "Frames relayed.", totals.frames),
         ("relayed_bytes_total", "Bytes of frames relayed, headers included.", totals.bytes),
-        ("undeliverable_frames_total", "Frames dropped because their destination is not there.", totals.undeliverable),
+        (
+            "undeliverable_frames_total",
+            "Frames dropped because their destination is not connected.",
+            totals.undeliverable,
+        ),
         ("refused_connections_total", "Connections refused before admission.", totals.refused),
         ("violations_total", "Connections closed after admission because they broke the rules.", totals.violations),
     ] {
@@ -52,18 +62,19 @@ fn of_trunks(text: &mut Text, view: &View, own: &str) {
         trunks.iter().for_each(|(labels, trunk)| text.sample(name, labels, value(trunk)));
     };
     family(Gauge, "trunk_up", "1 if a link of the trunk is up.", |trunk| trunk.up.into());
-    family(Gauge, "trunk_links", "Links of the trunk that are up.", |trunk| trunk.links.len() as u64);
+    family(Gauge, "trunk_links", "Number of links of the trunk that are up.", |trunk| trunk.links.len() as u64);
     family(Gauge, "trunk_links_wanted", "Links that the trunk should have.", |trunk| trunk.links_wanted.into());
-    family(Counter, "trunk_link_losses_total", "How often a link of the trunk was lost.", |trunk| trunk.losses);
-    family(Counter, "trunk_sent_bytes_total", "Bytes of frames sent by the trunk.", |trunk| trunk.sent);
-    family(Counter, "trunk_received_bytes_total", "Bytes of frames that came by the trunk.", |trunk| trunk.received);
+    family(Counter, "trunk_link_losses_total", "Number of times a link of the trunk was lost.", |trunk| trunk.losses);
+    family(Counter, "trunk_sent_bytes_total", "Bytes of frames sent over the trunk.", |trunk| trunk.sent);
+    family(Counter, "trunk_received_bytes_total", "Bytes of frames received over the trunk.", |trunk| trunk.received);
 }
 
 fn of_links(text: &mut Text, view: &View, own: &str) {
     let links = view.trunks.iter().flat_map(|trunk| {
         let of = trunk_labels(own, trunk);
         trunk.links.iter().map(move |link| {
-            // Not its address: each new connection of one that dials us has another port, and would be a new series.
+            // Without the address: each new connection of a gateway that dials us has another port, and would be a new
+            // series.
             (format!("{of},{}", labels(&[("link", &link.index.to_string())])), link)
         })
     });
@@ -72,18 +83,18 @@ fn of_links(text: &mut Text, view: &View, own: &str) {
         text.family(kind, name, help);
         links.iter().for_each(|(labels, link)| text.sample(name, labels, value(link)));
     };
-    family(Counter, "link_sent_bytes_total", "Bytes of frames sent by the link.", |link| link.sent);
-    family(Counter, "link_received_bytes_total", "Bytes of frames that came by the link.", |link| link.received);
-    family(Gauge, "link_queued_bytes", "Bytes that wait to be sent by the link.", |link| link.queued);
-    let again = "Segments of the link that the kernel sent again.";
+    family(Counter, "link_sent_bytes_total", "Bytes of frames sent over the link.", |link| link.sent);
+    family(Counter, "link_received_bytes_total", "Bytes of frames received over the link.", |link| link.received);
+    family(Gauge, "link_queued_bytes", "Bytes waiting to be sent over the link.", |link| link.queued);
+    let again = "Segments of the link that the kernel retransmitted.";
     family(Counter, "link_retransmitted_segments_total", again, |link| link.retransmissions);
     let mut seconds_family = |name, help, value: fn(&LinkView) -> f64| {
         text.family(Gauge, name, help);
         links.iter().for_each(|(labels, link)| text.sample(name, labels, value(link)));
     };
-    let trip = "The link's round trip as the kernel measures it, smoothed.";
+    let trip = "The link's round-trip time as the kernel measures it, smoothed.";
     seconds_family("link_round_trip_seconds", trip, |link| seconds(link.rtt_us, 1e6));
-    seconds_family("link_uptime_seconds", "Since the link came up.", |link| seconds(link.up_ms, 1e3));
+    seconds_family("link_uptime_seconds", "Time since the link came up.", |link| seconds(link.up_ms, 1e3));
 }
 
 fn of_jobs(text: &mut Text, view: &View, own: &str) {
@@ -101,10 +112,10 @@ fn of_jobs(text: &mut Text, view: &View, own: &str) {
     family(
         Gauge,
         "job_window_bytes",
-        "Bytes that each member of the job may have in flight in all, at first.",
+        "Bytes that each member of the job may have in flight to all peers together, initially.",
         |job| job.window,
     );
-    family(Gauge, "job_queued_bytes", "Bytes of the job's frames that wait here.", |job| job.queued);
+    family(Gauge, "job_queued_bytes", "Bytes of the job's frames queued at this gateway.", |job| job.queued);
     let sent = "Bytes of the job's frames from this site's ranks into trunks.";
     family(Counter, "job_sent_bytes_total", sent, |job| job.traffic.sent);
     let received = "Bytes of the job's frames from trunks to this site's ranks.";
@@ -135,7 +146,7 @@ use Kind::{Counter, Gauge};
 struct Text(String);
 
 impl Text {
-    /// Begins a metric; its samples follow at once.
+    /// Begins a metric; its samples must follow.
     fn family(&mut self, kind: Kind, name: &str, help: &str) {
         let kind = match kind {
             Counter => "counter",
@@ -155,7 +166,7 @@ impl Text {
     }
 }
 
-/// `name="value",…` with what the format wants escaped.
+/// `name="value",…`, escaped as the format requires.
 fn labels(pairs: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for (name, value) in pairs {

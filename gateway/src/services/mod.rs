@@ -1,4 +1,4 @@
-//! What a gateway does besides relaying: nodes and agents, sites that join, what it shows of itself.
+//! What a gateway does besides relaying: nodes and agents, sites that join, status.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ pub(crate) mod observe;
 pub(crate) mod page;
 pub(crate) mod standing;
 
-/// What they keep.
+/// State of the services.
 pub(crate) struct Services {
     pub starter: Arc<dyn AgentStarter>,
     pub agents: Agents,
-    /// What the batch system gave or is asked for.
+    /// Allocations that the batch system has granted or was asked for.
     pub nodes: Nodes,
-    /// An agent or an allocation ended.
+    /// Notified when an agent or an allocation ended.
     pub gone: Notify,
     pub tickets: RefCell<Tickets>,
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,

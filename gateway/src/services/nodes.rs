@@ -1,4 +1,4 @@
-//! One task per allocation: carries its news to the table, and gives it back.
+//! One task per allocation: it forwards the allocation's news to the table, and gives the allocation back.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -16,19 +16,19 @@ use crate::path::member::Member;
 use crate::table::error::{Refused, Violation};
 use crate::trunks::measure::PROBE_UP;
 
-/// How long giving back may take before it is given up.
+/// Time limit for giving an allocation back.
 const RELEASE: Duration = Duration::from_secs(3);
 
-/// The allocations that there are or that are sought.
+/// Allocations that exist or are being requested.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes(RefCell<HashMap<JobId, Rc<Orders>>>);
 
-/// What the task of an allocation is told.
+/// Orders for the task of an allocation.
 #[derive(Debug, Default)]
 struct Orders {
     /// Give it back.
     release: Notify,
-    /// It stays when this program ends: it is the job's.
+    /// The allocation stays when this program ends: it belongs to the job.
     leave: Notify,
 }
 
@@ -37,12 +37,12 @@ impl Nodes {
         self.0.borrow().is_empty()
     }
 
-    /// Gives a job's back.
+    /// Gives a job's allocation back.
     pub(crate) fn release(&self, job: JobId) {
         self.0.borrow().get(&job).iter().for_each(|orders| orders.release.notify_one());
     }
 
-    /// Forgets those of these jobs, which stay when this program ends.
+    /// Forgets the allocations of these jobs, which stay when this program ends.
     pub(crate) fn leave(&self, jobs: &BTreeSet<JobId>) {
         let left = self.0.borrow_mut().extract_if(|job, _| jobs.contains(job)).collect::<Vec<_>>();
         left.iter().for_each(|(_, orders)| orders.leave.notify_one());
@@ -50,10 +50,9 @@ impl Nodes {
 }
 
 impl Gateway {
-    /// A message about nodes for a job came from a member.
+    /// Handles a message about nodes for a job from a member.
     ///
-    /// # Errors
-    /// It may not say that: close its connection.
+    /// # Errors The member may not send it: close its connection.
     pub(crate) fn allocation_from_member(
         &self,
         member: &Rc<Member>,
@@ -61,25 +60,25 @@ impl Gateway {
     ) -> Result<(), Violation> {
         match message {
             AllocationMessage::Ask { .. } if member.job.get() != JobId::default() => {
-                Err(Violation(format!("this connection has job {} already", member.job.get())))
+                Err(Violation(format!("this connection already belongs to job {}", member.job.get())))
             }
             AllocationMessage::Ask { job, site, home, ask } => {
                 self.allocate_later(member.clone(), job, site, home, ask);
                 Ok(())
             }
             AllocationMessage::Waiting { .. } | AllocationMessage::Granted { .. } => {
-                Err("a launcher may ask for nodes, and grants none".into())
+                Err("a launcher may only ask for nodes".into())
             }
         }
     }
 
-    /// A launcher asks for nodes; another site's trunk is waited for first, as for a job.
+    /// A launcher asks for nodes. For another site, waits until the trunk is up first, as when opening a job.
     fn allocate_later(&self, launcher: Rc<Member>, job: JobId, site: String, home: String, ask: NodeAsk) {
         self.trunks.kick();
         self.beside(async move |gateway| {
             let trunk = if site == gateway.site { None } else { gateway.table().lead_trunk(&site) };
             if let Some(trunk) = trunk {
-                // If it does not come up, the table says why.
+                // If the trunk does not come up, the table reports why.
                 let _ = gateway.trunks.get(trunk).wait_up(PROBE_UP).await;
             }
             if !gateway.path.connections.borrow().contains_key(&launcher.id()) {
@@ -113,7 +112,7 @@ impl Gateway {
         });
     }
 
-    /// Gives the reason of its end; `None` if it stays.
+    /// Returns the reason of its end; `None` if it stays.
     async fn keep(
         &self,
         job: JobId,
@@ -128,14 +127,14 @@ impl Gateway {
                 biased;
                 () = orders.release.notified() => break "given back".to_owned(),
                 () = orders.leave.notified() => {
-                    // It would be given back with its handle.
+                    // Dropping the handle would give it back.
                     std::mem::forget(handle);
                     return None;
                 }
                 news = handle.news() => news,
                 () = sleep_until(deadline), if !granted => {
                     let state = if state.is_empty() { String::new() } else { format!(": {state}") };
-                    break format!("no nodes after {} s{state}. Ask for fewer, or wait longer (--wait)", wait.as_secs());
+                    break format!("no nodes after {} s{state}. Ask for fewer nodes, or wait longer (--wait)", wait.as_secs());
                 }
             };
             match &news {

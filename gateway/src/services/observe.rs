@@ -1,4 +1,4 @@
-//! What the gateway shows of itself: for `landbridge top`, the page and metrics.
+//! A gateway's view of itself, for `landbridge top`, the page and metrics.
 
 use std::rc::Rc;
 
@@ -16,10 +16,9 @@ use crate::trunks::link::Link;
 use crate::trunks::trunk::Trunk;
 
 impl Gateway {
-    /// A question about this gateway came from a member.
+    /// Handles a question about this gateway from a member.
     ///
-    /// # Errors
-    /// It is none: close its connection.
+    /// # Errors It is not a question: close the member's connection.
     pub(crate) fn observation_from_member(
         &self,
         member: &Member,
@@ -32,13 +31,13 @@ impl Gateway {
             }
             ObservationMessage::Status { reload } => member.send_control(self, self.standing(reload)),
             ObservationMessage::Observed { .. } | ObservationMessage::Standing { .. } => {
-                return Err("a gateway shows itself, and nobody shows it anything".into());
+                return Err("only gateways answer questions about themselves".into());
             }
         }
         Ok(())
     }
 
-    /// All that it shows, now.
+    /// The current view.
     pub(crate) fn view(&self) -> View {
         let counted = self.counters.snapshot();
         let table = self.table();

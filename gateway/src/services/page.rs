@@ -1,9 +1,9 @@
 //! The gateway's page and metrics: HTTP for browsers and collectors on its own machine.
 //!
-//! It shows and changes nothing. Who can reach the port is not asked who he is, so the sites file takes only loopback
-//! addresses, and a request that names another host is refused: it comes from a stranger's page that has its name resolve
-//! to this machine (DNS rebinding). Whatever happens here, relaying goes on: a connection is one request within bounded
-//! time and memory, and there are few at a time. `page/` has what is shown.
+//! It shows state and changes nothing. Requests are not authenticated, so the sites file accepts only loopback
+//! addresses, and a request that names another host is refused: it comes from a third-party page whose name resolves to
+//! this machine (DNS rebinding). Whatever happens here, relaying continues: a connection is one request with limited
+//! time and memory, and the number of connections is limited. `page/` holds the files that are served.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -30,11 +30,11 @@ use crate::services::metrics;
 
 /// Most connections at a time; a browser has six.
 const MAX_CONNECTIONS: usize = 32;
-/// How long a connection may take in all. Both ends are on one machine.
+/// Time limit for a whole connection. Both ends are on one machine.
 const WHOLE: Duration = Duration::from_secs(5);
-/// From one connection to the next: two hundred a second leave the thread to those who relay.
+/// Pause between connections: two hundred a second leave the thread to relaying.
 const PACE: Duration = Duration::from_millis(5);
-/// How long what was gathered is shown to whoever asks.
+/// How long a gathered view is served before it is gathered anew.
 const FRESH: Duration = Duration::from_millis(200);
 const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
@@ -46,7 +46,7 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// What does not change: path, type, content.
+/// Static files: path, type, content.
 const FILES: [(&str, &str, &str); 7] = [
     ("/", "text/html; charset=utf-8", include_str!("page/page.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
@@ -57,7 +57,7 @@ const FILES: [(&str, &str, &str); 7] = [
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
 
-/// With every answer. What is shown is of now, comes from here alone, and is in nobody else's frame.
+/// Sent with every response. The content is current, comes only from here, and must not be framed by another page.
 const HEADERS: [(HeaderName, &str); 5] = [
     (header::CACHE_CONTROL, "no-store"),
     (
@@ -70,8 +70,8 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Opens the page if the sites file has one for this gateway. A port that cannot be had is told in the log, and the
-/// gateway works without: a page is not worth a job.
+/// Opens the page if the sites file has one for this gateway. If the port cannot be bound, the gateway logs that and
+/// works without the page: a page is not worth a job.
 pub(crate) fn open(gateway: &Rc<Gateway>) {
     let (site, own) = gateway.sites.own.get();
     let Some(address) = gateway.sites.file.borrow().sites[site].gateways[own].page else { return };
@@ -86,16 +86,16 @@ pub(crate) fn open(gateway: &Rc<Gateway>) {
                     ": another program has this port (another gateway?); `ss -ltnp` shows which; stop it, or set `page` \
                      to another port, and restart the gateway"
                 }
-                io::ErrorKind::AddrNotAvailable => ": this machine has no such address; correct `page`",
+                io::ErrorKind::AddrNotAvailable => ": no interface of this machine has this address; correct `page`",
                 io::ErrorKind::PermissionDenied => ": ports under 1024 need root; set `page` to a higher one",
                 _ => "",
             };
-            tracing::warn!("no page: cannot listen on {address}: {error}{hint}. All else works.");
+            tracing::warn!("no page: cannot listen on {address}: {error}{hint}. Everything else works.");
         }
     }
 }
 
-/// Accepts connections for ever.
+/// Accepts connections forever.
 async fn accept(gateway: Rc<Gateway>, listener: TcpListener) -> Infallible {
     let source = Rc::new(Source { gateway, gathered: RefCell::default() });
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -117,7 +117,7 @@ async fn accept(gateway: Rc<Gateway>, listener: TcpListener) -> Infallible {
     }
 }
 
-/// One connection: one request, and its answer.
+/// Serves one connection: one request and its response.
 async fn serve(source: Rc<Source>, stream: TcpStream, peer: SocketAddr) {
     let service = service_fn(|request| {
         let answer = answer(&source, &request);
@@ -136,14 +136,14 @@ async fn serve(source: Rc<Source>, stream: TcpStream, peer: SocketAddr) {
     }
 }
 
-/// What changes.
+/// The dynamic content.
 struct Source {
     gateway: Rc<Gateway>,
     gathered: RefCell<Option<(Instant, Rc<View>)>>,
 }
 
 impl Source {
-    /// What the gateway shows; gathered anew a few times a second at most, however many ask.
+    /// The view, gathered at most a few times a second, however many requests there are.
     fn view(&self) -> Rc<View> {
         let mut gathered = self.gathered.borrow_mut();
         match &*gathered {
@@ -159,11 +159,11 @@ impl Source {
 
 fn answer<B>(source: &Source, request: &Request<B>) -> Response<String> {
     if !names_this_machine(request.headers()) {
-        let text = "This page is for its own machine: open it as http://localhost and its port.\n";
+        let text = "This page is served to its own machine only: open http://localhost with its port.\n";
         return response(StatusCode::FORBIDDEN, TEXT, text.into());
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        let mut refusal = response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "Nothing can be changed here.\n".into());
+        let mut refusal = response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "This page is read-only.\n".into());
         refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
@@ -177,7 +177,7 @@ fn answer<B>(source: &Source, request: &Request<B>) -> Response<String> {
             Err(error) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
         },
         "/metrics" => response(StatusCode::OK, METRICS, metrics::text(&source.view())),
-        _ => response(StatusCode::NOT_FOUND, TEXT, "Nothing is here: /, /view.json and /metrics are.\n".into()),
+        _ => response(StatusCode::NOT_FOUND, TEXT, "Not found. This server has /, /view.json and /metrics.\n".into()),
     }
 }
 
@@ -192,7 +192,7 @@ fn response(status: StatusCode, kind: &'static str, content: String) -> Response
     response
 }
 
-/// Whether `Host` is there once, and is a name or address of this machine alone; the port may be that of a tunnel.
+/// Whether `Host` occurs exactly once and names only this machine; its port may be that of a tunnel.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };

@@ -1,8 +1,8 @@
-//! How a gateway stands: its jobs and trunks; and taking up what has changed in its sites file while it runs.
+//! A gateway's standing: its jobs and trunks; and reloading its sites file while it runs.
 //!
-//! Sites that come after those known are new trunks and nothing else, so open jobs do not notice. A site that is gone is revoked:
-//! its links are cut, and what it took part in ends. A site's keys may change, its own too. Any other change of what concerns this
-//! gateway asks for a restart, which is for whoever changed the file to decide.
+//! Sites appended after the known ones only add trunks, so open jobs do not notice. A site that was removed is revoked:
+//! its links are cut, and the jobs it takes part in end. A site's keys may change, including its own. Any other change
+//! that concerns this gateway needs a restart, which is left to the person who changed the file.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::path::{Path, PathBuf};
@@ -25,21 +25,21 @@ use crate::trunks::trunks;
 /// The longest sites file that is read, in bytes.
 const MAX_FILE: u64 = 4 << 20;
 
-/// What a gateway works by.
+/// The sites file in force, and the credentials.
 pub(crate) struct Sites {
-    /// The sites file as it was read last.
+    /// The sites file as last read.
     pub file: RefCell<SitesFile>,
-    /// Where it lies.
+    /// Path of the file.
     path: Option<PathBuf>,
-    /// Which site and gateway of it is this one.
+    /// Index of this gateway's site, and of this gateway within it.
     pub own: Cell<(usize, usize)>,
     credentials: RefCell<Rc<Credentials>>,
 }
 
-/// What the site's key makes. The key may be changed.
+/// What is derived from the site's key, which may change.
 pub(crate) struct Credentials {
     pub fingerprint: Fingerprint,
-    /// What users of the site prove.
+    /// The secret that users of the site prove.
     pub client_secret: Secret,
     pub tls: TlsConfig,
 }
@@ -52,10 +52,9 @@ impl Credentials {
 }
 
 impl Sites {
-    /// As it was started.
+    /// The state at start.
     ///
-    /// # Errors
-    /// The key cannot be used.
+    /// # Errors The key cannot be used.
     pub(crate) fn new(config: &GatewayConfig) -> Result<Sites, KeyError> {
         Ok(Sites {
             file: RefCell::new(config.sites.clone()),
@@ -65,7 +64,7 @@ impl Sites {
         })
     }
 
-    /// What its key makes now.
+    /// What is currently derived from its key.
     pub(crate) fn credentials(&self) -> Rc<Credentials> {
         self.credentials.borrow().clone()
     }
@@ -75,13 +74,13 @@ impl Sites {
         Ref::map(self.file.borrow(), |file| &file.sites[self.own.get().0])
     }
 
-    /// Where ranks and agents find this gateway.
+    /// Address at which ranks and agents find this gateway.
     pub(crate) fn inside(&self) -> String {
         self.own_site().gateways[self.own.get().1].inside.clone()
     }
 }
 
-/// Why what has changed in the sites file cannot be taken up while the gateway runs.
+/// Why a change in the sites file cannot be applied while the gateway runs.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ReloadError {
@@ -91,15 +90,15 @@ pub(crate) enum ReloadError {
     Read { name: String, source: std::io::Error },
     #[error(transparent)]
     Sites(#[from] SitesError),
-    #[error("site {0}, which is this gateway's own, is gone from the sites file")]
+    #[error("site {0}, which is this gateway's own, was removed from the sites file")]
     OwnGone(String),
-    #[error("site {0} has another place in the sites file")]
+    #[error("site {0} has moved within the sites file: restore the order, or restart the gateway")]
     Moved(String),
-    #[error("site {0} is another than when this gateway was started")]
+    #[error("site {0} has changed since this gateway was started: restart the gateway")]
     Another(String),
-    #[error("site {0} is new and not at the end of the sites file")]
+    #[error("site {0} is new and not at the end of the sites file: move it to the end, or restart the gateway")]
     NewBefore(String),
-    #[error("site {0} was taken out and is another now")]
+    #[error("site {0} was removed and has changed since: restart the gateway")]
     CameBack(String),
     #[error(transparent)]
     Gateway(#[from] GatewayError),
@@ -108,7 +107,7 @@ pub(crate) enum ReloadError {
 }
 
 impl Gateway {
-    /// How it stands, after reading the sites file again if asked to.
+    /// The gateway's standing, after reloading the sites file if asked to.
     pub(crate) fn standing(&self, reload: bool) -> ObservationMessage {
         let stale = if reload { self.reload_and_log() } else { None };
         let table = self.table();
@@ -120,20 +119,19 @@ impl Gateway {
         ObservationMessage::Standing { jobs: table.jobs.len() as u32, trunks: trunks.collect(), stale }
     }
 
-    /// Takes up what has changed in the sites file; gives, and logs, what stands against it.
+    /// Reloads the sites file; returns, and logs, what prevents that.
     pub(crate) fn reload_and_log(&self) -> Option<String> {
         let problem = self.reload().err().map(|error| error.to_string());
         match &problem {
-            Some(problem) => tracing::warn!(problem, "the sites file cannot be taken up while running"),
-            None => tracing::info!("works by the sites file as it is now"),
+            Some(problem) => tracing::warn!(problem, "cannot apply the sites file while running"),
+            None => tracing::info!("sites file reloaded"),
         }
         problem
     }
 
-    /// Reads the sites file again and takes up what has changed.
+    /// Reads the sites file again and applies what has changed.
     ///
-    /// # Errors
-    /// It cannot be read or taken up; nothing has changed then.
+    /// # Errors It cannot be read or applied; nothing has changed then.
     pub(crate) fn reload(&self) -> Result<(), ReloadError> {
         let Some(path) = &self.sites.path else { return Err(ReloadError::NoFile) };
         let newer = read(path)?;
@@ -147,10 +145,10 @@ impl Gateway {
         {
             return Err(problem);
         }
-        // A key that cannot be used changes nothing.
+        // If the key cannot be used, nothing changes.
         let key = site_key(&newer, path, &known.name)?;
         if key.fingerprint() != self.sites.credentials().fingerprint {
-            tracing::info!(fingerprint = %key.fingerprint(), "the site's key is another now");
+            tracing::info!(fingerprint = %key.fingerprint(), "the site's key has changed");
             let credentials = Credentials::new(&key)?;
             self.sites.credentials.replace(Rc::new(credentials));
         }
@@ -160,14 +158,14 @@ impl Gateway {
         Ok(())
     }
 
-    /// Makes the trunks what the sites file says.
+    /// Makes the trunks match the sites file.
     fn take_up(&self) {
         let wanted = trunks(&self.sites.file.borrow(), self.sites.own.get());
         for trunk in self.trunks.in_use() {
             match wanted.iter().find(|wanted| is_same(wanted, &trunk)) {
                 Some(wanted) if wanted.keys() != trunk.keys() => {
                     let (site, gateway, keys) = (&trunk.site, &trunk.gateway, wanted.keys());
-                    tracing::info!(site, gateway, %keys, "other keys are trusted");
+                    tracing::info!(site, gateway, %keys, "trusted keys have changed");
                     trunk.trust(keys);
                 }
                 Some(_) => {}
@@ -195,12 +193,12 @@ impl Gateway {
         self.expect_meetings();
     }
 
-    /// The trunk to a gateway that was taken out of the sites file.
+    /// The trunk to a gateway that was removed from the sites file.
     fn retired(&self, like: &Trunk) -> Option<Rc<Trunk>> {
         self.trunks.retired().into_iter().find(|trunk| is_same(trunk, like))
     }
 
-    /// What of the sites that were taken out and are there again is otherwise than it was.
+    /// How a site that was removed and is back differs from before.
     fn came_back(&self, newer: &SitesFile, own: usize) -> Option<ReloadError> {
         let wanted = trunks(newer, (own, self.sites.own.get().1));
         let other = wanted.iter().find(|new| self.retired(new).is_some_and(|known| !known.is_dialled_like(new)))?;
@@ -209,8 +207,8 @@ impl Gateway {
 
     fn revoke(&self, trunk: &Trunk) {
         let (site, gateway) = (&trunk.site, &trunk.gateway);
-        let reason = format!("site {}: gateway {gateway} of site {site} is not in its sites file any more", self.site);
-        tracing::warn!(site, gateway, "revoked: it is not in the sites file any more");
+        let reason = format!("site {}: gateway {gateway} of site {site} is no longer in its sites file", self.site);
+        tracing::warn!(site, gateway, "revoked: no longer in the sites file");
         trunk.retire(&reason);
         self.change(|table| table.retire_trunk(trunk.id, &reason));
     }
@@ -229,21 +227,22 @@ fn read(path: &Path) -> Result<SitesFile, ReloadError> {
     Ok(SitesFile::parse(&text, &name)?)
 }
 
-/// What of the sites that are in both files is otherwise in the newer one, as far as the gateway of its site `own` works by it and
-/// cannot do while it runs.
+/// How the sites that are in both files differ in the newer one, as far as the difference concerns the gateway of site
+/// `own` and cannot be applied while it runs.
 fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<ReloadError> {
     let position = |site: &Site| newer.sites.iter().position(|new| new.name == site.name);
     let mut last = None;
     for old in &known.sites {
         let Some(at) = position(old) else { continue };
-        // Of two sites the earlier dials.
+        // Of two sites, the earlier one dials.
         if last.is_some_and(|last| last > at) {
             return Some(ReloadError::Moved(old.name.clone()));
         }
         last = Some(at);
         let new = &newer.sites[at];
         let same = if at == own {
-            // Where its key lies and how its users reach it is not the gateway's business; its keys it takes up.
+            // The location of its key and the way its users reach it do not concern the gateway; changed keys it
+            // applies.
             let Site { key, ssh, folder, fingerprint, next, .. } = old.clone();
             Site { key, ssh, folder, fingerprint, next, ..new.clone() } == *old
         } else {
@@ -258,7 +257,7 @@ fn difference(known: &SitesFile, newer: &SitesFile, own: usize) -> Option<Reload
     before.map(|new| ReloadError::NewBefore(newer.sites[new].name.clone()))
 }
 
-/// What matters of another site's gateways: not where they show their page, each on its own machine.
+/// The part of another site's gateways that matters here: not their pages, which only their own machines use.
 fn seen(gateways: &[types::sites::Gateway]) -> Vec<types::sites::Gateway> {
     gateways.iter().map(|gateway| types::sites::Gateway { page: None, ..gateway.clone() }).collect()
 }
@@ -283,9 +282,9 @@ mod tests {
         let known = file(&[("a", "1", "n1"), ("b", "2", "n1")]);
         let told = |newer: &[(&str, &str, &str)]| difference(&known, &file(newer), 0);
         assert!(told(&[("a", "1", "n1"), ("b", "2", "n1"), ("c", "3", "n1")]).is_none());
-        // Nodes of another site are the business of its own gateway.
+        // Nodes of another site concern only its own gateway.
         assert!(told(&[("a", "1", "n1"), ("b", "2", "n7")]).is_none());
-        // A site that is gone is revoked.
+        // A site that was removed is revoked.
         assert!(told(&[("a", "1", "n1")]).is_none());
         assert!(told(&[("a", "1", "n1"), ("c", "3", "n1")]).is_none());
         for newer in [
@@ -296,7 +295,7 @@ mod tests {
         ] {
             assert!(told(newer).is_some(), "{newer:?}");
         }
-        // Where a gateway has its page is its own business.
+        // A gateway's page concerns only that gateway.
         for (at, same) in [(0, false), (1, true)] {
             let mut newer = known.clone();
             newer.sites[at].gateways[0].page = Some("127.0.0.1:7780".parse().unwrap());

@@ -1,8 +1,9 @@
-//! Nodes that a job needs from a batch system: asked for before the job is opened, because its roster names them, and
+//! Nodes that a job needs from a batch system: requested before the job is opened, because its roster names them, and
 //! given back with it. Part of [`Table`]; `services::nodes` does the I/O.
 //!
-//! The launcher asks its own gateway, which asks the gateway of each site concerned. Until the job is open, whoever loses its
-//! asker gives back. Then the nodes are the job's: a gateway that stops leaves them to it with the job's agents.
+//! The launcher asks its own gateway, which asks the gateway of each site concerned. Until the job is open, an
+//! allocation whose asker is lost is given back. From then on the nodes belong to the job: a gateway that stops leaves
+//! them to it together with the job's agents.
 
 use hooks::{AllocationNews, AllocationOrder};
 use thiserror::Error;
@@ -14,41 +15,41 @@ use crate::log::log;
 use crate::table::error::{GrantError, JobError, Refused, Violation};
 use crate::table::{Effect, Table, TrunkId};
 
-/// Most jobs for which nodes are sought or held; each costs a process beside the gateway.
+/// Most jobs for which nodes are requested or held; each costs a process beside the gateway.
 const MOST: usize = 256;
-/// How many of them may be of one other site.
+/// Most of them for one other site.
 const MOST_OF_SITE: usize = MOST / 4;
 
-/// Why nodes are not sought for a job.
+/// Why nodes are not requested for a job.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum AllocationError {
-    /// It is open, or no job at all.
-    #[error("job {0} cannot ask for nodes any more")]
+    /// It is open, or there is no such job.
+    #[error("job {0} can no longer ask for nodes")]
     Late(JobId),
-    /// Somebody else asks for it.
-    #[error("job {0} is another's")]
+    /// Another asker has this job.
+    #[error("job {0} belongs to another user or site")]
     Anothers(JobId),
-    /// It has asked.
-    #[error("job {0} has asked for nodes already")]
+    /// It has already asked.
+    #[error("job {0} has already asked for nodes")]
     Twice(JobId),
-    /// Others of its site have.
-    #[error("{MOST_OF_SITE} jobs of site {0} have or wait for nodes already: wait for some to end")]
+    /// Too many jobs of its site have or wait for nodes.
+    #[error("{MOST_OF_SITE} jobs of site {0} already have or wait for nodes: wait until some end")]
     TooManyOfSite(String),
-    /// Others have.
-    #[error("{MOST} jobs have or wait for nodes already: try again when some have ended")]
+    /// Too many jobs have or wait for nodes.
+    #[error("{MOST} jobs already have or wait for nodes: try again when some have ended")]
     TooMany,
-    /// The gateway could not hold the frames of the job's ranks at other sites once it is open.
-    #[error("no nodes are asked for: {0}")]
+    /// Once the job is open, the gateway could not hold the frames of its ranks at other sites.
+    #[error("did not ask for nodes: {0}")]
     NoMemory(GrantError),
 }
 
-/// What one gateway knows of a job's nodes.
+/// What one gateway knows about a job's nodes.
 pub(crate) struct Allocation<M> {
     pub asker: Asker<M>,
     /// Sites that were asked from here.
     asked: Vec<TrunkId>,
-    /// This site's own.
+    /// This site's own allocation.
     own: Option<Own>,
 }
 
@@ -58,12 +59,12 @@ pub(crate) enum Asker<M> {
     Launcher(M),
     /// The launcher's site.
     Site(TrunkId),
-    /// It is gone.
+    /// The asker is gone.
     Nobody,
 }
 
 impl<M> Asker<M> {
-    /// The trunk to the launcher's site, if that is another.
+    /// The trunk to the launcher's site, unless that is this site.
     pub(crate) fn trunk(&self) -> Option<TrunkId> {
         if let Asker::Site(trunk) = self { Some(*trunk) } else { None }
     }
@@ -71,7 +72,7 @@ impl<M> Asker<M> {
 
 #[derive(Debug, Default)]
 struct Own {
-    /// Its name in the batch system, and its nodes.
+    /// The allocation's name in the batch system, and its nodes.
     granted: Option<(String, Vec<String>)>,
     released: bool,
 }
@@ -79,8 +80,7 @@ struct Own {
 impl<M: Clone + PartialEq> Table<M> {
     /// The launcher asks for nodes of a site whose trunk should be up.
     ///
-    /// # Errors
-    /// Which site refuses, and why.
+    /// # Errors Which site refuses, and why.
     pub(crate) fn allocate(
         &mut self,
         launcher: M,
@@ -114,7 +114,7 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// The trunk over which a site was asked for a job's nodes: who found them leads the job there.
+    /// The trunk over which a site was asked for a job's nodes: the gateway that obtained them leads the job there.
     pub(crate) fn asked_for_nodes(&self, id: JobId, site: &str) -> Option<TrunkId> {
         let asked = &self.allocations.get(&id)?.asked;
         asked.iter().find(|trunk| self.trunks[trunk.0].site == site).copied()
@@ -131,7 +131,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Makes an entry, or finds the asker's own.
+    /// Creates an entry, or finds the asker's own.
     fn seek(&mut self, id: JobId, asker: Asker<M>) -> Result<(), AllocationError> {
         if id == JobId::default() || self.jobs.contains_key(&id) {
             return Err(AllocationError::Late(id));
@@ -153,8 +153,8 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// Whether so many ranks at other sites would fit if the job were opened now. It has agents too, and other jobs may come
-    /// first, so what passes may still be refused when it is opened.
+    /// Whether this many ranks at other sites would fit if the job were opened now. The job has agents too, and other
+    /// jobs may come first, so a job that passes may still be refused when it is opened.
     fn check_memory(&self, elsewhere: u32, kept: u64) -> Result<(), AllocationError> {
         self.grants.check(elsewhere.into(), kept).map_err(AllocationError::NoMemory)
     }
@@ -165,14 +165,14 @@ impl<M: Clone + PartialEq> Table<M> {
             return Err(AllocationError::Twice(id));
         }
         entry.own = Some(Own::default());
-        if let Some(unsaid) = self.may_log_of(id) {
-            tracing::info!(unsaid, job = %id, ranks = ask.ranks, held = ask.held.is_some(), "nodes asked for");
+        if let Some(suppressed) = self.may_log_of(id) {
+            tracing::info!(suppressed, job = %id, ranks = ask.ranks, held = ask.held.is_some(), "nodes asked for");
         }
         self.effects.push(Effect::Allocate(AllocationOrder { job: id, ask }));
         Ok(())
     }
 
-    /// What became of this site's own allocation.
+    /// Handles news of this site's own allocation.
     pub(crate) fn allocation_news(&mut self, id: JobId, news: AllocationNews) {
         let site = self.site.clone();
         let may_log = if let AllocationNews::Waiting(_) = news { None } else { self.may_log_of(id) };
@@ -180,16 +180,16 @@ impl<M: Clone + PartialEq> Table<M> {
         match news {
             AllocationNews::Waiting(state) => self.tell_asker(id, AllocationMessage::Waiting { job: id, site, state }),
             AllocationNews::Granted { id: name, nodes } => {
-                if let Some(unsaid) = may_log {
-                    tracing::info!(unsaid, job = %id, allocation = name, nodes = nodes.len(), "nodes granted");
+                if let Some(suppressed) = may_log {
+                    tracing::info!(suppressed, job = %id, allocation = name, nodes = nodes.len(), "nodes granted");
                 }
                 own.granted = Some((name, nodes.iter().map(|node| node.name.clone()).collect()));
                 self.tell_asker(id, AllocationMessage::Granted { job: id, site, nodes });
             }
             AllocationNews::Ended(reason) => {
                 let released = own.released;
-                if let Some(unsaid) = may_log {
-                    tracing::info!(unsaid, job = %id, reason, released, "allocation ended");
+                if let Some(suppressed) = may_log {
+                    tracing::info!(suppressed, job = %id, reason, released, "allocation ended");
                 }
                 if let Some(entry) = self.allocations.get_mut(&id) {
                     entry.own = None;
@@ -210,10 +210,9 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A message about nodes for a job came over a trunk.
+    /// Handles a message about nodes for a job from a trunk.
     ///
-    /// # Errors
-    /// No gateway that follows the protocol can have sent it: close the link.
+    /// # Errors No gateway that follows the protocol can have sent it: close the link.
     pub(crate) fn allocation_from_trunk(
         &mut self,
         trunk: TrunkId,
@@ -223,13 +222,13 @@ impl<M: Clone + PartialEq> Table<M> {
         match message {
             AllocationMessage::Ask { job, site, home, ask } => {
                 if home != *peer || site != self.site {
-                    return Err(Violation(format!("site {peer} may not send an order for nodes of another site")));
+                    return Err(Violation(format!("site {peer} may not order nodes at another site")));
                 }
                 self.allocate_asked(trunk, job, ask);
             }
             AllocationMessage::Waiting { job, ref site, .. } | AllocationMessage::Granted { job, ref site, .. } => {
                 if site != peer {
-                    return Err(Violation(format!("site {peer} may not send news of another site")));
+                    return Err(Violation(format!("site {peer} may not send news about another site")));
                 }
                 if self.allocations.get(&job).is_some_and(|entry| entry.asked.contains(&trunk)) {
                     self.tell_asker(job, message);
@@ -239,7 +238,7 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// A site that was asked for nodes from here says something about a job that is not open.
+    /// Handles news about a job that is not open, from a site that was asked for nodes from here.
     pub(crate) fn news_before_opening(&mut self, id: JobId, trunk: TrunkId, message: JobMessage) {
         let Some(entry) = self.allocations.get_mut(&id).filter(|entry| entry.asked.contains(&trunk)) else { return };
         if matches!(message, JobMessage::Refused { .. } | JobMessage::Closed { .. }) {
@@ -248,7 +247,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell_asker(id, message);
     }
 
-    /// Nobody wants these nodes: the job was never opened.
+    /// These nodes are not needed: the job was never opened.
     pub(crate) fn abandon(&mut self, id: JobId) {
         let Some(entry) = self.allocations.get_mut(&id).filter(|_| !self.jobs.contains_key(&id)) else { return };
         for trunk in entry.asked.clone() {
@@ -259,7 +258,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Abandons what a launcher may abandon; says whether there was anything.
+    /// Abandons what this launcher may abandon; returns whether there was anything.
     pub(crate) fn abandoned_by(&mut self, id: JobId, launcher: &M) -> bool {
         let own = self.allocations.get(&id).is_some_and(|entry| entry.asker == Asker::Launcher(launcher.clone()));
         if own {
@@ -268,7 +267,7 @@ impl<M: Clone + PartialEq> Table<M> {
         own
     }
 
-    /// The launcher's site lets go of a job that was never opened here.
+    /// The launcher's site gives up a job that was never opened here.
     pub(crate) fn abandoned_over(&mut self, id: JobId, trunk: TrunkId) {
         if self.allocations.get(&id).is_some_and(|entry| entry.asker == Asker::Site(trunk)) {
             self.abandon(id);
@@ -287,7 +286,8 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A trunk is gone: what was asked over it is given back, what it was asked for will not come.
+    /// A trunk is lost: nodes requested over it are given back, and nodes this gateway was asked for over it are no
+    /// longer needed.
     pub(crate) fn allocations_without(&mut self, trunk: TrunkId, reason: &str) {
         let unopened: Vec<JobId> = self.allocations.keys().filter(|id| !self.jobs.contains_key(id)).copied().collect();
         for id in unopened {
@@ -304,7 +304,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Gives back this site's own allocation; says whether there still is one.
+    /// Gives back this site's own allocation; returns whether it still exists.
     pub(crate) fn release(&mut self, id: JobId) -> bool {
         let Some(own) = self.allocations.get_mut(&id).and_then(|entry| entry.own.as_mut()) else { return false };
         if !std::mem::replace(&mut own.released, true) {
@@ -313,7 +313,7 @@ impl<M: Clone + PartialEq> Table<M> {
         true
     }
 
-    /// Sites that were asked for nodes, but are not in the roster of the job that was then opened, are told of its end.
+    /// Sends the end of the job to sites that were asked for nodes but are not in the roster it was opened with.
     pub(crate) fn close_allocations(&mut self, id: JobId) {
         let Some(entry) = self.allocations.get_mut(&id) else { return };
         let Some(job) = self.jobs.get(&id) else { return };
@@ -324,33 +324,33 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// The batch system's name of a job's allocation here.
+    /// The batch system's name for a job's allocation here.
     pub(crate) fn allocation_id(&self, id: JobId) -> Option<String> {
         let own = self.allocations.get(&id)?.own.as_ref()?;
         own.granted.as_ref().map(|(name, _)| name.clone())
     }
 
-    /// Why something on the job's nodes may be lost, beside what is known: batch systems end what runs in a job first, and
-    /// say so later.
+    /// A further possible reason why something on the job's nodes was lost: batch systems first kill what runs in a
+    /// job, and report it later.
     pub(crate) fn perhaps_cancelled(&self, id: JobId) -> String {
         let told =
             |name| format!(", in batch job {name}, which may have been cancelled or have reached its time limit");
         self.allocation_id(id).map_or(String::new(), told)
     }
 
-    /// The site of whoever asked for a job's nodes; the own one if nobody did.
+    /// The site that asked for a job's nodes; the own site if none did.
     pub(crate) fn asker_site(&self, id: JobId) -> &str {
         let trunk = self.allocations.get(&id).and_then(|found| found.asker.trunk());
         trunk.map_or(&self.site, |trunk| &self.trunks[trunk.0].site)
     }
 
-    /// Whether a node is one of the site's, or of the job's allocation. Whose that is has been looked at.
+    /// Whether a node belongs to the site or to the job's allocation. The caller has checked whose allocation that is.
     pub(crate) fn has_node(&self, id: JobId, node: &str) -> bool {
         let own = self.allocations.get(&id).and_then(|entry| entry.own.as_ref()?.granted.as_ref());
         self.nodes.iter().any(|known| known == node) || own.is_some_and(|(_, nodes)| nodes.iter().any(|n| n == node))
     }
 
-    /// Drops an entry that nobody will ask about again.
+    /// Removes an entry that will not be needed again.
     fn forget(&mut self, id: JobId) {
         let done = |entry: &Allocation<M>| entry.own.is_none() && !matches!(entry.asker, Asker::Launcher(_));
         if !self.jobs.contains_key(&id) && self.allocations.get(&id).is_some_and(done) {

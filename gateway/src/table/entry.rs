@@ -1,5 +1,5 @@
-//! Whether a job may be opened at a gateway: its number, its sites and nodes, and what its home has here already. Part
-//! of [`Table`].
+//! Whether a job may be opened at a gateway: its number, its sites and nodes, and what its home site already has here.
+//! Part of [`Table`].
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,10 +15,9 @@ use crate::table::job::{Job, members_of, ranks_of};
 use crate::table::site::{SitePhase, SiteState};
 
 impl<M: Clone + PartialEq> Table<M> {
-    /// Checks a job and enters it into the table. `asker`: whoever wants it opened.
+    /// Checks a job and enters it into the table. `asker`: the peer that wants it opened.
     ///
-    /// # Errors
-    /// Which site cannot take part, and why.
+    /// # Errors Which site cannot take part, and why.
     pub(crate) fn enter(
         &mut self,
         id: JobId,
@@ -38,9 +37,9 @@ impl<M: Clone + PartialEq> Table<M> {
         if self.allocations.get(&id).is_some_and(|found| found.asker != *asker) {
             return Err(here(JobError::Anothers(id)));
         }
-        // A roster that came as JSON has not been through its constructor.
+        // A roster that arrived as JSON has not passed its constructor's checks.
         let roster = Roster::new(roster.sites().to_vec()).map_err(|error| here(error.into()))?;
-        // It may be long.
+        // The roster may be long.
         let shown = || short(&roster.to_string()).to_owned();
         let missing = || here(JobError::NotInRoster { site: self.site.clone(), roster: shown() });
         let own = self.own_id(&roster).ok_or_else(missing)?;
@@ -108,21 +107,21 @@ impl<M: Clone + PartialEq> Table<M> {
             traffic: Traffic::default(),
             closing: false,
             refused: false,
-            // Only the lead starts anything.
+            // Only the lead starts agents.
             started: part != Part::Lead,
             epoch: self.epoch,
         };
-        if let Some(unsaid) = self.may_log(home_name) {
+        if let Some(suppressed) = self.may_log(home_name) {
             let roster = job.roster.to_string();
-            tracing::info!(unsaid, job = %id, home = home_name, roster = short(&roster), window = grant.window, "job opening");
+            tracing::info!(suppressed, job = %id, home = home_name, roster = short(&roster), window = grant.window, "job opening");
         }
         self.jobs.insert(id, job);
         self.ended.retain(|ended| *ended != id);
         Ok(own)
     }
 
-    /// What of the gateway's memory is kept for others than a job's home. The own site is not bounded: its users have
-    /// no neighbours here.
+    /// Gateway memory that is reserved for jobs of other homes. The own site is not limited: its users share this
+    /// gateway with no other site's.
     pub(crate) fn kept_from(&self, home: &str) -> u64 {
         if home == self.site {
             return 0;
@@ -130,8 +129,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.grants.kept(self.jobs.values().filter(|job| job.home_name() == home).map(|job| job.grant.bytes()).sum())
     }
 
-    /// # Errors
-    /// The home's jobs would take too much of the gateway's memory by being described alone.
+    /// # Errors The mere descriptions of the home's jobs would take too much of the gateway's memory.
     fn check_described(&self, home: &str, roster: &Roster) -> Result<(), JobError> {
         if home == self.site {
             return Ok(());
@@ -145,7 +143,7 @@ impl<M: Clone + PartialEq> Table<M> {
     }
 }
 
-/// About how many bytes a job's entry takes, without what its members have under way.
+/// Approximate bytes that a job's entry takes, without its members' frames in flight.
 fn described(roster: &Roster) -> u64 {
     const ENTRY: usize = 4 << 10;
     let name = |name: &String| size_of::<String>() + size_of::<u64>() + name.len();

@@ -1,4 +1,4 @@
-//! Why something is not done to a job. The text is for the user who asked for it.
+//! Why a request about a job is refused. The text is for the user who made it.
 
 use thiserror::Error;
 use types::roster::RosterError;
@@ -14,7 +14,7 @@ pub(crate) struct Refused {
     pub why: JobError,
 }
 
-/// Why a job is not opened, or somebody is not its member. Rosters are shortened.
+/// Why a job is not opened, or a peer is not a member of it. Rosters are shortened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum JobError {
@@ -22,9 +22,9 @@ pub(crate) enum JobError {
     Closing { job: JobId, site: String },
     #[error("job {job} is not open at site {site}")]
     NotOpen { job: JobId, site: String },
-    #[error("{slot} of job {job} is connected already")]
+    #[error("{slot} of job {job} is already connected")]
     Connected { job: JobId, slot: Slot },
-    #[error("{identity} does not belong to site {site}, which is #{number} of the job")]
+    #[error("{identity} does not belong to site {site}, which is site #{number} of the job")]
     OtherSite { identity: Identity, site: String, number: u16 },
     #[error("rank {rank} is not at site {site}, which has ranks {first}..{beyond}")]
     RankElsewhere { rank: u32, site: String, first: u32, beyond: u32 },
@@ -32,32 +32,32 @@ pub(crate) enum JobError {
     NoSuchNode { site: String, node: u32, nodes: usize },
     #[error("this gateway knows no service #{0} of a job")]
     NoSuchService(u32),
-    #[error("the launcher is whoever opens the job")]
+    #[error("only the connection that opens the job is its launcher")]
     Launcher,
-    #[error("a gateway is nobody's member")]
+    #[error("a gateway cannot be a member of a job")]
     Gateway,
-    #[error("a job's number is not zero")]
+    #[error("a job's number must not be zero")]
     Zero,
-    #[error("job {0} is open already")]
+    #[error("job {0} is already open")]
     Open(JobId),
-    #[error("job {0} is another's")]
+    #[error("job {0} belongs to another user or site")]
     Anothers(JobId),
     #[error(transparent)]
     Roster(#[from] RosterError),
     #[error("site {site} is not in the roster {roster}")]
     NotInRoster { site: String, roster: String },
-    #[error("site {site} is twice in the roster {roster}")]
+    #[error("site {site} occurs twice in the roster {roster}")]
     Twice { site: String, roster: String },
     #[error("the launcher's site {home} is not in the roster {roster}")]
     HomeNotInRoster { home: String, roster: String },
-    #[error("the launcher says it is at site {home}, this is the gateway of {site}")]
+    #[error("the launcher is at site {home}, but this is a gateway of site {site}")]
     WrongHome { home: String, site: String },
-    #[error("the gateway of site {own} knows no site {site}: compare the sites files")]
+    #[error("the gateway of site {own} has no site {site} in its sites file: compare the sites files")]
     UnknownSite { own: String, site: String },
     #[error("site {site} has no node {node}; it has: {known}")]
     UnknownNode { site: String, node: String, known: String },
     #[error(
-        "{jobs} jobs of site {home} are open here and take {}, one site may have {}: wait for some to end, or raise \
+        "{jobs} jobs of site {home} are open here and take {} of memory; one site may take {}: wait until some end, or raise \
          `memory` of the gateway",
         quantity(*.described),
         quantity(*.most)
@@ -67,18 +67,18 @@ pub(crate) enum JobError {
     Memory(#[from] GrantError),
     #[error(transparent)]
     Allocation(#[from] AllocationError),
-    /// What stands against its trunk.
+    /// The problem with its trunk.
     #[error("{0}")]
     Unreached(String),
 }
 
-/// Why a job finds no room in a gateway's memory.
+/// Why a job does not fit into a gateway's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum GrantError {
     #[error(
-        "{remote} members at other sites need {} of gateway memory for their frames ({} each), {} is left of {}: raise \
-         `memory` of the gateway to {} at least, or wait for other jobs to end",
+        "{remote} members at other sites need {} of gateway memory for their frames ({} each), but only {} of {} is free: raise \
+         `memory` of the gateway to at least {}, or wait until other jobs end",
         quantity(*.needed),
         quantity(*.each),
         quantity(*.left),
@@ -87,8 +87,8 @@ pub(crate) enum GrantError {
     )]
     Memory { remote: u64, needed: u64, each: u64, left: u64, all: u64, wanted: u64 },
     #[error(
-        "{remote} members at other sites need {} of gateway memory for windows of {}, {} is left of {}: give all \
-         gateways of a site the same `memory`, or wait for other jobs to end",
+        "{remote} members at other sites need {} of gateway memory for windows of {}, but only {} of {} is free: give all \
+         gateways of a site the same `memory`, or wait until other jobs end",
         quantity(*.needed),
         quantity(*.window),
         quantity(*.left),
@@ -96,7 +96,7 @@ pub(crate) enum GrantError {
     )]
     Window { remote: u64, needed: u64, window: u64, left: u64, all: u64 },
     #[error(
-        "a window of {} was asked for: it must be from {} to {}",
+        "a window of {} was requested; it must be between {} and {}",
         quantity(*.window),
         quantity(*.least),
         quantity(*.most)
@@ -104,7 +104,8 @@ pub(crate) enum GrantError {
     Size { window: u64, least: u64, most: u64 },
 }
 
-/// What a gateway or a launcher says that it may not say. Whoever says it breaks the rules, and its connection is closed.
+/// A message that its sender, a gateway or a launcher, may not send. The sender breaks the rules, and its connection is
+/// closed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub(crate) struct Violation(pub String);

@@ -21,45 +21,45 @@ use crate::table::{Effect, FAREWELL, GRACE, OPENING, OPENING_ASKED, Table, Timer
 pub(crate) struct Job<M> {
     pub secret: Secret,
     pub roster: Roster,
-    /// This gateway's site.
+    /// Index of this gateway's site in the roster.
     pub own: SiteId,
-    /// The launcher's site.
+    /// Index of the launcher's site in the roster.
     pub home: SiteId,
-    /// What this gateway is to it.
+    /// This gateway's part in the job.
     pub part: Part,
-    /// Trunks over which it was asked to open it; the first is the one to tell. None at home.
+    /// Trunks over which this gateway was asked to open the job; it reports to the first. Empty at home.
     pub askers: Vec<TrunkId>,
-    /// At home: what gateways that do not lead it are to let be in flight, once that is known.
+    /// At home: the window for gateways that do not lead the job, once it is known.
     pub window: Option<u32>,
-    /// At home: trunks over which gateways that do not lead it were asked to open it, and have not closed it.
+    /// At home: trunks over which gateways that do not lead the job were asked to open it and have not yet closed it.
     pub unclosed: Vec<TrunkId>,
-    /// One per site of the roster, in its order.
+    /// One per site, in the roster's order.
     pub sites: Vec<SiteState>,
     pub members: HashMap<Slot, M>,
-    /// Those whose connection broke and who may dial again, and why.
+    /// Members whose connection broke and that may reconnect, and why it broke.
     pub lost: HashMap<Slot, String>,
-    /// Nodes whose agents run.
+    /// Nodes with a running agent.
     pub agents: BTreeSet<NodeId>,
     pub grant: Grant,
     pub traffic: Traffic,
     pub closing: bool,
-    /// Refused after it was entered: its end is not news.
+    /// Refused after it was entered: its end is not reported.
     pub refused: bool,
-    /// Agents have been asked for.
+    /// Agents were requested.
     pub started: bool,
-    /// Tells this job from another of the same number, for timers; later jobs have higher ones.
+    /// Tells this job from others with the same number, for timers; later jobs have higher epochs.
     pub epoch: u64,
-    /// Ranks of this site: first, and first beyond.
+    /// Ranks of this site: first, and one past the last.
     pub ranks: (u32, u32),
 }
 
-/// Whether a member is a rank: not an agent, and not the launcher.
+/// Whether a member is a rank, rather than an agent or the launcher.
 pub(crate) fn is_rank(slot: Slot) -> bool {
     slot.0 >> 8 <= Slot::MAX_RANK
 }
 
 impl<M> Job<M> {
-    /// Whether a member of this identity belongs to this site.
+    /// Checks that a member with this identity belongs to this site.
     pub(crate) fn may_join(&self, identity: Identity, site: &str) -> Result<(), JobError> {
         let site = || site.to_owned();
         if identity.site != self.own {
@@ -80,7 +80,7 @@ impl<M> Job<M> {
         }
     }
 
-    /// Trunks are missing.
+    /// Whether trunks are still missing.
     pub(crate) fn waits(&self) -> bool {
         !self.closing && self.sites.iter().any(|site| site.phase == SitePhase::Waiting)
     }
@@ -90,7 +90,7 @@ impl<M> Job<M> {
         self.roster.site(self.home).map_or("", |site| site.name.as_str())
     }
 
-    /// All ranks of this site are connected here.
+    /// Whether all ranks of this site are connected here.
     pub(crate) fn is_whole(&self) -> bool {
         // A rank may have several endpoints, each of which is a member.
         let ranks: BTreeSet<u32> = self.members.keys().filter(|slot| is_rank(**slot)).map(|slot| slot.0 >> 8).collect();
@@ -102,34 +102,33 @@ impl<M> Job<M> {
     }
 }
 
-/// First rank of a site and first beyond.
+/// First rank of a site, and one past its last.
 pub(crate) fn ranks_of(roster: &Roster, site: SiteId) -> (u32, u32) {
     let sizes = roster.sites().iter().map(|s| s.size());
     let first: u32 = sizes.clone().take(usize::from(site.0)).sum();
     (first, first + sizes.skip(usize::from(site.0)).take(1).sum::<u32>())
 }
 
-/// Ranks and agents of a site, and the launcher.
+/// Number of ranks and agents of a site, plus the launcher at the home site.
 pub(crate) fn members_of(roster: &Roster, site: SiteId, home: SiteId) -> u64 {
     let own = roster.site(site).map_or(0, |s| u64::from(s.size()) + s.nodes.len() as u64);
     own + u64::from(site == home)
 }
 
-/// The trunks to the gateways of a site, in the order of the sites file.
+/// The trunks to a site's gateways, in the order of the sites file.
 pub(crate) fn trunks_to<'a>(trunks: &'a [TrunkInfo], site: &'a str) -> impl Iterator<Item = TrunkId> + 'a {
     trunks.iter().enumerate().filter(move |(_, trunk)| trunk.site == site && !trunk.retired).map(|(at, _)| TrunkId(at))
 }
 
-/// What members are told of a route that is gone, if there are others or none.
+/// What members are sent when a route is lost, depending on whether there are others.
 pub(crate) fn passage_without(others: bool, reason: &str) -> Passage {
     if others { Passage::Broken } else { Passage::Away(reason.to_owned()) }
 }
 
 impl<M: Clone + PartialEq> Table<M> {
-    /// The launcher asks, at its own site. On success it is a member, and its identity is given.
+    /// The launcher, at its own site, asks to open a job. On success it is a member, and its identity is returned.
     ///
-    /// # Errors
-    /// Which site refuses, and why, for [`JobMessage::Refused`].
+    /// # Errors Which site refuses, and why, for [`JobMessage::Refused`].
     pub(crate) fn open(
         &mut self,
         id: JobId,
@@ -147,11 +146,11 @@ impl<M: Clone + PartialEq> Table<M> {
             && let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing && job.secret == secret)
             && job.own == job.home
         {
-            // It has been here before: its connection broke, or this gateway's machine stood still.
+            // The launcher was here before: its connection broke, or this gateway's machine stood still.
             let identity = Identity { site: job.own, slot: Slot::LAUNCHER };
             job.lost.remove(&Slot::LAUNCHER);
             if let Some(before) = job.members.insert(Slot::LAUNCHER, launcher.clone()) {
-                self.effects.push(Effect::Dismiss(before, "the launcher has dialled again".to_owned()));
+                self.effects.push(Effect::Dismiss(before, "the launcher has reconnected".to_owned()));
             }
             self.tell_what_is_away(id, &launcher);
             self.open_relays(id);
@@ -172,7 +171,7 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(launcher_identity)
     }
 
-    /// The launcher's gateway asks.
+    /// The launcher's gateway asks to open a job.
     pub(crate) fn open_asked(
         &mut self,
         trunk: TrunkId,
@@ -186,7 +185,7 @@ impl<M: Clone + PartialEq> Table<M> {
             && job.secret == secret
             && self.trunks[trunk.0].site == job.home_name()
         {
-            // Another gateway of the launcher's site asks for the same.
+            // Another gateway of the launcher's site asks for the same job.
             if !job.askers.contains(&trunk) {
                 job.askers.push(trunk);
             }
@@ -207,8 +206,8 @@ impl<M: Clone + PartialEq> Table<M> {
         self.effects.extend(epoch.map(|epoch| Effect::Timer(id, epoch, Timer::Wanted, WANTED)));
     }
 
-    /// Whoever asked for a job may have ended it without being heard here, or have begun anew in between. So where nobody is
-    /// connected to it they are asked, or it would be kept for ever.
+    /// The gateways that asked for a job may have ended it, or restarted, without this gateway hearing of it. So while
+    /// nobody is connected to a job they are asked whether it is still wanted; otherwise it might be kept forever.
     fn ask_whether_wanted(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id).filter(|job| !job.closing) else { return };
         if job.members.is_empty() && job.agents.is_empty() {
@@ -218,19 +217,19 @@ impl<M: Clone + PartialEq> Table<M> {
         self.ask_again_whether_wanted(id);
     }
 
-    /// A job that waits for trunks does not do so for longer than this.
+    /// Limits how long a job waits for trunks.
     fn bound_opening(&mut self, id: JobId, limit: Duration) {
         if let Some(job) = self.jobs.get(&id).filter(|job| job.waits()) {
             self.effects.push(Effect::Timer(id, job.epoch, Timer::Opening, limit));
         }
     }
 
-    /// Has all gateways of the other sites open a job that do not lead it.
+    /// Asks all gateways of the other sites that do not lead the job to open it.
     pub(crate) fn open_relays(&mut self, id: JobId) {
         self.trunks_of(id).into_iter().for_each(|trunk| self.open_relay(id, trunk));
     }
 
-    /// The trunks that are up to gateways of the job's other sites.
+    /// Trunks to gateways of the job's other sites that are up.
     fn trunks_of(&self, id: JobId) -> Vec<TrunkId> {
         let Some(job) = self.jobs.get(&id) else { return Vec::new() };
         let others = job.roster.sites().iter().filter(|site| site.name != self.site);
@@ -256,7 +255,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell(trunk, open);
     }
 
-    /// A trunk is up: its gateway is told of the jobs that it may serve.
+    /// A trunk is up: tells its gateway which jobs it may serve.
     pub(crate) fn say_what_is_here(&mut self, trunk: TrunkId) {
         let peer = &self.trunks[trunk.0].site;
         let spans = |job: &Job<M>| !job.closing && job.roster.sites().iter().any(|site| site.name == *peer);
@@ -277,7 +276,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.tell(trunk, JobMessage::Here { job: id, whole });
     }
 
-    /// A job is open at the other end of a trunk as well. `whole`: all ranks of that site are connected there.
+    /// A job is now also open at the other end of a trunk. `whole`: all ranks of that site are connected there.
     pub(crate) fn is_here(&mut self, id: JobId, trunk: TrunkId, whole: bool) {
         let peer = &self.trunks[trunk.0].site;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -315,7 +314,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A job is not open any more at the other end of a trunk.
+    /// A job is no longer open at the other end of a trunk.
     pub(crate) fn is_gone(&mut self, id: JobId, trunk: TrunkId, reason: &str) {
         if self.trunks[trunk.0].up {
             self.tell_members(Some(id), trunk, |others| Some(passage_without(others, reason)));
@@ -330,7 +329,7 @@ impl<M: Clone + PartialEq> Table<M> {
         if job.own != job.home {
             let name = job.home_name();
             match job.askers.first() {
-                // Another gateway there hears from us from now on.
+                // From now on we report to another gateway of that site.
                 Some(asker) => job.sites[usize::from(job.home.0)].trunk = Some(*asker),
                 None => {
                     let text = format!("the trunk to site {name}, where the job was started, is lost: {reason}");
@@ -341,7 +340,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.finish(id);
     }
 
-    /// Asks sites whose trunks are up, and starts the agents here when nothing is missing that they need.
+    /// Asks sites whose trunks are up, and starts the agents here once nothing they need is missing.
     pub(crate) fn advance(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing) else { return };
         let at_home = job.own == job.home;
@@ -370,7 +369,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// The agents were started; or starting stopped at a node, and neither it nor any after it runs.
+    /// The agents were started, or starting failed at a node: neither its agent nor any later one runs.
     pub(crate) fn agents_started(&mut self, id: JobId, result: Result<(), (NodeId, StartError)>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let site = self.site.clone();
@@ -379,8 +378,8 @@ impl<M: Clone + PartialEq> Table<M> {
                 job.sites[usize::from(job.own.0)].phase = SitePhase::Open;
                 let window = job.grant.window;
                 let agents = job.agents.len();
-                if let Some(unsaid) = self.may_log_of(id) {
-                    tracing::info!(unsaid, job = %id, agents, window = %quantity(window.into()), "job open");
+                if let Some(suppressed) = self.may_log_of(id) {
+                    tracing::info!(suppressed, job = %id, agents, window = %quantity(window.into()), "job open");
                 }
                 self.tell_launcher(id, JobMessage::Opened { job: id, site, window });
             }
@@ -397,21 +396,21 @@ impl<M: Clone + PartialEq> Table<M> {
     /// This site cannot take part after all.
     pub(crate) fn refuse(&mut self, id: JobId, reason: String) {
         let site = self.site.clone();
-        if let Some(unsaid) = self.may_log_of(id) {
-            tracing::warn!(unsaid, job = %id, reason = short(&reason), "job refused");
+        if let Some(suppressed) = self.may_log_of(id) {
+            tracing::warn!(suppressed, job = %id, reason = short(&reason), "job refused");
         }
         self.tell_launcher(id, JobMessage::Refused { job: id, site, reason });
         if let Some(job) = self.jobs.get_mut(&id) {
             job.refused = true;
             job.sites[usize::from(job.own.0)].phase = SitePhase::Refused;
-            // At home the launcher decides what becomes of the job.
+            // At home the launcher decides how the job continues.
             if job.own != job.home {
                 self.close(id, "the site refused the job");
             }
         }
     }
 
-    /// An agent is gone.
+    /// An agent has ended.
     pub(crate) fn agent_exited(&mut self, id: JobId, node: NodeId, status: String) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.agents.remove(&node);
@@ -427,8 +426,7 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// The launcher sent a message about its job.
     ///
-    /// # Errors
-    /// It may not say that: close its connection.
+    /// # Errors The launcher may not send it: close its connection.
     pub(crate) fn job_from_launcher(&mut self, id: JobId, message: &JobMessage) -> Result<(), Violation> {
         match message {
             JobMessage::Close { job } if *job == id => {
@@ -453,11 +451,11 @@ impl<M: Clone + PartialEq> Table<M> {
             | JobMessage::LeadLost { .. }
             | JobMessage::SiteLost { .. }
             | JobMessage::SiteFound { .. }
-            | JobMessage::Closed { .. } => Err("a launcher may open and close its job, and nothing else of it".into()),
+            | JobMessage::Closed { .. } => Err("a launcher may only open and close its job".into()),
         }
     }
 
-    /// Begins to end a job here, and everywhere if it started here.
+    /// Starts ending a job here, and everywhere if it started here.
     pub(crate) fn close(&mut self, id: JobId, reason: &str) {
         if self.jobs.get(&id).is_none_or(|job| job.closing) {
             return;
@@ -465,8 +463,8 @@ impl<M: Clone + PartialEq> Table<M> {
         let may_log = self.may_log_of(id);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.closing = true;
-        if let Some(unsaid) = may_log {
-            tracing::info!(unsaid, job = %id, reason = short(reason), "job closing");
+        if let Some(suppressed) = may_log {
+            tracing::info!(suppressed, job = %id, reason = short(reason), "job closing");
         }
         if job.own == job.home {
             let closing =
@@ -499,7 +497,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.finish(id);
     }
 
-    /// Ends a job that is closing once nothing of it is left.
+    /// Ends a closing job once nothing of it is left.
     pub(crate) fn finish(&mut self, id: JobId) {
         if self.jobs.get(&id).is_none_or(|job| !job.closing || !job.agents.is_empty()) || self.release(id) {
             return;
@@ -510,9 +508,9 @@ impl<M: Clone + PartialEq> Table<M> {
         if own.phase != SitePhase::Closed {
             own.phase = SitePhase::Closed;
             let traffic = job.traffic;
-            if let Some(unsaid) = may_log {
+            if let Some(suppressed) = may_log {
                 let Traffic { sent, received, local } = traffic;
-                tracing::info!(unsaid, job = %id, sent, received, local, "job closed");
+                tracing::info!(suppressed, job = %id, sent, received, local, "job closed");
             }
             if !job.refused || job.own == job.home {
                 let site = self.site.clone();
@@ -536,7 +534,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A timer set by an effect has run out.
+    /// A timer set by an effect has expired.
     pub(crate) fn timer(&mut self, id: JobId, epoch: u64, timer: Timer) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.epoch == epoch) else { return };
         match timer {

@@ -1,10 +1,10 @@
-//! What gateways of other sites say about jobs and nodes, and what they may. Part of [`Table`].
+//! What gateways of other sites may send about jobs and nodes, and how it is handled. Part of [`Table`].
 //!
-//! Three things are told apart. What no gateway that follows the protocol can send is a violation, and its link is cut:
-//! news of another site than its own, orders for one. What a site says about a job that it has no part in, or over
-//! another trunk than the one it was asked on, is ignored. What is late is ignored or answered as such: a job may have
-//! ended, or its site been given up here, while the message was on its way or its sender stood still, and the trunk is
-//! others' as well.
+//! Three cases are distinguished. A message that no gateway that follows the protocol can send is a violation, and its
+//! link is cut: news about a site other than the sender's, or orders for one. A message about a job that the site has
+//! no part in, or over a trunk other than the one it was asked on, is ignored. A late message is ignored or answered as
+//! such: the job may have ended, or its site may have been given up here, while the message was in flight or its sender
+//! stood still, and the trunk serves other jobs as well.
 
 use types::JobId;
 use wire::control::{JobMessage, Traffic};
@@ -16,17 +16,16 @@ use crate::table::site::SitePhase;
 use crate::table::{Table, TrunkId};
 
 impl<M: Clone + PartialEq> Table<M> {
-    /// A message about a job came over a trunk.
+    /// Handles a message about a job from a trunk.
     ///
-    /// # Errors
-    /// No gateway that follows the protocol can have sent it: close the link.
+    /// # Errors No gateway that follows the protocol can have sent it: close the link.
     pub(crate) fn job_from_trunk(&mut self, trunk: TrunkId, message: JobMessage) -> Result<(), Violation> {
         let peer = self.trunks[trunk.0].site.clone();
         let wrong = |what| Err(Violation(format!("site {peer} may not send {what}")));
         match message {
             JobMessage::Open { job, secret, roster, home, part } => {
                 if home != peer {
-                    return wrong("a job of another site");
+                    return wrong("a message about a job of another site");
                 }
                 if let Err(why) = self.open_asked(trunk, job, secret, roster, part) {
                     let (site, reason) = (self.site.clone(), why.to_string());
@@ -39,8 +38,9 @@ impl<M: Clone + PartialEq> Table<M> {
                 if self.jobs.contains_key(&job) {
                     self.is_here(job, trunk, whole);
                 } else if self.ended.contains(&job) {
-                    // If it was asked for from here, its end was not heard. Others do not mind. Of a job that is not known yet nothing
-                    // is said: the launcher may be about to open it here, and the answer would be taken for the end of that.
+                    // If the job was requested from here, the other gateway has not heard of its end; for other jobs
+                    // this message does no harm. Nothing is sent about a job that is not known yet: the launcher may be
+                    // about to open it here, and the answer would be taken for the end of that job.
                     self.tell(trunk, JobMessage::Close { job });
                 }
             }
@@ -56,7 +56,7 @@ impl<M: Clone + PartialEq> Table<M> {
             | JobMessage::AgentLost { job, ref site, .. }
             | JobMessage::Closed { job, ref site, .. } => {
                 if *site != peer {
-                    return wrong("news of another site");
+                    return wrong("news about another site");
                 }
                 if self.jobs.contains_key(&job) {
                     self.news(job, trunk, message);
@@ -67,13 +67,13 @@ impl<M: Clone + PartialEq> Table<M> {
             JobMessage::MemberLost { job, member, .. } => {
                 let Some(open) = self.jobs.get(&job) else { return Ok(()) };
                 if open.has_part(&peer) && open.roster.site(member.site).is_none_or(|site| site.name != peer) {
-                    return wrong("news of another site");
+                    return wrong("news about another site");
                 }
                 self.news(job, trunk, message);
             }
             JobMessage::SiteLost { job, ref seen_from, .. } => {
                 if *seen_from != peer {
-                    return wrong("news of another site");
+                    return wrong("news about another site");
                 }
                 self.news(job, trunk, message);
             }
@@ -82,11 +82,12 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// A gateway asks for the end of a job.
+    /// A gateway asks to end a job.
     fn close_asked(&mut self, trunk: TrunkId, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return self.closed_already(id, trunk) };
         if !job.askers.contains(&trunk) {
-            // It is late: this gateway had given up the one that asks. Or it has no such job, and never asked for it.
+            // The message is late: this gateway had already given up the one that sends it. Or this gateway's site did
+            // not start the job and never asked for it there.
             if job.home_name() == self.trunks[trunk.0].site {
                 self.tell(trunk, nothing_left(id, &self.site));
             }
@@ -100,7 +101,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// A gateway that asked for a job ends it, and there is none.
+    /// A gateway that asked for a job ends it, and there is none here.
     fn closed_already(&mut self, id: JobId, trunk: TrunkId) {
         if self.allocations.contains_key(&id) {
             self.abandoned_over(id, trunk);
@@ -109,13 +110,13 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// News of a job that started here: notes what it means and passes it on to the launcher. Only from a site of the
-    /// job, over a trunk on which it was asked.
+    /// News about a job that started here: updates the table and forwards it to the launcher. Accepted only from a site
+    /// of the job, over a trunk on which that site was asked.
     fn news(&mut self, id: JobId, trunk: TrunkId, message: JobMessage) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.own == job.home) else { return };
         let peer = &self.trunks[trunk.0].site;
         if !job.has_part(peer) || !job.was_asked(trunk) {
-            tracing::debug!(job = %id, site = peer, "news of a job that was not asked for there is ignored");
+            tracing::debug!(job = %id, site = peer, "ignoring news of a job that was not requested there");
             return;
         }
         if let JobMessage::SiteLost { site, .. } = &message
@@ -131,16 +132,17 @@ impl<M: Clone + PartialEq> Table<M> {
                     self.tell_launcher(id, message);
                     self.is_gone(id, trunk, "its gateway closed the job");
                     if unclosed {
-                        // Unasked, or the late answer to an end before the launcher opened the job here once more: the gateway may
-                        // have it open again, and would not hear of the next end. Without a job it minds nothing.
+                        // This is unrequested, or a late answer to an end before the launcher opened the job here
+                        // again. The gateway may have the job open again, and would not hear of the next end. If it has
+                        // no such job, the message does no harm.
                         self.tell(trunk, JobMessage::Close { job: id });
                     }
                 }
                 JobMessage::Refused { site, reason, .. } => {
-                    log!(warn, &site, job = %id, site, reason = short(&reason), "a gateway is not used");
+                    log!(warn, &site, job = %id, site, reason = short(&reason), "not using a gateway");
                     self.is_gone(id, trunk, &reason);
                 }
-                // From the gateway that leads it there, which has lost the one that leads it here.
+                // From the gateway that leads the job there, which has lost the one that leads it here.
                 JobMessage::AgentLost { .. } | JobMessage::MemberLost { .. } | JobMessage::SiteLost { .. } => {
                     self.tell_launcher(id, message);
                 }
@@ -163,19 +165,19 @@ impl<M: Clone + PartialEq> Table<M> {
 }
 
 impl<M> Job<M> {
-    /// Whether a site takes part in it.
+    /// Whether a site takes part in the job.
     fn has_part(&self, site: &str) -> bool {
         self.roster.sites().iter().any(|one| one.name == site)
     }
 
-    /// At home: whether it was asked for over this trunk.
+    /// At home: whether the job was requested over this trunk.
     fn was_asked(&self, trunk: TrunkId) -> bool {
         let asked = self.sites.iter().any(|site| site.trunk == Some(trunk) && site.phase != SitePhase::Waiting);
         asked || self.unclosed.contains(&trunk)
     }
 }
 
-/// This gateway has nothing of a job, or others speak for it.
+/// This gateway has nothing left of a job, or other gateways report for it.
 fn nothing_left(job: JobId, site: &str) -> JobMessage {
     JobMessage::Closed { job, site: site.to_owned(), traffic: Traffic::default(), led: false }
 }

@@ -1,8 +1,8 @@
-//! The identity table and the jobs: who is admitted, where a frame goes, what to tell whom when something is lost.
+//! The identity table and the jobs: who is admitted, where a frame goes, whom to notify when something is lost.
 //!
-//! No sockets, no clock, no tasks: events come in through methods, and what is to be done about them is
-//! queued as [`Effect`]s, which whoever does the I/O takes and carries out. `M` is its handle on a member's connection.
-//! Start reading at [`Table::route`] for the path of a frame, at [`Table::open`] for the life of a job (`job`).
+//! No sockets, no clock, no tasks: events arrive as method calls, and resulting actions are queued as [`Effect`]s,
+//! which the I/O code takes and carries out. `M` is the I/O code's handle on a member's connection. Start reading at
+//! [`Table::route`] for the path of a frame, at [`Table::open`] for the life of a job (`job`).
 
 pub(crate) mod allocation;
 pub(crate) mod entry;
@@ -20,7 +20,7 @@ use types::{Identity, JobId, NodeId, SiteId, Slot};
 use wire::control::{JobMessage, Part};
 use wire::{Control, FrameHeader, Passage, Secret};
 
-use crate::log::{self, Unsaid};
+use crate::log::{self, Suppressed};
 use crate::table::allocation::Allocation;
 use crate::table::error::JobError;
 use crate::table::job::{Job, is_rank, passage_without, trunks_to};
@@ -31,24 +31,24 @@ use crate::table::window::Grants;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TrunkId(pub usize);
 
-/// How long a job waits for trunks that are not up before it is refused.
+/// How long a job waits for trunks that are down before it is refused.
 pub(crate) const OPENING: Duration = Duration::from_millis(3000);
 /// The same at a site that was asked over a trunk: shorter, so that its answer still arrives in time.
 pub(crate) const OPENING_ASKED: Duration = Duration::from_millis(2200);
-/// How long agents have to end by themselves.
+/// Time that agents have to end by themselves.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
-/// How long a launcher or an agent whose connection broke has to dial again, where the site has other gateways.
+/// Time that a launcher or an agent whose connection broke has to reconnect, if the site has other gateways.
 pub(crate) const RETURN: Duration = Duration::from_secs(2);
-/// How long the home site waits for the others' last words.
+/// How long the home site waits for the other sites' last messages.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(4);
 
-/// How often a gateway asks whether a job to which nobody is connected is still wanted.
+/// Interval at which a gateway asks whether a job that nobody is connected to is still wanted.
 pub(crate) const WANTED: Duration = Duration::from_secs(2);
 
-/// Jobs that ended and are remembered.
+/// Number of ended jobs that are remembered.
 const ENDED: usize = 256;
 
-/// Something to be done.
+/// An action for the I/O code.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Effect<M> {
     /// Send a message to a local launcher.
@@ -57,15 +57,15 @@ pub(crate) enum Effect<M> {
     ToTrunk(TrunkId, Control),
     /// Start the agents of these nodes, then report by [`Table::agents_started`].
     StartAgents(JobId, Vec<(NodeId, String)>),
-    /// Kill all agents of a job that still run; each is reported by [`Table::agent_exited`] as always.
+    /// Kill all agents of a job that still run; each is then reported through [`Table::agent_exited`] as usual.
     KillAgents(JobId),
-    /// Ask for nodes, and report by [`Table::allocation_news`].
+    /// Ask for nodes, and report through [`Table::allocation_news`].
     Allocate(AllocationOrder),
-    /// Give them back.
+    /// Give the nodes back.
     Release(JobId),
-    /// Say goodbye with a reason and close.
+    /// Say goodbye with a reason and close the connection.
     Dismiss(M, String),
-    /// Tell a member what became of the route to a site.
+    /// Notify a member of a change in the route to a site.
     Passage(M, SiteId, Passage),
     /// Call [`Table::timer`] after this long.
     Timer(JobId, u64, Timer, Duration),
@@ -75,22 +75,22 @@ pub(crate) enum Effect<M> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// Trunks should be up.
+    /// Trunks should be up by now.
     Opening,
-    /// Agents should be gone.
+    /// Agents should have ended by now.
     Grace,
-    /// Other sites should have said their last word.
+    /// Other sites should have sent their last message by now.
     Farewell,
-    /// A launcher or an agent whose connection broke should have dialled again.
+    /// A launcher or an agent whose connection broke should have reconnected by now.
     Return(Slot),
-    /// Somebody should be connected.
+    /// Somebody should be connected by now.
     Wanted,
 }
 
 /// Where a frame came from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Origin {
-    /// A member of this site, which is who the frame says.
+    /// A member of this site, with the identity that the frame states.
     Member,
     Trunk(TrunkId),
 }
@@ -102,9 +102,9 @@ pub(crate) enum Route<'a, M> {
     Member(&'a M),
     /// Over a trunk.
     Trunk(TrunkId),
-    /// Nowhere. `notice`: tell the sender why.
+    /// Nowhere. `notice`: notify the sender of the reason.
     Nowhere {
-        /// Why, if it is to be told.
+        /// The reason, if the sender is to be notified.
         notice: Option<String>,
     },
     /// The peer breaks the rules: close its connection.
@@ -116,13 +116,13 @@ pub(crate) enum Route<'a, M> {
 pub(crate) struct TrunkInfo {
     /// The site at its other end.
     pub site: String,
-    /// A link of it is up.
+    /// True while a link of it is up.
     pub up: bool,
-    /// What went wrong last, for the user.
+    /// The last problem, as text for the user.
     pub problem: String,
-    /// Its gateway is not in the sites file any more.
+    /// Its gateway is no longer in the sites file.
     pub retired: bool,
-    /// How often it came up or went, so that a timer knows whether it is still about the same.
+    /// How often it came up or went down, so that a timer can tell whether its occasion is still current.
     pub changes: u64,
 }
 
@@ -138,16 +138,16 @@ impl TrunkInfo {
 pub(crate) enum Leave {
     /// With a goodbye.
     Goodbye,
-    /// Without: its connection broke. Its machine may be well.
+    /// Without a goodbye: its connection broke. Its machine may be fine.
     Lost(String),
-    /// Without: it says nothing any more.
+    /// Without a goodbye: it is silent.
     Silent(String),
 }
 
 pub(crate) struct Table<M> {
     /// Name of this gateway's site.
     pub(crate) site: String,
-    /// Which of the site's gateways it is, from 0.
+    /// Number of this gateway within its site, from 0.
     pub(crate) number: usize,
     /// The site has other gateways, to which its members are connected too.
     pub(crate) siblings: bool,
@@ -157,16 +157,16 @@ pub(crate) struct Table<M> {
     pub(crate) jobs: HashMap<JobId, Job<M>>,
     pub(crate) allocations: HashMap<JobId, Allocation<M>>,
     pub(crate) grants: Grants,
-    /// How long jobs wait for a trunk that was up and is away.
+    /// How long jobs wait for a trunk that was up and is down.
     patience: Duration,
     pub(crate) effects: Vec<Effect<M>>,
     pub(crate) epoch: u64,
-    /// Jobs that ended lately, the last at the end.
+    /// Jobs that ended recently, the last one at the end.
     pub(crate) ended: VecDeque<JobId>,
 }
 
 impl<M: Clone + PartialEq> Table<M> {
-    /// The table of this site's gateway of that number.
+    /// The table of gateway number `number` of this site.
     pub(crate) fn new(
         (site, number): (String, usize),
         nodes: Vec<String>,
@@ -192,7 +192,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// What is to be done since the last call.
+    /// Takes the effects queued since the last call.
     pub(crate) fn take_effects(&mut self) -> Vec<Effect<M>> {
         std::mem::take(&mut self.effects)
     }
@@ -214,7 +214,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 ));
             }
             if header.to.site != job.own {
-                let text = format!("a frame of job {} for {} came to site {}", header.job, header.to, self.site);
+                let text = format!("a frame of job {} for {} arrived at site {}", header.job, header.to, self.site);
                 return Route::Violation(text);
             }
             if of_rank {
@@ -225,7 +225,7 @@ impl<M: Clone + PartialEq> Table<M> {
             if matches!(origin, Origin::Member) && of_rank {
                 job.traffic.local += bytes;
             }
-            // Looked up twice because the borrow checker cannot return the first.
+            // Looked up twice because of the borrow checker: the first reference cannot be returned.
             if job.members.contains_key(&header.to.slot) {
                 return Route::Member(&job.members[&header.to.slot]);
             }
@@ -241,7 +241,7 @@ impl<M: Clone + PartialEq> Table<M> {
             }
             return Route::Trunk(trunk);
         }
-        // Members have been told, and send it again when there is a route, unless there will be none.
+        // Members have been notified and will retransmit once there is a route, unless there never will be one.
         let name = job.roster.site(header.to.site).map_or("", |s| s.name.as_str());
         let notice = (!site.phase.reachable()).then(|| format!("site {name} cannot be reached"));
         Route::Nowhere { notice }
@@ -259,7 +259,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Whether a job that is not open here may be opened yet: it is none that has ended lately.
+    /// Whether a job that is not open here may still be opened: it has not ended recently.
     pub(crate) fn may_come(&self, job: JobId) -> bool {
         job != JobId::default() && !self.jobs.contains_key(&job) && !self.ended.contains(&job)
     }
@@ -274,8 +274,7 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// Admits a member that has proved the job's secret.
     ///
-    /// # Errors
-    /// Why not.
+    /// # Errors Why it is not admitted.
     pub(crate) fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), JobError> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -290,7 +289,7 @@ impl<M: Clone + PartialEq> Table<M> {
         Ok(())
     }
 
-    /// Tells a member that comes which sites cannot be reached now.
+    /// Tells a new member which sites cannot be reached now.
     pub(crate) fn tell_what_is_away(&mut self, id: JobId, member: &M) {
         let Some(job) = self.jobs.get(&id) else { return };
         for (at, site) in job.sites.iter().enumerate().filter(|(at, _)| *at != usize::from(job.own.0)) {
@@ -302,10 +301,9 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Whether a member may join; gives the bytes that it may have in flight at first.
+    /// Whether a member may join; returns the bytes that it may have in flight initially.
     ///
-    /// # Errors
-    /// Why not.
+    /// # Errors Why it may not join.
     pub(crate) fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, JobError> {
         self.secret(id)?;
         let open = self.jobs.get(&id);
@@ -325,10 +323,10 @@ impl<M: Clone + PartialEq> Table<M> {
         }
         job.members.remove(&slot);
         let reason = match how {
-            Leave::Goodbye if slot == Slot::LAUNCHER => return self.close(id, "the launcher ended"),
+            Leave::Goodbye if slot == Slot::LAUNCHER => return self.close(id, "the launcher has ended"),
             Leave::Goodbye => return,
             Leave::Silent(reason) => reason,
-            // It is connected to others of the site, and dials this one again.
+            // It is connected to other gateways of the site, and reconnects to this one.
             Leave::Lost(reason) if self.siblings && !is_rank(slot) && !job.closing && !job.waits() => {
                 job.lost.insert(slot, reason);
                 return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), RETURN));
@@ -338,7 +336,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.is_lost(id, slot, reason);
     }
 
-    /// A member without whom a job is not as it should be does not come back.
+    /// A member that the job needs does not come back.
     pub(crate) fn is_lost(&mut self, id: JobId, slot: Slot, reason: String) {
         let Some(job) = self.jobs.get(&id) else { return };
         let identity = Identity { site: job.own, slot };
@@ -350,13 +348,13 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Takes a member's place from a connection that is not used any more.
+    /// Takes a member's identity from a connection that is no longer used.
     pub(crate) fn displace(&mut self, id: JobId, slot: Slot, which: impl FnOnce(&M) -> bool) -> Option<M> {
         let members = &mut self.jobs.get_mut(&id)?.members;
         if members.get(&slot).is_some_and(which) { members.remove(&slot) } else { None }
     }
 
-    /// A first link of a trunk is up.
+    /// The first link of a trunk is up.
     pub(crate) fn trunk_up(&mut self, trunk: TrunkId) {
         let info = &mut self.trunks[trunk.0];
         info.up = true;
@@ -369,18 +367,18 @@ impl<M: Clone + PartialEq> Table<M> {
         self.say_what_is_here(trunk);
     }
 
-    /// A trunk failed, or still cannot be brought up.
+    /// A trunk failed, or still cannot be established.
     pub(crate) fn trunk_problem(&mut self, trunk: TrunkId, problem: String) {
         self.trunks[trunk.0].problem = problem;
     }
 
-    /// A link of a trunk is gone, and with it what was in flight on it; another is up.
+    /// A link of a trunk is lost, with what was in flight on it; another link is up.
     pub(crate) fn trunk_broken(&mut self, trunk: TrunkId) {
         self.tell_members(None, trunk, |_| Some(Passage::Broken));
     }
 
-    /// The last link of a trunk is gone, and with it whatever was in flight. Jobs wait for it to come back, for as long
-    /// as this gateway is patient.
+    /// The last link of a trunk is lost, with everything in flight. Jobs wait for it to come back as long as this
+    /// gateway's patience lasts.
     pub(crate) fn trunk_away(&mut self, trunk: TrunkId, reason: &str) {
         let info = &mut self.trunks[trunk.0];
         info.up = false;
@@ -391,7 +389,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.effects.push(Effect::Patience(trunk, changes, self.patience));
     }
 
-    /// Patience with a trunk is over, unless it has changed since.
+    /// Patience with a trunk has run out, unless the trunk has changed since.
     pub(crate) fn patience_over(&mut self, trunk: TrunkId, changes: u64) {
         let info = &self.trunks[trunk.0];
         if info.changes == changes && !info.up {
@@ -401,8 +399,8 @@ impl<M: Clone + PartialEq> Table<M> {
         }
     }
 
-    /// Tells members of jobs (of all, or `only` one) what became of a trunk that is a route of theirs. `passage` says
-    /// what, from whether there are other routes.
+    /// Notifies members of jobs (all jobs, or the `only` one) of a change in a trunk that is one of their routes.
+    /// `passage` makes the message, given whether there are other routes.
     pub(crate) fn tell_members(
         &mut self,
         only: Option<JobId>,
@@ -429,7 +427,7 @@ impl<M: Clone + PartialEq> Table<M> {
                 continue;
             };
             let site = &mut job.sites[at];
-            // A site not asked yet may still be when the trunk comes back.
+            // A site that has not been asked yet may still be asked when the trunk comes back.
             if site.phase == SitePhase::Waiting {
                 continue;
             }
@@ -439,7 +437,7 @@ impl<M: Clone + PartialEq> Table<M> {
             }
             let routes = site.routes.iter().filter(|route| **route != trunk).count();
             let (at_home, closing) = (job.own == job.home, job.closing);
-            // Without it, nothing of the job can go on here; that is not news then.
+            // Without this trunk nothing of the job can continue here, so its loss is not reported separately.
             self.is_gone(id, trunk, reason);
             let site = name.clone();
             if closing || self.jobs.get(&id).is_none_or(|job| job.closing) {
@@ -459,8 +457,8 @@ impl<M: Clone + PartialEq> Table<M> {
         self.allocations_without(trunk, reason);
     }
 
-    /// Closes everything, for the end of the program; with `siblings` (other gateways of the site) but for the jobs
-    /// that these can go on with, which it gives back. Those are left without a word, as if the program was killed.
+    /// Closes everything at the end of the program. With `siblings` (other gateways of the site), jobs that these can
+    /// continue are spared and returned; they get no message, as if the program had been killed.
     pub(crate) fn close_all(&mut self, reason: &str, siblings: bool) -> BTreeSet<JobId> {
         let is_left = |(_, job): &(&JobId, &Job<M>)| siblings && !job.closing;
         let left: BTreeSet<JobId> = self.jobs.iter().filter(is_left).map(|(id, _)| *id).collect();
@@ -481,7 +479,7 @@ impl<M: Clone + PartialEq> Table<M> {
         let Some(job) = self.jobs.get(&id) else { return };
         let at_home = job.own == job.home;
         if !job.leads() && !at_home && !matches!(message, JobMessage::Closed { .. } | JobMessage::Refused { .. }) {
-            // The lead tells it.
+            // The lead notifies it.
             return;
         }
         let effect = match job.sites[usize::from(job.home.0)].trunk {
@@ -499,21 +497,20 @@ impl<M: Clone + PartialEq> Table<M> {
         self.effects.push(Effect::ToTrunk(trunk, message.into()));
     }
 
-    /// Whether something may be logged because of what was asked for at this site: without limit if that is the own
-    /// one.
-    pub(crate) fn may_log(&self, home: &str) -> Option<Unsaid> {
+    /// Whether a line about a request at this site may be logged: without limit for the own site.
+    pub(crate) fn may_log(&self, home: &str) -> Option<Suppressed> {
         if home == self.site { Some(None) } else { log::may(home) }
     }
 
-    /// The same of a job, or of what is to become one.
-    pub(crate) fn may_log_of(&self, id: JobId) -> Option<Unsaid> {
+    /// The same for a job, or for what is to become one.
+    pub(crate) fn may_log_of(&self, id: JobId) -> Option<Suppressed> {
         match self.jobs.get(&id) {
             Some(job) => self.may_log(job.home_name()),
             None => self.may_log(self.asker_site(id)),
         }
     }
 
-    /// Takes up a trunk to a site that was not there before; gives its number.
+    /// Adds a trunk to a new site; returns its id.
     pub(crate) fn add_trunk(&mut self, trunk: TrunkInfo) -> TrunkId {
         self.trunks.push(trunk);
         TrunkId(self.trunks.len() - 1)
@@ -524,19 +521,19 @@ impl<M: Clone + PartialEq> Table<M> {
         self.trunks[trunk.0].retired = false;
     }
 
-    /// A gateway is not in the sites file any more: jobs do without it.
+    /// A gateway is no longer in the sites file: jobs do without it.
     pub(crate) fn retire_trunk(&mut self, trunk: TrunkId, reason: &str) {
         self.trunks[trunk.0].retired = true;
         self.trunk_lost(trunk, reason);
     }
 
-    /// A trunk to the gateway of a site that leads what is begun there: of the first that can be reached.
+    /// The trunk to the gateway of a site that leads jobs started from here: the first reachable one.
     pub(crate) fn lead_trunk(&self, site: &str) -> Option<TrunkId> {
         let up = trunks_to(&self.trunks, site).find(|trunk| self.trunks[trunk.0].up);
         up.or_else(|| trunks_to(&self.trunks, site).next())
     }
 
-    /// Which site of a job's roster this is; for messages.
+    /// This site's id in a job's roster, for messages.
     pub(crate) fn own_id(&self, roster: &types::Roster) -> Option<SiteId> {
         roster.sites().iter().position(|site| site.name == self.site).map(|at| SiteId(at as u16))
     }

@@ -1,26 +1,26 @@
-//! A site of a job as one gateway knows it: how far it is, and by which routes frames get there.
+//! A site of a job as one gateway sees it: its phase, and the routes by which frames get there.
 
 use crate::table::TrunkId;
 
-/// What a gateway knows of a site of a job.
+/// What a gateway knows about a site of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteState {
     /// The route to the gateway that leads the job there, for control messages; `None` for the own site.
     pub trunk: Option<TrunkId>,
     pub phase: SitePhase,
-    /// The routes for frames: trunks to gateways of the site at which the job is open, the preferred first.
+    /// The routes for frames: trunks to gateways of the site at which the job is open, preferred ones first.
     pub routes: Vec<TrunkId>,
-    /// Those of them that came when ranks were at work, and may not have all ranks yet: the last choice.
+    /// Routes that were added while ranks were already running, and may not reach all ranks yet: the last choice.
     pub late: Vec<TrunkId>,
     /// The trunk to the gateway there that this one pairs off with.
     pub partner: Option<TrunkId>,
-    /// Counts frames that went by others.
+    /// Counts frames that took other routes.
     turn: usize,
-    /// The launcher, whose site this is, was told that no route is left.
+    /// The launcher's site is this one, and it was told that no route is left.
     pub told_lost: bool,
 }
 
-/// So many frames go by one route before the next has its turn.
+/// Number of frames that take one route before the next has its turn.
 const FRAMES_A_TURN: usize = 4;
 
 impl SiteState {
@@ -28,8 +28,8 @@ impl SiteState {
         SiteState { trunk, phase, routes: Vec::new(), late: Vec::new(), partner: None, turn: 0, told_lost: false }
     }
 
-    /// The route for the next frame: to the partner; while it is not there, to all others in turn, so that none of them
-    /// has to carry what two did while its neighbours idle.
+    /// The route for the next frame: to the partner; while the partner is down, all other routes in turn, so that no
+    /// gateway has to carry the load of two while its neighbours are idle.
     pub(crate) fn route(&mut self, is_up: impl Fn(TrunkId) -> bool) -> Option<TrunkId> {
         if !self.phase.reachable() {
             return None;
@@ -53,22 +53,22 @@ impl SiteState {
     }
 }
 
-/// How far a site is.
+/// The phase of a site in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SitePhase {
     /// Its trunk is not up yet.
     Waiting,
-    /// It was asked to open the job (or need not be, by us).
+    /// It was asked to open the job (or does not need to be asked by us).
     Asked,
     /// It takes part.
     Open,
     /// It takes part, but the gateway that led it there is lost.
     Leaderless,
-    /// It does not.
+    /// It does not take part.
     Refused,
-    /// Its trunk is gone.
+    /// Its trunk is lost.
     Lost,
-    /// It has nothing of the job any more.
+    /// It has nothing left of the job.
     Closed,
 }
 
@@ -77,7 +77,7 @@ impl SitePhase {
         matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open | SitePhase::Leaderless)
     }
 
-    /// A gateway leads it there that can say how it is.
+    /// Whether a gateway leads the job there and can report its state.
     pub(crate) fn is_led(self) -> bool {
         matches!(self, SitePhase::Waiting | SitePhase::Asked | SitePhase::Open)
     }

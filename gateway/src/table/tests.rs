@@ -1,4 +1,4 @@
-//! The table alone: members are numbers, effects are looked at.
+//! The table alone: members are numbers, effects are inspected.
 
 mod several;
 
@@ -33,7 +33,7 @@ fn rank(site: u16, rank: u32) -> Identity {
     Identity { site: SiteId(site), slot: Slot::rank(Rank(rank), Instance(0)).unwrap() }
 }
 
-/// A message comes over a trunk.
+/// Delivers a message over a trunk.
 pub(crate) fn from_trunk(table: &mut Table<u32>, trunk: TrunkId, message: impl Into<Control>) -> Result<(), Violation> {
     match message.into() {
         Control::Job(message) => table.job_from_trunk(trunk, message),
@@ -100,7 +100,7 @@ fn a_trunk_that_stays_down_refuses_its_site() {
     table.timer(JOB, timer.unwrap(), Timer::Opening);
     let refused = Control::Job(JobMessage::Refused { job: JOB, site: "c".into(), reason: "not yet".into() });
     assert_eq!(table.take_effects(), [Effect::ToMember(LAUNCHER, refused)]);
-    // A timer of an earlier job of that number means nothing.
+    // A timer of an earlier job with that number has no effect.
     table.timer(JOB, timer.unwrap() + 1, Timer::Farewell);
     assert!(table.jobs.contains_key(&JOB));
 }
@@ -155,7 +155,7 @@ fn a_trunk_speaks_only_for_its_site_and_to_ours() {
 fn what_is_late_is_no_violation() {
     let mut table = table();
     open_remote(&mut table);
-    // The home stood still, was given up here, and ends its job afterwards.
+    // The home site stood still, was given up here, and ends its job afterwards.
     table.trunk_lost(A, "no sign of life");
     table.take_effects();
     assert!(table.jobs[&JOB].closing);
@@ -185,10 +185,10 @@ fn what_is_late_is_no_violation() {
         from_trunk(&mut table, A, message).unwrap();
         assert_eq!(table.take_effects(), []);
     }
-    // A gateway that did not hear of the end still has the job, and hears of it now.
+    // A gateway that did not hear of the end still has the job, and hears of the end now.
     from_trunk(&mut table, A, JobMessage::Here { job: JOB, whole: true }).unwrap();
     assert_eq!(table.take_effects(), [Effect::ToTrunk(A, Control::Job(JobMessage::Close { job: JOB }))]);
-    // A frame of it.
+    // A frame of that job.
     assert!(matches!(table.route(Origin::Trunk(A), &frame(rank(0, 0), rank(1, 2))), Route::Nowhere { .. }));
 }
 
@@ -197,7 +197,7 @@ fn admission_needs_a_place_in_the_roster() {
     let mut table = table();
     open_remote(&mut table);
     assert!(table.join(JOB, rank(1, 4), 4).is_ok());
-    assert!(table.join(JOB, rank(1, 4), 5).unwrap_err().to_string().contains("connected already"));
+    assert!(table.join(JOB, rank(1, 4), 5).unwrap_err().to_string().contains("already connected"));
     assert!(table.join(JOB, rank(1, 5), 5).unwrap_err().to_string().contains("ranks 2..5"));
     assert!(table.join(JOB, rank(0, 0), 5).unwrap_err().to_string().contains("does not belong to site b"));
     let slot = |slot| Identity { site: SiteId(1), slot };
@@ -240,10 +240,10 @@ fn a_trunk_that_goes_is_waited_for() {
     let away = Effect::Passage(2, SiteId(2), Passage::Away("a blackout".into()));
     let effects = table.take_effects();
     assert_eq!(effects, [away, Effect::Patience(C, 1, PATIENCE)]);
-    // Frames go nowhere, and nobody is told that anybody is lost.
+    // Frames go nowhere, and no member is reported as lost.
     let frame = frame(rank(1, 2), rank(2, 5));
     assert!(matches!(table.route(Origin::Member, &frame), Route::Nowhere { notice: None }));
-    // Who comes meanwhile hears of it.
+    // A member that joins meanwhile is told.
     table.join(JOB, rank(1, 3), 3).unwrap();
     assert_eq!(table.take_effects(), [Effect::Passage(3, SiteId(2), Passage::Away("a blackout".into()))]);
     table.trunk_up(C);
@@ -251,7 +251,7 @@ fn a_trunk_that_goes_is_waited_for() {
     let effects = table.take_effects();
     assert!(effects.contains(&open(2)) && effects.contains(&open(3)), "{effects:?}");
     assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(C)));
-    // A timer of an earlier time means nothing.
+    // A timer of an earlier break has no effect.
     table.trunk_away(C, "another");
     table.take_effects();
     table.patience_over(C, 1);
@@ -341,13 +341,18 @@ fn impossible_jobs_are_refused_by_name() {
     assert!(refuse("b:n3*1", "b").why.to_string().contains("no node n3"));
     assert!(refuse("b:n1*1;b:n1*1", "b").why.to_string().contains("twice"));
     assert!(refuse("a:n1*1", "b").why.to_string().contains("not in the roster"));
-    assert!(refuse("b:n1*1", "a").why.to_string().contains("gateway of b"));
+    assert!(refuse("b:n1*1", "a").why.to_string().contains("a gateway of site b"));
     open_home(&mut table);
     assert!(
-        table.open(JOB, secret(), roster(), "b", Part::Lead, 1).unwrap_err().why.to_string().contains("open already")
+        table.open(JOB, secret(), roster(), "b", Part::Lead, 1).unwrap_err().why.to_string().contains("already open")
     );
     assert!(
-        table.open(JobId(0), secret(), roster(), "b", Part::Lead, 1).unwrap_err().why.to_string().contains("not zero")
+        table
+            .open(JobId(0), secret(), roster(), "b", Part::Lead, 1)
+            .unwrap_err()
+            .why
+            .to_string()
+            .contains("must not be zero")
     );
 }
 
@@ -370,18 +375,18 @@ fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gat
     };
     table.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Lost("reset".into()));
     let epoch = returning(&mut table, Slot::LAUNCHER);
-    assert!(again(&mut table, Secret::new([2; 32]), 1001).unwrap_err().why.to_string().contains("open already"));
+    assert!(again(&mut table, Secret::new([2; 32]), 1001).unwrap_err().why.to_string().contains("already open"));
     assert_eq!(again(&mut table, secret(), 1001).unwrap().slot, Slot::LAUNCHER);
     table.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
-    assert!(!table.jobs[&JOB].closing, "it is back");
-    // Its machine stood still: the old connection was not seen to break.
+    assert!(!table.jobs[&JOB].closing, "it has reconnected");
+    // Its machine stood still: the break of the old connection was not noticed.
     again(&mut table, secret(), 1002).unwrap();
     assert!(table.take_effects().iter().any(|effect| matches!(effect, Effect::Dismiss(1001, _))));
     table.leave(JOB, Slot::LAUNCHER, &1001, Leave::Lost("old".into()));
     table.leave(JOB, Slot::LAUNCHER, &1002, Leave::Lost("reset".into()));
     let epoch = returning(&mut table, Slot::LAUNCHER);
     table.timer(JOB, epoch, Timer::Return(Slot::LAUNCHER));
-    assert!(table.jobs[&JOB].closing, "it did not come back");
+    assert!(table.jobs[&JOB].closing, "it did not reconnect");
 }
 
 #[test]
@@ -412,7 +417,7 @@ fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
         assert_eq!(lost(&table.take_effects()), !back);
         table.join(JOB, Identity { slot: Slot::agent(NodeId(1)).unwrap(), ..agent }, 7).unwrap();
         table.leave(JOB, Slot::agent(NodeId(1)).unwrap(), &7, Leave::Silent("no sign of life".into()));
-        assert!(lost(&table.take_effects()), "who is silent is not waited for");
+        assert!(lost(&table.take_effects()), "a silent member is not waited for");
     }
 }
 
@@ -420,7 +425,7 @@ fn an_agent_whose_connection_broke_is_reported_when_it_does_not_come_back() {
 fn a_job_that_is_heard_of_before_the_launcher_opens_it_here_is_left_alone() {
     let mut table = table();
     from_trunk(&mut table, A, JobMessage::Here { job: JOB, whole: false }).unwrap();
-    assert_eq!(table.take_effects(), [], "it may come");
+    assert_eq!(table.take_effects(), [], "it may still arrive");
     open_remote(&mut table);
     from_trunk(&mut table, A, JobMessage::Close { job: JOB }).unwrap();
     table.agent_exited(JOB, NodeId(0), "0".into());

@@ -1,29 +1,31 @@
-//! How much each member of a job may have in flight in all before it learns that there is room for more, so that what all
-//! members begin with fits into the gateway's memory.
+//! How many bytes each member of a job may have in flight to all peers before it learns that there is room for more,
+//! chosen so that the initial windows of all members fit into the gateway's memory.
 //!
-//! Members take more while no gateway refuses frames (`member::Budget`); a gateway refuses those for whoever reads slowly
-//! when it is short (`shortage.rs`). So these numbers promise no memory for good, and do not grow with pairs of members.
+//! Members use more while no gateway refuses frames (`member::Budget`); a gateway that is short of memory refuses
+//! frames for members that read slowly (`shortage.rs`). So these numbers promise no memory permanently, and do not grow
+//! with pairs of members.
 
 use crate::table::error::GrantError;
 
-/// The least useful window in bytes: two full frames.
+/// The smallest useful window in bytes: two full frames.
 pub(crate) const LEAST: u64 = types::sites::LEAST_SHARE;
-/// The most that a member begins with, in bytes: half a second at 1 Gbit/s.
+/// The largest initial window in bytes: half a second at 1 Gbit/s.
 pub(crate) const MOST: u64 = 64 << 20;
 
-/// Shares half of a gateway's memory among jobs; the other half is for what no window covers (trunk queues, control).
+/// Distributes half of a gateway's memory among jobs; the other half is for what no window covers (trunk queues,
+/// control).
 #[derive(Debug)]
 pub(crate) struct Grants {
     memory: u64,
     granted: u64,
 }
 
-/// A job's part.
+/// A job's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// Members elsewhere, whose frames this gateway holds until a member here takes them.
     pub senders: u64,
-    /// Bytes that each begins with.
+    /// Initial window of each, in bytes.
     pub window: u32,
 }
 
@@ -39,11 +41,10 @@ impl Grants {
         Grants { memory, granted: 0 }
     }
 
-    /// Grants a job half of what is left, so that the next one finds something too, within [`LEAST`] and [`MOST`] a member.
-    /// `kept`: bytes of it that are for others ([`Grants::kept`]).
+    /// Grants a job half of what is free, so that the next job finds something too, between [`LEAST`] and [`MOST`] per
+    /// member. `kept`: bytes reserved for others ([`Grants::kept`]).
     ///
-    /// # Errors
-    /// Not even [`LEAST`] a member is left; the text says the numbers and what to raise.
+    /// # Errors Less than [`LEAST`] per member is free; the text gives the numbers and what to raise.
     pub(crate) fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, GrantError> {
         self.check(remote, kept)?;
         let senders = remote.max(1);
@@ -53,10 +54,9 @@ impl Grants {
         Ok(Grant { senders, window: window as u32 })
     }
 
-    /// Whether [`Grants::grant`] would grant this now.
+    /// Whether [`Grants::grant`] would succeed now.
     ///
-    /// # Errors
-    /// Not even [`LEAST`] a member is left; the text says the numbers and what to raise.
+    /// # Errors Less than [`LEAST`] per member is free; the text gives the numbers and what to raise.
     pub(crate) fn check(&self, remote: u64, kept: u64) -> Result<(), GrantError> {
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let needed = remote.max(1).saturating_mul(LEAST);
@@ -67,10 +67,9 @@ impl Grants {
         Err(GrantError::Memory { remote, needed, each: LEAST, left, all, wanted })
     }
 
-    /// Grants a job this window, which was found elsewhere.
+    /// Grants a job this window, which was determined elsewhere.
     ///
-    /// # Errors
-    /// That much is not left; the text says the numbers and what to raise.
+    /// # Errors That much is not free; the text gives the numbers and what to raise.
     pub(crate) fn grant_window(&mut self, remote: u64, window: u32, kept: u64) -> Result<Grant, GrantError> {
         if !(LEAST..=MOST).contains(&window.into()) {
             return Err(GrantError::Size { window: window.into(), least: LEAST, most: MOST });
@@ -85,8 +84,8 @@ impl Grants {
         Ok(Grant { senders, window })
     }
 
-    /// Bytes that are kept for jobs of others when a site that has been granted `held` asks again: an eighth of all,
-    /// once it has more than half of all.
+    /// Bytes reserved for other sites' jobs when a site that already holds `held` asks again: an eighth of all, once it
+    /// has more than half of all.
     pub(crate) fn kept(&self, held: u64) -> u64 {
         if held > self.memory / 4 { self.memory / 16 } else { 0 }
     }

@@ -34,7 +34,7 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("{what}: not within {LIMIT:?}"))
 }
 
-/// The same without a runtime: asks until there is something.
+/// The same without a runtime: polls until there is a value.
 pub(crate) fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
     let begin = std::time::Instant::now();
     loop {
@@ -76,7 +76,7 @@ impl FakeAgents {
     pub(crate) fn killed(&self) -> usize {
         self.state.lock().unwrap().killed
     }
-    /// Allocations that were asked for and not given back.
+    /// Number of allocations requested and not given back.
     pub(crate) fn held(&self) -> usize {
         self.state.lock().unwrap().held
     }
@@ -126,7 +126,7 @@ impl AgentStarter for Starter {
     }
 }
 
-/// So many ranks get nodes at once, more wait for ever.
+/// This many ranks get nodes at once; larger requests wait forever.
 pub(crate) const ROOM: u32 = 8;
 
 struct FakeAllocation {
@@ -198,8 +198,8 @@ impl Drop for Running {
     }
 }
 
-/// A port nobody has at the moment, another at each call. Not one of those that Linux gives to outgoing connections (from 32768
-/// on): one may take it between the question and its use.
+/// A port that is free at the moment, a different one at each call. Not from the range that Linux uses for outgoing
+/// connections (from 32768 on): one might take it before it is used.
 pub(crate) fn free_address(ip: &str) -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let begin = std::process::id() % 20_000;
@@ -208,24 +208,24 @@ pub(crate) fn free_address(ip: &str) -> String {
     free.next().expect("a free port").local_addr().unwrap().to_string()
 }
 
-/// What a test changes about the sites.
+/// How a test varies the sites.
 pub(crate) struct Plan {
     pub names: Vec<&'static str>,
     pub memory: &'static str,
     pub links: u16,
     /// Sites whose gateways are not started.
     pub absent: Vec<&'static str>,
-    /// A site, and one whose sites file shows a wrong fingerprint for it.
+    /// A site, and another whose sites file has a wrong fingerprint for it.
     pub wrong: Option<(&'static str, &'static str)>,
     /// A site that advertises an address where the test puts something in between.
     pub detour: Option<&'static str>,
-    /// Where the first site's gateway has its page.
+    /// Address of the page of the first site's gateway.
     pub page: Option<String>,
-    /// Sites that nobody can dial.
+    /// Sites that cannot be dialled.
     pub hidden: Vec<&'static str>,
-    /// Sites where nobody may meet.
+    /// Sites that do not let others meet at their gateways.
     pub unfriendly: Vec<&'static str>,
-    /// Sites whose ranks talk inside TLS.
+    /// Sites whose ranks use TLS.
     pub encrypted: Vec<&'static str>,
     /// A site that the test itself plays, and its key.
     pub played: Option<(&'static str, Fingerprint)>,
@@ -251,7 +251,7 @@ impl Default for Plan {
 
 /// Starts the gateways; each site has nodes n1 and n2.
 pub(crate) fn start(plan: &Plan) -> Vec<Running> {
-    // `RUST_LOG=gateway=debug` shows what the gateways say; a second test in the same process finds it set.
+    // `RUST_LOG=gateway=debug` shows the gateways' log; a second test in the same process finds it already set.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_test_writer()
@@ -396,7 +396,7 @@ pub(crate) async fn open(gateway: &Running, home: &str, id: u32, roster: &str) -
     job
 }
 
-/// What a gateway says next, but for how sites can be reached.
+/// The gateway's next message, except those about how sites can be reached.
 pub(crate) async fn control(client: &mut Client) -> Control {
     let frame = loop {
         let frame = receive(client).await;
@@ -428,7 +428,7 @@ impl Job {
     }
 }
 
-/// What comes next, but for signs of life.
+/// The next frame, except signs of life.
 pub(crate) async fn receive(client: &mut Client) -> Frame {
     loop {
         let frame = within("a frame", client.receive()).await.unwrap().expect("a frame, not a goodbye");

@@ -1,4 +1,4 @@
-//! A site that a test plays: it holds a key that the others trust, and says whatever the test likes over its trunks.
+//! A site that a test plays: it holds a key that the others trust, and sends whatever the test likes over its trunks.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -19,7 +19,7 @@ use wire::{Control, FrameHeader, FrameKind, Secret};
 
 use super::{LIMIT, Running};
 
-/// Who a gateway is in frames about no particular job.
+/// A gateway's identity in frames that concern no particular job.
 pub(crate) const GATEWAY: Identity = Identity { site: SiteId(0), slot: Slot::GATEWAY };
 
 /// The key of the site.
@@ -82,7 +82,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Dials a gateway as gateway `gw1` of a site. `run`: of its program.
+    /// Dials a gateway as gateway `gw1` of a site. `run`: run number of its program.
     pub(crate) fn dial(to: &Running, key: &Key, site: &str, run: u32) -> Link {
         let provider = Arc::new(ring::default_provider());
         let certificate = CertificateParams::new(vec!["landbridge".to_owned()]).unwrap().self_signed(&key.0).unwrap();

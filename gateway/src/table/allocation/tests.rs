@@ -11,7 +11,7 @@ const JOB: JobId = JobId(7);
 const A: TrunkId = TrunkId(0);
 const LAUNCHER: u32 = 1000;
 
-/// The gateway of site b, whose nodes are those of batch jobs; site a is at the end of its trunk.
+/// The gateway of site b, whose nodes come from a batch system; site a is at the end of its trunk.
 fn table() -> Table<u32> {
     let trunk = TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
     Table::new(("b".into(), 0), vec![], vec![trunk], 64 << 20, Duration::from_secs(1))
@@ -75,7 +75,7 @@ fn nodes_that_were_not_given_are_refused() {
     assert!(refused(&open(&mut table), "has no node n7; it has: those of a job's allocation"));
     asked_by_a(&mut table);
     assert!(refused(&open(&mut table), "has no node n7"));
-    // And what was asked for is let go of.
+    // The request is dropped.
     table.allocation_news(JOB, granted());
     assert!(table.allocations.get(&JOB).unwrap().own.as_ref().unwrap().released);
 }
@@ -141,7 +141,7 @@ fn strangers_get_nothing() {
     assert!(from_trunk(&mut table, A, order(JOB, "c", "a")).is_err());
     assert!(from_trunk(&mut table, A, order(JOB, "b", "c")).is_err());
     from_trunk(&mut table, A, order(JobId(0), "b", "a")).unwrap();
-    assert!(refused(&table.take_effects(), "cannot ask"));
+    assert!(refused(&table.take_effects(), "can no longer ask"));
     asked_by_a(&mut table);
     from_trunk(&mut table, A, order(JOB, "b", "a")).unwrap();
     assert!(refused(&table.take_effects(), "already"));
@@ -178,9 +178,9 @@ fn a_gateway_that_stops_leaves_its_nodes_to_the_job_if_others_carry_it_on() {
 #[test]
 fn what_memory_cannot_hold_is_refused_before_the_batch_system_is_asked() {
     let fits = |elsewhere| NodeAsk { elsewhere, beyond_home: elsewhere, ..ask() };
-    let refusal = "1025 members at other sites need 32.0 MiB of gateway memory for their frames (32 KiB each), 32.0 MiB is left of \
-                   32.0 MiB: raise `memory` of the gateway to 64.1 MiB at least";
-    // Asked by the launcher's gateway.
+    let refusal = "1025 members at other sites need 32.0 MiB of gateway memory for their frames (32 KiB each), but \
+                   only 32.0 MiB of 32.0 MiB is free: raise `memory` of the gateway to at least 64.1 MiB";
+    // A request from the launcher's gateway.
     let mut table = table();
     let order = |ask| AllocationMessage::Ask { job: JOB, site: "b".into(), home: "a".into(), ask };
     from_trunk(&mut table, A, order(fits(1025))).unwrap();
@@ -197,7 +197,7 @@ fn what_memory_cannot_hold_is_refused_before_the_batch_system_is_asked() {
         assert!(refused.site == "b" && refused.why.to_string().contains(refusal), "{refused:?}");
     }
     assert!(table.take_effects().is_empty() && table.allocations.is_empty());
-    // What other jobs have is not there for it.
+    // Memory that other jobs have is not available to this one.
     let others = table.grants.grant(900, 0).unwrap();
     assert!(
         table
@@ -205,7 +205,7 @@ fn what_memory_cannot_hold_is_refused_before_the_batch_system_is_asked() {
             .unwrap_err()
             .why
             .to_string()
-            .contains("wait for other jobs to end")
+            .contains("wait until other jobs end")
     );
     table.grants.release(others);
     table.allocate(LAUNCHER, JOB, "b".into(), "b".into(), fits(600)).unwrap();

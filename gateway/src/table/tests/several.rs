@@ -1,8 +1,8 @@
-//! Where sites have several gateways.
+//! Sites with several gateways.
 
 use super::*;
 
-/// The second gateway of site b. Site a has two as well, each at the end of a trunk.
+/// The second gateway of site b. Site a also has two, each at the end of a trunk.
 fn second() -> (Table<u32>, TrunkId, TrunkId) {
     let trunk = || TrunkInfo { up: true, ..TrunkInfo::new("a".into()) };
     let table = Table::new(("b".into(), 1), vec!["n1".into()], vec![trunk(), trunk()], 64 << 20, PATIENCE);
@@ -45,7 +45,7 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     assert!(table.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Away("cut too".into()))));
     table.trunk_up(second);
     assert!(table.take_effects().contains(&Effect::Passage(2, SiteId(0), Passage::Open)));
-    // One that was started anew is the last choice: ranks may not be connected to it yet.
+    // A restarted gateway is the last choice: ranks may not be connected to it yet.
     table.trunk_up(first);
     table.trunk_away(second, "killed");
     table.trunk_lost(second, "killed");
@@ -59,17 +59,17 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
     };
     from_trunk(&mut table, second, open).unwrap();
     assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
-    // Until it says that they are: then it is used as before.
+    // Until it reports that they are: then it is used as before.
     from_trunk(&mut table, second, JobMessage::Here { job: JOB, whole: false }).unwrap();
     assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == first));
     from_trunk(&mut table, second, JobMessage::Here { job: JOB, whole: true }).unwrap();
     assert!(matches!(table.route(Origin::Member, &frame), Route::Trunk(trunk) if trunk == second));
-    // When the last rank has come here, all are told.
+    // When the last rank has connected here, all gateways are told.
     table.take_effects();
     table.join(JOB, rank(1, 3), 3).unwrap();
     let here = |trunk| Effect::ToTrunk(trunk, Control::Job(JobMessage::Here { job: JOB, whole: true }));
     assert_eq!(table.take_effects(), [here(first), here(second)]);
-    // Whoever asked closes; the last one ends it.
+    // Each gateway that asked closes the job; the last one ends it.
     table.take_effects();
     from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
     let closed = |traffic| JobMessage::Closed { job: JOB, site: "b".into(), traffic, led: false };
@@ -84,7 +84,7 @@ fn a_gateway_that_does_not_lead_is_one_more_way() {
         "{effects:?}"
     );
     assert!(effects.iter().any(|e| matches!(e, Effect::Dismiss(2, _))) && table.jobs.is_empty());
-    // Who asks late is answered.
+    // A late request is answered.
     from_trunk(&mut table, first, JobMessage::Close { job: JOB }).unwrap();
     assert_eq!(table.take_effects(), [Effect::ToTrunk(first, closed(Default::default()).into())]);
 }
@@ -169,7 +169,7 @@ fn at_home_every_gateway_of_the_other_sites_is_asked_now_or_when_it_can_be_reach
     assert_eq!(asks(&table.take_effects()), [second]);
     table.trunk_up(first);
     assert_eq!(asks(&table.take_effects()), [first]);
-    // One that was started anew is asked again; a break is none of that.
+    // A restarted gateway is asked again; after a mere break it is not.
     table.trunk_away(second, "cut");
     table.trunk_up(second);
     assert_eq!(asks(&table.take_effects()), []);
@@ -199,17 +199,17 @@ fn a_late_answer_to_an_earlier_end_leaves_no_job_open_elsewhere() {
     table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
     [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, closed()).unwrap());
     assert!(table.jobs.is_empty());
-    // What they say now is answered, for the end may not have been heard there; and that is answered again.
+    // Their messages are answered now, because they may not have heard of the end; and this is answered again.
     for trunk in [first, second] {
         from_trunk(&mut table, trunk, JobMessage::Here { job: JOB, whole: true }).unwrap();
         assert!(table.take_effects().contains(&close(trunk)));
     }
-    // A launcher that lost its connection opens its job again, and only then do those answers come.
+    // A launcher that lost its connection reopens its job, and those answers arrive only then.
     table.open(JOB, secret(), roster, "b", RELAYS, LAUNCHER).unwrap();
     for trunk in [first, second] {
         from_trunk(&mut table, trunk, closed()).unwrap();
         assert!(table.take_effects().contains(&close(trunk)), "it has the job open again");
-        // Which has an end, too.
+        // The reopened job ends, too.
         from_trunk(&mut table, trunk, closed()).unwrap();
         assert!(!table.take_effects().contains(&close(trunk)));
     }
@@ -228,11 +228,11 @@ fn a_job_that_nobody_uses_or_wants_is_not_kept() {
             Effect::Timer(JOB, epoch, Timer::Wanted, WANTED) => Some(*epoch),
             _ => None,
         });
-        set.expect("it asks later")
+        set.expect("a timer is set")
     };
     [first, second].into_iter().for_each(|trunk| from_trunk(&mut table, trunk, open()).unwrap());
     let epoch = timer(&table.take_effects());
-    // Both that asked for it are asked, for as long as nobody is connected.
+    // Both gateways that asked for it are asked, as long as nobody is connected.
     table.timer(JOB, epoch, Timer::Wanted);
     let effects = table.take_effects();
     assert!(effects.contains(&wanted(first)) && effects.contains(&wanted(second)), "{effects:?}");
@@ -263,14 +263,14 @@ fn only_a_job_that_was_asked_for_here_is_said_to_be_wanted() {
         from_trunk(table, A, JobMessage::Wanted { job: JOB }).unwrap();
         table.take_effects()
     };
-    // Nobody knows it here: this gateway may have begun anew.
+    // The job is not known here: this gateway may have restarted.
     let mut table = table();
     assert_eq!(asked(&mut table), std::slice::from_ref(&close));
     open_home(&mut table);
     assert_eq!(asked(&mut table), []);
     table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
     assert_eq!(asked(&mut table), [], "its end is under way");
-    // Of what others have open here nothing is learnt.
+    // Nothing is learnt from jobs that other gateways have open here.
     let mut table = self::table();
     let roster: Roster = "b:n1*2;c:n1*1".parse().unwrap();
     table.open(JOB, secret(), roster, "b", Part::Lead, LAUNCHER).unwrap();
