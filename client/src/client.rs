@@ -1,4 +1,5 @@
-//! A connection to a gateway of one's own site: frames in both directions. Ranks do this themselves, without a runtime.
+//! A connection to a gateway of the own site: frames in both directions. Ranks do this themselves, without an async
+//! runtime.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -20,30 +21,30 @@ use crate::handshake::initiate;
 use crate::patience::patiently_here;
 use crate::tls::{self, Session, TlsStream, sealed_len};
 
-/// How long connecting and shaking hands may take in all on a machine that is well; see [`crate::patience`].
+/// Time limit for connecting and the handshake together, on a machine that is not overloaded; see [`crate::patience`].
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the gateway may take nothing of what is sent to it.
+/// How long the gateway may accept nothing of what is sent to it.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a connection to a gateway is for.
 #[derive(Clone, Debug)]
 pub enum Role {
-    /// A user's command at its own site; may open one job, whose launcher it then is.
+    /// A user's command at its own site. It may open one job, and then is that job's launcher.
     Client {
         /// The site's [client secret](crate::key::SiteKey::client_secret).
         secret: Secret,
     },
-    /// A member of a job that is open.
+    /// A member of an open job.
     Member {
         job: JobId,
         /// The job's secret.
         secret: Secret,
-        /// Who in the job.
+        /// The member's identity in the job.
         identity: Identity,
     },
 }
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub header: FrameHeader,
@@ -58,8 +59,8 @@ pub struct Gateway {
     pub name: String,
     /// `host:port`, the `inside` of the sites file.
     pub address: String,
-    /// Its site's keys: the connection is inside TLS, and only who holds one of them is talked to. `None`: as ranks connect,
-    /// outside TLS; for [`Role::Member`] alone.
+    /// The keys of the gateway's site: the connection uses TLS, and nothing is sent to a peer that does not hold one of
+    /// them. `None`: without TLS, as ranks connect; only for [`Role::Member`].
     pub keys: Option<Keys>,
 }
 
@@ -76,7 +77,7 @@ pub struct Receiver {
     address: String,
     stream: OwnedReadHalf,
     crypt: Option<Crypt>,
-    /// What has come and is not deciphered yet.
+    /// Received bytes that are not decrypted yet.
     cipher: Vec<u8>,
     buffer: Vec<u8>,
     used: usize,
@@ -95,8 +96,7 @@ pub struct Sender {
 impl Client {
     /// Connects to a gateway, within [`CONNECT_TIMEOUT`].
     ///
-    /// # Errors
-    /// [`ClientError`]: nothing listens there, it is not this gateway, or it refuses and says why.
+    /// # Errors [`ClientError`]: nothing listens there, it is not this gateway, or it refuses with a reason.
     pub async fn connect(gateway: &Gateway, role: &Role) -> Result<Client, ClientError> {
         match patiently_here(CONNECT_TIMEOUT, Self::connect_unbounded(gateway, role)).await {
             Ok(result) => result,
@@ -137,12 +137,12 @@ impl Client {
         Ok(Client { receiver, sender })
     }
 
-    /// The limits the gateway told.
+    /// The limits that the gateway sent.
     pub fn welcome(&self) -> Welcome {
         self.sender.welcome
     }
 
-    /// This end's address: where others of the same site can reach this machine.
+    /// This end's address, at which others of the same site can reach this machine.
     pub fn local_address(&self) -> SocketAddr {
         self.sender.local
     }
@@ -189,18 +189,17 @@ impl Client {
         (self.receiver, self.sender)
     }
 
-    /// The halves of a connection, together again.
+    /// Joins the two halves of a connection.
     pub fn joined(receiver: Receiver, sender: Sender) -> Client {
         Client { receiver, sender }
     }
 }
 
 impl Receiver {
-    /// The next frame, or `None` when the gateway closed the connection after a goodbye without words. Pings are
-    /// answered by the caller, if it likes. May be dropped before it is done; nothing is lost.
+    /// The next frame, or `None` when the gateway closed the connection after a goodbye without a reason. Answering
+    /// pings is up to the caller. Cancel-safe: nothing is lost if the future is dropped.
     ///
-    /// # Errors
-    /// [`ClientError::Closed`] with the gateway's reason, [`ClientError::Io`], or [`ClientError::Wire`].
+    /// # Errors [`ClientError::Closed`] with the gateway's reason, [`ClientError::Io`], or [`ClientError::Wire`].
     pub async fn receive(&mut self) -> Result<Option<Frame>, ClientError> {
         loop {
             if let Some(frame) = self.take_frame()? {
@@ -222,7 +221,7 @@ impl Receiver {
                     self.stream.read_buf(&mut self.buffer).await.map_err(lost)? == 0
                 }
                 Some(crypt) => {
-                    // What came with the end of the handshake is looked at first.
+                    // First the bytes that arrived with the end of the handshake.
                     let had = self.buffer.len();
                     let closed = crypt.open(&mut self.cipher, &mut self.buffer).map_err(lost)?;
                     match closed || self.buffer.len() > had {
@@ -265,7 +264,7 @@ impl Receiver {
 }
 
 impl Sender {
-    /// The limits the gateway told.
+    /// The limits that the gateway sent.
     pub fn welcome(&self) -> Welcome {
         self.welcome
     }
@@ -305,10 +304,9 @@ impl Sender {
         self.send(FrameHeader::plain(FrameKind::Control, job, from, to), &payload).await
     }
 
-    /// Says that this end is done.
+    /// Tells the gateway that this end is done.
     ///
-    /// # Errors
-    /// As [`Sender::send`].
+    /// # Errors As [`Sender::send`].
     pub async fn goodbye(&mut self, job: JobId, from: Identity) -> Result<(), ClientError> {
         let to = Identity { site: from.site, slot: Slot::GATEWAY };
         self.send(FrameHeader::plain(FrameKind::Bye, job, from, to), b"").await
@@ -341,7 +339,8 @@ impl Role {
     }
 }
 
-/// Begins TLS, and makes sure that a key of the gateway's site is at the other end before anything is said. Gives the key.
+/// Starts TLS, and checks that the other end holds a key of the gateway's site before anything is sent. Returns the
+/// key.
 async fn show(tcp: TcpStream, gateway: &Gateway, expected: Keys) -> Result<(TlsStream, Fingerprint), ClientError> {
     let address = || gateway.address.clone();
     let no_key = |source| ClientError::NoKey { address: address(), expected: Box::new(expected), source };
@@ -354,14 +353,14 @@ async fn show(tcp: TcpStream, gateway: &Gateway, expected: Keys) -> Result<(TlsS
     }
 }
 
-/// The TLS of both halves of a connection.
+/// The TLS session of both halves of a connection.
 #[derive(Clone, Debug)]
 struct Crypt(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     session: Session,
-    /// What TLS itself has to say; it goes before whatever is sent next.
+    /// Bytes that TLS itself has to send; they go before the next payload.
     due: Vec<u8>,
 }
 
@@ -374,7 +373,7 @@ impl Crypt {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Deciphers what it can; whether the gateway sends no more.
+    /// Decrypts what it can; returns whether the gateway has closed its side.
     fn open(&self, cipher: &mut Vec<u8>, plain: &mut Vec<u8>) -> io::Result<bool> {
         let State { session, due } = &mut *self.state();
         let opened = session.open(cipher, &mut |bytes| plain.extend_from_slice(bytes), due);
@@ -383,7 +382,7 @@ impl Crypt {
         Ok(opened.closed)
     }
 
-    /// What to write, in order, for these bytes.
+    /// The bytes to write, in order, for this plaintext.
     fn seal(&self, plain: &[u8]) -> io::Result<Vec<u8>> {
         let State { session, due } = &mut *self.state();
         let mut out = std::mem::take(due);

@@ -1,6 +1,7 @@
-//! A member's connections to the gateways of its site: what comes by any of them, and which are there.
+//! A member's connections to the gateways of its site: what arrives on any of them, and which are up.
 //!
-//! Each has a task of its own, which dials again when it is lost. The first is the one by which the member came.
+//! Each has its own task, which reconnects when the connection is lost. The first is the one by which the member
+//! connected to its job.
 
 use std::time::Duration;
 
@@ -13,20 +14,20 @@ use wire::{Control, FrameHeader, FrameKind};
 
 use crate::{Client, ClientError, Frame, Gateway, Receiver, Role, Sender};
 
-/// When a gateway is dialled again: after its connection broke, and after it could not be had.
+/// When a gateway is dialled again: after its connection broke, and after it could not be reached.
 const SOON: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What became of a connection, or came by it.
+/// What happened to a connection, or arrived on it.
 #[derive(Debug)]
 pub enum News {
-    /// It is there.
+    /// The connection is up.
     Open,
-    /// A frame came.
+    /// A frame arrived.
     Frame(Frame),
-    /// It was there, and is not any more.
+    /// The connection was up and is lost.
     Lost(ClientError),
-    /// It could not be had. Said once; it is tried again.
+    /// The gateway could not be reached. Reported once; the task keeps trying.
     Failed(ClientError),
 }
 
@@ -34,13 +35,13 @@ pub enum News {
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub gateway: Gateway,
-    /// Who connects.
+    /// The role in which to connect.
     pub role: Role,
-    /// The first thing it is told.
+    /// The first message to send to it.
     pub opening: Option<Control>,
 }
 
-/// What a task is to do. Windows bound how much there is.
+/// Orders for a task. Windows limit how many are queued.
 #[derive(Debug)]
 enum Errand {
     Frame(FrameHeader, Vec<u8>),
@@ -55,7 +56,7 @@ struct Connection {
     open: bool,
 }
 
-/// See the module. Dropped, all connections end.
+/// See the module docs. Dropping it ends all connections.
 #[derive(Debug)]
 pub struct Connections {
     me: Identity,
@@ -66,7 +67,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Goes on with the connection by which this member came.
+    /// Continues with the connection by which this member connected.
     pub fn new(me: Identity, first: Client, entry: Entry) -> Connections {
         let (sink, news) = unbounded_channel();
         let mut all = Connections { me, news, sink, connections: Vec::new(), tasks: tokio::task::JoinSet::new() };
@@ -75,7 +76,7 @@ impl Connections {
         all
     }
 
-    /// One more; gives its number.
+    /// Adds a connection; returns its number.
     pub fn add(&mut self, entry: Entry) -> usize {
         self.begin(None, entry)
     }
@@ -89,9 +90,9 @@ impl Connections {
         number
     }
 
-    /// What came next, and by which. May be dropped before it is done.
+    /// The next news, and the number of its connection. Cancel-safe.
     pub async fn next(&mut self) -> (usize, News) {
-        // The list does not end: we hold its other end ourselves.
+        // The channel does not end, because we hold its other end ourselves.
         let Some((number, news)) = self.news.recv().await else { return std::future::pending().await };
         match news {
             News::Open => self.connections[number].open = true,
@@ -101,38 +102,38 @@ impl Connections {
         (number, news)
     }
 
-    /// The numbers of those that are there.
+    /// Numbers of the connections that are up.
     pub fn open(&self) -> impl Iterator<Item = usize> {
         self.connections.iter().enumerate().filter(|(_, connection)| connection.open).map(|(number, _)| number)
     }
 
-    /// Sends a frame by one of them; it is lost if that is.
+    /// Sends a frame over one of them; if the connection is lost, so is the frame.
     pub fn send(&self, number: usize, header: FrameHeader, payload: Vec<u8>) {
         self.give(number, Errand::Frame(header, payload));
     }
 
-    /// Tells a gateway something.
+    /// Sends a control message to a gateway.
     pub fn control(&self, number: usize, message: impl Into<Control>) {
         self.give(number, Errand::Control(message.into()));
     }
 
-    /// What a gateway is told first when it is dialled again.
+    /// Sets the first message for a gateway when it is dialled again.
     pub fn reopen_with(&self, number: usize, opening: impl Into<Control>) {
         self.give(number, Errand::Opening(opening.into()));
     }
 
     fn give(&self, number: usize, errand: Errand) {
-        // A task ends only when it was told to.
+        // A task ends only when it is told to.
         let _ = self.connections[number].errands.send(errand);
     }
 
-    /// Says goodbye to all and waits until they have closed, not longer than `limit`.
+    /// Says goodbye on all connections and waits until they have closed, at most `limit`.
     pub async fn goodbye(mut self, job: JobId, limit: Duration) {
         for number in 0..self.connections.len() {
             self.give(number, Errand::Goodbye(job));
         }
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        // Whoever takes longer sees the connection close.
+        // A gateway that takes longer sees the connection close.
         let _ = timeout(limit, all).await;
     }
 }
@@ -146,7 +147,7 @@ struct Task {
     told: bool,
 }
 
-/// Signs of life in both directions.
+/// Heartbeats in both directions.
 struct Vigil {
     began: Instant,
     looks: Interval,
@@ -168,20 +169,20 @@ impl Vigil {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// A frame of this kind came.
+    /// A frame of this kind arrived.
     fn heard(&mut self, kind: FrameKind) {
         self.heard_ns = self.now_ns();
         self.pulse.heard(self.heard_ns);
         self.asked |= kind == FrameKind::Ping;
     }
 
-    /// What to do, at the next look. May be dropped before it is done.
+    /// What to do at the next check. Cancel-safe.
     async fn beat(&mut self) -> Beat {
         self.looks.tick().await;
         self.pulse.look(self.now_ns())
     }
 
-    /// Whether the gateway asked for a word, or should have one. Once.
+    /// Whether the gateway asked for a sign of life, or is due one. True once per occasion.
     fn owes_a_word(&mut self) -> bool {
         let now_ns = self.now_ns();
         let due = self.nod.is_due(self.heard_ns, now_ns);
@@ -203,7 +204,7 @@ impl Task {
                     let (mut receiver, mut sender) = client.split();
                     match self.serve(&mut receiver, &mut sender).await {
                         Err(error) => {
-                            // One reset says nothing of the gateway.
+                            // A single reset does not mean that the gateway is down.
                             again = SOON;
                             self.tell(News::Lost(error));
                         }
@@ -219,7 +220,7 @@ impl Task {
         }
     }
 
-    /// Waits before the next try; an error when there is to be none.
+    /// Waits before the next attempt; an error when there is to be none.
     async fn pause(&mut self, again: Duration) -> Result<(), ()> {
         let until = sleep(again);
         tokio::pin!(until);
@@ -229,7 +230,8 @@ impl Task {
                 errand = self.errands.recv() => match errand {
                     None | Some(Errand::Goodbye(_)) => return Err(()),
                     Some(Errand::Opening(opening)) => self.entry.opening = Some(opening),
-                    // What was for the connection before is no use: it is sent again by whoever keeps it.
+                    // Frames for the previous connection are useless now: the component that keeps them retransmits
+                    // them.
                     Some(Errand::Frame(..) | Errand::Control(_)) => {}
                 },
             }
@@ -275,8 +277,8 @@ impl Task {
         }
     }
 
-    /// Waits until something is sent, and listens meanwhile: a gateway that is alive says so even while it does not read, and
-    /// one that hangs does not read either.
+    /// Waits until something is sent, and listens meanwhile: a live gateway sends signs of life even while it does not
+    /// read, and one that hangs does neither.
     async fn while_listening(
         &self,
         sending: impl Future<Output = Result<(), ClientError>>,
@@ -293,7 +295,7 @@ impl Task {
         }
     }
 
-    /// A frame came, or none will.
+    /// A frame arrived, or none will.
     fn heard(&self, frame: Result<Option<Frame>, ClientError>, vigil: &mut Vigil) -> Result<(), ClientError> {
         let Some(frame) = frame? else { return Err(self.closed()) };
         vigil.heard(frame.header.kind);
@@ -317,7 +319,7 @@ impl Task {
     }
 
     fn tell(&self, news: News) {
-        // Whoever would listen may be gone.
+        // The receiver may be gone.
         let _ = self.news.send((self.number, news));
     }
 }

@@ -12,47 +12,47 @@ use crate::handshake::HandshakeError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// No connection.
+    /// Cannot connect.
     #[error("gateway at {address}: {source}; is it running?")]
     Connect {
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Who answers holds another key than the gateway's site: nothing was said to it.
+    /// The peer holds a key other than the gateway site's: nothing was sent to it.
     #[error(
-        "gateway at {address}: it shows the key {shown}, the sites file says {expected}: another program has its port, or its \
-         site's key was changed; nothing was said to it"
+        "gateway at {address}: it presented the key {shown}, but the sites file has {expected}: another program has its port, or its \
+         site's key was changed; nothing was sent to it"
     )]
     OtherKey {
         address: String,
-        /// The key that it has shown.
+        /// The key that it presented.
         shown: Fingerprint,
-        /// Those that were expected.
+        /// The keys that were expected.
         expected: Box<Keys>,
     },
-    /// Who answers shows no key: nothing was said to it.
+    /// The peer presented no key: nothing was sent to it.
     #[error(
-        "gateway at {address}: it does not show the key {expected}: {source}; is this port a Landbridge gateway of this release?"
+        "gateway at {address}: it did not present the key {expected}: {source}; is a Landbridge gateway of this release on that port?"
     )]
     NoKey {
         address: String,
-        /// Those that were expected.
+        /// The keys that were expected.
         expected: Box<Keys>,
         /// What went wrong.
         source: io::Error,
     },
-    /// A user's secret is for a gateway whose key is known.
-    #[error("gateway at {address}: its key is not known, and a user's secret is shown to no other")]
+    /// A user's secret may only be sent to a gateway whose key is known.
+    #[error("gateway at {address}: its key is not in the sites file, so a user's secret is not sent to it")]
     UnknownKey { address: String },
     /// The handshake failed.
     #[error("gateway at {address}: {source}")]
     Handshake {
         address: String,
-        /// Why.
+        /// What failed.
         source: HandshakeError,
     },
-    /// The gateway said nothing for too long: its machine, or the network to it, hangs.
+    /// The gateway was silent for too long: its machine, or the network to it, hangs.
     #[error("gateway at {address}: no sign of life for {seconds} s")]
     Silent {
         address: String,
@@ -72,27 +72,27 @@ pub enum ClientError {
     #[error("gateway at {address}: connection lost: {source}")]
     Io {
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The gateway sent what cannot be.
+    /// The gateway sent something invalid.
     #[error("gateway at {address}: {source}")]
     Wire { address: String, source: WireError },
-    /// The gateway said goodbye, without a reason.
+    /// The gateway said goodbye without a reason.
     #[error("gateway at {address} closed the connection")]
     Left { address: String },
-    /// The gateway said goodbye.
+    /// The gateway said goodbye with a reason.
     #[error("gateway at {address} closed the connection: {reason}")]
     Closed {
         address: String,
-        /// Its words.
+        /// Its reason.
         reason: String,
     },
     /// A gateway that was asked to let a site join did not.
     #[error("gateway at {address}: {problem}")]
     Join {
         address: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         problem: String,
     },
     /// A trunk that was probed does not work.

@@ -1,6 +1,7 @@
-//! The handshake of `member::handshake` over any asynchronous byte stream: the initiator's side whole, the acceptor's in steps.
+//! The handshake of `member::handshake` over any asynchronous byte stream: the initiator's side as a whole, the
+//! acceptor's in steps.
 //!
-//! Reads not one byte more than the handshake, so that whatever follows is still in the stream.
+//! Reads exactly the handshake and no byte more, so that whatever follows is still in the stream.
 
 use std::io;
 
@@ -12,29 +13,29 @@ use wire::frame::HEADER_LEN;
 use wire::handshake::{Handshake, Hello, MAX_HANDSHAKE, PREFACE_LEN, Refusal, RefusalCode, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Secret, WireError};
 
-/// Why a handshake did not end well.
+/// Why a handshake failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The connection broke.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The peer sent what cannot be.
+    /// The peer sent something invalid.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// The peer says no, or does not keep to the order of messages.
+    /// The peer refuses, or violates the order of messages.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// The peer does not know the secret.
     #[error("wrong proof: {0}")]
     Proof(&'static str),
-    /// The peer closes when it has seen that this end does not know the same secret.
-    #[error("it closed after seeing our proof: {0}")]
+    /// The peer closed the connection after this end failed to prove the secret.
+    #[error("it closed the connection after seeing our proof: {0}")]
     Distrusted(&'static str),
 }
 
 impl HandshakeError {
-    /// What the peer is told, if it is worth telling: it is at fault, and an honest one may not know.
+    /// The refusal to send to the peer, if useful: the peer is at fault, and an honest one may not know.
     pub fn refusal(&self) -> Option<Refusal> {
         let code = match self {
             HandshakeError::Wire(WireError::Version { .. }) => RefusalCode::Version,
@@ -45,13 +46,13 @@ impl HandshakeError {
     }
 }
 
-/// Reads one handshake message. `first` says that a preface comes before it.
+/// Reads one handshake message. `first`: it starts with a preface.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S, first: bool) -> Result<Handshake, HandshakeError> {
     let preface = if first { PREFACE_LEN } else { 0 };
     let mut bytes = vec![0; preface + 4];
     if first {
         stream.read_exact(&mut bytes[..PREFACE_LEN]).await?;
-        // A stranger is told apart by its first eight bytes, before more are waited for.
+        // A stranger is recognised by its first eight bytes, before waiting for more.
         Handshake::decode(&bytes[..PREFACE_LEN], true)?;
     }
     stream.read_exact(&mut bytes[preface..]).await?;
@@ -78,10 +79,9 @@ pub async fn write<S: AsyncWrite + Unpin>(stream: &mut S, message: &Handshake) -
     Ok(())
 }
 
-/// Writes a control message, as a frame of no job.
+/// Writes a control message, as a frame that belongs to no job.
 ///
-/// # Errors
-/// [`HandshakeError::Io`], or a message beyond all limits.
+/// # Errors [`HandshakeError::Io`], or a message beyond all limits.
 pub async fn write_control<S: AsyncWrite + Unpin>(
     stream: &mut S,
     message: impl Into<Control>,
@@ -95,8 +95,7 @@ pub async fn write_control<S: AsyncWrite + Unpin>(
 
 /// Reads a control message of at most `limit` bytes.
 ///
-/// # Errors
-/// [`HandshakeError`]: the connection broke, or something else came.
+/// # Errors [`HandshakeError`]: the connection broke, or something else arrived.
 pub async fn read_control<S: AsyncRead + Unpin>(stream: &mut S, limit: u32) -> Result<Control, HandshakeError> {
     let mut header = [0; HEADER_LEN];
     stream.read_exact(&mut header).await?;
@@ -109,11 +108,10 @@ pub async fn read_control<S: AsyncRead + Unpin>(stream: &mut S, limit: u32) -> R
     Ok(Control::decode(&payload)?)
 }
 
-/// The initiator's side: says who it is, has the acceptor prove the secret and proves it, learns the limits. The hello's random
-/// bytes are made here. `key`: the one that the acceptor has shown by TLS; outside TLS none.
+/// The initiator's side: sends its identity, has the acceptor prove the secret, proves it too, and receives the limits.
+/// The hello's random bytes are made here. `key`: the key that the acceptor presented by TLS; empty without TLS.
 ///
-/// # Errors
-/// [`HandshakeError`].
+/// # Errors [`HandshakeError`].
 pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     hello: Hello,
@@ -136,7 +134,7 @@ fn random() -> Result<[u8; 32], HandshakeError> {
     Ok(bytes)
 }
 
-/// The acceptor's side after the first step: who claims to be there.
+/// The acceptor's side after the first step, with the claimed identity.
 #[derive(Debug)]
 pub struct Accepting {
     acceptor: Acceptor,
@@ -145,10 +143,9 @@ pub struct Accepting {
 }
 
 impl Accepting {
-    /// The first step: hears who is there.
+    /// The first step: receives the hello.
     ///
-    /// # Errors
-    /// [`HandshakeError`].
+    /// # Errors [`HandshakeError`].
     pub async fn begin<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Accepting, HandshakeError> {
         let mut acceptor = Acceptor::default();
         match acceptor.step(read(stream, true).await?)? {
@@ -157,11 +154,10 @@ impl Accepting {
         }
     }
 
-    /// The second step: proves the secret, and whether the initiator knows it. `whose` names it for the error; `key`: the one that
-    /// this end has shown by TLS, outside TLS none. What is left is the welcome.
+    /// The second step: proves the secret, and checks that the initiator knows it. `whose` names the secret in errors;
+    /// `key`: the key that this end presented by TLS; empty without TLS. What remains is the welcome.
     ///
-    /// # Errors
-    /// [`HandshakeError`].
+    /// # Errors [`HandshakeError`].
     pub async fn challenge<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,

@@ -13,13 +13,13 @@ use crate::patience::patiently_here;
 use crate::tls::{self, TlsStream};
 use crate::{CONNECT_TIMEOUT, ClientError};
 
-/// The longest sites file that a newcomer takes, in bytes.
+/// The longest sites file that a newcomer accepts, in bytes.
 const MAX_SITES: u32 = 1 << 20;
 
-/// What a ticket says.
+/// The contents of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// Where the gateway is dialled.
+    /// Where to dial the gateway.
     pub address: String,
     /// Its key.
     pub fingerprint: Fingerprint,
@@ -29,10 +29,9 @@ pub struct Invitation {
     pub secret: Secret,
 }
 
-/// The newcomer's side: shows the ticket and the entry of site `site`, whose key this is; gives the sites file.
+/// The newcomer's side: presents the ticket and the entry of site `site`, whose key this is; returns the sites file.
 ///
-/// # Errors
-/// [`ClientError`]: nobody answers, it is not the gateway of the ticket, or it refuses and says why.
+/// # Errors [`ClientError`]: nothing answers, it is not the gateway of the ticket, or it refuses with a reason.
 pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &str) -> Result<String, ClientError> {
     let address = || invitation.address.clone();
     let wrong = |problem: String| ClientError::Join { address: address(), problem };
@@ -44,7 +43,7 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
         let presented = stream.session().peer();
         if presented != Some(invitation.fingerprint) {
             let shown = presented.map_or("no key".to_owned(), |key| key.to_string());
-            return Err(wrong(format!("it is not the gateway that the ticket is from: it shows {shown}")));
+            return Err(wrong(format!("this is not the gateway that issued the ticket: it presented the key {shown}")));
         }
         let nowhere = Address::standalone(std::net::SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0));
         let hello = Hello {
@@ -65,7 +64,7 @@ pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &st
         match handshake::read_control(&mut stream, MAX_SITES).await.map_err(shaken)? {
             Control::Joining(JoiningMessage::Joined { sites: Some(text), .. }) => Ok(text),
             Control::Joining(JoiningMessage::Joined { problem, .. }) => Err(wrong(problem)),
-            _ => Err(wrong("an answer to another question".to_owned())),
+            _ => Err(wrong("it sent an unexpected answer".to_owned())),
         }
     };
     let limit = CONNECT_TIMEOUT * 2;

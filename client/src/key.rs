@@ -1,4 +1,4 @@
-//! A site's key: who a site is. Peers know it by the fingerprint of its public half, as in ssh.
+//! A site's key: the site's identity. Peers know it by the fingerprint of its public half, as in ssh.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -27,7 +27,7 @@ pub enum KeyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file cannot be written; an existing key is never overwritten.
@@ -35,7 +35,7 @@ pub enum KeyError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file holds no key.
@@ -49,8 +49,8 @@ pub enum KeyError {
     /// The key cannot be made, or cannot sign.
     #[error("cannot make a key: {0}")]
     Make(String),
-    /// The key is not the one of the sites file.
-    #[error("site {site}: key {path} has fingerprint {actual}, the sites file says {expected}: correct one of them")]
+    /// The key does not match the sites file.
+    #[error("site {site}: key {path} has fingerprint {actual}, but the sites file has {expected}: correct one of them")]
     OtherKey {
         site: String,
         /// The key file.
@@ -64,8 +64,7 @@ pub enum KeyError {
 
 /// Makes a key and writes it to a new file that only its owner can read.
 ///
-/// # Errors
-/// The file exists already or cannot be written.
+/// # Errors The file already exists or cannot be written.
 pub fn generate(path: &Path) -> Result<SiteKey, KeyError> {
     let key = SiteKey::random()?;
     let write = |path: &Path| {
@@ -97,26 +96,25 @@ pub fn load(path: &Path) -> Result<SiteKey, KeyError> {
 impl SiteKey {
     /// A new key that is in no file.
     ///
-    /// # Errors
-    /// The system gives no random numbers.
+    /// # Errors The system provides no random numbers.
     pub fn random() -> Result<SiteKey, KeyError> {
         let pair = KeyPair::generate_for(&PKCS_ED25519).map_err(|e| KeyError::Make(e.to_string()))?;
         Ok(SiteKey { pair })
     }
 
-    /// What peers know this key by.
+    /// The fingerprint by which peers know this key.
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint(&self.pair.subject_public_key_info())
     }
 
-    /// What users of the site prove to its gateway: derived from the private key, so whoever can read it is a user.
+    /// The secret that users of the site prove to its gateway. It is derived from the private key, so whoever can read
+    /// that file is a user.
     pub fn client_secret(&self) -> Secret {
         Secret::derive(self.pair.serialized_der(), "client")
     }
 
-    /// A certificate of this key, signed by itself, and the key, as TLS wants them. Only the key in it means anything.
-    /// # Errors
-    /// [`KeyError::Make`].
+    /// A self-signed certificate of this key, and the key, in the form TLS needs. Only the key in it matters.
+    /// # Errors [`KeyError::Make`].
     pub(crate) fn certificate(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), KeyError> {
         let make = |e: rcgen::Error| KeyError::Make(e.to_string());
         let mut params = CertificateParams::new(vec!["landbridge".to_owned()]).map_err(make)?;

@@ -1,12 +1,12 @@
-//! How a site's users, agents and newcomers talk to gateways: connecting, dialling again, asking, keys and TLS.
+//! How a site's users, agents and newcomers talk to gateways: connecting, reconnecting, requests, keys and TLS.
 //!
-//! Gateways use the same keys, TLS and handshakes for what they dial and accept. Knows no job: what a launcher or an agent does with
-//! its connections is their business. Start reading at [`Client`].
+//! Gateways use the same keys, TLS and handshakes for the connections they make and accept. Knows nothing about jobs:
+//! what launchers and agents do with their connections is up to them. Start reading at [`Client`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-#[allow(clippy::module_inception, reason = "the noun of the crate")]
+#[allow(clippy::module_inception, reason = "it is the crate's main type")]
 mod client;
 mod connections;
 mod error;

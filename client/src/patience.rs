@@ -1,18 +1,17 @@
-//! Waiting as long as this machine shows that it takes; see [`types::patience`].
+//! Waits whose time limits scale with how slow this machine is; see [`types::patience`].
 
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use types::patience::{CoreTime, Patience, Slowness};
 
-/// The time that this process (its first thread) has had a core, and has waited for one. Nothing if the kernel does not say.
+/// How long this process (its first thread) has run on a core and has waited for one. Zero if the kernel does not say.
 pub fn core_time() -> CoreTime {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     CoreTime::of_schedstat(&text).unwrap_or_default()
 }
 
-/// One wait of a program that is not asynchronous, or not while it waits. It takes longer on a machine that is, and was, slow for
-/// this process.
+/// A wait in synchronous code. Its limit grows on a machine that is, and was, slow for this process.
 #[derive(Debug)]
 pub struct Wait {
     begun: std::time::Instant,
@@ -21,12 +20,12 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// A wait that begins now. `calm`: its limit on a machine that is well.
+    /// Starts a wait. `calm`: its limit on a machine that is not overloaded.
     pub fn new(calm: Duration) -> Wait {
         Wait { begun: std::time::Instant::now(), patience: Patience::new(calm), limit: calm }
     }
 
-    /// How long it may still take; `None`: it is over. The machine is asked only when a limit is.
+    /// Time left; `None`: the wait is over. The machine's load is read only when a limit is reached.
     pub fn left(&mut self) -> Option<Duration> {
         self.left_on(self.begun.elapsed(), || core_time().since(CoreTime::default()))
     }
@@ -38,17 +37,16 @@ impl Wait {
         self.limit.checked_sub(elapsed).filter(|left| !left.is_zero())
     }
 
-    /// For how long it has been going on.
+    /// Time since the wait began.
     pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 }
 
-/// Waits for `future` for `calm` on a machine that is well, and longer on one that is slower. `slowness` is asked when a limit is
-/// over.
+/// Waits for `future`: for `calm` on a machine that is not overloaded, and longer on a slower one. `slowness` is called
+/// when a limit is reached.
 ///
-/// # Errors
-/// How long was waited, when that was too long.
+/// # Errors The time waited, if the limit was exceeded.
 pub async fn patiently<T>(
     calm: Duration,
     slowness: impl Fn() -> Slowness,
@@ -70,10 +68,9 @@ pub async fn patiently<T>(
     }
 }
 
-/// As [`patiently`], on a machine as slow as it is for this process while it waits.
+/// Like [`patiently`], with the slowness that this process experiences while it waits.
 ///
-/// # Errors
-/// As [`patiently`].
+/// # Errors As [`patiently`].
 pub async fn patiently_here<T>(calm: Duration, future: impl Future<Output = T>) -> Result<T, Duration> {
     let before = core_time();
     patiently(calm, || core_time().since(before), future).await
@@ -126,7 +123,7 @@ mod tests {
         let before = core_time();
         let until = std::time::Instant::now() + Duration::from_millis(30);
         while std::time::Instant::now() < until {}
-        // The first thread of the process waits for this one, so that it may have had no core.
+        // The process's first thread waits for this one, so it may not have run.
         assert!(core_time().ran >= before.ran);
         assert_ne!(core_time(), CoreTime::default());
     }

@@ -1,4 +1,4 @@
-//! What a user's command asks a gateway.
+//! Questions that a user's command asks a gateway.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use wire::{Control, FrameKind, Secret, View};
 
 use crate::{Client, ClientError};
 
-/// How a gateway stands.
+/// A gateway's standing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Jobs that are open there.
+    /// Number of jobs that are open there.
     pub jobs: u32,
     /// Its trunks, in the order of the sites file.
     pub trunks: Vec<TrunkStanding>,
-    /// Why it does not do what its sites file says now, if so: only a restart helps.
+    /// Why its state does not match its sites file, if so: only a restart helps.
     pub stale: Option<String>,
 }
 
 impl Client {
-    /// Asks the gateway to try its trunk to a site; gives the round trip. For [`Role::Client`](crate::Role::Client).
+    /// Asks the gateway to probe its trunk to a site; returns the round-trip time. For
+    /// [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors
-    /// [`ClientError::Probe`] with the gateway's words when the trunk does not work.
+    /// # Errors [`ClientError::Probe`] with the gateway's reason when the trunk does not work.
     pub async fn probe(&mut self, site: &str) -> Result<Duration, ClientError> {
         let answered = |message| match message {
             Control::Measurement(MeasurementMessage::Probed { site: probed, problem: None, rtt_ns })
@@ -42,10 +42,9 @@ impl Client {
         self.ask(MeasurementMessage::Probe { site: site.to_owned() }, "probing", answered).await?
     }
 
-    /// Asks the gateway for all that it shows. For [`Role::Client`](crate::Role::Client).
+    /// Asks the gateway for its view. For [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors
-    /// It is gone, or does not answer.
+    /// # Errors It is gone, or does not answer.
     pub async fn observe(&mut self) -> Result<View, ClientError> {
         let answered = |message| match message {
             Control::Observation(ObservationMessage::Observed { view }) => Some(*view),
@@ -54,11 +53,10 @@ impl Client {
         self.ask(ObservationMessage::Observe, "observing", answered).await
     }
 
-    /// Asks the gateway to measure the way from one site to another, or to have it measured; `transfer`: how much it carries too. Takes
-    /// some seconds at most. For [`Role::Client`](crate::Role::Client).
+    /// Asks the gateway to measure the network from one site to another, or to have it measured; `transfer`: measure
+    /// the rate too. Takes a few seconds at most. For [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors
-    /// It is gone, or does not answer.
+    /// # Errors It is gone, or does not answer.
     pub async fn measure(&mut self, from: &str, to: &str, transfer: bool) -> Result<Measurement, ClientError> {
         let answered = |message| match message {
             Control::Measurement(MeasurementMessage::Measured { from: sender, to: receiver, found })
@@ -72,10 +70,10 @@ impl Client {
         self.ask(question, "measuring", answered).await
     }
 
-    /// Asks the gateway how it stands; `reload`: after it has read its sites file again. For [`Role::Client`](crate::Role::Client).
+    /// Asks the gateway for its standing; `reload`: after it has reloaded its sites file. For
+    /// [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors
-    /// It is gone, or does not answer.
+    /// # Errors It is gone, or does not answer.
     pub async fn standing(&mut self, reload: bool) -> Result<Standing, ClientError> {
         let answered = |message| match message {
             Control::Observation(ObservationMessage::Standing { jobs, trunks, stale }) => {
@@ -83,14 +81,13 @@ impl Client {
             }
             _ => None,
         };
-        self.ask(ObservationMessage::Status { reload }, "asking how it stands", answered).await
+        self.ask(ObservationMessage::Status { reload }, "asking for its status", answered).await
     }
 
-    /// Asks the gateway for a ticket that is good for this long; gives its number and secret. For
+    /// Asks the gateway for a ticket that is valid this long; returns its number and secret. For
     /// [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors
-    /// It is gone, or does not answer.
+    /// # Errors It is gone, or does not answer.
     pub async fn invite(&mut self, seconds: u32) -> Result<(JobId, Secret), ClientError> {
         let answered = |message| match message {
             Control::Joining(JoiningMessage::Invited { ticket, secret }) => Some((ticket, secret)),
@@ -99,7 +96,7 @@ impl Client {
         self.ask(JoiningMessage::Invite { seconds }, "asking for a ticket", answered).await
     }
 
-    /// Asks, and waits for what `answered` takes for the answer.
+    /// Sends a question, and waits for a message that `answered` accepts as the answer.
     async fn ask<T>(
         &mut self,
         question: impl Into<Control>,

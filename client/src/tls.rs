@@ -1,5 +1,5 @@
-//! TLS over tokio's sockets: version 1.3 only, gateways show the key of their site, users and agents none, nobody else vouches for
-//! anybody. What does no I/O is the crate `tls`.
+//! TLS over tokio's sockets: version 1.3 only. Gateways present their site's key, users and agents present none, and
+//! there are no certificate authorities. The part without I/O is in the crate `tls`.
 
 use std::io;
 use std::pin::Pin;
@@ -12,10 +12,9 @@ use tokio::net::TcpStream;
 
 use crate::key::{KeyError, SiteKey};
 
-/// Both ends show this key.
+/// A configuration in which both ends present this key.
 ///
-/// # Errors
-/// [`KeyError::Make`].
+/// # Errors [`KeyError::Make`].
 pub fn config(key: &SiteKey) -> Result<TlsConfig, KeyError> {
     let (certificate, private) = key.certificate()?;
     TlsConfig::new(certificate, private).map_err(|e| KeyError::Make(format!("TLS: {e}")))
@@ -34,8 +33,7 @@ pub struct TlsStream {
 impl TlsStream {
     /// Does the TLS handshake.
     ///
-    /// # Errors
-    /// The connection broke, or the other end does not speak TLS as we do.
+    /// # Errors The connection broke, or the other end does not use this version of TLS.
     pub async fn handshake(tcp: TcpStream, session: Session) -> io::Result<TlsStream> {
         let (cipher, plain, out) = (Vec::new(), Vec::new(), Vec::new());
         let mut stream = TlsStream { tcp, session, cipher, plain, out, closed: false };
@@ -43,7 +41,7 @@ impl TlsStream {
         Ok(stream)
     }
 
-    /// The session, whose [`Session::peer`] is to be looked at before anything is said.
+    /// The session. Check its [`Session::peer`] before sending anything.
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -63,7 +61,7 @@ impl TlsStream {
                 Ok(opened.established)
             }
             Err(error) => {
-                // The alert is worth a try; the connection is over either way.
+                // Sending the alert is worth a try; the connection is over either way.
                 let _ = self.tcp.try_write(&self.out);
                 Err(io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}")))
             }
@@ -81,7 +79,7 @@ impl TlsStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads some ciphertext; an end of stream is an error unless TLS said it before.
+    /// Reads some ciphertext; an end of stream is an error unless TLS announced it.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut chunk = [0; 4096];
         let mut buf = ReadBuf::new(&mut chunk);
@@ -181,7 +179,7 @@ mod tests {
         let mut sealed = vec![0; sealed_len(message.len())];
         let length = client.seal(&message, &mut sealed).unwrap();
         sealed.truncate(length);
-        // In pieces, as sockets do.
+        // In pieces, as sockets deliver it.
         let (mut got, mut pending, mut out) = (Vec::new(), Vec::new(), Vec::new());
         for piece in sealed.chunks(7000) {
             pending.extend_from_slice(piece);

@@ -1,7 +1,8 @@
-//! What a gateway leaves to others, so that neither knows the other: starting agents and asking a batch system for nodes
-//! ([`AgentStarter`]), taking a site that joins into the sites file ([`Doorkeeper`]). Whoever runs the gateway hands it both.
+//! What a gateway delegates, so that neither side depends on the other: starting agents and asking a batch system for
+//! nodes ([`AgentStarter`]), adding a site that joins to the sites file ([`Doorkeeper`]). The program that runs the
+//! gateway passes both in.
 //!
-//! Beside it, what a gateway and the agents that it starts do alike: [`open_files`].
+//! Also code that a gateway and the agents it starts share: [`open_files`].
 
 #![forbid(unsafe_code)]
 

@@ -1,33 +1,33 @@
-//! The soft limit of open files. Gateways and agents raise theirs, for they have many connections and pipes, and most systems give a
-//! program few unless it asks.
+//! The soft limit on open files. Gateways and agents raise theirs, because they have many connections and pipes and
+//! most systems give a program few descriptors unless it asks for more.
 
 use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The limits before the soft one was raised.
+/// The limits before the soft limit was raised.
 static STARTED_WITH: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the soft limit to the hard one, for the whole process and what it starts. Gives the limits that the process was started
-/// with.
+/// Raises the soft limit to the hard one, for the whole process and what it starts. Returns the limits that the process
+/// was started with.
 pub fn raise() -> Rlimit {
     let found = getrlimit(Resource::Nofile);
-    // Only the first time: a second gateway in this process would find what the first one raised.
+    // Only the first time: a second gateway in this process would find the limits that the first one raised.
     let before = *STARTED_WITH.get_or_init(|| found);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: found.maximum, maximum: found.maximum });
     if let Err(error) = raised {
-        tracing::warn!(%error, limit = found.current, "the limit of open files cannot be raised");
+        tracing::warn!(%error, limit = found.current, "cannot raise the limit on open files");
     }
     before
 }
 
 /// The soft limit that this process was started with, if it has been raised since and there was one. Programs that call
-/// `select` break above 1024, so what a gateway starts needs to know.
+/// `select` break above 1024, so whatever a gateway starts needs to know it.
 pub fn before() -> Option<u64> {
     STARTED_WITH.get()?.current
 }
 
-/// How many this process may have.
+/// Number of files this process may open.
 pub fn allowed() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

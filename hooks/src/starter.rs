@@ -1,4 +1,4 @@
-//! How a gateway has agents started, without knowing how: whoever runs it hands it an [`AgentStarter`].
+//! How a gateway starts agents without knowing how: the program that runs it passes in an [`AgentStarter`].
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -11,31 +11,31 @@ use types::{JobId, NodeId, SiteId};
 use wire::Secret;
 use wire::control::{AllocatedNode, NodeAsk};
 
-/// Everything a node's agent needs to know to join its job.
+/// Everything that a node's agent needs to know to join its job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentOrder {
     pub job: JobId,
-    /// What the agent proves to the gateway, and hands to its ranks.
+    /// The secret that the agent proves to the gateway, and passes to its ranks.
     pub secret: Secret,
-    /// The place of the launcher's site in the job's roster: the agent reports to the launcher there.
+    /// Index of the launcher's site in the job's roster: the agent reports to the launcher there.
     pub home: SiteId,
-    /// This site's place in the job's roster.
+    /// This site's index in the job's roster.
     pub site_id: SiteId,
     /// This site's name.
     pub site: String,
-    /// The node's place among the site's nodes in the roster.
+    /// The node's index among the site's nodes in the roster.
     pub node_id: NodeId,
     /// The node's name in the sites file.
     pub node: String,
-    /// The IP its ranks listen on, if the sites file says so.
+    /// The IP address its ranks listen on, if the sites file has one.
     pub node_address: Option<IpAddr>,
     /// The site's own network, if the sites file names one.
     pub fabric: Option<Fabric>,
-    /// Whether its ranks talk inside TLS to each other and to the gateways.
+    /// Whether its ranks use TLS, to each other and to the gateways.
     pub inside: Inside,
-    /// Each gateway of the site; first the one that leads the job.
+    /// All gateways of the site, first the one that leads the job.
     pub gateways: Vec<GatewayAddress>,
-    /// The site's keys: agents talk to gateways that hold one of them, and to nobody else.
+    /// The site's keys: agents connect only to gateways that hold one of them.
     pub keys: Keys,
     /// The batch job that the node belongs to, if the starter allocated it.
     pub allocation: Option<String>,
@@ -60,18 +60,18 @@ pub struct AllocationOrder {
     pub ask: NodeAsk,
 }
 
-/// What becomes of an allocation.
+/// What happened to an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationNews {
-    /// It waits; why, for the user.
+    /// It is queued; the reason, for the user.
     Waiting(String),
-    /// It is there.
+    /// It was granted.
     Granted {
         /// Its number or name in the batch system.
         id: String,
         nodes: Vec<AllocatedNode>,
     },
-    /// It was refused, or is gone; why, for the user. The last news.
+    /// It was refused, or has ended; the reason, for the user. This is the last news.
     Ended(String),
 }
 
@@ -83,41 +83,39 @@ pub struct StartError(pub String);
 /// Starts agents on the nodes of one site.
 ///
 /// The gateway calls it on its one thread, inside its tokio runtime. An agent must not outlive the gateway, even when
-/// the gateway is killed: that is the starter's business.
+/// the gateway is killed: the starter ensures that.
 pub trait AgentStarter: Send + Sync {
-    /// Starts the agent of one node. Returns at once; a failure that shows later is the handle's exit.
+    /// Starts the agent of one node. Returns at once; a later failure shows as the handle's exit.
     ///
-    /// # Errors
-    /// Why it could not be started.
+    /// # Errors Why it could not be started.
     fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError>;
 
-    /// Asks for nodes, where a site's nodes are those of batch jobs. Returns at once. Whatever it makes is gone after
-    /// [`AllocationHandle::release`]. If the gateway is killed, or ends without having dropped the handle, it is gone with the last
-    /// agent that runs in it.
+    /// Asks for nodes, where a site's nodes come from a batch system. Returns at once. Whatever it creates is gone
+    /// after [`AllocationHandle::release`]. If the gateway is killed, or ends without having dropped the handle, it is
+    /// gone with the last agent that runs in it.
     ///
-    /// # Errors
-    /// Why it cannot even be tried.
+    /// # Errors Why it cannot even be tried.
     fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
         let AllocationOrder { .. } = order;
-        Err(StartError("its nodes are in the sites file, there is nothing to allocate".into()))
+        Err(StartError("its nodes are listed in the sites file, so there is nothing to allocate".into()))
     }
 }
 
-/// Nodes that were asked for.
+/// Requested nodes.
 pub trait AllocationHandle {
-    /// What becomes of it next. May be dropped before it is done and called again.
+    /// The next news of it. Cancel-safe, and may be called again.
     fn news(&mut self) -> Pin<Box<dyn Future<Output = AllocationNews> + '_>>;
 
-    /// Gives it back, whether it waits or is granted. Returns at once; [`AllocationNews::Ended`] comes soon.
+    /// Gives it back, whether it is queued or granted. Returns at once; [`AllocationNews::Ended`] follows soon.
     fn release(&mut self);
 }
 
-/// An agent that was started.
+/// A started agent.
 pub trait AgentHandle {
-    /// Waits until the agent and what it started are gone; tells how it ended (`exit status 1`, `killed by signal 9`,
-    /// with the last words of its standard error if there are any). May be dropped before it is done and called again.
+    /// Waits until the agent and what it started are gone; returns how it ended (`exit status 1`, `killed by signal 9`,
+    /// with the last lines of its standard error if there are any). Cancel-safe, and may be called again.
     fn wait(&mut self) -> Pin<Box<dyn Future<Output = String> + '_>>;
 
-    /// Kills it and what it started, without asking. Returns at once; [`AgentHandle::wait`] then ends soon.
+    /// Kills it and what it started. Returns at once; [`AgentHandle::wait`] then ends soon.
     fn kill(&mut self);
 }
