@@ -5,6 +5,7 @@ accounts.py PLAN.json, where the plan has
   landbridge
   logins     hosts that get an sshd (on port 2222) and a home directory of their own
   user       who logs in, if not root
+  slurm      for each site with Slurm: arguments of `Inside.slurm`
   environment   what a login there finds in its environment
   steps      one after the other: `host`, `words`, and perhaps `environment`, `stdin`, `limit`; `interrupt`: a path, when it exists the
              step gets SIGINT; `background`: it goes on until the end. What came of each is written to results.json.
@@ -21,6 +22,8 @@ import sys
 import time
 from pathlib import Path
 
+from inside import Inside
+
 PORT = 2222
 READY_S = 60
 LIMIT_S = 120
@@ -32,6 +35,7 @@ class Accounts:
         self.folder = Path(plan["folder"])
         self.landbridge = plan["landbridge"]
         self.children = []
+        self.services = Inside(plan)
 
     def home(self, host):
         return self.folder / "homes" / host
@@ -69,6 +73,9 @@ class Accounts:
             # ssh carries no environment; the harness looks for what is left of a test by this variable.
             "LANDBRIDGE_TEST_MARKER": os.environ.get("LANDBRIDGE_TEST_MARKER", ""), **self.plan.get("environment", {}),
         }
+        conf = Path(f"/run/slurm-{host[0]}/slurm.conf")
+        if conf.exists():
+            carried["SLURM_CONF"] = str(conf)
         settings = " ".join(f'"{key}={value}"' for key, value in carried.items())
         config = self.folder / f"{host}.sshd"
         config.write_text(
@@ -131,6 +138,8 @@ class Accounts:
         results = []
         try:
             self.prepare_ssh()
+            for site, arguments in self.plan.get("slurm", {}).items():
+                self.services.slurm(site, **arguments)
             for host in self.plan["logins"]:
                 self.sshd(host)
             for step in self.plan["steps"]:
@@ -146,6 +155,7 @@ class Accounts:
                     child.wait(timeout=5)
                 except subprocess.TimeoutExpired:
                     child.kill()
+            self.services.end()
 
 
 def wan(host):

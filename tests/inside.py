@@ -82,8 +82,9 @@ class Inside:
         for host in self.hosts(site, "n"):
             self.wait_for(f"sshd of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22")
 
-    def slurm(self, site):
-        """A munged, a slurmctld and a slurmd per node, of this site alone."""
+    def slurm(self, site, partitions=("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",), job_submit=None):
+        """A munged, a slurmctld and a slurmd per node, of this site alone. One of the partitions is called main. `job_submit`: Lua that
+        judges every job, as many centres have it."""
         own = Path(f"/run/slurm-{site}")
         (own / "state").mkdir(parents=True, mode=0o755)
         (own / "munge").mkdir(mode=0o755)
@@ -108,7 +109,10 @@ class Inside:
             index = host.split("-n")[1]
             lines.append(f"NodeName=n{index} NodeHostname={host} NodeAddr=10.{number}.0.{index} CPUs=2 RealMemory=1000 State=UNKNOWN")
             (own / f"spool.n{index}").mkdir()
-        lines.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+        lines.extend(partitions)
+        if job_submit:
+            (own / "job_submit.lua").write_text(job_submit)
+            lines.append("JobSubmitPlugins=lua")
         lines.append("PartitionName=shut Nodes=ALL MaxTime=INFINITE State=DOWN")
         conf.write_text("\n".join(lines) + "\n")
         self.start(

@@ -31,10 +31,9 @@ pub(crate) fn asking() -> bool {
 pub(crate) fn add(args: AddArgs) -> Result<i32> {
     let path = sites_file::place(&args.sites)?;
     let book = Book::open(&path)?;
-    let place = args.place.as_deref().map(str::parse).transpose()?;
     let wish = Wish {
         name: args.name,
-        place,
+        place: args.place,
         folder: args.folder,
         programs: args.programs,
         port: args.port,
@@ -42,6 +41,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         dial_out: args.dial_out,
         inside: args.inside,
         nodes: args.nodes,
+        slurm: args.slurm,
         asking: asking(),
     };
     let outcome = runtime()?.block_on(async {

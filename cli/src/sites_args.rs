@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use setup::slurm::SlurmSetting;
 
 use crate::args::{CheckArgs, SitesFileArgs};
 
@@ -41,6 +42,7 @@ pub(crate) enum SitesCommand {
     after_help = "Examples:\n  \
         landbridge sites add lyon user@login.lyon.example\n  \
         landbridge sites add kyoto other@login.kyoto.example:2222 --nodes 'n[1-4]'\n  \
+        landbridge sites add kyoto other@login.kyoto.example --slurm account=physics --slurm partition=main\n  \
         landbridge sites add lyon                                 repair it\n  \
         landbridge sites add home --dial-out                      this machine, which nobody can dial"
 )]
@@ -54,6 +56,9 @@ pub(crate) struct AddArgs {
     /// Its nodes, such as n[1-4,7],big1; the login node reaches them by ssh [default: those that Slurm gives; without Slurm the login node itself]
     #[arg(long, value_name = "LIST")]
     pub nodes: Option<String>,
+    /// What Slurm wants of every job: partition, account, qos, time, options or landbridge, as in `[site.starter]`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub slurm: Vec<SlurmSetting>,
     /// Port of its gateway [default: the first free one from 7700]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,

@@ -174,7 +174,10 @@ async fn try_nodes(sites: &Sites, home: &str, site: &str) -> Result<String, Chec
             match connection.next().await? {
                 Control::Allocation(AllocationMessage::Waiting { state, .. }) => said = state,
                 Control::Allocation(AllocationMessage::Granted { .. }) => return Ok(std::mem::take(&mut said)),
-                Control::Job(JobMessage::Refused { reason, .. }) => return Err(CheckError::Told(reason)),
+                Control::Job(JobMessage::Refused { reason, .. }) => {
+                    let advice = nodes_advice(site, &reason);
+                    return Err(CheckError::Told(format!("{reason}{advice}")));
+                }
                 _ => {}
             }
         }
@@ -183,6 +186,29 @@ async fn try_nodes(sites: &Sites, home: &str, site: &str) -> Result<String, Chec
     connection.give_back(Duration::from_secs(1)).await;
     let (what, log) = ("no answer", "its gateway's log");
     answer.unwrap_or(Err(CheckError::Silent { what, seconds: 2 * AGENTS.as_secs(), log }))
+}
+
+/// The command that gives Slurm what it misses in a job of ours.
+fn nodes_advice(site: &str, reason: &str) -> String {
+    if !reason.contains("salloc") {
+        return String::new();
+    }
+    let reason = reason.to_lowercase();
+    // What salloc was asked with stands in backquotes; what it answered comes after.
+    let answer = reason.rsplit('`').next().unwrap_or_default();
+    let key = [
+        ("qos", "qos=NAME"),
+        ("partition", "partition=NAME"),
+        ("account", "account=NAME"),
+        ("time limit", "time=TIME"),
+    ];
+    // Slurm's "account or account/partition combination" is about accounts.
+    let key = match answer.contains("invalid account") {
+        true => Some("account=NAME"),
+        false => key.into_iter().find(|(word, _)| answer.contains(word)).map(|(_, setting)| setting),
+    };
+    let setting = key.unwrap_or("KEY=VALUE");
+    format!("; `landbridge sites add {site} --slurm {setting}` sets it for every job")
 }
 
 /// Starts an agent on every node in a job without ranks, and asks it for provider and program.
@@ -326,6 +352,24 @@ impl Asked {
 mod tests {
     use super::*;
     use types::{JobId, NodeId};
+
+    #[test]
+    fn what_slurm_misses_is_named_with_the_flag() {
+        let advice = |answer: &str| {
+            nodes_advice("lyon", &format!("Slurm gave no nodes: `salloc --account=x`: exit status 1: {answer}"))
+        };
+        for (answer, flag) in [
+            ("error: Job submit/allocate failed: No partition specified or system default partition", "partition=NAME"),
+            ("Invalid account or account/partition combination specified", "account=NAME"),
+            ("Invalid qos specification", "qos=NAME"),
+            ("Job violates accounting/QOS policy", "qos=NAME"),
+            ("Requested time limit is invalid (missing or exceeds some limit)", "time=TIME"),
+            ("Requested node configuration is not available", "KEY=VALUE"),
+        ] {
+            assert!(advice(answer).contains(&format!("`landbridge sites add lyon --slurm {flag}`")), "{answer}");
+        }
+        assert_eq!(nodes_advice("lyon", "no answer"), "");
+    }
 
     #[test]
     fn every_node_gets_a_finding() {

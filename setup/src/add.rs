@@ -7,18 +7,21 @@
 //!    the user's own is never written; a site that was there before is left as repaired as it could be.
 
 mod plan;
+mod verdict;
 
 use std::path::PathBuf;
 
 use launch::check::Finding;
 use serde::Serialize;
 
+use self::verdict::{Remedy, Verdict, verdict};
 use crate::book::{Book, Entry};
 use crate::company::{Company, whereabouts};
 use crate::here::finding;
 use crate::message::{Reply, Request, Survey};
 use crate::place::Place;
 use crate::release::Release;
+use crate::slurm::SlurmSetting;
 use crate::{Progress, SetupError};
 
 /// What the user wants of a site.
@@ -26,8 +29,8 @@ use crate::{Progress, SetupError};
 pub struct Wish {
     /// Its name.
     pub name: String,
-    /// Where its machine is; `None`: where the sites file says, else this machine.
-    pub place: Option<Place>,
+    /// `[USER@]HOST[:PORT]` of its machine; `None`: where the sites file says, else this machine.
+    pub place: Option<String>,
     /// The folder for the copies there.
     pub folder: Option<String>,
     /// The folder here with the programs to copy, when they are not those of this release.
@@ -42,6 +45,8 @@ pub struct Wish {
     pub inside: Option<String>,
     /// Its nodes, as a list.
     pub nodes: Option<String>,
+    /// What Slurm is asked for its nodes with.
+    pub slurm: Vec<SlurmSetting>,
     /// Somebody sits at a terminal and can be asked.
     pub asking: bool,
 }
@@ -65,6 +70,8 @@ pub struct Prepared {
     wish: Wish,
     /// It is not in the sites file yet.
     new: bool,
+    /// As planned; what the user wrote himself is in `after` alone.
+    entry: Entry,
     after: Book,
     company: Company,
     /// The sites files as they were at every machine reached.
@@ -75,6 +82,16 @@ pub struct Prepared {
     left: String,
 }
 
+/// One try of the change at all sites.
+#[derive(Debug, Default)]
+struct Attempt {
+    /// Sites that have the new file.
+    touched: Vec<String>,
+    /// Sites whose gateway did not run before.
+    started: Vec<String>,
+    findings: Vec<Finding>,
+}
+
 /// Does everything that can be done without changing what works.
 ///
 /// # Errors
@@ -83,12 +100,10 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     let name = wish.name.clone();
     let known = book.sites()?;
     let old_entry = known.site(&name).map(|(_, site)| site.clone());
-    let place = plan::place(&wish, old_entry.as_ref())?;
-    let folder = wish.folder.clone().or_else(|| old_entry.as_ref().and_then(|site| site.folder.clone()));
-    let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose()?;
-    let own_release = wish.programs.is_none();
-    let release = Release::read(wish.programs.as_deref())?;
-    let mut company = Company::new(release.clone(), wish.asking);
+    let plan::Checked { place, folder, nodes, programs } = plan::check(&wish, old_entry.as_ref())?;
+    let own_release = programs.is_none();
+    let release = programs.map_or_else(|| Release::read(None), Ok)?;
+    let mut company = Company::new(release, wish.asking);
     let machine = company.reach(&name, &place, folder.as_deref(), progress).await?;
     let facts = machine.facts.clone();
     let copied = match machine.copied {
@@ -102,23 +117,27 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     let mut findings = vec![finding(&name, "programs", copied)];
     let mut notes = Vec::new();
     let mut after = book.clone();
+    let mut unreached = Vec::new();
     for site in known.sites.iter().filter(|site| site.name != name) {
         match whereabouts(site)? {
             Some(there) => {
-                company.reach(&site.name, &there, site.folder.as_deref(), progress).await.map_err(|error| {
-                    SetupError::Request(format!(
-                        "{error}\nsite {} must be told of site {name}: make it reachable and try again, or take it out with \
+                if let Err(error) = company.reach(&site.name, &there, site.folder.as_deref(), progress).await {
+                    unreached.push(format!(
+                        "{error}\nsite {0} must learn of site {name}: make it reachable and try again, or take it out with \
                          `landbridge sites remove {0}`",
                         site.name
-                    ))
-                })?;
+                    ));
+                }
             }
             None => notes.push(format!(
-                "site {0} joined by itself and cannot be told from here: type `landbridge sites join {0} TICKET` there, with \
+                "site {0} joined by itself and cannot be reached from here: type `landbridge sites join {0} TICKET` there, with \
                  a ticket of `landbridge sites invite`",
                 site.name
             )),
         }
+    }
+    if !unreached.is_empty() {
+        return Err(SetupError::Request(unreached.join("\n")));
     }
     let mut old = Vec::new();
     for site in company.names() {
@@ -147,7 +166,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     progress.step(&name, &plan::describe(&entry, &survey));
     findings.push(finding(&name, "machine", plan::describe_machine(&survey)));
     let left = format!("{} and {}'s key in ~/.config/landbridge on {}", facts.folder, name, facts.host);
-    Ok(Prepared { wish, new: old_entry.is_none(), after, company, old, findings, notes, left })
+    Ok(Prepared { wish, new: old_entry.is_none(), entry, after, company, old, findings, notes, left })
 }
 
 /// The entry of this machine as a site, and the connection to it; nothing else is touched.
@@ -157,10 +176,9 @@ pub(crate) async fn describe_here(
     progress: &mut dyn Progress,
 ) -> Result<(Company, Book, Vec<Finding>), SetupError> {
     let name = wish.name.clone();
-    plan::place(wish, None)?;
-    let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose()?;
-    let folder = wish.folder.clone().or_else(|| known.and_then(|site| site.folder.clone()));
-    let mut company = Company::new(Release::read(wish.programs.as_deref())?, wish.asking);
+    let plan::Checked { folder, nodes, .. } = plan::check(wish, None)?;
+    let folder = folder.or_else(|| known.and_then(|site| site.folder.clone()));
+    let mut company = Company::new(Release::read(None)?, wish.asking);
     let machine = company.reach(&name, &Place::Here, folder.as_deref(), progress).await?;
     let programs = machine.facts.folder.clone();
     let survey = look_around(&mut company, &name, nodes.clone().unwrap_or_default(), wish.port).await?;
@@ -195,55 +213,104 @@ async fn look_around(
 fn write_entry(book: &mut Book, wish: &Wish, known: bool, entry: &Entry) -> Result<(), SetupError> {
     let elsewhere = wish.port.is_some() || wish.advertise.is_some() || wish.inside.is_some() || wish.dial_out;
     match (known, wish.nodes.is_some()) {
-        (false, _) => book.add(&wish.name, entry),
-        (true, true) => book.describe(&wish.name, entry),
-        (true, false) if elsewhere => book.set_gateway(&wish.name, entry),
-        (true, false) => Ok(()),
+        (false, _) => book.add(&wish.name, entry)?,
+        (true, true) => book.describe(&wish.name, entry)?,
+        (true, false) if elsewhere => book.set_gateway(&wish.name, entry)?,
+        (true, false) => {}
     }
+    if wish.slurm.is_empty() { Ok(()) } else { book.set_slurm(&wish.name, &wish.slurm) }
 }
 
 impl Prepared {
     /// Makes the change at all sites, tries it, and writes the user's sites file; or undoes it.
     ///
     /// # Errors
-    /// The user's sites file cannot be written. What fails at a site is in the outcome.
+    /// The user's sites file cannot be edited or written. What fails at a site is in the outcome.
     pub async fn commit(mut self, progress: &mut dyn Progress) -> Result<Outcome, SetupError> {
         let name = self.wish.name.clone();
-        let (mut touched, mut started) = (Vec::new(), Vec::new());
-        if let Err(error) = self.spread(&mut touched, &mut started, progress).await {
-            self.findings.push(Finding::new(&name, "gateway", Err(error.to_string())));
-        } else if let Err(error) = self.try_all(progress).await {
-            self.findings.push(Finding::new(&name, "check", Err(error.to_string())));
+        let (mut tried, mut refuted) = (Vec::new(), Vec::new());
+        let mut attempt = self.attempt(progress).await;
+        while self.new && verdict(&name, &attempt.findings) == Verdict::Fails {
+            let Some(remedy) = verdict::remedy(&self.wish, &self.entry, &attempt.findings, &tried) else { break };
+            self.undo(&attempt).await;
+            self.apply(remedy, progress)?;
+            tried.push(remedy);
+            refuted.push(std::mem::replace(&mut attempt, self.attempt(progress).await));
         }
-        let concerns = format!("trunk from {name}");
-        let fine = |finding: &Finding| finding.ok || (finding.site != name && finding.part != concerns);
-        let ok = self.findings.iter().all(fine);
-        if ok || !self.new {
-            self.after.save()?;
-        } else {
+        let verdict = verdict(&name, &attempt.findings);
+        if verdict == Verdict::Fails && self.new {
             progress.step(&name, "something does not work: undoing");
-            self.undo(&touched, &started).await;
+            self.undo(&attempt).await;
+            if let Some(first) = refuted.first() {
+                // The entry as planned is the one to explain; of the other tries it is enough why they failed.
+                let later = std::mem::replace(&mut attempt.findings, first.findings.clone());
+                let faults = later.iter().filter(|finding| verdict::is_fault(&name, finding));
+                let faults = faults.map(|finding| finding.detail.clone()).collect::<Vec<_>>();
+                self.notes.push(format!("dialling out from {name} was tried and fails too: {}", faults.join("; ")));
+            }
             self.notes.push(format!("the sites file is as it was; left there: {}", self.left));
+        } else {
+            let changes: Vec<_> = tried.iter().map(|remedy| self.describe(*remedy)).collect();
+            self.notes.extend(changes);
+            self.after.save()?;
         }
-        Ok(Outcome { site: name, ok, findings: self.findings, notes: self.notes })
+        if verdict == Verdict::NodesFail {
+            self.notes.push(format!(
+                "site {name} is kept: its gateway works, and only its nodes do not. `landbridge sites add {name}` with the flag \
+                 that is missing completes it"
+            ));
+        }
+        self.findings.extend(attempt.findings);
+        Ok(Outcome { site: name, ok: verdict == Verdict::Works, findings: self.findings, notes: self.notes })
+    }
+
+    /// Hands the file out and tries everything.
+    async fn attempt(&mut self, progress: &mut dyn Progress) -> Attempt {
+        let name = self.wish.name.clone();
+        let mut attempt = Attempt::default();
+        let (part, done) = match self.spread(&mut attempt, progress).await {
+            Ok(()) => ("check", self.try_all(&mut attempt.findings, progress).await),
+            failed => ("gateway", failed),
+        };
+        if let Err(error) = done {
+            attempt.findings.push(Finding::new(&name, part, Err(error.to_string())));
+        }
+        attempt
+    }
+
+    /// Changes the site's entry for another try.
+    fn apply(&mut self, remedy: Remedy, progress: &mut dyn Progress) -> Result<(), SetupError> {
+        let name = &self.wish.name;
+        match remedy {
+            Remedy::DialOut => {
+                progress.step(name, "other sites cannot dial it: trying again with dialling out");
+                self.after.set_gateway(name, &Entry { advertise: None, ..self.entry.clone() })
+            }
+        }
+    }
+
+    /// What was changed, for the user.
+    fn describe(&self, remedy: Remedy) -> String {
+        let (name, address) = (&self.wish.name, self.entry.advertise.as_deref().unwrap_or_default());
+        match remedy {
+            Remedy::DialOut => format!(
+                "other sites cannot dial {name} at {address} (a firewall?), so {name} dials them. If its administrators open the \
+                 port, `landbridge sites add {name} --advertise {address}` uses it"
+            ),
+        }
     }
 
     /// Hands the file out and has gateways follow it: the new one first, since the others will dial it.
-    async fn spread(
-        &mut self,
-        touched: &mut Vec<String>,
-        started: &mut Vec<String>,
-        progress: &mut dyn Progress,
-    ) -> Result<(), SetupError> {
+    async fn spread(&mut self, attempt: &mut Attempt, progress: &mut dyn Progress) -> Result<(), SetupError> {
         let text = self.after.text();
         for site in self.company.names() {
-            touched.push(site.clone());
+            attempt.touched.push(site.clone());
             self.company.ask(&site, &Request::WriteSites { text: Some(text.clone()) }).await?;
             match self.company.ask(&site, &Request::Gateway { site: site.clone() }).await? {
                 Reply::Gateway { started: anew, note } => {
                     progress.step(&site, &format!("gateway {note}"));
                     if anew {
-                        started.push(site);
+                        attempt.started.push(site);
                     }
                 }
                 _ => return Err(SetupError::site(&site, "an answer to another question")),
@@ -253,7 +320,7 @@ impl Prepared {
     }
 
     /// Tries everything from the site, and the way to it from every other.
-    async fn try_all(&mut self, progress: &mut dyn Progress) -> Result<(), SetupError> {
+    async fn try_all(&mut self, findings: &mut Vec<Finding>, progress: &mut dyn Progress) -> Result<(), SetupError> {
         let name = self.wish.name.clone();
         progress.step(&name, "trying everything from there");
         for site in self.company.names() {
@@ -262,7 +329,7 @@ impl Prepared {
                 false => Request::Probe { site: site.clone(), to: name.clone() },
             };
             match self.company.ask(&site, &request).await? {
-                Reply::Findings(findings) => self.findings.extend(findings),
+                Reply::Findings(found) => findings.extend(found),
                 _ => return Err(SetupError::site(&site, "an answer to another question")),
             }
         }
@@ -270,10 +337,10 @@ impl Prepared {
     }
 
     /// Gives every site its old file back and has gateways follow it. What cannot be undone is noted.
-    async fn undo(&mut self, touched: &[String], started: &[String]) {
-        for site in touched.iter().rev() {
+    async fn undo(&mut self, attempt: &Attempt) {
+        for site in attempt.touched.iter().rev() {
             let text = self.old.iter().find(|(name, _)| name == site).and_then(|(_, text)| text.clone());
-            let follow = match started.contains(site) {
+            let follow = match attempt.started.contains(site) {
                 true => Request::StopGateway { site: site.clone(), force: true },
                 false => Request::Gateway { site: site.clone() },
             };

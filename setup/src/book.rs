@@ -8,6 +8,7 @@ use types::sites::Fingerprint;
 
 use crate::SetupError;
 use crate::here::folders;
+use crate::slurm::{self, SlurmSetting};
 
 /// A sites file in memory, with the path it came from. It may be missing and may have no site yet.
 #[derive(Clone, Debug)]
@@ -163,6 +164,14 @@ impl Book {
             Start::Slurm => "slurm",
         });
         site["starter"] = Item::Table(starter);
+        Ok(())
+    }
+
+    /// Has Slurm give a site's nodes, asked with these settings.
+    pub(crate) fn set_slurm(&mut self, name: &str, settings: &[SlurmSetting]) -> Result<(), SetupError> {
+        let site = self.table(name)?;
+        site.remove("node");
+        slurm::apply(settings, site);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use types::sites::SitesError;
 
 use crate::here::HereError;
 use crate::nodes::NodesError;
+use crate::place::PlaceError;
 
 /// Why a site could not be set up. Names the site or the file, and says what to do next.
 #[derive(Debug, Error)]
@@ -51,6 +52,9 @@ pub enum SetupError {
     /// The user's own account on this machine.
     #[error(transparent)]
     Here(Box<HereError>),
+    /// The machine that the user typed.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     /// The list of nodes that the user typed.
     #[error(transparent)]
     Nodes(#[from] NodesError),

@@ -23,6 +23,7 @@ pub mod nodes;
 pub mod place;
 pub mod release;
 pub mod remove;
+pub mod slurm;
 pub mod status;
 pub mod ticket;
 

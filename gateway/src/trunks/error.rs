@@ -61,7 +61,7 @@ pub(crate) enum LinkError {
     /// The key that it shows, or a place that is not up.
     #[error(transparent)]
     Trunk(#[from] TrunkError),
-    #[error("site {site}: gateway {gateway} at {address}: {source}")]
+    #[error("site {site}: gateway {gateway} at {address}: {source}{advice}", advice = source.advice(address))]
     At { site: String, gateway: String, address: String, source: Box<LinkError> },
     #[error(transparent)]
     Meeting(#[from] MeetingError),
@@ -71,6 +71,24 @@ pub(crate) enum LinkError {
 }
 
 impl LinkError {
+    /// What may be in the way to an address that does not answer.
+    fn advice(&self, address: &str) -> String {
+        let port = address.rsplit_once(':').map_or(address, |(_, port)| port);
+        match self {
+            LinkError::NoAnswer(_) => format!("; a firewall may block port {port}"),
+            LinkError::Io(error) => match error.kind() {
+                io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                    format!("; a firewall may block port {port}")
+                }
+                io::ErrorKind::ConnectionRefused => {
+                    format!("; nothing listens there, or a firewall refuses port {port}")
+                }
+                _ => String::new(),
+            },
+            _ => String::new(),
+        }
+    }
+
     /// Whether nobody listens there.
     pub(crate) fn is_refused(&self) -> bool {
         match self {

@@ -156,6 +156,16 @@ impl Salloc {
         }
     }
 
+    /// The partition of a job in the queue.
+    pub(super) async fn partition(&self) -> Option<String> {
+        let id = self.id.as_deref()?;
+        let mut squeue = slurm_command("squeue");
+        squeue.args(["--noheader", "--format=%P", "--jobs", id]).kill_on_drop(true);
+        let output = timeout(ANSWER, squeue.output()).await.ok()?.ok()?;
+        let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        (!name.is_empty()).then_some(name)
+    }
+
     fn why(&self, code: Option<i32>) -> String {
         let words: Vec<&str> = self.words.lines().map(|line| line.trim().trim_start_matches("salloc: ")).collect();
         let said = words.join("; ");

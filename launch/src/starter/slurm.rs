@@ -78,23 +78,25 @@ impl AgentStarter for SlurmStarter {
             return Ok(Box::new(Held::new(held)));
         }
         if order.ask.ranks == 0 {
-            // Of Slurm's commands sbatch is the one that only looks, and takes the same words.
             let ask = NodeAsk { ranks: 1, ..order.ask };
-            let mut sbatch = slurm_command("sbatch");
-            sbatch.args(["--test-only", "--wrap=true"]).args(&self.salloc_words("trial", &ask)[2..]);
-            return Ok(Box::new(Trial::new(sbatch, "sbatch: ")));
+            let mut words = self.salloc_words(&order.job.to_string(), &ask);
+            words.push("--hold".into());
+            return Ok(Box::new(Trial::held(start_salloc(&words)?)));
         }
-        let words = self.salloc_words(&order.job.to_string(), &order.ask);
-        let mut command = slurm_command(
-            std::env::current_exe()
-                .map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?,
-        );
-        command.arg(HOLD).arg(std::process::id().to_string()).arg("--").args(&words).args(["sh", "-c", SCRIPT]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        command.process_group(0);
-        let child = command.spawn().map_err(|e| unavailable(StartError(format!("cannot start salloc: {e}"))))?;
-        Ok(Box::new(Salloc::new(child, words.join(" "))))
+        Ok(Box::new(start_salloc(&self.salloc_words(&order.job.to_string(), &order.ask))?))
     }
+}
+
+/// Starts salloc with these words, beside a program that keeps the job.
+fn start_salloc(words: &[String]) -> Result<Salloc, StartError> {
+    let mut command = slurm_command(
+        std::env::current_exe().map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?,
+    );
+    command.arg(HOLD).arg(std::process::id().to_string()).arg("--").args(words).args(["sh", "-c", SCRIPT]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command.process_group(0);
+    let child = command.spawn().map_err(|e| unavailable(StartError(format!("cannot start salloc: {e}"))))?;
+    Ok(Salloc::new(child, words.join(" ")))
 }
 
 /// A command of Slurm's, with nothing of a job in which the gateway itself may have been started.

@@ -1,4 +1,4 @@
-//! A question in place of an allocation: would the batch system give nodes? Nothing is made.
+//! A question instead of an allocation: would the batch system give nodes?
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -6,30 +6,31 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use hooks::{AllocationHandle, AllocationNews};
-use tokio::process::Command;
 use tokio::time::timeout;
+
+use super::salloc::Salloc;
 
 /// How long the batch system may take to answer.
 const LIMIT: Duration = Duration::from_secs(8);
 
 pub(super) struct Trial {
-    /// Asks, and says yes by ending well.
-    command: Option<Command>,
-    /// Begins every line it writes.
-    prefix: &'static str,
+    /// Asks, by a job that is held in the queue and so never starts.
+    salloc: Option<Salloc>,
+    answered: bool,
     told: VecDeque<AllocationNews>,
 }
 
 impl Trial {
-    /// By a command whose last words are the answer, without `prefix`.
-    pub(super) fn new(mut command: Command, prefix: &'static str) -> Trial {
-        command.kill_on_drop(true);
-        Trial { command: Some(command), prefix, told: VecDeque::new() }
+    /// By a job that `salloc --hold` puts into the queue. It is cancelled when the trial is released.
+    ///
+    /// Asked like a run's own job, and not by `sbatch --test-only`: a site may treat batch and interactive jobs differently.
+    pub(super) fn held(salloc: Salloc) -> Trial {
+        Trial { salloc: Some(salloc), answered: false, told: VecDeque::new() }
     }
 
     /// Of what is known already.
     pub(super) fn known(answer: &str) -> Trial {
-        Trial { command: None, prefix: "", told: granted(answer.to_owned()) }
+        Trial { salloc: None, answered: true, told: granted(answer.to_owned()) }
     }
 
     async fn next(&mut self) -> AllocationNews {
@@ -37,22 +38,25 @@ impl Trial {
             if let Some(news) = self.told.pop_front() {
                 return news;
             }
-            let Some(command) = &mut self.command else {
-                // Told everything; the end is told when it is given back.
-                return std::future::pending().await;
+            // Without a job there is nothing to wait for: the end comes when this is released.
+            let Some(salloc) = &mut self.salloc else { return std::future::pending().await };
+            let news = match self.answered {
+                true => salloc.news().await,
+                false => timeout(LIMIT, salloc.news())
+                    .await
+                    .unwrap_or_else(|_| ended(&format!("Slurm did not answer within {} s", LIMIT.as_secs()))),
             };
-            let output = timeout(LIMIT, command.output()).await;
-            self.command = None;
-            self.told = match output {
-                Err(_) => ended(format!("the batch system did not answer in {} s", LIMIT.as_secs())),
-                Ok(Err(error)) => ended(format!("the batch system's commands cannot be run: {error}")),
-                Ok(Ok(output)) => {
-                    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-                    let lines = text.lines().map(|line| line.trim().trim_start_matches(self.prefix));
-                    let said = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-                    if output.status.success() { granted(said) } else { ended(said) }
+            match news {
+                AllocationNews::Ended(_) => return news,
+                // Slurm refuses at once or not at all, so a job in the queue is the answer.
+                AllocationNews::Waiting(_) | AllocationNews::Granted { .. } if !self.answered => {
+                    self.answered = true;
+                    let partition = salloc.partition().await;
+                    let partition = partition.map_or(String::new(), |name| format!(" in partition {name}"));
+                    self.told = granted(format!("Slurm accepts jobs{partition}, as a held job showed"));
                 }
-            };
+                AllocationNews::Waiting(_) | AllocationNews::Granted { .. } => {}
+            }
         }
     }
 }
@@ -61,8 +65,8 @@ fn granted(state: String) -> VecDeque<AllocationNews> {
     [AllocationNews::Waiting(state), AllocationNews::Granted { id: "none".to_owned(), nodes: Vec::new() }].into()
 }
 
-fn ended(reason: String) -> VecDeque<AllocationNews> {
-    [AllocationNews::Ended(reason)].into()
+fn ended(reason: &str) -> AllocationNews {
+    AllocationNews::Ended(reason.to_owned())
 }
 
 impl AllocationHandle for Trial {
@@ -71,7 +75,10 @@ impl AllocationHandle for Trial {
     }
 
     fn release(&mut self) {
-        self.command = None;
-        self.told = ended("nothing was made".to_owned());
+        self.told.clear();
+        match &mut self.salloc {
+            Some(salloc) => salloc.release(),
+            None => self.told.push_back(ended("nothing was made")),
+        }
     }
 }

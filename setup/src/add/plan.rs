@@ -1,4 +1,4 @@
-//! What a site's entry in the sites file shall say, from what the user wants and what is there.
+//! What a site's entry in the sites file says, from what the user wants and what its machine has.
 
 use std::time::Duration;
 
@@ -13,30 +13,91 @@ use crate::book::{Entry, Start};
 use crate::company::whereabouts;
 use crate::message::Survey;
 use crate::place::Place;
+use crate::release::Release;
+
+/// What the user wants, with everything checked that can be checked here.
+#[derive(Debug)]
+pub(super) struct Checked {
+    /// Where the site's machine is.
+    pub place: Place,
+    /// The folder for the copies there.
+    pub folder: Option<String>,
+    /// The nodes that the user named.
+    pub nodes: Option<Vec<String>>,
+    /// What is copied, if not this release.
+    pub programs: Option<Release>,
+}
+
+/// Checks a wish before anything is asked of any machine.
+///
+/// # Errors
+/// Everything that is wrong with it, a line each.
+pub(super) fn check(wish: &Wish, known: Option<&Site>) -> Result<Checked, SetupError> {
+    let mut problems = Vec::new();
+    let mut note = |error: SetupError| problems.push(error.to_string());
+    if let Err(error) = check_name(&wish.name) {
+        note(error);
+    }
+    for (one, other, why) in [
+        (
+            wish.dial_out,
+            wish.advertise.is_some(),
+            "--dial-out is for a site that nobody can dial, --advertise for one that others dial: leave one out",
+        ),
+        (
+            wish.nodes.is_some(),
+            !wish.slurm.is_empty(),
+            "--nodes names nodes to reach by ssh, --slurm asks Slurm for nodes: leave one out",
+        ),
+    ] {
+        if one && other {
+            note(SetupError::Request(why.into()));
+        }
+    }
+    for (flag, text) in [("--advertise", &wish.advertise), ("--inside", &wish.inside)] {
+        if let Some(Err(error)) = text.as_ref().map(|text| with_port(flag, text, 1)) {
+            note(error);
+        }
+    }
+    let folder = wish.folder.clone().or_else(|| known.and_then(|site| site.folder.clone()));
+    if let Some(folder) = folder.as_ref().filter(|folder| !folder.starts_with('/') && !folder.starts_with("~/")) {
+        note(SetupError::Request(format!("--folder `{folder}` must begin with / or ~/")));
+    }
+    let nodes = wish.nodes.as_deref().map(crate::nodes::expand).transpose();
+    let nodes = nodes.map_err(|error| note(error.into())).ok().flatten();
+    let place = place(wish, known).map_err(&mut note);
+    let programs = wish.programs.as_deref().map(|folder| Release::read(Some(folder))).transpose();
+    let programs = programs.map_err(&mut note).ok().flatten();
+    match place {
+        Ok(place) if problems.is_empty() => Ok(Checked { place, folder, nodes, programs }),
+        _ => Err(SetupError::Request(problems.join("\n"))),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), SetupError> {
+    if types::roster::is_name(name) && !name.starts_with(['-', '.']) {
+        return Ok(());
+    }
+    Err(SetupError::Request(format!(
+        "`{name}` cannot be the name of a site: use at most 64 letters, digits, `.`, `_` and `-`, with \
+         neither `-` nor `.` first"
+    )))
+}
 
 /// Where the site's machine is: as the user says, else as the sites file says, else here.
-pub(super) fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
+fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
     let name = &wish.name;
-    if !types::roster::is_name(name) || name.starts_with(['-', '.']) {
-        return Err(SetupError::Request(format!(
-            "`{name}` cannot name a site: letters, digits, `.`, `_` and `-`, at most 64, and no `-` or `.` first"
-        )));
-    }
-    if wish.dial_out && wish.advertise.is_some() {
-        return Err(SetupError::Request(
-            "--dial-out says that nobody can dial the site, --advertise where: drop one".into(),
-        ));
-    }
-    let Some(site) = known else { return Ok(wish.place.clone().unwrap_or(Place::Here)) };
+    let wanted: Option<Place> = wish.place.as_deref().map(str::parse).transpose()?;
+    let Some(site) = known else { return Ok(wanted.unwrap_or(Place::Here)) };
     let there = whereabouts(site)?;
-    match (&wish.place, there) {
+    match (wanted, there) {
         (None, Some(there)) => Ok(there),
         (None, None) => Err(SetupError::Request(format!(
             "site {name} joined by itself: type `landbridge sites join {name} TICKET` there to repair it"
         ))),
         (Some(wanted), there) => {
             let recorded = site.ssh.as_deref().and_then(|text| text.parse::<Place>().ok());
-            if recorded.is_some_and(|recorded| recorded != *wanted) {
+            if recorded.is_some_and(|recorded| recorded != wanted) {
                 return Err(SetupError::Request(format!(
                     "the name {name} is taken by the site at {}: choose another, or take that one out with \
                      `landbridge sites remove {name}`",
@@ -44,7 +105,7 @@ pub(super) fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupErr
                 )));
             }
             // At its own machine there is no need to go out and in again.
-            Ok(there.filter(|there| *there == Place::Here).unwrap_or_else(|| wanted.clone()))
+            Ok(there.filter(|there| *there == Place::Here).unwrap_or(wanted))
         }
     }
 }
@@ -89,6 +150,17 @@ pub(super) async fn entry(
     };
     let (nodes, starter) = match (nodes, known, &survey.slurm) {
         (Some(nodes), _, _) => (nodes, Start::Ssh),
+        (None, _, None) if !wish.slurm.is_empty() => {
+            return Err(SetupError::site(
+                &wish.name,
+                format!(
+                    "--slurm is for a site with Slurm, and on {} `sinfo` is missing or does not answer: log in there and try \
+                     it, or name the nodes with --nodes LIST",
+                    survey.host
+                ),
+            ));
+        }
+        (None, _, Some(_)) if !wish.slurm.is_empty() => (Vec::new(), Start::Slurm),
         // What the sites file says of them is not written anew.
         (None, Some(site), _) => (site.nodes.iter().map(|node| node.name.clone()).collect(), Start::Ssh),
         (None, None, Some(_)) => (Vec::new(), Start::Slurm),

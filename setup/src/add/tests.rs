@@ -12,20 +12,21 @@ fn site(ssh: &str) -> Site {
 }
 
 fn wish(place: Option<&str>) -> Wish {
-    let place = place.map(|text| text.parse().unwrap());
-    Wish { name: "no-such-site".into(), place, ..Wish::default() }
+    Wish { name: "no-such-site".into(), place: place.map(str::to_owned), ..Wish::default() }
 }
 
 #[test]
 fn a_name_stays_with_its_place() {
     let known = site("me@login");
-    let place = |wanted: Option<&str>| plan::place(&wish(wanted), Some(&known)).map_err(|e| e.to_string());
+    let place = |wanted: Option<&str>| {
+        plan::check(&wish(wanted), Some(&known)).map(|checked| checked.place).map_err(|e| e.to_string())
+    };
     assert_eq!(place(None).unwrap().to_string(), "me@login");
     assert_eq!(place(Some("me@login")).unwrap().to_string(), "me@login");
     let error = place(Some("me@elsewhere")).unwrap_err();
     assert!(error.contains("is taken by the site at me@login"), "{error}");
     for name in ["", "-x", ".ssh", "a b", "a/b"] {
-        assert!(plan::place(&Wish { name: name.into(), ..Wish::default() }, None).is_err(), "{name}");
+        assert!(plan::check(&Wish { name: name.into(), ..Wish::default() }, None).is_err(), "{name}");
     }
 }
 
@@ -52,5 +53,28 @@ async fn what_the_user_does_not_say_stays() {
     for wrong in ["", "a b", "host:", "host:0", "me@host", ":1"] {
         let wrong = Wish { advertise: Some(wrong.into()), ..wish(None) };
         assert!(plan::entry(&wrong, &place, &survey, None, None, &mut notes).await.is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_before_any_ssh() {
+    let wish = Wish {
+        name: ".x".into(),
+        place: Some("me@".into()),
+        nodes: Some("n[3-1]".into()),
+        slurm: vec!["account=x".parse().unwrap()],
+        advertise: Some("a b".into()),
+        dial_out: true,
+        folder: Some("relative".into()),
+        programs: Some("/no/such/folder".into()),
+        ..Wish::default()
+    };
+    let error = plan::check(&wish, None).unwrap_err().to_string();
+    let lines = error.lines().collect::<Vec<_>>();
+    assert_eq!(lines.len(), 8, "{error}");
+    for place in
+        ["`.x`", "`me@`", "n[3-1]", "--slurm", "--advertise `a b`", "--dial-out", "`relative`", "/no/such/folder"]
+    {
+        assert!(lines.iter().any(|line| line.contains(place)), "{place}: {error}");
     }
 }

@@ -1,0 +1,91 @@
+//! What the findings of a try say about a new site: whether it stays, and what else to try before it is undone.
+
+use launch::check::Finding;
+
+use super::Wish;
+use crate::book::Entry;
+
+/// What becomes of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Everything about it works.
+    Works,
+    /// Its gateway and its trunks work, its nodes do not. The entry is right and can be completed.
+    NodesFail,
+    /// Something else does not work.
+    Fails,
+}
+
+/// Another way to join a site to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// It dials the others, which cannot dial it.
+    DialOut,
+}
+
+/// Judges a site by the findings about it. What is wrong with other sites does not count, except their trunk from this one.
+pub(super) fn verdict(site: &str, findings: &[Finding]) -> Verdict {
+    let faults: Vec<&Finding> = findings.iter().filter(|finding| is_fault(site, finding)).collect();
+    let of_nodes = |finding: &&Finding| finding.part == "nodes" || finding.part.starts_with("node ");
+    match faults.iter().all(of_nodes) {
+        true if faults.is_empty() => Verdict::Works,
+        true => Verdict::NodesFail,
+        false => Verdict::Fails,
+    }
+}
+
+/// What to try next after a try of a new site that failed; `tried`: what was tried besides the entry as planned.
+pub(super) fn remedy(wish: &Wish, entry: &Entry, findings: &[Finding], tried: &[Remedy]) -> Option<Remedy> {
+    let undialled = findings.iter().any(|finding| is_undialled(&wish.name, finding));
+    // Whoever says how the site is dialled knows why.
+    let free = entry.advertise.is_some() && wish.advertise.is_none();
+    (undialled && free && !tried.contains(&Remedy::DialOut)).then_some(Remedy::DialOut)
+}
+
+/// Another site's gateway could not dial this one's.
+fn is_undialled(site: &str, finding: &Finding) -> bool {
+    !finding.ok && finding.site == site && finding.part.starts_with("trunk from ")
+}
+
+pub(super) fn is_fault(site: &str, finding: &Finding) -> bool {
+    !finding.ok && (finding.site == site || finding.part == format!("trunk from {site}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::Start;
+
+    fn finding(site: &str, part: &str, ok: bool) -> Finding {
+        Finding { site: site.into(), part: part.into(), ok, detail: String::new() }
+    }
+
+    #[test]
+    fn a_site_stays_if_only_its_nodes_fail() {
+        let mut findings = vec![finding("kyoto", "gateway gw1", true), finding("lyon", "node n1", false)];
+        assert_eq!(verdict("kyoto", &findings), Verdict::Works);
+        findings.push(finding("kyoto", "nodes", false));
+        findings.push(finding("kyoto", "node n1", false));
+        assert_eq!(verdict("kyoto", &findings), Verdict::NodesFail);
+        findings.push(finding("lyon", "trunk from kyoto", false));
+        assert_eq!(verdict("kyoto", &findings), Verdict::Fails);
+    }
+
+    #[test]
+    fn dialling_out_is_tried_once_and_not_against_the_users_word() {
+        let entry = Entry {
+            advertise: Some("h:7700".into()),
+            inside: "h:7700".into(),
+            listen: "0.0.0.0:7700".into(),
+            nodes: Vec::new(),
+            starter: Start::Slurm,
+        };
+        let wish = Wish { name: "kyoto".into(), ..Wish::default() };
+        let findings = [finding("kyoto", "trunk from lyon", false)];
+        assert_eq!(remedy(&wish, &entry, &findings, &[]), Some(Remedy::DialOut));
+        assert_eq!(remedy(&wish, &entry, &findings, &[Remedy::DialOut]), None);
+        assert_eq!(remedy(&wish, &entry, &[finding("lyon", "trunk from kyoto", false)], &[]), None);
+        assert_eq!(remedy(&wish, &Entry { advertise: None, ..entry.clone() }, &findings, &[]), None);
+        assert_eq!(remedy(&Wish { advertise: Some("h".into()), ..wish }, &entry, &findings, &[]), None);
+    }
+}
