@@ -1,0 +1,58 @@
+"""scripts/pages.py finds what it is for: a check of the pages that finds nothing proves nothing."""
+
+import importlib.util
+
+import pytest
+
+from harness import ROOT
+
+spec = importlib.util.spec_from_file_location("pages", ROOT / "scripts" / "pages.py")
+pages = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(pages)
+
+
+@pytest.fixture
+def links(tmp_path, monkeypatch):
+    """Faults of the links in a text that is the page docs/page.md, beside docs/run.md."""
+    def of(text):
+        (tmp_path / "docs" / "page.md").write_text(text)
+        return list(pages.link_faults("docs/page.md", text, {}))
+
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").touch()
+    (tmp_path / "docs" / "run.md").write_text("# Run\n\n## How it ends\n")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    return of
+
+
+@pytest.mark.parametrize("text", [
+    "[here](run.md#how-it-ends)", "[there](../README.md)", "[out](https://example.org/x)",
+    "# One\n[own](#one)", "# `[[a.b]]`, at most\n[code](#ab-at-most)", "```\n[code](nowhere.md)\n```", "`[code](nowhere.md)`",
+    "# Twice\n# Twice\n[second](#twice-1)",
+])
+def test_links_that_lead_somewhere(links, text):
+    assert links(text) == []
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("\n[gone](nowhere.md)", "docs/page.md:2: nowhere.md: there is no nowhere.md"),
+    ("[gone](run.md#no-such)", "docs/run.md has no heading #no-such"),
+    ("[own](#no-such)", "#no-such"),
+    ("a [link that goes\non](nowhere.md) here", "docs/page.md:2"),
+    ("- list\n    - [inner](nowhere.md)", "docs/page.md:2"),
+    ("[`code`](nowhere.md)", "nowhere.md"),
+])
+def test_links_that_do_not(links, text, says):
+    [fault] = links(text)
+    assert says in fault
+
+
+def test_lines_are_bounded_except_tables_and_code():
+    long = "word " * 30
+    assert len(list(pages.length_faults("p.md", f"{long}\n| {long}|\n    {long}\n```\n{long}\n```\n"))) == 1
+
+
+def test_messages_that_the_source_does_not_have():
+    text = "| message | cause | remedy |\n|---|---|---|\n| `is not the sum of the --site options` | a | b |\n| `no … such words anywhere` | a | b |\n"
+    faults = list(pages.message_faults(text))
+    assert len(faults) == 1 and "`such words anywhere`" in faults[0] and ":4:" in faults[0], faults
