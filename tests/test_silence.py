@@ -28,7 +28,7 @@ def test_a_way_between_two_nodes_that_is_cut_ends_the_job(workshop, mpi, isolate
     """Their agents live on and have a gateway; only the ranks can notice."""
     done = play(workshop, mpi, "stream", LIMIT_S, CUT_BETWEEN)
     # Either rank is right about the other.
-    done.fails_naming("site a", "node n", "cannot go on: no way to rank", "at site a, node n", "no sign of life for 7 s")
+    done.fails_naming("site a", "node n", "cannot go on: cannot reach rank", "at site a, node n", "no sign of life for 7 s")
     assert done.code == 75, str(done)
 
 

@@ -104,7 +104,7 @@ def test_a_fabric_that_is_cut_ends_the_job(workshop, mpich_only, isolated, libfa
     program = [mpich_only.python, PROGRAMS / "cut.py", "127.0.0.1/8", "lo"]
     environment = {**NOT_LOCAL, "FI_TCP_IFACE": "lo"}
     done = begin(workshop, mpich_only, {"a": site("tcp", NO_MEMORY)}, program, nodes=1, environment=environment).finish(within=60)
-    done.fails_naming("site a", "fabric tcp", "carries nothing any more")
+    done.fails_naming("site a", "fabric tcp", "has stopped delivering")
     assert "cut" in done.out and "went on" not in done.out, str(done)
 
 

@@ -21,7 +21,7 @@ pub enum ClientError {
     },
     /// The peer holds a key other than the gateway site's: nothing was sent to it.
     #[error(
-        "gateway at {address}: it presented the key {shown}, but the sites file has {expected}: another program has its port, or its \
+        "gateway at {address}: it presented the key {shown}, but the sites file has {expected}: another program uses its port, or its \
          site's key was changed; nothing was sent to it"
     )]
     OtherKey {

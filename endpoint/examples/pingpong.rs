@@ -1,5 +1,6 @@
-//! Half round trips of two endpoints in two processes on this host, over shared memory and over the network, against a
-//! plain TCP socket that carries the same bytes: `cargo run --release -p landbridge-fabric --example pingpong`.
+//! Half round-trip times between two endpoints in two processes on this host, over shared memory and over the network,
+//! compared with a plain TCP socket that carries the same bytes: `cargo run --release -p landbridge-endpoint --example
+//! pingpong`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -24,7 +25,7 @@ fn rounds(size: usize) -> usize {
     if size > 100_000 { 200 } else { 4000 }
 }
 
-/// The `rank`-th of the two; in a job with shared memory if there is a region.
+/// Opens rank `rank` of the two; in a job with shared memory if there is a region.
 fn open(rank: u32, memory: Option<&str>) -> Endpoint {
     let mut config = Config::standalone("127.0.0.1:0".parse().unwrap());
     config.job = memory.map(|path| JobConfig {

@@ -15,11 +15,11 @@ use wire::Secret;
 pub struct Config {
     /// Where to listen. Port 0 lets the kernel choose.
     pub listen: SocketAddrV4,
-    /// The job; `None` outside a job, where any peer is believed.
+    /// The job; `None` outside a job, where every peer is trusted.
     pub job: Option<JobConfig>,
     /// The site's own network; `None`: ranks of a site talk over TCP.
     pub native: Option<NativeConfig>,
-    /// Limits; change them when memory is scarce or links are long.
+    /// Limits; change them when memory is scarce or bandwidth-delay products are large.
     pub limits: Limits,
 }
 
@@ -28,7 +28,7 @@ pub struct Config {
 pub struct NativeConfig {
     /// The provider, such as `verbs`, `cxi`, `tcp`.
     pub provider: String,
-    /// The libfabric that has it; `None`: the one that MPI uses, else one of the system's.
+    /// The libfabric that contains it; `None`: the one that MPI uses, else one of the system's.
     pub library: Option<PathBuf>,
 }
 
@@ -36,19 +36,19 @@ pub struct NativeConfig {
 #[derive(Clone, Debug)]
 pub struct JobConfig {
     pub id: JobId,
-    /// What members of the job prove.
+    /// The secret that members of the job prove.
     pub secret: Secret,
-    /// Who is where.
+    /// Which rank is at which site and node.
     pub roster: Roster,
     pub rank: Rank,
     /// The gateways of this rank's site, for reaching the others. Not dialled if the job has one site.
     pub gateways: Vec<Gateway>,
-    /// Bytes in flight to all peers behind gateways together, at first; more once there is room for more.
+    /// Bytes that may initially be in flight to all peers behind gateways together; more once there is room for more.
     pub window: u32,
     /// The region that this rank shares with its neighbours, if there is one.
     pub memory: Option<PathBuf>,
-    /// The keys of this rank's site, if its network is shared with strangers: what it says to the site's ranks and gateways is inside
-    /// TLS, and whoever is in clear is refused. `None`: it is in clear.
+    /// The keys of this rank's site, if its network is shared with strangers: traffic to the site's ranks and gateways
+    /// uses TLS, and a peer without TLS is refused. `None`: no TLS.
     pub encrypted: Option<Keys>,
 }
 
@@ -58,32 +58,30 @@ pub struct Gateway {
     /// Name of the site.
     pub site: String,
     pub name: String,
-    /// Where it is dialled.
+    /// Where to dial it.
     pub address: SocketAddrV4,
 }
 
 /// Limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of a message that are sent to a peer of the same site without being asked. Default 1 MiB
-    /// (`LANDBRIDGE_EAGER`).
+    /// Most bytes of a message that are sent eagerly to a peer of the same site. Default 1 MiB (`LANDBRIDGE_EAGER`).
     pub eager: u64,
-    /// The same for peers behind gateways, where asking costs a WAN round trip. Default 1 MiB
+    /// The same for peers behind gateways, where a rendezvous costs a WAN round trip. Default 1 MiB
     /// (`LANDBRIDGE_EAGER_REMOTE`).
     pub eager_remote: u64,
-    /// The same for peers that share memory with us, where asking costs a microsecond and what nobody waits for is copied
-    /// twice. Default 64 KiB (`LANDBRIDGE_EAGER_MEMORY`; agents set 8 KiB where ranks share cores).
+    /// The same for peers that share memory with us, where a rendezvous costs a microsecond and an unexpected message
+    /// is copied twice. Default 64 KiB (`LANDBRIDGE_EAGER_MEMORY`; agents set 8 KiB where ranks share cores).
     pub eager_memory: u64,
-    /// Frames in shared memory with at least so many bytes go by single copy, where the kernel allows it
-    /// (`LANDBRIDGE_SINGLE_COPY`). By default from 128 KiB on, or from 16 KiB where writing into a ring turns out to be slow.
+    /// Frames in shared memory with at least this many bytes go by single copy, where the kernel allows it
+    /// (`LANDBRIDGE_SINGLE_COPY`). Default 128 KiB, or 16 KiB where writing into a ring turns out to be slow.
     pub single_copy: Option<u64>,
-    /// How long the messages are that a program is told it may hand over to be copied, instead of leaving them where they are until
+    /// Maximum length of the messages that a program may submit for copying, instead of keeping them in place until
     /// they are sent. Default 4 KiB (`LANDBRIDGE_INJECT`).
     pub inject: u64,
-    /// Most bytes stored for messages that nobody has asked for yet, over all peers. Default 64 MiB
-    /// (`LANDBRIDGE_UNEXPECTED`).
+    /// Most bytes stored for unexpected messages, over all peers. Default 64 MiB (`LANDBRIDGE_UNEXPECTED`).
     pub unexpected: u64,
-    /// Most bytes of our own copies of outgoing messages, over all peers, before operations are refused with "again".
+    /// Most bytes in our own copies of outgoing messages, over all peers, before operations are refused with "again".
     /// Default 64 MiB.
     pub buffered: u64,
     /// How long a peer may take to accept a connection. Default 10 s.
@@ -108,7 +106,7 @@ impl Default for Limits {
     }
 }
 
-/// An environment variable that does not say what it should.
+/// An invalid environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("environment variable {name}={value}: {problem}")]
 pub struct ConfigError {
@@ -126,13 +124,12 @@ impl Config {
         Config { listen, job: None, native: None, limits: Limits::default() }
     }
 
-    /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`, `_MEMORY`,
-    /// `_INSIDE_KEYS` (the site's keys, which is to say that ranks talk inside TLS),
-    /// `_FABRIC` (the site's own network, by libfabric's provider), `_LIBFABRIC` (path of a libfabric that has it), and the
-    /// limits. Without `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` gives a variable's value.
+    /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`,
+    /// `_MEMORY`, `_INSIDE_KEYS` (the site's keys; set if ranks must use TLS), `_FABRIC` (the site's own network, by
+    /// libfabric's provider), `_LIBFABRIC` (path of a libfabric that contains it), and the limits. Without
+    /// `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` returns a variable's value.
     ///
-    /// # Errors
-    /// [`ConfigError`]: a variable of a job is missing or malformed.
+    /// # Errors [`ConfigError`]: a variable of a job is missing or malformed.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
         let env = Env { lookup: &lookup };
         let ip = env.parse("LANDBRIDGE_ADDRESS")?.unwrap_or(Ipv4Addr::LOCALHOST);
@@ -167,7 +164,8 @@ impl Config {
             .map(|provider| NativeConfig { provider, library: env.text("LANDBRIDGE_LIBFABRIC").map(PathBuf::from) });
         if let (Some(native), true) = (&native, job.as_ref().is_some_and(|job| job.encrypted.is_some())) {
             let problem =
-                "a fabric does not go through TLS, and this site's ranks have to (`inside = \"encrypted\"`)".to_owned();
+                "a fabric cannot be encrypted, but this site requires TLS between ranks (`inside = \"encrypted\"`)"
+                    .to_owned();
             return Err(ConfigError { name: "LANDBRIDGE_FABRIC", value: native.provider.clone(), problem });
         }
         Ok(Config { listen: SocketAddrV4::new(ip, 0), job, native, limits })
@@ -181,7 +179,7 @@ pub enum NativeError {
     /// No libfabric offers its provider.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// One does, and opens no port.
+    /// One does, but cannot open a port.
     #[error("{library}: {fault}")]
     Port {
         /// Its file and version.
@@ -201,9 +199,10 @@ impl NativeConfig {
     }
 }
 
-/// Bytes of a frame on a site's own network: long enough that its cost hardly shows, short enough that several fit a cache.
+/// Bytes of a frame on a site's own network: long enough that its fixed cost hardly matters, short enough that several
+/// fit a cache.
 const FRAME: usize = 64 << 10;
-/// Frames that are awaited at a time.
+/// Receives posted at a time.
 const RECEIVES: usize = 64;
 const DEFAULT_WINDOW: u32 = 1 << 20;
 
@@ -226,16 +225,16 @@ impl Env<'_> {
 
     fn required<T: std::str::FromStr<Err: std::fmt::Display>>(&self, name: &'static str) -> Result<T, ConfigError> {
         let missing =
-            || ConfigError { name, value: String::new(), problem: "missing, though LANDBRIDGE_JOB is set".into() };
+            || ConfigError { name, value: String::new(), problem: "missing, although LANDBRIDGE_JOB is set".into() };
         self.parse(name)?.ok_or_else(missing)
     }
 
     fn secret(&self) -> Result<Secret, ConfigError> {
         let name = "LANDBRIDGE_SECRET";
         let text = self.text(name).ok_or_else(|| {
-            let problem = "missing, though LANDBRIDGE_JOB is set: ranks inherit it in descriptor LANDBRIDGE_SECRET_FD, which whatever \
-                           starts the program must leave open (in Python: close_fds=False), and which only the first program that loads \
-                           the provider has";
+            let problem = "missing, although LANDBRIDGE_JOB is set: ranks inherit it in descriptor LANDBRIDGE_SECRET_FD. The \
+                           program that starts this one must leave it open (in Python: close_fds=False), and only the \
+                           first program that loads the provider can read it";
             ConfigError { name, value: String::new(), problem: problem.into() }
         })?;
         text.parse().map_err(|problem: &str| ConfigError { name, value: "…".into(), problem: problem.into() })
@@ -246,7 +245,7 @@ impl Env<'_> {
         let text = self.text(name).unwrap_or_default();
         let site = self.text("LANDBRIDGE_SITE_NAME").unwrap_or_default();
         let item = |word: &str| {
-            let problem = || "expected the gateway's name, = and ip:port".to_owned();
+            let problem = || "expected NAME=IP:PORT, with the gateway's name".to_owned();
             let wrong = || ConfigError { name, value: word.to_owned(), problem: problem() };
             let (gateway, address) = word.split_once('=').ok_or_else(wrong)?;
             let address = address.parse().map_err(|_| wrong())?;
@@ -332,7 +331,7 @@ mod tests {
         for (name, value, expected) in [
             ("LANDBRIDGE_RANK", "4", "only 4 ranks"),
             ("LANDBRIDGE_RANK", "", "missing"),
-            ("LANDBRIDGE_GATEWAYS", "10.2.0.101:7700", "expected the gateway's name"),
+            ("LANDBRIDGE_GATEWAYS", "10.2.0.101:7700", "expected NAME=IP:PORT"),
             ("LANDBRIDGE_SECRET", "hunter2", "64 hexadecimal"),
             ("LANDBRIDGE_EAGER", "much", "is not a size"),
             ("LANDBRIDGE_INSIDE_KEYS", "encrypted", "is not a fingerprint"),

@@ -27,44 +27,44 @@ use crate::site_link::SiteLink;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The listener.
+    /// The listener cannot be opened.
     #[error("cannot listen on {address}: {source}; LANDBRIDGE_ADDRESS must be an address of this node")]
     Listen {
         address: SocketAddrV4,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A gateway of the site.
+    /// A gateway of the site cannot be reached.
     #[error("gateway {address}: {reason}")]
     Gateway {
         address: SocketAddrV4,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The memory shared with other ranks.
+    /// The memory shared with other ranks cannot be used.
     #[error("{place}: {source}")]
     Memory {
         /// Site and node.
         place: String,
-        /// Why not.
+        /// The reason.
         source: pool::PoolError,
     },
-    /// The site's own network.
+    /// The site's own network cannot be used.
     #[error(
-        "{place}: the site's fabric `{provider}` cannot be used: {source}; the sites file's `fabric` and `libfabric` say which"
+        "{place}: the site's fabric `{provider}` cannot be used: {source}; set in the sites file by `fabric` and `libfabric`"
     )]
     Native {
         /// Site and node, as far as known.
         place: String,
         /// libfabric's provider.
         provider: String,
-        /// Why not, and what there is instead.
+        /// The reason, and which providers exist instead.
         source: NativeError,
     },
     /// The rank has more endpoints than an address can name.
     #[error("a rank can have at most 256 endpoints")]
     TooMany,
-    /// The operating system.
+    /// An error of the operating system.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
@@ -75,7 +75,8 @@ impl OpenError {
     }
 }
 
-/// Which link carries items to a peer. Chosen with the first one and then kept, since links do not keep order among them.
+/// Which link carries items to a peer. Chosen with the first item and then kept, because links keep no order among each
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
     Own,
@@ -84,12 +85,12 @@ enum Route {
     Gateway,
 }
 
-/// What one link has been given to carry.
+/// The volume that one link was given to carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Messages, and parts of them that were sent separately.
     pub items: u64,
-    /// Bytes of users in them.
+    /// Bytes of user data in them.
     pub bytes: u64,
 }
 
@@ -104,14 +105,14 @@ pub struct Traffic {
     pub gateway: Carried,
 }
 
-/// A rank's endpoint. Not shared between threads without a lock; nothing happens outside its methods.
+/// A rank's endpoint. It must not be shared between threads without a lock; nothing happens outside its methods.
 pub struct Endpoint {
     me: Address,
     own_peer: PeerId,
     limits: Limits,
     /// Site and node, as messages name them.
     place: String,
-    /// Who is where, if this is part of a job.
+    /// Which rank is where, if this is part of a job.
     roster: Option<Roster>,
     protocol: Protocol,
     memory: Option<MemoryLink>,
@@ -120,7 +121,7 @@ pub struct Endpoint {
     /// By peer.
     routes: Vec<Option<Route>>,
     traffic: Traffic,
-    /// Turns of `progress`, and until which of them sockets are asked every time.
+    /// Number of calls of `progress`, and the call up to which sockets are polled every time.
     turn: u64,
     sockets_until: u64,
     /// Items to ourselves.
@@ -131,18 +132,18 @@ pub struct Endpoint {
 const STANDALONE_CREDIT: u64 = 8 << 20;
 const MAX_CREDIT: u64 = 16 << 20;
 const MIN_CREDIT: u64 = 64 << 10;
-/// With a memory link, a turn costs less than one system call. So sockets are asked on every turn only while they have
-/// something, that is for so many turns after they had; else on every so manieth fruitless turn, and so manieth in all.
+/// With a memory link, a call costs less than one system call. So sockets are polled on every call only while they are
+/// active, for this many calls after they had something; otherwise on one in this many fruitless calls, and one in this
+/// many calls overall.
 const SOCKETS_FOR: u64 = 64;
 const SOCKETS_WHEN_FRUITLESS: u64 = 32;
 const SOCKETS_ALWAYS: u64 = 64;
 
 impl Endpoint {
-    /// Opens the `instance`-th endpoint of this rank: binds the listener and, in a job of several sites, connects to the
-    /// site's gateways (waiting at most [`Limits::connect`] for each).
+    /// Opens endpoint number `instance` of this rank: binds the listener and, in a job of several sites, connects to
+    /// the site's gateways (waiting at most [`Limits::connect`] for each).
     ///
-    /// # Errors
-    /// [`OpenError`], naming the address.
+    /// # Errors [`OpenError`], naming the address.
     pub fn open(config: Config, instance: u32, regions: Arc<Regions>) -> Result<Endpoint, OpenError> {
         let Config { listen, job, native, limits } = config;
         let at = |source| OpenError::Listen { address: listen, source };
@@ -175,7 +176,7 @@ impl Endpoint {
             Some(path) => MemoryLink::open(path, &own, limits)
                 .map_err(|source| OpenError::Memory { place: place.clone(), source })?,
         };
-        // No way to others at the site is needed where there are none, or all are reached through memory.
+        // No network link within the site is needed if there are no other ranks, or all are reached through memory.
         let here = job.as_ref().and_then(|job| job.roster.site(me.identity.site));
         let needless = here.is_some_and(|site| {
             let nodes = site.nodes.iter().filter(|node| node.ranks > 0).count();
@@ -217,20 +218,19 @@ impl Endpoint {
         self.me
     }
 
-    /// The peer with this address. Cheap when known. An unreachable one shows as failed operations.
+    /// The peer with this address. Cheap if it is known. If it is unreachable, operations to it fail.
     pub fn peer(&mut self, address: Address) -> PeerId {
         self.protocol.intern(address)
     }
 
-    /// A peer's address. Its socket address may be unset if only frames from it have told us of it.
+    /// A peer's address. The socket address may be unset if the peer is only known from frames it sent.
     pub fn peer_address(&self, peer: PeerId) -> Option<Address> {
         self.protocol.address(peer)
     }
 
-    /// Begins to send a message.
+    /// Starts sending a message.
     ///
-    /// # Errors
-    /// [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
+    /// # Errors [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
     pub fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
         self.check_room()?;
         let mut op = op;
@@ -247,7 +247,7 @@ impl Endpoint {
                 }
                 Err(back) => op = back,
             }
-            // What would only be copied to wait: better later.
+            // It would only be copied in order to wait: better to try again later.
             if copied && memory.is_full(to) {
                 return Err(NotBegun::Again);
             }
@@ -268,7 +268,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Looks for a message that has arrived (without making progress). Completes at once, maybe with `NoMessage`.
+    /// Looks for a message that has arrived (without making progress). Completes at once, possibly with `NoMessage`.
     pub fn peek(&mut self, matching: Match, then: PeekThen, user: UserData) {
         self.protocol.peek(matching, then, user);
         self.drain();
@@ -299,10 +299,9 @@ impl Endpoint {
         self.protocol.cancel(context)
     }
 
-    /// Begins to write into a peer's region.
+    /// Starts writing into a peer's region.
     ///
-    /// # Errors
-    /// As [`Endpoint::send`].
+    /// # Errors As [`Endpoint::send`].
     pub fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
         self.check_room()?;
         self.protocol.write(op)?;
@@ -310,10 +309,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Begins to read from a peer's region.
+    /// Starts reading from a peer's region.
     ///
-    /// # Errors
-    /// As [`Endpoint::send`].
+    /// # Errors As [`Endpoint::send`].
     pub fn read(&mut self, op: ReadOp) -> Result<(), NotBegun> {
         self.check_open()?;
         self.protocol.read(op)?;
@@ -321,10 +319,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Begins an atomic operation on a peer's region.
+    /// Starts an atomic operation on a peer's region.
     ///
-    /// # Errors
-    /// As [`Endpoint::send`], and [`NotBegun::TooLong`].
+    /// # Errors As [`Endpoint::send`], and [`NotBegun::TooLong`].
     pub fn atomic(&mut self, op: AtomicOp) -> Result<(), NotBegun> {
         self.check_room()?;
         self.protocol.atomic(op)?;
@@ -332,7 +329,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Moves bytes without waiting. Whether anything moved.
+    /// Moves bytes without blocking. Returns whether anything moved.
     pub fn progress(&mut self) -> bool {
         self.turn += 1;
         let mut moved = self.memory.as_mut().is_some_and(|memory| memory.progress(&mut self.protocol));
@@ -354,7 +351,7 @@ impl Endpoint {
         moved
     }
 
-    /// Sleeps until something arrives or `timeout` is over; then [`Endpoint::progress`].
+    /// Sleeps until something arrives or `timeout` has passed; then does [`Endpoint::progress`].
     pub fn wait(&mut self, timeout: Duration) -> bool {
         let timeout = self.site.longest_sleep().map_or(timeout, |longest| timeout.min(longest));
         if self.memory.as_mut().is_none_or(MemoryLink::fall_asleep) {
@@ -367,7 +364,7 @@ impl Endpoint {
         self.progress()
     }
 
-    /// Makes the next [`Endpoint::progress`] ask all sockets: time has passed in which others ran.
+    /// Makes the next [`Endpoint::progress`] poll all sockets: other processes ran in the meantime.
     pub fn ask_sockets_soon(&mut self) {
         self.site.ask_soon();
         self.sockets_until = self.sockets_until.max(self.turn + 1);
@@ -383,22 +380,23 @@ impl Endpoint {
             fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             count += 1;
         }
-        // An interrupted or failed wait is a short one.
+        // An interrupted or failed wait counts as a short one.
         let _ = rustix::event::poll(&mut fds[..count], Some(&timeout));
     }
 
-    /// Why operations have failed though no process may have ended: the memory that ranks share is at its end, or there is no
-    /// way to a peer of this site. Said once, and in jobs only: who started a program otherwise expects nothing of us.
+    /// Why operations have failed although no process may have ended: the memory that ranks share is exhausted, or
+    /// there is no connection to a peer of this site. Reported once, and only in jobs: a program started in another way
+    /// expects no output from us.
     pub fn take_trouble(&mut self) -> Option<String> {
         let of_memory = self.memory.as_mut().and_then(MemoryLink::take_trouble).map(|error| error.to_string());
         let trouble = of_memory.or_else(|| {
             let (peer, reason) = self.site.take_trouble()?;
-            Some(format!("no way to {}: {reason}", self.name(peer)))
+            Some(format!("cannot reach {}: {reason}", self.name(peer)))
         });
         trouble.filter(|_| !self.place.is_empty()).map(|trouble| format!("{}: {trouble}", self.place))
     }
 
-    /// A rank's address with its place, for people.
+    /// A rank's address with its site and node, in readable form.
     fn name(&self, address: Address) -> String {
         let rank = match address.identity.slot.kind() {
             SlotKind::Rank(rank, _) => Some(rank),
@@ -413,7 +411,7 @@ impl Endpoint {
         }
     }
 
-    /// The site's own network, if frames to ranks of this site go through one: provider and library, for people.
+    /// Readable provider and library names of the site's own network, if frames to ranks of this site use one.
     pub fn fabric(&self) -> Option<String> {
         self.site.fabric()
     }
@@ -434,13 +432,13 @@ impl Endpoint {
         self.protocol.completions.pop_front()
     }
 
-    /// Whether nothing of ours is queued or under way.
+    /// Whether nothing of ours is queued or in flight.
     pub fn is_idle(&self) -> bool {
         self.protocol.is_idle() && self.is_flushed()
     }
 
-    /// Whether a reader may wait for this endpoint: a receive is posted, or something is under way. Buffers for several messages,
-    /// which MPI libraries keep posted all the time, do not count.
+    /// Whether a thread may block on this endpoint: a receive is posted, or something is in flight. Multi-receive
+    /// buffers, which MPI libraries keep posted all the time, do not count.
     pub fn is_awaited(&self) -> bool {
         self.protocol.is_awaited() || !self.is_flushed()
     }
@@ -453,7 +451,8 @@ impl Endpoint {
             && self.looped.is_empty()
     }
 
-    /// Waits (at most [`Limits::linger`]) until what is queued has left, says goodbye, closes. Later operations are refused.
+    /// Waits (at most [`Limits::linger`]) until what is queued has been sent, says goodbye, and closes. Later
+    /// operations are refused.
     pub fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -461,7 +460,7 @@ impl Endpoint {
         self.progress_until(Endpoint::is_idle);
         if let Some(gateway) = &mut self.gateway {
             gateway.leave(&mut self.protocol);
-            // What was handed to a gateway may be lost with it, and nobody could send it again.
+            // Frames handed to a gateway may be lost with it, and then nobody could retransmit them.
             self.progress_until(|endpoint| endpoint.gateway.as_ref().is_none_or(GatewayLink::is_settled));
         }
         if let Some(memory) = &mut self.memory {
@@ -473,8 +472,8 @@ impl Endpoint {
         }
     }
 
-    /// Moves bytes until this is so, at most for [`Limits::linger`] and for as long as gateways are patient with a site that is
-    /// cut off.
+    /// Makes progress until `done`, for at most [`Limits::linger`], and longer while gateways have patience with a site
+    /// that is cut off.
     fn progress_until(&mut self, done: impl Fn(&Endpoint) -> bool) {
         let mut deadline = Instant::now() + self.limits.linger;
         while !done(self) && Instant::now() < deadline {
@@ -522,7 +521,7 @@ impl Endpoint {
         route
     }
 
-    /// Hands what the protocol wants to send to the links.
+    /// Hands the protocol's outgoing items to the links.
     fn drain(&mut self) {
         loop {
             while let Some((to, item)) = self.protocol.outbox.pop_front() {
@@ -557,7 +556,7 @@ impl Endpoint {
             item = Outgoing::header(wire::Message::Fetched { id: item.id, status });
             return self.deliver_to_self(item);
         }
-        // We keep to our own protocol, so this cannot fail; if it did, the transfer would fail like one to a lost peer.
+        // We follow our own protocol, so this cannot fail; if it did, the transfer would fail like one to a lost peer.
         let place = match self.protocol.begin(self.own_peer, message, count as u32) {
             Ok(place) => place,
             Err(error) => return self.protocol.lost(self.own_peer, Some(error.to_string())),

@@ -1,8 +1,8 @@
 //! The gateway link: one connection to each gateway of the site, shared by all peers of other sites.
 //!
-//! What is in flight with each peer, and what is done about a loss, is [`member::Conversations`]. Here are the sockets
-//! (`gateway_link/connection.rs`), what gateways send (`gateway_link/arrival.rs`), and the cutting of items into frames. Peers
-//! take turns frame by frame, so a long message to one does not hold up the others.
+//! [`member::Conversations`] tracks what is in flight with each peer and handles losses. Here are the sockets
+//! (`gateway_link/connection.rs`), the handling of what gateways send (`gateway_link/arrival.rs`), and the splitting of
+//! items into frames. Peers take turns frame by frame, so a long message to one does not delay the others.
 
 mod arrival;
 mod connection;
@@ -31,9 +31,9 @@ use crate::link::{Link, Outgoing, Sink};
 use crate::operation::PeerId;
 use crate::reader::Broken;
 
-/// How long the others may take once one gateway is there.
+/// How long the other gateways may take once one is connected.
 const MOMENT: Duration = Duration::from_secs(1);
-/// How long a gateway may take that is dialled again.
+/// How long a gateway may take when it is dialled again.
 const REDIAL: Duration = Duration::from_secs(5);
 /// A frame, kept until its receiver has it.
 type Frame = Arc<Vec<u8>>;
@@ -51,12 +51,12 @@ pub(crate) struct GatewayLink {
     buffered: u64,
 }
 
-/// What waits for a peer.
+/// Items queued for a peer.
 #[derive(Debug, Default)]
 struct Items(VecDeque<Outgoing>);
 
 impl Items {
-    /// The longest payload of the next frame: a message with nothing queued behind it is split into more.
+    /// The longest payload of the next frame: a message with nothing queued behind it is split into more frames.
     fn most(&self, max_payload: u32) -> u32 {
         match self.0.front() {
             Some(item) if self.0.len() == 1 => item.pipelined(max_payload),
@@ -79,7 +79,7 @@ impl Queue for Items {
     }
 }
 
-/// Cuts items into frames and puts them on connections.
+/// Splits items into frames and puts them on connections.
 struct Cutter<'a> {
     connections: &'a mut [Connection],
     sink: &'a mut dyn Sink,
@@ -94,7 +94,7 @@ impl Carrier<Frame, Items> for Cutter<'_> {
 
     fn cut(&mut self, queue: &mut Items, header: FrameHeader, most: u32) -> (Frame, u32) {
         let most = queue.most(most);
-        // Nothing is cut off an empty queue; if it were, the frame would say nothing.
+        // Nothing is taken off an empty queue; if it were, the frame would be empty.
         let nothing = || Outgoing::header(Message::More { id: 0, offset: 0, reply: false });
         if queue.is_empty() {
             queue.0.push_back(nothing());
@@ -122,8 +122,8 @@ impl Carrier<Frame, Items> for Cutter<'_> {
 }
 
 impl GatewayLink {
-    /// Connects to the gateways of the site: waits at most `timeout` for the first, and a moment for the others, which are
-    /// tried again later.
+    /// Connects to the gateways of the site: waits at most `timeout` for the first, and a moment for the others, which
+    /// are retried later.
     pub(crate) fn open(own: Credentials, job: &JobConfig, timeout: Duration) -> Result<GatewayLink, OpenError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(OpenError::io)?;
         let gateways = job.gateways.iter().take(MAX_GATEWAYS);
@@ -152,7 +152,7 @@ impl GatewayLink {
             }
             let nap = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
             let mut fds = [PollFd::new(&epoll, PollFlags::IN)];
-            // An interrupted or failed wait is a short one.
+            // An interrupted or failed wait counts as a short one.
             let _ = poll(&mut fds, Some(&nap));
         }
         let open = connections.iter().any(Connection::is_open);
@@ -181,25 +181,26 @@ impl GatewayLink {
         self.epoll.as_fd()
     }
 
-    /// Asks all peers to acknowledge what they have not: nothing more will be sent. It is asked again until all is settled, for a
-    /// question that comes while a peer closes is lost, and the next one shows that it is gone.
+    /// Asks all peers to acknowledge what they have not acknowledged yet: nothing more will be sent. The request is
+    /// repeated until everything is acknowledged, because a request that arrives while a peer closes is lost, and the
+    /// next one shows that the peer is gone.
     pub(crate) fn leave(&mut self, sink: &mut dyn Sink) {
         self.leaving = true;
         self.talk.leave(self.now_ns());
         self.flush(sink);
     }
 
-    /// Whether every peer that is still there has all that it was sent.
+    /// Whether every peer that still exists has received everything sent to it.
     pub(crate) fn is_settled(&self) -> bool {
         self.talk.is_settled()
     }
 
-    /// Whether a peer's site cannot be reached at the moment. That has an end: its gateway loses patience.
+    /// Whether a peer's site cannot be reached at the moment. That state ends when its gateway loses patience.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.talk.is_cut_off()
     }
 
-    /// Since the link was opened, in nanoseconds.
+    /// Nanoseconds since the link was opened.
     fn now_ns(&self) -> u64 {
         self.opened.elapsed().as_nanos() as u64
     }
@@ -237,8 +238,8 @@ impl GatewayLink {
         }
     }
 
-    /// Dials a gateway again that is not there, if there are others: without any, everything is lost already. Whether it is
-    /// there now.
+    /// Dials a lost gateway again if there are others: without any, everything is lost already. Returns whether it is
+    /// connected now.
     fn revive(&mut self, at: usize, now_ns: u64) -> bool {
         let alone = !self.any_is_open();
         let connection = &mut self.connections[at];
@@ -263,7 +264,7 @@ impl GatewayLink {
         }
     }
 
-    /// A gateway's connection is broken. Other gateways take over what it carried; without any, all peers are lost.
+    /// A gateway's connection broke. Other gateways take over what it carried; without any, all peers are lost.
     fn lose_connection(&mut self, at: usize, broken: &Broken, sink: &mut dyn Sink) {
         let connection = &mut self.connections[at];
         let reason = format!("gateway {}: {broken}", connection.gateway.address);
@@ -277,7 +278,7 @@ impl GatewayLink {
         }
     }
 
-    /// Notices gateways that say nothing.
+    /// Notices gateways that are silent.
     fn listen_for_silence(&mut self, now_ns: u64, sink: &mut dyn Sink) {
         if now_ns - self.looked_ns < LOOK_NS {
             return;
@@ -327,7 +328,8 @@ impl GatewayLink {
     }
 }
 
-/// How a rank talks. Different ranks begin with different gateways, so that short messages of all do not meet at one.
+/// Settings for a rank's conversations. Different ranks start with different gateways, so that short messages of all
+/// ranks do not load the same gateway.
 fn settings(own: &Credentials, gateways: usize) -> Settings {
     let first = match own.me.identity.slot.kind() {
         SlotKind::Rank(rank, _) => rank.0 as usize % gateways.max(1),
@@ -337,14 +339,14 @@ fn settings(own: &Credentials, gateways: usize) -> Settings {
     Settings { job: own.job, me: own.me.identity, striping, window }
 }
 
-/// Puts a frame that is not kept on a connection. Its payload is a receipt, shorter than any frame may be.
+/// Puts a frame that is not kept on a connection. Its payload is a receipt, shorter than the limit for any frame.
 fn notice(connections: &mut [Connection], route: Route, header: FrameHeader, receipt: &[u8]) {
     if let Ok(bytes) = header.with_payload(receipt) {
         connections[usize::from(route.0)].push(Arc::new(bytes));
     }
 }
 
-/// A peer is lost; what waited for it never leaves.
+/// A peer is lost; what was queued for it is never sent.
 fn lose(talk: &mut Talk, buffered: &mut u64, peer: PeerId, reason: Option<String>, sink: &mut dyn Sink) {
     sink.lost(peer, reason);
     for item in talk.lose(peer).into_iter().flat_map(|items| items.0) {
@@ -410,7 +412,7 @@ impl Link for GatewayLink {
     }
 
     fn close(&mut self) {
-        // The last word: what has come from peers that ask later, when nobody is here. It goes out with the goodbye.
+        // Final acknowledgements, for peers that ask later, when this rank is gone. They are sent with the goodbye.
         let connections = &mut self.connections;
         self.talk.farewell(&mut |route, header, receipt| notice(connections, route, header, receipt));
         let me = self.own.me.identity;

@@ -1,4 +1,5 @@
-//! What this endpoint says of itself when a connection begins, and whom it lets in. The messages are `member::handshake`'s.
+//! How this endpoint identifies itself when a connection starts, and which peers it admits. The messages are
+//! `member::handshake`'s.
 
 use std::io;
 
@@ -12,7 +13,7 @@ use crate::config::Gateway;
 use crate::link::Misbehaved;
 use crate::reader::Broken;
 
-/// What this endpoint says of itself.
+/// The identity and secrets of this endpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Credentials {
     pub job: JobId,
@@ -21,12 +22,12 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Begins to shake hands with another rank.
+    /// Starts a handshake with another rank.
     pub(crate) fn dial(&self, to: Address) -> io::Result<(Initiator, Handshake)> {
         self.begin(Purpose::Peer, to, String::new(), String::new())
     }
 
-    /// Begins to shake hands with a gateway of this site.
+    /// Starts a handshake with a gateway of this site.
     pub(crate) fn dial_gateway(&self, gateway: &Gateway) -> io::Result<(Initiator, Handshake)> {
         self.begin(Purpose::Member, self.me, gateway.site.clone(), gateway.name.clone())
     }
@@ -43,20 +44,19 @@ impl Credentials {
         Ok(Initiator::new(hello, self.secret.clone(), &[]))
     }
 
-    /// Whether whoever dials this endpoint means it.
+    /// Checks that a peer that dialled meant this endpoint.
     ///
-    /// # Errors
-    /// Why it is to be refused.
+    /// # Errors Why it must be refused.
     pub(crate) fn admits(&self, hello: &Hello) -> Result<(), Refusal> {
         if hello.purpose != Purpose::Peer {
-            return Err(Refusal::new(RefusalCode::Purpose, "this is a rank's port: gateways are elsewhere"));
+            return Err(Refusal::new(RefusalCode::Purpose, "this is a rank's port, not a gateway's"));
         }
         if hello.job != self.job {
             let text = format!("this rank belongs to job {}, not {}", self.job, hello.job);
             return Err(Refusal::new(RefusalCode::Unknown, text));
         }
         if hello.to.key() != self.me.key() {
-            return Err(Refusal::new(RefusalCode::OtherPeer, format!("here is {:?}, not {:?}", self.me, hello.to)));
+            return Err(Refusal::new(RefusalCode::OtherPeer, format!("this is {:?}, not {:?}", self.me, hello.to)));
         }
         Ok(())
     }
@@ -68,11 +68,10 @@ fn random() -> io::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// What the accepting end sends next, and when the handshake is over, who is there or why it was refused.
+/// The accepting end's next message, and, when the handshake is over, the peer's address or why it was refused.
 type Accepted = (Option<Handshake>, Option<Result<Address, Refusal>>);
 
-/// The accepting end's next step.
-/// `key`: the one that this end has shown by TLS; outside TLS none.
+/// The accepting end's next step. `key`: the key that this end presented by TLS; empty without TLS.
 pub(crate) fn accept(
     acceptor: &mut Acceptor,
     message: Handshake,
@@ -96,14 +95,14 @@ pub(crate) fn accept(
     }
 }
 
-/// The limits that this endpoint gives another: none beyond the protocol's.
+/// The limits that this endpoint grants: none beyond the protocol's.
 const WELCOME: Welcome = Welcome { max_payload: MAX_PAYLOAD, window: u32::MAX, run: 0 };
 
-/// Refuses limits that no acceptor gives.
+/// Refuses limits that no acceptor grants.
 pub(crate) fn check(welcome: &Welcome) -> Result<(), Misbehaved> {
     match welcome.max_payload {
         1024..=MAX_PAYLOAD => Ok(()),
-        _ => Err(Misbehaved::Protocol("a frame length out of bounds")),
+        _ => Err(Misbehaved::Protocol("a frame length limit that is out of bounds")),
     }
 }
 

@@ -1,7 +1,7 @@
-//! What links and the protocol say to each other.
+//! The interface between links and the protocol.
 //!
-//! A [`Link`] carries [`Outgoing`] items to peers, cut into frames, and hands what arrives to a [`Sink`]. It knows how
-//! to reach peers and nothing of matching; the protocol knows matching and nothing of sockets.
+//! A [`Link`] carries [`Outgoing`] items to peers, split into frames, and hands what arrives to a [`Sink`]. It knows
+//! how to reach peers and nothing about matching; the protocol knows matching and nothing about sockets.
 
 use std::io;
 use std::sync::Arc;
@@ -19,36 +19,37 @@ use crate::protocol::Place;
 #[derive(Debug)]
 pub(crate) enum Bytes {
     None,
-    /// The whole of it belongs to this item.
+    /// All of it belongs to this item.
     Buffer(Buffer),
-    /// A transfer keeps it for more items.
+    /// A transfer keeps it for further items.
     Shared(Arc<Buffer>),
-    /// In a registered region, read when a frame is cut.
+    /// In a registered region, read when a frame is made.
     Region {
         key: u64,
         address: u64,
     },
 }
 
-/// A message that is alone goes through gateways in so many frames: what it waits for at each is then a sixteenth of the time that it takes.
+/// A message with nothing queued behind it goes through gateways in this many frames: the delay it has at each gateway
+/// is then a sixteenth of its transmission time.
 const PIPELINE: u64 = 16;
-/// Smaller parts cost more than they gain, in bytes.
+/// Smaller frames would cost more than they gain, in bytes.
 const LEAST_PART: u64 = 4 << 10;
 
-/// Something to send to a peer: a message header, and bytes `at..end` of a transfer behind it, in one frame or more.
+/// Something to send to a peer: a message header followed by bytes `at..end` of a transfer, in one or more frames.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     /// The first frame's message; `None`: all frames are `More`.
     pub head: Option<Message>,
     pub id: TransferId,
-    /// Bytes answer a read.
+    /// The bytes answer a read.
     pub reply: bool,
     pub at: u64,
     pub end: u64,
     pub bytes: Bytes,
     /// The user's buffer may be reused once `Link::send` has returned.
     pub detach: bool,
-    /// Said to the sink when the last byte has left.
+    /// Reported to the sink when the last byte has been sent.
     pub sent: Option<Sent>,
 }
 
@@ -59,7 +60,7 @@ impl Outgoing {
         Outgoing { head: Some(message), id: 0, reply: false, at: 0, end: 0, bytes, detach: false, sent: None }
     }
 
-    /// Replaces the user's memory by a copy. Gives the bytes copied.
+    /// Replaces the user's memory by a copy. Returns the bytes copied.
     pub(crate) fn detach_now(&mut self) -> u64 {
         match std::mem::replace(&mut self.bytes, Bytes::None) {
             Bytes::Buffer(buffer) => {
@@ -74,13 +75,13 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that have not left.
+    /// Bytes that have not been sent.
     pub(crate) fn left(&self) -> u64 {
         self.end - self.at
     }
 
-    /// The longest payload of its frames where nothing waits behind it: it is cut into several, so that a gateway passes on the first
-    /// ones while the others come. Where more waits, full frames are cheaper.
+    /// The longest payload of its frames when nothing is queued behind it: it is split into several frames, so that a
+    /// gateway forwards the first ones while the others arrive. When more is queued, full frames are cheaper.
     pub(crate) fn pipelined(&self, max_payload: u32) -> u32 {
         let part = (self.end / PIPELINE).max(LEAST_PART) + MAX_HEADER as u64;
         part.min(max_payload.into()) as u32
@@ -100,14 +101,14 @@ impl Outgoing {
         (HEADER_LEN + header.as_slice().len()) as u32 + count as u32
     }
 
-    /// Takes note that `count` bytes have been sent. Whether that was all.
+    /// Notes that `count` bytes have been sent. Returns whether those were the last.
     pub(crate) fn advance(&mut self, count: u64) -> bool {
         self.head = None;
         self.at += count;
         self.at == self.end
     }
 
-    /// Appends the next frame to `out`, with the header for its length. Whether it was the last.
+    /// Appends the next frame to `out`, with the header for its length. Returns whether it was the last.
     pub(crate) fn cut_frame(
         &mut self,
         max_payload: u32,
@@ -121,7 +122,7 @@ impl Outgoing {
         out.extend_from_slice(&header.encode());
         out.extend_from_slice(message.as_slice());
         let Err(status) = self.copy_to(count, regions, out) else { return self.advance(count) };
-        // The region was closed while it was being read: say so instead.
+        // The region was closed while it was being read: send a refusal instead.
         out.truncate(begin);
         let message = Message::Fetched { id: self.id, status }.encode(0);
         let header = FrameHeader { length: message.as_slice().len() as u32, ..header };
@@ -145,7 +146,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes the next bytes, as many as fit `out`; the status if a region is gone.
+    /// Writes the next bytes, as many as fit into `out`; the status if a region is gone.
     pub(crate) fn copy_into(&self, regions: &Regions, out: &mut [u8]) -> Result<(), Status> {
         if self.is_region() {
             let mut copy = Vec::with_capacity(out.len());
@@ -178,7 +179,7 @@ impl Outgoing {
     }
 }
 
-/// What a region's error is called on the wire.
+/// The wire status for a region's error.
 pub(crate) fn status_of(error: memory::RegionError) -> Status {
     match error {
         memory::RegionError::UnknownKey(_) => Status::UnknownKey,
@@ -192,16 +193,16 @@ pub(crate) fn status_of(error: memory::RegionError) -> Status {
 pub(crate) enum Sent {
     /// A send or write that is now complete for the user.
     Complete { kind: Kind, user: UserData, tagged: bool, tag: u64, length: u64 },
-    /// The last bytes of this transfer have left.
+    /// The last bytes of this transfer have been sent.
     Transfer(TransferId),
 }
 
-/// What a link tells the protocol.
+/// What a link reports to the protocol.
 pub(crate) trait Sink {
-    /// A frame from a peer begins, with `following` bytes after its message header. Says where they go.
+    /// A frame from a peer starts, with `following` bytes after its message header. Returns where they go.
     fn begin(&mut self, from: PeerId, message: Message, following: u32) -> Result<Place, Misbehaved>;
-    /// A frame that is there with all its bytes, `following` of them: takes it whole if it is a message that has found its
-    /// receive. `read` copies the bytes out. Else the frame has to `begin`.
+    /// A frame that is available with all its `following` bytes: takes it whole if it is a message that has found its
+    /// receive. `read` copies the bytes out. Otherwise the frame must go through `begin`.
     fn take_whole(
         &mut self,
         from: PeerId,
@@ -209,9 +210,9 @@ pub(crate) trait Sink {
         following: u32,
         read: &mut dyn FnMut(&mut [u8]),
     ) -> Result<bool, Misbehaved>;
-    /// Bytes of the frame, already read.
+    /// Bytes of the frame that were already read.
     fn put(&mut self, place: &mut Place, bytes: &[u8]);
-    /// Bytes of the frame, to be read by `read` into the memory it is given (at most `limit` bytes). Gives how many.
+    /// Bytes of the frame, to be read by `read` into the memory it is given (at most `limit` bytes). Returns how many.
     fn fill(
         &mut self,
         place: &mut Place,
@@ -220,15 +221,15 @@ pub(crate) trait Sink {
     ) -> io::Result<usize>;
     /// The frame is complete.
     fn end(&mut self, place: Place);
-    /// An item has left.
+    /// An item was sent.
     fn sent(&mut self, sent: Sent);
-    /// An item will never leave: its peer is lost.
+    /// An item will never be sent: its peer is lost.
     fn unsent(&mut self, to: PeerId, sent: Sent);
-    /// A peer cannot be reached any more. `reason` is for the user; `None`: it said goodbye.
+    /// A peer can no longer be reached. `reason` is for the user; `None`: it said goodbye.
     fn lost(&mut self, peer: PeerId, reason: Option<String>);
     /// The peer with this address.
     fn peer(&mut self, address: Address) -> PeerId;
-    /// The peer with this address, if it has ever been heard of.
+    /// The peer with this address, if it is known.
     fn known(&self, address: Address) -> Option<PeerId>;
     /// A peer's address.
     fn address(&self, peer: PeerId) -> Option<Address>;
@@ -249,21 +250,21 @@ pub(crate) enum Misbehaved {
     Protocol(&'static str),
     #[error("{0}")]
     Member(#[from] member::Misbehaved),
-    /// Not misbehaviour: the other end closes on purpose, and says why.
+    /// Not misbehaviour: the other end closes on purpose, with this reason.
     #[error("{0}")]
     Said(String),
 }
 
 /// A way to reach peers.
 pub(crate) trait Link {
-    /// Sends, or queues, an item for a peer this link reaches. `more`: another for it follows at once, so that both may leave
-    /// by one system call.
+    /// Sends, or queues, an item for a peer this link reaches. `more`: another item for it follows at once, so that
+    /// both may go out with one system call.
     fn send(&mut self, to: PeerId, item: Outgoing, more: bool, sink: &mut dyn Sink);
-    /// Moves what can be moved without waiting. Whether anything moved.
+    /// Moves what can be moved without blocking. Returns whether anything moved.
     fn progress(&mut self, sink: &mut dyn Sink) -> bool;
     /// Whether nothing is queued.
     fn is_idle(&self) -> bool;
-    /// Bytes of our own copies that wait to be sent.
+    /// Bytes of our own copies waiting to be sent.
     fn buffered(&self) -> u64;
     /// Says goodbye on all connections whose queues are empty, and closes.
     fn close(&mut self);

@@ -1,16 +1,16 @@
 //! Which receive gets which message: posted receives and unexpected messages.
 //!
-//! Both queues find an exact match in constant time, whatever their length; receives that ignore tag bits are looked at in
-//! the order they were posted. A queue of a few is looked through, which is faster than any index. The rule is MPI's: a
-//! message goes to the oldest receive that matches it, a receive gets the oldest message that matches it. Entries are numbers
-//! whose meaning is the caller's.
+//! Both queues find an exact match in constant time, whatever their length; receives that ignore tag bits are examined
+//! in the order they were posted. A short queue is searched linearly, which is faster than any index. The rule is
+//! MPI's: a message goes to the oldest receive that matches it, a receive gets the oldest message that matches it.
+//! Entries are numbers whose meaning is the caller's.
 
 use slab::Slab;
 
 use crate::lists::Lists;
 use crate::operation::{Match, PeerId};
 
-/// What of a message matching looks at.
+/// The parts of a message that matching examines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub from: PeerId,
@@ -36,11 +36,11 @@ impl Match {
     }
 }
 
-/// A queue that grows longer gets an index, which it keeps until it is a lot shorter. Tests have both kinds all the time.
+/// A longer queue gets an index, which it keeps until it is a lot shorter. Tests exercise both kinds all the time.
 const FEW: usize = if cfg!(test) { 4 } else { 32 };
 const FEW_AGAIN: usize = FEW / 4;
 
-/// Takes a number out of a short queue.
+/// Removes a number from a short queue.
 fn take_out(few: &mut Vec<u32>, key: usize) {
     if let Some(at) = few.iter().position(|known| *known as usize == key) {
         few.remove(at);
@@ -71,7 +71,7 @@ struct PostedEntry<T> {
     value: T,
 }
 
-/// Receives that wait for a message.
+/// Receives waiting for a message.
 pub(crate) struct Posted<T> {
     entries: Slab<PostedEntry<T>>,
     /// All of them, oldest first, unless they are `indexed`.
@@ -162,7 +162,7 @@ struct UnexpectedEntry<T> {
     value: T,
 }
 
-/// Messages that wait for a receive.
+/// Messages waiting for a receive.
 pub(crate) struct Unexpected<T> {
     entries: Slab<UnexpectedEntry<T>>,
     /// All that can be found, oldest first, unless they are indexed: then, how many.
@@ -236,7 +236,7 @@ impl<T> Unexpected<T> {
         &mut self.entries[key.0].value
     }
 
-    /// Takes a message out, so that it cannot be found any more; [`Unexpected::get`] still works until
+    /// Hides a message, so that it can no longer be found; [`Unexpected::get`] still works until
     /// [`Unexpected::remove`].
     pub(crate) fn hide(&mut self, key: UnexpectedKey) {
         if self.indexed == 0 {
@@ -249,7 +249,7 @@ impl<T> Unexpected<T> {
         self.exact.remove((from, tagged, tag), key.0 as u32);
         if self.indexed <= FEW_AGAIN {
             self.indexed = 0;
-            // Tagged and untagged never meet: their order does not matter.
+            // Tagged and untagged messages never match the same receive, so their relative order does not matter.
             self.few.extend(self.all.iter(true).chain(self.all.iter(false)));
             self.all.clear();
             self.by_tag.clear();

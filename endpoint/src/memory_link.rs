@@ -1,12 +1,13 @@
 //! The memory link: rings in a file that the ranks of a node (or of a pool's nodes) map; see the crate `pool`.
 //!
-//! A frame is one record of a ring, without a frame header: there is nobody else on the line. The payload of a long frame
-//! stays where it is, and its reader copies it once, from the writer's memory into the user's buffer, where the kernel lets it;
-//! otherwise it goes through the ring in pieces, as it does between the nodes of a pool.
+//! A frame is one record of a ring, without a frame header, because each ring has one writer and one reader. The
+//! payload of a long frame stays where it is, and its reader copies it once, from the writer's memory into the user's
+//! buffer, where the kernel allows it; otherwise it goes through the ring in pieces, as it does between the nodes of a
+//! pool.
 //!
-//! Who is written to is found by looking at the knocks now and then, as a listener is asked for connections. A reader that
-//! sleeps says so in its seat and is woken by a datagram to its doorbell, once a nap. A datagram that is lost costs the rest
-//! of a nap, which is bounded; anybody may send one, for nothing is believed because of it.
+//! New writers are found by checking for knocks now and then, as a listener is polled for connections. A sleeping
+//! reader is marked as such in its seat and is woken by a datagram to its doorbell, once per nap. A lost datagram costs
+//! the rest of a nap, which is bounded; anybody may send one, because nothing is trusted because of it.
 
 mod doorbell;
 mod neighbour;
@@ -29,11 +30,11 @@ use crate::operation::PeerId;
 use doorbell::{Doorbell, Watched};
 use neighbour::{Neighbour, Trouble, Unwritable};
 
-/// Rings that are read on every turn; the others take turns, as many at a time.
+/// Rings that are read on every call; the others take turns, as many at a time.
 const HOT: usize = 8;
-/// Most records taken from one ring before others have their turn.
+/// Most records taken from one ring before the others have their turn.
 const RECORDS: usize = 64;
-/// Turns between two looks at who knocks, and between two looks at whose process has ended.
+/// Calls between two checks for knocks, and between two checks for ended processes.
 const KNOCKS_EVERY: u32 = 64;
 const DEATHS_EVERY: u32 = 16_384;
 
@@ -47,24 +48,25 @@ pub(crate) struct MemoryLink {
     neighbours: Vec<Neighbour>,
     by_place: FxHashMap<u32, usize>,
     by_peer: FxHashMap<PeerId, usize>,
-    /// Neighbours that have written to us, the one that did last in front.
+    /// Neighbours that have written to us, the most recent one in front.
     reading: Vec<usize>,
-    /// Neighbours with something queued, or not yet copied.
+    /// Neighbours with items queued or not yet copied.
     sending: Vec<usize>,
     turn: u32,
-    /// Where the round of those that are not hot goes on.
+    /// Where the round over the rings that are not hot continues.
     round: usize,
     nap: u64,
     buffered: u64,
     scratch: Vec<u8>,
-    /// Why the region cannot give what a neighbour needs: nothing that the neighbour could help.
+    /// Why the region cannot provide what a neighbour needs; the neighbour is not at fault.
     trouble: Option<PoolError>,
-    /// A word that others read to find out whether they can read us.
+    /// A word that others read to find out whether they can read our memory.
     _probe: Box<u64>,
 }
 
 impl MemoryLink {
-    /// Joins the job's region; `None`: this endpoint has no place in it, because the rank has more than regions provide for.
+    /// Joins the job's region; `None`: the region has no seat for this endpoint, because the rank has more endpoints
+    /// than regions provide for.
     pub(crate) fn open(path: &Path, own: &Credentials, limits: Limits) -> Result<Option<MemoryLink>, PoolError> {
         let system = |what| {
             let path = path.to_owned();
@@ -119,22 +121,22 @@ impl MemoryLink {
         (ours && self.region.seat(place).is_some()).then_some(place)
     }
 
-    /// Whether this peer has joined the region. Stays true once it is.
+    /// Whether this peer has joined the region. Stays true from then on.
     pub(crate) fn reaches(&self, address: Address) -> bool {
         self.place_of(address).is_some()
     }
 
-    /// Readable when somebody rings, or a neighbour's process has ended.
+    /// Readable when a doorbell rings, or a neighbour's process has ended.
     pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.poll_fd()
     }
 
-    /// What is wrong with the region itself, once.
+    /// What is wrong with the region itself; reported once.
     pub(crate) fn take_trouble(&mut self) -> Option<PoolError> {
         self.trouble.take()
     }
 
-    /// To be called before sleeping; `false`: something is there already. Either way [`MemoryLink::wake_up`] afterwards.
+    /// Call before sleeping; `false`: something is there already. Either way call [`MemoryLink::wake_up`] afterwards.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         self.nap += 1;
         self.region.set_nap(self.place, self.nap);
@@ -143,14 +145,14 @@ impl MemoryLink {
         !knocks && self.neighbours.iter_mut().all(Neighbour::is_quiet)
     }
 
-    /// Makes the next `progress` look at everything: something may have come while we slept.
+    /// Makes the next `progress` check everything: something may have arrived while we slept.
     pub(crate) fn wake_up(&mut self) {
         self.region.set_nap(self.place, 0);
         self.doorbell.silence();
         self.turn = u32::MAX;
     }
 
-    /// The neighbour at a place, met now or before.
+    /// The neighbour at a place, met now or earlier.
     fn meet(&mut self, place: u32, peer: PeerId) -> Option<usize> {
         if let Some(at) = self.by_place.get(&place) {
             return Some(*at);
@@ -168,7 +170,7 @@ impl MemoryLink {
         Some(at)
     }
 
-    /// Begins to read from whoever has knocked since the last look.
+    /// Starts reading from neighbours that have knocked since the last check.
     fn answer_knocks(&mut self, sink: &mut dyn Sink) -> bool {
         let known = |place| self.by_place.get(&place).is_some_and(|at| self.neighbours[*at].is_read());
         let new: Vec<u32> = self.region.knocking(self.place, known).collect();
@@ -232,7 +234,7 @@ impl MemoryLink {
             let Some(at) = self.reading.get(index).copied() else { break };
             if self.read(at, sink) {
                 moved = true;
-                // It may have been lost, and have left the list.
+                // It may have been lost, and removed from the list.
                 if index > 0 && self.reading.get(index) == Some(&at) {
                     self.reading[..=index].rotate_right(1);
                 }
@@ -248,7 +250,7 @@ impl MemoryLink {
         self.written(at, result, sink)
     }
 
-    /// A neighbour's ring was written to, or not. Whether it was, or is broken.
+    /// Handles the result of writing to a neighbour's ring. Returns whether it was written to, or is broken.
     fn written(&mut self, at: usize, result: Result<bool, Corrupt>, sink: &mut dyn Sink) -> bool {
         let moved = match result {
             Ok(moved) => moved,
@@ -267,7 +269,8 @@ impl MemoryLink {
         moved
     }
 
-    /// Whose process has ended, or who has left without a word because the ring was full or never used.
+    /// Looks for neighbours whose process has ended, or that left without a goodbye because the ring was full or never
+    /// used.
     fn look_for_deaths(&mut self, sink: &mut dyn Sink) -> bool {
         let mut moved = false;
         let ended = self.doorbell.ended();
@@ -296,7 +299,7 @@ impl MemoryLink {
         self.sending.retain(|sending| *sending != at);
         let neighbour = &mut self.neighbours[at];
         let peer = neighbour.peer;
-        // Before it went it may have taken what we sent. A ring that is broken says nothing about that.
+        // Before it ended it may have copied what we sent. A broken ring says nothing about that.
         let _ = neighbour.report_copied(&mut self.buffered, sink);
         let items = neighbour.lose(reason.clone());
         sink.lost(peer, reason);
@@ -308,7 +311,7 @@ impl MemoryLink {
         }
     }
 
-    /// Writes a short message to a neighbour that has been written to before, if its ring takes it at once.
+    /// Writes a short message to a neighbour that has been written to before, if its ring has room for it.
     pub(crate) fn write_whole(&mut self, to: PeerId, message: &wire::Message, bytes: &[u8]) -> bool {
         let Some(at) = self.by_peer.get(&to) else { return false };
         let neighbour = &mut self.neighbours[*at];
@@ -319,7 +322,7 @@ impl MemoryLink {
         true
     }
 
-    /// Whether the ring to this neighbour has no room, or others wait for it.
+    /// Whether the ring to this neighbour has no room, or items are queued for it.
     pub(crate) fn is_full(&mut self, to: PeerId) -> bool {
         self.by_peer.get(&to).is_some_and(|at| self.neighbours[*at].is_full())
     }
@@ -348,7 +351,7 @@ impl MemoryLink {
     }
 }
 
-/// Rings a neighbour's doorbell if it sleeps, once a nap.
+/// Rings a neighbour's doorbell if it sleeps, once per nap.
 fn wake(region: &Region, doorbell: &Doorbell, neighbour: &mut Neighbour) {
     let nap = region.nap(neighbour.place);
     if nap != 0 && nap != neighbour.rung {
@@ -370,7 +373,7 @@ impl Link for MemoryLink {
         let detach = item.detach;
         if detach {
             self.buffered += item.end;
-            // Its reader would come for it after we have returned.
+            // Its reader would copy it after we have returned.
             if self.neighbours[at].may_want_single_copy(item.left()) {
                 item.detach_now();
             }

@@ -1,4 +1,4 @@
-//! What a user of an endpoint asks for, and what it hears back.
+//! Operations that a user of an endpoint requests, and their completions.
 
 use memory::Buffer;
 use thiserror::Error;
@@ -9,8 +9,8 @@ use wire::message::{AtomicForm, Status};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// What the user wants back with a completion; the endpoint never looks at it, except that `context` is what
-/// `Endpoint::cancel` and the claim functions look for.
+/// Returned to the user with a completion. The endpoint ignores it, except that `Endpoint::cancel` and the claim
+/// functions look for `context`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserData {
     /// For instance a pointer to the user's operation context.
@@ -24,7 +24,7 @@ pub struct UserData {
 pub enum CompleteWhen {
     /// When its bytes are copied or sent, whichever is first: the buffer may be reused at once.
     Buffered,
-    /// When all its bytes have left for the peer.
+    /// When all its bytes have been sent to the peer.
     Sent,
     /// When all its bytes are in the peer's memory (for a send: in the matching receive's buffer).
     Delivered,
@@ -33,7 +33,7 @@ pub enum CompleteWhen {
 /// A message to send.
 #[derive(Debug)]
 pub struct SendOp {
-    /// To whom.
+    /// The receiver.
     pub to: PeerId,
     /// The tag; `None` is an untagged message.
     pub tag: Option<u64>,
@@ -49,24 +49,24 @@ pub struct SendOp {
 /// Which messages a receive or a peek matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// From whom; `None` is anybody.
+    /// The sender; `None` is any.
     pub from: Option<PeerId>,
-    /// Tagged messages; else untagged ones (whose tag and ignore do not count).
+    /// Match tagged messages; otherwise untagged ones (`tag` and `ignore` then do not count).
     pub tagged: bool,
     pub tag: u64,
-    /// Bits of the tag that need not agree.
+    /// Bits of the tag that are ignored.
     pub ignore: u64,
 }
 
 /// A receive to post.
 #[derive(Debug)]
 pub struct RecvOp {
-    /// Which message.
+    /// Which messages it matches.
     pub matching: Match,
-    /// Where its bytes go. Written until the completion (the released one, if `multi`).
+    /// Where its bytes go. Written until the completion (the `released` one, if `multi`).
     pub buffer: Buffer,
-    /// `Some(least)`: a multi-receive. Takes message after message, one behind the other, until fewer than `least` bytes are
-    /// free; the completion that retires the buffer has `released` set.
+    /// `Some(least)`: a multi-receive. It takes message after message, one behind the other, until fewer than `least`
+    /// bytes are free; the completion that retires the buffer has `released` set.
     pub multi: Option<usize>,
     /// Returned with each completion.
     pub user: UserData,
@@ -78,14 +78,14 @@ pub enum PeekThen {
     Leave,
     /// Keep it for `Endpoint::receive_claimed` or `Endpoint::discard_claimed` under the same context.
     Claim,
-    /// Throw it away.
+    /// Discard it.
     Discard,
 }
 
 /// A write into a peer's region.
 #[derive(Debug)]
 pub struct WriteOp {
-    /// To whom.
+    /// The target.
     pub to: PeerId,
     /// The region's key.
     pub key: u64,
@@ -103,12 +103,12 @@ pub struct WriteOp {
 /// A read from a peer's region.
 #[derive(Debug)]
 pub struct ReadOp {
-    /// From whom.
+    /// The target.
     pub from: PeerId,
     /// The region's key.
     pub key: u64,
     pub address: u64,
-    /// Where the bytes go; its length is how many.
+    /// Where the bytes go; its length is the number of bytes read.
     pub buffer: Buffer,
     /// Returned with the completion.
     pub user: UserData,
@@ -117,7 +117,7 @@ pub struct ReadOp {
 /// An atomic operation on a peer's region.
 #[derive(Debug)]
 pub struct AtomicOp {
-    /// To whom.
+    /// The target.
     pub to: PeerId,
     /// The region's key.
     pub key: u64,
@@ -141,17 +141,17 @@ pub struct AtomicOp {
 /// Most bytes of operands (and compare operands) of one atomic operation.
 pub const MAX_ATOMIC: usize = 8192;
 
-/// What has completed.
+/// The kind of a completed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Send,
     /// A receive, a peek, or a claimed or discarded message.
     Recv,
-    /// A write of ours.
+    /// Our own write.
     Write,
-    /// A read of ours.
+    /// Our own read.
     Read,
-    /// An atomic of ours.
+    /// Our own atomic operation.
     Atomic,
     /// A peer wrote to a region with completion data. Has no user data.
     RemoteWrite,
@@ -169,17 +169,17 @@ pub struct Completion {
     pub tag: u64,
     /// Bytes transferred; for a peek, and after truncation, the length of the message.
     pub length: u64,
-    /// Multi-receive: where in the buffer the message lies.
+    /// Multi-receive: offset of the message in the buffer.
     pub offset: u64,
     /// Completion data from the peer.
     pub data: Option<u64>,
-    /// Receives: who sent it.
+    /// Receives: the sender.
     pub from: Option<PeerId>,
     /// Multi-receive: the buffer takes no more messages, and none is still arriving in it.
     pub released: bool,
-    /// The receive's or read's buffer, back (not for multi-receives).
+    /// The buffer of the receive or read, returned (not for multi-receives).
     pub buffer: Option<Buffer>,
-    /// How it went.
+    /// The outcome.
     pub result: Result<(), Failure>,
 }
 
@@ -204,9 +204,9 @@ pub enum Failure {
     /// The peer is gone or cannot be reached.
     #[error("{address:?}: {reason}")]
     PeerLost {
-        /// Who.
+        /// The peer's address.
         address: Address,
-        /// Why, as far as known.
+        /// The reason, as far as known.
         reason: String,
     },
     /// The peer refused.
@@ -214,7 +214,7 @@ pub enum Failure {
     Refused(Status),
 }
 
-/// Why an operation was not begun.
+/// Why an operation was not started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NotBegun {
@@ -228,7 +228,7 @@ pub enum NotBegun {
     #[error("nothing was claimed under this context")]
     NotClaimed,
     /// More operands than fit one operation.
-    #[error("more operands than one atomic operation takes")]
+    #[error("more operands than one atomic operation can take")]
     TooLong,
     /// The endpoint is closed.
     #[error("the endpoint is closed")]

@@ -1,13 +1,13 @@
-//! Transfers: the protocol between endpoints, without I/O. This file has the state and what the user asks for; `arrival`
-//! has what peers send.
+//! Transfers: the protocol between endpoints, without I/O. This file has the state and the user's operations; `arrival`
+//! handles what peers send.
 //!
 //! Implements the messages of [`wire::message`] over the queues of `matching`. Operations go in as method calls, frames
 //! through [`Sink`](crate::link::Sink); completions and items to send ([`Outgoing`]) come out of queues.
 //!
-//! *Credit.* A sender has credit at each peer. A `Start` costs [`ENVELOPE`] plus the bytes it promises; the receiver returns
-//! the cost when the message has found its receive. What a receiver stores for messages nobody asked for is therefore
-//! at most its number of peers times the credit. Without credit for its bytes a message promises none and waits for
-//! `Go`; without credit for its envelope it waits at the sender.
+//! *Credit.* A sender has credit at each peer. A `Start` costs [`ENVELOPE`] plus the bytes it promises; the receiver
+//! returns the cost when the message has found its receive. A receiver therefore stores for unexpected messages at most
+//! its number of peers times the credit. Without credit for its bytes a message promises none and waits for `Go`;
+//! without credit for its envelope it waits at the sender.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,12 +29,13 @@ use crate::operation::{
     SendOp, UserData, WriteOp,
 };
 
-/// What an envelope costs a sender's credit, in bytes: about what the receiver stores for it.
+/// The cost of an envelope against a sender's credit, in bytes: about what the receiver stores for it.
 pub(crate) const ENVELOPE: u64 = 128;
-/// Most operations that wait at a peer for credit before new ones are refused.
+/// Most operations waiting for credit at a peer before new ones are refused.
 const MAX_WAITING: usize = 16_384;
 const SCRATCH: usize = 64 << 10;
-/// The number of messages that are sent whole, to which nobody refers again; the lowest of those that `number` gives is above.
+/// The number of messages that are sent whole and never referred to again; the numbers that `number` returns start
+/// above it.
 const WHOLE: TransferId = 1 << 31;
 
 /// Where the bytes of a frame go.
@@ -55,18 +56,18 @@ enum Target {
     Unexpected(UnexpectedKey),
     Write(TransferId),
     Atomic(TransferId),
-    /// Into the buffer of a read or fetching atomic of ours; `true` ends it with this frame.
+    /// Into the buffer of our own read or fetching atomic; a status ends it with this frame.
     Result(TransferId, Option<Status>),
 }
 
 struct Peer {
     address: Address,
     eager: u64,
-    /// What we may still send it.
+    /// Bytes that we may still send to the peer.
     credit: u64,
-    /// What its unmatched messages hold here.
+    /// Bytes held here for the peer's unmatched messages.
     held: u64,
-    /// What of that has been freed and not returned yet.
+    /// Bytes of those that were freed and not yet returned as credit.
     freed: u64,
     waiting: VecDeque<SendOp>,
     lost: Option<String>,
@@ -110,7 +111,7 @@ enum Into {
     Multi { multi: usize, offset: usize, room: usize },
 }
 
-/// A message that has not.
+/// A message that has not found its receive.
 struct Waiting {
     id: TransferId,
     total: u64,
@@ -119,11 +120,11 @@ struct Waiting {
     data: Option<u64>,
     wants_done: bool,
     store: Vec<u8>,
-    /// Its receive, if it came before all promised bytes did.
+    /// Its receive, if that was posted before all promised bytes arrived.
     active: Option<usize>,
 }
 
-/// A transfer a peer has under way to us.
+/// A peer's transfer to us that is in flight.
 enum Incoming {
     Active(usize),
     Unexpected(UnexpectedKey),
@@ -131,19 +132,19 @@ enum Incoming {
     Atomic { message: Message, expected: usize, bytes: Vec<u8> },
 }
 
-/// A transfer we have under way to a peer.
+/// Our transfer to a peer that is in flight.
 enum Transfer {
     /// A message: waits for `Go` if it has a buffer, for `Done` if `delivered`.
     Send {
         to: PeerId,
         rest: Option<Arc<Buffer>>,
         promised: u64,
-        /// Items of it that have not left: until then they need the user's memory.
+        /// Number of its items that have not been sent: until then they need the user's memory.
         queued: u8,
         complete: CompleteWhen,
         done: Sent,
     },
-    /// Waits for `Done`, which the user hears of if `report`.
+    /// Waits for `Done`; the user gets a completion if `report`.
     Write {
         to: PeerId,
         report: Option<Sent>,
@@ -207,7 +208,7 @@ impl Protocol {
         }
     }
 
-    /// Interns an address. An endpoint of a job may be known by its identity before anybody says where it listens.
+    /// Interns an address. An endpoint of a job may be known by its identity before its listening address is known.
     pub(crate) fn intern(&mut self, address: Address) -> PeerId {
         if let Some(id) = self.by_address.get(&address.key()) {
             let peer = &mut self.peers[id.0 as usize];
@@ -232,26 +233,26 @@ impl Protocol {
         id
     }
 
-    /// How many bytes of a message go to this peer unasked.
+    /// Sets how many bytes of a message are sent eagerly to this peer.
     pub(crate) fn set_eager(&mut self, peer: PeerId, eager: u64) {
         if let Some(peer) = self.peers.get_mut(peer.0 as usize) {
             peer.eager = eager.min(self.credit_window / 2);
         }
     }
 
-    /// Whether transfers of ours, or answers to them, are outstanding.
+    /// Whether no transfers of ours, or answers to them, are outstanding.
     pub(crate) fn is_idle(&self) -> bool {
         self.transfers.is_empty() && self.outbox.is_empty() && self.peers.iter().all(|peer| peer.waiting.is_empty())
     }
 
-    /// Whether something has been asked for that is yet to come or to leave. Buffers that take several messages, which MPI
-    /// libraries keep posted all the time, do not count.
+    /// Whether an operation is still to arrive or to be sent. Multi-receive buffers, which MPI libraries keep posted
+    /// all the time, do not count.
     pub(crate) fn is_awaited(&self) -> bool {
         let standing = self.multis.iter().filter(|(_, multi)| !multi.retired).count();
         self.posted.len() > standing || !self.is_idle()
     }
 
-    /// Bytes stored for messages that nobody has asked for.
+    /// Bytes stored for unexpected messages.
     #[cfg(test)]
     pub(crate) fn stored(&self) -> u64 {
         self.peers.iter().map(|peer| peer.held).sum()
@@ -279,8 +280,8 @@ impl Protocol {
         Ok(())
     }
 
-    /// Sends a short message whole, if nothing speaks against it and `write` takes it at once; else gives the operation back.
-    /// What most messages over memory need, without what the others do.
+    /// Sends a short message whole, if nothing prevents it and `write` takes it at once; otherwise returns the
+    /// operation. This short path serves most messages over memory.
     pub(crate) fn send_whole(&mut self, op: SendOp, write: impl FnOnce(&Message, &[u8]) -> bool) -> Result<(), SendOp> {
         let (Some(bytes), Some(peer)) = (op.buffer.as_slice(), self.peers.get_mut(op.to.0 as usize)) else {
             return Err(op);
@@ -306,7 +307,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// Begins sends that waited for credit.
+    /// Starts sends that waited for credit.
     fn start_waiting(&mut self, to: PeerId) {
         loop {
             let peer = &mut self.peers[to.0 as usize];
@@ -318,7 +319,7 @@ impl Protocol {
         }
     }
 
-    /// Begins a send whose envelope has credit.
+    /// Starts a send whose envelope has credit.
     fn start(&mut self, op: SendOp) {
         let SendOp { to, tag, data, buffer, complete, user } = op;
         let total = buffer.len() as u64;
@@ -360,7 +361,7 @@ impl Protocol {
         self.outbox.push_back((to, item));
     }
 
-    /// Numbers a transfer of which we keep no state: apart from those numbered by `transfers`.
+    /// Returns a number for a transfer of which we keep no state: distinct from those numbered by `transfers`.
     fn number(&mut self) -> TransferId {
         self.next_number = self.next_number % 0x7FFF_FFFE + 1;
         self.next_number | WHOLE
@@ -579,7 +580,7 @@ impl Protocol {
     }
 }
 
-/// The envelope and lengths of a message that begins.
+/// The envelope and lengths of a message that starts.
 struct Arriving {
     envelope: Envelope,
     id: TransferId,

@@ -1,4 +1,4 @@
-//! Taking frames off a socket: headers through a buffer, long payloads straight into their place.
+//! Taking frames off a socket: headers through a buffer, long payloads straight to their destination.
 
 use std::io;
 
@@ -14,27 +14,27 @@ use crate::protocol::Place;
 use crate::stream::Stream;
 
 const BUFFER: usize = 64 << 10;
-/// Payloads with at least this much to come are read past the buffer.
+/// Payloads with at least this much still to arrive bypass the buffer.
 const DIRECT: u32 = 8 << 10;
-/// Where a payload of this length was, the next is likely: only so much is read ahead into the buffer, from which what is
-/// payload has to be copied once more.
+/// After a payload of this length, another one is likely: then only this much is read ahead into the buffer, because
+/// payload bytes in the buffer have to be copied once more.
 const LONG: u32 = 20 << 10;
 const AHEAD: usize = 4 << 10;
-/// Most bytes taken from one connection before others have their turn, and the program its own, in which it posts receives for
-/// what comes next.
+/// Most bytes taken from one connection before the other connections have their turn, and the program, which posts
+/// receives for what comes next.
 const TURN: usize = 256 << 10;
 /// The longest payload of a frame that is not data.
 const MAX_OTHER: u32 = 4096;
 
 /// What a connection does with frames.
 pub(crate) trait Frames {
-    /// A data frame begins: from which peer?
+    /// A data frame starts; returns the peer it is from.
     fn data(&mut self, header: &FrameHeader, sink: &mut dyn Sink) -> Result<PeerId, Misbehaved>;
-    /// A frame of another kind; on a connection that takes whole frames, any.
+    /// A frame of another kind; on a connection that takes whole frames, of any kind.
     fn other(&mut self, header: &FrameHeader, payload: &[u8], sink: &mut dyn Sink) -> Result<(), Misbehaved>;
 }
 
-/// Why nothing more will come.
+/// Why nothing more will arrive.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
     #[error("connection closed by the other end")]
@@ -45,13 +45,13 @@ pub(crate) enum Broken {
     Misbehaved(Misbehaved),
     #[error("{0}")]
     Refused(String),
-    /// Machines that freeze and cables that are pulled do not close connections.
+    /// Frozen machines and pulled cables do not close connections.
     #[error("no sign of life for {0} s")]
     Silent(u64),
     /// There is, or will be, a connection that the other end has dialled.
-    #[error("duplicate: the other side has dialled us")]
+    #[error("duplicate: the other side has already dialled us")]
     Duplicate,
-    /// The way through the site's own network, not its TCP connection.
+    /// The lane through the site's own network, as opposed to its TCP connection.
     #[error("{0}")]
     Lane(String),
 }
@@ -96,7 +96,7 @@ pub(crate) struct Reader {
     payload: Option<(Place, u32)>,
     /// How many bytes are read at once when a header is next.
     ahead: usize,
-    /// Data too is given to [`Frames::other`], frame by frame.
+    /// Data frames also go to [`Frames::other`], frame by frame.
     whole: bool,
     pub max_payload: u32,
 }
@@ -114,18 +114,18 @@ impl Reader {
         }
     }
 
-    /// Takes data too as whole frames, for connections that may be lost in the middle of one that then comes again. Frames must
-    /// be shorter than the buffer.
+    /// Takes data as whole frames too, for connections that may be lost in the middle of a frame that is then
+    /// retransmitted. Frames must be shorter than the buffer.
     pub(crate) fn take_whole(&mut self, max_payload: u32) -> Result<(), Misbehaved> {
         if max_payload as usize > BUFFER / 2 {
-            return Err(Misbehaved::Protocol("a frame length out of bounds"));
+            return Err(Misbehaved::Protocol("a frame length limit that is out of bounds"));
         }
         self.max_payload = max_payload;
         self.whole = true;
         Ok(())
     }
 
-    /// Reads what is there, without waiting. Whether anything was.
+    /// Reads what is there, without blocking. Returns whether there was anything.
     pub(crate) fn fill(&mut self, stream: &mut Stream) -> Result<bool, Broken> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -152,7 +152,7 @@ impl Reader {
         Ok(Some(message))
     }
 
-    /// Passes over the next frame in the buffer, which is not data: its kind, if it is there as a whole.
+    /// Skips the next frame in the buffer, which is not data; returns its kind if it is there as a whole.
     pub(crate) fn skip_other(&mut self) -> Result<Option<FrameKind>, Misbehaved> {
         let bytes = &self.buffer[self.start..self.end];
         if bytes.len() < HEADER_LEN {
@@ -161,7 +161,7 @@ impl Reader {
         let header = FrameHeader::decode(bytes, MAX_OTHER)?;
         let length = HEADER_LEN + header.length as usize;
         if header.kind == FrameKind::Data {
-            return Err(Misbehaved::Protocol("data, where there can be none"));
+            return Err(Misbehaved::Protocol("data where none is allowed"));
         }
         if bytes.len() < length {
             return Ok(None);
@@ -170,7 +170,7 @@ impl Reader {
         Ok(Some(header.kind))
     }
 
-    /// Takes frames until the socket has no more, or it is others' turn. Whether anything came.
+    /// Takes frames until the socket has no more, or its turn is over. Returns whether anything arrived.
     pub(crate) fn pump(
         &mut self,
         stream: &mut Stream,
@@ -185,7 +185,7 @@ impl Reader {
                     let (mut asked, mut beyond, whole) = (0, 0, *left as usize);
                     let next = &mut self.buffer[..AHEAD];
                     let mut read = |into: &mut [u8]| {
-                        // The next header comes with the end of this payload, which saves a call.
+                        // The next header is read together with the end of this payload, which saves a call.
                         let after = if into.len() == whole { &mut *next } else { &mut [] };
                         asked = into.len() + after.len();
                         let count = stream.recv_both(into, after)?.ok_or(io::ErrorKind::WouldBlock)?;
@@ -213,15 +213,15 @@ impl Reader {
             };
             taken += count;
             self.parse(frames, sink)?;
-            // Less than asked for: the socket is empty, which saves the call that would say so. What the stream itself holds nobody
-            // would wake us for.
+            // Less than requested: the socket is empty, so the call that would confirm that is saved. But epoll would
+            // not wake us for bytes that the stream itself holds.
             if count < asked || (taken >= TURN && !stream.has_unread()) {
                 return Ok(true);
             }
         }
     }
 
-    /// Uses up what the buffer has.
+    /// Processes what is in the buffer.
     fn parse(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<(), Misbehaved> {
         loop {
             let bytes = &self.buffer[self.start..self.end];
@@ -245,7 +245,7 @@ impl Reader {
             let payload = &bytes[HEADER_LEN..];
             if self.whole || header.kind != FrameKind::Data {
                 if header.kind != FrameKind::Data && header.length > MAX_OTHER {
-                    return Err(Misbehaved::Protocol("a control frame of this length"));
+                    return Err(Misbehaved::Protocol("a control frame that is too long"));
                 }
                 let Some(payload) = payload.get(..header.length as usize) else { return Ok(()) };
                 frames.other(&header, payload, sink)?;

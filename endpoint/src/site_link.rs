@@ -1,9 +1,11 @@
-//! The site link: one TCP connection between two ranks of a site, dialled by whoever sends first. If the site has a network
-//! of its own (`native`), frames go through that, and TCP remains for the handshake and to tell when a peer is gone.
+//! The site link: one TCP connection between two ranks of a site, dialled by the one that sends first. If the site has
+//! its own network (`native`), frames go through that, and TCP remains for the handshake and to notice when a peer is
+//! gone.
 //!
 //! If both dial at once, the connection of the smaller address stays: the other side refuses its own as a duplicate, or
-//! drops it, before anything but handshakes was sent. (Two one-way connections would work, but TCP could not let answers
-//! carry acknowledgements: half a segment and two microseconds more per short message.) Recently active connections are read without asking epoll first, which saves a system call per message.
+//! drops it, before anything but handshakes was sent. (Two one-way connections would work, but then TCP could not
+//! piggyback acknowledgements on answers: half a segment and two microseconds more per short message.) Recently active
+//! connections are read without asking epoll first, which saves a system call per message.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -43,17 +45,18 @@ use crate::reader::{Broken, Reader};
 use crate::stream::Stream;
 use crate::writer::Writer;
 
-/// Connections that may say nothing for longer than the time to connect: ranks that dialled and then computed, or strangers.
+/// Most connections that may be silent for longer than the connect timeout: ranks that dialled and then computed, or
+/// strangers.
 const MAX_SILENT: usize = 256;
 const LISTENER: u64 = u64::MAX;
 const PORT: u64 = u64::MAX - 1;
 /// Most events taken from epoll at once.
 const EVENTS: usize = 32;
-/// How many connections are read without asking epoll.
+/// Number of connections that are read without asking epoll.
 const HOT: usize = 4;
-/// After so many fruitless reads a connection is not hot any more.
+/// After this many fruitless reads a connection is no longer hot.
 const COLD_AFTER: u32 = 200;
-/// While some are hot, epoll is asked for the others every so many fruitless turns, and every so many turns in all.
+/// While some are hot, epoll is asked about the others every this many fruitless calls, and every so often overall.
 const ASK_WHEN_FRUITLESS: u32 = 4;
 const ASK_ALWAYS: u32 = 64;
 
@@ -70,22 +73,22 @@ pub(crate) struct SiteLink {
     connect_timeout: Duration,
     /// Connections that are not open yet.
     opening: usize,
-    /// Items for peers whose own dialling we wait for, and until when.
+    /// Items for peers that we expect to dial us, and until when.
     parked: FxHashMap<PeerId, (Instant, VecDeque<Outgoing>)>,
-    /// The site's own network, if it has one: then TCP only introduces peers, and tells when they are gone.
+    /// The site's own network, if it has one: then TCP only introduces peers, and shows when they are gone.
     native: Option<Native>,
-    /// Who was lost though its process may well live, and why, until it is said.
+    /// A peer that was lost although its process may still be running, and the reason, until it is reported.
     trouble: Option<(Address, String)>,
     started: Instant,
-    /// When connections were last looked at for signs of life.
+    /// When connections were last checked for signs of life.
     looked: Instant,
-    /// What puts connections inside TLS; `None`: they are in clear.
+    /// What puts connections into TLS; `None`: no TLS.
     sealing: Option<Sealing>,
 }
 
 impl SiteLink {
-    /// `port`: on the site's own network, if it has one. `encrypted`: connections are inside TLS; what goes by the port is not, so
-    /// there is none then.
+    /// `port`: on the site's own network, if it has one. `encrypted`: connections use TLS; traffic through the port
+    /// cannot, so there is no port then.
     pub(crate) fn new(
         listener: TcpListener,
         own: Credentials,
@@ -120,24 +123,24 @@ impl SiteLink {
         })
     }
 
-    /// Readable when `progress` has something to do, during [`SiteLink::longest_sleep`].
+    /// Readable when `progress` has something to do, within [`SiteLink::longest_sleep`].
     pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// The site's own network, for people.
+    /// The site's own network, in readable form.
     pub(crate) fn fabric(&self) -> Option<String> {
         self.native.as_ref().map(Native::describe)
     }
 
-    /// How long a waiter may sleep at `poll_fd` at most; `None`: as long as it likes.
+    /// Longest time that a waiting thread may sleep on `poll_fd`; `None`: unlimited.
     pub(crate) fn longest_sleep(&self) -> Option<Duration> {
         let until_look = (!self.connections.is_empty()).then_some(life::LOOK);
         let of_native = self.native.as_ref().and_then(Native::longest_sleep);
         of_native.map_or(until_look, |of_native| Some(until_look.map_or(of_native, |look| look.min(of_native))))
     }
 
-    /// A peer that cannot be reached, and why, if it is not that it has ended. Said once.
+    /// A peer that cannot be reached for a reason other than its end, and that reason. Reported once.
     pub(crate) fn take_trouble(&mut self) -> Option<(Address, String)> {
         self.trouble.take()
     }
@@ -147,7 +150,7 @@ impl SiteLink {
         self.connections.len()
     }
 
-    /// Makes the next `progress` ask epoll: something may have come while we slept.
+    /// Makes the next `progress` ask epoll: something may have arrived while we slept.
     pub(crate) fn ask_soon(&mut self) {
         self.turn = u32::MAX;
     }
@@ -210,7 +213,7 @@ impl SiteLink {
                 Some(sealing) => sealing.accept(stream.into()),
             });
             if let Ok(stream) = stream {
-                // If epoll takes no more descriptors the connection closes; the peer sees that.
+                // If epoll accepts no more descriptors the connection closes; the peer sees that.
                 let _ = self.add(stream, Phase::Accepting(Acceptor::default()), EventFlags::IN);
             }
         }
@@ -255,7 +258,7 @@ impl SiteLink {
         Ok(moved)
     }
 
-    /// Goes on with the handshake.
+    /// Continues the handshake.
     fn open(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
         let connection = &mut self.connections[key];
         if let Phase::Connecting(_) = connection.phase {
@@ -272,7 +275,7 @@ impl SiteLink {
             Err(_) if connection.stream.in_clear() => return Err(self.refuse_in_clear(key)),
             filled => filled?,
         };
-        // What waited until both ends had their keys.
+        // What was queued until both ends had their keys.
         connection.writer.send(&mut connection.stream, None)?;
         loop {
             let connection = &mut self.connections[key];
@@ -294,7 +297,7 @@ impl SiteLink {
                 Phase::Accepting(acceptor) => handshake::accept(acceptor, message, &self.own, connection.stream.key())?,
                 Phase::Connecting(_) | Phase::Open => break,
             };
-            // We may have dialled since it said hello.
+            // We may have dialled since it sent its hello.
             if let (Phase::Accepting(_), Some(Ok(address))) = (&connection.phase, &done) {
                 self.refuse_duplicate(key, *address, sink)?;
             }
@@ -331,9 +334,9 @@ impl SiteLink {
         Ok(moved)
     }
 
-    /// Refuses a connection that this peer has dialled if we have, or will have, one without it. Of two that dial each other at
-    /// once, the lower address's connection is kept; both ends have to see it so until the very end of the handshake, or each
-    /// closes what the other keeps.
+    /// Refuses a connection that this peer dialled if we have, or will have, another one. When two ranks dial each
+    /// other at once, the connection of the lower address is kept; both ends have to agree on this until the very end
+    /// of the handshake, or each closes what the other keeps.
     fn refuse_duplicate(&mut self, key: usize, from: Address, sink: &dyn Sink) -> Result<(), Broken> {
         let existing = sink.known(from).and_then(|peer| self.sending.get(&peer));
         let is_kept =
@@ -342,21 +345,21 @@ impl SiteLink {
             return Ok(());
         }
         let connection = &mut self.connections[key];
-        let refusal = Refusal::new(RefusalCode::Duplicate, "we have dialled you");
+        let refusal = Refusal::new(RefusalCode::Duplicate, "this rank has already dialled yours");
         connection.writer.stage(&Handshake::Refuse(refusal.clone()).encode());
         connection.writer.send(&mut connection.stream, None)?;
         Err(refusal.into())
     }
 
-    /// Tells a peer that has not begun with TLS why it is refused.
+    /// Tells a peer that does not use TLS why it is refused.
     fn refuse_in_clear(&mut self, key: usize) -> Broken {
-        let text = "ranks of this site talk inside TLS (`inside = \"encrypted\"`), and this one came in clear";
+        let text = "ranks of this site must use TLS (`inside = \"encrypted\"`), but this one connected without TLS";
         let refusal = Refusal::new(RefusalCode::Purpose, text);
         self.connections[key].stream.refuse_in_clear(&Handshake::Refuse(refusal.clone()).encode());
         refusal.into()
     }
 
-    /// Sends what is queued, as far as the socket takes it. Whether anything left.
+    /// Sends what is queued, as far as the socket takes it. Returns whether anything was sent.
     fn flush(&mut self, key: usize, sink: &mut dyn Sink) -> Result<bool, Broken> {
         let connection = &mut self.connections[key];
         let mut moved = false;
@@ -412,7 +415,7 @@ impl SiteLink {
         Ok(())
     }
 
-    /// An open connection takes what waits for its peer, unless another open one has that already.
+    /// An open connection takes over what is queued for its peer, unless another open one already has.
     fn adopt(&mut self, peer: PeerId, key: usize) {
         let before = self.sending.get(&peer).copied().filter(|before| *before != key);
         if before.is_some_and(|before| matches!(self.connections[before].phase, Phase::Open)) {
@@ -430,8 +433,8 @@ impl SiteLink {
         self.sending.insert(peer, key);
     }
 
-    /// A connection cannot be used any more. If it has a lane, what the peer sent before, and maybe its goodbye, is
-    /// waited for.
+    /// A connection can no longer be used. If it has a lane, it waits for what the peer sent before, and possibly its
+    /// goodbye.
     fn lose_connection(&mut self, key: usize, broken: Broken, sink: &mut dyn Sink) {
         let waits = matches!(broken, Broken::Closed | Broken::Io(_) | Broken::Lane(_));
         self.note(key, &broken, sink);
@@ -441,14 +444,14 @@ impl SiteLink {
         {
             native.end(key, lane, broken.to_string());
             self.hot.retain(|hot| *hot != key);
-            // A socket that epoll does not watch any more is as good.
+            // A socket that epoll no longer watches is just as good.
             let _ = epoll::delete(&self.epoll, &connection.stream);
             return;
         }
         self.drop_connection(key, broken, sink);
     }
 
-    /// Keeps the reason for a person, if it is one that nobody else will tell: of a process that has ended its agent does.
+    /// Keeps the reason to report it, if nothing else reports it: the agent reports processes that have ended.
     fn note(&mut self, key: usize, broken: &Broken, sink: &dyn Sink) {
         let has_ended = match broken {
             Broken::Closed => true,
@@ -479,7 +482,7 @@ impl SiteLink {
             let open =
                 |(_, other): &(usize, &Connection)| other.peer == Some(peer) && matches!(other.phase, Phase::Open);
             let items = std::mem::take(&mut connection.queue);
-            // It may have computed for hours before it refused: its own dialling counts from now.
+            // It may have computed for hours before it refused: its time to dial starts now.
             self.parked.insert(peer, (Instant::now() + self.connect_timeout, items));
             if let Some(other) = self.connections.iter().find(open).map(|(key, _)| key) {
                 self.adopt(peer, other);
@@ -491,8 +494,8 @@ impl SiteLink {
         self.give_up(peer, connection.queue, sink);
     }
 
-    /// Gives up what has waited too long. Only the peer's kernel has to be quick: its process answers a handshake when it next
-    /// calls, which may be after hours of computing. That its machine lives is seen otherwise, see [`life`].
+    /// Gives up what has waited too long. Only the peer's kernel has to be quick: its process answers a handshake at
+    /// its next call, which may be after hours of computing. See [`life`] for how its machine's silence is noticed.
     fn expire(&mut self, sink: &mut dyn Sink) {
         let now = Instant::now();
         let unreachable = |c: &Connection| matches!(c.phase, Phase::Connecting(_)) && c.deadline < now;
@@ -508,23 +511,27 @@ impl SiteLink {
         if silent.len() > MAX_SILENT {
             silent.sort_unstable();
             for (_, key) in &silent[..silent.len() - MAX_SILENT] {
-                self.drop_connection(*key, Broken::Refused("it has said nothing, and others wait".into()), sink);
+                self.drop_connection(
+                    *key,
+                    Broken::Refused("it has sent nothing, and other connections wait".into()),
+                    sink,
+                );
             }
         }
-        // Whoever dials us may be one of those that have still to say who they are.
+        // A connection that is still handshaking may come from this peer.
         if self.connections.iter().any(|(_, c)| matches!(c.phase, Phase::Accepting(_))) {
             return;
         }
         let late = |(peer, (deadline, _)): (&PeerId, &(Instant, _))| (*deadline < now).then_some(*peer);
         let peers: Vec<PeerId> = self.parked.iter().filter_map(late).collect();
         for peer in peers {
-            sink.lost(peer, Some("it refused our connection and did not dial itself".into()));
+            sink.lost(peer, Some("it refused our connection and did not dial us instead".into()));
             let items = self.parked.remove(&peer).map(|(_, items)| items).unwrap_or_default();
             self.give_up(peer, items, sink);
         }
     }
 
-    /// Items that will never leave.
+    /// Reports items that will never be sent.
     fn give_up(&mut self, peer: PeerId, items: VecDeque<Outgoing>, sink: &mut dyn Sink) {
         for item in items {
             if item.detach {
@@ -537,7 +544,7 @@ impl SiteLink {
     fn ask_epoll(&mut self, sink: &mut dyn Sink) -> bool {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An interrupted call is one that found nothing.
+        // An interrupted call found nothing.
         let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&zero)) else { return false };
         let mut moved = false;
         for event in ready {
@@ -545,7 +552,7 @@ impl SiteLink {
             if data == LISTENER {
                 moved |= self.accept();
             } else if data == PORT {
-                // Polled in every turn.
+                // Polled on every call.
             } else if let Some(connection) = self.connections.get_mut(data as usize) {
                 connection.blocked &= !flags.contains(EventFlags::OUT);
                 let key = data as usize;
@@ -595,7 +602,7 @@ impl Link for SiteLink {
             self.buffered += item.end;
         }
         let connection = &mut self.connections[key];
-        // Else it goes when what is before it can.
+        // Otherwise it is sent after what is queued before it.
         let is_next = connection.queue.is_empty() || connection.held;
         connection.queue.push_back(item);
         connection.held = is_next && more;

@@ -1,7 +1,7 @@
-//! A socket, in clear or inside TLS, to those who read and write it: bytes in, bytes out, without waiting.
+//! A socket, with or without TLS, as its readers and writers see it: bytes in, bytes out, without blocking.
 //!
-//! In clear it is the system's calls and no more. Inside TLS it opens what has come and seals what is given, and holds what the
-//! socket does not take: [`Stream::wants_write`] says whether epoll should watch for room.
+//! Without TLS it is just the system's calls. With TLS it decrypts what has arrived and encrypts what it is given, and
+//! holds what the socket does not take: [`Stream::wants_write`] says whether epoll should watch for room.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,9 +14,9 @@ use wire::handshake::PREFACE;
 
 /// Ciphertext that is read at once.
 const CIPHER: usize = 4 * MAX_RECORD;
-/// So much plaintext is sealed before the socket has its turn.
+/// Most plaintext encrypted before the socket has its turn.
 const SEAL: usize = 64 << 10;
-/// Shorter pieces are put into one record, longer ones are sealed where they are.
+/// Shorter pieces are gathered into one record, longer ones are encrypted in place.
 const GATHER: usize = 4 << 10;
 
 pub(crate) struct Stream {
@@ -24,35 +24,35 @@ pub(crate) struct Stream {
     tls: Option<Box<Tls>>,
 }
 
-/// What TLS needs beside the socket.
+/// What TLS needs besides the socket.
 struct Tls {
     session: Session,
     expected: Expected,
-    /// The key that the acceptor has shown: the peer's, or ours.
+    /// The key that the acceptor presented: the peer's, or ours.
     key: Option<Fingerprint>,
     established: bool,
-    /// The peer has said that it sends no more.
+    /// The peer has announced that it sends no more.
     closed: bool,
-    /// What has come and is not opened: the first `held` bytes.
+    /// Received ciphertext that is not decrypted yet: the first `held` bytes.
     cipher: Vec<u8>,
     held: usize,
-    /// What was opened and not taken: from `taken` on.
+    /// Decrypted bytes that were not taken yet: from `taken` on.
     plain: Vec<u8>,
     taken: usize,
-    /// What was sealed and not sent: from `sent` on.
+    /// Encrypted bytes that were not sent yet: from `sent` on.
     sealed: Vec<u8>,
     sent: usize,
-    /// Short pieces on their way into one record.
+    /// Short pieces to be put into one record.
     gathered: Vec<u8>,
 }
 
-/// Whose connection it is, and whose key is shown by the acceptor.
+/// Which end dialled, and which key the acceptor must present.
 pub(crate) enum Expected {
     /// We dialled: one of these keys and no other.
     Site(Keys),
-    /// We dialled: a key that nobody knows beforehand. The handshake inside has to prove a secret over it.
+    /// We dialled: a key that nobody knows beforehand. The handshake inside has to prove a secret that covers it.
     Unknown,
-    /// We accepted, and show this key.
+    /// We accepted, and present this key.
     Ours(Fingerprint),
 }
 
@@ -69,7 +69,7 @@ impl AsFd for Stream {
 }
 
 impl Stream {
-    /// A connection that is to be inside TLS from its first byte on.
+    /// A connection that uses TLS from its first byte on.
     pub(crate) fn sealed(socket: OwnedFd, mut session: Session, expected: Expected) -> io::Result<Stream> {
         let mut sealed = Vec::new();
         // The dialling end speaks first.
@@ -95,32 +95,32 @@ impl Stream {
         Ok(Stream { socket, tls: Some(Box::new(tls)) })
     }
 
-    /// The acceptor's key, which proofs have to cover: none in clear, nor before it is known.
+    /// The acceptor's key, which proofs have to cover: empty without TLS, and before it is known.
     pub(crate) fn key(&self) -> &[u8] {
         self.tls.as_ref().and_then(|tls| tls.key.as_ref()).map_or(&[], |key| &key.0)
     }
 
-    /// Whether bytes that were taken from its user have still to leave.
+    /// Whether bytes that were accepted for sending have not been sent yet.
     pub(crate) fn has_unsent(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.sent < tls.sealed.len())
     }
 
-    /// Whether bytes lie here of which epoll knows nothing.
+    /// Whether there are bytes here that epoll does not know of.
     pub(crate) fn has_unread(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.taken < tls.plain.len())
     }
 
-    /// Whether room in the socket is waited for. `waiting`: its user has something to send.
+    /// Whether to wait for room in the socket. `waiting`: the user has something to send.
     pub(crate) fn wants_write(&self, waiting: bool) -> bool {
         match &self.tls {
             None => waiting,
-            // Until both ends have their keys, nothing of the user's can leave.
+            // Until both ends have their keys, no user data can be sent.
             Some(tls) => self.has_unsent() || (waiting && tls.established),
         }
     }
 
-    /// Reads what is there. `None` when there is nothing; 0 when nothing more will come. Fewer bytes than asked for: the socket
-    /// is empty, and nothing is left here.
+    /// Reads what is there. `None` when there is nothing; 0 when nothing more will arrive. Fewer bytes than requested:
+    /// the socket is empty, and nothing is left here.
     pub(crate) fn recv(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match &mut self.tls {
             None => read_some(self.socket.as_fd(), into),
@@ -128,7 +128,7 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::recv`], into one place after the other.
+    /// Like [`Stream::recv`], into one buffer after the other.
     pub(crate) fn recv_both(&mut self, first: &mut [u8], second: &mut [u8]) -> io::Result<Option<usize>> {
         match &mut self.tls {
             None => read_both(self.socket.as_fd(), first, second),
@@ -136,7 +136,8 @@ impl Stream {
         }
     }
 
-    /// Takes bytes to send. How many; `None`: no more than before, until the socket has room or the peer has spoken.
+    /// Takes bytes to send; returns how many. `None`: no more can be taken until the socket has room or the peer has
+    /// sent something.
     pub(crate) fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         match &mut self.tls {
             None => write_some(self.socket.as_fd(), slices),
@@ -144,18 +145,18 @@ impl Stream {
         }
     }
 
-    /// Sends what was taken. Whether all of it has left.
+    /// Sends what was taken. Returns whether all of it has been sent.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.tls.as_mut().map_or(Ok(true), |tls| tls.flush(self.socket.as_fd()))
     }
 
-    /// Says a last word to a peer that has not begun with TLS, as it came: in clear.
+    /// Sends a last message to a peer that does not use TLS, without TLS too.
     pub(crate) fn refuse_in_clear(&mut self, bytes: &[u8]) {
-        // It is refused whether it hears why or not.
+        // It is refused whether or not it learns why.
         let _ = write_some(self.socket.as_fd(), &[IoSlice::new(bytes)]);
     }
 
-    /// Whether a peer that was to begin with TLS has begun with a handshake of ours.
+    /// Whether a peer that should have used TLS started with one of our plaintext handshakes.
     pub(crate) fn in_clear(&self) -> bool {
         self.tls.as_deref().is_some_and(Tls::in_clear)
     }
@@ -204,7 +205,7 @@ impl Tls {
         Ok((filled > 0 || self.closed).then_some(filled))
     }
 
-    /// Opens the records that are there as a whole.
+    /// Decrypts the complete records.
     fn open(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -213,8 +214,8 @@ impl Tls {
         second: &mut [u8],
     ) -> io::Result<usize> {
         if self.in_clear() {
-            // An alert would not be understood.
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it came in clear, not inside TLS"));
+            // The peer would not understand an alert.
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it connected without TLS"));
         }
         let (plain, cipher) = (&mut self.plain, &mut self.cipher[..self.held]);
         let mut keep = |bytes: &[u8]| {
@@ -224,7 +225,7 @@ impl Tls {
         };
         let opened = self.session.open(cipher, &mut keep, &mut self.sealed);
         let opened = opened.map_err(|error| {
-            // The alert is worth a try; the connection is over either way.
+            // Sending the alert is worth a try; the connection is over either way.
             let _ = self.flush(socket);
             broken(error)
         })?;
@@ -236,13 +237,13 @@ impl Tls {
             self.established = true;
         }
         if self.held == self.cipher.len() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "TLS: a record longer than any may be"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "TLS: a record that exceeds the maximum length"));
         }
         self.flush(socket)?;
         Ok(filled)
     }
 
-    /// Whether the acceptor is the one that was meant, as far as keys can tell.
+    /// Checks that the acceptor is the intended one, as far as keys can show.
     fn judge(&mut self) -> io::Result<()> {
         let keys = match &self.expected {
             Expected::Ours(_) => return Ok(()),
@@ -252,10 +253,10 @@ impl Tls {
         let shown = self.session.peer();
         self.key = shown;
         let problem = match (shown, keys) {
-            (None, _) => "it shows no key".to_owned(),
+            (None, _) => "it presented no key".to_owned(),
             (Some(key), Some(keys)) if !keys.accept(shown) => format!(
-                "it shows the key {key}, the sites file says {keys}: another program has its port, or its site's key was \
-                 changed; nothing was said to it"
+                "it presented the key {key}, but the sites file has {keys}: another program uses its port, or its site's key was \
+                 changed; nothing was sent to it"
             ),
             (Some(_), _) => return Ok(()),
         };
@@ -308,7 +309,7 @@ impl Tls {
     }
 }
 
-/// Seals `plaintext` behind what `sealed` has.
+/// Appends the encrypted `plaintext` to `sealed`.
 fn seal(session: &mut Session, plaintext: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
     let start = sealed.len();
     sealed.resize(start + sealed_len(plaintext.len()), 0);
@@ -317,7 +318,7 @@ fn seal(session: &mut Session, plaintext: &[u8], sealed: &mut Vec<u8>) -> io::Re
     Ok(())
 }
 
-/// Copies bytes to where the first `filled` of two places are taken. How many fit.
+/// Copies bytes into two buffers whose first `filled` bytes are taken. Returns how many fit.
 fn put(bytes: &[u8], filled: usize, first: &mut [u8], second: &mut [u8]) -> usize {
     let in_first = first.len().saturating_sub(filled).min(bytes.len());
     let start = filled.min(first.len());
@@ -333,7 +334,7 @@ fn broken(error: tls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}"))
 }
 
-/// One `recvmsg` into one place after the other; `None` when there is nothing.
+/// One `recvmsg` into one buffer after the other; `None` when there is nothing.
 fn read_both(socket: BorrowedFd<'_>, first: &mut [u8], second: &mut [u8]) -> io::Result<Option<usize>> {
     if second.is_empty() {
         return read_some(socket, first);

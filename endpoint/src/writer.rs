@@ -7,17 +7,17 @@ use wire::FrameHeader;
 use crate::link::{Outgoing, Sink};
 use crate::stream::Stream;
 
-/// Payloads up to this are copied behind their header; longer ones get their own place in the `sendmsg`.
+/// Payloads up to this length are copied behind their header; longer ones get their own slice in the `sendmsg`.
 const COPY: u64 = 4 << 10;
-/// Stop staging beyond this and send first.
+/// With more than this staged, send first.
 const STAGE: usize = 64 << 10;
 const MAX_SLICES: usize = 8;
 
-/// Staged bytes on their way to a socket.
+/// Staged bytes waiting for a socket.
 pub(crate) struct Writer {
     staged: Vec<u8>,
     written: usize,
-    /// Bytes of a payload, not staged, that come next.
+    /// Bytes of a payload that is not staged, which come next.
     direct: u64,
     pub max_payload: u32,
 }
@@ -42,7 +42,8 @@ impl Writer {
     }
 
     /// Stages the item's next frame. A long payload stays where it is, and the item must then be given to
-    /// [`Writer::send`] until it has been sent. Whether that was the item's last frame and it is staged entirely.
+    /// [`Writer::send`] until it has been sent. Returns whether that was the item's last frame and it is staged
+    /// entirely.
     pub(crate) fn stage_frame(
         &mut self,
         item: &mut Outgoing,
@@ -60,8 +61,8 @@ impl Writer {
         false
     }
 
-    /// Sends what is staged, and the payload of `item` if its frame is direct. `Ok(None)`: the stream takes no more for now. Else
-    /// whether `item` has been sent entirely.
+    /// Sends what is staged, and the payload of `item` if its frame is direct. `Ok(None)`: the stream takes no more for
+    /// now. Otherwise returns whether `item` has been sent entirely.
     pub(crate) fn send(&mut self, stream: &mut Stream, mut item: Option<&mut Outgoing>) -> io::Result<Option<bool>> {
         while !self.is_empty() {
             let staged = self.staged.len() - self.written;

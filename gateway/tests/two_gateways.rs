@@ -310,7 +310,7 @@ async fn strangers_are_turned_away_and_change_nothing() {
     let mut greedy = sites[0].member(&job, a).await;
     greedy.send(data(&job, a, rank(1, 2), 0), &vec![0; 20_000]).await.unwrap();
     let error = within("goodbye", greedy.receive()).await.unwrap_err().to_string();
-    assert!(error.contains("20000 bytes, at most 16384"), "{error}");
+    assert!(error.contains("20000 bytes; at most 16384"), "{error}");
     let mut fresh = sites[0].member(&job, a).await;
     let mut peer = sites[1].member(&job, rank(1, 2)).await;
     fresh.send(data(&job, a, rank(1, 2), 0), b"unharmed").await.unwrap();

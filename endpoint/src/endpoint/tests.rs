@@ -12,17 +12,17 @@ pub(crate) struct Pair {
 }
 
 thread_local! {
-    /// Whether this test's pair is of two ranks that share memory.
+    /// Whether this test's pair consists of two ranks that share memory.
     static NEIGHBOURS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 thread_local! {
-    /// Whether this test's pair is of two ranks of a site that is encrypted inside.
+    /// Whether this test's pair consists of two ranks of a site that is encrypted inside.
     static ENCRYPTED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 thread_local! {
-    /// The site's own network in tests that are run again by `through`.
+    /// The site's own network, in tests that `through` runs again.
     static NATIVE: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn region() -> pool::Region {
     pool::Region::unnamed(std::path::Path::new("/dev/shm"), shape).unwrap()
 }
 
-/// Where processes of this test open it.
+/// The path by which processes of this test open it.
 pub(crate) fn region_path(region: &pool::Region) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(region.file()))
 }
@@ -194,7 +194,7 @@ fn messages_of_all_lengths_arrive_whole_and_in_order() {
     assert!(pair.a.is_idle());
 }
 
-/// Two endpoints that give an unreachable peer up after 50 ms.
+/// Two endpoints that give up an unreachable peer after 50 ms.
 fn impatient() -> Pair {
     let limits = Limits { connect: Duration::from_millis(50), ..Limits::default() };
     let open = || Endpoint::open(Config { limits, ..config() }, 0, Arc::default()).unwrap();
@@ -203,7 +203,7 @@ fn impatient() -> Pair {
 
 #[test]
 fn a_peer_that_computes_for_long_is_not_lost() {
-    // The dialled one computes.
+    // The dialled one is computing.
     let mut pair = impatient();
     let to_b = pair.a.peer(pair.b.address());
     pair.a.send(send_op(to_b, 5, b"early", 1)).unwrap();
@@ -214,7 +214,7 @@ fn a_peer_that_computes_for_long_is_not_lost() {
     pair.b.receive(recv_op(5, 100, 2)).unwrap();
     assert!([true, false].into_iter().all(|of_a| pair.next(of_a).result.is_ok()));
 
-    // The one that dialled computes, before it has said a word.
+    // The one that dialled is computing, before it has sent anything.
     let mut pair = impatient();
     let to_b = pair.a.peer(pair.b.address());
     pair.a.send(send_op(to_b, 5, b"early", 1)).unwrap();
@@ -225,7 +225,7 @@ fn a_peer_that_computes_for_long_is_not_lost() {
     }
     assert!([true, false].into_iter().all(|of_a| pair.next(of_a).result.is_ok()));
 
-    // Both dial, and the one whose connection is to stay computes.
+    // Both dial, and the one whose connection is to stay is computing.
     let mut pair = impatient();
     if pair.a.address().key() > pair.b.address().key() {
         std::mem::swap(&mut pair.a, &mut pair.b);
@@ -262,8 +262,8 @@ fn both_dialling_at_once_leaves_one_connection() {
     }
 }
 
-/// Who dials first; turns until the other one does; whether that one has waited long, so that its connections are not hot any
-/// more; turns of each in a row then.
+/// Which endpoint dials first; calls until the other dials; whether that one has waited long, so that its connections
+/// are no longer hot; and after that, consecutive calls of each.
 fn schedules() -> impl Iterator<Item = (bool, usize, bool, [usize; 2])> {
     let paces = [[1, 1], [1, 4], [4, 1], [0, 1], [1, 0]];
     let starts = [true, false].into_iter().flat_map(|first| (0..8).map(move |start| (first, start)));
@@ -271,7 +271,7 @@ fn schedules() -> impl Iterator<Item = (bool, usize, bool, [usize; 2])> {
     waits.flat_map(move |(first, start, waits)| paces.into_iter().map(move |pace| (first, start, waits, pace)))
 }
 
-/// Whoever dials first, and however late the other one does and however slow it is.
+/// Whichever endpoint dials first, and however late or slow the other one is.
 #[test]
 fn dialling_each_other_at_any_moment_leaves_one_connection() {
     for (a_first, head_start, waits, pace) in schedules() {
@@ -380,7 +380,7 @@ fn peek_claim_discard_and_cancel() {
     }
     let deadline = Instant::now() + Duration::from_secs(20);
     while NATIVE.get().is_some() && pair.b.protocol.stored() < 900_000 {
-        assert!(Instant::now() < deadline, "the messages do not arrive");
+        assert!(Instant::now() < deadline, "the messages have not arrived");
         pair.turn();
     }
     pair.quiet();
@@ -484,7 +484,7 @@ fn a_flood_is_bounded_and_nothing_is_lost() {
         assert!(accepted < 1_000_000, "never refused");
     }
     let held: u64 = pair.b.protocol.stored();
-    assert!(held <= MAX_CREDIT, "{held} bytes stored for messages nobody asked for");
+    assert!(held <= MAX_CREDIT, "{held} bytes stored for unexpected messages");
     for n in 0..accepted {
         pair.b.receive(recv_op(1, 2000, n)).unwrap();
         let done = pair.next(false);
@@ -517,7 +517,7 @@ fn a_lost_peer_fails_what_waits_for_it() {
     pair.quiet();
     let matching = Match { from: Some(b), tagged: true, tag: 9, ignore: 0 };
     pair.a.receive(RecvOp { matching, ..recv_op(9, 8, 2) }).unwrap();
-    // As a crash would: the sockets close without goodbye.
+    // As a crash would: the sockets close without a goodbye.
     pair.b.site = SiteLink::new(
         TcpListener::bind("127.0.0.1:0").unwrap(),
         credentials(&pair.b),
@@ -627,11 +627,11 @@ fn a_goodbye_lets_everything_arrive_first() {
         pair.a.send(send_op(b, 1, &pattern(length, 5), 3)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         assert_eq!(pair.next(true).result, Ok(()));
-        // Closing waits for the other end to have heard the goodbye.
+        // Closing waits until the other end has heard the goodbye.
         let Pair { mut a, mut b } = pair;
         let closing = std::thread::spawn(move || a.close());
         while b.site.connection_count() > 0 {
-            assert!(Instant::now() < deadline, "the connection stays");
+            assert!(Instant::now() < deadline, "the connection is still open");
             b.progress();
         }
         closing.join().unwrap();
@@ -647,7 +647,7 @@ fn a_fabric_that_is_not_there_is_named() {
     let native = Some(NativeConfig { provider: "cxi".into(), library: None });
     let config = Config { native, ..config() };
     let error = Endpoint::open(config, 0, Arc::new(Regions::default())).map(drop).unwrap_err().to_string();
-    for expected in ["this node: the site's fabric `cxi` cannot be used", "tcp", "sites file's `fabric`"] {
+    for expected in ["this node: the site's fabric `cxi` cannot be used", "tcp", "sites file by `fabric`"] {
         assert!(error.contains(expected), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What gateways send: frames of any peer of another site, and news of the routes there.
+//! Handling of what gateways send: frames of peers at other sites, and news about routes.
 
 use std::net::SocketAddrV4;
 
@@ -21,7 +21,7 @@ pub(super) struct GatewayFrames<'a> {
     pub buffered: &'a mut u64,
     /// The gateway they come from.
     pub route: Route,
-    /// The time, for conversations.
+    /// The current time, for conversations.
     pub now_ns: u64,
     pub pongs: Vec<Vec<u8>>,
 }
@@ -34,7 +34,7 @@ impl GatewayFrames<'_> {
     }
 }
 
-/// A frame whose turn it is.
+/// Delivers a frame that is next in order.
 fn deliver(from: PeerId, payload: &[u8], sink: &mut dyn Sink) -> Result<(), Misbehaved> {
     let head = &payload[..MAX_HEADER.min(payload.len())];
     let (message, used) = Message::decode(head, payload.len() as u32)?;
@@ -46,7 +46,7 @@ fn deliver(from: PeerId, payload: &[u8], sink: &mut dyn Sink) -> Result<(), Misb
 
 impl Frames for GatewayFrames<'_> {
     fn data(&mut self, _: &FrameHeader, _: &mut dyn Sink) -> Result<PeerId, Misbehaved> {
-        Err(Misbehaved::Protocol("a frame in pieces, where whole ones are taken"))
+        Err(Misbehaved::Protocol("a frame in pieces where only whole frames are allowed"))
     }
 
     fn other(&mut self, header: &FrameHeader, payload: &[u8], sink: &mut dyn Sink) -> Result<(), Misbehaved> {
@@ -61,7 +61,7 @@ impl Frames for GatewayFrames<'_> {
             FrameKind::Bye => return Err(Misbehaved::Said(String::from_utf8_lossy(payload).into_owned())),
             FrameKind::Control | FrameKind::Pong => {}
             FrameKind::Introduction | FrameKind::Tally => {
-                return Err(Misbehaved::Protocol("an introduction or a tally, which ranks of one site exchange"));
+                return Err(Misbehaved::Protocol("an introduction or a tally, which only ranks of one site exchange"));
             }
             FrameKind::Passage => self.talk.passage(route, header.from.site, &Passage::decode(payload)?),
             _ if !ours => return Err(Misbehaved::Protocol("a frame for another member")),

@@ -21,22 +21,22 @@ use crate::link::Sink;
 use crate::reader::{Broken, Frames, Reader};
 use crate::stream::{Expected, Stream};
 
-/// Nothing more is queued beyond this before the socket has taken some.
+/// Nothing more is queued beyond this until the socket has taken some.
 const QUEUED: usize = 96 << 10;
 const MAX_SLICES: usize = 16;
 
-/// When a gateway that was lost, or was not there, is tried again.
+/// When a gateway that was lost or unreachable is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
     pub gateway: Gateway,
-    /// Its site's keys, of which it has to show one; `None`: in clear.
+    /// The keys of its site, one of which it must present; `None`: no TLS.
     keys: Option<Keys>,
     state: State,
     pub reader: Reader,
-    /// Whole frames; the first may have left in part.
+    /// Whole frames; part of the first may have been sent.
     queue: VecDeque<Arc<Vec<u8>>>,
-    /// Bytes of the first that have left.
+    /// Bytes of the first frame that have been sent.
     written: usize,
     queued: usize,
     wants_write: bool,
@@ -51,7 +51,7 @@ enum State {
 }
 
 impl Connection {
-    /// A connection that is not there yet.
+    /// A connection that is not open yet.
     pub(super) fn new(gateway: Gateway, keys: Option<Keys>) -> Connection {
         Connection {
             gateway,
@@ -70,7 +70,7 @@ impl Connection {
         matches!(self.state, State::Open { .. })
     }
 
-    /// Why it is not there, if it is lost.
+    /// Why it is lost, if it is.
     pub(super) fn lost(&self) -> Option<&str> {
         match &self.state {
             State::Lost { reason, .. } => Some(reason),
@@ -78,12 +78,12 @@ impl Connection {
         }
     }
 
-    /// It has just opened.
+    /// The connection has just opened.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.pulse = Pulse::new(GATEWAY_SILENCE_S, now_ns);
     }
 
-    /// Whether it is lost and it is time to dial again.
+    /// Whether it is lost and due to be dialled again.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         matches!(&self.state, State::Lost { again, .. } if *again <= now)
     }
@@ -99,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// Begins to dial; [`Connection::shake_hands`] goes on with it.
+    /// Starts dialling; [`Connection::shake_hands`] continues.
     pub(super) fn dial(
         &mut self,
         own: &Credentials,
@@ -131,11 +131,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on with the handshake; whether it is done.
+    /// Continues the handshake; returns whether it is done.
     pub(super) fn shake_hands(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
         loop {
             self.write()?;
-            // Who waits for the next answer sleeps.
+            // A process waiting for the next answer sleeps.
             self.watch(epoll, at)?;
             let State::Dialling { stream, initiator, deadline } = &mut self.state else { return Ok(true) };
             let Some(message) = self.reader.handshake(false)? else {
@@ -143,7 +143,7 @@ impl Connection {
                     continue;
                 }
                 if *deadline <= Instant::now() {
-                    let text = "no answer to our hello: is this port a Landbridge gateway?";
+                    let text = "no answer to our hello: is a Landbridge gateway on this port?";
                     return Err(Broken::Refused(text.into()));
                 }
                 return Ok(false);
@@ -163,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// Takes the frames that have come.
+    /// Takes the frames that have arrived.
     pub(super) fn receive(&mut self, frames: &mut dyn Frames, sink: &mut dyn Sink) -> Result<bool, Broken> {
         match &mut self.state {
             State::Open { stream } => self.reader.pump(stream, frames, sink),
@@ -193,15 +193,15 @@ impl Connection {
         self.stream().is_some_and(Stream::has_unsent)
     }
 
-    /// Nothing more comes or goes by it, until it is dialled again.
+    /// Closes the connection until it is dialled again.
     pub(super) fn lose(&mut self, reason: String) {
-        // Its descriptor is closed, and epoll watches it no more.
+        // This closes its descriptor, so epoll no longer watches it.
         self.state = State::Lost { reason, again: Instant::now() + AGAIN };
         self.queue.clear();
         (self.queued, self.written) = (0, 0);
     }
 
-    /// Says that this end is done, and closes for writing. A gateway that does not take our goodbye sees the connection close.
+    /// Says goodbye and closes for writing. A gateway that does not read our goodbye sees the connection close.
     pub(super) fn close(&mut self, goodbye: Arc<Vec<u8>>) {
         self.push(goodbye);
         let _ = self.write();
@@ -210,7 +210,8 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued as far as the socket takes it, and has `epoll` watch it for the rest. Whether anything left.
+    /// Sends what is queued as far as the socket takes it, and has `epoll` watch for the rest. Returns whether anything
+    /// was sent.
     pub(super) fn send(&mut self, epoll: &OwnedFd, at: usize) -> Result<bool, Broken> {
         if !self.is_open() || (self.is_empty() && !self.wants_write) {
             return Ok(false);
@@ -220,7 +221,7 @@ impl Connection {
         Ok(moved)
     }
 
-    /// Has `epoll` say when the socket takes more, as long as there is more.
+    /// Has `epoll` report when the socket takes more, as long as there is more.
     fn watch(&mut self, epoll: &OwnedFd, at: usize) -> Result<(), Broken> {
         let wants = self.stream().is_some_and(|stream| stream.wants_write(!self.queue.is_empty()));
         if let Some(stream) = self.stream().filter(|_| wants != self.wants_write) {
@@ -253,7 +254,7 @@ impl Connection {
     }
 }
 
-/// Takes bytes that have left off the front of a queue.
+/// Removes sent bytes from the front of a queue.
 fn consume(queue: &mut VecDeque<Arc<Vec<u8>>>, written: &mut usize, queued: &mut usize, mut sent: usize) {
     *queued -= sent;
     while let Some(frame) = queue.front() {

@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 const BELL: u64 = u64::MAX;
 const EVENTS: usize = 16;
-/// Datagrams taken after a sleep; more of them only make the next one short.
+/// Datagrams taken after a sleep; any further ones only shorten the next sleep.
 const RINGS: usize = 32;
 
 pub(super) struct Doorbell {
@@ -18,14 +18,14 @@ pub(super) struct Doorbell {
     epoll: OwnedFd,
 }
 
-/// Whether the end of a process will be heard of.
+/// Whether the end of a process will be reported.
 #[derive(Debug)]
 pub(super) enum Watched {
     /// Yes, as long as this is open.
     Yes(#[expect(dead_code, reason = "open is all it has to be")] OwnedFd),
-    /// It has ended already.
+    /// It has already ended.
     Ended,
-    /// The system does not tell (before Linux 5.3): the job's agent notices instead.
+    /// The system does not report it (before Linux 5.3): the job's agent notices instead.
     No,
 }
 
@@ -48,12 +48,12 @@ impl Doorbell {
         self.epoll.as_fd()
     }
 
-    /// Rings somebody else's. One that nobody hears costs a nap.
+    /// Rings another endpoint's doorbell. A lost ring costs a nap.
     pub(super) fn ring(&self, other: SocketAddrV4) {
         let _ = self.socket.send_to(&[], other);
     }
 
-    /// Forgets who has rung.
+    /// Discards all rings.
     pub(super) fn silence(&self) {
         let mut nothing = [0; 1];
         for _ in 0..RINGS {
@@ -76,11 +76,11 @@ impl Doorbell {
         }
     }
 
-    /// Whose process has ended.
+    /// Processes that have ended.
     pub(super) fn ended(&self) -> Vec<u64> {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An interrupted call is one that found nothing.
+        // An interrupted call found nothing.
         let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&zero)) else { return Vec::new() };
         ready.iter().map(|event| event.data.u64()).filter(|name| *name != BELL).collect()
     }

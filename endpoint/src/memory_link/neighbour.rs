@@ -1,4 +1,4 @@
-//! One neighbour: the ring to it, the ring from it, and what waits for either.
+//! One neighbour: the ring to it, the ring from it, and what is queued for either.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,14 +13,15 @@ use super::{from_region, refusal};
 use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 
-/// Most bytes of one single copy, so that a reader can look after others in between, and a writer's buffer is free part by part.
+/// Most bytes of one single copy, so that a reader can serve others in between, and a writer's buffer is freed part by
+/// part.
 const COPY: u32 = 4 << 20;
-/// The pieces of memory that one such frame can have.
+/// Most pieces of memory in one such frame.
 const PIECES: usize = memory::buffer::MAX_PIECES;
 /// The longest record of a single copy: length, number of pieces, pieces, message header.
 const COPY_RECORD: usize = 16 + 16 * PIECES + MAX_HEADER;
 
-/// Why nothing more comes from a neighbour.
+/// Why nothing more is received from a neighbour.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     #[error("it has closed its endpoint")]
@@ -38,10 +39,10 @@ pub(super) enum Trouble {
 pub(super) enum Unwritable {
     #[error("it has not joined the shared memory")]
     Absent,
-    /// As it was said when it was lost.
+    /// The reason given when it was lost.
     #[error("{0}")]
     Lost(String),
-    /// There is no room for a ring, which is this node's trouble too.
+    /// There is no room for a ring, which is a problem of this node too.
     #[error("{0}")]
     NoRing(String),
 }
@@ -50,20 +51,20 @@ pub(super) struct Neighbour {
     pub peer: PeerId,
     pub place: u32,
     pub seat: Seat,
-    /// It knows that we write to it.
+    /// We have told it that we write to it.
     pub knocked: bool,
-    /// In which of its naps we have rung.
+    /// The nap in which we last rang.
     pub rung: u64,
     pub watched: Watched,
-    /// Its process ids are ours.
+    /// It shares our process id namespace.
     shares: bool,
     out: Option<Producer>,
     pace: Pace,
     input: Option<Consumer>,
     queue: VecDeque<Outgoing>,
-    /// Something of the first item of the queue goes by single copy, and so the rest does.
+    /// Part of the queue's first item goes by single copy, and so does the rest.
     copies: bool,
-    /// Items of which the neighbour has still to copy something, and the position of the ring behind which it has.
+    /// Items that the neighbour has not copied completely, each with the ring position after which it has.
     uncopied: VecDeque<(u64, Outgoing)>,
     lost: Option<String>,
 }
@@ -100,8 +101,7 @@ impl Neighbour {
         self.lost.is_some()
     }
 
-    /// # Errors
-    /// Why it cannot be reached any more.
+    /// # Errors Why it can no longer be reached.
     pub(super) fn check(&self) -> Result<(), Unwritable> {
         self.lost.clone().map_or(Ok(()), |reason| Err(Unwritable::Lost(reason)))
     }
@@ -110,7 +110,7 @@ impl Neighbour {
         self.out = Some(ring);
     }
 
-    /// Finds out whether its memory can be read, by reading a word that it has told us.
+    /// Finds out whether its memory can be read, by reading a word whose address it has told us.
     pub(super) fn read_from(&mut self, ring: Consumer) {
         let mut word = [0; 8];
         let read = self.shares
@@ -119,12 +119,12 @@ impl Neighbour {
         self.input = Some(ring);
     }
 
-    /// Whether so many bytes may be left where they are, for the neighbour to copy.
+    /// Whether this many bytes may be left in place for the neighbour to copy.
     pub(super) fn may_want_single_copy(&self, bytes: u64) -> bool {
         self.pace.may_want_single_copy(bytes)
     }
 
-    /// Whether items wait, or have to be copied.
+    /// Whether items are queued, or still have to be copied.
     pub(super) fn has_pending(&self) -> bool {
         !self.queue.is_empty() || !self.uncopied.is_empty()
     }
@@ -135,7 +135,7 @@ impl Neighbour {
         !self.queue.is_empty() || self.out.as_mut().is_some_and(full)
     }
 
-    /// Nothing to read, and nothing that could go on.
+    /// Whether there is nothing to read and nothing that could continue.
     pub(super) fn is_quiet(&mut self) -> bool {
         if self.lost.is_some() {
             return true;
@@ -154,7 +154,7 @@ impl Neighbour {
         copied || !self.queue.is_empty() && !matches!(ring.reserve(ring.longest()), Ok(None))
     }
 
-    /// Writes a short message, if nothing is before it and the ring takes it.
+    /// Writes a short message, if nothing is queued before it and the ring has room.
     pub(super) fn write_whole(&mut self, message: &Message, bytes: &[u8]) -> bool {
         let count = bytes.len() as u64;
         if !self.queue.is_empty() || count >= self.pace.single_copy_from() {
@@ -167,7 +167,7 @@ impl Neighbour {
         if length > ring.longest() as usize {
             return false;
         }
-        // If it is damaged, who comes after this meets that again, and says so.
+        // If the ring is damaged, the next caller notices that too, and reports it.
         let Ok(Some(mut space)) = ring.reserve(length as u32) else { return false };
         space.write(0, header);
         self.pace.time(count, || space.write(header.len(), bytes));
@@ -175,7 +175,8 @@ impl Neighbour {
         true
     }
 
-    /// Queues an item, and writes of it what the ring takes if nothing is before it. Whether anything was written.
+    /// Queues an item, and writes what the ring takes of it if nothing is queued before it. Returns whether anything
+    /// was written.
     pub(super) fn send(
         &mut self,
         item: Outgoing,
@@ -188,14 +189,14 @@ impl Neighbour {
         if first { self.flush(buffered, scratch, sink) } else { Ok(false) }
     }
 
-    /// The item queued last must not need the user's memory any more.
+    /// Makes the item queued last independent of the user's memory.
     pub(super) fn detach_last(&mut self) {
         if let Some(item) = self.queue.back_mut() {
             item.detach_now();
         }
     }
 
-    /// Reports what has been copied, and writes what the ring takes. Whether anything was written or reported.
+    /// Reports what has been copied, and writes what the ring takes. Returns whether anything was written or reported.
     pub(super) fn flush(
         &mut self,
         buffered: &mut u64,
@@ -228,7 +229,7 @@ impl Neighbour {
         Ok(moved)
     }
 
-    /// Reports the items of which the neighbour has copied all. Whether there were any.
+    /// Reports the items that the neighbour has copied completely. Returns whether there were any.
     pub(super) fn report_copied(&mut self, buffered: &mut u64, sink: &mut dyn Sink) -> Result<bool, Corrupt> {
         let Some(ring) = self.out.as_mut().filter(|_| !self.uncopied.is_empty()) else { return Ok(false) };
         let consumed = ring.consumed()?;
@@ -240,7 +241,8 @@ impl Neighbour {
         Ok(moved)
     }
 
-    /// Takes the oldest record; `None`: there is none. Whether the neighbour was told that its ring has room.
+    /// Takes the oldest record; `None`: there is none. The flag says whether the neighbour was told that its ring has
+    /// room.
     pub(super) fn take(&mut self, sink: &mut dyn Sink) -> Result<Option<bool>, Trouble> {
         let Some(ring) = &mut self.input else { return Ok(None) };
         let Some(record) = ring.oldest()? else { return Ok(None) };
@@ -253,18 +255,18 @@ impl Neighbour {
         Ok(Some(ring.done(record, record.kind == Kind::Copy)))
     }
 
-    /// Whether it was written to, and so has to be told.
+    /// Returns whether it was written to, and so must be woken.
     pub(super) fn say_goodbye(&mut self) -> bool {
         let Some(ring) = self.out.as_mut().filter(|_| self.lost.is_none() && self.queue.is_empty()) else {
             return false;
         };
-        // If the ring is full, the neighbour sees that our place is left, or our process gone.
+        // If the ring is full, the neighbour sees that our seat is empty, or our process has ended.
         let Ok(Some(space)) = ring.reserve(0) else { return false };
         space.publish(Kind::Bye);
         true
     }
 
-    /// Gives up both rings. What will never be sent.
+    /// Gives up both rings. Returns what will never be sent.
     pub(super) fn lose(&mut self, reason: Option<String>) -> Vec<Outgoing> {
         self.lost = Some(reason.unwrap_or_else(|| Trouble::Goodbye.to_string()));
         (self.out, self.input, self.watched) = (None, None, Watched::No);
@@ -280,7 +282,7 @@ fn finish(item: Outgoing, buffered: &mut u64, sink: &mut dyn Sink) {
     item.sent.into_iter().for_each(|sent| sink.sent(sent));
 }
 
-/// Writes the next frame. Whether it was the item's last; `None`: the ring is full.
+/// Writes the next frame. Returns whether it was the item's last; `None`: the ring is full.
 fn write_frame(
     ring: &mut Producer,
     pace: &mut Pace,
@@ -293,7 +295,7 @@ fn write_frame(
     let Some(mut space) = ring.reserve(header.len() as u32 + count as u32)? else { return Ok(None) };
     if item.is_region() {
         if let Err(status) = from_region(item, count, sink.regions(), scratch) {
-            // The region was closed while it was being read: say so instead.
+            // The region was closed while it was being read: send a refusal instead.
             let Some(mut space) = ring.reserve(refusal(item, status).as_slice().len() as u32)? else { return Ok(None) };
             space.write(0, refusal(item, status).as_slice());
             space.publish(Kind::Frame);
@@ -362,7 +364,7 @@ fn read_frame(ring: &Consumer, record: &Record, peer: PeerId, sink: &mut dyn Sin
 }
 
 fn read_copy(ring: &Consumer, record: &Record, pid: u32, peer: PeerId, sink: &mut dyn Sink) -> Result<(), Trouble> {
-    let wrong = Misbehaved::Protocol("a single copy that makes no sense");
+    let wrong = Misbehaved::Protocol("an invalid single copy");
     let mut body = [0; COPY_RECORD];
     let body = body.get_mut(..record.length as usize).ok_or(wrong.clone())?;
     ring.read(record, 0, body);

@@ -1,21 +1,22 @@
-//! How fast a ring takes long messages, and so which of them go by single copy instead.
+//! How fast a ring takes long messages, and therefore which of them go by single copy instead.
 //!
-//! Through the ring a message is copied twice, but by two cores at the same time: between cores that share a cache that is twice as
-//! fast as a single copy. Between cores that do not, every line of the ring has to be fetched from the other's cache before it
-//! is written, and the ring is three times slower. Nobody tells which cores a process has (and they change), so it is measured.
+//! Through the ring a message is copied twice, but by two cores at the same time: between cores that share a cache,
+//! that is twice as fast as a single copy. Between cores that do not, every line of the ring has to be fetched from the
+//! other core's cache before it is written, and the ring is three times slower. A process cannot find out which cores
+//! it has (and they change), so the speed is measured.
 
 use std::time::{Duration, Instant};
 
-/// From so many bytes on by single copy, where the ring is slow and where it is fast.
+/// Messages of at least this size go by single copy, where the ring is slow and where it is fast.
 const SLOW: u64 = 16 << 10;
 const FAST: u64 = 128 << 10;
-/// Shorter writes say little.
+/// Shorter writes are not measured.
 const LEAST: u64 = 8 << 10;
-/// Nanoseconds for so many bytes: what a single copy takes.
+/// Nanoseconds per bytes: the time that a single copy takes.
 const EQUAL: (u128, u128) = (1, 5);
-/// So many slow writes in a row, since one may have been interrupted.
+/// This many slow writes in a row are needed, because one may have been interrupted.
 const SURE: u32 = 3;
-/// Where the ring is slow, it is tried again with one message in so many.
+/// Where the ring is slow, one message in this many tries it again.
 const AGAIN: u32 = 32;
 
 /// The pace of one ring.
@@ -32,7 +33,7 @@ impl Pace {
         Pace { pinned, slow: 0, spared: 0 }
     }
 
-    /// From how many bytes on a message is better copied once.
+    /// The length from which a message is better copied once.
     pub(super) fn single_copy_from(&self) -> u64 {
         match self.pinned {
             Some(pinned) => pinned,
@@ -41,7 +42,7 @@ impl Pace {
         }
     }
 
-    /// Whether a message of so many bytes is to be copied once; now and then not, to see how fast the ring is.
+    /// Whether a message of this length should be copied once; occasionally not, to measure how fast the ring is.
     pub(super) fn wants_single_copy(&mut self, bytes: u64) -> bool {
         if bytes < self.single_copy_from() {
             return false;
@@ -53,12 +54,12 @@ impl Pace {
         true
     }
 
-    /// Whether so many bytes may ever be copied once.
+    /// Whether a message of this length may ever be copied once.
     pub(super) fn may_want_single_copy(&self, bytes: u64) -> bool {
         bytes >= self.pinned.unwrap_or(SLOW)
     }
 
-    /// Writes so many bytes into the ring, and takes note of how long that took if it says something.
+    /// Writes this many bytes into the ring, and records the time that took if it is meaningful.
     pub(super) fn time(&mut self, bytes: u64, write: impl FnOnce()) {
         if bytes < LEAST || self.pinned.is_some() {
             return write();
@@ -90,11 +91,11 @@ mod tests {
         pace.wrote(16 << 10, micros(20));
         assert!(!pace.wants_single_copy(SLOW), "twice may be chance");
         pace.wrote(16 << 10, micros(20));
-        assert!(!pace.wants_single_copy(SLOW - 1), "short ones go through the ring in any case");
+        assert!(!pace.wants_single_copy(SLOW - 1), "short messages always go through the ring");
         let through_the_ring = (0..320).filter(|_| !pace.wants_single_copy(SLOW)).count();
         assert_eq!(through_the_ring, 10);
         pace.wrote(16 << 10, micros(2));
-        assert!(!pace.wants_single_copy(64 << 10), "the cores are neighbours again");
+        assert!(!pace.wants_single_copy(64 << 10), "the cores share a cache again");
     }
 
     #[test]

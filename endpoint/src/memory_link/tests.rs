@@ -12,14 +12,14 @@ use crate::endpoint::tests::{Pair, neighbours, pattern, rank_config, recv_op, re
 use crate::operation::{CompleteWhen, Completion, Failure, Match, NotBegun, RecvOp, SendOp};
 use crate::{Endpoint, PeerId};
 
-/// Frames from this length on go by single copy in these tests, whose messages are short.
+/// In these tests, whose messages are short, frames of at least this length go by single copy.
 const SINGLE_COPY: u64 = 3000;
 
 fn pair(limits: Limits) -> Pair {
     neighbours(Arc::default(), Arc::default(), limits)
 }
 
-/// A copy is not made to wait for a full ring: its sender comes again.
+/// A copy is not made to wait for a full ring: its sender tries again.
 fn send_when_there_is_room(pair: &mut Pair, op: impl Fn() -> SendOp) {
     while let Err(refused) = pair.a.send(op()) {
         assert_eq!(refused, NotBegun::Again);
@@ -47,8 +47,8 @@ fn action() -> impl Strategy<Value = Action> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-    /// What `protocol` promises between two protocols holds with the rings between them: each receive gets the message that
-    /// MPI says, whole or truncated, by way of records, pieces or single copies.
+    /// What `protocol` promises between two protocols also holds with the rings between them: each receive gets the
+    /// message that MPI specifies, whole or truncated, through records, pieces or single copies.
     #[test]
     fn every_message_reaches_the_receive_that_mpi_names(
         eager in 0u64..80_000, single_copy in prop::sample::select(vec![SINGLE_COPY, u64::MAX]),
@@ -75,7 +75,7 @@ proptest! {
                 }
             }
         }
-        // Whatever is left unmatched finds a receive that takes all.
+        // A receive that takes anything collects whatever is left unmatched.
         let matching = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };
         for _ in 0..sends.len() {
             pair.b.receive(RecvOp { matching, ..recv_op(0, 200_000, receives.len()) }).unwrap();
@@ -107,7 +107,7 @@ proptest! {
         prop_assert_eq!(pair.a.traffic().site.items + pair.b.traffic().site.items, 0, "nothing went by socket");
     }
 
-    /// A neighbour that writes anything at all into its ring is dropped, and harms nobody.
+    /// A neighbour that writes arbitrary bytes into its ring is dropped, and harms nobody.
     #[test]
     fn any_record_is_taken_or_refused(
         records in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..200), any::<bool>(), 0u8..12, any::<bool>()), 1..30),
@@ -132,7 +132,7 @@ proptest! {
     }
 }
 
-/// Rank 0, and the place of rank 1 taken by somebody who does not keep to the protocol.
+/// Rank 0, and in rank 1's place a peer that violates the protocol.
 fn with_stranger() -> (Region, Endpoint, u32) {
     let region = region();
     let place = region.place(1, 0).unwrap();
@@ -142,7 +142,7 @@ fn with_stranger() -> (Region, Endpoint, u32) {
     (region, a, place)
 }
 
-/// Rank 1's peer number at rank 0: known by its identity alone.
+/// Rank 1's peer number at rank 0: known only by its identity.
 fn rank_1(a: &mut Endpoint) -> PeerId {
     let me = a.address();
     let slot = types::Slot::rank(types::Rank(1), types::Instance(0)).unwrap();
@@ -212,7 +212,7 @@ fn a_sleeper_is_woken_by_what_arrives_and_by_room() {
         for n in 0..COUNT {
             b.receive(recv_op(1, 300_000, n)).unwrap();
             while b.next_completion().is_none() {
-                // If nobody woke us, this test would take an hour.
+                // If we were not woken, this test would take an hour.
                 b.wait(Duration::from_secs(30));
             }
         }
@@ -246,12 +246,12 @@ fn a_closed_endpoint_is_a_goodbye_even_to_who_never_heard_from_it() {
     assert!(matches!(completion(&mut pair.a).result, Err(Failure::PeerLost { .. })));
 }
 
-/// Its last act was to copy what we had sent, and we hear of both at once.
+/// Its last act was to copy what we had sent, and we learn of both at once.
 #[test]
 fn a_message_that_a_neighbour_copied_before_it_closed_has_been_sent() {
     let mut pair = pair(Limits { single_copy: Some(SINGLE_COPY), eager_memory: 1 << 20, ..Limits::default() });
     let (a, b) = (pair.b.peer(pair.a.address()), pair.a.peer(pair.b.address()));
-    // The first messages find out that memory can be read, and open the ring of the goodbye.
+    // The first messages find out that memory can be read, and open the ring for the goodbye.
     pair.b.send(send_op(a, 1, b"x", 5)).unwrap();
     pair.a.receive(recv_op(1, 1, 5)).unwrap();
     assert_eq!(completion(&mut pair.a).result, Ok(()));
@@ -363,7 +363,7 @@ fn a_region_that_cannot_be_joined_is_an_error_that_names_site_node_and_path() {
     let first = open(&path, 0).unwrap();
     let again = open(&path, 0).err().unwrap().to_string();
     assert!(
-        again.contains(&format!("endpoint 0 of rank 0 is open already in process {}", std::process::id())),
+        again.contains(&format!("endpoint 0 of rank 0 is already open in process {}", std::process::id())),
         "{again}"
     );
     drop(first);

@@ -1,4 +1,4 @@
-//! What peers send: the receiving half of the protocol.
+//! Handling of what peers send: the receiving half of the protocol.
 
 use std::io;
 
@@ -44,7 +44,9 @@ impl Sink for Protocol {
                 self.transfer_with(from, id)?;
                 Target::Result(id, Some(status))
             }
-            _ if following > 0 => return Err(Misbehaved::Protocol("a message with bytes it cannot have")),
+            _ if following > 0 => {
+                return Err(Misbehaved::Protocol("a message of a kind that carries no bytes, with bytes"));
+            }
             Message::Go { id, limit } => {
                 self.go(from, id, limit)?;
                 Target::Discard
@@ -184,7 +186,7 @@ impl Sink for Protocol {
         let count = match count {
             Some(count) => count,
             None => {
-                // Bytes that nobody wants: beyond a truncated receive, or of a refused write.
+                // Bytes to discard: beyond a truncated receive, or of a refused write.
                 self.scratch.resize(SCRATCH, 0);
                 into(&mut self.scratch)?
             }
@@ -300,7 +302,7 @@ impl Sink for Protocol {
 }
 
 impl Protocol {
-    /// A message begins: finds its receive, or stores it.
+    /// A message starts: finds its receive, or stores it.
     fn arrive(&mut self, message: &Arriving, following: u32) -> Result<Target, Misbehaved> {
         let from = message.envelope.from;
         let cost = ENVELOPE + message.promised;
@@ -355,7 +357,7 @@ impl Protocol {
         }
     }
 
-    /// A message has its receive: asks for what was not promised.
+    /// A message has its receive: requests the bytes that were not promised.
     pub(super) fn activate(&mut self, message: &Arriving, user: UserData, discard: bool, into: Into) -> usize {
         let room = match &into {
             Into::Own(buffer) => buffer.len(),
@@ -384,7 +386,7 @@ impl Protocol {
         })
     }
 
-    /// All promised bytes of an unexpected message are here, and it has its receive: moves them there.
+    /// All promised bytes of an unexpected message have arrived, and it has its receive: moves them there.
     pub(super) fn settle(&mut self, key: UnexpectedKey, active_key: usize) {
         let (envelope, waiting) = self.unexpected.remove(key);
         let active = &mut self.active[active_key];
@@ -407,17 +409,17 @@ impl Protocol {
         }
     }
 
-    /// A message takes so much of its sender's credit.
+    /// A message uses up its sender's credit.
     fn hold(&mut self, from: PeerId, cost: u64) -> Result<(), Misbehaved> {
         let peer = &mut self.peers[from.0 as usize];
         peer.held += cost;
         if peer.held + peer.freed > self.credit_window {
-            return Err(Misbehaved::Protocol("messages beyond the credit it has"));
+            return Err(Misbehaved::Protocol("messages that exceed its credit"));
         }
         Ok(())
     }
 
-    /// Gives credit back, in batches.
+    /// Returns credit, in batches.
     fn free(&mut self, from: PeerId, cost: u64) {
         let peer = &mut self.peers[from.0 as usize];
         peer.held -= cost;
@@ -436,11 +438,11 @@ impl Protocol {
         reply: bool,
         following: u32,
     ) -> Result<Place, Misbehaved> {
-        let end = offset.checked_add(following.into()).ok_or(Misbehaved::Protocol("an offset beyond all lengths"))?;
+        let end = offset.checked_add(following.into()).ok_or(Misbehaved::Protocol("an offset that overflows"))?;
         let (target, limit) = if reply {
             match self.transfer_with(from, id)? {
                 Transfer::Read { buffer, .. } => (Target::Result(id, None), buffer.len() as u64),
-                _ => return Err(Misbehaved::Protocol("bytes in reply to something else than a read")),
+                _ => return Err(Misbehaved::Protocol("a reply to something other than a read")),
             }
         } else {
             match self.incoming.get(&(from, id)) {
@@ -464,7 +466,7 @@ impl Protocol {
         Ok(Place { from, target, at: offset, start: offset })
     }
 
-    /// The transfer of ours that this peer answers.
+    /// Our transfer that this peer answers.
     fn transfer_with(&self, from: PeerId, id: TransferId) -> Result<&Transfer, Misbehaved> {
         let transfer = self.transfers.get(id as usize);
         let theirs = |transfer: &&Transfer| match transfer {
@@ -477,12 +479,12 @@ impl Protocol {
     fn go(&mut self, from: PeerId, id: TransferId, limit: u64) -> Result<(), Misbehaved> {
         self.transfer_with(from, id)?;
         let Some(Transfer::Send { rest, promised, queued, .. }) = self.transfers.get_mut(id as usize) else {
-            return Err(Misbehaved::Protocol("a go for something else than a send"));
+            return Err(Misbehaved::Protocol("a go for something other than a send"));
         };
         let rest = rest.take().ok_or(Misbehaved::Protocol("a second go"))?;
         let (at, end) = (*promised, limit.min(rest.len() as u64));
         if end <= at {
-            // A receive too short even for what was promised, of which some may not have left.
+            // A receive too short even for the promised bytes, some of which may not have been sent yet.
             self.end_send(id);
             return Ok(());
         }
@@ -492,7 +494,8 @@ impl Protocol {
         Ok(())
     }
 
-    /// Ends a send of which nothing is left to send or to be asked for; one to be delivered ends when its peer says so.
+    /// Ends a send that has nothing left to send and whose remaining bytes will not be requested; a send that waits for
+    /// delivery ends when its peer confirms it.
     fn end_send(&mut self, id: TransferId) {
         let Some(Transfer::Send { rest: None, queued: 0, complete, done, .. }) = self.transfers.get(id as usize) else {
             return;
@@ -511,14 +514,14 @@ impl Protocol {
         let result = if status == Status::Ok { Ok(()) } else { Err(Failure::Refused(status)) };
         let completion = match self.transfers.get_mut(id as usize) {
             Some(Transfer::Send { rest: None, complete: complete @ CompleteWhen::Delivered, .. }) if result.is_ok() => {
-                // All is there, but a link may not have noticed yet that it need not keep the memory.
+                // Everything has arrived, but a link may not have noticed yet that it can release the memory.
                 *complete = CompleteWhen::Sent;
                 self.end_send(id);
                 return Ok(());
             }
             Some(Transfer::Write { report, .. }) => report.map(|done| completion_of(done, result)),
             Some(Transfer::Atomic { user, .. }) => Some(Completion { result, ..blank(Kind::Atomic, *user) }),
-            _ => return Err(Misbehaved::Protocol("a done nobody asked for")),
+            _ => return Err(Misbehaved::Protocol("a done that was not requested")),
         };
         self.transfers.remove(id as usize);
         self.completions.extend(completion);

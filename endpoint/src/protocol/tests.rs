@@ -1,5 +1,5 @@
-//! Two protocol ends without sockets: frames of a seeded size cross a seeded delay, and the outcome is compared with MPI's
-//! matching rules.
+//! Two protocol ends without sockets: frames of a seeded size cross a seeded delay, and the outcome is compared with
+//! MPI's matching rules.
 
 use proptest::prelude::*;
 
@@ -11,9 +11,9 @@ const MAX_PAYLOADS: [u32; 4] = [64, 200, 4096, 1 << 20];
 struct End {
     protocol: Protocol,
     peer: PeerId,
-    /// Items under way to the other side, and frames cut off them.
+    /// Items in flight to the other side, and frames made from them.
     items: VecDeque<Outgoing>,
-    /// Items of which all has arrived, without our knowing: a neighbour copies from our memory.
+    /// Items that have arrived completely without our knowledge: a neighbour copies from our memory.
     left: Vec<Outgoing>,
 }
 
@@ -45,7 +45,7 @@ impl World {
         self.seed % below
     }
 
-    /// Moves one frame from one side to the other, in pieces. Whether there was one.
+    /// Moves one frame from one side to the other, in pieces. Returns whether there was one.
     fn step(&mut self, from: usize) -> bool {
         let max_payload = MAX_PAYLOADS[self.random(4) as usize];
         let piece = 1 + self.random(5000) as usize;
@@ -72,7 +72,8 @@ impl World {
         true
     }
 
-    /// Whether every item that lends from a send's memory has its transfer: only with its end may the user take it back.
+    /// Whether every item that borrows a send's memory still has its transfer: the user may only reuse the memory when
+    /// that ends.
     fn lends_only_what_is_not_complete(&self) -> bool {
         let [end, _] = &self.ends;
         let items = end.items.iter().chain(&end.left).chain(end.protocol.outbox.iter().map(|(_, item)| item));
@@ -108,7 +109,8 @@ fn action() -> impl Strategy<Value = Action> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-    /// Whatever the sizes, frames and order of events: each receive gets the message MPI says, whole or truncated.
+    /// Whatever the sizes, frames and order of events: each receive gets the message that MPI specifies, whole or
+    /// truncated.
     #[test]
     fn every_message_reaches_the_receive_that_mpi_names(
         seed: u64, eager in 0u64..8000, credit in 1000u64..40_000, actions in prop::collection::vec(action(), 1..120),
@@ -138,7 +140,7 @@ proptest! {
                 },
             }
         }
-        // Whatever is left unmatched finds a receive that takes all.
+        // A receive that takes anything collects whatever is left unmatched.
         for _ in 0..sends.len() {
             let user = UserData { context: receives.len(), flags: 0 };
             let matching = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };
@@ -174,7 +176,7 @@ proptest! {
         prop_assert!(world.ends[1].protocol.incoming.is_empty() && world.ends[1].protocol.active.is_empty());
     }
 
-    /// A peer that says anything at all can make us refuse it, not panic.
+    /// A peer that sends arbitrary messages can make us refuse it, but not panic.
     #[test]
     fn any_message_is_taken_or_refused(frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..60), 0u8..12), 1..60)) {
         let mut world = World::new(1, 1000, 20_000);
@@ -194,7 +196,7 @@ proptest! {
     }
 }
 
-/// Receivers confirm what they have: a confirmation with an error is none.
+/// Receivers confirm what they have: a confirmation with an error does not count as delivery.
 #[test]
 fn a_delivery_that_is_refused_is_not_complete() {
     let mut world = World::new(1, 1000, 20_000);
@@ -211,7 +213,8 @@ fn a_delivery_that_is_refused_is_not_complete() {
     assert_eq!(end.protocol.completions.pop_front().unwrap().result, Ok(()));
 }
 
-/// Every frame of a message beyond 4 GiB, of which only the last bytes are looked at: the memory is never touched before.
+/// Every frame of a message longer than 4 GiB, of which only the last bytes are examined: the earlier memory is never
+/// touched.
 #[test]
 fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
     const TOTAL: usize = (4 << 30) + 1000;
@@ -251,7 +254,7 @@ fn a_message_over_four_gibibytes_arrives_at_its_offsets() {
     assert_eq!(done.buffer.unwrap().to_vec(TOTAL - TAIL as usize..TOTAL), content(7, TAIL as usize));
 }
 
-/// Who may be waited for: receives of one message and what is under way, not buffers that always stand ready.
+/// What counts as awaited: receives of one message and transfers in flight, but not buffers that are always posted.
 #[test]
 fn standing_buffers_are_not_awaited() {
     let mut world = World::new(1, 1000, 20_000);

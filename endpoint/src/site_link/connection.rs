@@ -1,4 +1,4 @@
-//! A connection of the site link: its phase, what waits to be written, and what its frames mean.
+//! A connection of the site link: its phase, what is queued for writing, and the handling of its frames.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -26,19 +26,19 @@ pub(super) struct Connection {
     pub writer: Writer,
     pub queue: VecDeque<Outgoing>,
     pub wants_write: bool,
-    /// The socket is full: epoll will say when it takes more.
+    /// The socket is full: epoll reports when it takes more.
     pub blocked: bool,
-    /// What is in the queue waits only for more, which follows at once.
+    /// The queue is held back only because more follows at once.
     pub held: bool,
     pub fruitless: u32,
     pub deadline: Instant,
     pub goodbye: bool,
-    /// The way through the site's own network, if the site has one: then frames go there.
+    /// The lane through the site's own network, if the site has one: then frames go there.
     pub lane: Option<Lane>,
     pub life: Life,
 }
 
-/// How far it is.
+/// The phase of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
     Connecting(Initiator),
@@ -62,12 +62,12 @@ impl Connection {
         }
     }
 
-    /// Whether bytes wait for room in the socket.
+    /// Whether bytes are waiting for room in the socket.
     pub(super) fn has_to_send(&self) -> bool {
         !self.writer.is_empty() || self.stream.has_unsent()
     }
 
-    /// The first item has left.
+    /// The first item has been sent.
     pub(super) fn finish_front(&mut self, buffered: &mut u64, sink: &mut dyn Sink) {
         if let Some(item) = self.queue.pop_front() {
             if item.detach {
@@ -78,16 +78,16 @@ impl Connection {
     }
 }
 
-/// Frames from one peer: routing fields do not count, there is nobody else on the line.
+/// Frames from one peer. Their routing fields are ignored: the connection has only one peer.
 pub(super) struct PeerFrames<'a> {
     pub peer: PeerId,
     pub own: &'a Credentials,
     pub goodbye: &'a mut bool,
-    /// Where goes what it says of its lane; `None`: this site has no network of its own.
+    /// Where the peer's messages about its lane go; `None`: this site has no network of its own.
     pub said: Option<&'a mut Said>,
 }
 
-/// What a peer says over TCP of the way through the site's own network.
+/// A peer's messages over TCP about the lane through the site's own network.
 #[derive(Default)]
 pub(super) struct Said {
     pub introduction: Option<Introduction>,
@@ -112,12 +112,12 @@ impl Frames for PeerFrames<'_> {
                 Ok(())
             }
             (FrameKind::Tally, Some(said)) => {
-                let count = payload.try_into().map_err(|_| Misbehaved::Protocol("a tally of this length"))?;
+                let count = payload.try_into().map_err(|_| Misbehaved::Protocol("a tally of the wrong length"))?;
                 said.tally = Some(u32::from_le_bytes(count));
                 Ok(())
             }
             (FrameKind::Introduction | FrameKind::Tally, None) => Err(Misbehaved::Protocol(
-                "an introduction, though this rank's site has no fabric: give all its nodes the same sites file",
+                "an introduction, although this rank's site has no fabric: give all its nodes the same sites file",
             )),
             (FrameKind::Bye, _) => {
                 *self.goodbye = true;

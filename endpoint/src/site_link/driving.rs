@@ -1,4 +1,4 @@
-//! Driving the port: the part of the site link that is there only if the site has a network of its own.
+//! Driving the port: the part of the site link that exists only if the site has its own network.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use super::native::Finding;
 use crate::link::Sink;
 use crate::reader::Broken;
 
-/// How long closing waits for goodbyes to leave.
+/// How long closing waits for goodbyes to be sent.
 const FAREWELL: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_micros(20);
 
 impl SiteLink {
-    /// Takes what the port has and gives it what waits. Whether anything moved.
+    /// Takes what the port has received and gives it what is queued. Returns whether anything moved.
     pub(super) fn drive_port(&mut self, sink: &mut dyn Sink) -> bool {
         let Some(native) = &mut self.native else { return false };
         let (mut broken, mut farewells) = (Vec::new(), Vec::new());
@@ -49,7 +49,7 @@ impl SiteLink {
         moved
     }
 
-    /// Tells peers how many frames we have sent them, and ends lanes that do not carry theirs.
+    /// Tells peers how many frames we have sent them, and ends lanes that lose the peers' frames.
     fn tally(&mut self, sink: &mut dyn Sink) {
         let Some(native) = &mut self.native else { return };
         let found = native.look(&mut self.connections);
@@ -84,7 +84,7 @@ impl SiteLink {
         }
     }
 
-    /// Answers goodbyes, over TCP: those who said them may close then.
+    /// Answers goodbyes over TCP, so that the peers that sent them may close.
     fn answer(&mut self, farewells: &[usize]) {
         let me = self.own.me.identity;
         let header = FrameHeader::plain(FrameKind::Bye, self.own.job, me, me);
@@ -96,7 +96,7 @@ impl SiteLink {
         }
     }
 
-    /// Says goodbye on all lanes, and waits a moment until what is on them has left and the goodbyes are answered.
+    /// Says goodbye on all lanes, and waits a moment until what is on them has been sent and the goodbyes are answered.
     pub(super) fn leave_lanes(&mut self) {
         let deadline = Instant::now() + FAREWELL;
         while let Some(native) = &mut self.native {
@@ -112,7 +112,7 @@ impl SiteLink {
                     all_left = false;
                 }
             }
-            // What else arrives is for nobody.
+            // Anything else that arrives is discarded.
             let mut farewells = Vec::new();
             let moved = native.poll(&mut self.connections, None, &mut Vec::new(), &mut farewells);
             self.answer(&farewells);

@@ -1,8 +1,8 @@
-//! A lane: what two ranks remember of the way they have to each other through the site's own network.
+//! A lane: the state that two ranks keep of their connection through the site's own network.
 //!
-//! Every frame on a lane begins with 16 bytes: the token that its receiver gave out over TCP, so that nobody else is
-//! heard; its number on the lane, because a provider may report a short frame before a long one that was sent earlier;
-//! and what it is. A message header and bytes follow, as in a frame on TCP.
+//! Every frame on a lane starts with 16 bytes: the token that its receiver handed out over TCP, so that frames from
+//! anybody else are ignored; its number on the lane, because a provider may report a short frame before a long one that
+//! was sent earlier; and its kind. A message header and bytes follow, as in a frame on TCP.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,22 +17,24 @@ use crate::link::{Misbehaved, Outgoing, Sink};
 use crate::operation::PeerId;
 
 pub(super) const PREFIX: usize = 16;
-/// Frames that may be ahead of one that is missing. Providers report out of order only among the receives that are posted.
+/// Frames that may arrive before one that is missing. Providers report out of order only among the receives that are
+/// posted.
 const MAX_AHEAD: u32 = 1024;
 
 const DATA: u8 = 0;
 const BYE: u8 = 1;
 
 pub(super) struct Lane {
-    /// What the peer puts first in its frames.
+    /// The token with which the peer starts its frames.
     pub token: u64,
-    /// Where the peer is, and its token; unknown until it has introduced itself.
+    /// The peer's port and our token there; unknown until it has introduced itself.
     pub peer: Option<(PeerAddress, u64)>,
     /// Our frames that the provider holds.
     pub under_way: usize,
     /// A frame that the provider had no room for, and its length.
     pub pending: Option<(Staged, usize)>,
-    /// The lane is broken, or the peer gone: for this reason, unless its goodbye comes until then.
+    /// The lane is broken, or the peer is gone: it ends at this time for this reason, unless the peer's goodbye arrives
+    /// before.
     pub ending: Option<(Instant, String)>,
     pub said_goodbye: bool,
     pub tally: Tally,
@@ -57,17 +59,17 @@ impl Lane {
         }
     }
 
-    /// Whether all that was given to it has left.
+    /// Whether everything it was given has been sent.
     pub(super) fn is_idle(&self) -> bool {
         self.under_way == 0 && self.pending.is_none()
     }
 
-    /// How many frames have been put on the lane, and how many have come, each in its turn. Both wrap.
+    /// Number of frames put on the lane, and number received in order. Both wrap.
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.next_out, self.next_in)
     }
 
-    /// Writes the item's next frame into `bytes`. Gives its length, and whether it was the item's last.
+    /// Writes the item's next frame into `bytes`. Returns its length, and whether it was the item's last.
     pub(super) fn write_frame(
         &mut self,
         theirs: u64,
@@ -83,7 +85,7 @@ impl Lane {
         match item.copy_into(regions, &mut bytes[head..head + count as usize]) {
             Ok(()) => (PREFIX + head + count as usize, item.advance(count)),
             Err(status) => {
-                // The region was closed while it was being read: say so instead.
+                // The region was closed while it was being read: send a refusal instead.
                 let message = Message::Fetched { id: item.id, status }.encode(0);
                 let head = message.as_slice().len();
                 bytes[..head].copy_from_slice(message.as_slice());
@@ -93,7 +95,7 @@ impl Lane {
         }
     }
 
-    /// Writes a goodbye. Gives its length.
+    /// Writes a goodbye. Returns its length.
     pub(super) fn write_goodbye(&mut self, theirs: u64, bytes: &mut [u8]) -> usize {
         self.said_goodbye = true;
         self.write_prefix(theirs, BYE, bytes);
@@ -107,7 +109,8 @@ impl Lane {
         self.next_out = self.next_out.wrapping_add(1);
     }
 
-    /// A frame has arrived: takes it, and those ahead of it that waited for it. Whether one of them was the goodbye.
+    /// A frame has arrived: takes it, and the later ones that waited for it. Returns whether one of them was the
+    /// goodbye.
     pub(super) fn take(&mut self, frame: &[u8], from: PeerId, sink: &mut dyn Sink) -> Result<bool, Misbehaved> {
         let number = number_of(frame);
         match number.wrapping_sub(self.next_in) {
@@ -116,7 +119,7 @@ impl Lane {
                 self.ahead.insert(number, frame.to_vec());
                 return Ok(false);
             }
-            _ => return Err(Misbehaved::Protocol("a frame out of all order")),
+            _ => return Err(Misbehaved::Protocol("a frame that is far out of order")),
         }
         self.next_in = self.next_in.wrapping_add(1);
         let mut goodbye = accept(frame, from, sink)?;
@@ -143,16 +146,16 @@ fn number_of(frame: &[u8]) -> u32 {
     u32::from_le_bytes([frame[8], frame[9], frame[10], frame[11]])
 }
 
-/// The content of a frame whose turn it is. Whether it is a goodbye.
+/// The content of a frame that is next in order. Returns whether it is a goodbye.
 fn accept(frame: &[u8], from: PeerId, sink: &mut dyn Sink) -> Result<bool, Misbehaved> {
     let (kind, content) = (frame[12], &frame[PREFIX..]);
     match kind {
         BYE => return Ok(true),
         DATA => {}
-        _ => return Err(Misbehaved::Protocol("a frame kind that lanes do not have")),
+        _ => return Err(Misbehaved::Protocol("a frame of a kind that lanes do not carry")),
     }
     let head = &content[..content.len().min(MAX_HEADER)];
-    // A frame is at most as long as a port's, far below 4 GiB.
+    // A frame is at most as long as a port's limit, far below 4 GiB.
     let (message, used) = Message::decode(head, content.len() as u32)?;
     let payload = content.get(used..).unwrap_or_default();
     let mut place = sink.begin(from, message, payload.len() as u32)?;

@@ -1,12 +1,12 @@
-//! Whether the machine of a peer is there.
+//! Whether a peer's machine is alive.
 //!
-//! A peer's process is heard only while its program calls MPI, so its silence says nothing. Its kernel is always heard: both
-//! ends have keepalive on, so each kernel sends something on a connection that is silent, and answers. What arrives is counted
-//! by our own kernel ([`TcpInfo::arrived`]), whether or not anybody reads it. A frozen process has a kernel that answers; its
-//! node's agent is frozen too, and the site's gateways miss that.
+//! A peer's process is heard only while its program calls MPI, so its silence says nothing. Its kernel is always heard:
+//! both ends have keepalive on, so each kernel sends something on a silent connection, and answers. Our own kernel
+//! counts what arrives ([`TcpInfo::arrived`]), whether or not the process reads it. A frozen process still has a kernel
+//! that answers; but its node's agent is then frozen too, and the site's gateways notice that.
 //!
-//! `TCP_USER_TIMEOUT` would not do: Linux ends a connection whose peer has closed its window for so long, although the peer
-//! answers every probe. A rank that computes for a minute while much is sent to it does just that.
+//! `TCP_USER_TIMEOUT` does not work here: Linux ends a connection whose peer has closed its window for that long,
+//! although the peer answers every probe. A rank that computes for a minute while much is sent to it does exactly that.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -20,12 +20,12 @@ use super::connection::Phase;
 use crate::link::Sink;
 use crate::reader::Broken;
 
-/// How often connections are looked at.
+/// Interval between checks of the connections.
 pub(super) const LOOK: Duration = Duration::from_nanos(LOOK_NS);
-/// After this silence the kernel asks the peer's for a sign of life, and then as often. A rank may have a thousand connections, so
-/// not every second.
+/// After this silence the kernel probes the peer's kernel, and then at this interval. A rank may have a thousand
+/// connections, so not every second.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
-/// Questions without an answer after which the kernel itself closes the connection, for a rank that does not look: 12 s.
+/// Unanswered probes after which the kernel itself closes the connection, for a rank that does not check: 12 s.
 const KEEPALIVE_COUNT: u32 = 9;
 
 /// Signs of life of a peer's kernel.
@@ -36,28 +36,28 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Of a connection that begins now.
+    /// For a connection that starts now.
     pub(super) fn new(now_ns: u64) -> Life {
         Life { arrivals: Arrivals::default(), pulse: Pulse::new(RANK_SILENCE_S, now_ns) }
     }
 
-    /// Looks at how many segments have arrived so far; `None`: this kernel does not count them, and its keepalive has to do.
+    /// Checks how many segments have arrived so far; `None`: this kernel does not count them, and its keepalive has to
+    /// suffice.
     ///
-    /// # Errors
-    /// Nothing has arrived for so many seconds.
+    /// # Errors Nothing has arrived for this many seconds.
     pub(super) fn look(&mut self, arrived: Option<u32>, now_ns: u64) -> Result<(), u64> {
         if self.arrivals.look(arrived) != Some(false) {
             self.pulse.heard(now_ns);
         }
         match self.pulse.look(now_ns) {
-            // The kernel asks.
+            // The kernel sends the probes.
             Beat::Quiet | Beat::Ping => Ok(()),
             Beat::Lost(seconds) => Err(seconds),
         }
     }
 }
 
-/// Lets the kernel ask the peer's for signs of life.
+/// Has the kernel probe the peer's kernel for signs of life.
 pub(super) fn watch(socket: &impl AsFd) -> std::io::Result<()> {
     let (idle, interval) = KEEPALIVE;
     sockopt::set_socket_keepalive(socket, true)?;
@@ -71,7 +71,7 @@ impl SiteLink {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Gives up connections to machines that are silent, if it is time to look.
+    /// Gives up connections to silent machines, when it is time to check.
     pub(super) fn listen_for_silence(&mut self, sink: &mut dyn Sink) {
         if self.connections.is_empty() || self.looked.elapsed() < LOOK {
             return;
@@ -80,7 +80,7 @@ impl SiteLink {
         let now_ns = self.now_ns();
         let mut silent = Vec::new();
         for (key, connection) in &mut self.connections {
-            // Dialling has a limit of its own.
+            // Dialling has its own time limit.
             if matches!(connection.phase, Phase::Connecting(_)) {
                 continue;
             }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_machine_that_answers_is_left_alone_and_one_that_does_not_is_lost() {
         let mut life = Life::new(0);
-        // Looked at twice a second; the peer's process computes, and its kernel says something every third second.
+        // Checked twice a second; the peer's process computes, and its kernel sends something every third second.
         for tick in 1..=120 {
             assert_eq!(life.look(Some(tick / 6), u64::from(tick) * S / 2), Ok(()), "tick {tick}");
         }

@@ -1,10 +1,11 @@
 //! The site's own network under the site link: one port of this rank, and a lane to each peer.
 //!
-//! A connection over TCP opens as ever and proves the job's secret; then both ends introduce their ports to each other,
-//! and everything else goes through the lane. TCP stays: it tells when a lane has lost frames (`tally`), and when it closes,
-//! the peer is gone. What that peer sent before may still be on its way through the other network, so a lane whose TCP has
-//! closed is given a moment for the goodbye. And whoever closes waits a moment until its goodbyes are answered, over TCP:
-//! what a port has sent may need the port until it is received (libfabric's shm 1.17 crashes the receiver otherwise).
+//! A TCP connection opens as usual and proves the job's secret; then both ends introduce their ports to each other, and
+//! everything else goes through the lane. TCP stays open: it shows when a lane has lost frames (`tally`), and when it
+//! closes, the peer is gone. What that peer sent before may still be in flight on the other network, so a lane whose
+//! TCP connection has closed is given a moment for the goodbye. A rank that closes waits a moment until its goodbyes
+//! are answered over TCP: what a port has sent may need the port until it is received (libfabric's shm 1.17 crashes the
+//! receiver otherwise).
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -22,16 +23,16 @@ use crate::reader::Broken;
 
 /// Most frames of a lane that the provider holds.
 const LANE_FRAMES: usize = 16;
-/// Most frames that it holds in all.
+/// Most frames that it holds in total.
 const ALL_FRAMES: usize = 256;
-/// How long the goodbye of a peer whose TCP connection has closed may take.
+/// How long to wait for the goodbye of a peer whose TCP connection has closed.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long a waiter may sleep when the provider has no descriptor to wake it by.
+/// Longest sleep when the provider has no descriptor that would wake the rank.
 const LONGEST_NAP: Duration = Duration::from_micros(100);
 
-/// What a look at a connection's tally finds.
+/// The result of checking a connection's tally.
 pub(super) enum Finding {
-    /// The peer does not know that so many frames have been put on its lane.
+    /// The peer does not know that this many frames have been put on its lane.
     Tell(u32),
     /// The lane has to end.
     Broken(Broken),
@@ -39,18 +40,18 @@ pub(super) enum Finding {
 
 pub(super) struct Native {
     port: Port,
-    /// The provider's name in full.
+    /// The provider's full name.
     provider: String,
-    /// Our tokens, and the connection each was given to.
+    /// Our tokens, and the connection that each was given to.
     tokens: FxHashMap<u64, usize>,
-    /// Connections whose lane could not take all there was.
+    /// Connections whose lane could not take everything.
     waiting: Vec<usize>,
     /// Connections whose lane is ending.
     pub ending: Vec<usize>,
     under_way: usize,
-    /// When tallies were last looked at.
+    /// When tallies were last checked.
     looked: Instant,
-    /// Whether there may be a lane of which an end does not know all.
+    /// Whether there may be a lane whose ends do not both know all counts.
     unsettled: bool,
 }
 
@@ -69,7 +70,7 @@ impl Native {
         }
     }
 
-    /// Provider and library, for people.
+    /// Provider and library, in readable form.
     pub(super) fn describe(&self) -> String {
         self.port.describe()
     }
@@ -78,7 +79,7 @@ impl Native {
         self.port.wait_fd()
     }
 
-    /// How long a waiter may sleep now; `None`: as long as it likes, its descriptor wakes it.
+    /// How long a waiting thread may sleep now; `None`: unlimited, its descriptor wakes it.
     pub(super) fn longest_sleep(&self) -> Option<Duration> {
         match self.port.wait_fd() {
             None => Some(LONGEST_NAP),
@@ -93,7 +94,7 @@ impl Native {
         self.unsettled = true;
     }
 
-    /// Looks at the tallies of all connections, if it is time.
+    /// Checks the tallies of all connections, if it is time.
     pub(super) fn look(&mut self, connections: &mut Slab<Connection>) -> Vec<(usize, Finding)> {
         let mut found = Vec::new();
         // The clock is read only while there may be something to find.
@@ -107,10 +108,10 @@ impl Native {
             let Some(lane) = connection.lane.as_mut().filter(|lane| lane.ending.is_none()) else { continue };
             let (made, arrived) = lane.counts();
             found.extend(lane.tally.tell(made).map(|made| (key, Finding::Tell(made))));
-            // Who computes for an hour between two calls has not looked for an hour.
+            // A rank that computes for an hour between two calls has not checked for an hour.
             if let Err(missing) = lane.tally.look(arrived, elapsed.min(2 * LOOK)) {
                 let reason = format!(
-                    "fabric {}: it carries nothing any more: TCP says that {missing} frames were sent which have not come",
+                    "fabric {}: it has stopped delivering: {missing} frames were sent, according to TCP, and have not arrived",
                     self.provider
                 );
                 found.push((key, Finding::Broken(Broken::Lane(reason))));
@@ -120,7 +121,7 @@ impl Native {
         found
     }
 
-    /// A lane for the connection `key`, and how it is introduced to the peer.
+    /// A lane for the connection `key`, and its introduction to the peer.
     pub(super) fn lane(&mut self, key: usize) -> Result<(Lane, Introduction), Broken> {
         let mut token = [0; 8];
         getrandom::fill(&mut token).map_err(|e| std::io::Error::other(e.to_string()))?;
@@ -136,7 +137,7 @@ impl Native {
         if introduction.provider != *own {
             let theirs = &introduction.provider;
             return Err(Broken::Refused(format!(
-                "its node has provider `{theirs}` for the site's fabric, this one `{own}`"
+                "its node uses provider `{theirs}` for the site's fabric, this one uses `{own}`"
             )));
         }
         let peer = self.port.insert(&introduction.name).map_err(|fault| self.broken(&fault))?;
@@ -155,7 +156,7 @@ impl Native {
         }
     }
 
-    /// Lets a lane end. Its goodbye may still come.
+    /// Ends a lane. Its goodbye may still arrive.
     pub(super) fn end(&mut self, key: usize, lane: &mut Lane, reason: String) {
         if lane.ending.is_none() {
             lane.ending = Some((Instant::now() + GRACE, reason));
@@ -163,7 +164,7 @@ impl Native {
         }
     }
 
-    /// Gives the provider what a connection's lane has for it. Whether anything left.
+    /// Gives the provider what a connection's lane has queued. Returns whether anything was sent.
     pub(super) fn flush(
         &mut self,
         key: usize,
@@ -222,8 +223,8 @@ impl Native {
         if self.under_way >= ALL_FRAMES { Vec::new() } else { std::mem::take(&mut self.waiting) }
     }
 
-    /// Takes what has arrived to `sink`, or throws it away, except goodbyes. Whether anything has. `broken`: connections
-    /// that have to end. `farewells`: connections whose peer has just said goodbye.
+    /// Passes what has arrived to `sink`, or discards it, except goodbyes. Returns whether anything arrived. `broken`:
+    /// connections that have to end. `farewells`: connections whose peer has just said goodbye.
     pub(super) fn poll(
         &mut self,
         connections: &mut Slab<Connection>,
@@ -253,7 +254,7 @@ impl Native {
                 }
             }
             Event::Sent(ticket) | Event::Failed(ticket, _) => {
-                // The connection may be gone already.
+                // The connection may already be gone.
                 let Some(key) = tokens.get(&ticket).copied() else { return };
                 let Some(lane) = connections.get_mut(key).and_then(|connection| connection.lane.as_mut()) else {
                     return;
@@ -306,6 +307,6 @@ fn lost(provider: &str, fault: &Fault) -> Broken {
     Broken::Lane(format!("fabric {provider}: {fault}"))
 }
 
-/// What a peer that keeps to TCP has done.
+/// The fault of a peer that sends data over TCP.
 pub(super) const NOT_INTRODUCED: Misbehaved =
-    Misbehaved::Protocol("data over TCP, though this site has a fabric: give all its nodes the same sites file");
+    Misbehaved::Protocol("data over TCP, although this site has a fabric: give all its nodes the same sites file");

@@ -1,7 +1,8 @@
-//! Putting connections of the site link inside TLS, by a key that this process makes for itself when it first needs one.
+//! Puts connections of the site link into TLS, with a key that this process makes for itself when it first needs one.
 //!
-//! TLS alone says nothing of who is there, for nobody knows the key beforehand. The proofs of the job's secret inside cover the key
-//! that the acceptor has shown: whoever stands between two ranks shows each of them a key of his own, and the proofs do not fit.
+//! TLS alone does not authenticate the peer, because nobody knows its key beforehand. The proofs of the job's secret
+//! inside cover the key that the acceptor presented: an attacker between two ranks has to present its own key to each
+//! of them, and then the proofs do not match.
 
 use std::io;
 use std::os::fd::OwnedFd;

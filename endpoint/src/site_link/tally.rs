@@ -1,25 +1,25 @@
-//! Whether a lane still carries what is put on it.
+//! Whether a lane still delivers what is put on it.
 //!
-//! Most providers report what they cannot deliver. One that does not, or whose network is cut where it does not notice, would
-//! let its ranks wait without end while TCP, on another network, says that all are well. So each end tells the other over
-//! TCP, now and then while there is something new, how many frames it has put on the lane; and who knows that there are more
-//! than have arrived waits for them only so long.
+//! Most providers report what they cannot deliver. One that does not, or whose network is cut where it does not notice,
+//! would let its ranks wait forever while TCP, on another network, works. So each end tells the other over TCP,
+//! occasionally and only when there is news, how many frames it has put on the lane; a receiver that knows of more
+//! frames than have arrived waits for them only for a limited time.
 
 use std::time::Duration;
 
-/// How often an end tells, and looks.
+/// Interval between tallies, and between checks.
 pub(super) const LOOK: Duration = Duration::from_millis(500);
-/// How long frames may be on their way while none of the lane arrives.
+/// How long frames may be in flight while nothing on the lane arrives.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One end's view of a lane. Counts wrap.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// What the peer knows of us.
+    /// The count that the peer knows of us.
     told: u32,
-    /// How many frames of the peer we know of.
+    /// The count of the peer's frames that we know of.
     sent: u32,
-    /// How many had arrived when we last looked.
+    /// How many had arrived at our last check.
     arrived: u32,
     patience: Duration,
 }
@@ -29,21 +29,20 @@ impl Tally {
         Tally { told: 0, sent: 0, arrived: 0, patience: PATIENCE }
     }
 
-    /// What to tell the peer, when `made` frames have been put on the lane; `None`: it knows.
+    /// The count to tell the peer, when `made` frames have been put on the lane; `None`: it already knows.
     pub(super) fn tell(&mut self, made: u32) -> Option<u32> {
         (std::mem::replace(&mut self.told, made) != made).then_some(made)
     }
 
-    /// The peer has put so many frames on the lane.
+    /// The peer has put this many frames on the lane.
     pub(super) fn hear(&mut self, sent: u32) {
         self.sent = sent;
     }
 
-    /// `arrived` frames have come so far, each in its turn; `elapsed`: how long anybody has looked for more since the last
-    /// look.
+    /// `arrived` frames have arrived in order so far; `elapsed`: how long this rank has looked for more since the last
+    /// check.
     ///
-    /// # Errors
-    /// How many frames are missing that should have come.
+    /// # Errors How many frames are overdue.
     pub(super) fn look(&mut self, arrived: u32, elapsed: Duration) -> Result<(), u32> {
         if std::mem::replace(&mut self.arrived, arrived) != arrived || self.missing() == 0 {
             self.patience = PATIENCE;
@@ -53,12 +52,12 @@ impl Tally {
         if self.patience.is_zero() { Err(self.missing()) } else { Ok(()) }
     }
 
-    /// Whether both ends know all, when `made` frames have been put on the lane.
+    /// Whether both ends know all counts, when `made` frames have been put on the lane.
     pub(super) fn is_settled(&self, made: u32) -> bool {
         self.told == made && self.missing() == 0
     }
 
-    /// Frames that we know of and that have not arrived; what arrives before we are told of it counts as none.
+    /// Frames that we know of and that have not arrived; frames that arrive before we are told of them count as none.
     fn missing(&self) -> u32 {
         let missing = self.sent.wrapping_sub(self.arrived);
         if missing > u32::MAX / 2 { 0 } else { missing }
@@ -90,7 +89,7 @@ mod tests {
             }
         }
         assert!(!tally.is_settled(0));
-        // The first of nineteen looks found a frame, so half a second is left twice.
+        // The first of nineteen checks found a frame, so half a second is left twice.
         assert_eq!((tally.look(98, LOOK), tally.look(98, LOOK)), (Ok(()), Err(2)));
     }
 

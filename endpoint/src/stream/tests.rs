@@ -4,7 +4,7 @@ use tls::Ephemeral;
 
 use super::*;
 
-/// Both ends of a connection; the accepting one shows `key`.
+/// Both ends of a connection; the accepting one presents `key`.
 fn ends(expected: Expected, key: &Ephemeral) -> (Stream, Stream) {
     let (a, b) = UnixStream::pair().unwrap();
     let ours = Expected::Ours(key.fingerprint());
@@ -23,7 +23,7 @@ fn alone(dials: bool) -> (Stream, UnixStream) {
     (stream.unwrap(), other)
 }
 
-/// Goes on until both ends have their keys.
+/// Continues until both ends have their keys.
 fn shake(a: &mut Stream, b: &mut Stream) -> io::Result<()> {
     for _ in 0..10 {
         for end in [&mut *a, &mut *b] {
@@ -75,7 +75,7 @@ fn bytes_pass_in_any_portions_and_the_socket_is_never_waited_for() {
         }
     }
     assert!(got == message);
-    assert!(full > 0, "the socket was never full: what it does not take is not tried");
+    assert!(full > 0, "the socket was never full, so the case that it takes no more is not tested");
     assert!(a.flush().unwrap() && !a.has_unsent());
 }
 
@@ -111,7 +111,7 @@ fn what_is_not_tls_is_an_error_at_either_end() {
             assert!(result.is_err(), "{junk:?}");
             assert_eq!(stream.in_clear(), junk.starts_with(b"LBRIDGE"));
         }
-        // The longest record there can be, and more: it is not collected for ever.
+        // The longest possible record, and more: the stream must not collect bytes forever.
         let (mut stream, mut other) = alone(dials);
         other.set_nonblocking(true).unwrap();
         let mut result = Ok(());

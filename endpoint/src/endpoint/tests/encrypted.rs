@@ -48,7 +48,7 @@ inside_tls!(
     a_goodbye_lets_everything_arrive_first
 );
 
-/// Somebody on the way between two ranks: where to dial him, and all that he has seen.
+/// An attacker between two ranks: where to dial it, and everything it has seen.
 struct Relay {
     address: SocketAddr,
     seen: std::thread::JoinHandle<Vec<u8>>,
@@ -56,7 +56,7 @@ struct Relay {
 }
 
 impl Relay {
-    /// Passes on what comes to the rank at `target`. `opens`: he ends TLS himself at both sides, with a key of his own.
+    /// Relays connections to the rank at `target`. `opens`: it terminates TLS on both sides, with a key of its own.
     fn to(target: SocketAddr, opens: bool) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, ends) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
@@ -74,7 +74,7 @@ impl Relay {
     }
 }
 
-/// Carries bytes between two connections until one closes or it is over. What passed in clear.
+/// Carries bytes between two connections until one closes or `over` is set. Returns what passed in plaintext.
 fn carry(mut sockets: [TcpStream; 2], opens: bool, over: &AtomicBool) -> Vec<u8> {
     let key = tls::Ephemeral::new().unwrap();
     let mut sessions = opens.then(|| [key.accept().unwrap(), key.dial().unwrap()]);
@@ -108,14 +108,14 @@ fn carry(mut sockets: [TcpStream; 2], opens: bool, over: &AtomicBool) -> Vec<u8>
             }
         }
         for (socket, out) in sockets.iter_mut().zip(&mut out) {
-            // What is sent here is short: the socket takes it.
+            // Messages here are short: the socket takes them at once.
             let _ = socket.write_all(&std::mem::take(out));
         }
     }
     seen
 }
 
-/// What A's message to B, by way of a relay, comes to; and what the relay has seen.
+/// What becomes of A's message to B through a relay, and what the relay has seen.
 fn by_way_of(mut pair: Pair, opens: bool) -> (Result<Vec<u8>, String>, Vec<u8>) {
     let relay = Relay::to(SocketAddr::V4(pair.b.address().socket), opens);
     let SocketAddr::V4(socket) = relay.address else { panic!() };
@@ -150,7 +150,7 @@ fn whoever_ends_tls_between_two_ranks_gets_no_proof_and_no_byte() {
     let (outcome, seen) = by_way_of(ranks(Arc::default(), Arc::default()), true);
     let reason = outcome.unwrap_err();
     assert!(reason.contains("it does not know our secret"), "{reason}");
-    // He sees a hello and what the acceptor answers, which is for the key that he has shown and no other.
+    // It sees a hello and the acceptor's answer, which covers only the key that the relay has presented.
     assert!(contains(&seen, b"LBRIDGE") && !contains(&seen, b"Beside the point."));
 }
 
@@ -162,6 +162,6 @@ fn a_rank_in_clear_is_refused_and_told_why() {
         pair.a.send(send_op(b, 1, b"x", 1)).unwrap();
         let done = pair.next(true);
         let Err(Failure::PeerLost { reason, .. }) = &done.result else { panic!("{done:?}") };
-        assert!(of_a || reason.contains("this one came in clear"), "{reason}");
+        assert!(of_a || reason.contains("this one connected without TLS"), "{reason}");
     }
 }
