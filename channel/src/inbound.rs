@@ -5,33 +5,33 @@ use std::collections::BTreeMap;
 use crate::room::ACKNOWLEDGED;
 use crate::{ChannelError, quarter};
 
-/// What to do with a frame that came.
+/// What to do with a frame that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is the next: take it, then whatever [`Inbound::next_early`] gives.
+    /// It is the next in order: take it, then whatever [`Inbound::next_early`] returns.
     Next,
-    /// Others have to come before it: [`Inbound::keep`] it.
+    /// It is early, others have to come before it: [`Inbound::keep`] it.
     Early,
-    /// It has been here before: drop it.
+    /// It has already arrived: drop it.
     Again,
 }
 
-/// See [the crate](crate). `F` is a frame that came early.
+/// See [the crate](crate). `F` is a frame that arrived early.
 #[derive(Debug)]
 pub struct Inbound<F> {
     window: u32,
     expected: u32,
-    /// Bytes that came in order since the last acknowledgement.
+    /// Bytes received in order since the last acknowledgement.
     unacknowledged: u64,
-    /// Frames that came early, and their bytes, by their place: a number like a sequence number that does not wrap.
+    /// Early frames and their lengths in bytes, by place: a number like a sequence number that does not wrap.
     early: BTreeMap<u64, (u32, F)>,
-    /// Bytes of them.
+    /// Their total length in bytes.
     early_bytes: u64,
-    /// The largest frame since nothing was unacknowledged.
+    /// The largest frame since the last time nothing was unacknowledged.
     largest: u32,
     /// The place of the expected frame.
     place: u64,
-    /// The sender may not have heard what was acknowledged last.
+    /// The last acknowledgement may not have reached the sender.
     ack_lost: bool,
 }
 
@@ -55,10 +55,9 @@ impl<F> Inbound<F> {
         Inbound { expected, ..Inbound::new(window) }
     }
 
-    /// Takes note of a frame of `bytes` (header included).
+    /// Records the arrival of a frame of `bytes` (header included).
     ///
-    /// # Errors
-    /// The sender ignores the window.
+    /// # Errors The sender ignores the window.
     pub fn received(&mut self, sequence: u32, bytes: u32) -> Result<Arrival, ChannelError> {
         let ahead = sequence.wrapping_sub(self.expected);
         if ahead >= 1 << 31 || self.early.contains_key(&(self.place + u64::from(ahead))) {
@@ -69,7 +68,8 @@ impl<F> Inbound<F> {
         }
         let after = self.unacknowledged + self.early_bytes + u64::from(bytes);
         self.largest = self.largest.max(bytes);
-        // The sender may put one frame of any size behind less than a quarter, and that may come before the others.
+        // The sender may put one frame of any size behind less than a quarter of the window, and that frame may
+        // overtake the others.
         if after > u64::from(self.window) && after - u64::from(self.largest) >= quarter(self.window) {
             return Err(ChannelError::WindowExceeded { bytes: after, window: self.window });
         }
@@ -86,7 +86,7 @@ impl<F> Inbound<F> {
         self.early.insert(self.place + u64::from(sequence.wrapping_sub(self.expected)), (bytes, frame));
     }
 
-    /// A kept frame whose turn it is.
+    /// A kept frame that is next in order.
     pub fn next_early(&mut self) -> Option<F> {
         let (bytes, frame) = self.early.remove(&self.place)?;
         self.early_bytes -= u64::from(bytes);
@@ -105,7 +105,7 @@ impl<F> Inbound<F> {
         self.expected
     }
 
-    /// What was acknowledged may have been lost on its way: say it again.
+    /// The last acknowledgement may have been lost: send it again.
     pub fn ack_lost(&mut self) {
         self.ack_lost = self.place > 0;
     }
@@ -115,13 +115,13 @@ impl<F> Inbound<F> {
         self.ack_lost = true;
     }
 
-    /// Whether anything has come that was not acknowledged.
+    /// Whether anything has arrived that was not acknowledged.
     pub fn has_unacknowledged(&self) -> bool {
         self.unacknowledged > 0
     }
 
-    /// Whether the sender should hear from us even if we have nothing else to say: a quarter of the window or 128 KiB have
-    /// come, it asked, or it may not have heard the last time.
+    /// Whether to send an acknowledgement even if there is nothing else to send: a quarter of the window or 128 KiB
+    /// have arrived, the sender asked, or the last acknowledgement may have been lost.
     pub fn ack_is_due(&self) -> bool {
         self.ack_lost || self.unacknowledged >= quarter(self.window).min(ACKNOWLEDGED)
     }

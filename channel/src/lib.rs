@@ -44,22 +44,22 @@ pub use outbound::Outbound;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Route(pub u8);
 
-/// The peer broke the channel's rules.
+/// The peer violated the channel's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// A frame beyond all that the window allows.
-    #[error("frame {got} came where frame {expected} was expected, beyond the window")]
+    /// A frame beyond what the window allows.
+    #[error("frame {got} arrived, beyond the window that starts at frame {expected}")]
     OutOfSequence {
-        /// The number that came.
+        /// The number that arrived.
         got: u32,
         /// The number expected.
         expected: u32,
     },
-    /// More bytes under way than the window allows.
-    #[error("{bytes} bytes under way, the window is {window}")]
+    /// More bytes in flight than the window allows.
+    #[error("{bytes} bytes in flight, but the window is {window}")]
     WindowExceeded {
-        /// Bytes under way.
+        /// Bytes in flight.
         bytes: u64,
         /// The window in bytes.
         window: u32,

@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use crate::room::Room;
 use crate::{ChannelError, Route, quarter};
 
-/// See [the crate](crate). `F` is a frame as the caller can send it again.
+/// See [the crate](crate). `F` is a frame in a form that the caller can retransmit.
 #[derive(Debug)]
 pub struct Outbound<F> {
     window: u32,
-    /// What it learns of the path, if it adapts.
+    /// What it learns about the path, if it adapts.
     room: Option<Room>,
-    /// The time, as the caller said last.
+    /// The time that the caller passed in last.
     now_ns: u64,
     next: u32,
     in_flight: u64,
     /// Everything not acknowledged; the last has number `next - 1`.
     kept: VecDeque<Kept<F>>,
-    /// How many of them are to be sent again, and where the first of these is at the earliest.
+    /// How many of them must be retransmitted, and a lower bound on the position of the first.
     missing: usize,
     first_missing: usize,
 }
@@ -25,7 +25,7 @@ pub struct Outbound<F> {
 #[derive(Debug)]
 struct Kept<F> {
     bytes: u32,
-    /// The route it took last; `None`: it was lost and waits to be sent again.
+    /// The route it took last; `None`: it was lost and waits for retransmission.
     route: Option<Route>,
     frame: F,
 }
@@ -45,19 +45,19 @@ impl<F> Outbound<F> {
         }
     }
 
-    /// A channel with this window in bytes, of which no more is used than keeps the path full. Say the time with
+    /// A channel with this window in bytes, of which only as much is used as keeps the path full. Pass the time in with
     /// [`Outbound::at`].
     pub fn adapting(window: u32) -> Outbound<F> {
         Outbound { room: Some(Room::new(window)), ..Outbound::new(window) }
     }
 
-    /// It is now this time, in nanoseconds from anywhere.
+    /// Sets the current time, in nanoseconds from any origin.
     pub fn at(&mut self, now_ns: u64) -> &mut Outbound<F> {
         self.now_ns = now_ns;
         self
     }
 
-    /// Bytes that may be under way now.
+    /// Bytes that may be in flight now.
     pub fn room(&self) -> u32 {
         self.room.as_ref().map_or(self.window, Room::bytes)
     }
@@ -69,8 +69,8 @@ impl<F> Outbound<F> {
 
     /// Whether a new frame of `bytes` (header included) may be sent now.
     ///
-    /// Below a quarter of the window a frame of any size may go: the receiver need not acknowledge so little, and a
-    /// sender that waited for it would wait for ever. What was lost goes first ([`Outbound::resend`]).
+    /// Below a quarter of the window a frame of any size may be sent: the receiver does not have to acknowledge so
+    /// little, and a sender that waited for it would wait forever. Retransmissions go first ([`Outbound::resend`]).
     pub fn may_send(&mut self, bytes: u32) -> bool {
         let room = self.room();
         let fits = self.in_flight < quarter(room) || self.in_flight + u64::from(bytes) <= u64::from(room);
@@ -85,7 +85,7 @@ impl<F> Outbound<F> {
         self.next
     }
 
-    /// Counts a new frame as sent by this route, keeps it, and gives its number.
+    /// Counts a new frame as sent on this route, keeps it, and returns its number.
     pub fn sent(&mut self, route: Route, bytes: u32, frame: F) -> u32 {
         let sequence = self.next;
         self.next = self.next.wrapping_add(1);
@@ -97,10 +97,9 @@ impl<F> Outbound<F> {
         sequence
     }
 
-    /// Takes an acknowledgement: every frame before number `ack` has arrived. Older ones are harmless.
+    /// Processes an acknowledgement: every frame before number `ack` has arrived. Old acknowledgements are harmless.
     ///
-    /// # Errors
-    /// [`ChannelError::AckOfUnsent`].
+    /// # Errors [`ChannelError::AckOfUnsent`].
     pub fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
         let left = self.next.wrapping_sub(ack);
         if left > self.kept.len() as u32 {
@@ -120,12 +119,12 @@ impl<F> Outbound<F> {
         Ok(())
     }
 
-    /// Whatever is under way by this route will not arrive, as far as is known. Whether there was any.
+    /// Whatever is in flight on this route will not arrive, as far as is known. Returns whether there was anything.
     pub fn lost(&mut self, route: Route) -> bool {
         self.lose(|kept| kept.route == Some(route))
     }
 
-    /// Whatever is under way by any route may not arrive. Whether there was any.
+    /// Whatever is in flight on any route may not arrive. Returns whether there was anything.
     pub fn lost_all(&mut self) -> bool {
         self.lose(|kept| kept.route.is_some())
     }
@@ -143,20 +142,21 @@ impl<F> Outbound<F> {
             self.first_missing = 0;
         }
         if let Some(room) = self.room.as_mut().filter(|_| any) {
-            // Times mean nothing until all is as it was.
+            // Timings are meaningless until everything is as it was.
             room.disturbed();
         }
         any
     }
 
-    /// The routes that frames not acknowledged are in flight on, a bit each.
+    /// The routes with unacknowledged frames in flight, one bit each.
     pub fn routes_in_flight(&self) -> u64 {
         self.kept.iter().filter_map(|kept| kept.route).fold(0, |bits, route| bits | 1 << (route.0 % 64))
     }
 
-    /// The receiver answers a question that was sent on this route when `asked` was the next number: it has every frame before
-    /// number `expected`. A route delivers in order, so what else went before the question on this route has not arrived, or
-    /// arrived early and may come twice. Whether any frame is to be sent again.
+    /// The receiver answers an acknowledgement request that was sent on this route when `asked` was the next number: it
+    /// has every frame before number `expected`. A route delivers in order, so whatever else went before the request on
+    /// this route has not arrived, or arrived early and may arrive twice. Returns whether any frame must be
+    /// retransmitted.
     pub fn answered(&mut self, route: Route, asked: u32, expected: u32) -> bool {
         let first = self.next.wrapping_sub(self.kept.len() as u32);
         let mut number = first;
@@ -168,8 +168,8 @@ impl<F> Outbound<F> {
         })
     }
 
-    /// A gateway that was short of memory dropped frames on this route, and said so: they are to be sent again, and less is to
-    /// be in flight.
+    /// A gateway that was short of memory dropped frames on this route and reported it: they must be retransmitted,
+    /// with less in flight.
     pub fn refused(&mut self, route: Route) {
         self.lost(route);
         if let Some(room) = &mut self.room {
@@ -177,12 +177,12 @@ impl<F> Outbound<F> {
         }
     }
 
-    /// Whether something is to be sent again.
+    /// Whether anything must be retransmitted.
     pub fn has_missing(&self) -> bool {
         self.missing > 0
     }
 
-    /// The first frame to be sent again, counted as sent by this route.
+    /// The first frame to retransmit, counted as sent on this route.
     pub fn resend(&mut self, route: Route) -> Option<&F> {
         if self.missing == 0 {
             return None;

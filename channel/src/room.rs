@@ -1,32 +1,33 @@
-//! How much to have under way: twice what the path holds, found from what is acknowledged and when.
+//! How much to keep in flight: twice the path's bandwidth-delay product, estimated from what is acknowledged and when.
 //!
-//! The path holds its best rate of delivery times its shortest round trip. Twice that keeps it full; more would only wait in
-//! somebody's queue and make others wait behind it. The estimate is that of BBR (Cardwell and others, "BBR: Congestion-Based
-//! Congestion Control", CACM 2017) without its pacing: what is under way doubles with each round trip until the rate does not
-//! follow. A round that had too little to send says nothing of the path unless it was faster than all before.
+//! The path holds its best rate of delivery times its shortest round trip. Twice that keeps it full; more would only
+//! wait in some queue and delay others. The estimate is that of BBR (Cardwell and others, "BBR: Congestion-Based
+//! Congestion Control", CACM 2017) without its pacing: the amount in flight doubles with each round trip until the rate
+//! no longer follows. A round that had too little to send says nothing about the path unless it was faster than all
+//! before.
 
-/// Nobody needs fewer bytes under way: the receiver acknowledges at least [`ACKNOWLEDGED`] at a time.
+/// No path needs fewer bytes in flight: the receiver acknowledges at least [`ACKNOWLEDGED`] at a time.
 pub(crate) const LEAST: u32 = 512 << 10;
-/// So much may be in flight even to a receiver for which a gateway has refused frames: two of them.
+/// This much may be in flight even to a receiver for which a gateway has refused frames: two of them.
 pub(crate) const FLOOR: u32 = 32 << 10;
-/// From how many bytes on a receiver says what has come.
+/// A receiver acknowledges after this many bytes.
 pub(crate) const ACKNOWLEDGED: u64 = 128 << 10;
-/// The best rate is that of the last rounds.
+/// The best rate is taken over this many rounds.
 const ROUNDS: usize = 8;
-/// The shortest round trip is that of this one and the one before, in nanoseconds: paths change.
+/// The shortest round trip is taken over this epoch and the one before, in nanoseconds, because paths change.
 const EPOCH_NS: u64 = 30_000_000_000;
 
-/// What a sender learns of the path to a receiver.
+/// What a sender learns about the path to a receiver.
 #[derive(Debug)]
 pub(crate) struct Room {
     most: u32,
     now: u32,
-    /// No more than this since a gateway refused frames; it grows again round by round.
+    /// Upper limit since a gateway refused frames; it grows again round by round.
     ceiling: u32,
-    /// Bytes acknowledged in all.
+    /// Total bytes acknowledged.
     delivered: u64,
     round: Option<Round>,
-    /// Bytes a second of the last rounds.
+    /// Bytes per second in the last rounds.
     rates: [u64; ROUNDS],
     rounds: usize,
     /// The shortest round trip of this epoch and of the last one.
@@ -36,16 +37,16 @@ pub(crate) struct Room {
 
 #[derive(Debug)]
 struct Round {
-    /// It ends with the acknowledgement of this many more frames.
+    /// The round ends with the acknowledgement of this many more frames.
     frames: u32,
     began_ns: u64,
     delivered: u64,
-    /// More would have been sent, had there been room.
+    /// More would have been sent if there had been room.
     full: bool,
 }
 
 impl Room {
-    /// `most`: what the receiver lets be under way, in bytes.
+    /// `most`: what the receiver allows in flight, in bytes.
     pub(crate) fn new(most: u32) -> Room {
         Room {
             most,
@@ -60,7 +61,7 @@ impl Room {
         }
     }
 
-    /// Bytes to have under way at most.
+    /// Most bytes to keep in flight.
     pub(crate) fn bytes(&self) -> u32 {
         self.now.min(self.ceiling)
     }
@@ -78,7 +79,7 @@ impl Room {
         }
     }
 
-    /// A frame is being sent; `frames` are under way with it.
+    /// A frame is being sent; with it, `frames` are in flight.
     pub(crate) fn sent(&mut self, frames: usize, now_ns: u64) {
         if self.round.is_none() {
             let (frames, delivered) = (frames as u32, self.delivered);
@@ -86,12 +87,12 @@ impl Room {
         }
     }
 
-    /// What was under way is to be sent again: times mean nothing.
+    /// What was in flight must be retransmitted: timings are meaningless.
     pub(crate) fn disturbed(&mut self) {
         self.round = None;
     }
 
-    /// So many frames of so many bytes were acknowledged.
+    /// This many frames of this many bytes were acknowledged.
     pub(crate) fn acknowledged(&mut self, frames: u32, bytes: u64, now_ns: u64) {
         self.delivered += bytes;
         let Some(round) = &mut self.round else { return };
@@ -135,8 +136,8 @@ mod tests {
 
     const FRAME: u32 = 16 << 10;
 
-    /// A sender with always more to send over a path of this rate (bytes a second) and round trip, which it shares with nobody.
-    /// Gives bytes delivered and the room of each moment asked for.
+    /// A sender that always has more to send, over a path with this rate (bytes per second) and round trip that it
+    /// shares with nobody. Returns the bytes delivered and the room at each requested time.
     fn fill(room: &mut Room, clock_ns: &mut u64, rate: u64, round_trip_ns: u64, for_ns: u64) -> u64 {
         let (end, frame_ns) = (*clock_ns + for_ns, u64::from(FRAME) * 1_000_000_000 / rate);
         let mut acks: VecDeque<u64> = VecDeque::new();

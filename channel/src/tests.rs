@@ -61,12 +61,12 @@ fn what_was_lost_goes_again_first_and_only_once() {
     }
     assert!(out.lost(Route(1)));
     assert!(!out.lost(Route(1)), "lost already");
-    assert!(!out.may_send(1), "what was lost goes first");
+    assert!(!out.may_send(1), "retransmissions go first");
     assert_eq!([out.resend(Route(0)).copied(), out.resend(Route(0)).copied()], [Some(1), Some(3)]);
     assert_eq!(out.resend(Route(0)), None);
     assert!(out.lost(Route(0)));
     out.acknowledged(2).unwrap();
-    assert_eq!(out.resend(Route(1)), Some(&2), "what is acknowledged is not sent again");
+    assert_eq!(out.resend(Route(1)), Some(&2), "acknowledged frames are not retransmitted");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn an_answer_tells_what_was_lost_before_the_question() {
         assert_eq!(out.routes_in_flight(), 0b11);
         let asked = out.next();
         out.sent(Route(0), 10, 6);
-        // All before frame 2 is there. On route 0 frames 2 and 4 went before the question, frame 6 after it.
+        // Everything before frame 2 has arrived. On route 0 frames 2 and 4 went before the request, frame 6 after it.
         assert!(out.answered(Route(0), asked, number(2)));
         assert_eq!([out.resend(Route(1)).copied(), out.resend(Route(1)).copied()], [Some(2), Some(4)]);
         assert_eq!(out.resend(Route(1)), None);
@@ -101,15 +101,15 @@ impl Random {
     }
 }
 
-/// What is in flight on a route: in order, each with the time of its arrival.
+/// What is in flight on a route: in order, each with its time of arrival.
 struct Flight {
     up: bool,
     forward: VecDeque<(u64, u32, u32)>,
     back: VecDeque<(u64, u32)>,
 }
 
-/// A channel over several routes that break, lose what is on them and come back. Everything must arrive once and in order, within
-/// the window, whatever the seed.
+/// A channel over several routes that break, lose what is on them and come back. Everything must arrive once and in
+/// order, within the window, whatever the seed.
 fn storm(seed: u64) {
     let mut random = Random(seed);
     let window = 64 + random.below(5000) as u32;
@@ -125,7 +125,7 @@ fn storm(seed: u64) {
     while arrived.len() < sizes.len() {
         now += 1;
         assert!(now < 1_000_000, "seed {seed}: stalled, {} of {} arrived", arrived.len(), sizes.len());
-        // A route breaks: what is on it is gone, and both ends are told. Or one comes back.
+        // A route breaks: what is on it is lost, and both ends are told. Or one comes back.
         let at = random.below(routes as u64) as usize;
         if random.below(1000) < breaks {
             let flight = &mut flights[at];

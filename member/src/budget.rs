@@ -1,41 +1,42 @@
 //! How much a member has in flight to all its peers together.
 //!
-//! Gateways promise memory to nobody: they hold what slow receivers have not taken, and refuse frames when they are short
-//! ([`wire::FrameKind::Refused`]). A member therefore begins with a share that every member can have at once, takes more while
-//! nobody refuses, and halves what it takes when a gateway does: slow start and additive increase, multiplicative decrease
-//! (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance in Computer Networks", 1989).
+//! Gateways promise memory to no member: they hold what slow receivers have not taken, and refuse frames when they are
+//! short ([`wire::FrameKind::Refused`]). A member therefore starts with a share that every member can have at once,
+//! takes more while no gateway refuses, and halves its limit when one does: slow start and additive increase,
+//! multiplicative decrease (Chiu and Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance
+//! in Computer Networks", 1989).
 
-/// A member may always have so much in flight, in bytes: four frames.
+/// A member may always have this much in flight, in bytes: four frames.
 const FLOOR: u64 = 64 << 10;
-/// What is added once everything in flight has been acknowledged, in bytes: a frame.
+/// Added once everything in flight has been acknowledged, in bytes: a frame.
 const STEP: u64 = 16 << 10;
-/// Refusals within this time of the last are of the same shortage.
+/// Refusals within this time of the last one belong to the same shortage.
 const SAME_NS: u64 = 100_000_000;
 
 #[derive(Debug)]
 pub struct Budget {
-    /// Bytes that may be in flight now; `None`: windows alone bound it.
+    /// Bytes that may be in flight now; `None`: only limited by windows.
     limit: Option<u64>,
     in_flight: u64,
-    /// Of these bytes in flight each that is acknowledged shows that the limit is not too high: it was reached.
+    /// Bytes in flight whose acknowledgement will show that the limit is not too high, because it was reached.
     tests: u64,
-    /// No gateway has refused anything: the limit doubles with each round trip.
+    /// No gateway has refused anything yet: the limit doubles with each round trip.
     slow_start: bool,
     refused_ns: Option<u64>,
 }
 
 impl Budget {
-    /// No bound but those of the windows.
+    /// No limit except the windows.
     pub fn unlimited() -> Budget {
         Budget { limit: None, in_flight: 0, tests: 0, slow_start: true, refused_ns: None }
     }
 
-    /// Begins with this share in bytes.
+    /// Starts with this share in bytes.
     pub fn starting_with(share: u64) -> Budget {
         Budget { limit: Some(share.max(FLOOR)), ..Budget::unlimited() }
     }
 
-    /// Whether so many bytes more may be in flight. One frame of any size always may.
+    /// Whether this many more bytes may be in flight. One frame of any size always may.
     pub fn may_send(&mut self, bytes: u64) -> bool {
         let fits = self.in_flight == 0 || self.limit.is_none_or(|limit| self.in_flight + bytes <= limit);
         if !fits {
@@ -49,7 +50,7 @@ impl Budget {
         self.in_flight
     }
 
-    /// Bytes that may be in flight, where there is a bound.
+    /// Bytes that may be in flight, if limited.
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
@@ -91,7 +92,7 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Round trips in which all that may be in flight is sent and acknowledged.
+    /// Round trips in which everything that may be in flight is sent and acknowledged.
     fn rounds(budget: &mut Budget, count: usize) {
         for _ in 0..count {
             let mut frames = 0;

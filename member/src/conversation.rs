@@ -1,66 +1,67 @@
-//! A conversation with one peer behind gateways: both halves of its channel, what waits, and what is to be said.
+//! A conversation with one peer behind gateways: both halves of its channel, what is queued, and what the peer must be
+//! told.
 
 use channel::{Inbound, Outbound, Route};
 use types::Identity;
 
 use crate::stripe::Stripe;
 
-/// What waits to be sent to a peer, in the caller's own form.
+/// What is queued for a peer, in the caller's own form.
 pub trait Queue {
-    /// Whether nothing waits.
+    /// Whether nothing is queued.
     fn is_empty(&self) -> bool;
-    /// Bytes of the first message that have not left.
+    /// Bytes of the first message that have not been sent.
     fn left(&self) -> u64;
-    /// Bytes of the next frame, header included, where a payload may have at most so many.
+    /// Bytes of the next frame, header included, with a payload of at most `max_payload`.
     fn next_len(&self, max_payload: u32) -> u32;
 }
 
-/// See the module. `F` is a frame as it can be sent again, `Q` what waits.
+/// See the module docs. `F` is a frame in a form that can be retransmitted, `Q` what is queued.
 #[derive(Debug)]
 pub struct Conversation<F, Q> {
-    /// The peer.
     pub identity: Identity,
-    /// What waits; tell [`crate::Conversations::queued`] when something was added.
+    /// What is queued; call [`crate::Conversations::queued`] when something was added.
     pub queue: Q,
     pub(crate) outbound: Outbound<F>,
     pub(crate) inbound: Inbound<Vec<u8>>,
     pub(crate) stripe: Stripe,
-    /// It is in the list of those with new frames to send.
+    /// It is in the list of peers with new frames to send.
     pub(crate) is_ready: bool,
-    /// It is in the list of those with frames to send again.
+    /// It is in the list of peers with frames to retransmit.
     pub(crate) is_again: bool,
-    /// It is in the list of those to be told something.
+    /// It is in the list of peers to be sent a notice.
     pub(crate) is_told: bool,
-    /// Ask it what has arrived, by any route.
+    /// Request an acknowledgement from it, on any route.
     pub(crate) asks: bool,
-    /// Ask it by these routes, a bit each, for each is asked of what went by it.
+    /// Request acknowledgements on these routes, one bit each, because each request covers what went before it on its
+    /// route.
     pub(crate) asks_by: u64,
-    /// It is to send again what we have not acknowledged.
+    /// It must retransmit what we have not acknowledged.
     pub(crate) asks_again: bool,
-    /// Its questions: the route each came by, and what the peer calls its own.
+    /// Its acknowledgement requests: the route on which each arrived, and the peer's number for that route.
     pub(crate) questions: Vec<(Route, u16)>,
-    /// Our questions that have no answer yet: the route, and the next number when it was asked.
+    /// Our requests that are not answered yet: the route, and the next number at the time.
     pub(crate) asked: Vec<(Route, u32)>,
-    /// It is in the list of those that were sent something and not asked since.
+    /// It is in the list of peers that were sent something and no request since.
     pub(crate) is_unsolicited: bool,
-    /// It was asked because its window is full, and was sent nothing since.
+    /// It was sent a request because its window is full, and nothing since.
     pub(crate) nudged: bool,
-    /// Routes by which it cannot be reached, a bit each.
+    /// Routes by which it cannot be reached, one bit each.
     pub(crate) barred: u64,
     /// It is lost, or has said goodbye.
     pub(crate) gone: bool,
-    /// Bytes that came from it and are kept by the caller.
+    /// Bytes received from it that the caller keeps.
     pub(crate) held: u64,
-    /// Past so many nothing more is acknowledged.
+    /// When more than this is kept, nothing more is acknowledged.
     pub(crate) hold_limit: u64,
-    /// What was acknowledged last.
+    /// The last acknowledgement.
     pub(crate) acknowledged: u32,
-    /// Since when nothing was acknowledged of what is in flight, and how often it was asked for.
+    /// Since when nothing in flight was acknowledged, and how often that was requested.
     pub(crate) silent_since_ns: u64,
     pub(crate) silences: u32,
     /// A gateway refused frames, or none delivers them: nothing is sent before this time.
     pub(crate) retry_ns: Option<u64>,
-    /// How often in a row frames were refused, and how often no gateway delivered.
+    /// Number of consecutive refusals, and of consecutive attempts in which no gateway delivered.
     pub(crate) refusals: u32,
     pub(crate) strays: u32,
 }
@@ -106,12 +107,12 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.outbound.in_flight()
     }
 
-    /// Whether there are frames to be sent, for the first time or again.
+    /// Whether there are frames to send or retransmit.
     pub fn has_something(&self) -> bool {
         !self.queue.is_empty() || self.outbound.has_missing()
     }
 
-    /// Whether all that it was sent has arrived, or never will.
+    /// Whether everything sent to it has arrived, or never will.
     pub fn is_settled(&self) -> bool {
         self.gone || (self.queue.is_empty() && self.outbound.in_flight() == 0)
     }
@@ -124,7 +125,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.may_acknowledge() && (self.inbound.ack_is_due() || self.stripe.receipt_is_due())
     }
 
-    /// Whether it is to be told something with a frame of its own.
+    /// Whether it must be sent a notice in a frame of its own.
     pub(crate) fn has_notice(&self) -> bool {
         self.asks || self.asks_by != 0 || self.asks_again || !self.questions.is_empty() || self.owes_ack()
     }
@@ -137,7 +138,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.acknowledged
     }
 
-    /// What was in flight on this route will not arrive, in either direction.
+    /// What was in flight on this route, in either direction, will not arrive.
     pub(crate) fn lost_by(&mut self, route: Route) {
         self.outbound.lost(route);
         self.stripe.lost(usize::from(route.0));
@@ -146,7 +147,7 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.asks |= self.outbound.in_flight() > 0;
     }
 
-    /// A question came by `route`, which the peer calls `theirs`.
+    /// An acknowledgement request arrived on `route`, which is `theirs` in the peer's numbering.
     pub(crate) fn asked_by(&mut self, route: Route, theirs: u16) {
         self.questions.retain(|(by, _)| *by != route);
         self.questions.push((route, theirs));

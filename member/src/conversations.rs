@@ -1,18 +1,18 @@
-//! What a member has in flight with all its peers, and what is done about a loss.
+//! What a member has in flight with all its peers, and how losses are handled.
 //!
-//! A sender keeps each frame until its receiver has acknowledged it. Whoever notices a loss acts:
+//! A sender keeps each frame until its receiver has acknowledged it. The member that notices a loss acts:
 //!
-//! | a member learns | what went by that route is sent again, and |
+//! | a member learns | what was in flight on that route is retransmitted, and |
 //! |---|---|
-//! | its connection to a gateway is lost | peers are to send again what they sent ([`FrameKind::Again`]), and are asked what has arrived |
-//! | its connection to a gateway is back | peers with unacknowledged frames are asked, by the new route too |
-//! | a gateway's trunk to a site broke, or is away ([`Passage`]) | peers of that site are asked |
-//! | a gateway could not deliver a frame | the peer is not sent anything by that gateway until it is heard from by it |
+//! | its connection to a gateway is lost | peers are told to retransmit what they sent ([`FrameKind::Again`]), and are asked what has arrived |
+//! | its connection to a gateway is back | peers with unacknowledged frames are asked, on the new route too |
+//! | a gateway's trunk to a site broke, or is down ([`Passage`]) | peers of that site are asked |
+//! | a gateway could not deliver a frame | nothing is sent to the peer through that gateway until something arrives from it through there |
 //!
-//! A question ([`FrameKind::Ask`]) is answered at once by the gateway that it came by, so the answer does not depend on what the
-//! peer believes of its routes. As a route delivers in order, the answer also says what was lost before the question. Should
-//! all of that miss a loss, a sender that hears nothing for a second asks by every route that it has frames in flight on: no wait
-//! rests on a single notice.
+//! An acknowledgement request ([`FrameKind::Ask`]) is answered at once through the gateway that it came by, so the
+//! answer does not depend on what the peer believes about its routes. Because a route delivers in order, the answer
+//! also shows what was lost before the request. Should all of that miss a loss, a sender that hears nothing for a
+//! second sends requests on every route on which it has frames in flight: no wait depends on a single notice.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -30,24 +30,25 @@ use crate::routes::Routes;
 use crate::stripe::Stripe;
 use sending::choose;
 
-/// Who waits for an acknowledgement this long asks for it, and then after twice as long, up to [`LONGEST_NS`].
+/// A sender that waits this long for an acknowledgement requests it, and again each time the wait has doubled, up to
+/// [`LONGEST_NS`].
 const SILENCE_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 8_000_000_000;
-/// How often that is looked at.
+/// How often that is checked.
 const LOOK_NS: u64 = 100_000_000;
-/// A member that is leaving asks this often for what is missing.
+/// A member that is leaving sends its requests this often.
 const LEAVING_NS: u64 = 50_000_000;
-/// After a refusal frames are sent again after this long, and twice as long after each further one, up to seven times.
+/// After a refusal, frames are retransmitted after this time, with a backoff that doubles up to seven times.
 const RETRY_NS: u64 = 5_000_000;
-/// Where no gateway delivers, all are tried again after this long, and twice as long after each further time, so often.
+/// When no gateway delivers, all are tried again after this time, with a backoff that doubles, this many times.
 const STRAY_NS: u64 = 50_000_000;
 const MOST_STRAYS: u32 = 6;
-/// So often by a member that is leaving: its peers may have left before it.
+/// This many times for a member that is leaving: its peers may have left before it.
 const MOST_LEAVING: u32 = 3;
-/// A sender whose window is smaller than this, in bytes, cannot wait for a receiver to acknowledge by itself.
+/// A sender whose window is smaller than this, in bytes, cannot wait until a receiver acknowledges without a request.
 const ASKS_BELOW: u32 = 512 << 10;
 
-/// Whether a rule holds: always, but in tests that show what each is for.
+/// Whether a rule applies: always, except in tests that show what each rule is for.
 macro_rules! rule {
     ($self:ident, $name:ident) => {{
         #[cfg(test)]
@@ -64,19 +65,19 @@ mod sending;
 /// Which gateway a frame takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Striping {
-    /// Frames are striped over all, by how much each delivers; after a pause this one is first.
+    /// Frames are striped over all gateways according to how much each delivers; after a pause this one is first.
     Adaptive {
         /// The number of the gateway.
         first: usize,
     },
-    /// The first that reaches the peer.
+    /// The first one that reaches the peer.
     First,
 }
 
 /// How much may be in flight to one peer, in bytes. Both ends use the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// No more than keeps the path full is used of it.
+    /// Of this window, only as much is used as keeps the path full.
     Adapting(u32),
     /// All of it is used.
     Fixed(u32),
@@ -90,11 +91,11 @@ impl Window {
     }
 }
 
-/// What a member is, and how it sends.
+/// A member's identity, and how it sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub job: JobId,
-    /// Who it is.
+    /// The member's identity.
     pub me: Identity,
     /// Which gateway a frame takes.
     pub striping: Striping,
@@ -104,34 +105,35 @@ pub struct Settings {
 
 /// What carries frames for [`Conversations::send`].
 pub trait Carrier<F, Q> {
-    /// The longest payload of a frame by this route, in bytes; `None`: it must first send what it was given.
+    /// The longest payload of a frame on this route, in bytes; `None`: it must first send what it was given.
     fn room(&self, route: Route) -> Option<u32>;
-    /// Takes the next frame off a queue: `header` is complete but for its length; a payload has at most `most` bytes. Gives the
-    /// frame, and its bytes with the header.
+    /// Takes the next frame off a queue: `header` is complete except for its length; a payload has at most `most`
+    /// bytes. Returns the frame, and its length with the header.
     fn cut(&mut self, queue: &mut Q, header: FrameHeader, most: u32) -> (F, u32);
-    /// Sends a frame by a route.
+    /// Sends a frame on a route.
     fn put(&mut self, route: Route, frame: F);
     /// Sends a frame that is not kept.
     fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]);
 }
 
-/// See the module. `K` names a peer, `F` is a frame as it can be sent again, `Q` is what waits for a peer.
+/// See the module docs. `K` names a peer, `F` is a frame in a form that can be retransmitted, `Q` is what is queued for
+/// a peer.
 #[derive(Debug)]
 pub struct Conversations<K, F, Q> {
     settings: Settings,
     budget: Budget,
     routes: Routes,
     peers: FxHashMap<K, Conversation<F, Q>>,
-    /// Peers with frames to be sent again, those with new ones, and those to be told something.
+    /// Peers with frames to retransmit, with new frames, and to be sent a notice.
     again: VecDeque<K>,
     ready: VecDeque<K>,
     told: Vec<K>,
-    /// Peers that were sent something since they were last asked.
+    /// Peers that were sent something since the last request to them.
     unsolicited: Vec<K>,
-    /// Peers that nothing is sent to before a time, and the first of these times.
+    /// Peers to which nothing is sent before some time, and the earliest of these times.
     refused: Vec<K>,
     retry_ns: u64,
-    /// Nothing more will be sent; what was is to be acknowledged.
+    /// Nothing more will be sent; what was sent has to be acknowledged.
     leaving: bool,
     asked_ns: u64,
     looked_ns: u64,
@@ -161,12 +163,12 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// The gateways and what they reach.
+    /// The gateways and the sites they reach.
     pub fn routes(&self) -> &Routes {
         &self.routes
     }
 
-    /// What is in flight in all, and may be.
+    /// What is in flight in total, and its limit.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
@@ -181,7 +183,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.peers.get(&key)
     }
 
-    /// The conversation with a peer, which begins if there is none.
+    /// The conversation with a peer, which starts if there is none.
     pub fn peer(&mut self, key: K, identity: Identity) -> &mut Conversation<F, Q> {
         let settings = self.settings;
         self.peers.entry(key).or_insert_with(|| {
@@ -198,7 +200,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         })
     }
 
-    /// Whether every peer that is still there has all that it was sent.
+    /// Whether every peer that still exists has received everything sent to it.
     pub fn is_settled(&self) -> bool {
         self.peers.values().all(Conversation::is_settled)
     }
@@ -208,13 +210,14 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.peers.values().all(|peer| peer.gone || !peer.has_something())
     }
 
-    /// Whether no gateway reaches some peer's site at the moment. That has an end: its gateway loses patience.
+    /// Whether some peer's site cannot be reached through any gateway at the moment. That state ends when its gateway
+    /// loses patience.
     pub fn is_cut_off(&self) -> bool {
         let cut_off = |peer: &Conversation<F, Q>| !peer.gone && self.routes.to(peer.identity.site).next().is_none();
         self.routes.open().next().is_some() && self.peers.values().any(cut_off)
     }
 
-    /// The gateway that reaches a peer and comes next.
+    /// The gateway for the next frame to a peer.
     pub fn route(&self, key: K) -> Option<Route> {
         self.peers.get(&key).and_then(|peer| choose(&self.routes, peer))
     }
@@ -235,7 +238,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         for peer in self.peers.values_mut() {
             peer.barred &= !bit(route);
             if rule!(self, ask_on_return) && peer.outbound.in_flight() > 0 {
-                // By the new route, so that the peer hears of it; and by any, which may be quicker.
+                // On the new route, so that the peer learns about it; and on any, which may be quicker.
                 peer.asks = true;
                 peer.asks_by |= bit(route);
             }
@@ -243,20 +246,20 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.wake_all(|_| true);
     }
 
-    /// A gateway is not connected any more: what was in flight by it is lost, in both directions.
+    /// A gateway is no longer connected: what was in flight through it is lost, in both directions.
     pub fn route_lost(&mut self, route: Route) {
         self.routes.lost(route);
         for peer in self.peers.values_mut() {
             peer.lost_by(route);
             peer.asks &= rule!(self, ask_on_loss);
-            // What peers sent us by this gateway may be lost as well, and nobody but us knows.
+            // What peers sent us through this gateway may be lost as well, and only we know.
             peer.asks_again = rule!(self, again_on_loss);
             peer.barred &= !bit(route);
         }
         self.wake_all(|_| true);
     }
 
-    /// A gateway reports what became of its trunks to a site.
+    /// A gateway reports a change in its trunks to a site.
     pub fn passage(&mut self, route: Route, site: SiteId, passage: &Passage) {
         match passage {
             Passage::Open => {
@@ -281,9 +284,9 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// A gateway could not deliver a frame: the peer is not connected where it arrived. Where no route is left, all are tried
-    /// again for a while. Whether there is something for the peer and that is over: the caller then
-    /// [loses](Conversations::lose) it.
+    /// A gateway could not deliver a frame: the peer is not connected where it arrived. If no route is left, all are
+    /// retried for a while. Returns whether there is something for the peer and the retries are exhausted: the caller
+    /// then [loses](Conversations::lose) it.
     pub fn undeliverable(&mut self, route: Route, key: K, now_ns: u64) -> bool {
         let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return false };
         peer.lost_by(route);
@@ -294,7 +297,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             return false;
         }
         if !peer.has_something() && peer.outbound.in_flight() == 0 {
-            // It has left, or will be heard from: the next frame for it tries again.
+            // It has left, or something will arrive from it: the next frame for it tries again.
             peer.barred = 0;
             return false;
         }
@@ -316,7 +319,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         peer.outbound.lost(route);
         peer.stripe.lost(usize::from(route.0));
         if peer.retry_ns.is_none() {
-            // Once for all frames that one shortage takes.
+            // Once for all frames that one shortage affects.
             peer.outbound.refused(route);
             let at = now_ns + (RETRY_NS << peer.refusals.min(7));
             peer.refusals += 1;
@@ -324,7 +327,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// Nothing is sent to a peer before this time.
+    /// Delays everything for a peer until this time.
     fn retry(&mut self, key: K, at_ns: u64) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.retry_ns = Some(at_ns);
@@ -332,7 +335,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.retry_ns = self.retry_ns.min(at_ns);
     }
 
-    /// A peer is lost, or has said goodbye. Gives what waited for it.
+    /// A peer is lost, or has said goodbye. Returns what was queued for it.
     pub fn lose(&mut self, key: K) -> Option<Q> {
         let peer = self.peers.get_mut(&key).filter(|peer| !peer.gone)?;
         peer.gone = true;
@@ -340,7 +343,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         Some(std::mem::take(&mut peer.queue))
     }
 
-    /// Asks all peers to acknowledge what they have not: nothing more will be sent. That is repeated until all is settled.
+    /// Requests acknowledgements from all peers: nothing more will be sent. The requests are repeated until everything
+    /// is acknowledged.
     pub fn leave(&mut self, now_ns: u64) {
         self.leaving = true;
         self.asked_ns = now_ns;
@@ -350,10 +354,9 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.wake_all(|_| true);
     }
 
-    /// Takes an acknowledging frame of a peer that is not data, with its receipt.
+    /// Processes an acknowledging frame from a peer that is not data, with its receipt.
     ///
-    /// # Errors
-    /// The peer broke the rules of the channel, or its receipt is none.
+    /// # Errors The peer violated the rules of the channel, or its receipt is invalid.
     pub fn heard(
         &mut self,
         route: Route,
@@ -385,10 +388,9 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         Ok(())
     }
 
-    /// Takes a data frame of a peer; gives what is now in order to `deliver`.
+    /// Processes a data frame from a peer; passes what is now in order to `deliver`.
     ///
-    /// # Errors
-    /// The peer broke the rules of the channel, or what `deliver` says.
+    /// # Errors The peer violated the rules of the channel, or an error of `deliver`.
     pub fn data<E: From<Misbehaved>>(
         &mut self,
         route: Route,
@@ -410,14 +412,15 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 }
             }
             Arrival::Early => peer.inbound.keep(header.sequence, bytes, payload.to_vec()),
-            // It would not have come again had the sender heard from us.
+            // It would not have come again if the sender had received our acknowledgement.
             Arrival::Again => peer.inbound.ack_now(),
         }
         self.wake(key);
         Ok(())
     }
 
-    /// The acknowledgement of any frame of a peer; `route` reaches the peer, since it is where the frame came from.
+    /// Processes the acknowledgement in any frame of a peer; `route` reaches the peer, because the frame came through
+    /// it.
     fn acknowledged(&mut self, route: Route, key: K, header: &FrameHeader, now_ns: u64) -> Result<(), Misbehaved> {
         let leaving = self.leaving;
         self.peer(key, header.from);
@@ -436,19 +439,19 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             (peer.silences, peer.refusals) = (0, 0);
             peer.retry_ns = None;
         }
-        // A question may have overtaken what it was about.
+        // A request may have overtaken the frames it was about.
         peer.asks |= leaving && !peer.is_settled();
         Ok(())
     }
 
-    /// Notes that bytes of a peer are kept here; past a quarter of the window nothing more is acknowledged.
+    /// Notes that bytes from a peer are kept here; beyond a quarter of the window nothing more is acknowledged.
     pub fn hold(&mut self, key: K, bytes: u64) {
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.held += bytes;
         }
     }
 
-    /// Notes that bytes held are gone.
+    /// Notes that kept bytes are gone.
     pub fn release(&mut self, key: K, bytes: u64) {
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.held = peer.held.saturating_sub(bytes);
@@ -456,7 +459,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// Enters a peer where it has something to do.
+    /// Enters a peer into the lists where it has something to do.
     fn wake(&mut self, key: K) {
         if let Some(peer) = self.peers.get_mut(&key) {
             enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
@@ -469,7 +472,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// When [`Conversations::tick`] wants to be called next, in nanoseconds of its clock; `None`: there is nothing to wait for.
+    /// When [`Conversations::tick`] wants to be called next, in nanoseconds of its clock; `None`: nothing is due.
     pub fn next_tick_ns(&self) -> Option<u64> {
         let retry = (!self.refused.is_empty()).then_some(self.retry_ns);
         let leaving = (self.leaving && !self.is_settled()).then_some(self.asked_ns + LEAVING_NS);
@@ -477,7 +480,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         [retry, leaving, waits].into_iter().flatten().min()
     }
 
-    /// Looks whether something has been waited for too long; cheap when called often.
+    /// Checks whether something has waited too long; cheap when called often.
     pub fn tick(&mut self, now_ns: u64) {
         if now_ns >= self.retry_ns {
             self.retry_ns = u64::MAX;
@@ -524,7 +527,7 @@ fn bit(route: Route) -> u64 {
     1 << (route.0 % 64)
 }
 
-/// Enters a peer where it has something to do.
+/// Enters a peer into the lists where it has something to do.
 fn enter<K: Copy, F, Q: Queue>(
     key: K,
     peer: &mut Conversation<F, Q>,
@@ -546,7 +549,7 @@ fn enter<K: Copy, F, Q: Queue>(
     tell(key, peer, told);
 }
 
-/// Enters a peer that is to be told something.
+/// Enters a peer into the list of those to be sent a notice.
 fn tell<K, F, Q: Queue>(key: K, peer: &mut Conversation<F, Q>, told: &mut Vec<K>) {
     if peer.has_notice() && !peer.is_told {
         peer.is_told = true;

@@ -1,5 +1,5 @@
-//! The handshake of [`wire::handshake`] without I/O: messages in, messages out. Ranks, agents, users and gateways run these two
-//! machines, each over its own sockets.
+//! The handshake of [`wire::handshake`] without I/O: messages in, messages out. Ranks, agents, users and gateways run
+//! these two state machines, each over its own sockets.
 
 use thiserror::Error;
 use wire::handshake::{Handshake, Hello, Refusal, Welcome};
@@ -9,20 +9,22 @@ use wire::{End, Secret};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The acceptor said no.
+    /// The acceptor refused.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// The peer sent another message than the one that is due.
-    #[error("expected {expected} in the handshake, got something else")]
+    /// The peer sent another message than the expected one.
+    #[error("expected {expected} in the handshake, got another message")]
     OutOfTurn {
-        /// What was due.
+        /// What was expected.
         expected: &'static str,
     },
     /// The initiator does not know the secret.
     #[error("wrong proof")]
     Proof,
     /// The acceptor does not know the secret. It has learned nothing by asking.
-    #[error("it does not know our secret: another program has its port, or it knows another job or key by that name")]
+    #[error(
+        "it does not know our secret: another program uses its port, or it has a different job or key under that name"
+    )]
     Impostor,
 }
 
@@ -45,27 +47,27 @@ pub enum Answer {
 }
 
 impl Initiator {
-    /// Begins: the message to send first. `key`: the one that the acceptor has shown by TLS; outside TLS none.
+    /// Starts the handshake: returns the message to send first. `key`: the key that the acceptor presented by TLS;
+    /// empty without TLS.
     pub fn new(hello: Hello, secret: Secret, key: &[u8]) -> (Initiator, Handshake) {
         (Initiator { hello: hello.clone(), secret, key: key.to_vec(), proved: false }, Handshake::Hello(hello))
     }
 
-    /// What it said of itself, and whom it means to reach.
+    /// What it claimed, and which peer it wants to reach.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The acceptor has shown this key by TLS, which was not known when the handshake began.
+    /// Sets the key that the acceptor presented by TLS, which was not known when the handshake started.
     pub fn inside(&mut self, key: &[u8]) -> &mut Initiator {
         self.key.clear();
         self.key.extend_from_slice(key);
         self
     }
 
-    /// Takes the acceptor's next message.
+    /// Processes the acceptor's next message.
     ///
-    /// # Errors
-    /// [`Fault`]: nothing more can come of this connection.
+    /// # Errors [`Fault`]: this connection cannot be used.
     pub fn step(&mut self, message: Handshake) -> Result<Answer, Fault> {
         match message {
             Handshake::Challenge { nonce, proof } if !self.proved => {
@@ -91,7 +93,7 @@ pub struct Acceptor(State);
 enum State {
     #[default]
     Hello,
-    /// Its owner decides whether to go on with the initiator.
+    /// The caller decides whether to continue with the initiator.
     Asked,
     Proof {
         hello: Box<Hello>,
@@ -101,25 +103,24 @@ enum State {
     Proved,
 }
 
-/// What the acceptor heard. Its owner answers: with [`Acceptor::challenge`], with a welcome, or with a refusal.
+/// What the acceptor received. The caller answers: with [`Acceptor::challenge`], with a welcome, or with a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Who the initiator claims to be.
+    /// The identity that the initiator claims.
     Claimed(Hello),
-    /// It knows the secret, so what it claimed is so.
+    /// It knows the secret, so its claim is true.
     Proved(Hello),
 }
 
 impl Acceptor {
-    /// Whether nothing was heard yet: the next message has a preface.
+    /// Whether nothing was received yet: the next message has a preface.
     pub fn is_first(&self) -> bool {
         matches!(self.0, State::Hello)
     }
 
-    /// Takes the initiator's next message.
+    /// Processes the initiator's next message.
     ///
-    /// # Errors
-    /// [`Fault`]: nothing more can come of this connection.
+    /// # Errors [`Fault`]: this connection cannot be used.
     pub fn step(&mut self, message: Handshake) -> Result<Heard, Fault> {
         match (std::mem::take(&mut self.0), message) {
             (State::Hello, Handshake::Hello(hello)) => {
@@ -141,8 +142,8 @@ impl Acceptor {
         }
     }
 
-    /// Goes on with an initiator that claims this: the message to send. `nonce`: fresh random bytes; `key`: the one that this end
-    /// has shown by TLS, outside TLS none.
+    /// Continues with an initiator that made this claim: returns the message to send. `nonce`: fresh random bytes;
+    /// `key`: the key that this end presented by TLS; empty without TLS.
     pub fn challenge(&mut self, hello: Hello, secret: Secret, nonce: [u8; 32], key: &[u8]) -> Handshake {
         let transcript = hello.transcript(&nonce, key);
         let proof = secret.prove(End::Acceptor, &transcript);

@@ -1,7 +1,8 @@
-//! Whole messages between the launcher and agents, cut into frames: [`Conversations`] whose frames are pieces of messages.
+//! Whole messages between the launcher and agents, split into frames: [`Conversations`] whose frames are pieces of
+//! messages.
 //!
-//! A receiver may *hold* acknowledgements back while it cannot get rid of what it was sent; the sender then sees its window
-//! fill up and stops producing.
+//! A receiver may *hold* back acknowledgements while it cannot process what it was sent; the sender then sees its
+//! window fill up and stops producing.
 
 use std::collections::VecDeque;
 
@@ -25,11 +26,11 @@ pub(crate) const WINDOW: u32 = 256 << 10;
 /// The longest message in bytes.
 pub(crate) const MAX_MESSAGE: usize = 32 << 20;
 
-/// A correspondent broke the rules.
+/// A correspondent violated the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// Those of the channel.
+    /// The rules of the channel.
     #[error("{from}: {source}")]
     Channel {
         /// The correspondent.
@@ -37,7 +38,7 @@ pub enum PostError {
         /// What it did.
         source: ChannelError,
     },
-    /// Those of frames.
+    /// The rules of frames.
     #[error("{from}: {source}")]
     Wire {
         /// The correspondent.
@@ -53,12 +54,12 @@ pub enum PostError {
         /// Bytes of the message.
         length: usize,
     },
-    /// A message that is none.
+    /// A message that cannot be decoded.
     #[error("{from}: unreadable message: {problem}")]
     Unreadable {
         /// The correspondent.
         from: Identity,
-        /// What the decoder said.
+        /// The decoder's error.
         problem: String,
     },
 }
@@ -66,16 +67,16 @@ pub enum PostError {
 /// A frame and the route it takes.
 pub(crate) type Mail = (Route, FrameHeader, Vec<u8>);
 
-/// Everything one member has in flight with its correspondents. Times are nanoseconds of any one clock.
+/// Everything that one member has in flight with its correspondents. Times are in nanoseconds of any one clock.
 #[derive(Debug)]
 pub struct Post {
     conversations: Conversations<Identity, (FrameHeader, Vec<u8>), Chunks>,
-    /// The start of a message of each correspondent.
+    /// The start of a message from each correspondent.
     partial: FxHashMap<Identity, Vec<u8>>,
     outbox: Outbox,
 }
 
-/// Messages cut into payloads.
+/// Messages split into payloads.
 #[derive(Debug, Default)]
 struct Chunks {
     chunks: VecDeque<Vec<u8>>,
@@ -96,7 +97,7 @@ impl Queue for Chunks {
     }
 }
 
-/// Frames that may leave. Windows bound it.
+/// Frames ready to be sent. Windows limit their number.
 #[derive(Debug)]
 struct Outbox {
     max_payload: usize,
@@ -159,18 +160,18 @@ impl Post {
         Ok(())
     }
 
-    /// Bytes for `to` that wait here or are in flight.
+    /// Bytes for `to` that are queued here or in flight.
     pub fn backlog(&self, to: Identity) -> u64 {
         self.conversations.get(to).map_or(0, |peer| peer.queue.bytes + peer.in_flight())
     }
 
-    /// Whether output for `to` may be produced: less than half the window is taken, the rest is for messages that
+    /// Whether output for `to` may be produced: less than half of the window is used. The rest is for messages that
     /// must not wait.
     pub fn has_room(&self, to: Identity) -> bool {
         self.backlog(to) < u64::from(WINDOW / 2)
     }
 
-    /// The gateways and what they reach.
+    /// The gateways and the sites they reach.
     pub fn routes(&self) -> &Routes {
         self.conversations.routes()
     }
@@ -180,14 +181,14 @@ impl Post {
         self.conversations.route_open(route);
     }
 
-    /// A gateway is not connected any more: what was in flight by it is lost, in both directions.
+    /// A gateway is no longer connected: what was in flight through it is lost, in both directions.
     pub fn route_lost(&mut self, route: Route) {
         self.conversations.route_lost(route);
     }
 
     /// A correspondent is not connected to the gateway at which this one's frames arrive.
     pub fn undeliverable(&mut self, route: Route, peer: Identity, now_ns: u64) {
-        // One that none reaches is reported by its gateway, with the reason.
+        // A correspondent that no gateway reaches is reported by its gateway, with the reason.
         self.conversations.undeliverable(route, peer, now_ns);
     }
 
@@ -196,12 +197,12 @@ impl Post {
         self.conversations.refused(route, peer, now_ns);
     }
 
-    /// A gateway reports what became of its trunks to a site.
+    /// A gateway reports a change in its trunks to a site.
     pub fn passage(&mut self, route: Route, site: SiteId, passage: &Passage) {
         self.conversations.passage(route, site, passage);
     }
 
-    /// The next frame to write, if one may go now, and the gateway for it. Correspondents take turns.
+    /// The next frame to write, if one may be sent now, and the gateway for it. Correspondents take turns.
     pub fn next_frame(&mut self, now_ns: u64) -> Option<Mail> {
         if self.outbox.mail.is_empty() {
             self.conversations.tick(now_ns);
@@ -210,15 +211,15 @@ impl Post {
         self.outbox.mail.pop_front()
     }
 
-    /// When [`Post::next_frame`] is to be called next even if nothing happens.
+    /// When [`Post::next_frame`] must be called next even if nothing happens.
     pub fn next_tick_ns(&self) -> Option<u64> {
         self.conversations.next_tick_ns()
     }
 
-    /// Takes a frame of a correspondent (its kind acknowledges) that came by this gateway, and gives the messages it completes.
+    /// Processes a frame from a correspondent (its kind acknowledges) that came through this gateway, and returns the
+    /// messages it completes.
     ///
-    /// # Errors
-    /// The correspondent broke the rules of the channel or sent something that is no message.
+    /// # Errors The correspondent violated the rules of the channel or sent something that is not a message.
     pub fn receive<M: DeserializeOwned>(
         &mut self,
         route: Route,
@@ -242,18 +243,19 @@ impl Post {
         }
     }
 
-    /// Notes that `bytes` from a correspondent are kept here; past a quarter of the window nothing more is acknowledged.
+    /// Notes that `bytes` from a correspondent are kept here; beyond a quarter of the window nothing more is
+    /// acknowledged.
     pub fn hold(&mut self, from: Identity, bytes: u64) {
         self.conversations.hold(from, bytes);
     }
 
-    /// Notes that `bytes` held are gone.
+    /// Notes that kept `bytes` are gone.
     pub fn release(&mut self, from: Identity, bytes: u64) {
         self.conversations.release(from, bytes);
     }
 }
 
-/// Why a data frame was not taken.
+/// Why a data frame was not accepted.
 enum Refused {
     Misbehaved(Misbehaved),
     Post(PostError),
@@ -272,7 +274,7 @@ fn blame(from: Identity, problem: Misbehaved) -> PostError {
     }
 }
 
-/// Takes the next bytes, and gives the messages they complete.
+/// Takes the next bytes, and returns the messages they complete.
 fn take<M: DeserializeOwned>(
     partial: &mut Vec<u8>,
     from: Identity,
@@ -373,7 +375,7 @@ mod tests {
         while b.next_frame(0).is_some() {}
         a.route_lost(GATEWAY);
         got.extend(carry(&mut a, &mut b));
-        // b has not noticed, but is asked to send again, and what it sends by the same gateway does not come.
+        // b has not noticed, but is told to retransmit, and what it sends through the same gateway does not arrive.
         assert!(b.next_frame(0).is_some_and(|(route, _, _)| route == GATEWAY));
         while b.next_frame(0).is_some() {}
         b.undeliverable(GATEWAY, agent(), 0);
@@ -398,7 +400,7 @@ mod tests {
         for (n, message) in sent.iter().enumerate() {
             a.send(LAUNCHER, message).unwrap();
             match n % 4 {
-                // Frames that leave and never arrive.
+                // Frames that are sent and never arrive.
                 1 => {
                     while a.next_frame(0).is_some() {}
                     a.passage(GATEWAY, LAUNCHER.site, &Passage::Away("a blackout".into()));
@@ -408,7 +410,7 @@ mod tests {
                 3 => {
                     a.passage(GATEWAY, LAUNCHER.site, &Passage::Open);
                     b.passage(GATEWAY, agent().site, &Passage::Open);
-                    // Frames that arrive and are sent again all the same.
+                    // Frames that arrive and are retransmitted all the same.
                     got.extend(carry(&mut a, &mut b));
                     a.passage(GATEWAY, LAUNCHER.site, &Passage::Broken);
                     b.passage(GATEWAY, agent().site, &Passage::Broken);
@@ -419,7 +421,7 @@ mod tests {
             }
         }
         assert_eq!(got, sent);
-        assert_eq!(a.backlog(LAUNCHER), 0, "acknowledged, though it was said when the route was broken");
+        assert_eq!(a.backlog(LAUNCHER), 0, "acknowledged, although it was sent when the route was broken");
     }
 
     proptest! {

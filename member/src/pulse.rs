@@ -1,26 +1,27 @@
-//! Whether the other end of a connection is alive. Machines that freeze and cables that are pulled do not close connections.
+//! Whether the other end of a connection is alive. Frozen machines and pulled cables do not close connections.
 //!
-//! One rule for all of them: members and gateways, agents and launchers, gateways among each other, ranks of a site. Time is passed
-//! in, in nanoseconds of any clock.
+//! One rule for all connections: between members and gateways, agents and launchers, gateways, and ranks of a site.
+//! Time is passed in, in nanoseconds of any clock.
 
 use std::time::Duration;
 
 /// Seconds of silence after which a gateway gives up a link to another.
 pub const LINK_SILENCE_S: u64 = 3;
-/// After which a member leaves a gateway, which says something each second, however busy. Two seconds without a
-/// cable are not its end: what TCP lost in them it sends for the fourth time 3.1 s after the first, and that may have been a ping
-/// after a silence of 1.25 s.
+/// Seconds of silence after which a member leaves a gateway, which sends something each second, however busy it is. Two
+/// seconds without a cable do not end the connection: TCP sends what it lost in them for the fourth time 3.1 s after
+/// the first, and that may have been a ping after a silence of 1.25 s.
 pub const GATEWAY_SILENCE_S: u64 = 5;
-/// After which a gateway gives up an agent or a launcher. Its machine may be busy with the job's ranks.
+/// Seconds after which a gateway gives up an agent or a launcher. Its machine may be busy with the job's ranks.
 pub const AGENT_SILENCE_S: u64 = 6;
-/// After which a rank gives up the machine of another of its site: later than gateways do, who can say what else is lost there.
+/// Seconds after which a rank gives up the machine of another rank of its site: later than gateways do, because they
+/// can report what else is lost there.
 pub const RANK_SILENCE_S: u64 = 7;
 
-/// An end that has been silent this long is sent a ping, and again after as long.
+/// An end that has been silent this long is sent a ping, and again after the same time.
 const PING_NS: u64 = 1_000_000_000;
-/// It is looked at this often at least by whoever runs.
+/// Longest interval between checks.
 pub const LOOK_NS: u64 = 250_000_000;
-/// At most so much of the time between two looks counts.
+/// At most this much of the time between two checks counts.
 const COUNTS_NS: u64 = 2 * LOOK_NS;
 
 #[derive(Clone, Copy, Debug)]
@@ -38,30 +39,30 @@ pub enum Beat {
     Quiet,
     /// Send a ping.
     Ping,
-    /// The other end has said nothing for this many seconds: the connection is lost.
+    /// The other end has been silent for this many seconds: the connection is lost.
     Lost(u64),
 }
 
 impl Pulse {
-    /// A connection that has just opened, which is lost after `silence_s` seconds without a sign of life.
+    /// For a connection that has just opened, and is lost after `silence_s` seconds without a sign of life.
     pub fn new(silence_s: u64, now_ns: u64) -> Pulse {
         Pulse { silence_ns: silence_s * 1_000_000_000, heard_ns: now_ns, pinged_ns: now_ns, looked_ns: now_ns }
     }
 
-    /// Something came.
+    /// Something arrived.
     pub fn heard(&mut self, at_ns: u64) {
-        // Who says when it last heard something does not take back what is known of this end.
+        // A later report of an earlier time does not undo what is known about this end.
         self.heard_ns = self.heard_ns.max(at_ns);
     }
 
-    /// Looks. Time in which nobody looked does not count: an end that was itself stopped, waited for a core of a busy machine, or
-    /// computed, has not read what came.
+    /// Checks. Time in which nobody checked does not count: an end that was itself stopped, waited for a core of a busy
+    /// machine, or computed, has not read what arrived.
     pub fn look(&mut self, now_ns: u64) -> Beat {
         self.look_patiently(now_ns, |limit| limit)
     }
 
-    /// The same for an end whose process may have no core for a while. `stretch` is asked, when the silence is over the limit, for
-    /// that of a machine as busy as this one is.
+    /// The same for an end whose process may have no core for a while. When the silence exceeds the limit, `stretch` is
+    /// called for the limit on a machine as busy as this one.
     pub fn look_patiently(&mut self, now_ns: u64, stretch: impl FnOnce(Duration) -> Duration) -> Beat {
         let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
         self.heard_ns = (self.heard_ns + pause_ns.saturating_sub(COUNTS_NS)).min(now_ns);
@@ -80,20 +81,21 @@ impl Pulse {
     }
 }
 
-/// Tells an end that says much that this end is alive. Its own pings wait behind all that it has sent, which can be more seconds of
-/// a slow card than it has patience for; and nothing has to be said to it meanwhile, if what it sends is for others.
+/// Tells an end that sends a lot that this end is alive. The other end's pings wait behind everything it has sent,
+/// which on a slow network card can take longer than its patience; and if its frames are for others, nothing else may
+/// be sent to it meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct Nod {
     nodded_ns: u64,
 }
 
 impl Nod {
-    /// Of a connection that has just opened.
+    /// For a connection that has just opened.
     pub fn new(now_ns: u64) -> Nod {
         Nod { nodded_ns: now_ns }
     }
 
-    /// Whether to say something, each second at most, to an end that was heard at `heard_ns` for the last time.
+    /// Whether to send something, at most once per second, to an end from which something last arrived at `heard_ns`.
     pub fn is_due(&mut self, heard_ns: u64, now_ns: u64) -> bool {
         let due = heard_ns > self.nodded_ns && now_ns.saturating_sub(self.nodded_ns) >= PING_NS;
         if due {
@@ -107,7 +109,7 @@ impl Nod {
 mod tests {
     use super::*;
 
-    /// What is done in so many seconds in which it is looked every [`LOOK_NS`].
+    /// The beats in this many seconds, checking every [`LOOK_NS`].
     fn watch(pulse: &mut Pulse, from_s: u64, seconds: u64, answers: bool) -> Vec<Beat> {
         let mut beats = Vec::new();
         for tick in 1..=seconds * 1_000_000_000 / LOOK_NS {

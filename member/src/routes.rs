@@ -12,7 +12,7 @@ pub struct Routes {
 #[derive(Debug, Default)]
 struct Gateway {
     open: bool,
-    /// Sites that it does not reach at the moment, and why.
+    /// Sites that it cannot reach at the moment, and why.
     away: FxHashMap<SiteId, String>,
 }
 

@@ -1,46 +1,49 @@
-//! Which gateway the next frame to a peer takes: frames are striped by how much of what went by each has arrived.
+//! Which gateway the next frame to a peer takes: frames are striped according to how much of what each gateway carried
+//! has arrived.
 
 use wire::receipt::MAX_ROUTES;
 
-/// Another gateway takes over when so many bytes more are under way by the one in use.
+/// Another gateway takes over when this many more bytes are in flight through the one in use.
 const STRIPE: u64 = 64 << 10;
-/// The last bytes of a message, up to so many, stay with those before them: at another gateway they would wait behind others' messages.
+/// The last bytes of a message, up to this many, follow the ones before them: at another gateway they would wait behind
+/// others' messages.
 const TAIL: u64 = 16 << 10;
-/// Loads that differ by less, in bytes, are alike.
+/// Loads that differ by less, in bytes, count as equal.
 const LIKE: u64 = 16 << 10;
-/// A receipt is sent at least so often, in bytes that came by more than one route.
+/// A receipt is sent at least this often, in bytes that arrived on more than one route.
 const RECEIPT: u64 = 256 << 10;
 
-/// How much must arrive for what a gateway carries of it to count as much as all that was known before.
+/// How much must arrive for a new measurement of a gateway's share to weigh as much as everything known before.
 const MEMORY: f64 = (512 << 10) as f64;
-/// What carries a smaller share is not begun with.
+/// A gateway with a smaller share is not the first after a pause.
 const SLOW: f64 = 0.5;
-/// A gateway has at least this part of an equal share under way: else nobody would learn that it got faster.
+/// A gateway always has at least this part of an equal share in flight: otherwise it would never be noticed that it
+/// became faster.
 const LEAST: f64 = 1.0 / 8.0;
 
-/// See the module. The sender's and the receiver's half.
+/// See the module docs. The sender's and the receiver's half.
 #[derive(Debug, Default)]
 pub struct Stripe {
     out: Vec<Out>,
-    /// The gateway to begin with after a pause.
+    /// The first gateway after a pause.
     first: usize,
-    /// That of the last frame.
+    /// The gateway of the last frame.
     last: usize,
-    /// The first gateway of all that can be used takes everything.
+    /// The first usable gateway takes everything.
     in_order: bool,
-    /// Bytes that have come, by the route that their sender names.
+    /// Bytes that have arrived, by the route that their sender names.
     come: Vec<(u8, u64)>,
-    /// Bytes that have come since the last receipt.
+    /// Bytes that have arrived since the last receipt.
     untold: u64,
 }
 
-/// What is sent by one gateway.
+/// What is sent through one gateway.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     sent: u64,
     /// Bytes known to have arrived.
     arrived: u64,
-    /// What it carries of all that arrives, as far as is known; 1 is an equal share.
+    /// Its share of everything that arrives, as far as is known; 1 is an equal share.
     share: f64,
 }
 
@@ -52,12 +55,12 @@ impl Out {
 }
 
 impl Stripe {
-    /// `first`: the gateway to begin with. Different ranks begin with different ones.
+    /// `first`: the first gateway after a pause. Different ranks start with different ones.
     pub fn starting_with(first: usize) -> Stripe {
         Stripe { first, last: first, ..Stripe::default() }
     }
 
-    /// Everything goes by the first gateway that can be used.
+    /// Everything goes through the first usable gateway.
     pub fn first() -> Stripe {
         Stripe { in_order: true, ..Stripe::default() }
     }
@@ -69,15 +72,15 @@ impl Stripe {
         &mut self.out[gateway]
     }
 
-    /// A frame has left by this gateway.
+    /// A frame was sent through this gateway.
     pub fn sent(&mut self, gateway: usize, bytes: usize) {
         self.of(gateway).sent += bytes as u64;
         self.last = gateway;
     }
 
-    /// There was nothing to send, and now there is. If no more is under way than its receiver need not tell of (`in_flight` bytes),
-    /// it is taken for arrived, and the first gateway has its turn, unless it is known to be slow: ranks that exchange messages in step
-    /// then do not meet at one.
+    /// There was nothing to send, and now there is. If no more is in flight than a receiver need not report
+    /// (`in_flight` bytes), it counts as arrived, and the first gateway has its turn, unless it is known to be slow:
+    /// ranks that exchange messages in lockstep then do not all load the same gateway.
     pub fn begin(&mut self, in_flight: u64) {
         if in_flight > RECEIPT {
             return;
@@ -91,21 +94,22 @@ impl Stripe {
         }
     }
 
-    /// What was under way by this gateway is not any more.
+    /// What was in flight through this gateway no longer is.
     pub fn lost(&mut self, gateway: usize) {
         let out = self.of(gateway);
         out.arrived = out.sent;
     }
 
-    /// Bytes under way, as many as they would be if all gateways were equally fast. Where this is the same for all, all take the
-    /// same time to carry what they have, and nothing that goes by a fast one has to wait for what goes by a slow one.
+    /// Bytes in flight, scaled to what they would be if all gateways were equally fast. Where this is equal for all,
+    /// all take the same time to carry what they have, and nothing sent through a fast gateway has to wait for what
+    /// goes through a slow one.
     fn load(&self, gateway: usize) -> u64 {
         self.out.get(gateway).map_or(0, |out| (out.under_way() as f64 / out.share) as u64)
     }
 
-    /// The gateway for the next frame, of a message of which so many bytes are `left`: that of the last one, until another has much less to
-    /// carry for its speed. Of equals it is the next in a circle, so that ranks that began with different ones, and send alike, do not all
-    /// come together at one.
+    /// The gateway for the next frame, of a message of which this many bytes are `left`: the last one, until another
+    /// has much less to carry relative to its speed. Among equals it is the next in a circle, so that ranks that
+    /// started with different gateways, and send alike, do not all meet at one.
     pub fn choose(&self, mut usable: impl Iterator<Item = usize>, left: u64) -> Option<usize> {
         if self.in_order {
             return usable.next();
@@ -126,7 +130,7 @@ impl Stripe {
         Some(if stay { self.last } else { least })
     }
 
-    /// A frame has come that took this route at its sender.
+    /// A frame has arrived that took this route at its sender.
     pub fn came(&mut self, route: u8, bytes: u32) {
         self.untold += u64::from(bytes);
         match self.come.iter_mut().find(|(known, _)| *known == route) {
@@ -135,18 +139,18 @@ impl Stripe {
         }
     }
 
-    /// Whether the peer should be told how much has come by which route.
+    /// Whether the peer should be sent a receipt: how much has arrived on which route.
     pub fn receipt_is_due(&self) -> bool {
         self.come.len() > 1 && self.untold >= RECEIPT
     }
 
-    /// What it is told: nothing where there is only one route.
+    /// The receipt: empty where there is only one route.
     pub fn receipt(&mut self) -> Vec<u8> {
         self.untold = 0;
         if self.come.len() > 1 { wire::receipt::encode(&self.come) } else { Vec::new() }
     }
 
-    /// The peer says how much has arrived by each gateway. More than was sent counts as all of it.
+    /// The peer reports how much has arrived through each gateway. More than was sent counts as all of it.
     pub fn arrived(&mut self, receipt: &[(u8, u64)]) {
         if receipt.is_empty() {
             return;
@@ -163,8 +167,8 @@ impl Stripe {
         self.learn(&came);
     }
 
-    /// Shares follow what came (bytes, by gateway) of those that still have something to carry. One that had no more to carry could have
-    /// carried more, but not less.
+    /// Shares follow what arrived (bytes, by gateway) through gateways that still have something to carry. One that had
+    /// nothing left could have carried more, but not less.
     fn learn(&mut self, came: &[u64]) {
         let is_full = |out: &Out| out.under_way() > 0;
         let full = || self.out.iter().zip(came).filter(|(out, _)| is_full(out));
@@ -245,7 +249,8 @@ mod tests {
         let mut ranks: Vec<Stripe> = (0..4).map(Stripe::starting_with).collect();
         for _ in 0..10 {
             for (own, stripe) in ranks.iter_mut().enumerate() {
-                // What it sent last is taken for arrived, though nobody has told it, and a message of a stripe and its header stays whole.
+                // What it sent last counts as arrived, although that was not reported, and a message of one stripe and
+                // its header stays whole.
                 stripe.begin(STRIPE + 100);
                 for left in [STRIPE + 100, 100] {
                     assert_eq!(stripe.choose(0..4, left), Some(own));
@@ -280,8 +285,8 @@ mod tests {
         assert_ne!(stripe.choose(0..3, STRIPE), Some(1), "{:?}", stripe.out);
     }
 
-    /// What arrives in a second of 100, in shares of what all gateways together could carry, with a channel of this window that delivers in
-    /// order over ways of 10 ms each way.
+    /// What arrives in a second of 100, as a share of what all gateways together could carry, with a channel of this
+    /// window that delivers in order over paths of 10 ms each way.
     fn carried(rates: &[u64], window: u64) -> f64 {
         const FRAME: u64 = 16 << 10;
         const STEP_US: u64 = 100;
@@ -289,7 +294,7 @@ mod tests {
         let (mut sender, mut receiver) = (Stripe::default(), Stripe::default());
         let mut queues = vec![VecDeque::<u64>::new(); rates.len()];
         let mut credit = vec![0u64; rates.len()];
-        // What is under way to the receiver, and back: when it is there, and what.
+        // What is in flight to the receiver, and back: when it arrives, and what it is.
         let mut there = VecDeque::<(u64, usize, u64)>::new();
         let mut back = VecDeque::<(u64, u64, Vec<u8>)>::new();
         let (mut sent, mut known, mut in_order, mut told) = (0u64, 0u64, 0u64, 0u64);

@@ -1,5 +1,6 @@
-//! Many members at two sites, all of which talk to all of the other: what their gateways hold is bounded and nobody starves,
-//! though nothing was promised to any pair. In virtual time; `LANDBRIDGE_CROWD=1000` makes it 1,000 at each site.
+//! Many members at two sites, each of which talks to all members of the other site: what their gateways hold is limited
+//! and no member starves, although nothing was promised to any pair. In virtual time; `LANDBRIDGE_CROWD=1000` makes it
+//! 1,000 at each site.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "its figures are the result")]
@@ -16,17 +17,17 @@ const JOB: JobId = JobId(1);
 const ONE: Route = Route(0);
 const STEP_NS: u64 = 1_000_000;
 const MAX_PAYLOAD: u32 = 16 << 10;
-/// From how many bytes that wait for the trunk on a gateway does not read its members.
+/// With this many bytes waiting for the trunk, a gateway stops reading its members.
 const BACKED_UP: u64 = 1 << 20;
-/// What all frames carry.
+/// The payload of all frames.
 static PAYLOAD: [u8; MAX_PAYLOAD as usize] = [0; MAX_PAYLOAD as usize];
-/// The least that may wait for a member, as in the gateway.
+/// The smallest limit on what may wait for a member, as in the gateway.
 const LEAST: u64 = 32 << 10;
 
 type Frame = (FrameHeader, u32);
 type Talk = Conversations<Identity, Frame, Bytes>;
 
-/// Bytes of messages that wait.
+/// Bytes of queued messages.
 #[derive(Debug, Default)]
 struct Bytes(u64);
 
@@ -44,7 +45,7 @@ impl Queue for Bytes {
     }
 }
 
-/// What a member may still put on its card in this step, and what it has put there.
+/// What a member may still put on its network card in this step, and what it has put there.
 struct Card {
     left: i64,
     frames: Vec<Frame>,
@@ -77,13 +78,13 @@ fn bytes(frame: &Frame) -> u64 {
     u64::from(frame.1) + HEADER_LEN as u64
 }
 
-/// A gateway of one site: what waits for its trunk, and for each of its members.
+/// A gateway of one site: what is queued for its trunk, and for each of its members.
 #[derive(Default)]
 struct Gateway {
     out: VecDeque<Frame>,
     out_bytes: u64,
     credit: u64,
-    /// Frames on the trunk towards it, with the time of their arrival.
+    /// Frames on the trunk towards it, with their times of arrival.
     on_trunk: VecDeque<(u64, Frame)>,
     to_members: Vec<VecDeque<Frame>>,
     queued: Vec<u64>,
@@ -94,14 +95,14 @@ struct Gateway {
     refused: u64,
 }
 
-/// Rates are in bytes a step of one millisecond.
+/// Rates are in bytes per step of one millisecond.
 struct Plan {
     members: usize,
     memory: u64,
     card: u64,
     trunk: u64,
     delay: u64,
-    /// How fast the member of a number at the second site reads.
+    /// How fast member number `n` of the second site reads.
     reads: fn(usize) -> u64,
 }
 
@@ -127,7 +128,7 @@ fn number(identity: Identity) -> usize {
 
 impl World {
     fn new(plan: Plan) -> World {
-        // As the gateway grants it: half of half of its memory, shared by those who send to it.
+        // As the gateway grants it: half of half of its memory, shared by all that send to it.
         let share = (plan.memory / 4 / plan.members as u64).max(LEAST);
         let talk = |site, number| {
             let (striping, window) = (Striping::Adaptive { first: 0 }, Window::Adapting(RANK_WINDOW));
@@ -261,7 +262,7 @@ impl Gateway {
     }
 }
 
-/// How many at each site: few by default, for every test run.
+/// How many members at each site: few by default, for every test run.
 fn crowd(few: usize) -> usize {
     std::env::var("LANDBRIDGE_CROWD").map_or(few, |text| text.parse().unwrap())
 }
@@ -271,23 +272,24 @@ fn all_to_all_fits_into_memory_and_nobody_starves() {
     all_to_all(1_250);
 }
 
-/// A trunk that carries more than slow readers take: gateways refuse what is for them, and for nobody else.
+/// A trunk that carries more than slow readers take: gateways refuse what is for those readers, and nothing else.
 #[test]
 fn slow_readers_of_an_all_to_all_hold_nobody_else_up() {
     all_to_all(10_000);
 }
 
-/// All members send to all of the other site, over a trunk that carries so many bytes a millisecond for each member.
+/// All members send to all members of the other site, over a trunk that carries this many bytes per millisecond for
+/// each member.
 fn all_to_all(trunk_each: u64) {
     let members = crowd(100);
-    // As much memory for each as 1,000 have of 256 MiB; a tenth reads at a tenth of the speed.
+    // As much memory for each as 1,000 members have of 256 MiB; a tenth read at a tenth of the speed.
     let memory = (256 << 20) / 1000 * members as u64;
     let reads = |member: usize| if member.is_multiple_of(10) { 2_500 } else { 25_000 };
     let (card, trunk) = (25_000, trunk_each * members as u64);
     let mut world = World::new(Plan { members, memory, card, trunk, delay: 10, reads });
     const EACH: u64 = 20_000;
     for from in 0..members {
-        // As all-to-alls go: each begins with another.
+        // As in an all-to-all: each starts with a different peer.
         for to in (0..members).map(|step| (from + step) % members) {
             world.say((0, from), (1, to), EACH);
             world.say((1, from), (0, to), EACH);
@@ -295,7 +297,7 @@ fn all_to_all(trunk_each: u64) {
     }
     let all = EACH * members as u64;
     let (mut half, mut end) = (0, 0);
-    // When the member of each number at the second site had all.
+    // When each member of the second site had received everything.
     let mut done = vec![0; members];
     while world.arrived.iter().flatten().any(|arrived| *arrived < all) {
         world.step();
@@ -313,7 +315,7 @@ fn all_to_all(trunk_each: u64) {
         assert!(end < 2_000_000, "not done: {:?}", world.arrived[1].iter().min());
     }
     let slowest = all / 2_500;
-    // Whoever reads fast is not to wait for whoever does not.
+    // Fast readers must not wait for slow ones.
     let (least, fast) = (done.iter().min().unwrap(), done.iter().enumerate().filter(|(at, _)| at % 10 != 0));
     let last = fast.map(|(_, done)| done).max().unwrap();
     println!("fast readers had all after {least} to {last} ms");
@@ -328,7 +330,7 @@ fn all_to_all(trunk_each: u64) {
     assert!(end < slowest * 3, "{end} ms, a slow reader needs {slowest}");
 }
 
-/// Bytes that the first pair exchanges in the second half of six seconds, over 1 Gbit/s and 100 ms there and back.
+/// Bytes that the first pair exchanges in the second half of six seconds, over 1 Gbit/s and a round trip of 100 ms.
 fn one_pair(members: usize) -> u64 {
     let reads = |_| 125_000;
     let plan = Plan { members, memory: 256 << 20, card: 125_000, trunk: 125_000, delay: 50, reads };

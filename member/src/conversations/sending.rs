@@ -1,4 +1,4 @@
-//! What leaves: frames that are sent again, new ones as windows, the budget and the carrier allow, and notices.
+//! What is sent: retransmissions, new frames as windows, the budget and the carrier allow, and notices.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -20,7 +20,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         }
     }
 
-    /// The last words of a member that leaves: peers are acknowledged what came from them, for none will be here to answer.
+    /// The last notices of a member that leaves: acknowledges to peers what has arrived from them, because the member
+    /// cannot answer later.
     pub fn farewell(&mut self, notice_by: &mut dyn FnMut(Route, FrameHeader, &[u8])) {
         for peer in self.peers.values_mut().filter(|peer| !peer.gone && peer.inbound.has_unacknowledged()) {
             if let Some(route) = choose(&self.routes, peer) {
@@ -84,7 +85,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             };
             let bytes = peer.queue.next_len(most);
             if !self.budget.may_send(bytes.into()) {
-                // Acknowledgements free it; receivers of little do not send any by themselves.
+                // Acknowledgements free it; receivers of small amounts do not send any without a request.
                 peer.is_ready = true;
                 self.ready.push_front(key);
                 self.solicit();
@@ -121,7 +122,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         self.ready.append(&mut full);
     }
 
-    /// Asks for acknowledgements of all that is in flight, where that was not asked for.
+    /// Requests acknowledgements of everything in flight for which there was no request.
     fn solicit(&mut self) {
         for key in std::mem::take(&mut self.unsolicited) {
             let Some(peer) = self.peers.get_mut(&key) else { continue };
@@ -159,7 +160,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Again, peer) };
                 carrier.notice(route, header, &peer.stripe.receipt());
             }
-            // A question comes after what it is about.
+            // A request goes after the frames it is about.
             if peer.asks && !peer.outbound.has_missing() {
                 peer.asks = false;
                 ask(&self.settings, route, peer, carrier);
@@ -176,7 +177,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     }
 }
 
-/// A notice to a peer, with the acknowledgement of what came.
+/// A notice to a peer, with an acknowledgement of what has arrived.
 fn notice<F, Q: Queue>(settings: &Settings, kind: FrameKind, peer: &mut Conversation<F, Q>) -> FrameHeader {
     let ack = peer.acknowledge();
     FrameHeader { ack, ..FrameHeader::plain(kind, settings.job, settings.me, peer.identity) }
@@ -195,17 +196,17 @@ fn ask<F, Q: Queue>(
     carrier.notice(route, header, &peer.stripe.receipt());
 }
 
-/// How the next data can get to a peer.
+/// How the next data frame can get to a peer.
 enum Next {
-    /// By this gateway, with payloads of at most so many bytes.
+    /// Through this gateway, with a payload of at most this many bytes.
     By(Route, u32),
-    /// By none before it has sent what it was given.
+    /// Through no gateway until what it was given has been sent.
     Full,
     None,
 }
 
-/// Whether any gateway takes a frame now. If none does, looking at further peers costs a member with a thousand of them more than
-/// what it then sends.
+/// Whether any gateway takes a frame now. If none does, examining further peers costs a member with a thousand of them
+/// more than what it then sends.
 fn has_room<F, Q: Queue>(routes: &Routes, carrier: &impl Carrier<F, Q>) -> bool {
     routes.open().any(|route| carrier.room(route).is_some())
 }

@@ -1,5 +1,5 @@
-//! Members, gateways and trunks in virtual time: connections are cut, gateways crash, notices come late and at different
-//! times at both ends. Everything must arrive once and in order, and be known to have arrived.
+//! Members, gateways and trunks in virtual time: connections are cut, gateways crash, notices arrive late and at
+//! different times at both ends. Everything must arrive once and in order, and be known to have arrived.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +8,7 @@ use types::{Rank, Slot};
 
 use super::*;
 
-/// What each rule of [`Conversations`] is for shows when it is left out.
+/// The rules of [`Conversations`]: leaving one out shows what it is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub ask_on_return: bool,
@@ -17,7 +17,7 @@ pub(crate) struct Rules {
     pub answer_by_route: bool,
     pub ask_when_silent: bool,
     pub ask_when_full: bool,
-    /// Of gateways: they report acknowledgements that cannot be delivered.
+    /// For gateways: they report acknowledgements that cannot be delivered.
     pub report_acks: bool,
 }
 
@@ -36,7 +36,7 @@ const ALL: Rules = Rules {
     ask_when_full: true,
     report_acks: true,
 };
-/// Notices alone: nobody asks because time has passed.
+/// Only notices: no requests because time has passed.
 const NOTICES: Rules = Rules { ask_when_silent: false, ..ALL };
 /// Version 0.1.
 const OLD: Rules = Rules {
@@ -47,7 +47,7 @@ const OLD: Rules = Rules {
     report_acks: false,
     ..NOTICES
 };
-/// Time alone: of what peers lost nothing is said, and nothing is asked at once.
+/// Only time: peers are not told about losses, and no requests are sent at once.
 const SILENCE: Rules = Rules { again_on_loss: false, answer_by_route: true, ask_when_silent: true, ..OLD };
 
 const JOB: JobId = JobId(1);
@@ -68,7 +68,7 @@ impl Random {
 
 type Frame = (FrameHeader, Vec<u8>);
 
-/// Numbers that are to be sent, each with the length of its frame.
+/// Numbers to be sent, each with the length of its frame.
 #[derive(Debug, Default)]
 struct Numbers(VecDeque<(u32, u32)>);
 
@@ -88,7 +88,7 @@ impl Queue for Numbers {
 
 type Talk = Conversations<Identity, Frame, Numbers>;
 
-/// What a node is: a member of a site, or a gateway.
+/// The kind of a node: a member of a site, or a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     Member(usize),
@@ -107,9 +107,9 @@ struct Wire {
     up: bool,
     /// Towards each end, in order, with the time of arrival.
     queues: [VecDeque<(u64, Item)>; 2],
-    /// When each end notices that it is cut; `None`: it knows, or it is not.
+    /// When each end notices that it is cut; `None`: it knows, or it is not cut.
     notices: [Option<u64>; 2],
-    /// Whether each end takes it for open.
+    /// Whether each end believes it to be open.
     known: [bool; 2],
     back: u64,
 }
@@ -123,14 +123,14 @@ struct World {
     wires: Vec<Wire>,
     by_node: BTreeMap<Node, Vec<usize>>,
     members: Vec<(Identity, Talk)>,
-    /// Numbers that came from a peer, by receiver and sender.
+    /// Numbers received from a peer, by receiver and sender.
     came: BTreeMap<(usize, usize), Vec<u32>>,
     gateways: [usize; 2],
     /// Chance in a thousand that a gateway refuses a data frame.
     refuses: u64,
 }
 
-/// Frames that leave a member in one call.
+/// Frames that a member sends in one call.
 struct Out {
     full: Vec<bool>,
     frames: Vec<(Route, Frame)>,
@@ -226,7 +226,7 @@ impl World {
     fn send(&mut self, from: Node, wire: usize, item: Item) {
         let at = self.now + 1 + self.random.below(self.delay);
         let wire = &mut self.wires[wire];
-        // What is written to a connection that is cut is gone, and whoever wrote does not know yet.
+        // What is written to a cut connection is lost, and the writer does not know yet.
         if wire.up {
             let queue = &mut wire.queues[usize::from(wire.ends[0] == from)];
             let last = queue.back().map_or(0, |(at, _)| *at);
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// Whether a node takes a connection for open.
+    /// Whether a node believes a connection to be open.
     fn knows(&self, node: Node, wire: usize) -> bool {
         self.wires[wire].known[usize::from(self.wires[wire].ends[1] == node)]
     }
@@ -249,7 +249,8 @@ impl World {
         }
     }
 
-    /// Something breaks: a connection, or all of a gateway. Never the last connection of a member, with which all is lost.
+    /// Breaks something: a connection, or all of a gateway. Never the last connection of a member, because then
+    /// everything is lost.
     fn breaks(&mut self) {
         let (site, gateway) = (self.random.below(2) as usize, self.random.below(3) as usize);
         let victims = if self.random.below(4) == 0 && gateway < self.gateways[site] {
@@ -270,7 +271,7 @@ impl World {
         }
     }
 
-    /// The trunks of a gateway that it takes for open, its partner's first.
+    /// The trunks of a gateway that it believes to be open, its partner's first.
     fn trunks(&self, site: usize, gateway: usize) -> Vec<usize> {
         let node = Node::Gateway(site, gateway);
         let mut open: Vec<(usize, usize)> = (0..self.gateways[1 - site])
@@ -333,7 +334,7 @@ impl World {
     fn relay(&mut self, (site, gateway): (usize, usize), came_by: usize, header: FrameHeader, payload: Vec<u8>) {
         let node = Node::Gateway(site, gateway);
         if usize::from(header.to.site.0) != site {
-            // Without a trunk it is gone; members have been told, and send it again.
+            // Without a trunk the frame is lost; members have been told, and retransmit it.
             if let Some(trunk) = self.trunks(site, gateway).first() {
                 self.send(node, *trunk, Item::Frame((header, payload)));
             }
@@ -379,7 +380,7 @@ impl World {
         }
     }
 
-    /// Why a storm stalls, for whoever looks into one.
+    /// Why a storm stalls, for whoever investigates one.
     #[allow(clippy::print_stderr, reason = "a person asked for it")]
     fn describe(&self, sent: &BTreeMap<(usize, usize), u32>) {
         let came: Vec<_> = self.came.iter().map(|(pair, came)| (pair, came.len(), sent.get(pair))).collect();
@@ -468,7 +469,7 @@ impl SlotRank {
     }
 }
 
-/// Runs a storm; whether everything arrived, and was known to have arrived, before the end of patience.
+/// Runs a storm; returns whether everything arrived, and was known to have arrived, before patience ran out.
 fn storm(seed: u64, rules: Rules) -> bool {
     let mut world = World::new(seed, rules);
     let (breaks, quiet) = (world.random.below(30), 3000);
@@ -509,7 +510,7 @@ fn storm(seed: u64, rules: Rules) -> bool {
             assert!(world.members.iter().all(|(_, talk)| talk.budget().in_flight() == 0), "seed {seed}");
             return true;
         }
-        // A sender whose receiver keeps little to itself may settle only when it asks.
+        // A sender whose receiver acknowledges late may only settle when it sends a request.
         let odd = !seed.is_multiple_of(2) && world.now > quiet + 2000;
         if odd && sent.iter().all(arrived) && !rules.ask_when_silent {
             return true;
