@@ -1,4 +1,4 @@
-//! Who a process is: job, site, node, rank, instance, and the 16 bytes that say so.
+//! Identities of processes: job, site, node, rank, instance, and their 16-byte encoding.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct JobId(pub u32);
 
-/// A site's place in the roster of a job (its order in the sites file).
+/// A site's index in the roster of a job (its order in the sites file).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SiteId(pub u16);
 
-/// A node's place among the nodes of its site that take part in a job.
+/// A node's index among the nodes of its site that take part in a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
-/// A service's place among the services of its job at a site: members that are neither ranks nor agents.
+/// A service's index among the services of its job at a site: members that are neither ranks nor agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServiceId(pub u32);
 
@@ -26,7 +26,7 @@ pub struct ServiceId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rank(pub u32);
 
-/// Which endpoint of a rank: an MPI library may open several.
+/// Number of an endpoint of a rank: an MPI library may open several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Instance(pub u8);
 
@@ -37,7 +37,7 @@ impl fmt::Display for JobId {
 }
 
 impl JobId {
-    /// The 16 bits of it that an [`Address`] carries; never zero for a job.
+    /// The 16 bits of the id that an [`Address`] carries; never zero for a job.
     pub fn tag(self) -> u16 {
         if self.0 == 0 { 0 } else { (self.0 as u16).max(1) }
     }
@@ -102,13 +102,13 @@ impl Slot {
     }
 }
 
-/// A [`Slot`], taken apart.
+/// A decoded [`Slot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
     /// One endpoint of a rank.
     Rank(Rank, Instance),
     Agent(NodeId),
-    /// A member that is neither rank nor agent. No such member exists in this version; the numbers are kept free.
+    /// A member that is neither rank nor agent. No such member exists in this version; the numbers are reserved.
     Service(ServiceId),
     Launcher,
     /// The gateway itself.
@@ -134,11 +134,11 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A process inside a job, as frames name it: nothing here is an IP address.
+/// A process inside a job, as frames name it: it contains no IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
     pub site: SiteId,
-    /// What it is there.
+    /// The member's slot at that site.
     pub slot: Slot,
 }
 
@@ -171,7 +171,7 @@ pub struct Address {
     pub socket: SocketAddrV4,
     /// [`JobId::tag`] (a check against mixing jobs, not a secret); zero outside a job.
     pub job: u16,
-    /// Who it is.
+    /// The endpoint's identity.
     pub identity: Identity,
 }
 
@@ -181,8 +181,8 @@ impl Address {
         Address { socket, job: 0, identity: Identity { site: SiteId(0), slot: Slot(0) } }
     }
 
-    /// What tells one endpoint from another: in a job the identity alone (the socket address is only where to dial),
-    /// outside the socket address.
+    /// What distinguishes endpoints: in a job the identity alone (the socket address is only for dialling), outside a
+    /// job the socket address.
     pub fn key(self) -> Address {
         if self.job == 0 { self } else { Address { socket: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), ..self } }
     }

@@ -1,8 +1,8 @@
 //! Ids, addresses, topology and configuration.
 //!
-//! Owns the words every other part speaks: which [`Identity`] a process has, how it is packed into the 16
-//! bytes an MPI library exchanges ([`Address`]), which ranks run on which node of which site ([`Roster`]), and what
-//! the user wrote down about the sites ([`SitesFile`]). Does no I/O: texts come in, values go out.
+//! Owns the vocabulary of all other crates: which [`Identity`] a process has, how it is packed into the 16 bytes that
+//! an MPI library exchanges ([`Address`]), which ranks run on which node of which site ([`Roster`]), and what the user
+//! wrote about the sites ([`SitesFile`]). Does no I/O: texts come in, values go out.
 //!
 //! Start reading at [`id`].
 

@@ -1,9 +1,9 @@
-//! How long to wait for what a busy machine does late.
+//! How long to wait for something that a busy machine does late.
 //!
-//! A fixed limit on a wait is either long for a machine that is well, or fails on one that is only busy. A [`Patience`] is
-//! calm on a machine that is well, and follows what the machine shows otherwise, in two ways. Progress starts the clock again:
-//! of a hundred agents that come one by one none is late as long as the next one comes in time. And the limit stretches by
-//! how much slower the machine is than an idle one ([`Slowness`]). It never exceeds [`MOST`] times the calm limit, so every
+//! A fixed limit on a wait is either long for a machine that is idle, or fails on one that is only busy. A [`Patience`]
+//! starts with a limit for an idle machine and extends it in two ways. Progress restarts the clock: of a hundred agents
+//! that connect one by one, none is late as long as the next one connects in time. And the limit stretches by how much
+//! slower the machine is than an idle one ([`Slowness`]). It never exceeds [`MOST`] times the initial limit, so every
 //! wait still has an end.
 
 use std::collections::VecDeque;
@@ -17,11 +17,11 @@ pub const MOST: u32 = 8;
 pub struct Slowness(f64);
 
 impl Slowness {
-    /// That of an idle machine.
+    /// The slowness of an idle machine.
     pub const NONE: Slowness = Slowness(1.0);
 
-    /// Of a process that ran for so long and waited for so long, ready to run, for a core. What ran for less than a
-    /// millisecond says nothing.
+    /// For a process that ran for this long and waited for this long, ready to run, for a core. Less than a millisecond
+    /// of running is not enough to tell.
     pub fn new(ran: Duration, waited: Duration) -> Slowness {
         if ran < Duration::from_millis(1) {
             return Slowness::NONE;
@@ -29,44 +29,46 @@ impl Slowness {
         Slowness(1.0 + waited.as_secs_f64() / ran.as_secs_f64())
     }
 
-    /// A limit on a machine as slow as that.
+    /// A limit, stretched for a machine that slow.
     pub fn stretch(self, calm: Duration) -> Duration {
         calm.mul_f64(self.0.clamp(1.0, f64::from(MOST)))
     }
 }
 
-/// How long a process has had a core since it began, and how long it has waited for one, ready to run.
+/// How long a process has run on a core since it started, and how long it has waited for one, ready to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreTime {
-    /// It had a core.
+    /// Time on a core.
     pub ran: Duration,
     pub waited: Duration,
 }
 
 impl CoreTime {
-    /// Reads what Linux says of a process in `/proc/PID/schedstat`: nanoseconds that it ran, and that it waited for a core. `None` if
-    /// that is not such a text.
+    /// Parses `/proc/PID/schedstat`, which Linux provides for a process: nanoseconds that it ran, and that it waited
+    /// for a core. `None` if the text is not in that format.
     pub fn of_schedstat(text: &str) -> Option<CoreTime> {
         let mut numbers = text.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
         let (ran, waited) = (numbers.next()??, numbers.next()??);
         Some(CoreTime { ran, waited })
     }
 
-    /// How slow the machine was for the process since an earlier reading; since it began, if that is the default.
+    /// How slow the machine was for the process since an earlier reading, or since the process started if that is the
+    /// default.
     pub fn since(self, earlier: CoreTime) -> Slowness {
         Slowness::new(self.ran.saturating_sub(earlier.ran), self.waited.saturating_sub(earlier.waited))
     }
 }
 
-/// How slow the machine was lately for a process that runs for days: over the last readings, of which one is noted each second.
+/// How slow the machine was recently for a process that runs for days: over the last readings, one of which is noted
+/// each second.
 #[derive(Clone, Debug, Default)]
 pub struct Lately {
     readings: VecDeque<CoreTime>,
 }
 
-/// So many readings are kept.
+/// Number of readings that are kept.
 const READINGS: usize = 10;
-/// The part of its time that a process may run and count as one that sleeps.
+/// A process that runs for less than this fraction of its time counts as sleeping.
 const ASLEEP: u32 = 20;
 
 impl Lately {
@@ -78,13 +80,13 @@ impl Lately {
         self.readings.push_back(now);
     }
 
-    /// How slow it was since the oldest reading that is kept.
+    /// How slow the machine was since the oldest reading that is kept.
     pub fn slowness(&self, now: CoreTime) -> Slowness {
         self.readings.front().map_or(Slowness::NONE, |oldest| now.since(*oldest))
     }
 
-    /// The same, as far as it says how late others on this machine are that mostly sleep: a process that ran hardly at all and
-    /// waited a little is not slow. Twice as slow is one that waited for a twentieth of the time.
+    /// The same, as an estimate of how late other mostly sleeping processes on this machine are: a process that hardly
+    /// ran and waited a little is not slow. A process that waited for a twentieth of the time counts as twice as slow.
     pub fn slowness_of_sleepers(&self, now: CoreTime) -> Slowness {
         let Some(oldest) = self.readings.front() else { return Slowness::NONE };
         let time = Duration::from_secs(self.readings.len() as u64);
@@ -93,7 +95,7 @@ impl Lately {
     }
 }
 
-/// One wait; see the module. Times count from its beginning.
+/// One wait; see the module docs. Times count from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     calm: Duration,
@@ -101,17 +103,17 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// A wait that begins now. `calm`: how long something may take on a machine that is well.
+    /// Starts a wait. `calm`: the limit on a machine that is not overloaded.
     pub const fn new(calm: Duration) -> Patience {
         Patience { calm, heard: Duration::ZERO }
     }
 
-    /// Something of what is waited for came.
+    /// Part of what is waited for has arrived.
     pub fn progress(&mut self, now: Duration) {
         self.heard = self.heard.max(now);
     }
 
-    /// When the wait is over on a machine as slow as that.
+    /// When the wait ends on a machine that slow.
     pub fn deadline(&self, slowness: Slowness) -> Duration {
         (self.heard + slowness.stretch(self.calm)).min(self.calm * MOST)
     }
@@ -154,7 +156,7 @@ mod tests {
         for nonsense in ["", "1", "x y", "-1 4 4"] {
             assert_eq!(CoreTime::of_schedstat(nonsense), None, "{nonsense}");
         }
-        assert_eq!(Slowness::new(Duration::from_micros(999), ms(5)), Slowness::NONE, "too little to say");
+        assert_eq!(Slowness::new(Duration::from_micros(999), ms(5)), Slowness::NONE, "too little to tell");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Quantities people write: sizes (`256MiB`), rates (`1gbit`), durations (`5ms`).
+//! Quantities as people write them: sizes (`256MiB`), rates (`1gbit`), durations (`5ms`).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 pub struct QuantityError {
     /// What was written.
     pub text: String,
-    /// What would have been understood.
+    /// What is accepted.
     pub expected: &'static str,
 }
 

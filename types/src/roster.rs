@@ -18,7 +18,7 @@ pub struct Roster {
     sites: Vec<SiteRoster>,
 }
 
-/// A roster as a peer sent it.
+/// A roster as a peer sent it, before it is checked.
 #[derive(Deserialize)]
 struct Unchecked {
     sites: Vec<SiteRoster>,

@@ -1,7 +1,7 @@
-//! The sites file: what the user knows about the sites, in TOML.
+//! The sites file: the user's description of the sites, in TOML.
 //!
-//! Every field is documented for users in `docs/sites-file.md`. Reading a file from disk is the caller's business; the
-//! text and the name it came from come in here, and a wrong entry is reported with both.
+//! Every field is documented for users in `docs/sites-file.md`. The caller reads the file from disk and passes in its
+//! text and name; a wrong entry is reported with both.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -43,17 +43,18 @@ pub struct Site {
     pub name: String,
     /// Path of the site's private key (PKCS#8 PEM), relative to the sites file. Only that site's own gateways and users need it.
     pub key: Option<String>,
-    /// How its user reaches it by ssh: `[user@]host[:port]`. Read by the `sites` commands and by `run` where no site is.
+    /// How the site's user reaches it by ssh: `[user@]host[:port]`. Used by the `sites` commands and by `run` on
+    /// machines outside all sites.
     pub ssh: Option<String>,
     /// The folder at the site that holds the copies `sites add` made. `None`: its default.
     pub folder: Option<String>,
-    /// Fingerprint of the site's public key: `sha256:` and 64 hexadecimal digits. Peers are known by it.
+    /// Fingerprint of the site's public key: `sha256:` and 64 hexadecimal digits. Peers identify the site by it.
     pub fingerprint: Fingerprint,
-    /// Fingerprint of the key that will replace it. `None`: it stays.
+    /// Fingerprint of the key that will replace it. `None`: no change is planned.
     pub next: Option<Fingerprint>,
     /// Its gateways, at least one.
     pub gateways: Vec<Gateway>,
-    /// Its nodes: at least one, or none where they are those of a batch job ([`Starter::allocates`]).
+    /// Its nodes: at least one, or none where they come from a batch job ([`Starter::allocates`]).
     pub nodes: Vec<Node>,
     /// How agents are started on its nodes.
     pub starter: Starter,
@@ -61,22 +62,22 @@ pub struct Site {
     pub memory: Memory,
     /// What programs need there.
     pub run: RunSettings,
-    /// Its own network. `None`: its ranks talk over TCP.
+    /// Its own network. `None`: its ranks use TCP.
     pub fabric: Option<Fabric>,
-    /// Whether what its ranks say to each other and to its gateways is encrypted.
+    /// Whether traffic between its ranks, and between them and its gateways, is encrypted.
     pub inside: Inside,
     /// How long its gateways keep jobs waiting for another site that cannot be reached.
     pub patience: Duration,
 }
 
 impl Site {
-    /// The keys that it is known by.
+    /// The keys by which it is identified.
     pub fn keys(&self) -> Keys {
         Keys { current: self.fingerprint, next: self.next }
     }
 }
 
-/// What each member at other sites needs at least of half of a gateway's memory, in bytes: two full frames.
+/// The smallest share of half of a gateway's memory that each member at other sites needs, in bytes: two full frames.
 pub const LEAST_SHARE: u64 = 32 << 10;
 
 /// A gateway of a site.
@@ -94,9 +95,9 @@ pub struct Gateway {
     pub memory: u64,
     /// TCP connections per trunk.
     pub links: Links,
-    /// Where it shows its page and metrics, on its own machine alone. `None`: nowhere.
+    /// Address of its page and metrics, reachable only from its own machine. `None`: no page.
     pub page: Option<SocketAddr>,
-    /// Whether two gateways that nobody can dial may meet at this one, if it can be dialled.
+    /// Whether two gateways that cannot be dialled may meet at this one, if this one can be dialled.
     pub meeting: bool,
 }
 
@@ -107,7 +108,7 @@ pub struct Node {
     pub name: String,
     /// The IP its ranks listen on. `None`: the local address of the agent's connection to the gateway.
     pub address: Option<IpAddr>,
-    /// How many ranks it should get at most when ranks are spread. `None`: no limit.
+    /// Most ranks it should get when ranks are spread. `None`: no limit.
     pub slots: Option<u32>,
 }
 
@@ -135,7 +136,7 @@ impl From<Fingerprint> for String {
     }
 }
 
-/// A text that is no fingerprint.
+/// A text that is not a fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not a fingerprint: expected sha256: and 64 hexadecimal digits (`landbridge key` shows it)")]
 pub struct FingerprintError(pub String);
@@ -171,12 +172,11 @@ pub enum SitesError {
     /// Not TOML, a missing field, or an unknown one; the text names the line.
     #[error("{origin}: {message}")]
     Syntax {
-        /// The file.
         origin: String,
-        /// What the TOML reader said, with the line.
+        /// The TOML reader's message, with the line.
         message: String,
     },
-    /// A value that makes no sense.
+    /// An invalid value.
     #[error("{origin}: {place}: {message}")]
     Value {
         /// The file.
@@ -207,7 +207,7 @@ impl SitesFile {
         checked.map_err(|Wrong { place, message }| SitesError::Value { origin: origin.to_owned(), place, message })
     }
 
-    /// The site of that name and its place in the file.
+    /// The site of that name and its index in the file.
     pub fn site(&self, name: &str) -> Option<(SiteId, &Site)> {
         self.sites.iter().enumerate().find(|(_, s)| s.name == name).map(|(i, s)| (SiteId(i as u16), s))
     }
@@ -249,7 +249,7 @@ fn unique<'a>(place: &str, names: impl Iterator<Item = &'a str>) -> Result<(), W
     Ok(())
 }
 
-/// Checks `host:port` and gives the port.
+/// Checks `host:port` and returns the port.
 fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
     let wrong = || Wrong::new(place, format!("`{value}` is not host:port"));
     let (host, port) = value.rsplit_once(':').ok_or_else(wrong)?;
@@ -259,13 +259,13 @@ fn host_port(place: &str, value: &str) -> Result<u16, Wrong> {
     port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)
 }
 
-/// Checks `address:port` of a page. It asks nobody who they are, so it is for the machine itself.
+/// Checks `address:port` of a page. The page authenticates nobody, so only the machine itself may reach it.
 fn page(value: &str) -> Result<SocketAddr, Wrong> {
     let address: Option<SocketAddr> = value.parse().ok();
     let address = address.filter(|address| address.ip().is_loopback() && address.port() != 0);
     address.ok_or_else(|| {
         let message = format!(
-            "`{value}` is not an address and port that only this machine reaches, such as 127.0.0.1:7780; to look from \
+            "`{value}` is not an address and port that only this machine reaches, such as 127.0.0.1:7780; to open it from \
              elsewhere: ssh -L 7780:127.0.0.1:7780 and the name of the gateway's machine"
         );
         Wrong::new("page", message)
@@ -350,8 +350,7 @@ mod raw {
             match (nodes.first(), starter.allocates()) {
                 (None, false) => return Err(Wrong::new(&place, "needs at least one [[site.node]]")),
                 (Some(node), true) => {
-                    let message =
-                        "a site with this starter has the nodes of its batch jobs: leave out every [[site.node]]";
+                    let message = "a site with this starter gets its nodes from batch jobs: remove every [[site.node]]";
                     return Err(Wrong::new(format!("node {}", node.name), message).within(&place));
                 }
                 _ => {}
@@ -410,7 +409,9 @@ mod raw {
             let memory = self.memory.as_deref().unwrap_or("256MiB");
             let bytes = parse_bytes(memory).map_err(|e| Wrong::new("memory", e.to_string()).within(&place))?;
             if bytes < MIN_MEMORY {
-                return Err(Wrong::new("memory", format!("`{memory}` is under the least useful 16MiB")).within(&place));
+                return Err(
+                    Wrong::new("memory", format!("`{memory}` is less than the minimum of 16MiB")).within(&place)
+                );
             }
             let links = match self.links {
                 None => Links::ByRoundTrip,
@@ -432,7 +433,7 @@ mod raw {
         fn check(self) -> Result<super::Node, Wrong> {
             let node = name("node name", self.name)?;
             if self.slots == Some(0) {
-                return Err(Wrong::new(format!("node {node}: slots"), "0 slots: leave the node out instead"));
+                return Err(Wrong::new(format!("node {node}: slots"), "0 slots: remove the node instead"));
             }
             Ok(super::Node { name: node, address: self.address, slots: self.slots })
         }

@@ -1,4 +1,4 @@
-//! What launchers, users' commands and gateways say to each other: one enum for each protocol. Rare, so JSON.
+//! Messages between launchers, users' commands and gateways: one enum per protocol. They are rare, so they are JSON.
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
@@ -29,11 +29,11 @@ pub enum Control {
     Job(JobMessage),
     /// Nodes for a job.
     Allocation(AllocationMessage),
-    /// Gateways that nobody can dial.
+    /// Meetings of gateways that cannot be dialled.
     Meeting(MeetingMessage),
-    /// The way to another site.
+    /// Measurements of the network to another site.
     Measurement(MeasurementMessage),
-    /// What a gateway shows.
+    /// A gateway's view of itself.
     Observation(ObservationMessage),
     /// Sites that join by a ticket.
     Joining(JoiningMessage),

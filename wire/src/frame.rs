@@ -39,31 +39,34 @@ pub enum FrameKind {
     Ping = 3,
     /// Answer to a ping.
     Pong = 4,
-    /// From a gateway to the sender of a frame: `from` cannot be reached; the payload says why, as text.
+    /// From a gateway to the sender of a frame: `from` cannot be reached; the payload is the reason, as text.
     Undeliverable = 5,
-    /// The other end closes this connection on purpose; the payload says why, as text (empty: all done).
+    /// The other end closes this connection on purpose; the payload is the reason, as text (empty: everything is done).
     Bye = 6,
     /// From rank to rank of one site: an [`crate::Introduction`], after which frames go through the site's own network.
     Introduction = 7,
-    /// From rank to rank of one site: how many frames the sender has put on its lane so far, wrapping, in 4 bytes. A network
-    /// that no longer carries them, and does not say so, is found out by that.
+    /// From rank to rank of one site: how many frames the sender has put on its lane so far, wrapping, in 4 bytes. It
+    /// reveals a network that silently loses frames.
     Tally = 8,
-    /// From a gateway to its members: what became of its way to the site of `from`; the payload is a [`crate::Passage`].
+    /// From a gateway to its members: a change in its route to the site of `from`; the payload is a [`crate::Passage`].
     Passage = 9,
-    /// As [`FrameKind::Ack`]; the receiver is to answer at once. `sequence` is the number of the sender's next frame.
+    /// Acknowledgement request. As [`FrameKind::Ack`]; the receiver must answer at once. `sequence` is the number of
+    /// the sender's next frame.
     Ask = 10,
-    /// As [`FrameKind::Ack`]; what was sent to `from` and is not acknowledged by it may be lost, and is to be sent again.
+    /// As [`FrameKind::Ack`]; what was sent to `from` and not acknowledged by it may be lost, and must be
+    /// retransmitted.
     Again = 11,
-    /// Answers [`FrameKind::Ask`] by the gateway that it came by. As [`FrameKind::Ack`]; `route` is the question's, `sequence` the
-    /// number of the next frame that `from` expects in order, whether or not it acknowledges what came before.
+    /// Answers [`FrameKind::Ask`] through the gateway that it came by. As [`FrameKind::Ack`]; `route` is the request's,
+    /// `sequence` the number of the next frame that `from` expects in order, whether or not it acknowledges what came
+    /// before.
     Answer = 12,
-    /// From a gateway to the sender of frames: it had no memory for frames to `from`, which reads slowly, and dropped them. They
-    /// are to be sent again, with less in flight.
+    /// From a gateway to the sender of frames: it had no memory for frames to `from`, which reads slowly, and dropped
+    /// them. They must be retransmitted, with less in flight.
     Refused = 13,
 }
 
 impl FrameKind {
-    /// Whether `ack` counts, and gateways relay it unread.
+    /// Whether `ack` counts, and gateways relay the frame unread.
     pub fn acknowledges(self) -> bool {
         matches!(self, FrameKind::Data | FrameKind::Ack | FrameKind::Ask | FrameKind::Again | FrameKind::Answer)
     }
@@ -89,7 +92,7 @@ impl FrameKind {
     }
 }
 
-/// See the module's table.
+/// See the table in the module docs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Payload bytes after the header.
@@ -99,9 +102,9 @@ pub struct FrameHeader {
     pub route: u16,
     /// The job it belongs to.
     pub job: JobId,
-    /// For whom.
+    /// The receiver.
     pub to: Identity,
-    /// By whom.
+    /// The sender.
     pub from: Identity,
     /// Number in its channel.
     pub sequence: u32,
@@ -131,10 +134,9 @@ impl FrameHeader {
         out
     }
 
-    /// Reads the header at the start of `bytes` (which may go on). `max_payload` is the connection's limit.
+    /// Reads the header at the start of `bytes` (which may continue). `max_payload` is the connection's limit.
     ///
-    /// # Errors
-    /// [`WireError`] on fewer than 32 bytes, an unknown kind, or a length beyond the limit.
+    /// # Errors [`WireError`] on fewer than 32 bytes, an unknown kind, or a length beyond the limit.
     pub fn decode(bytes: &[u8], max_payload: u32) -> Result<FrameHeader, WireError> {
         let mut reader = Reader::new("frame header", bytes);
         let length = reader.u32()?;
@@ -159,10 +161,9 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// Header and payload in one vector; sets `length`.
+    /// Returns header and payload in one vector; sets `length`.
     ///
-    /// # Errors
-    /// The payload is longer than [`MAX_PAYLOAD`].
+    /// # Errors The payload is longer than [`MAX_PAYLOAD`].
     pub fn with_payload(mut self, payload: &[u8]) -> Result<Vec<u8>, WireError> {
         self.length = u32::try_from(payload.len())
             .ok()

@@ -32,39 +32,41 @@ pub const MAX_HANDSHAKE: usize = 1024;
 const MAX_TEXT: usize = 512;
 const MAX_NAME: usize = 64;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Purpose {
     /// A rank's endpoint to another rank's endpoint of the same site; proof by job secret.
     Peer = 0,
-    /// A rank or an agent to its gateway, inside a job; proof by job secret. Agents do this inside TLS.
+    /// A rank or an agent to its gateway, inside a job; proof by job secret. Agents do this with TLS.
     Member = 1,
-    /// A user's command to the gateway of its own site; inside TLS, proof by the secret derived from the site's key.
+    /// A user's command to the gateway of its own site; with TLS, proof by the secret derived from the site's key.
     Client = 2,
-    /// One link of a trunk; inside TLS.
+    /// One link of a trunk; with TLS.
     Trunk = 3,
-    /// A site that holds a ticket and wants to become known; inside TLS, proof by the ticket's secret.
+    /// A site that holds a ticket and wants to join; with TLS, proof by the ticket's secret.
     Join = 4,
-    /// A gateway to one where it meets another, neither of which can be dialled; proof by its secret of that meeting. After
-    /// `Welcome`, which waits for the other, follow whatever bytes the two have for each other.
+    /// A gateway to one where it meets another, neither of which can be dialled; proof by its secret for that meeting.
+    /// After `Welcome`, which waits for the other gateway, the two exchange arbitrary bytes.
     Meet = 5,
 }
 
-/// Who opens a connection, and what for.
+/// The initiator of a connection, and its purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub purpose: Purpose,
-    /// The job; zero outside a job. `Join`: the ticket's number. `Meet`: the meeting's number. `Trunk`: the run of the initiator's program, a random number:
-    /// a gateway that was started anew has forgotten everything.
+    /// The job; zero outside a job. `Join`: the ticket's number. `Meet`: the meeting's number. `Trunk`: the run number
+    /// of the initiator's program, which is random: a restarted gateway has forgotten everything.
     pub job: JobId,
     /// The initiator.
     pub from: Address,
-    /// Whom the initiator means to reach; for gateways only its identity's site counts.
+    /// The peer that the initiator wants to reach; for gateways only its identity's site counts.
     pub to: Address,
-    /// `Trunk`, `Join`, `Meet`: name of the initiator's site. `Member`, `Client`: of the one it means to reach. Else empty.
+    /// `Trunk`, `Join`, `Meet`: name of the initiator's site. `Member`, `Client`: name of the site it wants to reach.
+    /// Otherwise empty.
     pub site: String,
-    /// `Trunk`, `Meet`: name of the initiator's gateway. `Member`, `Client`: of the one it means to reach. Else empty.
+    /// `Trunk`, `Meet`: name of the initiator's gateway. `Member`, `Client`: name of the gateway it wants to reach.
+    /// Otherwise empty.
     pub gateway: String,
     /// `Trunk`, `Meet`: which link of the trunk this is, from 0.
     pub link: u16,
@@ -72,14 +74,15 @@ pub struct Hello {
     pub nonce: [u8; NONCE_LEN],
 }
 
-/// The limits of a connection, told by its acceptor.
+/// The limits of a connection, sent by its acceptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// Longest payload of a frame, in bytes.
     pub max_payload: u32,
-    /// Bytes (headers and payloads) that a member may have in flight in all, not acknowledged end to end, at first.
+    /// Bytes (headers and payloads) that a member may initially have in flight to all peers, not acknowledged end to
+    /// end.
     pub window: u32,
-    /// `Trunk`: the run of the acceptor's program, as in [`Hello`]. Else zero.
+    /// `Trunk`: the run number of the acceptor's program, as in [`Hello`]. Otherwise zero.
     pub run: u32,
 }
 
@@ -92,27 +95,27 @@ pub enum Handshake {
     Challenge {
         /// Random bytes, never used before.
         nonce: [u8; NONCE_LEN],
-        /// That the acceptor knows the secret.
+        /// The proof that the acceptor knows the secret.
         proof: [u8; PROOF_LEN],
     },
     /// Third, by the initiator.
     Proof([u8; PROOF_LEN]),
     /// Last, by the acceptor.
     Welcome(Welcome),
-    /// Last, by the acceptor: why not.
+    /// Last, by the acceptor: a refusal.
     Refuse(Refusal),
 }
 
 /// Why an acceptor refuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What programs compare.
+    /// For programs to compare.
     pub code: RefusalCode,
-    /// What people read; cut at 512 bytes when it is sent.
+    /// For people to read; cut at 512 bytes when it is sent.
     pub text: String,
 }
 
-/// What kind of refusal it is.
+/// The kind of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RefusalCode {
@@ -120,15 +123,15 @@ pub enum RefusalCode {
     Version = 0,
     /// The acceptor does not serve connections of this purpose, or not in this way.
     Purpose = 1,
-    /// The job, ticket or meeting is not known there (yet, or any more).
+    /// The job, ticket or meeting is not known there (not yet, or no longer).
     Unknown = 2,
-    /// The acceptor is somebody else than the initiator means.
+    /// The acceptor is not the one that the initiator wants.
     OtherPeer = 3,
     /// The initiator does not know the secret.
     Proof = 4,
     /// Between these two ranks there is, or will be, a connection that the acceptor has dialled.
     Duplicate = 5,
-    /// Proved, and still not admitted: the text says why.
+    /// The proof is right, but the initiator is not admitted: the text says why.
     NotAdmitted = 6,
 }
 
@@ -178,7 +181,8 @@ impl Handshake {
             Handshake::Refuse(Refusal { code, text }) => {
                 out.push(4);
                 put_text(&mut out, text, MAX_TEXT);
-                // Without a code it is what releases before version 4 expect, so that they can show why.
+                // Without a code it is the message that releases before version 4 expect, so that they can show the
+                // reason.
                 if *code != RefusalCode::Version {
                     out.push(*code as u8);
                 }
@@ -189,11 +193,10 @@ impl Handshake {
         out
     }
 
-    /// Reads one message from the start of `bytes`: the message and how many bytes it took, or `None` when more bytes
-    /// are needed. `first` says that a preface must come first.
+    /// Reads one message from the start of `bytes`: returns the message and its length, or `None` when more bytes are
+    /// needed. `first`: a preface must come first.
     ///
-    /// # Errors
-    /// [`WireError`] as soon as the bytes cannot become a message.
+    /// # Errors [`WireError`] as soon as the bytes cannot become a message.
     pub fn decode(bytes: &[u8], first: bool) -> Result<Option<(Handshake, usize)>, WireError> {
         let mut at = 0;
         if first {
@@ -256,7 +259,8 @@ impl RefusalCode {
 }
 
 impl Hello {
-    /// The bytes that proofs cover. `nonce`: the acceptor's. `key`: the one that the acceptor has shown by TLS; outside TLS none.
+    /// The bytes that proofs cover. `nonce`: the acceptor's. `key`: the key that the acceptor presented by TLS; empty
+    /// without TLS.
     pub fn transcript(&self, nonce: &[u8; NONCE_LEN], key: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         self.put(&mut out);

@@ -1,4 +1,4 @@
-//! What two ranks of a site tell each other over TCP before they talk through the site's own network.
+//! What two ranks of a site exchange over TCP before they use the site's own network.
 
 use crate::WireError;
 use crate::reader::{Reader, put_text};
@@ -7,13 +7,13 @@ use crate::reader::{Reader, put_text};
 pub const MAX_NAME: usize = 256;
 const MAX_PROVIDER: usize = 64;
 
-/// Where the sender's port is, and how frames to it are to be marked. The connection it comes on has proved the job's
-/// secret; who knows the token has it from there.
+/// The address of the sender's port, and how frames to it must be marked. The connection it arrives on has proved the
+/// job's secret; so whoever knows the token belongs to the job.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Introduction {
-    /// First in every frame to the sender.
+    /// The first bytes of every frame to the sender.
     pub token: u64,
-    /// The libfabric provider in full, such as `verbs;ofi_rxm`: both must use the same.
+    /// The full name of the libfabric provider, such as `verbs;ofi_rxm`: both ends must use the same.
     pub provider: String,
     /// The port's address, as the provider writes it.
     pub name: Vec<u8>,
@@ -37,10 +37,9 @@ impl Introduction {
         out
     }
 
-    /// From a frame's payload.
+    /// Decodes a frame's payload.
     ///
-    /// # Errors
-    /// [`WireError`]: it is not one.
+    /// # Errors [`WireError`]: it is not an introduction.
     pub fn decode(bytes: &[u8]) -> Result<Introduction, WireError> {
         let mut reader = Reader::new("introduction", bytes);
         let (token, provider) = (reader.u64()?, reader.text(MAX_PROVIDER)?);

@@ -34,7 +34,7 @@ use thiserror::Error;
 /// The protocol's version. Both ends must agree.
 pub const VERSION: u8 = 5;
 
-/// Bytes that are not what the protocol says they should be. The peer is at fault.
+/// Bytes that violate the protocol. The peer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -43,7 +43,7 @@ pub enum WireError {
     Truncated {
         /// What was being read.
         what: &'static str,
-        /// Bytes there.
+        /// Bytes available.
         have: usize,
         /// Bytes needed.
         need: usize,
@@ -58,7 +58,7 @@ pub enum WireError {
         theirs: u8,
         ours: u8,
     },
-    /// A number that names nothing.
+    /// An unknown code number.
     #[error("{what}: unknown code {code}")]
     Unknown {
         /// What the number should have named.
@@ -67,7 +67,7 @@ pub enum WireError {
         code: u8,
     },
     /// A length beyond the limit.
-    #[error("{what}: {length} bytes, at most {limit} are allowed")]
+    #[error("{what}: {length} bytes; at most {limit} are allowed")]
     TooLong {
         /// What is too long.
         what: &'static str,
@@ -76,7 +76,7 @@ pub enum WireError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// Anything else that cannot be.
+    /// Any other invalid value.
     #[error("{what}: {problem}")]
     Invalid {
         /// What was being read.

@@ -1,10 +1,10 @@
-//! What endpoints say to each other: the payload of a `Data` frame is one message header and, for some, bytes.
+//! Messages between endpoints: the payload of a `Data` frame is one message header and, for some, bytes.
 //!
-//! A transfer begins with `Start`, which carries the envelope (tag, length) and the first bytes. The sender promises how
-//! many bytes it sends without being asked; the rest, if any, goes out once the receiver has found a place for
-//! it and says `Go`. So a short message is one frame, a long one to a waiting receiver never pauses, and a long one
-//! that nobody waits for costs the receiver only its envelope and the promised bytes, which count against `Credit`.
-//! RMA and atomics need no matching and no `Go`.
+//! A transfer starts with `Start`, which carries the envelope (tag, length) and the first bytes. The sender promises
+//! how many bytes it sends eagerly; the rest, if any, is sent once the receiver has a buffer for it and sends `Go`
+//! (rendezvous). So a short message is one frame, a long message to a waiting receiver is never interrupted, and a long
+//! unexpected message costs the receiver only its envelope and the promised bytes, which count against `Credit`. RMA
+//! and atomics need no matching and no `Go`.
 
 use crate::WireError;
 use crate::reader::Reader;
@@ -12,23 +12,23 @@ use crate::reader::Reader;
 /// The longest message header in bytes.
 pub const MAX_HEADER: usize = 48;
 
-/// Numbers a transfer among those its initiator has under way to the same peer.
+/// Numbers a transfer among those that its initiator has in flight to the same peer.
 pub type TransferId = u32;
 
 /// A message header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Message {
-    /// A tagged or untagged message begins. Bytes from offset 0 follow.
+    /// A tagged or untagged message starts. Bytes from offset 0 follow.
     Start {
         id: TransferId,
-        /// Tagged; else it matches untagged receives.
+        /// Tagged; otherwise it matches untagged receives.
         tagged: bool,
         /// The tag; 0 if untagged.
         tag: u64,
         /// Length of the whole message in bytes.
         total: u64,
-        /// How many bytes, from the first, come without a `Go`.
+        /// How many bytes, from the first, are sent without a `Go`.
         promised: u64,
         /// Remote completion data.
         data: Option<u64>,
@@ -38,21 +38,21 @@ pub enum Message {
     /// More bytes of a transfer that this side initiated (or of a read it answers).
     More {
         id: TransferId,
-        /// Where the bytes belong, from the start of the transfer.
+        /// Offset of the bytes from the start of the transfer.
         offset: u64,
         /// The transfer was initiated by the receiver of this message: a reply to `Read`.
         reply: bool,
     },
-    /// The receiver has a place for this transfer: send what was not promised, up to `limit` bytes in all.
+    /// The receiver has a buffer for this transfer: send what was not promised, up to `limit` bytes in total.
     Go {
         id: TransferId,
-        /// Bytes of the message the receiver wants, from the first.
+        /// Bytes of the message that the receiver wants, from the first.
         limit: u64,
     },
-    /// A transfer is complete where it was meant to arrive.
+    /// A transfer is complete at its destination.
     Done {
         id: TransferId,
-        /// How it went.
+        /// The outcome.
         status: Status,
     },
     /// Write the bytes that follow (and the `More` after them) into a region.
@@ -88,7 +88,7 @@ pub enum Message {
         datatype: u8,
         /// `enum fi_op`.
         operation: u8,
-        /// Which operands there are and whether old values are wanted.
+        /// Which operands there are and whether old values are requested.
         form: AtomicForm,
         /// Number of elements.
         count: u32,
@@ -96,7 +96,7 @@ pub enum Message {
     /// The old values of an atomic operation follow.
     Fetched {
         id: TransferId,
-        /// How it went.
+        /// The outcome.
         status: Status,
     },
     /// The receiver has freed this much room for promised bytes.
@@ -115,11 +115,11 @@ pub enum AtomicForm {
     Compare = 2,
 }
 
-/// How an operation at the target went.
+/// The outcome of an operation at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
-    /// Well.
+    /// Success.
     Ok = 0,
     /// No region has this key.
     UnknownKey = 1,
@@ -163,7 +163,8 @@ mod flag {
     pub(super) const TAGGED: u8 = 1;
     pub(super) const DATA: u8 = 2;
     pub(super) const WANTS_DONE: u8 = 4;
-    /// Total and promised both equal the bytes in this frame: no length fields. The common case of a short message.
+    /// Total and promised both equal the bytes in this frame: there are no length fields. The common case of a short
+    /// message.
     pub(super) const WHOLE: u8 = 8;
     pub(super) const REPLY: u8 = 16;
 }
@@ -253,11 +254,10 @@ impl Message {
         }
     }
 
-    /// Reads the header at the start of a frame's payload of `frame_length` bytes, of which `bytes` are there (at
-    /// least [`MAX_HEADER`], or all). Gives the header and its length.
+    /// Reads the header at the start of a frame's payload of `frame_length` bytes, of which `bytes` are available (at
+    /// least [`MAX_HEADER`], or all). Returns the header and its length.
     ///
-    /// # Errors
-    /// [`WireError`]: truncated, an unknown code, or lengths that contradict each other.
+    /// # Errors [`WireError`]: truncated, an unknown code, or lengths that contradict each other.
     pub fn decode(bytes: &[u8], frame_length: u32) -> Result<(Message, usize), WireError> {
         let mut reader = Reader::new("message", bytes);
         let code = reader.u8()?;
@@ -275,7 +275,7 @@ impl Message {
                 let following = u64::from(frame_length).saturating_sub(reader.used() as u64);
                 let (total, promised) = lengths.unwrap_or((following, following));
                 if promised > total || following > promised {
-                    let problem = format!("{following} bytes here, {promised} promised, {total} in all");
+                    let problem = format!("{following} bytes here, {promised} promised, {total} in total");
                     return Err(WireError::Invalid { what: "start of a message", problem });
                 }
                 let wants_done = flags & flag::WANTS_DONE != 0;

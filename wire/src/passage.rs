@@ -1,20 +1,20 @@
-//! What a gateway tells its members of its way to another site.
+//! What a gateway reports to its members about its route to another site.
 
 use crate::WireError;
 use crate::reader::Reader;
 
-/// The payload of a [`crate::FrameKind::Passage`] frame, about the site that the frame is from. A byte, then text.
+/// The payload of a [`crate::FrameKind::Passage`] frame, about the site that the frame is from. One byte, then text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// Something of what was under way is lost; what is sent now gets there.
+    /// Part of what was in flight is lost; what is sent from now on arrives.
     Broken,
-    /// What was under way is lost, and nothing gets there by this gateway now, for this reason.
+    /// What was in flight is lost, and nothing arrives through this gateway now, for this reason.
     Away(String),
-    /// What is sent now gets there.
+    /// What is sent from now on arrives.
     Open,
 }
 
-/// The longest reason that is told, in bytes.
+/// The longest reason that is sent, in bytes.
 const MAX_REASON: usize = 1024;
 
 impl Passage {

@@ -1,4 +1,4 @@
-//! Showing knowledge of a secret without sending it: HMAC-SHA256 over what both ends have said so far.
+//! Proving knowledge of a secret without sending it: HMAC-SHA256 over everything both ends have sent so far.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,12 +12,12 @@ pub const PROOF_LEN: usize = 32;
 /// Length in bytes of the random bytes of either end.
 pub const NONCE_LEN: usize = 32;
 
-/// Who proves. The proof of one end is none of the other's, so nobody can send it back.
+/// Which end proves. One end's proof is not valid for the other, so it cannot be reflected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Who dialled.
+    /// The end that dialled.
     Initiator,
-    /// Who was dialled.
+    /// The end that was dialled.
     Acceptor,
 }
 
@@ -39,7 +39,7 @@ impl Secret {
     /// The secret of "no job": known to everybody.
     pub const NONE: Secret = Secret([0; 32]);
 
-    /// A secret of these (random) bytes.
+    /// A secret of these random bytes.
     pub fn new(bytes: [u8; 32]) -> Secret {
         Secret(bytes)
     }
@@ -49,12 +49,12 @@ impl Secret {
         Secret(mac(private_key, &[b"landbridge derive", purpose.as_bytes()]))
     }
 
-    /// The proof of one end; `transcript`: what both ends have said, with fresh random bytes of each.
+    /// The proof of one end; `transcript`: what both ends have sent, including fresh random bytes of each.
     pub fn prove(&self, end: End, transcript: &[u8]) -> [u8; PROOF_LEN] {
         mac(&self.0, &[end.label(), transcript])
     }
 
-    /// Whether a proof is right, in constant time.
+    /// Whether a proof is correct, in constant time.
     pub fn verify(&self, end: End, transcript: &[u8], proof: &[u8; PROOF_LEN]) -> bool {
         let mut hmac = keyed(&self.0);
         hmac.update(end.label());
@@ -62,7 +62,7 @@ impl Secret {
         hmac.verify_slice(proof).is_ok()
     }
 
-    /// As 64 hexadecimal digits, for handing it to a process that may know it.
+    /// As 64 hexadecimal digits, for passing it to a process that may know it.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| WireError::Invalid { what: self.what, problem: "address family is not AF_INET".into() })
     }
 
-    /// A text with its length in 16 bits before it.
+    /// A text preceded by its length in 16 bits.
     pub(crate) fn text(&mut self, limit: usize) -> Result<String, WireError> {
         let length = usize::from(self.u16()?);
         if length > limit {
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         self.at == self.bytes.len()
     }
 
-    /// Refuses bytes beyond the last field.
+    /// Refuses bytes after the last field.
     pub(crate) fn end(self) -> Result<(), WireError> {
         if self.at == self.bytes.len() {
             return Ok(());

@@ -1,15 +1,15 @@
-//! What a receiver says of each route: how much has arrived by it. Senders stripe by that.
+//! A receiver's report about each route: how much has arrived on it. Senders stripe accordingly.
 
 use crate::WireError;
 use crate::reader::Reader;
 
-/// Most routes that are told of.
+/// Most routes in a report.
 pub const MAX_ROUTES: usize = 64;
 /// The longest receipt in bytes.
 pub const MAX_RECEIPT: u32 = (MAX_ROUTES * 9) as u32;
 
-/// The payload of an acknowledging frame that is not data: bytes (headers included) that have arrived so far, by the route that
-/// the frames' headers name. Empty where there is only one route.
+/// The payload of an acknowledging frame that is not data: bytes (headers included) that have arrived so far, by the
+/// route in the frames' headers. Empty where there is only one route.
 pub fn encode(arrived: &[(u8, u64)]) -> Vec<u8> {
     let mut out = Vec::with_capacity(arrived.len() * 9);
     for (route, bytes) in arrived.iter().take(MAX_ROUTES) {

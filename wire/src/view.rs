@@ -1,13 +1,14 @@
-//! What a gateway shows of itself at one moment: to `landbridge top`, its page and whoever collects metrics.
+//! A gateway's view of itself at one moment: for `landbridge top`, its page and metrics collectors.
 //!
-//! Counts go on from the start of the gateway's program and never back; bytes are bytes of frames, headers included.
+//! Counters increase monotonically from the start of the gateway's program; bytes are bytes of frames, headers
+//! included.
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
 use crate::control::Traffic;
 
-/// A gateway and all it serves.
+/// A gateway and everything it serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     pub site: String,
@@ -21,9 +22,9 @@ pub struct View {
     pub uptime_ms: u64,
     /// Its memory for frames.
     pub memory: MemoryView,
-    /// What it counted.
+    /// Its counters.
     pub totals: Totals,
-    /// All sites of its sites file, in its order, its own too.
+    /// All sites of its sites file, in that order, including its own.
     pub sites: Vec<SiteView>,
     /// Its trunks, in the order of the sites file.
     pub trunks: Vec<TrunkView>,
@@ -31,7 +32,7 @@ pub struct View {
     pub jobs: Vec<JobView>,
 }
 
-/// Memory for frames on their way, in bytes.
+/// Memory for frames in flight, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryView {
     /// What the sites file allows.
@@ -40,7 +41,7 @@ pub struct MemoryView {
     pub held: u64,
     /// The most that was ever held.
     pub high_water: u64,
-    /// For what the members of open jobs begin with.
+    /// Promised to open jobs for their members' initial windows.
     pub granted: u64,
 }
 
@@ -51,7 +52,7 @@ pub struct Totals {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Frames dropped because their destination is not there.
+    /// Frames dropped because their destination is not connected.
     pub undeliverable: u64,
     /// Connections refused before admission.
     pub refused: u64,
@@ -86,32 +87,32 @@ pub struct TrunkView {
     pub links_wanted: u32,
     /// How often a link of it was lost.
     pub losses: u64,
-    /// Bytes of frames sent by it, over all links that it ever had.
+    /// Bytes of frames sent over it, on all links that it ever had.
     pub sent: u64,
-    /// Bytes of frames that came by it, likewise.
+    /// Bytes of frames received over it, likewise.
     pub received: u64,
-    /// Those that are up.
+    /// The links that are up.
     pub links: Vec<LinkView>,
 }
 
 /// One TCP connection of a trunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkView {
-    /// Which of the trunk's, from 0.
+    /// Index among the trunk's links, from 0.
     pub index: u32,
     /// The other end's `address:port`.
     pub address: String,
     /// Milliseconds since it came up.
     pub up_ms: u64,
-    /// Bytes of frames sent by it.
+    /// Bytes of frames sent over it.
     pub sent: u64,
-    /// Bytes of frames that came by it.
+    /// Bytes of frames received over it.
     pub received: u64,
-    /// Bytes that wait here to be sent by it.
+    /// Bytes queued here for it.
     pub queued: u64,
     /// The kernel's smoothed round trip of the connection, in microseconds.
     pub rtt_us: u64,
-    /// Segments that the kernel had to send again.
+    /// Segments that the kernel retransmitted.
     pub retransmissions: u64,
 }
 
@@ -129,11 +130,11 @@ pub struct JobView {
     pub ranks: Vec<RanksView>,
     /// Members (ranks, agents, the launcher) that are connected to this gateway.
     pub members: u32,
-    /// Bytes that each member may have in flight in all, at first.
+    /// Bytes that each member may initially have in flight to all peers.
     pub window: u64,
-    /// Bytes of its frames that wait here.
+    /// Bytes of its frames that are queued here.
     pub queued: u64,
-    /// What was counted for it here.
+    /// Its counters at this gateway.
     pub traffic: Traffic,
 }
 

@@ -1,4 +1,4 @@
-//! Everything the fuzzer has found worth keeping, on every `cargo test`.
+//! Replays everything worth keeping that the fuzzer has found, on every `cargo test`.
 #![allow(clippy::unwrap_used)]
 #![allow(unreachable_pub, reason = "the checks are also a library, whose users are the fuzz targets")]
 
@@ -44,7 +44,7 @@ fn controls() {
     replay("control", checks::control);
 }
 
-/// One that does not decode says nothing of what the check is about. The fuzzer's own have names of 16 hexadecimal digits.
+/// A file that does not decode does not exercise the check. The fuzzer's own files have names of 16 hexadecimal digits.
 #[test]
 fn controls_that_were_named_are_messages() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/control");

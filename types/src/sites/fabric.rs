@@ -1,4 +1,4 @@
-//! The `fabric` and `libfabric` of a site: its own network, and whose software reaches it.
+//! The `fabric` and `libfabric` of a site: its own network, and the library that reaches it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,20 +9,20 @@ use super::Wrong;
 pub struct Fabric {
     /// libfabric's provider, such as `verbs`, `cxi` or `tcp`; a layered one has a semicolon, as `verbs;ofi_rxm`.
     pub provider: String,
-    /// Path of the libfabric that has it. `None`: the one that the MPI library uses, else one of the system's.
+    /// Path of the libfabric that contains it. `None`: the one that the MPI library uses, else one of the system's.
     pub library: Option<String>,
 }
 
 /// The provider that reaches only processes of one node.
 const WITHIN_A_NODE: &str = "shm";
 
-/// Checks the two fields. `nodes`: how many nodes the site names.
+/// Checks the two fields. `nodes`: number of nodes that the site lists.
 pub(super) fn check(fabric: Option<String>, library: Option<String>, nodes: usize) -> Result<Option<Fabric>, Wrong> {
     let Some(provider) = fabric else {
         return match library {
             None => Ok(None),
             Some(path) => {
-                let problem = format!("`{path}` is for the site's `fabric`, which is not given");
+                let problem = format!("`{path}` has no effect without `fabric`: set that too, or remove this");
                 Err(Wrong::new("libfabric", problem))
             }
         };

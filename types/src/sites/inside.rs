@@ -1,16 +1,16 @@
-//! Whether what a site's ranks say inside the site is encrypted: the site's `inside`.
+//! Whether traffic between a site's ranks is encrypted: the site's `inside`.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Fabric, Wrong};
 
-/// How ranks talk to the ranks and gateways of their own site.
+/// How ranks connect to the ranks and gateways of their own site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Inside {
-    /// In clear, for networks whose machines are trusted.
+    /// Without TLS, for networks whose machines are trusted.
     #[default]
     Clear,
-    /// Inside TLS, for networks that are shared with strangers.
+    /// With TLS, for networks that are shared with strangers.
     Encrypted,
 }
 
@@ -22,8 +22,8 @@ impl Inside {
             (Some("encrypted"), None) => Ok(Inside::Encrypted),
             (Some("encrypted"), Some(fabric)) => {
                 let problem = format!(
-                    "`encrypted` cannot be with `fabric` = `{}`: what ranks say through a fabric does not go through TLS; leave \
-                     out `fabric`, so that they talk over TCP, or `inside`",
+                    "`encrypted` cannot be combined with `fabric` = `{}`: traffic on a fabric does not use TLS; remove \
+                     `fabric`, so that ranks use TCP, or `inside`",
                     fabric.provider
                 );
                 Err(Wrong::new("inside", problem))

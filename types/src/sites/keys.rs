@@ -1,4 +1,4 @@
-//! The keys by which a site is known.
+//! The keys by which a site is identified.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::Fingerprint;
 
-/// The key of a site, and the one that will replace it. Both are accepted, so that a site can change its key while others still work by
-/// the old one.
+/// The key of a site, and the one that will replace it. Both are accepted, so that a site can change its key while
+/// others still use the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
-    /// Its key.
+    /// The current key.
     pub current: Fingerprint,
-    /// The one that follows.
+    /// The next key.
     pub next: Option<Fingerprint>,
 }
 
 impl Keys {
-    /// Whether a site that presents this key is the one.
+    /// Whether a peer that presents this key is the site.
     pub fn accept(&self, presented: Option<Fingerprint>) -> bool {
         presented.is_some() && (presented == Some(self.current) || presented == self.next)
     }

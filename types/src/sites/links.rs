@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-/// What a sites file says about the TCP connections of a gateway's trunks.
+/// A sites file's setting for the TCP connections of a gateway's trunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// So many.
+    /// This many.
     Fixed(u16),
-    /// What the round trip asks for. A connection has no more under way than the kernel's buffers hold, 3 to 4 MB by default: at 1 Gbit/s
-    /// that is what a round trip of 25 ms needs, and a longer one needs several connections.
+    /// As many as the round trip requires. A connection can only have as much in flight as the kernel's buffers hold, 3
+    /// to 4 MB by default: at 1 Gbit/s that suffices for a round trip of 25 ms, and a longer one needs several
+    /// connections.
     ByRoundTrip,
 }
 
@@ -16,7 +17,8 @@ impl Links {
     const ROUND_TRIP_OF_ONE: Duration = Duration::from_millis(25);
     const MOST_BY_ROUND_TRIP: u16 = 8;
 
-    /// Those of a trunk between gateways of which one says this and one that: the fewer, and by the round trip if both do.
+    /// The setting for a trunk between gateways with these two settings: the smaller number, or the round trip if both
+    /// leave it to that.
     pub fn with(self, other: Links) -> Links {
         match (self, other) {
             (Links::Fixed(one), Links::Fixed(two)) => Links::Fixed(one.min(two)),
@@ -25,7 +27,7 @@ impl Links {
         }
     }
 
-    /// How many there are at most.
+    /// The largest possible number.
     pub fn most(self) -> u16 {
         match self {
             Links::Fixed(links) => links,
@@ -33,7 +35,7 @@ impl Links {
         }
     }
 
-    /// How many there should be where a round trip takes so long; zero if it is not known yet.
+    /// How many there should be for this round-trip time; zero if it is not known yet.
     pub fn wanted(self, round_trip: Duration) -> u16 {
         match self {
             Links::Fixed(links) => links,

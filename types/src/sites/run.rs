@@ -1,4 +1,4 @@
-//! What running a program at one site needs beside what the user typed: the `[site.run]` table.
+//! What running a program at one site needs besides the command line: the `[site.run]` table.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use super::Wrong;
 /// Settings of programs at one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunSettings {
-    /// Another program in place of the one typed, by the word that was typed.
+    /// Programs to run in place of the one on the command line, by the name on the command line.
     pub programs: BTreeMap<String, String>,
-    /// The working directory. `None`: that of `run`.
+    /// The working directory. `None`: the directory in which `run` was started.
     pub directory: Option<String>,
     /// Environment modules to load, in this order.
     pub modules: Vec<String>,

@@ -11,16 +11,16 @@ pub enum Starter {
     Local,
     /// Over ssh.
     Ssh(Ssh),
-    /// By any command that runs another on a node.
+    /// With any command that runs another command on a node.
     Template(Template),
-    /// As steps of a Slurm job, which is the user's own or made for the run.
+    /// As steps of a Slurm job, which belongs to the user or was made for the run.
     Slurm(Slurm),
-    /// Over ssh, on the nodes of the PBS job in which a run is typed.
+    /// Over ssh, on the nodes of the PBS job in which `run` was started.
     Pbs(Ssh),
 }
 
 impl Starter {
-    /// Whether the site's nodes are those of a batch job, and so not in the sites file.
+    /// Whether the site's nodes come from a batch job, and so are not in the sites file.
     pub fn allocates(&self) -> bool {
         matches!(self, Starter::Slurm(_) | Starter::Pbs(_))
     }
@@ -35,41 +35,41 @@ pub struct Ssh {
     pub port: Option<u16>,
     /// The private key to use, relative to the sites file. `None`: as ssh's configuration says.
     pub identity: Option<String>,
-    /// More words for ssh's command line, such as `-J` and `login`.
+    /// Further words for ssh's command line, such as `-J` and `login`.
     pub options: Vec<String>,
-    /// Path of `landbridge` on the nodes. `None`: that of the gateway's own.
+    /// Path of `landbridge` on the nodes. `None`: the gateway's own path.
     pub landbridge: Option<String>,
 }
 
 /// A command that runs another on a node and passes its standard input on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// Program and arguments; `{node}`, `{user}`, `{site}` and `{agent}` stand for what they say. Without `{agent}` the
-    /// agent's command comes after them, word by word.
+    /// Program and arguments; `{node}`, `{user}`, `{site}` and `{agent}` are replaced by their values. Without
+    /// `{agent}` the agent's command is appended, word by word.
     pub command: Vec<String>,
-    /// What `{user}` stands for.
+    /// The value of `{user}`.
     pub user: Option<String>,
-    /// Path of `landbridge` on the nodes. `None`: that of the gateway's own.
+    /// Path of `landbridge` on the nodes. `None`: the gateway's own path.
     pub landbridge: Option<String>,
 }
 
-/// What a job is asked of Slurm with. `None`: as Slurm's configuration says.
+/// Options for requesting a job from Slurm. `None`: as Slurm's configuration says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slurm {
     pub partition: Option<String>,
-    /// The account that pays.
+    /// The account to charge.
     pub account: Option<String>,
     /// The quality of service.
     pub qos: Option<String>,
     /// The time limit, as `salloc --time` takes it.
     pub time: Option<String>,
-    /// More words for salloc's command line, such as `--constraint=gpu`.
+    /// Further words for salloc's command line, such as `--constraint=gpu`.
     pub options: Vec<String>,
-    /// Path of `landbridge` on the nodes. `None`: that of the gateway's own.
+    /// Path of `landbridge` on the nodes. `None`: the gateway's own path.
     pub landbridge: Option<String>,
 }
 
-/// What a [`Template`] may stand for in braces.
+/// The placeholders that a [`Template`] may contain.
 pub const PLACEHOLDERS: [&str; 4] = ["{node}", "{user}", "{site}", "{agent}"];
 
 /// The table as written.
@@ -136,7 +136,7 @@ impl Raw {
 impl RawSsh {
     fn check(self) -> Result<Ssh, Wrong> {
         if self.port == Some(0) {
-            return Err(Wrong::new("port", "`0` is no port: 1 to 65535, or leave it out"));
+            return Err(Wrong::new("port", "`0` is not a port: give 1 to 65535, or remove it"));
         }
         Ok(Ssh {
             user: user(self.user)?,
@@ -162,7 +162,7 @@ impl RawTemplate {
                 let known = PLACEHOLDERS.join(", ");
                 return Err(Wrong::new(
                     "command",
-                    format!("`{unknown}` in `{word}` stands for nothing; there are {known}"),
+                    format!("unknown placeholder `{unknown}` in `{word}`; there are {known}"),
                 ));
             }
             if user.is_none() && word.contains("{user}") {
@@ -177,7 +177,7 @@ impl RawSlurm {
     fn check(self) -> Result<Slurm, Wrong> {
         let value = |place: &str, value: Option<String>| match value {
             Some(text) if text.is_empty() || text.contains(char::is_whitespace) => {
-                Err(Wrong::new(place, format!("`{text}` is not one word that Slurm could know")))
+                Err(Wrong::new(place, format!("`{text}` is not a single word, as Slurm requires")))
             }
             value => Ok(value),
         };

@@ -63,10 +63,7 @@ fn wrong_entries_are_named() {
         (file(""), "x.toml: site a: needs at least one [[site.gateway]]"),
         (file(&format!("fabric = \"\"\n{REST}")), "x.toml: site a: fabric: `` is not a libfabric provider"),
         (file(&format!("fabric = \"landbridge\"\n{REST}")), "fabric: `landbridge` is not a libfabric provider"),
-        (
-            file(&format!("libfabric = \"/x\"\n{REST}")),
-            "libfabric: `/x` is for the site's `fabric`, which is not given",
-        ),
+        (file(&format!("libfabric = \"/x\"\n{REST}")), "libfabric: `/x` has no effect without `fabric`"),
         (file(&format!("fabric = \"tcp\"\nlibfabric = \"x\"\n{REST}")), "libfabric: `x` is not an absolute path"),
         (
             file(&format!("fabric = \"shm\"\n{REST}[[site.node]]\nname = \"n2\"\n")),
@@ -74,11 +71,11 @@ fn wrong_entries_are_named() {
         ),
         (
             file(&format!("inside = \"encrypted\"\nfabric = \"verbs\"\n{REST}")),
-            "x.toml: site a: inside: `encrypted` cannot be with `fabric` = `verbs`",
+            "x.toml: site a: inside: `encrypted` cannot be combined with `fabric` = `verbs`",
         ),
         (file(&format!("inside = \"10.0.0.1:7700\"\n{REST}")), "site a: inside: `10.0.0.1:7700` is neither"),
         (gateway("inside = \"encrypted\""), "gateway gw1: inside: `encrypted` belongs to the [[site]], above"),
-        (gateway("memory = \"1KiB\""), "x.toml: site a: gateway gw1: memory: `1KiB` is under"),
+        (gateway("memory = \"1KiB\""), "x.toml: site a: gateway gw1: memory: `1KiB` is less than"),
         (gateway("memory = \"lots\""), "site a: gateway gw1: memory: `lots` is not a size"),
         (gateway("inside = \"nohost\""), "site a: gateway gw1: inside: `nohost` is not host:port"),
         (gateway("links = 0"), "links: `0` is not between"),
@@ -87,7 +84,7 @@ fn wrong_entries_are_named() {
             "x.toml: site a: gateway gw1: page: `0.0.0.0:7780` is not an address and port that only this machine reaches",
         ),
         (gateway("page = \"198.18.1.1:7780\""), "page: `198.18.1.1:7780` is not"),
-        (gateway("page = \"127.0.0.1:0\""), "such as 127.0.0.1:7780; to look from elsewhere: ssh -L 7780:127.0.0.1"),
+        (gateway("page = \"127.0.0.1:0\""), "such as 127.0.0.1:7780; to open it from elsewhere: ssh -L 7780:127.0.0.1"),
         (gateway("page = \"7780\""), "page: `7780` is not"),
         (gateway("lniks = 2"), "unknown field `lniks`"),
         (file(&format!("memory = \"pool\"\n{REST}")), "x.toml: site a: memory: `pool` is neither the absolute path"),
@@ -97,24 +94,24 @@ fn wrong_entries_are_named() {
         (file(REST) + "slots = 0\n", "site a: node n1: slots: 0 slots"),
         (starter("pigeon", ""), "unknown variant `pigeon`"),
         (file(&REST.replace("[[site.node]]\nname = \"n1\"\n", "")), "site a: needs at least one [[site.node]]"),
-        (starter("slurm", ""), "site a: node n1: a site with this starter has the nodes of its batch jobs"),
-        (starter("slurm", "time = \"\""), "site a: starter: time: `` is not one word"),
+        (starter("slurm", ""), "site a: node n1: a site with this starter gets its nodes from batch jobs"),
+        (starter("slurm", "time = \"\""), "site a: starter: time: `` is not a single word"),
         (starter("local", "via = []"), "unknown field `via`"),
         (starter("ssh", "prot = 1"), "unknown field `prot`"),
-        (starter("ssh", "port = 0"), "site a: starter: port: `0` is no port"),
+        (starter("ssh", "port = 0"), "site a: starter: port: `0` is not a port"),
         (starter("ssh", "user = \"a b\""), "site a: starter: user: `a b` is not the name"),
         (starter("ssh", "identity = \"\""), "site a: starter: identity: `` is not a path"),
         (starter("template", ""), "missing field `command`"),
         (starter("template", "command = []"), "site a: starter: command: is empty"),
         (
             starter("template", "command = [\"x\", \"{nodes}\"]"),
-            "`{nodes}` in `{nodes}` stands for nothing; there are {node}",
+            "unknown placeholder `{nodes}` in `{nodes}`; there are {node}",
         ),
         (starter("template", "command = [\"x\", \"{user}@{node}\"]"), "`{user}@{node}` needs `user`"),
         ("[[site]\n".into(), "x.toml: "),
     ] {
         let error = SitesFile::parse(&text, "x.toml").unwrap_err().to_string();
-        assert!(error.contains(expected), "{error}\n  should have said: {expected}");
+        assert!(error.contains(expected), "{error}\n  should contain: {expected}");
     }
 }
 

@@ -1,24 +1,24 @@
-//! Nodes of a batch system for a job that is about to be opened. Refusing, giving back and its confirmation are
+//! Nodes of a batch system for a job that is about to be opened. Refusals, giving nodes back and the confirmation are
 //! messages of the job: [`Refused`](super::JobMessage::Refused), [`Close`](super::JobMessage::Close) and
 //! [`Closed`](super::JobMessage::Closed).
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
-/// Between a launcher and the gateways of sites whose nodes it wants.
+/// Between a launcher and the gateways of sites whose nodes it requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllocationMessage {
     /// Launcher → its gateway → the site's gateway: find nodes for this job, before it is opened.
     Ask {
         job: JobId,
-        /// The site whose nodes are wanted.
+        /// The site whose nodes are requested.
         site: String,
         /// The site of the launcher.
         home: String,
-        /// What is wanted.
+        /// The request.
         ask: NodeAsk,
     },
-    /// How far a site is in finding nodes; said again as it changes. To the launcher.
+    /// A site's progress in finding nodes; sent again whenever it changes. To the launcher.
     Waiting {
         job: JobId,
         site: String,
@@ -37,21 +37,21 @@ pub enum AllocationMessage {
 /// Nodes that a job needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAsk {
-    /// How many ranks. 0: only say whether there would be nodes, as [`AllocationMessage::Waiting`], and grant none.
+    /// How many ranks. 0: only report whether there would be nodes, as [`AllocationMessage::Waiting`], and grant none.
     pub ranks: u32,
-    /// How many of them on one node. `None`: as the batch system likes.
+    /// How many of them per node. `None`: up to the batch system.
     pub per_node: Option<u32>,
-    /// How many ranks the job has at other sites than the one asked, whose gateway holds their frames.
+    /// Number of the job's ranks at sites other than the one asked, whose gateway holds their frames.
     pub elsewhere: u32,
-    /// How many ranks the job has at other sites than the launcher's.
+    /// Number of the job's ranks at sites other than the launcher's.
     pub beyond_home: u32,
     /// How long to wait for them, in seconds.
     pub wait_s: u32,
-    /// The batch job that the user has already: its nodes are taken, and it is left alone afterwards.
+    /// The batch job that the user already has: its nodes are used, and it is left running afterwards.
     pub held: Option<HeldAllocation>,
 }
 
-/// A batch job that is the user's own.
+/// A batch job that belongs to the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldAllocation {
     /// Its number or name in the batch system.

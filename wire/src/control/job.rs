@@ -1,6 +1,6 @@
-//! What launchers and gateways say of a job: opening it, closing it, and what is lost in between.
+//! Messages between launchers and gateways about a job: opening it, closing it, and losses in between.
 //!
-//! While nodes are sought for a job that is not open yet, [`JobMessage::Refused`], [`JobMessage::Close`] and
+//! While nodes are requested for a job that is not open yet, [`JobMessage::Refused`], [`JobMessage::Close`] and
 //! [`JobMessage::Closed`] are about those nodes.
 
 use serde::{Deserialize, Serialize};
@@ -14,38 +14,38 @@ pub enum JobMessage {
     /// Launcher → a gateway of its site → gateways of the job's other sites: admit this job.
     Open {
         job: JobId,
-        /// What its members prove.
+        /// The secret that its members prove.
         secret: Secret,
-        /// Its sites, nodes and ranks. Site names are those of the sites file.
+        /// Its sites, nodes and ranks. Site names are as in the sites file.
         roster: Roster,
         /// The site of the launcher.
         home: String,
-        /// What the gateway is to the job.
+        /// The gateway's part in the job.
         part: Part,
     },
-    /// Gateway → gateway, when both may serve a job: it is open here, and frames of its members are welcome. Said again when the
-    /// last of the site's ranks has come.
+    /// Gateway → gateway, when both may serve a job: it is open here, and frames of its members are welcome. Sent again
+    /// when the last of the site's ranks has connected.
     Here {
         job: JobId,
         /// All of the site's ranks are connected here.
         whole: bool,
     },
-    /// Gateway → the gateways that asked it to open the job: nobody is connected to it here, so is it still wanted? Who has no such
-    /// job answers [`JobMessage::Close`], others nothing.
+    /// Gateway → the gateways that asked it to open the job: nobody is connected to it here; is it still wanted? A
+    /// gateway that has no such job answers [`JobMessage::Close`], others do not answer.
     Wanted { job: JobId },
     /// A site has admitted the job and started its agents. To the launcher.
     Opened {
         job: JobId,
         site: String,
-        /// Bytes (headers and payloads) that each member may have in flight in all, at first;
-        /// the launcher hands the least of all sites to the ranks.
+        /// Bytes (headers and payloads) that each member may initially have in flight to all peers; the launcher passes
+        /// the smallest of all sites to the ranks.
         window: u32,
     },
     /// A site cannot take part. To the launcher.
     Refused {
         job: JobId,
         site: String,
-        /// Why, for the user.
+        /// The reason, for the user.
         reason: String,
     },
     /// The agent of a node could not be started, or ended. To the launcher.
@@ -53,56 +53,55 @@ pub enum JobMessage {
         job: JobId,
         site: String,
         node: String,
-        /// Why, for the user.
+        /// The reason, for the user.
         reason: String,
     },
-    /// A member's connection ended without goodbye. To the launcher.
+    /// A member's connection ended without a goodbye. To the launcher.
     MemberLost {
         job: JobId,
-        /// Who.
         member: Identity,
-        /// Why, for the user.
+        /// The reason, for the user.
         reason: String,
     },
-    /// The gateway that led the job at a site is lost; others are there. To the launcher.
+    /// The gateway that led the job at a site is lost; others remain. To the launcher.
     LeadLost {
         job: JobId,
         site: String,
-        /// Why, for the user.
+        /// The reason, for the user.
         reason: String,
     },
-    /// From this gateway no route to a site is left. To the launcher.
+    /// This gateway has no route left to a site. To the launcher.
     SiteLost {
         job: JobId,
         site: String,
-        /// The site of whoever says so.
+        /// The site of the gateway that sends this.
         seen_from: String,
-        /// Why, for the user.
+        /// The reason, for the user.
         reason: String,
     },
-    /// From this gateway, which said that a site was lost, there is a route to it again. To the launcher.
+    /// This gateway, which reported a site as lost, has a route to it again. To the launcher.
     SiteFound { job: JobId, site: String },
-    /// Launcher → its gateway → all: end the job; whatever of it still runs is to be ended.
+    /// Launcher → its gateway → all: end the job and whatever of it still runs.
     Close { job: JobId },
-    /// A gateway of a site has nothing of the job any more; its last message of the job. To the launcher.
+    /// A gateway has nothing left of the job; its last message about it. To the launcher.
     Closed {
         job: JobId,
         site: String,
         /// What the gateway counted.
         traffic: Traffic,
-        /// Whether it led the job there; else it has only been one more way.
+        /// Whether it led the job there; otherwise it only relayed.
         led: bool,
     },
 }
 
-/// What a gateway is to a job.
+/// A gateway's part in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
-    /// It leads the job at its site: starts the agents, and speaks for the site.
+    /// It leads the job at its site: starts the agents, and reports for the site.
     Lead,
-    /// It is one more way for frames.
+    /// It only relays frames.
     Relay {
-        /// Bytes that each member may have in flight in all, at first, as [`JobMessage::Opened`] has it.
+        /// Bytes that each member may initially have in flight, as in [`JobMessage::Opened`].
         window: u32,
     },
 }

@@ -5,31 +5,31 @@ use types::JobId;
 
 use crate::Secret;
 
-/// Between a gateway and its user, who makes a ticket; between the gateway and the newcomer, who shows it.
+/// Between a gateway and its user, who makes a ticket; between the gateway and the newcomer, who presents it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JoiningMessage {
-    /// Client → gateway: let a site that shows a ticket join, once.
+    /// Client → gateway: let a site that presents a ticket join, once.
     Invite {
-        /// How long the ticket is good, in seconds.
+        /// Validity of the ticket, in seconds.
         seconds: u32,
     },
     /// The answer to [`JoiningMessage::Invite`].
     Invited {
         /// The ticket's number.
         ticket: JobId,
-        /// What its holder proves.
+        /// The secret that its holder proves.
         secret: Secret,
     },
-    /// A site that has proved a ticket → gateway: take this entry into your sites file.
+    /// A site that has proved a ticket → gateway: add this entry to your sites file.
     Join {
-        /// The entry, as a sites file with this site alone.
+        /// The entry, as a sites file with only this site.
         entry: String,
     },
     /// The answer to [`JoiningMessage::Join`].
     Joined {
-        /// The sites file, with the new site in it; `None`: it was not taken in.
+        /// The sites file with the new site in it; `None`: it was not added.
         sites: Option<String>,
-        /// Why not, for the user.
+        /// Why it was not added, for the user.
         problem: String,
     },
 }

@@ -1,55 +1,55 @@
-//! Whether another site can be reached, how far it is, and what the way to it carries.
+//! Whether another site can be reached, its round-trip time, and the rate of the network to it.
 
 use serde::{Deserialize, Serialize};
 
 /// Between a user's command and a gateway, and between gateways.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MeasurementMessage {
-    /// Client → gateway: try a trunk to this site.
+    /// Client → gateway: probe a trunk to this site.
     Probe { site: String },
     /// The answer to a probe.
     Probed {
         site: String,
         /// What went wrong, for the user; `None` when the trunk works.
         problem: Option<String>,
-        /// Round trip over the trunk, in nanoseconds, when it works.
+        /// Round trip over the trunk, in nanoseconds, if it works.
         rtt_ns: u64,
     },
-    /// Client → a gateway of its site → a gateway of `from`: measure the way between two sites.
+    /// Client → a gateway of its site → a gateway of `from`: measure the network between two sites.
     Measure {
-        /// The site that sends.
+        /// The sending site.
         from: String,
-        /// The site that is sent to.
+        /// The receiving site.
         to: String,
-        /// How much it carries too, by a short transfer; else only the round trip.
+        /// Whether to measure the rate too, by a short transfer; otherwise only the round trip.
         transfer: bool,
     },
     /// The answer to [`MeasurementMessage::Measure`].
     Measured {
-        /// The site that sent.
+        /// The sending site.
         from: String,
-        /// The site that was sent to.
+        /// The receiving site.
         to: String,
-        /// What was found.
+        /// The result.
         found: Measurement,
     },
 }
 
-/// What a measurement of the way between two sites found.
+/// The result of measuring the network between two sites.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Measurement {
-    /// How far it is, and what it carries.
+    /// Round trip and rate.
     Done {
         /// Round trip over the trunk, in nanoseconds.
         rtt_ns: u64,
-        /// Bytes of frames that arrived; 0 if there was to be no transfer.
+        /// Bytes of frames that arrived; 0 if no transfer was requested.
         bytes: u64,
-        /// In so many nanoseconds.
+        /// Duration of the transfer in nanoseconds.
         transfer_ns: u64,
     },
-    /// The gateway measures something else at the moment: try again soon.
+    /// The gateway is measuring something else at the moment: try again soon.
     Busy,
-    /// There is no way, or it could not be measured.
+    /// There is no route, or it could not be measured.
     Failed {
         /// Why, for the user.
         problem: String,

@@ -1,49 +1,51 @@
-//! Meetings: how two gateways that nobody can dial get a link, at a gateway of a third site.
+//! Meetings: how two gateways that cannot be dialled get a link, at a gateway of a third site.
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
 
 use crate::Secret;
 
-/// Between two gateways and the gateway where they meet, their place.
+/// Between two gateways and the gateway where they meet, the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MeetingMessage {
-    /// Gateway that nobody can dial → one that it has dialled: let me meet this one, which nobody can dial either.
+    /// A gateway that cannot be dialled → one that it has dialled: let me meet this gateway, which cannot be dialled
+    /// either.
     Ask {
-        /// The site of the one to be met.
+        /// The site of the gateway to be met.
         site: String,
         /// Its name.
         gateway: String,
-        /// For which link of the trunk between the two, from 0.
+        /// The link of the trunk between the two, from 0.
         link: u16,
     },
     /// The answer, to both: dial me for [`Purpose::Meet`](crate::handshake::Purpose::Meet).
     Call {
-        /// The site of the one to be met.
+        /// The site of the gateway to be met.
         site: String,
         /// Its name.
         gateway: String,
-        /// For which link of the trunk between the two.
+        /// The link of the trunk between the two.
         link: u16,
         /// The meeting's number.
         meeting: JobId,
-        /// What the receiver of this message proves there; the other has another one.
+        /// The secret that the receiver of this message proves at the host; the other gateway has a different one.
         secret: Secret,
     },
-    /// The answer to the one that asked: why not.
+    /// The answer to the gateway that asked: the meeting is refused.
     Refused {
-        /// The site of the one to be met.
+        /// The site of the gateway to be met.
         site: String,
         /// Its name.
         gateway: String,
-        /// For which link of the trunk between the two.
+        /// The link of the trunk between the two.
         link: u16,
-        /// Why, for the user.
+        /// The reason, for the user.
         reason: String,
     },
-    /// The other gateway of such a trunk, when it has dialled the place → the place → the one that asks: it can come now.
+    /// The other gateway of such a trunk, when it has dialled the host → the host → the gateway that asks: it can come
+    /// now.
     CanCome {
-        /// On the way to the place: the site of the one that asks. From there: the site of the one that can come.
+        /// Towards the host: the site of the gateway that asks. From the host: the site of the gateway that can come.
         site: String,
         /// Its gateway's name.
         gateway: String,

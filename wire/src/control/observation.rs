@@ -1,4 +1,4 @@
-//! What a gateway shows of itself to users of its site.
+//! A gateway's view of itself, for users of its site.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +7,16 @@ use crate::View;
 /// Between a user's command and a gateway of its site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ObservationMessage {
-    /// Client → gateway: what do you see?
+    /// Client → gateway: send your view.
     Observe,
     /// The answer to [`ObservationMessage::Observe`].
     Observed {
-        /// All that it shows.
+        /// The whole view.
         view: Box<View>,
     },
-    /// Client → gateway: how do you stand?
+    /// Client → gateway: report your standing.
     Status {
-        /// First read the sites file again, and take up sites that were added to it.
+        /// First reload the sites file, and apply what was added to it.
         reload: bool,
     },
     /// The answer to [`ObservationMessage::Status`].
@@ -25,18 +25,18 @@ pub enum ObservationMessage {
         jobs: u32,
         /// The trunks, in the order of the sites file.
         trunks: Vec<TrunkStanding>,
-        /// Why the gateway does not do what its sites file says now, if so: only a restart helps.
+        /// Why the gateway's state does not match its sites file, if so: only a restart helps.
         stale: Option<String>,
     },
 }
 
-/// How a trunk stands.
+/// The standing of a trunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrunkStanding {
     /// The site at its other end.
     pub site: String,
     /// Whether a link of it is up.
     pub up: bool,
-    /// What went wrong last, for the user; empty when nothing did.
+    /// The last problem, for the user; empty if there was none.
     pub problem: String,
 }
