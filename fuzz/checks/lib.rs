@@ -1,7 +1,8 @@
-//! What must hold for any input, one function for each fuzz target.
+//! Properties that must hold for any input, one function per fuzz target.
 //!
-//! The fuzz targets call these with what libFuzzer invents; the tests `corpus.rs` of the crates under test include the
-//! same files and call them with what is kept in `corpus/`. So a check exists once, and an old finding stays found.
+//! The fuzz targets call these with libFuzzer's inputs; the tests `corpus.rs` of the crates under test include the same
+//! files and call them with the inputs kept in `corpus/`. So each check exists once, and old findings are tested
+//! forever.
 
 pub mod types;
 pub mod wire;

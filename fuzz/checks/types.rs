@@ -1,4 +1,4 @@
-//! Texts that users write: refused with an error that says where, or a value that keeps its promises.
+//! Texts that users write: refused with an error that says where, or a value that satisfies its invariants.
 
 use types::quantity::{parse_bytes, parse_duration, parse_rate};
 use types::roster::{Place, is_name};

@@ -1,4 +1,5 @@
-//! Bytes of a stranger, read as each thing a connection can carry: refused, or a value that survives being sent again.
+//! Bytes from a stranger, read as each thing a connection can carry: refused, or a value that survives being
+//! re-encoded.
 
 use types::Roster;
 use wire::control::JobMessage;
@@ -22,17 +23,17 @@ pub fn frame_header(bytes: &[u8]) {
     }
 }
 
-/// What a gateway tells its members of the way to a site.
+/// A gateway's report to its members about its route to a site.
 pub fn passage(bytes: &[u8]) {
     let Ok(passage) = Passage::decode(bytes) else { return };
     let encoded = passage.encode();
     assert!(encoded.len() <= 4096, "{passage:?} takes {} bytes", encoded.len());
-    // A reason may be cut, and what is no UTF-8 in it replaced; what we say ourselves is understood as it was meant.
+    // A reason may be cut, and invalid UTF-8 in it is replaced; our own encoding is read back unchanged.
     let said = Passage::decode(&encoded).expect("what was encoded is read");
     assert_eq!(said.encode(), encoded);
 }
 
-/// What a receiver says of each route.
+/// A receiver's report about each route.
 pub fn receipt(bytes: &[u8]) {
     if let Ok(arrived) = wire::receipt::decode(bytes) {
         assert_eq!(wire::receipt::encode(&arrived), bytes);
@@ -61,15 +62,15 @@ fn handshake(bytes: &[u8], first: bool) {
         assert_eq!(Handshake::decode(&bytes[..cut], first), Ok(None), "{message:?} cut at {cut}");
     }
     let encoded = message.encode();
-    // Only a hello has a preface of its own; other messages are read after one, but nobody sends them so.
+    // Only a hello has a preface of its own; other messages are read after one, but are never sent with one.
     let ours = if matches!(message, Handshake::Hello(_)) { PREFACE_LEN } else { 0 };
     assert_eq!(encoded[ours..], bytes[preface..used], "{message:?} has another encoding");
 }
 
-/// An endpoint's message header. The first two bytes say how much longer the frame is than what has arrived of it.
+/// An endpoint's message header. The first two bytes give the number of bytes of the frame that have not arrived yet.
 pub fn message(bytes: &[u8]) {
     let Some((extra, payload)) = bytes.split_first_chunk::<2>() else { return };
-    // A decoder is called with all of a frame, or with at least the longest header.
+    // A decoder is called with the whole frame, or with at least the longest header.
     let missing = if payload.len() < MAX_HEADER { 0 } else { u32::from(u16::from_le_bytes(*extra)) };
     let frame_length = payload.len() as u32 + missing;
     let Ok((message, used)) = Message::decode(payload, frame_length) else { return };
@@ -80,12 +81,12 @@ pub fn message(bytes: &[u8]) {
     assert_eq!(Message::decode(encoded.as_slice(), length as u32 + following), Ok((message, length)));
 }
 
-/// What launchers and gateways tell each other.
+/// Messages between launchers and gateways.
 pub fn control(bytes: &[u8]) {
     let Ok(message) = Control::decode(bytes) else { return };
     let _ = message.job();
     if let Control::Job(JobMessage::Open { roster, .. }) = &message {
-        // Whoever receives a roster counts on what `Roster::new` checks.
+        // The receiver of a roster relies on what `Roster::new` checks.
         assert_eq!(Roster::new(roster.sites().to_vec()).as_ref(), Ok(roster));
         assert_eq!(roster.nodes().map(|(_, _, _, node)| u64::from(node.ranks)).sum::<u64>(), u64::from(roster.size()));
     }

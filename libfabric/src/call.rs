@@ -11,13 +11,13 @@ pub struct Fault {
     pub call: &'static str,
     /// libfabric's error number, positive.
     pub code: c_int,
-    /// What the library says the number means.
+    /// The library's description of the number.
     pub reason: String,
 }
 
-/// What calls answer when there is nothing to do, or no room: `FI_EAGAIN`.
+/// The result of calls when there is nothing to do, or no room: `FI_EAGAIN`.
 pub(crate) const AGAIN: isize = -(libc::EAGAIN as isize);
-/// What reading a completion queue answers when an error is in its way: `FI_EAVAIL`.
+/// The result of reading a completion queue when an error entry comes first: `FI_EAVAIL`.
 pub(crate) const ERROR_AVAILABLE: isize = -259;
 
 /// An entry of an operation table: the function, or `None` where the provider's table is shorter or has a hole. In an

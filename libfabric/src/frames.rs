@@ -1,20 +1,20 @@
-//! Memory that the provider reads and fills: blocks of equal frames, registered where it asks for that.
+//! Memory that the provider reads and fills: blocks of equal frames, registered where it requires that.
 //!
 //! Memory that a provider holds must not move and must not be borrowed by Rust meanwhile, so a block is kept behind raw
-//! pointers, and whoever asks for a frame's bytes says that the provider does not hold it.
+//! pointers, and a caller that asks for a frame's bytes guarantees that the provider does not hold it.
 
 use std::ffi::c_void;
 
 use crate::abi::objects::fid_mr;
 
-/// What belongs to a frame besides its bytes. The provider may scribble over `context` (`FI_CONTEXT2`) while it holds the
-/// frame, and gives its address back with the completion.
+/// The state of a frame besides its bytes. The provider may overwrite `context` (`FI_CONTEXT2`) while it holds the
+/// frame, and returns its address with the completion.
 #[repr(C)]
 pub(crate) struct Control {
     context: [u64; 8],
     /// The frame's number in its port.
     pub number: usize,
-    /// Whatever the port's user wants to know when it has been sent.
+    /// A value for the port's user, returned when the frame has been sent.
     pub ticket: u64,
 }
 
@@ -43,7 +43,7 @@ impl Block {
         }
     }
 
-    /// All of its memory, to be registered.
+    /// All of its memory, for registration.
     pub(crate) fn memory(&self) -> (*mut u8, usize) {
         (self.bytes, self.count * self.length)
     }
@@ -53,12 +53,12 @@ impl Block {
         self.controls.wrapping_add(at)
     }
 
-    /// What the provider gives back with the completion.
+    /// The context that the provider returns with the completion.
     pub(crate) fn context(&self, at: usize) -> *mut c_void {
         self.control(at).cast()
     }
 
-    /// Whether the frame of this number and context is one of these.
+    /// Whether the frame with this number and context belongs to this block.
     pub(crate) fn holds(&self, context: *mut c_void, number: usize) -> bool {
         number < self.count && context == self.context(number)
     }
@@ -68,7 +68,7 @@ impl Block {
         self.bytes.wrapping_add(at * self.length)
     }
 
-    /// What the provider wants to be given along with the memory.
+    /// The descriptor that the provider requires with the memory.
     pub(crate) fn descriptor(&self) -> *mut c_void {
         // SAFETY: null, or the registration of this block, closed only when the block is dropped.
         unsafe { self.registration.as_ref() }.map_or(std::ptr::null_mut(), |registration| registration.mem_desc)

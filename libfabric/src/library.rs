@@ -1,12 +1,13 @@
 //! Finding a libfabric that offers a provider.
 //!
-//! Which one? A path that the site names comes first and alone. Else the one that MPI has already loaded: a call from
-//! inside its provider, ours, is safe, because its core holds no lock while it calls a provider. Else one on the library
-//! path or among the system's: an MPI library's own libfabric often has few providers, and the site's has the right ones.
+//! A path that the site names comes first, and alone. Otherwise the one that MPI has already loaded: a call from inside
+//! its provider, ours, is safe, because its core holds no lock while it calls a provider. Otherwise one on the library
+//! path or among the system's: an MPI library's own libfabric often has few providers, and the site's has the right
+//! ones.
 //!
-//! A second libfabric in a process must not meet the first: it is loaded with `RTLD_LOCAL`, so that nobody finds its
-//! symbols, and `RTLD_DEEPBIND`, so that its own calls of `fi_freeinfo` and the like, which go through the global scope,
-//! find itself. It is never unloaded: providers leave threads and exit handlers behind.
+//! A second libfabric in a process must not interfere with the first: it is loaded with `RTLD_LOCAL`, so that nothing
+//! else finds its symbols, and `RTLD_DEEPBIND`, so that its own calls of `fi_freeinfo` and the like, which go through
+//! the global scope, resolve to itself. It is never unloaded: providers leave threads and exit handlers behind.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fmt;
@@ -20,7 +21,7 @@ use crate::abi::objects::fid_fabric;
 use crate::call::{Fault, function};
 use crate::offer::{self, Offer};
 
-/// The oldest version whose structures begin as ours do.
+/// The oldest version whose structures start like ours.
 const OLDEST: (u32, u32) = (1, 9);
 const SONAME: &CStr = c"libfabric.so.1";
 /// Where systems keep their libraries, after `LD_LIBRARY_PATH`.
@@ -58,10 +59,10 @@ impl fmt::Debug for Library {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FindError {
-    /// There is none at all.
-    #[error("there is no libfabric here: neither has MPI loaded {}, nor is it in LD_LIBRARY_PATH or the system's folders", SONAME.to_string_lossy())]
+    /// No libfabric was found.
+    #[error("there is no libfabric here: MPI has not loaded {}, and it is not in LD_LIBRARY_PATH or the system's folders", SONAME.to_string_lossy())]
     None,
-    /// What each of them said.
+    /// None of the libraries offers it.
     #[error("no provider `{provider}` here: {seen}")]
     NotOffered {
         provider: String,
@@ -73,10 +74,10 @@ pub enum FindError {
 /// Why a file cannot be used as a libfabric.
 #[derive(Debug, Error)]
 enum Unusable {
-    /// What the dynamic linker says, which names the file.
+    /// The dynamic linker's message, which names the file.
     #[error("{0}")]
     NotLoaded(String),
-    /// The dynamic linker says nothing.
+    /// The dynamic linker gave no message.
     #[error("{path}: cannot be loaded", path = .0.display())]
     Mute(PathBuf),
     #[error("{library} has no {name}: it is not a libfabric")]

@@ -41,8 +41,8 @@ pub struct Offer {
 unsafe impl Send for Offer {}
 
 impl Offer {
-    /// The best offer of a provider: its own before one layered over it (`verbs` before `verbs;ofi_rxm`), and of several
-    /// networks the one that has `address`.
+    /// The best offer of a provider: its own before one layered over it (`verbs` before `verbs;ofi_rxm`), and among
+    /// several networks the one that has `address`.
     pub(crate) fn find(library: &Library, provider: &str, address: Option<Ipv4Addr>) -> Result<Offer, Fault> {
         let all = List::get(library, Some(provider))?;
         let rank = |info: &fi_info| {
@@ -66,7 +66,7 @@ impl Offer {
         Ok(Offer { library: library.clone(), info })
     }
 
-    /// The provider's name in full, such as `verbs;ofi_rxm`.
+    /// The provider's full name, such as `verbs;ofi_rxm`.
     pub fn provider(&self) -> String {
         // SAFETY: an answer of libfabric.
         unsafe { provider_of(&*self.info) }.unwrap_or_default()
@@ -106,7 +106,7 @@ pub(crate) fn names(library: &Library) -> Vec<String> {
     names
 }
 
-/// A list that `fi_getinfo` gave.
+/// A list returned by `fi_getinfo`.
 struct List<'a> {
     library: &'a Library,
     first: *mut fi_info,
@@ -177,7 +177,7 @@ unsafe fn provider_of(info: &fi_info) -> Option<String> {
     unsafe { info.fabric_attr.as_ref().and_then(|attr| text(attr.prov_name)) }
 }
 
-/// The IP address that an offer is for, if it says so.
+/// The IP address that an offer is for, if it has one.
 fn source_of(info: &fi_info) -> Option<Ipv4Addr> {
     if info.src_addr.is_null() || info.src_addrlen < 8 {
         return None;

@@ -1,10 +1,10 @@
 //! An endpoint on a site's own network, opened through libfabric: sends frames, receives frames.
 //!
-//! Frames are messages of at most [`Port::frame`] bytes. They are sent from and received into memory of the port's own,
-//! registered where the provider asks for that; a number of receives is always posted. What arrives when none is, the
-//! provider queues, or it makes the sender wait (`FI_RM_ENABLED`): a slow receiver is never overrun. A provider keeps
-//! messages between two endpoints in order when it matches them (`FI_ORDER_SAS`), but may report a short one before a long
-//! one that came earlier: whoever needs order numbers them.
+//! Frames are messages of at most [`Port::frame`] bytes. They are sent from and received into the port's own memory,
+//! registered where the provider requires that; a number of receives is always posted. When none is posted, the
+//! provider queues what arrives, or makes the sender wait (`FI_RM_ENABLED`): a slow receiver is never overrun. A
+//! provider keeps messages between two endpoints in order when it matches them (`FI_ORDER_SAS`), but may report a short
+//! one before a long one that was sent earlier: a user that needs order numbers them.
 //!
 //! Driven by polling, by one thread at a time; nothing here waits.
 
@@ -21,33 +21,33 @@ use crate::frames::{Block, Control};
 use crate::library::Library;
 use crate::offer::Offer;
 
-/// Frames of a block to send from; more blocks are added as needed.
+/// Send frames per block; more blocks are added as needed.
 const BLOCK: usize = 16;
 /// Completions taken at once.
 const BATCH: usize = 16;
-/// Longer addresses than any provider has.
+/// More bytes than any provider's address.
 const MAX_NAME: usize = 256;
 
-/// A peer, as its provider numbers it.
+/// A peer, by its provider's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddress(u64);
 
-/// A frame that belongs to the port's user until it is posted or given back.
+/// A frame that belongs to the port's user until it is posted or returned.
 #[derive(Debug)]
 pub struct Staged(usize);
 
-/// What became of a frame.
+/// What happened to a posted frame.
 #[derive(Debug)]
 pub enum Posted {
-    /// It has left, and will not be heard of again.
+    /// It was sent, and there will be no event for it.
     Left,
-    /// It is on its way: an event with its ticket will tell.
+    /// It is in flight: an event with its ticket will follow.
     UnderWay,
     /// The provider has no room: post it again after polling.
     Again(Staged),
 }
 
-/// What polling finds.
+/// What polling found.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A frame has arrived.
@@ -58,7 +58,7 @@ pub enum Event<'a> {
     Failed(u64, Fault),
 }
 
-/// An open endpoint. Closes when dropped; frames under way may then be lost.
+/// An open endpoint. Closes when dropped; frames in flight may then be lost.
 pub struct Port {
     library: Library,
     offer: Offer,
@@ -89,10 +89,9 @@ struct Objects {
 unsafe impl Send for Port {}
 
 impl Port {
-    /// Opens an endpoint as offered, with frames of at most `frame` bytes, of which `receives` are awaited at a time.
+    /// Opens an endpoint as offered, with frames of at most `frame` bytes and `receives` receives posted at a time.
     ///
-    /// # Errors
-    /// The call that failed.
+    /// # Errors The call that failed.
     pub fn open(library: &Library, offer: Offer, frame: usize, receives: usize) -> Result<Port, Fault> {
         let (info, ep_attr, _) = offer.parts();
         // SAFETY: an offer's attributes are there.
@@ -123,12 +122,12 @@ impl Port {
         Ok(port)
     }
 
-    /// The provider and the libfabric that has it, for people.
+    /// The provider and the libfabric that contains it, in readable form.
     pub fn describe(&self) -> String {
         format!("{} of {:?}", self.provider(), self.library)
     }
 
-    /// The provider's name in full.
+    /// The provider's full name.
     pub fn provider(&self) -> String {
         self.offer.provider()
     }
@@ -150,7 +149,7 @@ impl Port {
         self.wait.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether nothing has come that the descriptor would not tell of.
+    /// Whether nothing has arrived that the descriptor would not report.
     pub fn may_sleep(&self) -> bool {
         // SAFETY: both objects are open; `fi_trywait` takes an array of objects.
         unsafe {
@@ -160,16 +159,15 @@ impl Port {
         }
     }
 
-    /// Makes a peer known by its port's name.
+    /// Adds a peer by its port's name.
     ///
-    /// # Errors
-    /// A name that this provider's ports do not have, or what the provider says.
+    /// # Errors A name that this provider's ports cannot have, or the provider's error.
     pub fn insert(&mut self, name: &[u8]) -> Result<PeerAddress, Fault> {
         if let Some(known) = self.peers.get(name) {
             return Ok(*known);
         }
         let is_text = self.offer.parts().0.addr_format == FI_ADDR_STR;
-        // Providers read as many bytes as their addresses have, whatever they are given.
+        // Providers read as many bytes as their addresses have, whatever length they are given.
         let fits =
             if is_text { name.len() < MAX_NAME && name.last() == Some(&0) } else { name.len() == self.name.len() };
         if !fits {
@@ -191,10 +189,9 @@ impl Port {
         Ok(PeerAddress(number))
     }
 
-    /// A frame to fill.
+    /// Returns a frame to fill.
     ///
-    /// # Errors
-    /// Memory for more frames could not be registered.
+    /// # Errors Memory for more frames could not be registered.
     pub fn stage(&mut self) -> Result<Staged, Fault> {
         if self.free.is_empty() {
             let first = self.sends.len() * BLOCK;
@@ -210,15 +207,14 @@ impl Port {
         unsafe { self.sends[staged.0 / BLOCK].bytes_mut(staged.0 % BLOCK) }
     }
 
-    /// Gives a frame back unused.
+    /// Returns an unused frame.
     pub fn unstage(&mut self, staged: Staged) {
         self.free.push(staged.0);
     }
 
     /// Sends the first `length` bytes of a frame.
     ///
-    /// # Errors
-    /// What the provider says; the frame has been given back.
+    /// # Errors The provider's error; the frame has been returned.
     pub fn post(&mut self, staged: Staged, length: usize, to: PeerAddress, ticket: u64) -> Result<Posted, Fault> {
         let Staged(number) = staged;
         let length = length.min(self.frame);
@@ -252,10 +248,9 @@ impl Port {
         }
     }
 
-    /// Makes progress and tells what has happened. Whether anything has.
+    /// Makes progress and reports events. Returns whether there were any.
     ///
-    /// # Errors
-    /// The port is broken.
+    /// # Errors The port is broken.
     pub fn poll(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool, Fault> {
         let nothing = fi_cq_msg_entry { op_context: null_mut(), flags: 0, len: 0 };
         let mut entries = [nothing; BATCH];
@@ -284,7 +279,7 @@ impl Port {
         Ok(true)
     }
 
-    /// An operation has ended: of which frame, its context says.
+    /// An operation has ended; its context identifies the frame.
     fn complete(&mut self, context: *mut c_void, result: Result<usize, Fault>, tell: &mut dyn FnMut(Event<'_>)) {
         if context.is_null() {
             return;

@@ -33,9 +33,8 @@ pub enum Unsupported {
         operation: u8,
     },
     /// The operands do not have as many elements as the target, or the target ends inside an element.
-    #[error("{target} bytes of target, {operands} of operands, {compares} of compare operands do not go together")]
+    #[error("lengths do not match: {target} bytes of target, {operands} of operands, {compares} of compare operands")]
     Lengths {
-        /// Bytes of target.
         target: usize,
         /// Bytes of operands.
         operands: usize,
@@ -112,13 +111,12 @@ fn defined(datatype: u8, operation: u8) -> bool {
     }
 }
 
-/// Applies an operation to every element of `target`, whose bytes before that are appended to `old`.
+/// Applies an operation to every element of `target`, whose previous bytes are appended to `old`.
 ///
-/// `operands` is as long as `target` (may be empty for `FI_ATOMIC_READ`), `compares` too for compare-and-swaps and
-/// `FI_MSWAP`, and is not looked at otherwise. Integers wrap around.
+/// `operands` is as long as `target` (may be empty for `FI_ATOMIC_READ`); so is `compares` for compare-and-swaps and
+/// `FI_MSWAP`, otherwise it is ignored. Integers wrap around.
 ///
-/// # Errors
-/// [`Unsupported`]; nothing has then changed.
+/// # Errors [`Unsupported`]; nothing has then changed.
 pub fn apply(
     datatype: u8,
     operation: u8,

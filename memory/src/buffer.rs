@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-/// The most pieces (`iovec`s) a buffer has.
+/// Most pieces (`iovec`s) of a buffer.
 pub const MAX_PIECES: usize = 4;
 
 /// Where an operation's bytes come from or go to.
@@ -16,7 +16,7 @@ pub struct Buffer {
 
 enum Store {
     One(Piece),
-    /// Boxed: hardly an operation has them, and all operations are moved about.
+    /// Boxed, because few operations have several pieces, and all operations are moved around.
     Several(Box<[Piece; MAX_PIECES]>),
     Owned(Vec<u8>),
 }
@@ -135,7 +135,7 @@ impl Buffer {
         &mut []
     }
 
-    /// Copies bytes in at `offset`; what does not fit is left out. Gives how many were copied.
+    /// Copies bytes in at `offset`, as many as fit. Returns how many were copied.
     pub fn copy_in(&mut self, offset: usize, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {

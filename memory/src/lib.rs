@@ -2,8 +2,8 @@
 //!
 //! A [`Buffer`] is what an operation reads or fills, a region of [`Regions`] is what a peer may read or write. Both are
 //! created by `unsafe` functions whose caller passes on the promise that libfabric's interface makes: the memory stays
-//! valid until the operation completes, or the region is closed. Everything after that is safe code. [`atomic`] changes
-//! the bytes of a region as libfabric's atomic operations say.
+//! valid until the operation completes, or the region is closed. Everything after that is safe code. [`atomic`] applies
+//! libfabric's atomic operations to the bytes of a region.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

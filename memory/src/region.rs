@@ -28,9 +28,9 @@ pub enum RegionError {
     #[error("{length} bytes at {address:#x} are outside the region of key {key:#x}")]
     OutOfBounds {
         key: u64,
-        /// The address asked for.
+        /// The requested address.
         address: u64,
-        /// The bytes asked for.
+        /// The requested length in bytes.
         length: u64,
     },
     /// The region does not allow this.
@@ -53,7 +53,7 @@ struct Table {
 struct Region {
     start: *mut u8,
     length: usize,
-    /// What peers call the region's first byte: 0, or its virtual address.
+    /// The address by which peers name the region's first byte: 0, or its virtual address.
     origin: u64,
     access: Access,
 }
@@ -63,14 +63,12 @@ struct Region {
 unsafe impl Send for Region {}
 
 impl Regions {
-    /// Registers memory under `key`, or under a key of our choice. Gives the key. Peers name the first byte
+    /// Registers memory under `key`, or under a key of our choice. Returns the key. Peers address the first byte as
     /// `origin` (0 for offsets, the virtual address otherwise).
     ///
-    /// # Errors
-    /// [`RegionError::KeyTaken`].
+    /// # Errors [`RegionError::KeyTaken`].
     ///
-    /// # Safety
-    /// The memory must stay valid until [`Regions::remove`] returns; it may be changed by peers as `access` says.
+    /// # Safety The memory must stay valid until [`Regions::remove`] returns; peers may change it as `access` permits.
     pub unsafe fn register(
         &self,
         start: *mut u8,
@@ -83,7 +81,7 @@ impl Regions {
         let key = match key {
             Some(key) => key,
             None => {
-                // Keys of our choice begin above what applications choose by hand.
+                // Keys of our choice start above those that applications choose by hand.
                 let mut key = table.next_key.max(1 << 32);
                 while table.regions.contains_key(&key) {
                     key += 1;
@@ -99,7 +97,7 @@ impl Regions {
         Ok(key)
     }
 
-    /// Forgets a region. Afterwards its memory is not touched any more.
+    /// Removes a region. Afterwards its memory is not accessed any more.
     pub fn remove(&self, key: u64) {
         self.lock().regions.remove(&key);
     }
@@ -172,8 +170,8 @@ impl Table {
 pub mod testing {
     use super::{Access, Regions};
 
-    /// Registers that many zeroed bytes under a key of our choice, with offsets from 0. Nobody reaches them but through the table, and
-    /// they are never freed.
+    /// Registers that many zeroed bytes under a key of our choice, with offsets from 0. They can only be reached
+    /// through the table, and are never freed.
     pub fn register(regions: &Regions, length: usize, access: Access) -> u64 {
         let target: &'static mut [u8] = Box::leak(vec![0; length].into_boxed_slice());
         // SAFETY: the bytes live for ever, and the only reference to them ends here.

@@ -177,10 +177,11 @@ pub(crate) type FenceFn = unsafe extern "C" fn(
 ) -> Status;
 pub(crate) type DmodexFn =
     unsafe extern "C" fn(*const Proc, *const Info, usize, Option<ModexCallback>, *mut c_void) -> Status;
-/// Publishes: its information, and whom to tell.
+/// Publishes: its information, and the callback.
 pub(crate) type PublishFn =
     unsafe extern "C" fn(*const Proc, *const Info, usize, Option<OpCallback>, *mut c_void) -> Status;
-/// Looks up, or takes back: the names, information, and whom to tell (for the former another function, which is never called).
+/// Looks up, or withdraws: the names, information, and the callback (for looking up a different function, which is
+/// never called).
 pub(crate) type NamesFn =
     unsafe extern "C" fn(*const Proc, *mut *mut c_char, *const Info, usize, Option<OpCallback>, *mut c_void) -> Status;
 pub(crate) type SpawnFn = unsafe extern "C" fn(

@@ -4,20 +4,20 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a file is not a libpmix that can be used.
+/// Why a file is not a usable libpmix.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The dynamic linker does not take it.
+    /// The dynamic linker rejects it.
     #[error("{0}")]
     Linker(String),
     /// It lacks a function.
     #[error("it has no function {0}")]
     Function(String),
-    /// It names no version.
-    #[error("it says its version is {0:?}")]
+    /// Its version text cannot be read.
+    #[error("its version text is {0:?}")]
     Banner(String),
-    /// Its interface is not the one that is known here.
+    /// Its interface is not one of the supported ones.
     #[error("it is version {0}, and only 4 to 6 are supported")]
     Version(String),
 }
@@ -28,19 +28,19 @@ pub enum LoadError {
 pub enum PmixError {
     /// No usable library.
     #[error(
-        "Open MPI's ranks start by PMIx, but there is no libpmix (version 4 to 6) here; tried {tried}. \
-         Install it on this node (Debian: libpmix2), or say where it is with LANDBRIDGE_PMIX"
+        "Open MPI's ranks start by PMIx, but there is no libpmix (version 4 to 6) on this node; tried {tried}. \
+         Install it (Debian: libpmix2), or set LANDBRIDGE_PMIX to its path"
     )]
     NotFound {
-        /// Each place, and why not.
+        /// Each place that was tried, and why it does not work.
         tried: String,
     },
-    /// The library somebody named cannot be used.
+    /// The library that LANDBRIDGE_PMIX names cannot be used.
     #[error("LANDBRIDGE_PMIX={}: {problem}", .path.display())]
     Named {
-        /// As it was named.
+        /// The path as given.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         problem: LoadError,
     },
     /// A function of the library failed.
@@ -64,14 +64,14 @@ pub enum PmixError {
         seconds: u64,
     },
     /// The library has one server per process.
-    #[error("this process has a PMIx server already")]
+    #[error("this process already has a PMIx server")]
     Second,
     /// A text that C or PMIx cannot hold.
-    #[error("{value:?} cannot be told to libpmix: {problem}")]
+    #[error("{value:?} cannot be passed to libpmix: {problem}")]
     Text {
         /// The text.
         value: String,
-        /// Why not.
+        /// The reason.
         problem: &'static str,
     },
 }

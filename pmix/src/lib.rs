@@ -1,10 +1,11 @@
-//! The server side of PMIx, by which Open MPI's ranks learn who they are and exchange addresses.
+//! The server side of PMIx, through which Open MPI's ranks learn their identities and exchange addresses.
 //!
-//! Owns the C interface of libpmix and nothing else: it loads the library when a job needs it (a site without Open MPI needs
-//! none), hands its upcalls on as values of [`Upcall`] and takes answers back. It refuses to know where ranks run and how
-//! nodes exchange data; that is the agent's.
+//! Owns the C interface of libpmix and nothing else: it loads the library when a job needs it (a site without Open MPI
+//! needs none), passes its upcalls on as values of [`Upcall`] and takes answers back. It refuses to know where ranks
+//! run and how nodes exchange data; that is up to the agent.
 //!
-//! Start reading at [`Server`]. [`library`] says which libpmix is taken, `abi` what of its interface is relied on.
+//! Start reading at [`Server`]. [`library`] decides which libpmix is used, `abi` declares the part of its interface
+//! that is relied on.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! Which libpmix is taken, and its functions.
+//! Which libpmix is used, and its functions.
 
 use std::ffi::{CStr, c_char};
 use std::mem::ManuallyDrop;
@@ -27,10 +27,10 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads `named`, if somebody named one; else the first usable of `places`, and last what the dynamic linker finds.
+    /// Loads `named`, if given; otherwise the first usable one of `places`, and last the one that the dynamic linker
+    /// finds.
     ///
-    /// # Errors
-    /// [`PmixError::Named`], or [`PmixError::NotFound`] with every place tried.
+    /// # Errors [`PmixError::Named`], or [`PmixError::NotFound`] with every place tried.
     pub fn find(named: Option<&Path>, places: &[PathBuf]) -> Result<Library, PmixError> {
         if let Some(path) = named {
             return Library::load(path).map_err(|problem| PmixError::Named { path: path.to_owned(), problem });
@@ -94,7 +94,7 @@ unsafe fn symbol<F: Copy>(handle: &Handle, name: &CStr) -> Result<F, LoadError> 
     found.map(|function| *function).map_err(|_| LoadError::Function(name.to_string_lossy().into_owned()))
 }
 
-/// What the dynamic linker said, without the file's name at its beginning.
+/// The dynamic linker's message, without the file's name at its beginning.
 fn reason(error: &libloading::Error) -> LoadError {
     let text = error.to_string();
     LoadError::Linker(match text.split_once(": ") {

@@ -12,17 +12,17 @@ use crate::table::{Table, c_text, copy_text};
 use crate::upcall::{SINK, Sink, module};
 use crate::{Library, PmixError, Upcall};
 
-/// How long the library may take over a registration.
+/// Time limit for a registration with the library.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a server must know to begin.
+/// What a server must know to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// The job's name among all jobs that this machine's processes can see.
     pub namespace: &'a str,
     /// This node's name in the job's [`Job::nodes`].
     pub host: &'a str,
-    /// A folder of its own, for whatever the library writes.
+    /// A folder for whatever the library writes.
     pub folder: &'a Path,
 }
 
@@ -34,14 +34,14 @@ pub struct Node {
     pub ranks: Range<u32>,
 }
 
-/// What ranks are told about their job.
+/// What ranks learn about their job.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// All nodes, in the order of their ranks.
     pub nodes: &'a [Node],
-    /// Which of them is this one.
+    /// Index of this node among them.
     pub here: usize,
-    /// A folder for files of the ranks of this node. Below it each has one named after its rank.
+    /// A folder for files of the ranks of this node. In it each rank has a folder named after its number.
     pub folder: &'a Path,
 }
 
@@ -53,10 +53,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server. From now on `deliver` is called on the library's own thread; it must not wait.
+    /// Starts the server. From now on `deliver` is called on the library's own thread; it must not block.
     ///
-    /// # Errors
-    /// [`PmixError`].
+    /// # Errors [`PmixError`].
     pub fn start(
         library: Library,
         options: Options<'_>,
@@ -76,7 +75,7 @@ impl Server {
         table.text(key::SERVER_NSPACE, &format!("{}-server", options.namespace))?;
         table.rank(key::SERVER_RANK, 0);
         table.text(key::HOSTNAME, options.host)?;
-        // Nobody but the job's own ranks has business with this server.
+        // Only the job's own ranks have business with this server.
         table.flag(key::SERVER_TOOL_SUPPORT, false);
         table.flag(key::IOF_LOCAL_OUTPUT, false);
         let mut module = module(library.major);
@@ -88,7 +87,7 @@ impl Server {
             SUCCESS => Ok(server),
             status => {
                 let error = server.failed("PMIx_server_init", status);
-                // What did not begin must not be finalised.
+                // A server that was not started must not be finalised.
                 std::mem::forget(server);
                 Err(error)
             }
@@ -100,14 +99,13 @@ impl Server {
         self.library.version()
     }
 
-    /// Tells the library about the job. Must be done before [`Server::admit`].
+    /// Registers the job with the library. Must be called before [`Server::admit`].
     ///
-    /// # Errors
-    /// [`PmixError`].
+    /// # Errors [`PmixError`].
     pub fn register(&self, job: Job<'_>) -> Result<(), PmixError> {
         let local = job.nodes.get(job.here).map_or(0..0, |node| node.ranks.clone());
         let (entries, count) = {
-            // If the library never calls back it may still read the table, so the table is given to it for good. That is a few
+            // If the library never calls back it may still read the table, so the table is leaked then. That is a few
             // kilobytes per rank, once in this process's life.
             let mut table = describe(job)?;
             table.text(key::JOBID, &self.namespace.to_string_lossy())?;
@@ -122,10 +120,9 @@ impl Server {
         })
     }
 
-    /// Lets a rank of this node connect, and gives the variables it must have in its environment for that.
+    /// Lets a rank of this node connect, and returns the environment variables it needs for that.
     ///
-    /// # Errors
-    /// [`PmixError`].
+    /// # Errors [`PmixError`].
     pub fn admit(&self, rank: u32) -> Result<Vec<(OsString, OsString)>, PmixError> {
         let process = Box::leak(Box::new(self.process(rank)));
         let process: *const Proc = process;
@@ -143,10 +140,10 @@ impl Server {
         if status == SUCCESS { Ok(variables) } else { Err(self.failed("PMIx_server_setup_fork", status)) }
     }
 
-    /// Asks for what a rank of this node has published, for a rank of another node; `answer` gets it when it is there, or `None`.
+    /// Requests what a rank of this node has published, for a rank of another node; `answer` gets it when it is
+    /// available, or `None`.
     ///
-    /// # Errors
-    /// [`PmixError`]; `answer` is not called then.
+    /// # Errors [`PmixError`]; `answer` is then not called.
     pub fn published(&self, rank: u32, answer: impl FnOnce(Option<Vec<u8>>) + Send + 'static) -> Result<(), PmixError> {
         let process = Box::leak(Box::new(self.process(rank)));
         let answer: Box<PublishedAnswer> = Box::new(Box::new(answer));
@@ -180,7 +177,7 @@ impl Server {
         match receiver.recv_timeout(PATIENCE) {
             Ok(SUCCESS) => Ok(()),
             Ok(status) => Err(self.failed(call, status)),
-            // The token stays with the library, which may yet call.
+            // The token stays with the library, which may still call back.
             Err(_) => Err(PmixError::Silent { version: self.version().to_owned(), call, seconds: PATIENCE.as_secs() }),
         }
     }
@@ -213,7 +210,7 @@ fn describe(job: Job<'_>) -> Result<Table, PmixError> {
     }
     table.number(key::JOB_NUM_APPS, 1);
     table.number(key::NUM_NODES, job.nodes.len() as u32);
-    // Plain lists: every version takes them, while each compresses in its own way.
+    // Plain lists: every version accepts them, while each version compresses in its own way.
     let names: Vec<&str> = job.nodes.iter().map(|node| node.name.as_str()).collect();
     table.text(key::NODE_MAP, &names.join(","))?;
     let lists: Vec<String> = job.nodes.iter().map(|node| list(&node.ranks)).collect();
@@ -222,7 +219,7 @@ fn describe(job: Job<'_>) -> Result<Table, PmixError> {
     let folder = path_text(job.folder)?;
     table.text(key::TMPDIR, folder)?;
     table.text(key::NSDIR, folder)?;
-    // The folders are removed by whoever made them.
+    // The code that creates the folders removes them.
     table.flag(key::TDIR_RMCLEAN, true);
     for (at, node) in job.nodes.iter().enumerate() {
         for (local, rank) in node.ranks.clone().enumerate() {
@@ -282,7 +279,7 @@ unsafe fn take_variables(variables: *mut *mut c_char) -> Vec<(OsString, OsString
 unsafe extern "C" fn registered(status: Status, token: *mut c_void) {
     // SAFETY: the token is the sender that `Server::complete` let go of, and comes back once.
     let sender = unsafe { Box::from_raw(token.cast::<Sender<Status>>()) };
-    // Nobody waits any more when the time was over.
+    // After the timeout nothing waits for it any more.
     let _ = sender.send(status);
 }
 

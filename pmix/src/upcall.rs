@@ -1,7 +1,7 @@
-//! What libpmix asks of its host, as values.
+//! Upcalls of libpmix to its host, as values.
 //!
-//! The library calls on a thread of its own and must get its thread back at once, so each upcall is copied and handed to the
-//! sink; what needs time is answered later, from any thread, by [`Answer`].
+//! The library calls on a thread of its own and must get its thread back at once, so each upcall is copied and passed
+//! to the sink; whatever takes time is answered later, from any thread, through [`Answer`].
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::table::Table;
 
-/// Who takes part in a fence.
+/// The participants of a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ranks {
     /// Every rank of the job.
@@ -22,71 +22,62 @@ pub enum Ranks {
     Some(Vec<u32>),
 }
 
-/// Something that a rank of this node did or wants.
+/// An action or request of a rank of this node.
 #[derive(Debug)]
 pub enum Upcall {
     /// It has connected: it is in `MPI_Init`.
-    Connected {
-        /// Who.
-        rank: u32,
-    },
+    Connected { rank: u32 },
     /// It is in `MPI_Finalize`.
-    Finalised {
-        /// Who.
-        rank: u32,
-    },
+    Finalised { rank: u32 },
     /// It called `MPI_Abort`.
     Aborted {
-        /// Who.
         rank: u32,
         /// The code it gave.
         code: i32,
         /// Its message, possibly empty.
         message: String,
     },
-    /// All of this node's ranks among `ranks` are in a fence. The answer is everybody's data, one after the other.
+    /// All of this node's ranks among `ranks` are in a fence. The answer is everybody's data, concatenated.
     Fence {
-        /// Who takes part.
+        /// The participants.
         ranks: Ranks,
         /// What this node's ranks contribute.
         data: Vec<u8>,
-        /// Where the answer goes.
+        /// Where to send the answer.
         answer: Answer,
     },
-    /// All of this node's ranks among `ranks` make a PMIx group, or end one. The answer is a fence's, and for a group that is
-    /// made also a number that no other group of the job has.
+    /// All of this node's ranks among `ranks` construct a PMIx group, or destruct one. The answer is as for a fence,
+    /// and for a constructed group also a number that no other group of the job has.
     Group {
-        /// The group's name, and whether it is made or ended: together they tell this meeting from others of the same ranks.
+        /// The group's name, and whether it is constructed or destructed: together they distinguish this operation from
+        /// others of the same ranks.
         name: String,
-        /// Who takes part.
+        /// The participants.
         ranks: Ranks,
         /// What this node's ranks contribute.
         data: Vec<u8>,
-        /// Where the answer goes.
+        /// Where to send the answer.
         answer: GroupAnswer,
     },
     /// A rank of this node wants what a rank of another node has published (*direct modex*).
     Modex {
-        /// Whose data.
+        /// The rank whose data is requested.
         rank: u32,
-        /// Where the answer goes.
+        /// Where to send the answer.
         answer: Answer,
     },
-    /// It called `MPI_Comm_spawn`, and was told that this is not supported.
+    /// It called `MPI_Comm_spawn`, and was answered that this is not supported.
     SpawnRefused {
-        /// Who.
         rank: u32,
         /// The program it wanted.
         program: String,
     },
-    /// It published a name or asked for one, as in `MPI_Publish_name` or `MPI_Comm_accept`, and was told that this is not supported.
-    NamesRefused {
-        /// Who.
-        rank: u32,
-    },
+    /// It published a name or looked one up, as in `MPI_Publish_name` or `MPI_Comm_accept`, and was answered that this
+    /// is not supported.
+    NamesRefused { rank: u32 },
 }
 
-/// The way back to a rank that waits. Must be given, or the rank waits as long as the job lives.
+/// The answer to a waiting rank. It must be given, or the rank waits as long as the job lives.
 pub struct Answer {
     callback: ModexCallback,
     token: *mut c_void,
@@ -103,7 +94,7 @@ impl fmt::Debug for Answer {
 }
 
 impl Answer {
-    /// Gives the data, or (`None`) says that there is none.
+    /// Sends the data, or (`None`) the answer that there is none.
     pub fn give(self, data: Option<Vec<u8>>) {
         let status = if data.is_some() { SUCCESS } else { ERR_NOT_FOUND };
         let data = Box::new(data.unwrap_or_default());
@@ -116,11 +107,11 @@ impl Answer {
     }
 }
 
-/// The way back to ranks that make or end a PMIx group.
+/// The answer to ranks that construct or destruct a PMIx group.
 pub struct GroupAnswer {
     callback: InfoCallback,
     token: *mut c_void,
-    /// Of a group that is made: all its processes.
+    /// For a constructed group: all its processes.
     members: Option<Vec<Proc>>,
 }
 
@@ -134,7 +125,7 @@ impl fmt::Debug for GroupAnswer {
 }
 
 impl GroupAnswer {
-    /// Gives everybody's data and the group's number.
+    /// Sends everybody's data and the group's number.
     pub fn give(self, data: Vec<u8>, number: u32) {
         let mut table = Box::new(Table::default());
         if let Some(members) = self.members {
@@ -152,7 +143,7 @@ impl GroupAnswer {
         }
     }
 
-    /// Says that the group cannot be.
+    /// Answers that the group cannot be constructed.
     pub fn refuse(self) {
         // SAFETY: the token is the library's own and is used once, because `self` is consumed.
         unsafe { (self.callback)(ERROR, std::ptr::null_mut(), 0, self.token, None, std::ptr::null_mut()) };
@@ -171,7 +162,7 @@ unsafe extern "C" fn release(data: *mut c_void) {
     drop(unsafe { Box::from_raw(data.cast::<Vec<u8>>()) });
 }
 
-/// Where upcalls go, for the job of this name.
+/// Where upcalls go, for the job with this namespace.
 pub(crate) struct Sink {
     pub namespace: String,
     pub deliver: Box<dyn Fn(Upcall) + Send + Sync>,
@@ -180,13 +171,13 @@ pub(crate) struct Sink {
 /// The library has one host per process, and its upcalls carry no pointer of ours.
 pub(crate) static SINK: OnceLock<Sink> = OnceLock::new();
 
-/// The functions that the library of a major version is given. Only version 5 makes groups in the way that is served here: 4 leaves
-/// out the members, which Open MPI 5 then misses, and 6 wants the ranks' data in another form.
+/// The functions for the library of a major version. Only version 5 makes groups in the way that is supported here: 4
+/// leaves out the members, which Open MPI 5 then misses, and 6 requires the ranks' data in another form.
 pub(crate) fn module(major: u32) -> Module {
     Module { group: MODULE.group.filter(|_| major == 5), ..MODULE }
 }
 
-/// The functions that the library is given. A panic in one of them ends the process: none may unwind into C.
+/// The functions passed to the library. A panic in one of them ends the process: none may unwind into C.
 const MODULE: Module = Module {
     client_connected: None,
     client_finalized: Some(finalised),
@@ -214,10 +205,9 @@ fn deliver(upcall: Upcall) -> Status {
     }
 }
 
-/// The rank that `process` is in our job; `None` for a process of another.
+/// The number of `process` in our job; `None` for a process of another job.
 ///
-/// # Safety
-/// `process` is null or points to a process identifier.
+/// # Safety `process` is null or points to a process identifier.
 unsafe fn rank_of(process: *const Proc) -> Option<u32> {
     // SAFETY: the caller's promise.
     let process = unsafe { process.as_ref() }?;
@@ -226,10 +216,9 @@ unsafe fn rank_of(process: *const Proc) -> Option<u32> {
     ours.then_some(process.rank)
 }
 
-/// The ranks that these processes are in our job; `None` if there are none, or one is of another.
+/// The ranks of these processes in our job; `None` if there are none, or one belongs to another job.
 ///
-/// # Safety
-/// `processes` points to `count` process identifiers.
+/// # Safety `processes` points to `count` process identifiers.
 unsafe fn ranks_of(processes: *const Proc, count: usize) -> Option<Ranks> {
     // SAFETY: the caller's promise.
     let ranks: Option<Vec<u32>> = (0..count).map(|at| unsafe { rank_of(processes.wrapping_add(at)) }).collect();
@@ -296,7 +285,7 @@ unsafe extern "C" fn aborted(
     // SAFETY: the library passes a valid identifier, and a C string or null.
     let (rank, message) = unsafe { (rank_of(process), text_of(message)) };
     let Some(rank) = rank else { return ERR_NOT_SUPPORTED };
-    // MPI may end more than the processes named, and a job without some of its ranks is of no use.
+    // MPI may end more than the named processes, and a job without some of its ranks is useless.
     deliver(Upcall::Aborted { rank, code: status, message });
     OPERATION_SUCCEEDED
 }
@@ -348,8 +337,8 @@ unsafe extern "C" fn group(
     };
     let Some(ranks) = ranks else { return ERR_NOT_SUPPORTED };
     if local && !made {
-        // All its ranks are here and have come. Up to 5.0.11 the library asks a second time where the answer takes time, with
-        // a tracker that the first answer frees (`pmix_server_grpdestruct`).
+        // All its ranks are on this node and have called. Up to 5.0.11 the library asks a second time where the answer
+        // takes time, with a tracker that the first answer frees (`pmix_server_grpdestruct`).
         return OPERATION_SUCCEEDED;
     }
     // The identifiers are those that were asked for: `ranks_of` found them valid.

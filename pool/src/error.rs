@@ -1,4 +1,4 @@
-//! Why a region cannot be made, opened or used. Each names the path; the caller adds site and node.
+//! Why a region cannot be made, opened or used. Each error names the path; the caller adds site and node.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,30 +12,30 @@ pub enum PoolError {
     /// The folder cannot be used.
     #[error(
         "memory {folder}: {source}: `memory` in the sites file must name a folder that exists on every node of the site and that \
-         its users can write to; \"off\" does without shared memory",
+         its users can write to; \"off\" uses no shared memory",
         folder = .folder.display()
     )]
     Folder {
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Too little room.
     #[error(
-        "memory {path}: {needed} bytes are needed and {free} are free{others}: make it larger, remove what dead jobs have left there, or set \
+        "memory {path}: {needed} bytes are needed and {free} are free{others}: make it larger, remove what dead jobs have left in it, or set \
          `memory = \"off\"` for the site",
         path = .path.display()
     )]
     Room {
         path: PathBuf,
-        /// For the ring, or the region without any.
+        /// Bytes for the ring, or for the region without rings.
         needed: u64,
-        /// What the filesystem has.
+        /// Free bytes of the filesystem.
         free: u64,
         /// Regions of other jobs in the same folder, in words; empty if there are none.
         others: String,
     },
-    /// Files may not be as long.
+    /// The limit on file sizes is too small.
     #[error(
         "memory {path}: its file is {needed} bytes long, most of them never written, and the limit is {limit}: raise it on the nodes \
          (ulimit -f unlimited), or set `memory = \"off\"` for the site",
@@ -56,32 +56,30 @@ pub enum PoolError {
     )]
     Mapping {
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file of that name exists.
-    #[error("memory {path}: exists already, left over by a dead job of the same number: remove it", path = .0.display())]
+    #[error("memory {path}: already exists, left over by a dead job with the same number: remove it", path = .0.display())]
     Leftover(PathBuf),
     /// The file is not this job's region.
     #[error("memory {path}: {problem}", path = .path.display())]
     Foreign {
-        /// The file.
         path: PathBuf,
         /// What shows it.
         problem: String,
     },
-    /// A place of the region has an owner already.
+    /// A seat of the region is already taken.
     #[error(
-        "memory {path}: endpoint {instance} of rank {rank} is open already in process {pid}: a rank's program can be started once in a job",
+        "memory {path}: endpoint {instance} of rank {rank} is already open in process {pid}: a rank's program can be started only once per job",
         path = .path.display()
     )]
     Taken {
-        /// The file.
         path: PathBuf,
         rank: u32,
-        /// Which of its endpoints.
+        /// The endpoint's number.
         instance: u32,
-        /// By whom.
+        /// The process that has it.
         pid: u32,
     },
     /// More processes than one region can hold.
@@ -94,13 +92,13 @@ pub enum PoolError {
         /// How many it can hold.
         most: u32,
     },
-    /// Anything else that the system said.
+    /// Any other system error.
     #[error("memory {path}: {what}: {source}", path = .path.display())]
     System {
         path: PathBuf,
         /// What was tried.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

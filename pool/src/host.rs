@@ -1,4 +1,4 @@
-//! Which processes may name each other by process id: those of one kernel and one pid namespace.
+//! Which processes may refer to each other by process id: those of one kernel and one pid namespace.
 
 use std::hash::{Hash, Hasher};
 
@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 pub struct HostId(pub u64);
 
 impl HostId {
-    /// This process's. Where the system does not say, one that equals nobody's, not even its own.
+    /// This process's host. If the system does not tell, a value that equals none, not even its own.
     pub fn own() -> HostId {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let namespace = std::fs::read_link("/proc/self/ns/pid");

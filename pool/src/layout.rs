@@ -9,7 +9,7 @@
 //!
 //! Two lines next to each other are fetched together by many processors, so what is written often has 128 bytes to itself.
 
-/// Endpoints of one rank that have a place in the region. An MPI library opens one or two.
+/// Endpoints of one rank that have a seat in the region. An MPI library opens one or two.
 pub const INSTANCES: u32 = 4;
 /// Most ranks of a region: rings then begin at most at 2⁵³, which every filesystem in memory can address.
 pub(crate) const MAX_RANKS: u32 = 4096;
@@ -38,7 +38,7 @@ impl Layout {
         fits.then_some(Layout { ranks: ranks.into(), ring })
     }
 
-    /// The largest ring of which all pairs of ranks together fit a quarter of `room`.
+    /// The largest ring for which the rings of all pairs of ranks together fit into a quarter of `room`.
     pub(crate) fn ring_bytes(ranks: u32, room: u64) -> u64 {
         let pairs = u64::from(ranks) * u64::from(ranks.max(2) - 1);
         let share = (room / 4 / pairs.max(1)).max(1);
@@ -46,7 +46,7 @@ impl Layout {
         power.clamp(*RING_BYTES.start(), *RING_BYTES.end())
     }
 
-    /// Endpoints it has places for.
+    /// Number of endpoints with a seat.
     pub(crate) fn seats(&self) -> u32 {
         self.ranks as u32 * INSTANCES
     }
@@ -74,7 +74,7 @@ impl Layout {
         (self.ranks * KNOCKS).next_multiple_of(PAGE)
     }
 
-    /// The word by which endpoint `from` says to `to` that it writes to the ring between them.
+    /// The word by which endpoint `from` tells `to` that it writes to the ring between them.
     pub(crate) fn knock(&self, to: u32, from: u32) -> u64 {
         self.row(to) + u64::from(from / INSTANCES) * KNOCKS + u64::from(from % INSTANCES) * 8
     }

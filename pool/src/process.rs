@@ -2,21 +2,21 @@
 
 use std::io;
 
-/// The most pieces of one call.
+/// Most pieces per call.
 pub(crate) const MAX_PIECES: usize = 8;
 
-/// Lets processes of this user read this one's memory where the system asks for that (`kernel.yama.ptrace_scope = 1`), as other
-/// MPI transports do. Where it is refused, or not needed, nothing changes: readers try before they rely on it.
+/// Lets processes of this user read this one's memory where the system requires permission (`kernel.yama.ptrace_scope =
+/// 1`), as other MPI transports do. If that is refused, or not needed, nothing changes: readers try before they rely on
+/// it.
 pub fn allow_reading() {
-    // EINVAL says that the kernel has no such rule.
+    // EINVAL means that the kernel has no such rule.
     let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
 }
 
-/// Reads from the memory of process `pid`: the bytes of `pieces` (address, length), joined, from `skip` on, as many as fit `into`. Gives
-/// how many were read.
+/// Reads from the memory of process `pid`: the bytes of `pieces` (address, length), concatenated, from `skip` on, as
+/// many as fit into `into`. Returns how many were read.
 ///
-/// # Errors
-/// What the system says: EPERM (not allowed), ESRCH (gone), EFAULT (not its memory).
+/// # Errors The system's error: EPERM (not allowed), ESRCH (gone), EFAULT (not its memory).
 pub fn read_process(pid: u32, pieces: &[(u64, u64)], skip: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_PIECES];
     let (mut count, mut skip, mut left) = (0, skip, into.len() as u64);

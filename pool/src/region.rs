@@ -1,4 +1,4 @@
-//! A region: its file, from creation to removal, and the places and rings in it.
+//! A region: its file, from creation to removal, and the seats and rings in it.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use crate::seat::{Seat, SeatAt, State};
 
 /// "LBPOOL" and a version: another version's region is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"LBPOOL\0\x01");
-/// How names of regions begin.
+/// Prefix of the names of regions.
 const PREFIX: &str = "landbridge-";
 /// Bytes written at once where a filesystem cannot allocate.
 const ZEROS: usize = 64 << 10;
@@ -34,13 +34,13 @@ enum Word {
     Ring,
 }
 
-/// Whose region it is.
+/// The job and ranks that a region is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub job: JobId,
-    /// The first rank that has places in it.
+    /// The first rank that has seats in it.
     pub first: u32,
-    /// How many ranks have, from that one on.
+    /// Number of ranks with seats, from that one on.
     pub ranks: u32,
 }
 
@@ -55,11 +55,10 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a region without a name in `folder`: it is gone with the last process that has it open, however that ends. Others open it
-    /// through its creator's `/proc/…/fd`.
+    /// Makes an unnamed region in `folder`: it disappears with the last process that has it open, however that ends.
+    /// Others open it through its creator's `/proc/…/fd`.
     ///
-    /// # Errors
-    /// [`PoolError`].
+    /// # Errors [`PoolError`].
     pub fn unnamed(folder: &Path, shape: Shape) -> Result<Region, PoolError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR);
@@ -67,10 +66,10 @@ impl Region {
         Region::lay_out(File::from(file.map_err(error)?), folder.to_owned(), folder, shape)
     }
 
-    /// Makes a region that processes on other nodes open by [`Region::name`]. Whoever made it removes it with [`Region::remove`].
+    /// Makes a region that processes on other nodes open by [`Region::name`]. Its creator removes it with
+    /// [`Region::remove`].
     ///
-    /// # Errors
-    /// [`PoolError`]; nothing stays behind then.
+    /// # Errors [`PoolError`]; nothing is left behind then.
     pub fn named(folder: &Path, site: &str, shape: Shape) -> Result<Region, PoolError> {
         let path = Region::name(folder, site, shape.job);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
@@ -86,7 +85,7 @@ impl Region {
         made
     }
 
-    /// Where [`Region::named`] makes it.
+    /// The path at which [`Region::named`] makes it.
     pub fn name(folder: &Path, site: &str, job: JobId) -> PathBuf {
         folder.join(format!("{PREFIX}{job}-{site}"))
     }
@@ -97,7 +96,7 @@ impl Region {
         path.is_absolute() && name.is_some_and(|name| name.starts_with(PREFIX))
     }
 
-    /// Removes a named region. One that is gone already, or a folder that is, is what was wanted.
+    /// Removes a named region. A region or folder that is already gone counts as success.
     pub fn remove(path: &Path) {
         let _ = rustix::fs::unlinkat(CWD, path, AtFlags::empty());
     }
@@ -108,18 +107,18 @@ impl Region {
             move |e: Errno| PoolError::System { path, what, source: e.into() }
         };
         let room = fstatvfs(&file).map_err(system("asking for its room"))?;
-        // A tmpfs without a limit says that it has no blocks at all.
+        // A tmpfs without a limit reports no blocks at all.
         let free = if room.f_blocks == 0 { u64::MAX } else { room.f_bavail.saturating_mul(room.f_frsize) };
         let ring = Layout::ring_bytes(shape.ranks, free);
         let too_many = || PoolError::TooMany { path: path.clone(), ranks: shape.ranks, most: MAX_RANKS };
         let layout = Layout::new(shape.ranks, ring).ok_or_else(too_many)?;
-        // At least: everybody joins with one endpoint, and talks to a neighbour.
+        // The minimum: every rank joins with one endpoint, and communicates with one neighbour.
         let each = layout.row_bytes() + 2 * layout.ring();
         let needed = layout.seats_end() + u64::from(shape.ranks) * each;
         if needed > free {
             return Err(PoolError::Room { path, needed, free, others: others(folder) });
         }
-        // The system would end the process that asks for more.
+        // The system would kill a process that exceeds the limit.
         if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| layout.total() > *limit) {
             return Err(PoolError::FileSize { path, needed: layout.total(), limit });
         }
@@ -159,7 +158,7 @@ impl Region {
         let header = map(&file, path, 0, LINE)?;
         let get = |word: Word| header.word(word as u64 * 8).load(Ordering::Acquire);
         if get(Word::Magic) != MAGIC {
-            return Err(foreign("is not a region of this version of landbridge, or not finished yet".into()));
+            return Err(foreign("is not a region of this version of Landbridge, or not finished yet".into()));
         }
         let number = |word: Word| u32::try_from(get(word));
         let (Ok(found), Ok(first), Ok(ranks)) = (number(Word::Job), number(Word::First), number(Word::Ranks)) else {
@@ -183,13 +182,13 @@ impl Region {
         self.shape
     }
 
-    /// The place of one endpoint of a rank; `None` if the region has none for it.
+    /// The seat of one endpoint of a rank; `None` if the region has none for it.
     pub fn place(&self, rank: u32, instance: u32) -> Option<u32> {
         let local = rank.checked_sub(self.shape.first).filter(|local| *local < self.shape.ranks)?;
         (instance < INSTANCES).then_some(local * INSTANCES + instance)
     }
 
-    /// Rank and instance that a place belongs to.
+    /// Rank and instance of a seat.
     pub fn owner(&self, place: u32) -> (u32, u32) {
         (self.shape.first + place / INSTANCES, place % INSTANCES)
     }
@@ -199,10 +198,9 @@ impl Region {
         SeatAt { fixed: &self.fixed, offset: self.layout.seat(place) }
     }
 
-    /// Takes a place; from then on others may write to us.
+    /// Takes a seat; from then on others may write to us.
     ///
-    /// # Errors
-    /// [`PoolError::Taken`], [`PoolError::Room`].
+    /// # Errors [`PoolError::Taken`], [`PoolError::Room`].
     pub fn join(&self, place: u32, seat: &Seat) -> Result<(), PoolError> {
         let at = self.seat_at(place);
         if at.state() != State::Empty {
@@ -214,43 +212,44 @@ impl Region {
         Ok(())
     }
 
-    /// Gives a place back; nobody can take it again.
+    /// Gives a seat back; it cannot be taken again.
     pub fn leave(&self, place: u32) {
         self.seat_at(place).leave();
     }
 
-    /// Whether anybody has this place.
+    /// Whether this seat is taken.
     pub fn state(&self, place: u32) -> State {
         self.seat_at(place).state()
     }
 
-    /// Who has this place, if anybody ever had.
+    /// The owner of this seat, if it was ever taken.
     pub fn seat(&self, place: u32) -> Option<Seat> {
         let at = self.seat_at(place);
         (at.state() != State::Empty).then(|| at.read())
     }
 
-    /// Says that we (at `place`) are in this nap, or awake: 0. Look at all rings once more between this and sleeping.
+    /// Publishes that we (at `place`) are in this nap, or awake: 0. Check all rings once more between this and
+    /// sleeping.
     pub fn set_nap(&self, place: u32, nap: u64) {
         self.seat_at(place).set_nap(nap);
     }
 
-    /// The nap that the reader at `place` is in: it then needs its doorbell, once a nap, to see what we have published. 0: awake.
+    /// The nap that the reader at `place` is in: it then needs its doorbell, once per nap, to see what we have
+    /// published. 0: awake.
     pub fn nap(&self, place: u32) -> u64 {
         self.seat_at(place).nap()
     }
 
-    /// The writing end of the ring between two places, whose memory exists from now on.
+    /// The writing end of the ring between two seats, whose memory exists from now on.
     ///
-    /// # Errors
-    /// [`PoolError::Room`], [`PoolError::Mapping`].
+    /// # Errors [`PoolError::Room`], [`PoolError::Mapping`].
     pub fn producer(&self, from: u32, to: u32) -> Result<Producer, PoolError> {
         let (offset, length) = (self.layout.ring_at(from, to), self.layout.ring());
         allocate(&self.file, &self.path, offset, length)?;
         Ok(Producer::new(map(&self.file, &self.path, offset, length)?, length))
     }
 
-    /// Says to the reader at `to` that we write to the ring between us. After the first record.
+    /// Tells the reader at `to` that we write to the ring between us. Call it after the first record.
     pub fn knock(&self, from: u32, to: u32) {
         self.fixed.word(self.layout.knock(to, from)).store(1, Ordering::Release);
     }
@@ -264,7 +263,7 @@ impl Region {
         Ok(Consumer::new(map(&self.file, &self.path, self.layout.ring_at(from, to), length)?, length))
     }
 
-    /// Who has knocked at `to`, of those whom `known` does not know.
+    /// The endpoints that have knocked at `to` and are not `known`.
     pub fn knocking(&self, to: u32, known: impl Fn(u32) -> bool) -> impl Iterator<Item = u32> {
         let new = move |from: &u32| {
             self.fixed.word(self.layout.knock(to, *from)).load(Ordering::Acquire) != 0 && !known(*from)
@@ -273,7 +272,7 @@ impl Region {
     }
 }
 
-/// Makes sure that a part of the file has memory: touching what has none would kill the process.
+/// Makes sure that a part of the file has memory: access to a hole could kill the process.
 fn allocate(file: &File, path: &Path, offset: u64, length: u64) -> Result<(), PoolError> {
     let result = match fallocate(file, FallocateFlags::empty(), offset, length) {
         // A filesystem without this call; its files grow by writing.
@@ -304,10 +303,10 @@ fn map(file: &File, path: &Path, offset: u64, length: u64) -> Result<Mapping, Po
     Mapping::new(file, offset, length).map_err(|source| PoolError::Mapping { path: path.to_owned(), source })
 }
 
-/// Why a region may not be where it should.
+/// Why a region may not be at its path.
 fn absent(path: &Path) -> &'static str {
     if path.starts_with("/proc") {
-        "cannot be seen: does the program run in a container with process ids of its own? Set `memory = \"off\"` for the site"
+        "cannot be seen: if the program runs in a container with its own process ids, set `memory = \"off\"` for the site"
     } else {
         "is not there: is this folder the same on all nodes of the site?"
     }
@@ -323,7 +322,7 @@ fn others(folder: &Path) -> String {
         0 => String::new(),
         count => {
             names.truncate(4);
-            format!(" ({count} files of other jobs lie there: {})", names.join(", "))
+            format!(" ({count} files of other jobs are in this folder: {})", names.join(", "))
         }
     }
 }

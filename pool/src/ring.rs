@@ -1,12 +1,12 @@
 //! A ring of bytes with one writer and one reader, in two processes.
 //!
-//! A record is a header word and a body, aligned to 8 bytes and never split: where it does not fit before the end, the rest
-//! is skipped. The header word is written last. Before that, the writer zeroes the word behind the record, where the
-//! next header will be; so the reader polls a single word, in the line that then carries the data, and a short message
-//! costs the transfer of one cache line. There is no head index to share: the reader tells how far it is in a line of its
-//! own, and only every quarter of the ring, or when the writer waits for it (a record of [`Kind::Copy`]).
+//! A record is a header word and a body, aligned to 8 bytes and never split: where it does not fit before the end, the
+//! rest is skipped. The header word is written last. Before that, the writer zeroes the word behind the record, where
+//! the next header will be; so the reader polls a single word, in the line that then carries the data, and a short
+//! message costs the transfer of one cache line. There is no shared head index: the reader publishes its position in a
+//! line of its own, and only every quarter of the ring, or when the writer waits for it (a record of [`Kind::Copy`]).
 //!
-//! Neither side believes the other: a header or a position that makes no sense is [`Corrupt`].
+//! Neither side trusts the other: an invalid header or position is [`Corrupt`].
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ const PERMISSION: u64 = 8;
 /// The skipped rest of the ring.
 const SKIP: u64 = 0xFF;
 
-/// The other side broke the ring's rules (or something else wrote into the region).
+/// The other side violated the ring's rules (or something else wrote into the region).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the ring in shared memory is damaged: {what} {value:#x}")]
 pub struct Corrupt {
@@ -30,12 +30,12 @@ pub struct Corrupt {
     value: u64,
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     Frame = 1,
-    /// A frame whose payload is still in the writer's memory, and where.
+    /// A frame whose payload is still in the writer's memory, and its address.
     Copy = 2,
     /// The writer closes.
     Bye = 3,
@@ -44,7 +44,7 @@ pub enum Kind {
 /// Whether the reader can read the writer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// It has not said so yet.
+    /// The reader has not tested it yet.
     Unknown,
     /// It can.
     Yes,
@@ -56,9 +56,9 @@ pub enum Permission {
 pub struct Producer {
     map: Mapping,
     capacity: u64,
-    /// Where the next header goes.
+    /// Offset of the next header.
     at: u64,
-    /// Bytes ever written, and how many of them the reader said it is done with.
+    /// Bytes ever written, and how many of them the reader has reported as consumed.
     written: u64,
     consumed: u64,
 }
@@ -75,7 +75,7 @@ pub struct Consumer {
     capacity: u64,
     at: u64,
     consumed: u64,
-    /// What the writer knows of `consumed`.
+    /// The writer's knowledge of `consumed`.
     told: u64,
 }
 
@@ -96,15 +96,14 @@ impl Producer {
         Producer { map, capacity: ring - LINE, at: 0, written: 0, consumed: 0 }
     }
 
-    /// The longest body: a few of them are under way at once, so that writer and reader work side by side.
+    /// The longest body: a few such records fit into the ring at once, so that writer and reader work in parallel.
     pub fn longest(&self) -> u32 {
         (self.capacity / 4 - 2 * HEADER) as u32
     }
 
-    /// Room for a body of `length` bytes (at most [`Producer::longest`]); `None`: the reader has to make some first.
+    /// Room for a body of `length` bytes (at most [`Producer::longest`]); `None`: the reader has to free some first.
     ///
-    /// # Errors
-    /// [`Corrupt`].
+    /// # Errors [`Corrupt`].
     pub fn reserve(&mut self, length: u32) -> Result<Option<Space<'_>>, Corrupt> {
         let length = u64::from(length);
         assert!(length <= u64::from(self.longest()), "a record longer than a quarter of its ring");
@@ -127,15 +126,14 @@ impl Producer {
         Ok(Some(Space { producer: self, length }))
     }
 
-    /// The position behind the last record: compare with [`Producer::consumed`].
+    /// The position after the last record: compare with [`Producer::consumed`].
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// How far the reader is. Asks.
+    /// The reader's position, read anew.
     ///
-    /// # Errors
-    /// [`Corrupt`].
+    /// # Errors [`Corrupt`].
     pub fn consumed(&mut self) -> Result<u64, Corrupt> {
         self.look()?;
         Ok(self.consumed)
@@ -153,7 +151,7 @@ impl Producer {
     fn look(&mut self) -> Result<(), Corrupt> {
         let consumed = self.map.word(CONSUMED).load(Ordering::Acquire);
         if consumed < self.consumed || consumed > self.written {
-            return Err(Corrupt { what: "its reader says it is at", value: consumed });
+            return Err(Corrupt { what: "its reader's position is", value: consumed });
         }
         self.consumed = consumed;
         Ok(())
@@ -188,10 +186,9 @@ impl Consumer {
         Consumer { map, capacity: ring - LINE, at: 0, consumed: 0, told: 0 }
     }
 
-    /// The oldest record that is there; it stays until [`Consumer::done`].
+    /// The oldest record; it stays until [`Consumer::done`].
     ///
-    /// # Errors
-    /// [`Corrupt`].
+    /// # Errors [`Corrupt`].
     pub fn oldest(&mut self) -> Result<Option<Record>, Corrupt> {
         let header = self.map.word(LINE + self.at).load(Ordering::Acquire);
         if header == 0 {
@@ -229,8 +226,8 @@ impl Consumer {
         self.map.copy_out(LINE + self.at + HEADER + offset as u64, into);
     }
 
-    /// The oldest record is no longer needed. Whether the writer has been told how far we are, and may be asleep waiting for it;
-    /// it always is if `tell`.
+    /// The oldest record is no longer needed. Returns whether the writer was told our position, and may be asleep
+    /// waiting for it; it always is told if `tell`.
     pub fn done(&mut self, record: Record, tell: bool) -> bool {
         let size = size_of(record.length.into());
         self.at += size;

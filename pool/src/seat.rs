@@ -1,4 +1,4 @@
-//! What an endpoint says of itself to the others of its region.
+//! What an endpoint publishes about itself to the others of its region.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{Ordering, fence};
@@ -10,24 +10,24 @@ use crate::mapping::Mapping;
 /// An endpoint as the others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Where that number counts.
+    /// The host on which that process id is valid.
     pub host: HostId,
-    /// Where a datagram wakes it.
+    /// Address of the datagram socket that wakes it.
     pub doorbell: SocketAddrV4,
-    /// Address of a word of its memory, and what is there, by which others find out whether they can read it.
+    /// Address and value of a word of its memory, by which others find out whether they can read that memory.
     pub probe: (u64, u64),
 }
 
-/// Whether anybody has a place.
+/// The state of a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not yet.
+    /// Not taken yet.
     Empty,
-    /// Yes.
+    /// Taken.
     Open,
-    /// Not any more.
+    /// Given back.
     Closed,
 }
 
@@ -80,7 +80,7 @@ impl SeatAt<'_> {
         self.word(Word::State).store(OPEN + 1, Ordering::Release);
     }
 
-    /// What its owner wrote; makes sense unless the state is [`State::Empty`].
+    /// What its owner wrote; meaningful unless the state is [`State::Empty`].
     pub(crate) fn read(&self) -> Seat {
         let get = |word| self.word(word).load(Ordering::Relaxed);
         let doorbell = get(Word::Doorbell);
@@ -92,15 +92,15 @@ impl SeatAt<'_> {
         }
     }
 
-    /// Only for its owner: which of its naps it is in, 0 for none. It looks at its rings once more before it sleeps: the fence
-    /// puts that look behind this word.
+    /// Only for its owner: publishes which of its naps it is in, 0 for none. It checks its rings once more before it
+    /// sleeps: the fence orders that check after this word.
     pub(crate) fn set_nap(&self, nap: u64) {
         self.fixed.word(self.offset + LINE).store(nap, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The nap its owner is in, 0 for none: the doorbell must tell it of what was published before this call. The fence
-    /// puts that before this look; of the two looks at least one finds what the other side wrote.
+    /// The nap that its owner is in, 0 for none: it then needs the doorbell to learn of what was published before this
+    /// call. The fence orders that before this check; of the two checks at least one sees what the other side wrote.
     pub(crate) fn nap(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.fixed.word(self.offset + LINE).load(Ordering::Relaxed)

@@ -1,11 +1,11 @@
-//! What Linux knows of a TCP connection: no safe crate wraps `TCP_INFO`.
+//! What Linux knows about a TCP connection: no safe crate wraps `TCP_INFO`.
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Where the kernel writes how many segments have arrived.
+/// Offset at which the kernel writes how many segments have arrived.
 const ARRIVED: std::ops::Range<usize> = {
     let start = offset_of!(libc::tcp_info, tcpi_segs_in);
     start..start + size_of::<u32>()
@@ -14,9 +14,9 @@ const ARRIVED: std::ops::Range<usize> = {
 /// See tcp(7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Smoothed round trip.
+    /// Smoothed round-trip time.
     pub round_trip: Duration,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmissions: u64,
     /// Segments that have arrived, with or without data; wraps. The kernel counts them whether or not their bytes are read. `None`:
     /// it is older than Linux 4.2.

@@ -1,4 +1,4 @@
-//! What the ends of a connection are configured with: which key they show, and that any key will do whose holder signs.
+//! Configuration of the ends of a connection: which key they present, and that any key is accepted whose holder signs.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub fn fingerprint(public_key_info: &[u8]) -> Fingerprint {
     Fingerprint(Sha256::digest(public_key_info).into())
 }
 
-/// What both ends of a trunk link are configured with.
+/// The configuration of both ends of a trunk link.
 #[derive(Clone)]
 pub struct TlsConfig {
     client: Arc<ClientConfig>,
@@ -34,10 +34,9 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// Both ends show this certificate, which is signed by its own Ed25519 key. Only the key in it means anything.
+    /// Both ends present this certificate, which is signed by its own Ed25519 key. Only the key in it matters.
     ///
-    /// # Errors
-    /// The key is not the certificate's, or of another kind.
+    /// # Errors The key is not the certificate's, or of another kind.
     pub fn new(certificate: CertificateDer<'static>, private: PrivateKeyDer<'static>) -> Result<TlsConfig, Error> {
         let provider = provider();
         let mut client = client_builder(&provider, Possession { provider: provider.clone(), bare: false })?
@@ -68,15 +67,14 @@ impl TlsConfig {
     }
 }
 
-/// The dialling end of who has no key to show, at an acceptor that shows a site's.
+/// The dialling end of a peer that has no key to present, at an acceptor that presents a site's.
 ///
-/// # Errors
-/// The configuration cannot be used; never in practice.
+/// # Errors The configuration cannot be used; never in practice.
 pub fn dial_without_key() -> Result<Session, Error> {
     Session::dialled(without_key(false)?, false)
 }
 
-/// What dials without a key. `bare`: acceptors show keys without certificates.
+/// Configuration for dialling without a key. `bare`: acceptors present keys without certificates.
 pub(crate) fn without_key(bare: bool) -> Result<Arc<ClientConfig>, Error> {
     let provider = provider();
     let mut config = client_builder(&provider, Possession { provider: provider.clone(), bare })?.with_no_client_auth();
@@ -100,7 +98,7 @@ fn client_builder(
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
-/// No session is taken up again, no name is sent.
+/// No session is resumed, no name is sent.
 fn restrict(config: &mut ClientConfig) {
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
@@ -121,7 +119,7 @@ impl Possession {
     }
 }
 
-/// What rustls asks of either side's verifier in the same words: TLS 1.3's signatures by Ed25519, and no others.
+/// rustls requires the same methods of either side's verifier: TLS 1.3's signatures by Ed25519, and no others.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(

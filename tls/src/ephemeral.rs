@@ -15,9 +15,9 @@ use types::sites::Fingerprint;
 use crate::Session;
 use crate::config::{fingerprint, provider, without_key};
 
-/// A key that was made for this process and is in no file. The accepting end shows it bare (RFC 7250), the dialling end shows none.
-/// Nobody knows it beforehand, so TLS alone says nothing of who is there: both ends have to prove a secret, over the key that the
-/// acceptor has shown.
+/// A key that was made for this process and is in no file. The accepting end presents it bare (RFC 7250), the dialling
+/// end presents none. Nobody knows it beforehand, so TLS alone does not authenticate the peer: both ends have to prove
+/// a secret that covers the key that the acceptor presented.
 #[derive(Clone)]
 pub struct Ephemeral {
     client: Arc<ClientConfig>,
@@ -28,8 +28,7 @@ pub struct Ephemeral {
 impl Ephemeral {
     /// Makes a key.
     ///
-    /// # Errors
-    /// The system gives no random numbers.
+    /// # Errors The system provides no random numbers.
     pub fn new() -> Result<Ephemeral, Error> {
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
             .map_err(|_| Error::General("no random numbers for a key".into()))?;
@@ -46,7 +45,7 @@ impl Ephemeral {
         Ok(Ephemeral { client: without_key(true)?, server: Arc::new(server), fingerprint })
     }
 
-    /// What the accepting end shows.
+    /// The fingerprint that the accepting end presents.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }

@@ -19,7 +19,7 @@ pub const RECORD_LEN: usize = 16 << 10;
 /// The longest ciphertext of a record, header included (RFC 8446, 5.2).
 pub const MAX_RECORD: usize = RECORD_LEN + 256 + 5;
 
-/// How much room [`Session::seal`] may need for this many bytes.
+/// Most room that [`Session::seal`] may need for this many bytes.
 pub const fn sealed_len(plaintext: usize) -> usize {
     plaintext + (plaintext / RECORD_LEN + 1) * RECORD_OVERHEAD + 64
 }
@@ -27,7 +27,7 @@ pub const fn sealed_len(plaintext: usize) -> usize {
 /// One end of a TLS connection, without its socket.
 pub struct Session {
     side: Side,
-    /// Peers show bare keys (RFC 7250), not certificates.
+    /// Peers present bare keys (RFC 7250), not certificates.
     bare: bool,
 }
 
@@ -36,14 +36,14 @@ enum Side {
     Server(Box<UnbufferedServerConnection>),
 }
 
-/// What [`Session::open`] made of its input.
+/// The result of [`Session::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Bytes of the input that are used up.
+    /// Bytes of the input that were consumed.
     pub consumed: usize,
     /// The handshake is over.
     pub established: bool,
-    /// The peer has said that it sends no more.
+    /// The peer has announced that it sends no more.
     pub closed: bool,
 }
 
@@ -55,7 +55,7 @@ enum Step {
 
 impl Session {
     pub(crate) fn dialled(config: Arc<ClientConfig>, bare: bool) -> Result<Session, Error> {
-        // A name is due; it is not sent, and nobody looks at it.
+        // rustls requires a name; it is not sent, and nothing checks it.
         let name = ServerName::try_from("landbridge").map_err(|e| Error::General(e.to_string()))?;
         let client = UnbufferedClientConnection::new(config, name)?;
         Ok(Session { side: Side::Client(Box::new(client)), bare })
@@ -65,11 +65,10 @@ impl Session {
         Ok(Session { side: Side::Server(Box::new(UnbufferedServerConnection::new(config)?)), bare })
     }
 
-    /// Decrypts what it can of `incoming`, hands plaintext over record by record, and appends to `outgoing` what must be
-    /// sent in turn.
+    /// Decrypts what it can of `incoming`, passes plaintext on record by record, and appends to `outgoing` what must be
+    /// sent in return.
     ///
-    /// # Errors
-    /// The peer broke the protocol; `outgoing` then ends with the alert to send before closing.
+    /// # Errors The peer violated the protocol; `outgoing` then ends with the alert to send before closing.
     pub fn open(
         &mut self,
         incoming: &mut [u8],
@@ -95,7 +94,7 @@ impl Session {
                     return Ok(opened);
                 }
                 Err(error) => {
-                    // Once more, to collect the alert; without one, rustls would look at input it has given up.
+                    // Once more, to collect the alert; without one, rustls would process input it has given up.
                     let _ = match &mut self.side {
                         Side::Client(client) if client.wants_write() => {
                             step(client.process_tls_records(&mut []), plaintext, outgoing)
@@ -111,10 +110,9 @@ impl Session {
         }
     }
 
-    /// Encrypts `plaintext` to the start of `out`, which has [`sealed_len`] bytes at least; gives the length.
+    /// Encrypts `plaintext` to the start of `out`, which has at least [`sealed_len`] bytes; returns the length.
     ///
-    /// # Errors
-    /// The handshake is not over, the connection is closed, or its keys are worn out.
+    /// # Errors The handshake is not over, the connection is closed, or its keys are worn out.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut [u8]) -> Result<usize, Error> {
         let mut at = 0;
         loop {
@@ -128,7 +126,7 @@ impl Session {
         }
     }
 
-    /// The key the peer has shown to hold, once the handshake is over.
+    /// The key that the peer has proved to hold, once the handshake is over.
     pub fn peer(&self) -> Option<Fingerprint> {
         let certificates = match &self.side {
             Side::Client(client) => client.peer_certificates(),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Passes bytes between both ends until neither has more to say.
+/// Passes bytes between both ends until neither has more to send.
 fn shake(client: &mut Session, server: &mut Session) -> Result<(), Error> {
     let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
     for _ in 0..10 {

@@ -10,7 +10,7 @@ use super::events::{
 use super::info::fi_info;
 use super::transfers::{fi_ioc, fi_msg, fi_msg_atomic, fi_msg_rma, fi_msg_tagged, iovec};
 
-/// What an operation answers that we do not have.
+/// The answer of an operation that is not implemented.
 trait Refusal {
     const REFUSED: Self;
 }

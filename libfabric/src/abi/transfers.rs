@@ -1,4 +1,4 @@
-//! What data transfer calls are given: vectors and messages.
+//! Arguments of data transfer calls: vectors and messages.
 
 use std::ffi::{c_int, c_void};
 

@@ -33,7 +33,7 @@ impl Port {
                 let got = control(&raw mut (*objects.cq).fid, FI_GETWAIT, (&raw mut fd).cast());
                 self.wait = (got == 0 && fd >= 0).then_some(fd);
             } else {
-                // Not every provider has something to wait on.
+                // Not every provider has a wait object.
                 attr.wait_obj = FI_WAIT_NONE;
                 done("fi_cq_open", cq_open(objects.domain, &mut attr, &mut objects.cq, null_mut()))?;
             }
@@ -56,7 +56,7 @@ impl Port {
         Ok(())
     }
 
-    /// Registers a block of frames, if the provider asks for that.
+    /// Registers a block of frames, if the provider requires that.
     pub(super) fn register(&mut self, mut block: Block) -> Result<Block, Fault> {
         let mode = self.offer.parts().2.mr_mode;
         if mode & FI_MR_LOCAL == 0 {
@@ -106,17 +106,16 @@ impl Drop for Port {
             }
             close_all(&[objects.cq.cast(), objects.av.cast(), objects.domain.cast(), objects.fabric.cast()]);
             if !gone {
-                // An endpoint that would not close may still write to them.
+                // An endpoint that could not be closed may still write to them.
                 blocks.into_iter().for_each(std::mem::forget);
             }
         }
     }
 }
 
-/// Closes objects in this order. One that does not close is left behind: there is nothing else to do with it.
+/// Closes objects in this order. One that cannot be closed is leaked, because nothing else can be done.
 ///
-/// # Safety
-/// As [`close`].
+/// # Safety As [`close`].
 unsafe fn close_all(objects: &[*mut fid]) {
     for object in objects {
         // SAFETY: the caller's promise.
@@ -124,10 +123,9 @@ unsafe fn close_all(objects: &[*mut fid]) {
     }
 }
 
-/// Closes an object, if there is one. Whether it is gone.
+/// Closes an object, if there is one. Returns whether it is closed.
 ///
-/// # Safety
-/// Null, or an open object, not used afterwards.
+/// # Safety Null, or an open object, not used afterwards.
 unsafe fn close(object: *mut fid) -> bool {
     if object.is_null() {
         return true;

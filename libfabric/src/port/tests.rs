@@ -77,7 +77,7 @@ fn a_slow_receiver_is_not_overrun() {
     let to = a.insert(b.name()).unwrap();
     let (mut sent, mut seen, mut refused) = (0u32, 0u32, 0);
     let deadline = Instant::now() + Duration::from_secs(20);
-    // B looks in until they are connected, and then not until A can send no more.
+    // B polls until they are connected, and then not until A can send no more.
     while refused < 1000 && sent < 5000 {
         assert!(Instant::now() < deadline, "{sent} sent");
         if seen == 0 {
@@ -127,7 +127,7 @@ fn what_is_not_offered_is_named_with_what_is() {
     assert!(error.contains("is not a libfabric"), "{error}");
 }
 
-/// MPI's choice of our provider hides the others from everybody; we find them, and leave the variable alone.
+/// MPI's choice of our provider hides the others from everything else; we find them, and leave the variable alone.
 #[test]
 fn mpis_choice_of_a_provider_does_not_hide_the_others() {
     const INSIDE: &str = "LANDBRIDGE_TEST_INSIDE";

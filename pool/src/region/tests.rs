@@ -93,7 +93,7 @@ fn files_that_are_no_region() {
     let path = folder.path().join("x");
     let refused = |expected: &str| {
         let error = Region::open(&path, JOB).err().unwrap().to_string();
-        assert!(error.contains(expected) && error.contains("/x"), "{error}\n  should have said: {expected}");
+        assert!(error.contains(expected) && error.contains("/x"), "{error}\n  should contain: {expected}");
     };
     refused("is not there");
     std::fs::write(&path, b"").unwrap();

@@ -50,7 +50,8 @@ fn take(consumer: &mut Consumer, tell: bool) -> Option<(Kind, Vec<u8>)> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
-    /// Whatever the lengths and whoever is ahead: every record arrives once, whole, in order, across the end of the ring.
+    /// Whatever the lengths and whichever side is ahead: every record arrives once, whole, in order, across the end of
+    /// the ring.
     #[test]
     fn records_arrive_whole_and_in_order(
         seed in 1u64.., steps in prop::collection::vec((any::<bool>(), 1u8..40, prop_oneof![Just(1u64), Just(100), Just(40_000)]), 1..150),
@@ -90,7 +91,7 @@ proptest! {
     }
 }
 
-/// Two threads as fast as they can, records of all lengths; a torn or lost one shows in its bytes.
+/// Two threads at full speed, records of all lengths; a torn or lost record shows in its bytes.
 #[test]
 fn two_threads_at_full_speed() {
     for seed in [1, 99, 0xDEAD_BEEF] {
