@@ -13,10 +13,10 @@ use crate::network;
 use crate::state::State;
 use crate::wan;
 
-/// How long a client may take over its one message.
+/// Time that a client may take for its one message.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Serves those who pull cables and put them back.
+/// Serves requests to pull cables and put them back.
 #[derive(Debug)]
 pub(crate) struct Cables {
     listener: UnixListener,
@@ -40,7 +40,7 @@ impl Cables {
         Ok(Cables { listener, layout, state: state.clone(), isolated })
     }
 
-    /// Serves whoever waits; call it when this is readable.
+    /// Serves waiting clients; call it when the listener is readable.
     pub(crate) fn serve(&self) {
         while let Ok((stream, _)) = self.listener.accept() {
             // Accepted sockets block on Linux, which `receive` bounds.

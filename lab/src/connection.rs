@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 
-/// Which connection to reset: the first that has everything named here.
+/// Which connection to reset: the first one that matches all criteria.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Wanted {
     /// The peer: `ADDRESS`, `HOST`, `ADDRESS:PORT` or `HOST:PORT`, a host of the same site by its name. Default: any.
@@ -29,8 +29,8 @@ pub struct Connection {
     pub local: SocketAddr,
     /// The other end.
     pub peer: SocketAddr,
-    /// The process that owns it, if one does: its name and its number on that host. Of several it is the one that was
-    /// wanted, or else the one with the lowest number.
+    /// The process that owns it, if any: its name and its process id on that host. If there are several, the requested
+    /// one, or else the one with the lowest id.
     pub process: Option<(String, u32)>,
 }
 
@@ -62,7 +62,7 @@ struct Found {
     owners: Vec<(String, u32)>,
 }
 
-/// Resets the first connection of this network namespace that has what is wanted. `hosts_file` names the site's hosts.
+/// Resets the first matching connection of this network namespace. `hosts_file` names the site's hosts.
 pub(crate) fn reset(host: &str, wanted: &Wanted, hosts_file: &Path) -> Result<Connection, LabError> {
     let to = wanted.to.as_deref().map(|text| peer(text, hosts_file)).transpose()?;
     let mut all = established().map_err(|e| unavailable("listing connections by sock_diag", &e))?;
@@ -82,7 +82,7 @@ pub(crate) fn reset(host: &str, wanted: &Wanted, hosts_file: &Path) -> Result<Co
         return Err(LabError::Options(format!("{host} has no established TCP connection{to}{of}; it has {there}")));
     };
     destroy(found).map_err(|e| match e.raw_os_error() {
-        Some(libc::ENOENT) => LabError::setup(host, format!("{} ended by itself just now", found.connection)),
+        Some(libc::ENOENT) => LabError::setup(host, format!("{} has just ended by itself", found.connection)),
         _ => unavailable("SOCK_DESTROY", &e),
     })?;
     Ok(Connection { process: found.owners.iter().find(owned).cloned(), ..found.connection })
@@ -96,7 +96,7 @@ fn unavailable(what: &str, error: &io::Error) -> LabError {
     }
 }
 
-/// What `--to` says: an address and perhaps a port.
+/// Parses `--to`: an address and optionally a port.
 fn peer(text: &str, hosts_file: &Path) -> Result<(IpAddr, Option<u16>), LabError> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok((address.ip(), Some(address.port())));
@@ -107,7 +107,7 @@ fn peer(text: &str, hosts_file: &Path) -> Result<(IpAddr, Option<u16>), LabError
     let (name, port) = match text.rsplit_once(':') {
         None => (text, None),
         Some((name, port)) => {
-            let wrong = || LabError::Options(format!("{text:?} is not HOST:PORT: {port:?} is no port"));
+            let wrong = || LabError::Options(format!("{text:?} is not HOST:PORT: {port:?} is not a port"));
             (name, Some(port.parse::<u16>().map_err(|_| wrong())?))
         }
     };
@@ -175,7 +175,7 @@ fn talk(request: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Reads one datagram and gives each answer in it to `take`. True: it was the last.
+/// Reads one datagram and passes each answer in it to `take`. Returns whether it was the last one.
 fn receive(socket: &OwnedFd, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
     let mut buffer = vec![0u8; 64 << 10];
     let (_, length) = rustix::net::recv(socket, &mut buffer[..], RecvFlags::empty())?;
@@ -225,12 +225,12 @@ fn parse(body: &[u8]) -> Option<Found> {
     Some(Found { connection, family, id, inode, owners: Vec::new() })
 }
 
-/// Finds out whose sockets these are, from `/proc`. A process's children inherit them.
+/// Finds the owners of these sockets in `/proc`. A process's children inherit them.
 fn name_processes(all: &mut [Found]) {
     let mut owners: HashMap<String, Vec<(String, u32)>> = HashMap::new();
     for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // Whatever ends meanwhile owns nothing.
+        // A process that ends meanwhile owns nothing.
         let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
         for file in std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
             if let Ok(target) = std::fs::read_link(file.path()) {
@@ -270,7 +270,7 @@ mod tests {
         }
         let complaint = peer("b-gw1:7700", hosts.path()).unwrap_err().to_string();
         assert!(complaint.contains("\"b-gw1\"") && complaint.ends_with("those are a-gw2"), "{complaint}");
-        assert!(peer("a-gw2:http", hosts.path()).unwrap_err().to_string().contains("\"http\" is no port"));
+        assert!(peer("a-gw2:http", hosts.path()).unwrap_err().to_string().contains("\"http\" is not a port"));
     }
 
     #[test]

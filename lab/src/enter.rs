@@ -1,4 +1,4 @@
-//! Running a command on a host of the lab: what ssh is between real machines.
+//! Running a command on a host of the lab: the equivalent of ssh between real machines.
 
 use std::ffi::OsString;
 use std::io;
@@ -58,7 +58,7 @@ pub fn enter(node: &str, command: &[OsString]) -> Result<ExitStatus, LabError> {
 /// Waits for a signal or for the end of the lab.
 fn await_end(signals: &Signals, state: &State) -> io::Result<()> {
     let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-    // Inside the lab its end is ours; a caller from outside has to look.
+    // Inside the lab this process ends with it; a caller from outside has to check.
     while state.cables_socket().exists() {
         match rustix::event::poll(&mut [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)], Some(&second)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}

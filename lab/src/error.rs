@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LabError {
-    /// The caller asked for something that makes no sense; nothing was started.
+    /// The caller's options are invalid; nothing was started.
     #[error("lab: {0}")]
     Options(String),
     /// This machine or this user lacks something that an isolated lab needs. A loopback lab may still work.
@@ -45,26 +45,26 @@ pub enum LabError {
         /// The system's error number; 2 is "no such file or directory".
         errno: i32,
     },
-    /// Something was asked of a host that this lab does not have, or outside a lab.
+    /// The request names a host that this lab does not have, or was made outside a lab.
     #[error("lab: {0}")]
     NoSuchNode(String),
-    /// A process of the lab ended before its time.
+    /// A process of the lab ended prematurely.
     #[error("lab: {process} ended unexpectedly: {how}")]
     Ended {
         process: String,
         /// How it ended, as far as known.
         how: String,
     },
-    /// A signal came before the command ran.
+    /// A signal arrived before the command ran.
     #[error("lab: ended by signal {signal} while it was being built")]
     Interrupted {
         /// The signal's number.
         signal: i32,
     },
-    /// A wait of the lab reached its end.
+    /// A wait of the lab timed out.
     #[error("lab: no answer from {place} within {seconds} s")]
     Timeout {
-        /// Who did not answer.
+        /// The process that did not answer.
         place: String,
         /// How long the lab waited.
         seconds: u64,
@@ -72,8 +72,8 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// The exit code that a shell would give: 127 for a missing program, 126 for one that cannot run, 128 and the number
-    /// for a signal, 125 for all else.
+    /// The exit code that a shell would give: 127 for a missing program, 126 for one that cannot run, 128 plus the
+    /// number for a signal, 125 for everything else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -84,7 +84,7 @@ impl LabError {
         }
     }
 
-    /// What needs hosts that are kept apart was asked of a loopback lab. `lacks` says why it cannot be.
+    /// A loopback lab was asked for something that needs isolated hosts. `lacks` says why it is impossible.
     pub(crate) fn loopback(lacks: &str) -> Self {
         LabError::Unavailable {
             what: format!("this is a loopback lab: all its hosts are one machine, which {lacks}"),

@@ -1,8 +1,8 @@
-//! What real machines do to a job: power that fails, a system that hangs, a cable that is pulled, a connection that is
+//! Failures of real machines: power that fails, a system that hangs, a cable that is pulled, a connection that is
 //! reset.
 //!
-//! This is the caller's side, usable from any process of the lab. Cables are in the supervisor's hands (`cables`),
-//! since one end of each lies there; processes and connections in those of the host's first process (`node`).
+//! This is the caller's side, usable from any process of the lab. The supervisor handles cables (`cables`), because one
+//! end of each is there; the host's first process (`node`) handles processes and connections.
 
 use crate::connection::{Connection, Wanted};
 use crate::enter::connect;
@@ -30,18 +30,16 @@ pub fn kill(host: &str) -> Result<(), LabError> {
 }
 
 /// Stops every process of a host, as if its system hung: the kernel still acknowledges what arrives, and nobody reads
-/// it. What is asked of the host meanwhile by [`enter`](crate::enter()) waits until it thaws.
+/// it. Requests to the host by [`enter`](crate::enter()) meanwhile wait until it thaws.
 ///
-/// # Errors
-/// As [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
+/// # Errors As [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
 pub fn freeze(host: &str) -> Result<(), LabError> {
     ask(&connect(&State::around_us(), host)?, Kind::Freeze, host)
 }
 
-/// Lets a host go on that [`freeze`] stopped. One that is not frozen stays as it is.
+/// Resumes a host that [`freeze`] stopped. A host that is not frozen stays as it is.
 ///
-/// # Errors
-/// As [`kill`].
+/// # Errors As [`kill`].
 pub fn thaw(host: &str) -> Result<(), LabError> {
     ask(&connect(&State::around_us(), host)?, Kind::Thaw, host)
 }
@@ -67,7 +65,7 @@ pub fn plug(host: &str) -> Result<(), LabError> {
 }
 
 /// Resets one of a host's established TCP connections, as `ss -K` does: the peer receives an RST, the owner an error.
-/// Of several that match it takes the first by peer and port. Returns the connection.
+/// If several match, it takes the first by peer and port. Returns the connection.
 ///
 /// # Errors As [`kill`]; [`LabError::Options`] if the host has no such connection, with those it has;
 /// [`LabError::Unavailable`] if the kernel cannot reset connections.

@@ -107,12 +107,12 @@ pub(crate) fn log_tail(state: &State, name: &str) -> String {
 /// Asks every gateway to end and waits for them, one second in all.
 pub(crate) fn stop(gateways: &[Gateway]) {
     for gateway in gateways {
-        // One that is gone already is as good.
+        // One that is already gone is fine.
         let _ = gateway.session.signal(libc::SIGTERM);
     }
     let end = Instant::now() + Duration::from_secs(1);
     for gateway in gateways {
-        // Whoever does not end in time is killed with its host.
+        // A gateway that does not end in time is killed with its host.
         let _ = gateway.session.outcome_within(end.saturating_duration_since(Instant::now()));
     }
 }

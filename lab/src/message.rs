@@ -1,6 +1,7 @@
-//! Messages between the processes of a lab: a kind, some byte strings and possibly open files, over a Unix stream socket.
+//! Messages between the processes of a lab: a kind, some byte strings and possibly open files, over a Unix stream
+//! socket.
 //!
-//! Owns the encoding and its bounds. Knows nothing of what the messages mean.
+//! Owns the encoding and its limits. Knows nothing about the meaning of messages.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -21,7 +22,7 @@ const MOST_FILES: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// To a new process: what it shall build (JSON).
+    /// To a new process: what to build (JSON).
     Plan = 1,
     /// From a node: its namespaces exist, interfaces may be moved in.
     Namespaces = 2,
@@ -47,9 +48,9 @@ pub(crate) enum Kind {
     Die = 12,
     /// To a node: stop every process.
     Freeze = 13,
-    /// To a node: let the processes go on that were stopped.
+    /// To a node: resume the stopped processes.
     Thaw = 14,
-    /// To a node: reset a TCP connection (JSON); the answer is which (`Done`, JSON).
+    /// To a node: reset a TCP connection (JSON); the answer names it (`Done`, JSON).
     Reset = 15,
     /// To a supervisor: pull the cables of a host (its name, 0) or put them back (its name, 1).
     Cables = 16,
@@ -84,7 +85,7 @@ impl Message {
     /// The first field as a little-endian number.
     pub(crate) fn number(&self) -> io::Result<i32> {
         let field = self.fields.first().map_or(&[][..], Vec::as_slice);
-        let bytes = field.try_into().map_err(|_| invalid("a number of another size"))?;
+        let bytes = field.try_into().map_err(|_| invalid("a number of the wrong size"))?;
         Ok(i32::from_le_bytes(bytes))
     }
 }
@@ -110,7 +111,7 @@ impl Channel {
         Channel { stream }
     }
 
-    /// The end that the parent process left as our standard input.
+    /// The end that the parent process set up as our standard input.
     pub(crate) fn from_stdin() -> io::Result<Channel> {
         Ok(Channel { stream: UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?) })
     }

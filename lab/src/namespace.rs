@@ -33,14 +33,14 @@ pub(crate) fn main() -> i32 {
         rustix::process::setsid().map_err(|e| LabError::setup("setsid", e))?;
         process::follow_parent(&channel)?;
         enter_outer()?;
-        // A change of credentials may have cleared the wish.
+        // A change of credentials may have cleared the parent-death signal.
         process::follow_parent(&channel)?;
         process::start(&["lab-supervisor", "isolated"], Stdio::inherit())
     })();
     match started {
         Ok(mut child) => child.wait().ok().and_then(|status| status.code()).unwrap_or(1),
         Err(error) => {
-            // Nobody left to tell if this fails.
+            // Nobody to report a failure to.
             let _ = channel.send_json(Kind::Failed, &error);
             1
         }

@@ -16,18 +16,21 @@ pub(crate) struct Script {
     pub tc: String,
 }
 
-/// The bucket holds 0.4 ms, and two packets at least. A card lets nothing through faster than its rate; larger buckets let short
-/// messages through at once, and BBR took the rate that it saw there (50 to 200 times the card's) for the path's.
+/// The bucket holds 0.4 ms, and at least two packets. A network card lets nothing through faster than its rate; larger
+/// buckets let short messages through at once, and BBR took the rate that it saw there (50 to 200 times the card's) for
+/// the path's.
 fn burst_bytes(rate: Rate) -> u64 {
     rate.bytes(400_000).clamp(2 * 1514, 4_000_000)
 }
 
-/// What a port of a plain switch holds. Less drops the first burst of every connection, which then waits for TCP's timer.
+/// What a port of a plain switch buffers. Less drops the first burst of every connection, which then waits for TCP's
+/// timer.
 const PORT_BYTES: u64 = 128 << 10;
-/// What Linux keeps before a card: 1,000 packets (`txqueuelen`). A host does not lose what it sends itself where a port would.
+/// What Linux queues before a network card: 1,000 packets (`txqueuelen`). A host does not lose its own packets where a
+/// port would.
 const CARD_BYTES: u64 = 1000 * 1514;
 
-/// What may wait for its turn: 5 ms, and at least `least`.
+/// Bytes that may wait: 5 ms, and at least `least`.
 fn limit_bytes(rate: Rate, least: u64) -> u64 {
     rate.bytes(5_000_000).max(least) + burst_bytes(rate)
 }
@@ -149,7 +152,7 @@ fn batch(program: &Path, lines: &str, place: &str) -> Result<(), LabError> {
         .spawn()
         .map_err(|e| wrong(e.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A failure to write means that the program ended early; its own words below say more.
+        // A failure to write means that the program ended early; its own output below says more.
         let _ = stdin.write_all(lines.as_bytes());
     }
     let output = child.wait_with_output().map_err(|e| wrong(e.to_string()))?;

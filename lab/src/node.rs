@@ -1,4 +1,4 @@
-//! The first process of every host: makes the host's namespaces, then runs commands for whoever asks on its socket.
+//! The first process of every host: makes the host's namespaces, then runs commands for clients of its socket.
 //!
 //! In a loopback lab one such process stands for all hosts and makes no namespaces.
 
@@ -24,11 +24,11 @@ use crate::network::{self, Script};
 use crate::process::{adopt_orphans, end_descendants, expect, follow_parent, resume, stop_all};
 use crate::signals::Signals;
 
-/// What one host is.
+/// The description of one host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NodePlan {
     pub name: String,
-    /// Where it listens for commands.
+    /// The socket on which it listens for commands.
     pub socket: PathBuf,
     /// `None`: a loopback lab.
     pub isolated: Option<IsolatedPlan>,
@@ -38,13 +38,13 @@ pub(crate) struct NodePlan {
 pub(crate) struct IsolatedPlan {
     pub hosts_file: PathBuf,
     pub visible: Vec<PathBuf>,
-    /// The site's pool: where it is, and where the host sees it.
+    /// The site's pool: its path, and where the host sees it.
     pub pool: Option<(PathBuf, PathBuf)>,
     pub script: Script,
     pub forward: bool,
 }
 
-/// How long a client may take over one message.
+/// Time that a client may take for one message.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The entry point of the hidden command `lab-node`: talks to the supervisor over standard input.
@@ -76,7 +76,7 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
             namespace::settle_network(isolated.forward)?;
             network::apply(&isolated.script, &plan.name)?;
         }
-        // What outlives its parent comes to us, so that we can end it.
+        // Orphaned processes become our children, so that we can end them.
         None => adopt_orphans()?,
     }
     std::env::set_current_dir("/").map_err(wrong)?;
@@ -86,7 +86,8 @@ fn serve(channel: &Channel) -> Result<(), LabError> {
     channel.send(Kind::Ready, &[]).map_err(wrong)?;
     let mut init = Init { clients: Vec::new(), plan, frozen: None };
     let outcome = init.run(channel, &signals, &listener).map_err(|e| LabError::setup(&init.plan.name, e));
-    // From here on nobody gets in; who asked for the end learns of it, by the closing of the connection, when all is over.
+    // From here on nobody can connect; the client that asked for the end sees its connection close when everything is
+    // over.
     drop(listener);
     init.clients.iter().for_each(|client| signal_group(client, Signal::KILL));
     end_descendants();
@@ -97,7 +98,7 @@ struct Client {
     channel: Channel,
     /// The leader of the process group that runs for this client, until it is reaped.
     leader: Option<Pid>,
-    /// The command that it asked for while the host was frozen.
+    /// The command that it requested while the host was frozen.
     waiting: Option<Message>,
 }
 
@@ -109,7 +110,7 @@ struct Init {
 }
 
 impl Init {
-    /// Serves until the supervisor is gone or a client wants the host dead.
+    /// Serves until the supervisor is gone or a client kills the host.
     fn run(&mut self, channel: &Channel, signals: &Signals, listener: &UnixListener) -> io::Result<()> {
         loop {
             let mut fds = vec![
@@ -128,7 +129,8 @@ impl Init {
             if woken[0] {
                 return Ok(());
             }
-            // Requests before deaths: what a client asks for a group that has just ended is not sent to a stranger.
+            // Requests before deaths: a signal for a group that has just ended must not reach another process with the
+            // same id.
             let mut gone = Vec::new();
             for (index, _) in heard.into_iter().zip(&woken[3..]).filter(|(_, woken)| **woken) {
                 match self.serve_client(index) {
@@ -154,8 +156,8 @@ impl Init {
         }
     }
 
-    /// Whether this client's messages are read now. A frozen host reads none about its commands, not even that a client
-    /// is gone.
+    /// Whether this client's messages are read now. A frozen host reads no messages about its commands, not even that a
+    /// client is gone.
     fn hears(&self, client: &Client) -> bool {
         self.frozen.is_none() || (client.leader.is_none() && client.waiting.is_none())
     }
@@ -175,19 +177,20 @@ impl Init {
     }
 }
 
-/// Its client is gone. Never more than SIGHUP: sshd kills nothing either, so what must end has to notice by itself here too.
+/// The client is gone. Never more than SIGHUP: sshd kills nothing either, so here too a program that must end has to
+/// notice by itself.
 fn hang_up(client: &Client) {
     signal_group(client, Signal::HUP);
 }
 
 fn signal_group(client: &Client, signal: Signal) {
     if let Some(leader) = client.leader {
-        // A group that has ended already is as good.
+        // A group that has already ended is fine.
         let _ = rustix::process::kill_process_group(leader, signal);
     }
 }
 
-/// What becomes of a conversation after a message.
+/// What happens to a client after a message.
 enum Next {
     Keep,
     Drop,
@@ -236,7 +239,7 @@ impl Init {
         Next::Keep
     }
 
-    /// Does to this host what befalls real ones. `Some`: the connection that was reset.
+    /// Simulates a failure of this host. `Some`: the connection that was reset.
     fn fail(&mut self, message: &Message) -> Result<Option<Connection>, LabError> {
         let Some(isolated) = &self.plan.isolated else {
             return Err(LabError::loopback(match message.kind {
@@ -265,7 +268,7 @@ impl Init {
     }
 }
 
-/// Runs what a client asks for.
+/// Runs the command that a client requests.
 fn start_for(client: &mut Client, message: Message) -> Next {
     match run(message) {
         Ok(leader) => {
@@ -299,7 +302,7 @@ fn run(message: Message) -> Result<Pid, LabError> {
         .collect();
     let path = environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone()).unwrap_or_default();
     if let Err(e) = std::fs::metadata(&directory) {
-        // Not "no such program": the shell's code for that would mislead.
+        // Not "no such program": the shell's exit code for that would mislead.
         return Err(LabError::Command {
             node: node.clone(),
             problem: format!("working directory {}: {e}", directory.display()),
@@ -319,7 +322,7 @@ fn run(message: Message) -> Result<Pid, LabError> {
         .spawn()
         .map_err(|e| {
             let mut errno = e.raw_os_error().unwrap_or(libc::EIO);
-            // A directory on PATH that may not be searched makes the system say "permission denied" for any name.
+            // A directory on PATH without search permission makes the system report "permission denied" for any name.
             if errno == libc::EACCES && !is_on_path(&program, &path) {
                 errno = libc::ENOENT;
             }
@@ -330,7 +333,7 @@ fn run(message: Message) -> Result<Pid, LabError> {
     Pid::from_raw(child.id() as i32).ok_or_else(malformed)
 }
 
-/// Whether a program exists as far as this process can see; a name with a slash stands for itself.
+/// Whether this process can see a program of that name; a name with a slash is used as a path.
 fn is_on_path(program: &OsString, path: &OsString) -> bool {
     let program = Path::new(program);
     program.components().count() > 1

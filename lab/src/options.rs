@@ -17,11 +17,11 @@ pub enum Isolation {
     Auto,
     /// Namespaces or an error.
     Namespaces,
-    /// Every host is this machine, told apart by 127.S.0.N addresses only: no isolation, no WAN.
+    /// All hosts are this machine, with addresses 127.S.0.N: no isolation, no WAN.
     Loopback,
 }
 
-/// What a lab looks like and what runs in it.
+/// A lab's topology and what runs in it.
 ///
 /// The default is the lab of the documentation: two sites of two nodes and one gateway, 5 ms apart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,8 +40,8 @@ pub struct LabOptions {
     pub loss: f64,
     /// Rate between every pair of sites, each direction. Default 1 Gbit/s.
     pub wan_rate: Rate,
-    /// How much may wait for its turn on a WAN link, in bytes. Default: what the link carries in 20 ms or in twice its
-    /// delay, whichever is more, and at least 256 KiB.
+    /// How many bytes may queue on a WAN link. Default: what the link carries in 20 ms or in twice its delay, whichever
+    /// is more, and at least 256 KiB.
     pub wan_queue: Option<u64>,
     /// Rate of every network interface of nodes and gateways, in both directions on the LAN; on the WAN only for what a
     /// gateway sends. Default 200 Mbit/s; 0 shapes nothing.
@@ -61,13 +61,13 @@ pub struct LabOptions {
     pub gateway_command: Option<Vec<String>>,
     /// The `memory` bound that the sites file gives to each gateway. Default `256MiB`.
     pub gateway_memory: String,
-    /// TCP connections per trunk, 1 to 64: what the sites file says about each gateway's `links`. `None`: it says nothing, and the round
+    /// TCP connections per trunk, 1 to 64: the `links` of each gateway in the sites file. `None`: not set, so the round
     /// trip decides.
     pub links: Option<u16>,
     /// A folder below `/run` that all nodes of a site share, each site its own, as a pool of memory: the sites file names it
     /// as the site's `memory`. Default: none, so the ranks of each node share its own `/dev/shm`.
     pub pool: Option<PathBuf>,
-    /// How much fits a pool, in bytes. Default: half of the machine's memory.
+    /// Size of a pool, in bytes. Default: half of the machine's memory.
     pub pool_bytes: Option<u64>,
     /// Directories below `/tmp`, `/dev/shm` or `/run` that every host must see although these are private to it. Kept
     /// anyway: the top folders below these that hold the working directory, this program, absolute paths among the
@@ -113,10 +113,9 @@ impl Default for LabOptions {
 }
 
 impl LabOptions {
-    /// Says whether these options describe a lab that can exist.
+    /// Checks that these options describe a lab that can exist.
     ///
-    /// # Errors
-    /// [`LabError::Options`] naming the field, its value and what it may be.
+    /// # Errors [`LabError::Options`] naming the field, its value and the allowed values.
     pub fn check(&self) -> Result<(), LabError> {
         let refuse = |text: String| Err(LabError::Options(text));
         for (name, value, most) in

@@ -1,4 +1,4 @@
-//! What this machine and user lack for an isolated lab, said precisely.
+//! What this machine and user lack for an isolated lab, in detail.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::network::{self, Script};
 use crate::run;
 use crate::sys;
 
-/// One thing that an isolated lab needs and this machine does not give.
+/// One thing that an isolated lab needs and this machine does not provide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// What is missing, with the system's own words.
@@ -19,10 +19,9 @@ pub struct Missing {
     pub remedy: String,
 }
 
-/// Tries everything that an isolated lab needs, in throw-away namespaces. An empty list means that a lab will work.
+/// Tries everything that an isolated lab needs, in temporary namespaces. An empty list means that a lab will work.
 ///
-/// # Errors
-/// If the probe itself cannot run, for example because no process can be started.
+/// # Errors If the probe itself cannot run, for example because no process can be started.
 pub fn probe() -> Result<Vec<Missing>, LabError> {
     let mut missing: Vec<Missing> = ["ip", "tc"]
         .into_iter()

@@ -1,4 +1,5 @@
-//! The processes of a lab: how one starts another from this same program, follows it into death, and waits for its word.
+//! The processes of a lab: how one starts another from this same program, ends when its parent ends, and waits for its
+//! messages.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +14,8 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::error::LabError;
 use crate::message::{Channel, Kind, Message};
 
-/// The longest that one process of a lab waits for a step of another on a machine that is well: see [`Wait`].
+/// Longest time that one process of a lab waits for a step of another on a machine that is not overloaded: see
+/// [`Wait`].
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts this program again with a hidden command. `stdin` is the other end of a [`Channel`].
@@ -33,7 +35,7 @@ pub(crate) fn start_with_channel(arguments: &[&str]) -> Result<(Child, Channel),
     Ok((start(arguments, Stdio::from(theirs))?, ours))
 }
 
-/// Dies when the parent dies, by whatever means, even if it is dead already.
+/// Makes this process die when its parent dies, however that happens, even if it is already dead.
 pub(crate) fn follow_parent(channel: &Channel) -> Result<(), LabError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| LabError::setup("PR_SET_PDEATHSIG", e))?;
@@ -63,14 +65,14 @@ pub(crate) fn expect_within(channel: &Channel, kind: Kind, from: &str, limit: Du
         Ok(Some(message)) if message.kind == Kind::Failed => {
             Err(message.json().unwrap_or_else(|e| LabError::setup(from, e)))
         }
-        Ok(Some(message)) => Err(LabError::setup(from, format!("said {:?} where {kind:?} was due", message.kind))),
+        Ok(Some(message)) => Err(LabError::setup(from, format!("sent {:?} where {kind:?} was expected", message.kind))),
         Ok(None) => Err(LabError::Ended { process: from.to_owned(), how: "it closed its connection".into() }),
         Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Err(late(&wait)),
         Err(e) => Err(LabError::setup(from, e)),
     }
 }
 
-/// Whether `channel` has a message, or is closed, or becomes so within `limit`.
+/// Whether `channel` has a message or is closed, now or within `limit`.
 pub(crate) fn readable(channel: &impl AsFd, limit: Duration) -> bool {
     let mut fds = [PollFd::new(channel, PollFlags::IN)];
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
@@ -83,7 +85,7 @@ pub(crate) fn wait_or_kill(child: &mut Child, limit: Duration) {
     while wait.left().is_some() {
         match child.try_wait() {
             Ok(None) => std::thread::sleep(Duration::from_millis(1)),
-            // Ended, or reaped by somebody else.
+            // Ended, or reaped elsewhere.
             _ => return,
         }
     }
@@ -91,7 +93,7 @@ pub(crate) fn wait_or_kill(child: &mut Child, limit: Duration) {
     let _ = child.wait();
 }
 
-/// Makes this process the parent of every descendant whose own parent dies, so that it can end it.
+/// Makes this process the parent of every descendant whose own parent dies, so that it can end them.
 pub(crate) fn adopt_orphans() -> Result<(), LabError> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| LabError::setup("PR_SET_CHILD_SUBREAPER", e))
@@ -103,7 +105,7 @@ pub(crate) fn end_descendants() {
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
         for pid in children() {
-            // Gone already is as good.
+            // One that is already gone is fine.
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
         match rustix::process::wait(WaitOptions::NOHANG) {
@@ -115,14 +117,13 @@ pub(crate) fn end_descendants() {
     }
 }
 
-/// Stops every process of this PID namespace but the first, which must be the caller, and returns those that it
-/// stopped. What was stopped already is left alone.
+/// Stops every process of this PID namespace except the first, which must be the caller, and returns those that it
+/// stopped. Processes that are already stopped are left alone.
 pub(crate) fn stop_all(place: &str) -> Result<Vec<Pid>, LabError> {
     let mut stopped: Vec<Pid> = Vec::new();
     let end = Instant::now() + Duration::from_secs(5);
     loop {
-        // A process that is being stopped may still have forked: only a look at all of them that finds nothing ends
-        // this.
+        // A process that is being stopped may still have forked: only a scan that finds nothing new ends this.
         let running: Vec<Pid> = processes()
             .filter(|process| process.pid != Pid::INIT && !matches!(process.state, 'T' | 't' | 'Z' | 'X'))
             .map(|process| process.pid)
@@ -136,7 +137,7 @@ pub(crate) fn stop_all(place: &str) -> Result<Vec<Pid>, LabError> {
             return Err(LabError::setup(place, format!("these processes do not stop: {}", running.join(", "))));
         }
         for pid in running {
-            // Gone already is as good.
+            // One that is already gone is fine.
             let _ = rustix::process::kill_process(pid, Signal::STOP);
             if !stopped.contains(&pid) {
                 stopped.push(pid);
@@ -146,11 +147,11 @@ pub(crate) fn stop_all(place: &str) -> Result<Vec<Pid>, LabError> {
     }
 }
 
-/// Lets processes go on. Children, which have higher numbers, go first: a shell must not find its own stopped.
+/// Resumes processes. Children, which have higher numbers, go first: a shell must not find its own children stopped.
 pub(crate) fn resume(mut stopped: Vec<Pid>) {
     stopped.sort_by_key(|pid| std::cmp::Reverse(pid.as_raw_nonzero()));
     for pid in stopped {
-        // Gone already is as good.
+        // One that is already gone is fine.
         let _ = rustix::process::kill_process(pid, Signal::CONT);
     }
 }

@@ -1,4 +1,4 @@
-//! The caller's side of a lab: starts it, passes signals on, and waits for its end.
+//! The caller's side of a lab: starts it, forwards signals, and waits for its end.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -20,14 +20,14 @@ use crate::signals::Signals;
 use crate::supervisor::{Outcome, SupervisorPlan};
 use crate::wan::WanReport;
 
-/// How a lab went.
+/// The outcome of a lab.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabReport {
     /// How the command ended.
     pub status: ExitStatus,
     /// Whether the sites were namespaces; otherwise they were loopback addresses.
     pub isolated: bool,
-    /// What the WAN emulator did; `None` in a loopback lab.
+    /// What the WAN emulator reports; `None` in a loopback lab.
     pub wan: Option<WanReport>,
     /// What the user should know, for example that a gateway ended before the command.
     pub notes: Vec<String>,
@@ -93,13 +93,13 @@ fn launch(plan: &SupervisorPlan, isolated: bool) -> Result<(Outer, Channel), Lab
 }
 
 fn start(options: &LabOptions, isolated: bool) -> Result<LabReport, LabError> {
-    // Before the lab exists, so that no signal can end this process without ending the lab in order.
+    // Before the lab exists, so that no signal can end this process without also ending the lab properly.
     let signals = Signals::watch(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
         .map_err(|e| LabError::setup("watching signals", e))?;
     let mut plan = plan(options, false)?;
     let place = || std::env::temp_dir().display().to_string();
-    // In namespaces the files lie on a tmpfs that goes with them. In a loopback lab both this process and the supervisor
-    // remove them, whichever lives.
+    // In namespaces the files are on a tmpfs that disappears with them. In a loopback lab both this process and the
+    // supervisor remove them, whichever is alive.
     let files = if isolated {
         None
     } else {
@@ -114,7 +114,7 @@ fn start(options: &LabOptions, isolated: bool) -> Result<LabReport, LabError> {
     Ok(LabReport { status: ExitStatus::from_raw(outcome.status), isolated, wan: outcome.wan, notes: outcome.notes })
 }
 
-/// Passes signals on until the supervisor says how it went.
+/// Forwards signals until the supervisor reports the outcome.
 fn converse(channel: &Channel, signals: &Signals) -> Result<Message, LabError> {
     loop {
         let mut fds = [PollFd::new(channel, PollFlags::IN), PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
@@ -126,7 +126,7 @@ fn converse(channel: &Channel, signals: &Signals) -> Result<Message, LabError> {
             return expect(channel, Kind::Done, "the lab's supervisor");
         }
         for signal in signals.take() {
-            // If the supervisor is gone, the next poll says so.
+            // If the supervisor is gone, the next poll reports that.
             let _ = channel.send_number(Kind::Signal, signal);
         }
     }
@@ -161,15 +161,15 @@ fn plan(options: &LabOptions, probe: bool) -> Result<SupervisorPlan, LabError> {
     })
 }
 
-/// What the command probably needs: the surroundings of existing absolute paths among its words, and of those on the search
-/// paths, as written and with symbolic links resolved.
+/// Paths that the command probably needs: the surroundings of existing absolute paths among its words, and of those on
+/// the search paths, as written and with symbolic links resolved.
 fn guessed_paths(command: &[OsString]) -> Vec<PathBuf> {
     let words = command.iter().map(PathBuf::from).filter(|path| path.is_absolute());
     let searched = ["PATH", "LD_LIBRARY_PATH"].into_iter().filter_map(std::env::var_os);
     let searched = searched.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
     let mut found = Vec::new();
     for path in words.chain(searched) {
-        // What does not exist, or may not be looked at, is not ours to keep.
+        // Paths that do not exist, or cannot be accessed, need not be kept.
         let Ok(resolved) = path.canonicalize() else { continue };
         found.push(surroundings(&resolved));
         if !path.components().any(|part| part == Component::ParentDir) {
@@ -179,21 +179,21 @@ fn guessed_paths(command: &[OsString]) -> Vec<PathBuf> {
     found
 }
 
-/// What of a private mount is kept for the sake of `path`: the whole of the top folder below the mount that it lies in, as the
-/// command's script may name neighbours (a checkout under `/tmp` is one thing).
+/// The part of a private mount that is kept for the sake of `path`: the whole top folder below the mount that contains
+/// it, because the command's script may refer to neighbours (a checkout under `/tmp` is one unit).
 fn surroundings(path: &Path) -> PathBuf {
     let below = |root: &&str| path.strip_prefix(root).ok()?.components().next().map(|top| Path::new(root).join(top));
     PRIVATE.iter().find_map(below).unwrap_or_else(|| path.to_owned())
 }
 
-/// What each host has of its own.
+/// Mounts that each host has for itself.
 const PRIVATE: [&str; 3] = ["/tmp", "/dev/shm", "/run"];
 
 fn is_covered_root(path: &Path) -> bool {
     PRIVATE.iter().any(|root| path == Path::new(root))
 }
 
-/// Keeps paths below a private mount only, and of those none that lies in another.
+/// Keeps only paths below a private mount, and none that is inside another one.
 fn without_nesting(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.retain(|path| !is_covered_root(path) && PRIVATE.iter().any(|root| path.starts_with(root)));
     paths.sort();

@@ -16,7 +16,7 @@ impl State {
         State { root: root.into() }
     }
 
-    /// The place of an isolated lab, the same in each.
+    /// The state directory of an isolated lab, the same in each.
     pub(crate) fn isolated() -> State {
         State::at("/run/landbridge-lab")
     }
@@ -70,7 +70,7 @@ impl State {
         self.root.join("wan.json")
     }
 
-    /// Where the supervisor is asked to pull cables.
+    /// The socket for requests to pull cables.
     pub(crate) fn cables_socket(&self) -> PathBuf {
         self.root.join("cables.sock")
     }

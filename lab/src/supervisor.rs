@@ -1,6 +1,7 @@
 //! The process that holds a lab together: builds it, runs the command in it, and takes it down.
 //!
-//! In namespaces it is the first process of the lab's PID namespace, so that its end, however it comes, ends everything.
+//! In namespaces it is the first process of the lab's PID namespace, so that its end, for whatever reason, ends
+//! everything.
 
 use std::ffi::OsString;
 use std::fs;
@@ -33,7 +34,7 @@ use crate::wan::WanReport;
 /// How long the command may take to end after a signal that ends the lab.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the caller's process tells the supervisor.
+/// What the caller's process sends to the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SupervisorPlan {
     pub options: LabOptions,
@@ -46,11 +47,11 @@ pub(crate) struct SupervisorPlan {
     pub state: Option<PathBuf>,
     /// The command reads from a terminal: Ctrl-C is for the command to interpret.
     pub interactive: bool,
-    /// Only say what is missing.
+    /// Only report what is missing.
     pub probe: bool,
 }
 
-/// What the supervisor tells the caller's process in the end.
+/// What the supervisor finally sends to the caller's process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// The command's wait status.
@@ -66,8 +67,8 @@ pub(crate) fn main(isolated: bool) -> i32 {
         if isolated {
             follow_parent(&channel)?;
         } else {
-            // Without a terminal of its own, Ctrl-C reaches it only through the caller. It does not follow its parent
-            // into death at once, but sees the channel close and cleans up.
+            // Without a terminal of its own, Ctrl-C reaches it only through the caller. It does not die with its parent
+            // at once, but sees the channel close and cleans up.
             rustix::process::setsid().map_err(|e| LabError::setup("setsid", e))?;
         }
         let message = expect(&channel, Kind::Plan, "the lab's caller")?;
@@ -141,7 +142,7 @@ fn run_loopback(
     let state = State::at(&root);
     adopt_orphans()?;
     let outcome = live_on_loopback(plan, command, files, caller, state);
-    // Only if the hosts' process was killed is there anything left.
+    // Anything is left only if the hosts' process was killed.
     end_descendants();
     // The caller removes it, too; if the caller was killed, only we can.
     let _ = fs::remove_dir_all(&root);
@@ -164,13 +165,13 @@ fn live_on_loopback(
     lab.live(files, caller)
 }
 
-/// A third byte for 127.S.x.N under which no gateway's port is taken.
+/// A third byte for 127.S.x.N such that no gateway's port is in use.
 fn free_loopback(options: &LabOptions) -> Result<u8, LabError> {
     let free = |lab: u8| {
         let layout = Layout::new(options, Some(lab));
         layout.gateways().all(|gateway| TcpListener::bind(layout.listen(gateway)).is_ok())
     };
-    // Start at a place of our own, so that labs that start together rarely try the same one.
+    // Start at our own number, so that labs that start together rarely try the same one.
     let first = std::process::id() as u8;
     (0..=255u8).map(|step| first.wrapping_add(step)).find(|lab| free(*lab)).ok_or_else(|| LabError::Unavailable {
         what: "every loopback address 127.1.x.101 has its port 7700 in use".into(),
@@ -204,7 +205,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// From hosts that serve to an outcome, with the lab down again.
+    /// From serving hosts to an outcome, with the lab down again.
     fn live(mut self, files: [OwnedFd; 3], caller: &Channel) -> Result<Outcome, LabError> {
         let mut notes = Vec::new();
         let ended = self.run_command(files, caller, &mut notes);
@@ -233,7 +234,7 @@ impl Lab {
         self.watch(&session, caller, notes)
     }
 
-    /// Waits for the command, passes signals on, and notices what ends before its time.
+    /// Waits for the command, forwards signals, and notices processes that end prematurely.
     fn watch(&mut self, session: &Session, caller: &Channel, notes: &mut Vec<String>) -> Result<ExitStatus, LabError> {
         let mut deadline: Option<Instant> = None;
         loop {
@@ -260,7 +261,7 @@ impl Lab {
             if woken[1] {
                 let message = expect(caller, Kind::Signal, "the lab's caller")?;
                 let signal = message.number().map_err(|e| LabError::setup("a signal", e))?;
-                session.signal(signal).map_err(|e| LabError::setup("passing a signal on", e))?;
+                session.signal(signal).map_err(|e| LabError::setup("forwarding a signal", e))?;
                 if !(self.plan.interactive && signal == libc::SIGINT) {
                     deadline.get_or_insert(Instant::now() + GRACE);
                 }
@@ -294,7 +295,7 @@ impl Lab {
         gateways::stop(&self.gateways);
         let report = self.wan.take().and_then(|(mut child, channel)| {
             if let Some(pid) = Pid::from_raw(child.id() as i32) {
-                // If it is gone already, `expect` below says so.
+                // If it is already gone, `expect` below reports that.
                 let _ = rustix::process::kill_process(pid, Signal::TERM);
             }
             let report = expect_within(&channel, Kind::Done, "WAN emulator", Duration::from_secs(2))

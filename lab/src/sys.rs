@@ -39,7 +39,7 @@ fn set_option(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc
 }
 
 /// A non-blocking packet socket on one interface of this network namespace. It reads and writes whole frames with a
-/// virtio header before them, does not see what it sent itself, and sends past the queueing discipline.
+/// virtio header before them, does not receive what it sent itself, and bypasses the queueing discipline when sending.
 pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     // Protocol 0 receives nothing until bind names a protocol, so that no other interface's packets slip in.

@@ -36,17 +36,17 @@ impl Rate {
     }
 }
 
-/// A text that is no rate, time or loss. Quotes it, and says how it is written.
+/// A text that is not a rate, time or loss. The error quotes it and gives the correct form.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UnitError {
-    /// No number, or something before it.
+    /// The text does not start with a number.
     #[error("{0:?} does not start with a number")]
     NoNumber(String),
     /// A rate with another unit, or none.
     #[error("rate {0:?}: use bit, kbit, mbit or gbit, for example 200mbit; 0 means no limit")]
     RateUnit(String),
-    /// No network is so fast.
+    /// No network is that fast.
     #[error("rate {0:?} is more than 1000gbit")]
     TooFast(String),
     /// Nothing would ever arrive.

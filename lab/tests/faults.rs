@@ -57,7 +57,7 @@ fn a_frozen_host_answers_nobody_until_it_thaws() {
     let out = lab_ok(&[], &script(steps));
     let mut lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines[..3], ["one", "silence", "frozen"], "{out}");
-    // Three processes went on at once.
+    // Three processes continued at the same time.
     lines[3..6].sort_unstable();
     assert_eq!(lines[3..], ["entered", "late", "two", "b-n2"], "{out}");
 }
@@ -127,7 +127,7 @@ fn one_connection_is_reset_and_others_stand() {
         "a-n1 has no established TCP connection to a-gw1; it has 10.1.0.1:",
         "a-n1 has no established TCP connection to n2 of process nobody; it has 10.1.0.1:",
         "\"b-n1\" is neither an address nor a host of this site; those are a-n1, a-n2, a-gw1",
-        "\"n2:http\" is not HOST:PORT: \"http\" is no port",
+        "\"n2:http\" is not HOST:PORT: \"http\" is not a port",
     ] {
         assert!(errors.contains(wanted), "{wanted}\n{errors}");
     }

@@ -101,7 +101,8 @@ fn delay_is_at_least_what_was_asked() {
     }
 }
 
-/// Sends `megabytes` from gateway a to gateway b and returns what arrived, the nanoseconds it took and the report.
+/// Sends `megabytes` from gateway a to gateway b and returns how many bytes arrived, the nanoseconds it took and the
+/// report.
 fn transfer(megabytes: u32, flags: &[&str]) -> (u64, u64, WanReport) {
     let dir = tempfile::tempdir().unwrap();
     let report = dir.path().join("wan.json");
@@ -132,7 +133,7 @@ fn the_rate_holds_and_framing_is_charged() {
     let (payload, segments) = (4u64 << 20, counters.segments);
     assert!(segments >= payload / 1448, "{counters:?}");
     assert!(counters.wire_bytes >= payload + segments * (24 + 14 + 40), "{counters:?}");
-    // At 100 Mbit/s what was charged takes this long; the queue at the end is included because the receiver waited.
+    // At 100 Mbit/s the charged bytes take this long; the queue at the end is included because the receiver waited.
     let least = payload * 80;
     assert!(took >= least, "{took} ns for {payload} bytes");
     assert!(counters.lost_segments == 0 && counters.down_segments == 0, "{counters:?}");
@@ -274,7 +275,7 @@ fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a lab with `command`, waits until it is up, ends it in one of several ways, and looks for remains.
+/// Starts a lab with `command`, waits until it is up, ends it in one of several ways, and checks that nothing is left.
 fn nothing_is_left(mut command: Command, name: &str, end: impl FnOnce(u32, &[u32])) {
     let marker = format!("LAB_TEST_MARK={name}-{}", std::process::id());
     let (key, value) = marker.split_once('=').unwrap();
@@ -289,7 +290,7 @@ fn nothing_is_left(mut command: Command, name: &str, end: impl FnOnce(u32, &[u32
         .spawn()
         .unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    // The gateways never listen, so that the lab is caught in mid-construction; all its other processes are there.
+    // The gateways never listen, so that the lab is caught in mid-construction; all its other processes exist.
     eventually("the lab's gateways start", || {
         let asleep =
             |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().starts_with(b"sleep");

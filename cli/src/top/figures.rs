@@ -1,13 +1,13 @@
-//! Figures for people: short, and of the same width as long as they are of the same size.
+//! Figures for people: short, and of equal width for values of similar size.
 
-/// What is shown where nothing is known.
+/// Shown where a value is unknown.
 pub(super) const NOTHING: &str = "–";
 
 /// Millions of bits per second.
 pub(super) fn megabits(rate: Option<f64>) -> String {
     match rate {
         None => NOTHING.to_owned(),
-        // Heartbeats are nothing.
+        // Heartbeats count as nothing.
         Some(rate) if rate < 0.005 => "0".to_owned(),
         Some(rate) if rate < 10.0 => format!("{rate:.2}"),
         Some(rate) if rate < 1000.0 => format!("{rate:.1}"),
@@ -40,7 +40,7 @@ pub(super) fn bytes(count: u64) -> String {
     format!("{value:.1} {}", units[at])
 }
 
-/// A time that has passed.
+/// An elapsed time.
 pub(super) fn span(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -57,10 +57,10 @@ pub(super) fn milliseconds(microseconds: Option<u64>) -> String {
     microseconds.map_or_else(|| NOTHING.to_owned(), |time| format!("{:.2}", time as f64 / 1e3))
 }
 
-/// How much of a limit is used, as a bar of `width` characters.
+/// The used part of a limit, as a bar of `width` characters.
 pub(super) fn bar(used: u64, limit: u64, width: usize) -> String {
     let part = if limit == 0 { 0.0 } else { (used as f64 / limit as f64).clamp(0.0, 1.0) };
-    // Something is never shown as nothing.
+    // A non-zero value is never shown as zero.
     let full = ((part * width as f64).round() as usize).clamp(usize::from(used > 0), width);
     "█".repeat(full) + &"░".repeat(width - full)
 }

@@ -1,11 +1,11 @@
-//! What a trunk carried in the last minute, a value per round.
+//! What a trunk carried in the last minute, one value per round.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// How long values are kept.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Most characters of the line that is drawn of them.
+/// Most characters of the line drawn from them.
 const WIDTH: usize = 20;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -13,18 +13,18 @@ const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 #[derive(Clone, Debug)]
 pub(super) struct History {
     values: VecDeque<f64>,
-    /// How many are kept.
+    /// Number of values kept.
     most: usize,
 }
 
 impl History {
-    /// None yet; one comes each `interval`.
+    /// An empty history that gets one value per `interval`.
     pub(super) fn new(interval: Duration) -> History {
         let most = (MINUTE.as_secs_f64() / interval.as_secs_f64()).ceil().clamp(1.0, 10_000.0) as usize;
         History { values: VecDeque::new(), most }
     }
 
-    /// Takes a value; what is older than a minute goes.
+    /// Adds a value; values older than a minute are dropped.
     pub(super) fn push(&mut self, value: Option<f64>) {
         self.values.push_back(value.filter(|value| value.is_finite()).unwrap_or(0.0));
         while self.values.len() > self.most {
@@ -32,13 +32,14 @@ impl History {
         }
     }
 
-    /// Another value instead of the newest.
+    /// Replaces the newest value.
     pub(super) fn replace(&mut self, value: Option<f64>) {
         self.values.pop_back();
         self.push(value);
     }
 
-    /// A line of blocks, now at its right; each stands for the highest value of its time, its height relative to the highest of all.
+    /// A line of blocks that ends now; each stands for the highest value of its interval, its height relative to the
+    /// highest of all.
     pub(super) fn line(&self) -> String {
         let width = WIDTH.min(self.most);
         let highest = self.values.iter().copied().fold(0.0, f64::max);
@@ -67,7 +68,7 @@ mod tests {
         assert_eq!(history.line(), " ".repeat(18) + "█▂");
         history.push(None);
         (0..59).for_each(|_| history.push(Some(0.0)));
-        assert_eq!(history.line(), " ".repeat(20), "all that was is older than a minute");
+        assert_eq!(history.line(), " ".repeat(20), "every value is older than a minute");
         assert_eq!(history.values.len(), 60);
     }
 

@@ -1,4 +1,4 @@
-//! `landbridge top`: what the gateways of the user's own site do, live or on paper.
+//! `landbridge top`: what the gateways of the user's own site do, live or as text.
 
 mod figures;
 mod history;
@@ -20,10 +20,10 @@ use self::tables::{Choice, Mood, tables};
 use crate::args::TopArgs;
 use crate::{runtime, sites_file};
 
-/// How long the thread that reads keys takes to see that nobody wants them.
+/// How long the thread that reads keys takes to notice that it is no longer needed.
 const KEYS: Duration = Duration::from_millis(200);
 
-/// Shows, and gives the exit code.
+/// Shows the view, and returns the exit code.
 pub(crate) fn top(args: &TopArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
@@ -45,16 +45,17 @@ pub(crate) fn top(args: &TopArgs) -> Result<i32> {
         match print(rounds, args).await {
             Ok(last) if last.answered() => Ok(0),
             Ok(last) => Err(anyhow!("no gateway of site {home} answers: {}; {}", last.problems(), repair())),
-            // Whoever reads has enough.
+            // The reader has closed the pipe: it has seen enough.
             Err(error) if error.downcast_ref().map(std::io::Error::kind) == Some(ErrorKind::BrokenPipe) => Ok(0),
             Err(error) => Err(error),
         }
     })
 }
 
-/// Prints each round from the second on, as there are rates then; gives the last: the first of them, unless JSON is to go on.
+/// Prints each round from the second on, when there are rates; returns the last round, which is the first one printed
+/// unless JSON continues.
 async fn print(mut rounds: mpsc::Receiver<Round>, args: &TopArgs) -> Result<Round> {
-    let ended = "looking at the gateways ended";
+    let ended = "stopped receiving from the gateways";
     rounds.recv().await.context(ended)?;
     loop {
         let round = rounds.recv().await.context(ended)?;
@@ -71,7 +72,7 @@ async fn print(mut rounds: mpsc::Receiver<Round>, args: &TopArgs) -> Result<Roun
     }
 }
 
-/// A round on paper.
+/// A round as text.
 fn text(round: &Round) -> String {
     let mut text = format!("site {}\n", round.site);
     for table in tables(round, Choice { links: true, by_rate: false }, None) {
@@ -84,7 +85,7 @@ fn text(round: &Round) -> String {
     text
 }
 
-/// The live view, until the user ends it.
+/// The live view, until the user quits.
 async fn show(mut rounds: mpsc::Receiver<Round>, mut screen: Screen) -> Result<i32> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -99,25 +100,25 @@ async fn show(mut rounds: mpsc::Receiver<Round>, mut screen: Screen) -> Result<i
             _ = terminate.recv() => return Ok(128 + 15),
             _ = hangup.recv() => return Ok(128 + 1),
             event = events.recv() => {
-                if screen.event(&event.context("no keys can be read any more")?.context("the terminal")?) {
+                if screen.event(&event.context("cannot read keys any more")?.context("the terminal")?) {
                     return Ok(0);
                 }
             }
-            round = rounds.recv() => screen.take(round.context("looking at the gateways ended")?),
+            round = rounds.recv() => screen.take(round.context("stopped receiving from the gateways")?),
         }
     }
 }
 
-/// The terminal while the live view has it; as it was before when this is dropped. A panic restores it before it says why: that is
-/// in the hook that [`ratatui::try_init`] sets.
+/// The terminal while the live view has it; restored when this is dropped. A panic restores it before it is reported:
+/// the hook that [`ratatui::try_init`] sets does that.
 struct WholeTerminal(DefaultTerminal);
 
 impl WholeTerminal {
     fn take() -> Result<WholeTerminal> {
         ratatui::try_init().map(WholeTerminal).map_err(|error| {
-            // Half of it may have been done.
+            // It may have been set up in part.
             ratatui::restore();
-            anyhow!("the terminal cannot be drawn on: {error}; `landbridge top --once` prints one table")
+            anyhow!("cannot draw on the terminal: {error}; `landbridge top --once` prints one table")
         })
     }
 }
@@ -128,7 +129,7 @@ impl Drop for WholeTerminal {
     }
 }
 
-/// Keys and changes of the terminal's size, read in a thread since reading blocks.
+/// Keys and changes of the terminal's size, read in a thread because reading blocks.
 fn events() -> Result<mpsc::Receiver<std::io::Result<Event>>> {
     let (sender, receiver) = mpsc::channel(64);
     let read = move || {
@@ -144,7 +145,7 @@ fn events() -> Result<mpsc::Receiver<std::io::Result<Event>>> {
             }
         }
     };
-    std::thread::Builder::new().name("keys".to_owned()).spawn(read).context("a thread that reads keys")?;
+    std::thread::Builder::new().name("keys".to_owned()).spawn(read).context("starting a thread that reads keys")?;
     Ok(receiver)
 }
 

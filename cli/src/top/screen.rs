@@ -1,4 +1,4 @@
-//! The live view: what was seen last, what the user chose, and how it is drawn. Knows no terminal.
+//! The live view: the last round, the user's choices, and how they are drawn. Knows no terminal.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -44,14 +44,14 @@ pub(super) struct Screen {
     histories: HashMap<TrunkName, History>,
     choice: Choice,
     help: bool,
-    /// Lines that are above.
+    /// Lines scrolled past the top.
     scroll: usize,
-    /// Lines that the last drawing had room for.
+    /// Lines that fitted into the last drawing.
     page: usize,
 }
 
 impl Screen {
-    /// Of a site that is looked at each `interval`.
+    /// A screen for a site that is polled each `interval`.
     pub(super) fn new(site: &str, interval: Duration) -> Screen {
         Screen {
             site: site.to_owned(),
@@ -65,7 +65,7 @@ impl Screen {
         }
     }
 
-    /// Takes what was seen.
+    /// Takes a new round.
     pub(super) fn take(&mut self, round: Round) {
         for history in self.histories.values_mut() {
             history.push(None);
@@ -84,7 +84,7 @@ impl Screen {
         self.round = Some(round);
     }
 
-    /// Takes what the user did; whether that is the end.
+    /// Handles the user's input; returns whether to quit.
     pub(super) fn event(&mut self, event: &Event) -> bool {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.key(*key),
@@ -111,14 +111,14 @@ impl Screen {
         false
     }
 
-    /// Draws it all.
+    /// Draws everything.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
         let parts = [Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)];
         let [top, middle, bottom] = Layout::vertical(parts).areas(frame.area());
         let bar = Style::new().add_modifier(Modifier::REVERSED);
         frame.render_widget(Paragraph::new(self.headline()).style(bar), top);
         let lines = self.lines();
-        // Never beyond the last line, so that one key is enough to come back.
+        // Never beyond the last line, so that one key press is enough to come back.
         self.page = usize::from(middle.height).max(1);
         self.scroll = self.scroll.min(lines.len().saturating_sub(usize::from(middle.height)));
         let shown: Vec<Line<'_>> = lines.into_iter().skip(self.scroll).take(usize::from(middle.height)).collect();

@@ -1,4 +1,4 @@
-//! What gateways show, as tables of text: the same for paper and for the live view.
+//! What gateways show, as tables of text: the same for plain output and for the live view.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use super::figures::{NOTHING, bar, bytes, megabits, milliseconds, per_second, sp
 /// Characters of the bar of memory.
 const BAR: usize = 10;
 
-/// A heading and what is below it.
+/// A heading and the lines below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
-    /// What it is about.
+    /// The heading.
     pub title: &'static str,
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Row>,
 }
 
-/// Where a column's text stands.
+/// Alignment of a column's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Align {
     Left,
@@ -32,12 +32,12 @@ enum Align {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     cells: Vec<String>,
-    /// Instead of the cells that are missing.
+    /// Shown instead of the missing cells.
     rest: String,
     mood: Mood,
 }
 
-/// What a line is to whoever looks at it.
+/// The meaning of a line to the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mood {
     /// The names of the columns.
@@ -48,16 +48,16 @@ pub(super) enum Mood {
     Bad,
 }
 
-/// What is shown, and how.
+/// What to show, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Choice {
-    /// Links too.
+    /// Show links too.
     pub links: bool,
-    /// What carries most comes first.
+    /// Sort by rate, highest first.
     pub by_rate: bool,
 }
 
-/// Which trunk: the own gateway, the other site, the gateway there.
+/// Identifies a trunk: the own gateway, the other site, the gateway there.
 pub(super) type TrunkName = (String, String, String);
 
 impl Table {
@@ -99,12 +99,12 @@ impl Table {
     }
 }
 
-/// Without what would steer a terminal: words of other gateways end up here.
+/// Removes characters that would control a terminal: text from other gateways is shown here.
 fn printable(text: &str) -> String {
     text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Everything, in the order in which one wants to know it. `past`: what a trunk carried lately, if there is such a column.
+/// All tables, most interesting first. `past`: what a trunk carried recently, if that column is shown.
 pub(super) fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Vec<Table> {
     let mut found = vec![gateways(round), sites(round), trunks(round, choice, past)];
     if choice.links {
@@ -115,7 +115,7 @@ pub(super) fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkN
     found
 }
 
-/// Those that answered.
+/// The gateways that answered.
 fn views(round: &Round) -> impl Iterator<Item = (&Look, &View)> {
     round.gateways.iter().filter_map(|look| Some((look, look.view.as_deref()?)))
 }
@@ -132,12 +132,12 @@ pub(super) fn trunk_rates(round: &Round) -> Vec<(TrunkName, &TrunkView, Option<&
     found
 }
 
-/// Out and in together.
+/// Both directions together.
 pub(super) fn both(out: Option<f64>, back: Option<f64>) -> Option<f64> {
     Some(out? + back?)
 }
 
-/// Bits per second, for sorting: what is not known comes last.
+/// Bits per second, for sorting: unknown values come last.
 fn weight(rate: Option<f64>) -> Reverse<u64> {
     Reverse(rate.map_or(0, |rate| (rate * 1e6) as u64 + 1))
 }
@@ -180,7 +180,7 @@ fn gateways(round: &Round) -> Table {
     table
 }
 
-/// The sites that the first gateway knows, and the ways to them from all.
+/// The sites that the first gateway knows, and the trunks to them from all gateways.
 fn sites(round: &Round) -> Table {
     use Align::{Left, Right};
     let columns = [("site", Left), ("gateways", Left), ("trunks", Left), ("out Mbit/s", Right), ("in Mbit/s", Right)];
@@ -287,7 +287,7 @@ fn links(round: &Round, choice: Choice) -> Table {
     table
 }
 
-/// A job at all own gateways together: its frames are spread over them.
+/// A job at all own gateways together, because its frames are spread over them.
 struct JobRow<'a> {
     view: &'a JobView,
     members: u32,
@@ -349,7 +349,7 @@ fn job_rows(round: &Round) -> Vec<JobRow<'_>> {
                 rows.push(JobRow { view: job, members: 0, queued: 0, leads: Vec::new(), rates: [Some(0.0); 3] });
             }
             let row = &mut rows[place];
-            // Every member is connected to every gateway, unless it is on its way to it.
+            // Every member is connected to every gateway, except while it is still connecting.
             row.members = row.members.max(job.members);
             row.queued = row.queued.saturating_add(job.queued);
             row.leads.extend(job.leads.then_some(look.gateway.as_str()));
@@ -418,7 +418,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Two gateways that carry 80 and 8 Mbit/s, and one that is not there.
+    /// Two gateways that carry 80 and 8 Mbit/s, and one that is down.
     pub(crate) fn round() -> Round {
         let look = |gateway: &str, sent: u64| {
             let (before, after) = (view(gateway, 60_000, 1_000_000), view(gateway, 61_000, 1_000_000 + sent));
@@ -454,10 +454,10 @@ pub(super) mod tests {
         assert_eq!(sites.1[3], "c     gw1       0 of 2 up");
         let cells: Vec<_> = trunks.1[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["gw1", "b/gw1", "2 of 2", "8.00", "0", "5.10", "2.0", "4", "4.0 KiB", "3"]);
-        assert_eq!(trunks.1[2], "gw1   c/gw1  down: connection refused?[2J", "nothing steers the terminal");
+        assert_eq!(trunks.1[2], "gw1   c/gw1  down: connection refused?[2J", "nothing controls the terminal");
         let cells: Vec<_> = jobs.1[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
         assert_eq!(cells, ["000000ab", "a", "a 2, b 6", "9", "8.0 MiB", "88.0", "88.0", "0", "1.0 KiB", "gw1"]);
-        assert_eq!(jobs.1.len(), 2, "one row, though two gateways carry it");
+        assert_eq!(jobs.1.len(), 2, "one row, although two gateways carry it");
     }
 
     #[test]

@@ -26,11 +26,10 @@ pub fn socket_path() -> PathBuf {
 
 /// Sends a request to the WAN emulator of the lab around the calling process and returns its answer.
 ///
-/// `words` is either `["report"]`, or the names of two sites and what shall change between them, in both directions:
-/// `down`, `up`, or `delay=…`, `jitter=…`, `rate=…`, `loss=…`, `queue=…`.
+/// `words` is either `["report"]`, or the names of two sites and the changes between them, in both directions: `down`,
+/// `up`, or `delay=…`, `jitter=…`, `rate=…`, `loss=…`, `queue=…`.
 ///
-/// # Errors
-/// [`LabError::NoSuchNode`] outside a lab; [`LabError::Options`] with the emulator's complaint.
+/// # Errors [`LabError::NoSuchNode`] outside a lab; [`LabError::Options`] with the emulator's complaint.
 pub fn send(words: &[&str]) -> Result<String, LabError> {
     ask(&socket_path(), words)
 }
@@ -80,7 +79,7 @@ fn request(path: &Path, mut line: String) -> Result<String, LabError> {
     }
 }
 
-/// Why a request is not carried out. Its sentence is the answer.
+/// Why a request is not carried out. The text is the answer.
 #[derive(Debug, PartialEq, Error)]
 pub(super) enum RequestError {
     #[error("{0:?} is neither `report` nor `set SITE SITE KEY=VALUE…`")]
@@ -105,7 +104,7 @@ pub(super) enum RequestError {
     Report(String),
 }
 
-/// What a line asks for.
+/// A parsed request.
 #[derive(Debug, PartialEq)]
 pub(super) enum Request {
     Report,

@@ -25,7 +25,7 @@ use crate::sys;
 
 /// Larger than any super-packet with its headers.
 const BUFFER: usize = 70_000;
-/// Packets read from one port before others get their turn.
+/// Packets read from one port before the others have their turn.
 const TURN: usize = 32;
 
 /// What the emulator connects.
@@ -59,7 +59,7 @@ pub(crate) fn main() -> i32 {
         let report = emulator.report();
         let text = serde_json::to_string_pretty(&report).map_err(|e| LabError::setup("WAN report", e))?;
         std::fs::write(&emulator.plan.report, text).map_err(|e| LabError::setup("WAN report", e))?;
-        // The supervisor may be gone already; then nobody needs the report.
+        // The supervisor may already be gone; then nobody needs the report.
         let _ = channel.send_json(Kind::Done, &report);
         Ok(())
     });
@@ -137,7 +137,7 @@ impl Emulator {
         let place = || plan.control.display().to_string();
         let listener = UnixListener::bind(&plan.control).map_err(|e| LabError::setup(place(), e))?;
         listener.set_nonblocking(true).map_err(|e| LabError::setup(place(), e))?;
-        // A slack of 1 ns instead of 50 µs; real-time threads have none anyway. Refused nowhere.
+        // A slack of 1 ns instead of 50 µs; real-time threads have none anyway. No kernel refuses this.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let links = vec![Link::new(plan.settings); plan.sites.len() * plan.sites.len()];
         Ok(Emulator {
@@ -228,7 +228,7 @@ impl Emulator {
         for _ in 0..TURN {
             let length = match rustix::io::read(&self.ports[from].socket, &mut *scratch) {
                 Ok(length) => length,
-                // Nothing left, or the interface went down; poll will say when there is more.
+                // Nothing left, or the interface went down; poll reports when there is more.
                 Err(_) => return,
             };
             if !self.ports[from].plugged {
@@ -247,7 +247,7 @@ impl Emulator {
                     self.forward(from, to, packet);
                 }
             }
-            // Whatever became due in the meantime goes first: a batch of reads would make it late.
+            // Packets that became due in the meantime go first: a batch of reads would make them late.
             self.deliver_due();
         }
     }
@@ -271,7 +271,7 @@ impl Emulator {
         for run in survivors {
             let mut buffer = self.buffer();
             if segment::cut(packet, run, &mut buffer).is_some() {
-                // The whole packet's bytes leave the link with its first part.
+                // All of the packet's bytes leave the link with its first part.
                 self.send_at(due, Flight { port: to, link, wire_bytes, packet: buffer });
                 wire_bytes = 0;
             }
@@ -297,7 +297,7 @@ impl Emulator {
 
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
-            // More than a few at once is a mistake of the caller, who sees a closed connection.
+            // More than a few at once is a mistake of the caller, which sees a closed connection.
             if self.clients.len() < 8 && stream.set_read_timeout(Some(Duration::from_millis(20))).is_ok() {
                 self.clients.push(BufReader::new(stream));
             }

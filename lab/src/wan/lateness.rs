@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A histogram with four buckets per power of two, so that a percentile is right within 25 %.
+/// A histogram with four buckets per power of two, so that a percentile is accurate to within 25 %.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Lateness {
     /// Deliveries counted.
@@ -48,7 +48,7 @@ impl Histogram {
     }
 
     pub(super) fn add(&mut self, nanoseconds: u64) {
-        // Above 2^61 ns (73 years) all is one.
+        // Above 2^61 ns (73 years) all values count as one.
         let nanoseconds = nanoseconds.min(1 << 61);
         self.counts[bucket(nanoseconds)] += 1;
         self.worst = self.worst.max(nanoseconds);

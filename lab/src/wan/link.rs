@@ -1,4 +1,4 @@
-//! One direction between two sites: what becomes of a packet, and when. Pure: time and randomness are passed in.
+//! One direction between two sites: what happens to a packet, and when. Pure: time and randomness are passed in.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Rate;
 
-/// Packets in flight on a link without a rate are bounded all the same.
+/// Packets in flight on a link without a rate are still limited.
 const MOST_IN_FLIGHT: u64 = 256 << 20;
 
 /// How one direction between two sites behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LinkSettings {
-    /// One-way delay after the last bit left.
+    /// One-way delay after the last bit was sent.
     #[serde(rename = "delay_ns", with = "as_nanoseconds")]
     pub delay: Duration,
     /// Uniform addition to the delay from 0 to this, without overtaking.
@@ -44,7 +44,7 @@ mod as_nanoseconds {
 }
 
 impl LinkSettings {
-    /// Bytes that may wait for their turn.
+    /// Bytes that may be queued.
     #[must_use]
     pub fn queue(&self) -> u64 {
         let longest = (2 * nanoseconds(self.delay)).max(20_000_000);
@@ -59,7 +59,7 @@ pub struct Counters {
     pub packets: u64,
     /// Segments offered.
     pub segments: u64,
-    /// Bytes on the wire of the segments that took their turn, with 38 bytes of framing each.
+    /// Bytes on the wire of the segments that were sent, with 38 bytes of framing each.
     pub wire_bytes: u64,
     /// Segments lost by chance.
     pub lost_segments: u64,
@@ -108,7 +108,7 @@ impl Random {
 pub(crate) struct Link {
     pub settings: LinkSettings,
     pub counters: Counters,
-    /// When the last bit accepted so far will have left.
+    /// When the last bit accepted so far will have been sent.
     free_at: u64,
     /// The latest arrival promised so far; nothing arrives before it.
     last_due: u64,
@@ -170,7 +170,7 @@ impl Link {
         self.in_flight = self.in_flight.saturating_sub(wire_bytes);
     }
 
-    /// Changes the settings. What is already on its way arrives as promised; a shorter delay lets nothing overtake it.
+    /// Changes the settings. What is already in flight arrives as promised; a shorter delay lets nothing overtake it.
     pub(super) fn change(&mut self, settings: LinkSettings) {
         self.settings = settings;
     }

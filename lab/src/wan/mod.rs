@@ -1,8 +1,9 @@
 //! The WAN emulator: delay, rate, jitter, loss and failure between every pair of sites.
 //!
-//! `link` decides what happens to a packet and when, in time that is passed in; `segment` cuts super-packets; `lateness`
-//! keeps account of how well the emulator met its own deadlines. None of these touches a socket or a clock. `emulator`
-//! is the process: packet sockets, one thread, a heap of departures. `control` is the socket through which settings change.
+//! `link` decides what happens to a packet and when, in time that is passed in; `segment` cuts super-packets;
+//! `lateness` records how well the emulator met its own deadlines. None of these touches a socket or a clock.
+//! `emulator` is the process: packet sockets, one thread, a heap of departures. `control` is the socket through which
+//! settings change.
 
 mod control;
 pub(crate) mod emulator;

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::lateness::Lateness;
 use super::link::{Counters, LinkSettings};
 
-/// What the WAN emulator did, as far as it goes.
+/// The WAN emulator's report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WanReport {
     /// Whether the emulator ran at real-time priority. Without it the lab is for functional tests, not for latencies.

@@ -23,7 +23,7 @@ pub(crate) fn destination(packet: &[u8]) -> Option<[u8; 6]> {
     packet.get(HEADER..HEADER + 6)?.try_into().ok()
 }
 
-/// What the wire would carry. `None` for what is too short to be a packet.
+/// The size on the wire. `None` for data that is too short to be a packet.
 pub(crate) fn size(packet: &[u8]) -> Option<Size> {
     let frame = packet.len().checked_sub(HEADER).filter(|length| *length >= ETHERNET)?;
     let plain = Size { segments: 1, wire_bytes: frame as u64 + FRAMING };
@@ -49,7 +49,7 @@ fn fold(mut sum: u32) -> u16 {
 }
 
 /// The segments of `run` as a packet of their own, written to `out`. `None` if this is not a TCP/IPv4 super-packet,
-/// which then can only be lost as a whole.
+/// which can only be lost as a whole.
 pub(crate) fn cut(packet: &[u8], run: Range<u32>, out: &mut Vec<u8>) -> Option<()> {
     if packet.len() < HEADER || packet[1] & !GSO_ECN != GSO_TCPV4 {
         return None;

@@ -1,4 +1,4 @@
-//! What the tests of labs share: the driver, `examples/lab.rs`, and scripts run in a lab.
+//! Shared by the tests of labs: the driver, `examples/lab.rs`, and scripts run in a lab.
 #![allow(clippy::unwrap_used, clippy::print_stdout, dead_code, reason = "each test program uses some of it")]
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(crate) fn driver() -> PathBuf {
     path
 }
 
-/// Says why a test that needs namespaces cannot run, if it cannot.
+/// Reports why a test that needs namespaces cannot run, if it cannot.
 pub(crate) fn skip() -> bool {
     if Command::new("socat").arg("-V").output().is_err() {
         println!("skipped: socat, which stands in for a gateway, is not installed");
