@@ -57,7 +57,8 @@ impl<F> Inbound<F> {
 
     /// Records the arrival of a frame of `bytes` (header included).
     ///
-    /// # Errors The sender ignores the window.
+    /// # Errors
+    /// The sender ignores the window.
     pub fn received(&mut self, sequence: u32, bytes: u32) -> Result<Arrival, ChannelError> {
         let ahead = sequence.wrapping_sub(self.expected);
         if ahead >= 1 << 31 || self.early.contains_key(&(self.place + u64::from(ahead))) {

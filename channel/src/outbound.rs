@@ -99,7 +99,8 @@ impl<F> Outbound<F> {
 
     /// Processes an acknowledgement: every frame before number `ack` has arrived. Old acknowledgements are harmless.
     ///
-    /// # Errors [`ChannelError::AckOfUnsent`].
+    /// # Errors
+    /// [`ChannelError::AckOfUnsent`].
     pub fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
         let left = self.next.wrapping_sub(ack);
         if left > self.kept.len() as u32 {

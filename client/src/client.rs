@@ -96,7 +96,8 @@ pub struct Sender {
 impl Client {
     /// Connects to a gateway, within [`CONNECT_TIMEOUT`].
     ///
-    /// # Errors [`ClientError`]: nothing listens there, it is not this gateway, or it refuses with a reason.
+    /// # Errors
+    /// [`ClientError`]: nothing listens there, it is not this gateway, or it refuses with a reason.
     pub async fn connect(gateway: &Gateway, role: &Role) -> Result<Client, ClientError> {
         match patiently_here(CONNECT_TIMEOUT, Self::connect_unbounded(gateway, role)).await {
             Ok(result) => result,
@@ -199,7 +200,8 @@ impl Receiver {
     /// The next frame, or `None` when the gateway closed the connection after a goodbye without a reason. Answering
     /// pings is up to the caller. Cancel-safe: nothing is lost if the future is dropped.
     ///
-    /// # Errors [`ClientError::Closed`] with the gateway's reason, [`ClientError::Io`], or [`ClientError::Wire`].
+    /// # Errors
+    /// [`ClientError::Closed`] with the gateway's reason, [`ClientError::Io`], or [`ClientError::Wire`].
     pub async fn receive(&mut self) -> Result<Option<Frame>, ClientError> {
         loop {
             if let Some(frame) = self.take_frame()? {
@@ -306,7 +308,8 @@ impl Sender {
 
     /// Tells the gateway that this end is done.
     ///
-    /// # Errors As [`Sender::send`].
+    /// # Errors
+    /// As [`Sender::send`].
     pub async fn goodbye(&mut self, job: JobId, from: Identity) -> Result<(), ClientError> {
         let to = Identity { site: from.site, slot: Slot::GATEWAY };
         self.send(FrameHeader::plain(FrameKind::Bye, job, from, to), b"").await

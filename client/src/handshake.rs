@@ -81,7 +81,8 @@ pub async fn write<S: AsyncWrite + Unpin>(stream: &mut S, message: &Handshake) -
 
 /// Writes a control message, as a frame that belongs to no job.
 ///
-/// # Errors [`HandshakeError::Io`], or a message beyond all limits.
+/// # Errors
+/// [`HandshakeError::Io`], or a message beyond all limits.
 pub async fn write_control<S: AsyncWrite + Unpin>(
     stream: &mut S,
     message: impl Into<Control>,
@@ -95,7 +96,8 @@ pub async fn write_control<S: AsyncWrite + Unpin>(
 
 /// Reads a control message of at most `limit` bytes.
 ///
-/// # Errors [`HandshakeError`]: the connection broke, or something else arrived.
+/// # Errors
+/// [`HandshakeError`]: the connection broke, or something else arrived.
 pub async fn read_control<S: AsyncRead + Unpin>(stream: &mut S, limit: u32) -> Result<Control, HandshakeError> {
     let mut header = [0; HEADER_LEN];
     stream.read_exact(&mut header).await?;
@@ -111,7 +113,8 @@ pub async fn read_control<S: AsyncRead + Unpin>(stream: &mut S, limit: u32) -> R
 /// The initiator's side: sends its identity, has the acceptor prove the secret, proves it too, and receives the limits.
 /// The hello's random bytes are made here. `key`: the key that the acceptor presented by TLS; empty without TLS.
 ///
-/// # Errors [`HandshakeError`].
+/// # Errors
+/// [`HandshakeError`].
 pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     hello: Hello,
@@ -145,7 +148,8 @@ pub struct Accepting {
 impl Accepting {
     /// The first step: receives the hello.
     ///
-    /// # Errors [`HandshakeError`].
+    /// # Errors
+    /// [`HandshakeError`].
     pub async fn begin<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Accepting, HandshakeError> {
         let mut acceptor = Acceptor::default();
         match acceptor.step(read(stream, true).await?)? {
@@ -157,7 +161,8 @@ impl Accepting {
     /// The second step: proves the secret, and checks that the initiator knows it. `whose` names the secret in errors;
     /// `key`: the key that this end presented by TLS; empty without TLS. What remains is the welcome.
     ///
-    /// # Errors [`HandshakeError`].
+    /// # Errors
+    /// [`HandshakeError`].
     pub async fn challenge<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,

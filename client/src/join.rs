@@ -31,7 +31,8 @@ pub struct Invitation {
 
 /// The newcomer's side: presents the ticket and the entry of site `site`, whose key this is; returns the sites file.
 ///
-/// # Errors [`ClientError`]: nothing answers, it is not the gateway of the ticket, or it refuses with a reason.
+/// # Errors
+/// [`ClientError`]: nothing answers, it is not the gateway of the ticket, or it refuses with a reason.
 pub async fn join(invitation: &Invitation, key: &SiteKey, site: &str, entry: &str) -> Result<String, ClientError> {
     let address = || invitation.address.clone();
     let wrong = |problem: String| ClientError::Join { address: address(), problem };

@@ -64,7 +64,8 @@ pub enum KeyError {
 
 /// Makes a key and writes it to a new file that only its owner can read.
 ///
-/// # Errors The file already exists or cannot be written.
+/// # Errors
+/// The file already exists or cannot be written.
 pub fn generate(path: &Path) -> Result<SiteKey, KeyError> {
     let key = SiteKey::random()?;
     let write = |path: &Path| {
@@ -96,7 +97,8 @@ pub fn load(path: &Path) -> Result<SiteKey, KeyError> {
 impl SiteKey {
     /// A new key that is in no file.
     ///
-    /// # Errors The system provides no random numbers.
+    /// # Errors
+    /// The system provides no random numbers.
     pub fn random() -> Result<SiteKey, KeyError> {
         let pair = KeyPair::generate_for(&PKCS_ED25519).map_err(|e| KeyError::Make(e.to_string()))?;
         Ok(SiteKey { pair })
@@ -114,7 +116,8 @@ impl SiteKey {
     }
 
     /// A self-signed certificate of this key, and the key, in the form TLS needs. Only the key in it matters.
-    /// # Errors [`KeyError::Make`].
+    /// # Errors
+    /// [`KeyError::Make`].
     pub(crate) fn certificate(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), KeyError> {
         let make = |e: rcgen::Error| KeyError::Make(e.to_string());
         let mut params = CertificateParams::new(vec!["landbridge".to_owned()]).map_err(make)?;

@@ -46,7 +46,8 @@ impl Wait {
 /// Waits for `future`: for `calm` on a machine that is not overloaded, and longer on a slower one. `slowness` is called
 /// when a limit is reached.
 ///
-/// # Errors The time waited, if the limit was exceeded.
+/// # Errors
+/// The time waited, if the limit was exceeded.
 pub async fn patiently<T>(
     calm: Duration,
     slowness: impl Fn() -> Slowness,
@@ -70,7 +71,8 @@ pub async fn patiently<T>(
 
 /// Like [`patiently`], with the slowness that this process experiences while it waits.
 ///
-/// # Errors As [`patiently`].
+/// # Errors
+/// As [`patiently`].
 pub async fn patiently_here<T>(calm: Duration, future: impl Future<Output = T>) -> Result<T, Duration> {
     let before = core_time();
     patiently(calm, || core_time().since(before), future).await

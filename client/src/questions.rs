@@ -24,7 +24,8 @@ impl Client {
     /// Asks the gateway to probe its trunk to a site; returns the round-trip time. For
     /// [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors [`ClientError::Probe`] with the gateway's reason when the trunk does not work.
+    /// # Errors
+    /// [`ClientError::Probe`] with the gateway's reason when the trunk does not work.
     pub async fn probe(&mut self, site: &str) -> Result<Duration, ClientError> {
         let answered = |message| match message {
             Control::Measurement(MeasurementMessage::Probed { site: probed, problem: None, rtt_ns })
@@ -44,7 +45,8 @@ impl Client {
 
     /// Asks the gateway for its view. For [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors It is gone, or does not answer.
+    /// # Errors
+    /// It is gone, or does not answer.
     pub async fn observe(&mut self) -> Result<View, ClientError> {
         let answered = |message| match message {
             Control::Observation(ObservationMessage::Observed { view }) => Some(*view),
@@ -56,7 +58,8 @@ impl Client {
     /// Asks the gateway to measure the network from one site to another, or to have it measured; `transfer`: measure
     /// the rate too. Takes a few seconds at most. For [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors It is gone, or does not answer.
+    /// # Errors
+    /// It is gone, or does not answer.
     pub async fn measure(&mut self, from: &str, to: &str, transfer: bool) -> Result<Measurement, ClientError> {
         let answered = |message| match message {
             Control::Measurement(MeasurementMessage::Measured { from: sender, to: receiver, found })
@@ -73,7 +76,8 @@ impl Client {
     /// Asks the gateway for its standing; `reload`: after it has reloaded its sites file. For
     /// [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors It is gone, or does not answer.
+    /// # Errors
+    /// It is gone, or does not answer.
     pub async fn standing(&mut self, reload: bool) -> Result<Standing, ClientError> {
         let answered = |message| match message {
             Control::Observation(ObservationMessage::Standing { jobs, trunks, stale }) => {
@@ -87,7 +91,8 @@ impl Client {
     /// Asks the gateway for a ticket that is valid this long; returns its number and secret. For
     /// [`Role::Client`](crate::Role::Client).
     ///
-    /// # Errors It is gone, or does not answer.
+    /// # Errors
+    /// It is gone, or does not answer.
     pub async fn invite(&mut self, seconds: u32) -> Result<(JobId, Secret), ClientError> {
         let answered = |message| match message {
             Control::Joining(JoiningMessage::Invited { ticket, secret }) => Some((ticket, secret)),

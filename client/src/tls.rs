@@ -14,7 +14,8 @@ use crate::key::{KeyError, SiteKey};
 
 /// A configuration in which both ends present this key.
 ///
-/// # Errors [`KeyError::Make`].
+/// # Errors
+/// [`KeyError::Make`].
 pub fn config(key: &SiteKey) -> Result<TlsConfig, KeyError> {
     let (certificate, private) = key.certificate()?;
     TlsConfig::new(certificate, private).map_err(|e| KeyError::Make(format!("TLS: {e}")))
@@ -33,7 +34,8 @@ pub struct TlsStream {
 impl TlsStream {
     /// Does the TLS handshake.
     ///
-    /// # Errors The connection broke, or the other end does not use this version of TLS.
+    /// # Errors
+    /// The connection broke, or the other end does not use this version of TLS.
     pub async fn handshake(tcp: TcpStream, session: Session) -> io::Result<TlsStream> {
         let (cipher, plain, out) = (Vec::new(), Vec::new(), Vec::new());
         let mut stream = TlsStream { tcp, session, cipher, plain, out, closed: false };

@@ -129,7 +129,8 @@ impl Config {
     /// libfabric's provider), `_LIBFABRIC` (path of a libfabric that contains it), and the limits. Without
     /// `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` returns a variable's value.
     ///
-    /// # Errors [`ConfigError`]: a variable of a job is missing or malformed.
+    /// # Errors
+    /// [`ConfigError`]: a variable of a job is missing or malformed.
     pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
         let env = Env { lookup: &lookup };
         let ip = env.parse("LANDBRIDGE_ADDRESS")?.unwrap_or(Ipv4Addr::LOCALHOST);

@@ -143,7 +143,8 @@ impl Endpoint {
     /// Opens endpoint number `instance` of this rank: binds the listener and, in a job of several sites, connects to
     /// the site's gateways (waiting at most [`Limits::connect`] for each).
     ///
-    /// # Errors [`OpenError`], naming the address.
+    /// # Errors
+    /// [`OpenError`], naming the address.
     pub fn open(config: Config, instance: u32, regions: Arc<Regions>) -> Result<Endpoint, OpenError> {
         let Config { listen, job, native, limits } = config;
         let at = |source| OpenError::Listen { address: listen, source };
@@ -230,7 +231,8 @@ impl Endpoint {
 
     /// Starts sending a message.
     ///
-    /// # Errors [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
+    /// # Errors
+    /// [`NotBegun::Again`] when too much is queued; [`NotBegun::UnknownPeer`].
     pub fn send(&mut self, op: SendOp) -> Result<(), NotBegun> {
         self.check_room()?;
         let mut op = op;
@@ -301,7 +303,8 @@ impl Endpoint {
 
     /// Starts writing into a peer's region.
     ///
-    /// # Errors As [`Endpoint::send`].
+    /// # Errors
+    /// As [`Endpoint::send`].
     pub fn write(&mut self, op: WriteOp) -> Result<(), NotBegun> {
         self.check_room()?;
         self.protocol.write(op)?;
@@ -311,7 +314,8 @@ impl Endpoint {
 
     /// Starts reading from a peer's region.
     ///
-    /// # Errors As [`Endpoint::send`].
+    /// # Errors
+    /// As [`Endpoint::send`].
     pub fn read(&mut self, op: ReadOp) -> Result<(), NotBegun> {
         self.check_open()?;
         self.protocol.read(op)?;
@@ -321,7 +325,8 @@ impl Endpoint {
 
     /// Starts an atomic operation on a peer's region.
     ///
-    /// # Errors As [`Endpoint::send`], and [`NotBegun::TooLong`].
+    /// # Errors
+    /// As [`Endpoint::send`], and [`NotBegun::TooLong`].
     pub fn atomic(&mut self, op: AtomicOp) -> Result<(), NotBegun> {
         self.check_room()?;
         self.protocol.atomic(op)?;

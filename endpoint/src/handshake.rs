@@ -46,7 +46,8 @@ impl Credentials {
 
     /// Checks that a peer that dialled meant this endpoint.
     ///
-    /// # Errors Why it must be refused.
+    /// # Errors
+    /// Why it must be refused.
     pub(crate) fn admits(&self, hello: &Hello) -> Result<(), Refusal> {
         if hello.purpose != Purpose::Peer {
             return Err(Refusal::new(RefusalCode::Purpose, "this is a rank's port, not a gateway's"));

@@ -33,7 +33,8 @@ impl GatewayConfig {
     /// Finds a gateway's entry in the sites file at `path` and reads its key. `gateway` may be `None` if the site has
     /// only one.
     ///
-    /// # Errors No such site or gateway, no key, or a key that does not match the fingerprint in the sites file.
+    /// # Errors
+    /// No such site or gateway, no key, or a key that does not match the fingerprint in the sites file.
     pub fn new(
         sites: SitesFile,
         path: &Path,
@@ -46,7 +47,8 @@ impl GatewayConfig {
 
     /// The same with a key that has already been read.
     ///
-    /// # Errors No such site or gateway.
+    /// # Errors
+    /// No such site or gateway.
     pub fn with_key(
         sites: SitesFile,
         site: &str,
@@ -82,7 +84,8 @@ impl GatewayConfig {
 
 /// Reads the key of a site in the sites file at `path`, as gateways and users of that site need it.
 ///
-/// # Errors No such site, no key, or a key that does not match the fingerprint in the sites file.
+/// # Errors
+/// No such site, no key, or a key that does not match the fingerprint in the sites file.
 pub fn site_key(sites: &SitesFile, path: &Path, site: &str) -> Result<SiteKey, GatewayError> {
     let (_, entry) = sites.site(site).ok_or_else(|| unknown_site(sites, site))?;
     let Some(file) = &entry.key else {

@@ -23,7 +23,8 @@ const STOP_GRACE: Duration = Duration::from_millis(2000);
 /// Runs a gateway until SIGTERM or SIGINT, on the calling thread. Jobs are closed and agents killed before it returns,
 /// within 3 s. On SIGHUP it reloads its sites file.
 ///
-/// # Errors The gateway cannot start: see [`GatewayError`].
+/// # Errors
+/// The gateway cannot start: see [`GatewayError`].
 pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<(), GatewayError> {
     hooks::open_files::raise();
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
@@ -47,7 +48,8 @@ pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<()
 
 /// Runs a gateway until `stop` is ready, on the calling thread; otherwise like [`serve`].
 ///
-/// # Errors The gateway cannot start: see [`GatewayError`].
+/// # Errors
+/// The gateway cannot start: see [`GatewayError`].
 pub fn serve_until(
     config: GatewayConfig,
     starter: Arc<dyn AgentStarter>,

@@ -13,6 +13,7 @@ pub trait Doorkeeper: Send + Sync + std::fmt::Debug {
     /// Checks the entry of a site that has proved a ticket and holds the key with this fingerprint, and adds it;
     /// returns the resulting sites file.
     ///
-    /// # Errors Why it is not added, for the newcomer's user.
+    /// # Errors
+    /// Why it is not added, for the newcomer's user.
     fn admit(&self, site: &str, fingerprint: Fingerprint, entry: &str) -> Result<String, NotTaken>;
 }

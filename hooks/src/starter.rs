@@ -87,14 +87,16 @@ pub struct StartError(pub String);
 pub trait AgentStarter: Send + Sync {
     /// Starts the agent of one node. Returns at once; a later failure shows as the handle's exit.
     ///
-    /// # Errors Why it could not be started.
+    /// # Errors
+    /// Why it could not be started.
     fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError>;
 
     /// Asks for nodes, where a site's nodes come from a batch system. Returns at once. Whatever it creates is gone
     /// after [`AllocationHandle::release`]. If the gateway is killed, or ends without having dropped the handle, it is
     /// gone with the last agent that runs in it.
     ///
-    /// # Errors Why it cannot even be tried.
+    /// # Errors
+    /// Why it cannot even be tried.
     fn allocate(&self, order: AllocationOrder) -> Result<Box<dyn AllocationHandle>, StartError> {
         let AllocationOrder { .. } = order;
         Err(StartError("its nodes are listed in the sites file, so there is nothing to allocate".into()))

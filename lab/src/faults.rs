@@ -14,8 +14,9 @@ use crate::state::State;
 /// Ends the host `host` of the lab around this process as if its power failed: its cables are cut first, so that no
 /// process's end reaches another host, and then its processes and its network are gone.
 ///
-/// # Errors [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Unavailable`] in a loopback lab,
-/// whose hosts are one machine; [`LabError::Timeout`] if it does not end.
+/// # Errors
+/// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Unavailable`] in a loopback lab, whose
+/// hosts are one machine; [`LabError::Timeout`] if it does not end.
 pub fn kill(host: &str) -> Result<(), LabError> {
     let state = State::around_us();
     let channel = connect(&state, host)?;
@@ -32,14 +33,16 @@ pub fn kill(host: &str) -> Result<(), LabError> {
 /// Stops every process of a host, as if its system hung: the kernel still acknowledges what arrives, and nobody reads
 /// it. Requests to the host by [`enter`](crate::enter()) meanwhile wait until it thaws.
 ///
-/// # Errors As [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
+/// # Errors
+/// As [`kill`]; [`LabError::Setup`] if a process cannot be stopped.
 pub fn freeze(host: &str) -> Result<(), LabError> {
     ask(&connect(&State::around_us(), host)?, Kind::Freeze, host)
 }
 
 /// Resumes a host that [`freeze`] stopped. A host that is not frozen stays as it is.
 ///
-/// # Errors As [`kill`].
+/// # Errors
+/// As [`kill`].
 pub fn thaw(host: &str) -> Result<(), LabError> {
     ask(&connect(&State::around_us(), host)?, Kind::Thaw, host)
 }
@@ -67,8 +70,9 @@ pub fn plug(host: &str) -> Result<(), LabError> {
 /// Resets one of a host's established TCP connections, as `ss -K` does: the peer receives an RST, the owner an error.
 /// If several match, it takes the first by peer and port. Returns the connection.
 ///
-/// # Errors As [`kill`]; [`LabError::Options`] if the host has no such connection, with those it has;
-/// [`LabError::Unavailable`] if the kernel cannot reset connections.
+/// # Errors
+/// As [`kill`]; [`LabError::Options`] if the host has no such connection, with those it has; [`LabError::Unavailable`]
+/// if the kernel cannot reset connections.
 pub fn reset(host: &str, wanted: &Wanted) -> Result<Connection, LabError> {
     let channel = connect(&State::around_us(), host)?;
     channel.send_json(Kind::Reset, wanted).map_err(|e| LabError::setup(host, e))?;

@@ -115,7 +115,8 @@ impl Default for LabOptions {
 impl LabOptions {
     /// Checks that these options describe a lab that can exist.
     ///
-    /// # Errors [`LabError::Options`] naming the field, its value and the allowed values.
+    /// # Errors
+    /// [`LabError::Options`] naming the field, its value and the allowed values.
     pub fn check(&self) -> Result<(), LabError> {
         let refuse = |text: String| Err(LabError::Options(text));
         for (name, value, most) in

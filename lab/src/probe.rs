@@ -21,7 +21,8 @@ pub struct Missing {
 
 /// Tries everything that an isolated lab needs, in temporary namespaces. An empty list means that a lab will work.
 ///
-/// # Errors If the probe itself cannot run, for example because no process can be started.
+/// # Errors
+/// If the probe itself cannot run, for example because no process can be started.
 pub fn probe() -> Result<Vec<Missing>, LabError> {
     let mut missing: Vec<Missing> = ["ip", "tc"]
         .into_iter()

@@ -91,7 +91,8 @@ unsafe impl Send for Port {}
 impl Port {
     /// Opens an endpoint as offered, with frames of at most `frame` bytes and `receives` receives posted at a time.
     ///
-    /// # Errors The call that failed.
+    /// # Errors
+    /// The call that failed.
     pub fn open(library: &Library, offer: Offer, frame: usize, receives: usize) -> Result<Port, Fault> {
         let (info, ep_attr, _) = offer.parts();
         // SAFETY: an offer's attributes are there.
@@ -161,7 +162,8 @@ impl Port {
 
     /// Adds a peer by its port's name.
     ///
-    /// # Errors A name that this provider's ports cannot have, or the provider's error.
+    /// # Errors
+    /// A name that this provider's ports cannot have, or the provider's error.
     pub fn insert(&mut self, name: &[u8]) -> Result<PeerAddress, Fault> {
         if let Some(known) = self.peers.get(name) {
             return Ok(*known);
@@ -191,7 +193,8 @@ impl Port {
 
     /// Returns a frame to fill.
     ///
-    /// # Errors Memory for more frames could not be registered.
+    /// # Errors
+    /// Memory for more frames could not be registered.
     pub fn stage(&mut self) -> Result<Staged, Fault> {
         if self.free.is_empty() {
             let first = self.sends.len() * BLOCK;
@@ -214,7 +217,8 @@ impl Port {
 
     /// Sends the first `length` bytes of a frame.
     ///
-    /// # Errors The provider's error; the frame has been returned.
+    /// # Errors
+    /// The provider's error; the frame has been returned.
     pub fn post(&mut self, staged: Staged, length: usize, to: PeerAddress, ticket: u64) -> Result<Posted, Fault> {
         let Staged(number) = staged;
         let length = length.min(self.frame);
@@ -250,7 +254,8 @@ impl Port {
 
     /// Makes progress and reports events. Returns whether there were any.
     ///
-    /// # Errors The port is broken.
+    /// # Errors
+    /// The port is broken.
     pub fn poll(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool, Fault> {
         let nothing = fi_cq_msg_entry { op_context: null_mut(), flags: 0, len: 0 };
         let mut entries = [nothing; BATCH];

@@ -356,7 +356,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
 
     /// Processes an acknowledging frame from a peer that is not data, with its receipt.
     ///
-    /// # Errors The peer violated the rules of the channel, or its receipt is invalid.
+    /// # Errors
+    /// The peer violated the rules of the channel, or its receipt is invalid.
     pub fn heard(
         &mut self,
         route: Route,
@@ -390,7 +391,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
 
     /// Processes a data frame from a peer; passes what is now in order to `deliver`.
     ///
-    /// # Errors The peer violated the rules of the channel, or an error of `deliver`.
+    /// # Errors
+    /// The peer violated the rules of the channel, or an error of `deliver`.
     pub fn data<E: From<Misbehaved>>(
         &mut self,
         route: Route,

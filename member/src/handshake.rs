@@ -67,7 +67,8 @@ impl Initiator {
 
     /// Processes the acceptor's next message.
     ///
-    /// # Errors [`Fault`]: this connection cannot be used.
+    /// # Errors
+    /// [`Fault`]: this connection cannot be used.
     pub fn step(&mut self, message: Handshake) -> Result<Answer, Fault> {
         match message {
             Handshake::Challenge { nonce, proof } if !self.proved => {
@@ -120,7 +121,8 @@ impl Acceptor {
 
     /// Processes the initiator's next message.
     ///
-    /// # Errors [`Fault`]: this connection cannot be used.
+    /// # Errors
+    /// [`Fault`]: this connection cannot be used.
     pub fn step(&mut self, message: Handshake) -> Result<Heard, Fault> {
         match (std::mem::take(&mut self.0), message) {
             (State::Hello, Handshake::Hello(hello)) => {

@@ -219,7 +219,8 @@ impl Post {
     /// Processes a frame from a correspondent (its kind acknowledges) that came through this gateway, and returns the
     /// messages it completes.
     ///
-    /// # Errors The correspondent violated the rules of the channel or sent something that is not a message.
+    /// # Errors
+    /// The correspondent violated the rules of the channel or sent something that is not a message.
     pub fn receive<M: DeserializeOwned>(
         &mut self,
         route: Route,

@@ -116,7 +116,8 @@ fn defined(datatype: u8, operation: u8) -> bool {
 /// `operands` is as long as `target` (may be empty for `FI_ATOMIC_READ`); so is `compares` for compare-and-swaps and
 /// `FI_MSWAP`, otherwise it is ignored. Integers wrap around.
 ///
-/// # Errors [`Unsupported`]; nothing has then changed.
+/// # Errors
+/// [`Unsupported`]; nothing has then changed.
 pub fn apply(
     datatype: u8,
     operation: u8,

@@ -66,9 +66,11 @@ impl Regions {
     /// Registers memory under `key`, or under a key of our choice. Returns the key. Peers address the first byte as
     /// `origin` (0 for offsets, the virtual address otherwise).
     ///
-    /// # Errors [`RegionError::KeyTaken`].
+    /// # Errors
+    /// [`RegionError::KeyTaken`].
     ///
-    /// # Safety The memory must stay valid until [`Regions::remove`] returns; peers may change it as `access` permits.
+    /// # Safety
+    /// The memory must stay valid until [`Regions::remove`] returns; peers may change it as `access` permits.
     pub unsafe fn register(
         &self,
         start: *mut u8,

@@ -30,7 +30,8 @@ impl Library {
     /// Loads `named`, if given; otherwise the first usable one of `places`, and last the one that the dynamic linker
     /// finds.
     ///
-    /// # Errors [`PmixError::Named`], or [`PmixError::NotFound`] with every place tried.
+    /// # Errors
+    /// [`PmixError::Named`], or [`PmixError::NotFound`] with every place tried.
     pub fn find(named: Option<&Path>, places: &[PathBuf]) -> Result<Library, PmixError> {
         if let Some(path) = named {
             return Library::load(path).map_err(|problem| PmixError::Named { path: path.to_owned(), problem });

@@ -55,7 +55,8 @@ pub struct Server {
 impl Server {
     /// Starts the server. From now on `deliver` is called on the library's own thread; it must not block.
     ///
-    /// # Errors [`PmixError`].
+    /// # Errors
+    /// [`PmixError`].
     pub fn start(
         library: Library,
         options: Options<'_>,
@@ -101,7 +102,8 @@ impl Server {
 
     /// Registers the job with the library. Must be called before [`Server::admit`].
     ///
-    /// # Errors [`PmixError`].
+    /// # Errors
+    /// [`PmixError`].
     pub fn register(&self, job: Job<'_>) -> Result<(), PmixError> {
         let local = job.nodes.get(job.here).map_or(0..0, |node| node.ranks.clone());
         let (entries, count) = {
@@ -122,7 +124,8 @@ impl Server {
 
     /// Lets a rank of this node connect, and returns the environment variables it needs for that.
     ///
-    /// # Errors [`PmixError`].
+    /// # Errors
+    /// [`PmixError`].
     pub fn admit(&self, rank: u32) -> Result<Vec<(OsString, OsString)>, PmixError> {
         let process = Box::leak(Box::new(self.process(rank)));
         let process: *const Proc = process;
@@ -143,7 +146,8 @@ impl Server {
     /// Requests what a rank of this node has published, for a rank of another node; `answer` gets it when it is
     /// available, or `None`.
     ///
-    /// # Errors [`PmixError`]; `answer` is then not called.
+    /// # Errors
+    /// [`PmixError`]; `answer` is then not called.
     pub fn published(&self, rank: u32, answer: impl FnOnce(Option<Vec<u8>>) + Send + 'static) -> Result<(), PmixError> {
         let process = Box::leak(Box::new(self.process(rank)));
         let answer: Box<PublishedAnswer> = Box::new(Box::new(answer));

@@ -207,7 +207,8 @@ fn deliver(upcall: Upcall) -> Status {
 
 /// The number of `process` in our job; `None` for a process of another job.
 ///
-/// # Safety `process` is null or points to a process identifier.
+/// # Safety
+/// `process` is null or points to a process identifier.
 unsafe fn rank_of(process: *const Proc) -> Option<u32> {
     // SAFETY: the caller's promise.
     let process = unsafe { process.as_ref() }?;
@@ -218,7 +219,8 @@ unsafe fn rank_of(process: *const Proc) -> Option<u32> {
 
 /// The ranks of these processes in our job; `None` if there are none, or one belongs to another job.
 ///
-/// # Safety `processes` points to `count` process identifiers.
+/// # Safety
+/// `processes` points to `count` process identifiers.
 unsafe fn ranks_of(processes: *const Proc, count: usize) -> Option<Ranks> {
     // SAFETY: the caller's promise.
     let ranks: Option<Vec<u32>> = (0..count).map(|at| unsafe { rank_of(processes.wrapping_add(at)) }).collect();

@@ -16,7 +16,8 @@ pub fn allow_reading() {
 /// Reads from the memory of process `pid`: the bytes of `pieces` (address, length), concatenated, from `skip` on, as
 /// many as fit into `into`. Returns how many were read.
 ///
-/// # Errors The system's error: EPERM (not allowed), ESRCH (gone), EFAULT (not its memory).
+/// # Errors
+/// The system's error: EPERM (not allowed), ESRCH (gone), EFAULT (not its memory).
 pub fn read_process(pid: u32, pieces: &[(u64, u64)], skip: u64, into: &mut [u8]) -> io::Result<usize> {
     let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_PIECES];
     let (mut count, mut skip, mut left) = (0, skip, into.len() as u64);

@@ -58,7 +58,8 @@ impl Region {
     /// Makes an unnamed region in `folder`: it disappears with the last process that has it open, however that ends.
     /// Others open it through its creator's `/proc/…/fd`.
     ///
-    /// # Errors [`PoolError`].
+    /// # Errors
+    /// [`PoolError`].
     pub fn unnamed(folder: &Path, shape: Shape) -> Result<Region, PoolError> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR);
@@ -69,7 +70,8 @@ impl Region {
     /// Makes a region that processes on other nodes open by [`Region::name`]. Its creator removes it with
     /// [`Region::remove`].
     ///
-    /// # Errors [`PoolError`]; nothing is left behind then.
+    /// # Errors
+    /// [`PoolError`]; nothing is left behind then.
     pub fn named(folder: &Path, site: &str, shape: Shape) -> Result<Region, PoolError> {
         let path = Region::name(folder, site, shape.job);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
@@ -200,7 +202,8 @@ impl Region {
 
     /// Takes a seat; from then on others may write to us.
     ///
-    /// # Errors [`PoolError::Taken`], [`PoolError::Room`].
+    /// # Errors
+    /// [`PoolError::Taken`], [`PoolError::Room`].
     pub fn join(&self, place: u32, seat: &Seat) -> Result<(), PoolError> {
         let at = self.seat_at(place);
         if at.state() != State::Empty {
@@ -242,7 +245,8 @@ impl Region {
 
     /// The writing end of the ring between two seats, whose memory exists from now on.
     ///
-    /// # Errors [`PoolError::Room`], [`PoolError::Mapping`].
+    /// # Errors
+    /// [`PoolError::Room`], [`PoolError::Mapping`].
     pub fn producer(&self, from: u32, to: u32) -> Result<Producer, PoolError> {
         let (offset, length) = (self.layout.ring_at(from, to), self.layout.ring());
         allocate(&self.file, &self.path, offset, length)?;

@@ -103,7 +103,8 @@ impl Producer {
 
     /// Room for a body of `length` bytes (at most [`Producer::longest`]); `None`: the reader has to free some first.
     ///
-    /// # Errors [`Corrupt`].
+    /// # Errors
+    /// [`Corrupt`].
     pub fn reserve(&mut self, length: u32) -> Result<Option<Space<'_>>, Corrupt> {
         let length = u64::from(length);
         assert!(length <= u64::from(self.longest()), "a record longer than a quarter of its ring");
@@ -133,7 +134,8 @@ impl Producer {
 
     /// The reader's position, read anew.
     ///
-    /// # Errors [`Corrupt`].
+    /// # Errors
+    /// [`Corrupt`].
     pub fn consumed(&mut self) -> Result<u64, Corrupt> {
         self.look()?;
         Ok(self.consumed)
@@ -188,7 +190,8 @@ impl Consumer {
 
     /// The oldest record; it stays until [`Consumer::done`].
     ///
-    /// # Errors [`Corrupt`].
+    /// # Errors
+    /// [`Corrupt`].
     pub fn oldest(&mut self) -> Result<Option<Record>, Corrupt> {
         let header = self.map.word(LINE + self.at).load(Ordering::Acquire);
         if header == 0 {

@@ -36,7 +36,8 @@ pub struct TlsConfig {
 impl TlsConfig {
     /// Both ends present this certificate, which is signed by its own Ed25519 key. Only the key in it matters.
     ///
-    /// # Errors The key is not the certificate's, or of another kind.
+    /// # Errors
+    /// The key is not the certificate's, or of another kind.
     pub fn new(certificate: CertificateDer<'static>, private: PrivateKeyDer<'static>) -> Result<TlsConfig, Error> {
         let provider = provider();
         let mut client = client_builder(&provider, Possession { provider: provider.clone(), bare: false })?
@@ -69,7 +70,8 @@ impl TlsConfig {
 
 /// The dialling end of a peer that has no key to present, at an acceptor that presents a site's.
 ///
-/// # Errors The configuration cannot be used; never in practice.
+/// # Errors
+/// The configuration cannot be used; never in practice.
 pub fn dial_without_key() -> Result<Session, Error> {
     Session::dialled(without_key(false)?, false)
 }

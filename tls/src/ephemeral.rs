@@ -28,7 +28,8 @@ pub struct Ephemeral {
 impl Ephemeral {
     /// Makes a key.
     ///
-    /// # Errors The system provides no random numbers.
+    /// # Errors
+    /// The system provides no random numbers.
     pub fn new() -> Result<Ephemeral, Error> {
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
             .map_err(|_| Error::General("no random numbers for a key".into()))?;

@@ -68,7 +68,8 @@ impl Session {
     /// Decrypts what it can of `incoming`, passes plaintext on record by record, and appends to `outgoing` what must be
     /// sent in return.
     ///
-    /// # Errors The peer violated the protocol; `outgoing` then ends with the alert to send before closing.
+    /// # Errors
+    /// The peer violated the protocol; `outgoing` then ends with the alert to send before closing.
     pub fn open(
         &mut self,
         incoming: &mut [u8],
@@ -112,7 +113,8 @@ impl Session {
 
     /// Encrypts `plaintext` to the start of `out`, which has at least [`sealed_len`] bytes; returns the length.
     ///
-    /// # Errors The handshake is not over, the connection is closed, or its keys are worn out.
+    /// # Errors
+    /// The handshake is not over, the connection is closed, or its keys are worn out.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut [u8]) -> Result<usize, Error> {
         let mut at = 0;
         loop {

@@ -136,7 +136,8 @@ impl FrameHeader {
 
     /// Reads the header at the start of `bytes` (which may continue). `max_payload` is the connection's limit.
     ///
-    /// # Errors [`WireError`] on fewer than 32 bytes, an unknown kind, or a length beyond the limit.
+    /// # Errors
+    /// [`WireError`] on fewer than 32 bytes, an unknown kind, or a length beyond the limit.
     pub fn decode(bytes: &[u8], max_payload: u32) -> Result<FrameHeader, WireError> {
         let mut reader = Reader::new("frame header", bytes);
         let length = reader.u32()?;
@@ -163,7 +164,8 @@ impl FrameHeader {
 
     /// Returns header and payload in one vector; sets `length`.
     ///
-    /// # Errors The payload is longer than [`MAX_PAYLOAD`].
+    /// # Errors
+    /// The payload is longer than [`MAX_PAYLOAD`].
     pub fn with_payload(mut self, payload: &[u8]) -> Result<Vec<u8>, WireError> {
         self.length = u32::try_from(payload.len())
             .ok()

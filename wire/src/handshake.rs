@@ -196,7 +196,8 @@ impl Handshake {
     /// Reads one message from the start of `bytes`: returns the message and its length, or `None` when more bytes are
     /// needed. `first`: a preface must come first.
     ///
-    /// # Errors [`WireError`] as soon as the bytes cannot become a message.
+    /// # Errors
+    /// [`WireError`] as soon as the bytes cannot become a message.
     pub fn decode(bytes: &[u8], first: bool) -> Result<Option<(Handshake, usize)>, WireError> {
         let mut at = 0;
         if first {

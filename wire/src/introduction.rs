@@ -39,7 +39,8 @@ impl Introduction {
 
     /// Decodes a frame's payload.
     ///
-    /// # Errors [`WireError`]: it is not an introduction.
+    /// # Errors
+    /// [`WireError`]: it is not an introduction.
     pub fn decode(bytes: &[u8]) -> Result<Introduction, WireError> {
         let mut reader = Reader::new("introduction", bytes);
         let (token, provider) = (reader.u64()?, reader.text(MAX_PROVIDER)?);

@@ -257,7 +257,8 @@ impl Message {
     /// Reads the header at the start of a frame's payload of `frame_length` bytes, of which `bytes` are available (at
     /// least [`MAX_HEADER`], or all). Returns the header and its length.
     ///
-    /// # Errors [`WireError`]: truncated, an unknown code, or lengths that contradict each other.
+    /// # Errors
+    /// [`WireError`]: truncated, an unknown code, or lengths that contradict each other.
     pub fn decode(bytes: &[u8], frame_length: u32) -> Result<(Message, usize), WireError> {
         let mut reader = Reader::new("message", bytes);
         let code = reader.u8()?;

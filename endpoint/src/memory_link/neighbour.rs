@@ -101,7 +101,8 @@ impl Neighbour {
         self.lost.is_some()
     }
 
-    /// # Errors Why it can no longer be reached.
+    /// # Errors
+    /// Why it can no longer be reached.
     pub(super) fn check(&self) -> Result<(), Unwritable> {
         self.lost.clone().map_or(Ok(()), |reason| Err(Unwritable::Lost(reason)))
     }

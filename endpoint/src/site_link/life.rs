@@ -44,7 +44,8 @@ impl Life {
     /// Checks how many segments have arrived so far; `None`: this kernel does not count them, and its keepalive has to
     /// suffice.
     ///
-    /// # Errors Nothing has arrived for this many seconds.
+    /// # Errors
+    /// Nothing has arrived for this many seconds.
     pub(super) fn look(&mut self, arrived: Option<u32>, now_ns: u64) -> Result<(), u64> {
         if self.arrivals.look(arrived) != Some(false) {
             self.pulse.heard(now_ns);

@@ -42,7 +42,8 @@ impl Tally {
     /// `arrived` frames have arrived in order so far; `elapsed`: how long this rank has looked for more since the last
     /// check.
     ///
-    /// # Errors How many frames are overdue.
+    /// # Errors
+    /// How many frames are overdue.
     pub(super) fn look(&mut self, arrived: u32, elapsed: Duration) -> Result<(), u32> {
         if std::mem::replace(&mut self.arrived, arrived) != arrived || self.missing() == 0 {
             self.patience = PATIENCE;

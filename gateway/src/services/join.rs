@@ -86,7 +86,8 @@ impl Tickets {
 impl Gateway {
     /// Handles a message about joining from a member.
     ///
-    /// # Errors The member may not send it: close its connection.
+    /// # Errors
+    /// The member may not send it: close its connection.
     pub(crate) fn joining_from_member(&self, member: &Member, message: JoiningMessage) -> Result<(), Violation> {
         match message {
             JoiningMessage::Invite { seconds } => {

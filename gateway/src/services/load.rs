@@ -42,7 +42,8 @@ impl Load {
 impl Gateway {
     /// Waits for a future: for `calm` on a machine that is not overloaded, longer on a slow one.
     ///
-    /// # Errors The time waited, if the limit was exceeded.
+    /// # Errors
+    /// The time waited, if the limit was exceeded.
     pub(crate) async fn patiently<T>(&self, calm: Duration, future: impl Future<Output = T>) -> Result<T, Duration> {
         patiently(calm, || self.services.load.slowness(), future).await
     }

@@ -52,7 +52,8 @@ impl Nodes {
 impl Gateway {
     /// Handles a message about nodes for a job from a member.
     ///
-    /// # Errors The member may not send it: close its connection.
+    /// # Errors
+    /// The member may not send it: close its connection.
     pub(crate) fn allocation_from_member(
         &self,
         member: &Rc<Member>,

@@ -18,7 +18,8 @@ use crate::trunks::trunk::Trunk;
 impl Gateway {
     /// Handles a question about this gateway from a member.
     ///
-    /// # Errors It is not a question: close the member's connection.
+    /// # Errors
+    /// It is not a question: close the member's connection.
     pub(crate) fn observation_from_member(
         &self,
         member: &Member,

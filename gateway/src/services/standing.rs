@@ -54,7 +54,8 @@ impl Credentials {
 impl Sites {
     /// The state at start.
     ///
-    /// # Errors The key cannot be used.
+    /// # Errors
+    /// The key cannot be used.
     pub(crate) fn new(config: &GatewayConfig) -> Result<Sites, KeyError> {
         Ok(Sites {
             file: RefCell::new(config.sites.clone()),
@@ -131,7 +132,8 @@ impl Gateway {
 
     /// Reads the sites file again and applies what has changed.
     ///
-    /// # Errors It cannot be read or applied; nothing has changed then.
+    /// # Errors
+    /// It cannot be read or applied; nothing has changed then.
     pub(crate) fn reload(&self) -> Result<(), ReloadError> {
         let Some(path) = &self.sites.path else { return Err(ReloadError::NoFile) };
         let newer = read(path)?;

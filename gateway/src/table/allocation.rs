@@ -80,7 +80,8 @@ struct Own {
 impl<M: Clone + PartialEq> Table<M> {
     /// The launcher asks for nodes of a site whose trunk should be up.
     ///
-    /// # Errors Which site refuses, and why.
+    /// # Errors
+    /// Which site refuses, and why.
     pub(crate) fn allocate(
         &mut self,
         launcher: M,
@@ -212,7 +213,8 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// Handles a message about nodes for a job from a trunk.
     ///
-    /// # Errors No gateway that follows the protocol can have sent it: close the link.
+    /// # Errors
+    /// No gateway that follows the protocol can have sent it: close the link.
     pub(crate) fn allocation_from_trunk(
         &mut self,
         trunk: TrunkId,

@@ -17,7 +17,8 @@ use crate::table::site::{SitePhase, SiteState};
 impl<M: Clone + PartialEq> Table<M> {
     /// Checks a job and enters it into the table. `asker`: the peer that wants it opened.
     ///
-    /// # Errors Which site cannot take part, and why.
+    /// # Errors
+    /// Which site cannot take part, and why.
     pub(crate) fn enter(
         &mut self,
         id: JobId,
@@ -129,7 +130,8 @@ impl<M: Clone + PartialEq> Table<M> {
         self.grants.kept(self.jobs.values().filter(|job| job.home_name() == home).map(|job| job.grant.bytes()).sum())
     }
 
-    /// # Errors The mere descriptions of the home's jobs would take too much of the gateway's memory.
+    /// # Errors
+    /// The mere descriptions of the home's jobs would take too much of the gateway's memory.
     fn check_described(&self, home: &str, roster: &Roster) -> Result<(), JobError> {
         if home == self.site {
             return Ok(());

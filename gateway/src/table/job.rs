@@ -128,7 +128,8 @@ pub(crate) fn passage_without(others: bool, reason: &str) -> Passage {
 impl<M: Clone + PartialEq> Table<M> {
     /// The launcher, at its own site, asks to open a job. On success it is a member, and its identity is returned.
     ///
-    /// # Errors Which site refuses, and why, for [`JobMessage::Refused`].
+    /// # Errors
+    /// Which site refuses, and why, for [`JobMessage::Refused`].
     pub(crate) fn open(
         &mut self,
         id: JobId,
@@ -426,7 +427,8 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// The launcher sent a message about its job.
     ///
-    /// # Errors The launcher may not send it: close its connection.
+    /// # Errors
+    /// The launcher may not send it: close its connection.
     pub(crate) fn job_from_launcher(&mut self, id: JobId, message: &JobMessage) -> Result<(), Violation> {
         match message {
             JobMessage::Close { job } if *job == id => {

@@ -18,7 +18,8 @@ use crate::table::{Table, TrunkId};
 impl<M: Clone + PartialEq> Table<M> {
     /// Handles a message about a job from a trunk.
     ///
-    /// # Errors No gateway that follows the protocol can have sent it: close the link.
+    /// # Errors
+    /// No gateway that follows the protocol can have sent it: close the link.
     pub(crate) fn job_from_trunk(&mut self, trunk: TrunkId, message: JobMessage) -> Result<(), Violation> {
         let peer = self.trunks[trunk.0].site.clone();
         let wrong = |what| Err(Violation(format!("site {peer} may not send {what}")));

@@ -274,7 +274,8 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// Admits a member that has proved the job's secret.
     ///
-    /// # Errors Why it is not admitted.
+    /// # Errors
+    /// Why it is not admitted.
     pub(crate) fn join(&mut self, id: JobId, identity: Identity, member: M) -> Result<(), JobError> {
         self.may_join(id, identity)?;
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -303,7 +304,8 @@ impl<M: Clone + PartialEq> Table<M> {
 
     /// Whether a member may join; returns the bytes that it may have in flight initially.
     ///
-    /// # Errors Why it may not join.
+    /// # Errors
+    /// Why it may not join.
     pub(crate) fn may_join(&self, id: JobId, identity: Identity) -> Result<u32, JobError> {
         self.secret(id)?;
         let open = self.jobs.get(&id);

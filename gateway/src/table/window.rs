@@ -44,7 +44,8 @@ impl Grants {
     /// Grants a job half of what is free, so that the next job finds something too, between [`LEAST`] and [`MOST`] per
     /// member. `kept`: bytes reserved for others ([`Grants::kept`]).
     ///
-    /// # Errors Less than [`LEAST`] per member is free; the text gives the numbers and what to raise.
+    /// # Errors
+    /// Less than [`LEAST`] per member is free; the text gives the numbers and what to raise.
     pub(crate) fn grant(&mut self, remote: u64, kept: u64) -> Result<Grant, GrantError> {
         self.check(remote, kept)?;
         let senders = remote.max(1);
@@ -56,7 +57,8 @@ impl Grants {
 
     /// Whether [`Grants::grant`] would succeed now.
     ///
-    /// # Errors Less than [`LEAST`] per member is free; the text gives the numbers and what to raise.
+    /// # Errors
+    /// Less than [`LEAST`] per member is free; the text gives the numbers and what to raise.
     pub(crate) fn check(&self, remote: u64, kept: u64) -> Result<(), GrantError> {
         let left = (self.memory / 2).saturating_sub(self.granted + kept);
         let needed = remote.max(1).saturating_mul(LEAST);
@@ -69,7 +71,8 @@ impl Grants {
 
     /// Grants a job this window, which was determined elsewhere.
     ///
-    /// # Errors That much is not free; the text gives the numbers and what to raise.
+    /// # Errors
+    /// That much is not free; the text gives the numbers and what to raise.
     pub(crate) fn grant_window(&mut self, remote: u64, window: u32, kept: u64) -> Result<Grant, GrantError> {
         if !(LEAST..=MOST).contains(&window.into()) {
             return Err(GrantError::Size { window: window.into(), least: LEAST, most: MOST });

@@ -29,7 +29,8 @@ pub fn socket_path() -> PathBuf {
 /// `words` is either `["report"]`, or the names of two sites and the changes between them, in both directions: `down`,
 /// `up`, or `delay=…`, `jitter=…`, `rate=…`, `loss=…`, `queue=…`.
 ///
-/// # Errors [`LabError::NoSuchNode`] outside a lab; [`LabError::Options`] with the emulator's complaint.
+/// # Errors
+/// [`LabError::NoSuchNode`] outside a lab; [`LabError::Options`] with the emulator's complaint.
 pub fn send(words: &[&str]) -> Result<String, LabError> {
     ask(&socket_path(), words)
 }

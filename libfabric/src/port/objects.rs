@@ -115,7 +115,8 @@ impl Drop for Port {
 
 /// Closes objects in this order. One that cannot be closed is leaked, because nothing else can be done.
 ///
-/// # Safety As [`close`].
+/// # Safety
+/// As [`close`].
 unsafe fn close_all(objects: &[*mut fid]) {
     for object in objects {
         // SAFETY: the caller's promise.
@@ -125,7 +126,8 @@ unsafe fn close_all(objects: &[*mut fid]) {
 
 /// Closes an object, if there is one. Returns whether it is closed.
 ///
-/// # Safety Null, or an open object, not used afterwards.
+/// # Safety
+/// Null, or an open object, not used afterwards.
 unsafe fn close(object: *mut fid) -> bool {
     if object.is_null() {
         return true;
