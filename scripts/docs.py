@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +20,8 @@ LANDBRIDGE = ROOT / "target" / "release" / "landbridge"
 MKDOCS = Path(sys.executable).parent / "mkdocs"
 COMMAND = re.compile(r"^  ([a-z][a-z-]*)(?:\s{2,}|$)", re.MULTILINE)
 LIMIT_S = 60
+# Of help, as wide as a page shows it.
+COLUMNS = 110
 # The theme would load this from elsewhere to search in a site that is opened as files.
 ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 
@@ -54,7 +57,13 @@ def help_of(words):
     done = subprocess.run([LANDBRIDGE, *words, "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0 or not done.stdout:
         raise Failure(f"landbridge {' '.join(words)} --help: exit code {done.returncode}: {done.stderr.strip()}")
-    return done.stdout.rstrip()
+    return "\n".join(map(wrapped, done.stdout.rstrip().splitlines()))
+
+
+def wrapped(line):
+    """A long line of help as a terminal of this width shows it."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(line, COLUMNS, subsequent_indent=indent, break_on_hyphens=False) if len(line) > COLUMNS else line
 
 
 def commands(words=()):

@@ -1,14 +1,21 @@
-"""scripts/pages.py finds what it is for: a check of the pages that finds nothing proves nothing."""
+"""scripts/pages.py finds what it is for, and scripts/docs.py what it makes pages of: a check that finds nothing proves nothing."""
 
 import importlib.util
 
 import pytest
 
-from harness import ROOT
+from harness import LANDBRIDGE, ROOT
 
-spec = importlib.util.spec_from_file_location("pages", ROOT / "scripts" / "pages.py")
-pages = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(pages)
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages, docs = script("pages"), script("docs")
 
 
 @pytest.fixture
@@ -56,3 +63,17 @@ def test_messages_that_the_source_does_not_have():
     text = "| message | cause | remedy |\n|---|---|---|\n| `is not the sum of the --site options` | a | b |\n| `no … such words anywhere` | a | b |\n"
     faults = list(pages.message_faults(text))
     assert len(faults) == 1 and "`such words anywhere`" in faults[0] and ":4:" in faults[0], faults
+
+
+def test_the_reference_has_every_command_and_the_messages_of_every_crate(tmp_path, monkeypatch):
+    monkeypatch.setattr(docs, "SOURCE", tmp_path)
+    monkeypatch.setattr(docs, "LANDBRIDGE", LANDBRIDGE)
+    docs.commands_page()
+    docs.messages_page()
+    commands = (tmp_path / "docs" / "reference" / "commands.md").read_text()
+    for heading in ("## landbridge run", "## landbridge sites", "### landbridge sites add", "### landbridge lab wan"):
+        assert f"\n{heading}\n" in commands, heading
+    assert "--ranks-per-node" in commands and max(map(len, commands.splitlines())) <= docs.COLUMNS
+    messages = (tmp_path / "docs" / "reference" / "messages.md").read_text()
+    assert "is not the sum of the --site options" in messages
+    assert all(f"\n## {crate}:" in messages for crate in docs.MESSAGES)
