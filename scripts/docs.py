@@ -141,9 +141,11 @@ def build():
         raise Failure(f"{LANDBRIDGE} is not there: run make")
     gather()
     made = commands_page(), messages_page()
-    done = subprocess.run([MKDOCS, "build", "--strict", "--quiet", "--clean", "-f", ROOT / "docs" / "mkdocs.yml"], cwd=ROOT, check=False)
+    # Not with --quiet: strictness counts warnings, and quiet ones are none.
+    done = subprocess.run([MKDOCS, "build", "--strict", "--clean", "-f", ROOT / "docs" / "mkdocs.yml"], cwd=ROOT, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Failure("mkdocs found the faults above")
+        faults = [line for line in done.stderr.splitlines() if line.startswith(("WARNING", "ERROR"))]
+        raise Failure("\n".join([*(faults or [done.stderr]), "mkdocs found the faults above"]))
     make_self_contained()
     print(f"docs: target/docs/index.html, with {made[0]} commands and {made[1]} messages from the code")
 
