@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 
 import pytest
 
@@ -196,3 +197,29 @@ exec {LANDBRIDGE} gateway --sites {file} --site "$1" --gateway "$2"
     options = ["--gateway-command", f"{gateway} {{site}} {{gateway}} {{sites_file}}"]
     running = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "messages.py", 22], sites=1, options=options)
     running.finish().fails_naming("site a", "n2", "/tmp/landbridge-", "the same on all nodes of the site")
+
+
+# As a container without setuid is: a user namespace of its own, from which the agent's descriptors cannot be opened.
+IN_USER_NAMESPACE = ["unshare", "-Ur"]
+# The same, if it also closes what it inherited.
+CLOSING = ["bash", "-c", 'eval "exec $LANDBRIDGE_MEMORY_FD>&-"; exec unshare -Ur "$@"', "-"]
+
+
+@pytest.mark.parametrize("container, shares", [(IN_USER_NAMESPACE, True), (CLOSING, False)], ids=["inherits", "closes"])
+def test_ranks_in_user_namespaces(workshop, mpi, container, shares):
+    if subprocess.run(["unshare", "-Ur", "true"], capture_output=True).returncode:
+        pytest.skip("this machine allows no user namespaces")
+    sites = LoopbackSites(workshop)
+    sites.start_gateway("a")
+    log = workshop.folder / "provider.log"
+    environment = {**mpi.environment, **through_provider(workshop, mpi), "LANDBRIDGE_SITES": str(sites.file)}
+    words = [LANDBRIDGE, "run", "--mpi", mpi.name, "--site", "a=2", "--", *container, mpi.python, PROGRAMS / "messages.py", 22]
+    done = workshop.run(words, environment=environment, limit=60).check()
+    assert f"messages: {22 * 2 * 2} good" in done.out, str(done)
+    if shares:
+        assert [(items > 20, site) for items, _, site, _ in carried(log)] == [(True, 0)] * 2
+        assert done.err == "", str(done)
+    else:
+        assert all(items == 0 and site > 0 for items, _, site, _ in carried(log))
+        # The ranks of a node need to hear it once.
+        assert done.err.count("it uses the network, which is slower") == 1, str(done)

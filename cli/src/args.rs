@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use launch::message::InputTo;
 use thiserror::Error;
 use types::quantity::QuantityError;
 
@@ -129,6 +130,9 @@ pub(crate) struct RunArgs {
     /// Working directory of the ranks [default: this one]
     #[arg(long, value_name = "DIR")]
     pub wdir: Option<PathBuf>,
+    /// Which rank gets standard input: a rank's number, all or none; the others read an empty one
+    #[arg(long, value_name = "RANK", default_value = "0", value_parser = input_to)]
+    pub stdin: InputTo,
     /// End the job when its ranks have run for so long; the exit code is then 124
     #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
     pub timeout: Option<Duration>,
@@ -175,8 +179,18 @@ pub(crate) enum ArgumentError {
     Share(String),
     #[error(transparent)]
     Quantity(#[from] QuantityError),
+    #[error("`{0}` is neither a rank's number nor `all` nor `none`")]
+    Input(String),
     #[error("`{0}` is not from 100ms to 1h")]
     Interval(String),
+}
+
+fn input_to(text: &str) -> Result<InputTo, ArgumentError> {
+    match text {
+        "all" => Ok(InputTo::All),
+        "none" => Ok(InputTo::None),
+        rank => rank.parse().map(InputTo::Rank).map_err(|_| ArgumentError::Input(text.to_owned())),
+    }
 }
 
 fn site_share(text: &str) -> Result<SiteShare, ArgumentError> {

@@ -6,6 +6,7 @@ mod agent;
 mod args;
 mod carried;
 mod gateway_command;
+mod input;
 mod key;
 mod lab;
 mod log;

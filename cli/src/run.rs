@@ -5,17 +5,18 @@ use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use launch::environment::{setting, travelling};
 use launch::held;
 use launch::launcher::Request;
 use launch::launcher::placement::{SitePlacement, place};
-use launch::message::{Family, MpiChoice, Program};
+use launch::message::{Family, InputTo, MpiChoice, Program};
 use launch::spread::{SpreadError, Wish, counts};
 use launch::tailor::Typed;
 use types::SitesFile;
 
 use crate::args::{Mpi, RunArgs};
+use crate::input::Input;
 use crate::terminal::Terminal;
 use crate::{carried, runtime, sites_file};
 
@@ -44,9 +45,18 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     if dry {
         return show(&sites.file, &wish, &typed, summary_to);
     }
-    counts(&sites.file, &wish)?;
+    let ranks: u32 = counts(&sites.file, &wish)?.iter().sum();
+    if let InputTo::Rank(rank) = typed.program.input
+        && rank >= ranks
+    {
+        bail!("--stdin {rank}: the job has {ranks} rank(s), numbered from 0; give one of them, or all, or none");
+    }
+    let input: Option<Box<dyn std::io::Read + Send>> = match typed.program.input {
+        InputTo::None => None,
+        InputTo::All | InputTo::Rank(_) => Some(Box::new(Input)),
+    };
     let request = Request { sites, home, wish, held, wait, timeout, typed };
-    let summary = runtime.block_on(launch::launcher::run(request, Terminal::new(prefix)));
+    let summary = runtime.block_on(launch::launcher::run(request, input, Terminal::new(prefix)));
     if let Some(failure) = &summary.failure {
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
     }
@@ -65,7 +75,11 @@ fn typed(args: RunArgs) -> Result<Typed> {
     let wdir = args.wdir.map(absolute).transpose()?.map(|folder| folder.into_os_string().into_vec());
     let own_programs = args.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
     let own_programs = own_programs.collect();
-    Ok(Typed { program: Program { settings, ..program(args.program, args.mpi)? }, own_programs, wdir })
+    Ok(Typed {
+        program: Program { settings, input: args.stdin, ..program(args.program, args.mpi)? },
+        own_programs,
+        wdir,
+    })
 }
 
 /// What to run, as the agents are told.
@@ -77,6 +91,7 @@ pub(crate) fn program(command: Vec<OsString>, mpi: Mpi) -> Result<Program> {
         environment: travelling(std::env::vars_os()),
         modules: Vec::new(),
         settings: Vec::new(),
+        input: InputTo::None,
         mpi: match mpi {
             Mpi::Auto => MpiChoice::Auto,
             Mpi::Mpich => MpiChoice::Named(Family::Mpich),

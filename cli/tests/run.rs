@@ -4,11 +4,18 @@
 
 mod stage;
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stage::{OPEN_FILES, Running, Stage, kill, wait_for};
+use stage::{Done, OPEN_FILES, Running, Stage, kill, wait_for};
+
+fn pipe() -> (std::io::PipeWriter, File) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    (writer, OwnedFd::from(reader).into())
+}
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -65,6 +72,67 @@ fn it_is_typed_as_mpiexec_is() {
     words[6] = "B=two=2";
     let done = stage.start(&words).finish(SOON);
     assert_eq!((done.code, lines(&done.out)), (Some(0), vec!["1 two=2 /usr 2"; 2]), "{done:?}");
+    stage.nothing_left();
+}
+
+/// Runs a script on ranks with this on standard input.
+fn fed(stage: &Stage, options: &[&str], script: &str, input: File) -> Done {
+    let words = [&["run"], options, &["--", "bash", "-c", script]].concat();
+    let feed = |command: &mut Command| {
+        command.stdin(input);
+    };
+    stage.start_with(&words, feed).finish(Duration::from_secs(20))
+}
+
+#[test]
+fn rank_0_gets_standard_input_and_the_others_an_empty_one() {
+    let stage = Stage::new();
+    let text: Vec<u8> = (0..2_000_003u32).map(|n| (n * 7 + n / 251) as u8).collect();
+    std::fs::write(stage.path("in"), &text).unwrap();
+    let input = || File::open(stage.path("in")).unwrap();
+    let sum = Command::new("cksum").stdin(input()).output().unwrap();
+    let sum = String::from_utf8_lossy(&sum.stdout).trim().to_owned();
+    let empty = "4294967295 0";
+    for (stdin, expected) in [
+        (None, [&sum, empty, empty]),
+        (Some("2"), [empty, empty, &sum]),
+        (Some("all"), [&sum, &sum, &sum]),
+        (Some("none"), [empty, empty, empty]),
+    ] {
+        let mut options = vec!["-n", "3"];
+        options.extend(stdin.map(|to| ["--stdin", to]).into_iter().flatten());
+        let done = fed(&stage, &options, "echo $LANDBRIDGE_RANK $(cksum)", input());
+        let expected: Vec<String> = expected.iter().enumerate().map(|(rank, sum)| format!("{rank} {sum}")).collect();
+        assert_eq!(
+            (done.code, lines(&done.out)),
+            (Some(0), expected.iter().map(String::as_str).collect()),
+            "{stdin:?}"
+        );
+    }
+    let done = fed(&stage, &["-n", "3", "--stdin", "3"], "true", input());
+    assert!(done.code == Some(1) && done.err.contains("--stdin 3: the job has 3 rank(s)"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn input_that_never_ends_or_is_not_read_holds_nothing_up() {
+    let stage = Stage::new();
+    let endless = || File::open("/dev/zero").unwrap();
+    // One rank closes it, one never reads, and one reads a little.
+    let script = "case $LANDBRIDGE_RANK in 0) exec <&-; sleep 1;; 1) sleep 1;; *) head -c 1000000 | wc -c;; esac";
+    let done = fed(&stage, &["-n", "3", "--stdin", "2"], script, endless());
+    assert_eq!((done.code, done.out.trim()), (Some(0), "1000000"), "{done:?}");
+    let done = fed(&stage, &["-n", "3", "--stdin", "all"], "echo $LANDBRIDGE_RANK; sleep 1", endless());
+    assert_eq!((done.code, lines(&done.out)), (Some(0), vec!["0", "1", "2"]), "{done:?}");
+    // Nor does it keep a job alive that is to end.
+    let done = fed(&stage, &["-n", "2", "--timeout", "500ms"], "sleep 1000", endless());
+    assert_eq!(done.code, Some(124), "{done:?}");
+    assert!(done.took < SOON, "{done:?}");
+    // A pipe that stays open and silent: the job ends with its ranks.
+    let (_writer, reader) = pipe();
+    let done = fed(&stage, &["-n", "2"], "echo done", reader);
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "done\ndone\n"), "{done:?}");
+    assert!(done.took < SOON, "{done:?}");
     stage.nothing_left();
 }
 

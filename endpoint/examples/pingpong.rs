@@ -36,7 +36,7 @@ fn open(rank: u32, memory: Option<&str>) -> Endpoint {
         gateways: Vec::new(),
         window: 1 << 20,
         encrypted: None,
-        memory: Some(path.into()),
+        memory: vec![path.into()],
     });
     let bytes = |name, limit: &mut u64| {
         if let Ok(text) = std::env::var(name) {

@@ -45,8 +45,8 @@ pub struct JobConfig {
     pub gateways: Vec<Gateway>,
     /// Bytes that may initially be in flight to all peers behind gateways together; more once there is room for more.
     pub window: u32,
-    /// The region that this rank shares with its neighbours, if there is one.
-    pub memory: Option<PathBuf>,
+    /// Where the region is that this rank shares with its neighbours: paths to try in this order. Empty: there is none.
+    pub memory: Vec<PathBuf>,
     /// The keys of this rank's site, if its network is shared with strangers: traffic to the site's ranks and gateways
     /// uses TLS, and a peer without TLS is refused. `None`: no TLS.
     pub encrypted: Option<Keys>,
@@ -125,7 +125,7 @@ impl Config {
     }
 
     /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`,
-    /// `_MEMORY`, `_INSIDE_KEYS` (the site's keys; set if ranks must use TLS), `_FABRIC` (the site's own network, by
+    /// `_MEMORY`, `_MEMORY_FD`, `_INSIDE_KEYS` (the site's keys; set if ranks must use TLS), `_FABRIC` (the site's own network, by
     /// libfabric's provider), `_LIBFABRIC` (path of a libfabric that contains it), and the limits. Without
     /// `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` returns a variable's value.
     ///
@@ -143,7 +143,7 @@ impl Config {
                 rank: Rank(env.required("LANDBRIDGE_RANK")?),
                 gateways: env.gateways()?,
                 window: env.parse("LANDBRIDGE_WINDOW")?.unwrap_or(DEFAULT_WINDOW),
-                memory: env.text("LANDBRIDGE_MEMORY").map(PathBuf::from),
+                memory: env.memory()?,
                 encrypted: env.keys()?,
             }),
         };
@@ -239,6 +239,15 @@ impl Env<'_> {
             ConfigError { name, value: String::new(), problem: problem.into() }
         })?;
         text.parse().map_err(|problem: &str| ConfigError { name, value: "…".into(), problem: problem.into() })
+    }
+
+    /// The descriptor that this rank inherited, then the path of its agent's: which of them can be opened depends on what is between
+    /// the agent and the program.
+    fn memory(&self) -> Result<Vec<PathBuf>, ConfigError> {
+        let Some(path) = self.text("LANDBRIDGE_MEMORY") else { return Ok(Vec::new()) };
+        let inherited: Option<u32> = self.parse("LANDBRIDGE_MEMORY_FD")?;
+        let inherited = inherited.map(|descriptor| PathBuf::from(format!("/proc/self/fd/{descriptor}")));
+        Ok(inherited.into_iter().chain([PathBuf::from(path)]).collect())
     }
 
     fn gateways(&self) -> Result<Vec<Gateway>, ConfigError> {

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddrV4, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memory::{Buffer, Regions};
+use pool::PoolError;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use thiserror::Error;
 use types::id::SlotKind;
@@ -116,6 +118,8 @@ pub struct Endpoint {
     roster: Option<Roster>,
     protocol: Protocol,
     memory: Option<MemoryLink>,
+    /// What the user should know about how it was opened.
+    note: Option<String>,
     site: SiteLink,
     gateway: Option<GatewayLink>,
     /// By peer.
@@ -172,11 +176,9 @@ impl Endpoint {
         };
         let names = |place: types::roster::Place<'_>| format!("site {}: node {}", place.site_name, place.node_name);
         let place = job.as_ref().and_then(|job| job.roster.place(job.rank)).map(names).unwrap_or_default();
-        let memory = match job.as_ref().and_then(|job| job.memory.as_deref()) {
-            None => None,
-            Some(path) => MemoryLink::open(path, &own, limits)
-                .map_err(|source| OpenError::Memory { place: place.clone(), source })?,
-        };
+        let paths = job.as_ref().map_or(&[][..], |job| &job.memory);
+        let (memory, note) =
+            open_memory(paths, &own, limits).map_err(|source| OpenError::Memory { place: place.clone(), source })?;
         // No network link within the site is needed if there are no other ranks, or all are reached through memory.
         let here = job.as_ref().and_then(|job| job.roster.site(me.identity.site));
         let needless = here.is_some_and(|site| {
@@ -203,6 +205,7 @@ impl Endpoint {
             roster: job.map(|job| job.roster),
             protocol,
             memory,
+            note,
             site,
             gateway,
             routes: Vec::new(),
@@ -212,6 +215,11 @@ impl Endpoint {
             looped: VecDeque::new(),
             closed: false,
         })
+    }
+
+    /// What the user should know about this endpoint, though it works.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// Its own address.
@@ -585,6 +593,34 @@ const SELF_FRAME: u64 = 1 << 30;
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// Opens the region by the first path that leads to it. A rank in a user namespace of its own, as containers without setuid have, may
+/// not look into its agent's `/proc`, and has inherited nothing if the container closes descriptors: it does without shared memory.
+fn open_memory(
+    paths: &[PathBuf],
+    own: &Credentials,
+    limits: Limits,
+) -> Result<(Option<MemoryLink>, Option<String>), PoolError> {
+    let mut failed = None;
+    for path in paths {
+        match MemoryLink::open(path, own, limits) {
+            Ok(memory) => return Ok((memory, None)),
+            Err(error) => failed = Some((path, error)),
+        }
+    }
+    let Some((path, error)) = failed else { return Ok((None, None)) };
+    match std::fs::metadata(path) {
+        Err(closed) if path.starts_with("/proc") => {
+            let note = format!(
+                "this rank cannot open the memory that its node's ranks share ({}: {closed}), as in a container that closes inherited \
+                 descriptors: it uses the network, which is slower",
+                path.display()
+            );
+            Ok((None, Some(note)))
+        }
+        _ => Err(error),
     }
 }
 

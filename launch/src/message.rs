@@ -41,6 +41,27 @@ pub enum MpiChoice {
     Named(Family),
 }
 
+/// Which ranks get the standard input of `run`; the others read an empty one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InputTo {
+    #[default]
+    None,
+    /// Each of them gets all of it.
+    All,
+    Rank(u32),
+}
+
+impl InputTo {
+    /// Whether this rank gets it.
+    pub fn reaches(self, rank: u32) -> bool {
+        match self {
+            InputTo::None => false,
+            InputTo::All => true,
+            InputTo::Rank(only) => only == rank,
+        }
+    }
+}
+
 /// What an agent is to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
@@ -57,6 +78,7 @@ pub struct Program {
     pub settings: Vec<(Vec<u8>, Vec<u8>)>,
     /// Which MPI.
     pub mpi: MpiChoice,
+    pub input: InputTo,
 }
 
 /// How a rank's process ended.
@@ -146,6 +168,9 @@ pub enum Down {
     },
     /// The job is over: end whatever is left, and yourself.
     Finish,
+    /// The next bytes of standard input for those ranks of the node that get it; empty at its end. Answered by [`Up::InputTaken`], which
+    /// bounds what is under way: an agent acknowledges it at once, so a rank that does not read delays no other message.
+    Input { bytes: Vec<u8> },
 }
 
 /// Away from the ranks: agents → launcher; agents → first agent of their site (fences only).
@@ -240,6 +265,8 @@ pub enum Up {
     },
     /// All ranks of this node have ended, and all they left behind.
     Ended,
+    /// A rank's pipe has taken this many more bytes of standard input; `None`: it takes no more.
+    InputTaken { rank: u32, bytes: Option<u32> },
 }
 
 #[cfg(test)]

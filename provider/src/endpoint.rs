@@ -423,6 +423,9 @@ impl State {
             Ok(transport) => {
                 let fabric = transport.fabric().map(|fabric| format!(", fabric {fabric}")).unwrap_or_default();
                 log::note(format_args!("endpoint {:?} opened{fabric}", transport.address()));
+                if let Some(note) = transport.note() {
+                    log::warn(format_args!("{note}"));
+                }
                 self.stage = Stage::Open(transport);
                 Ok(())
             }

@@ -9,7 +9,7 @@
 use std::fmt::{Arguments, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 /// A note for `LANDBRIDGE_LOG_FILE`. Costs nothing without it.
 pub(crate) fn note(message: Arguments<'_>) {
@@ -34,6 +34,15 @@ pub(crate) fn note(message: Arguments<'_>) {
 pub(crate) fn fatal(message: Arguments<'_>) {
     note(message);
     say(message);
+}
+
+/// Something the user should know that ends nothing: to the log, and to standard error once a node.
+pub(crate) fn warn(message: Arguments<'_>) {
+    static SAID: Once = Once::new();
+    note(message);
+    if std::env::var_os("LANDBRIDGE_LOCAL_RANK").is_none_or(|rank| rank == "0") {
+        SAID.call_once(|| say(message));
+    }
 }
 
 fn say(message: Arguments<'_>) {

@@ -13,7 +13,7 @@ use client::key;
 use launch::check::{Finding, check, check_trunk};
 use launch::environment::travelling;
 use launch::launcher::Sites;
-use launch::message::{MpiChoice, Program};
+use launch::message::{InputTo, MpiChoice, Program};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use types::SitesFile;
@@ -129,6 +129,7 @@ fn nothing() -> Program {
         environment: travelling(std::env::vars_os()),
         modules: Vec::new(),
         settings: Vec::new(),
+        input: InputTo::None,
         mpi: MpiChoice::Auto,
     }
 }

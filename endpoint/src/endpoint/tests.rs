@@ -79,7 +79,7 @@ pub(crate) fn rank_config(memory: &str, rank: u32, limits: Limits) -> Config {
         gateways: Vec::new(),
         window: 1 << 20,
         encrypted: None,
-        memory: Some(memory.into()),
+        memory: vec![memory.into()],
     };
     Config { listen: "127.0.0.1:0".parse().unwrap(), job: Some(job), native: None, limits }
 }

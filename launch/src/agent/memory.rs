@@ -1,10 +1,11 @@
 //! The memory that a node's ranks share: made before they start, gone after they have ended.
 //!
 //! Inside a node the region has no name: whoever dies, in whatever way, it goes with the last process that has it open,
-//! and ranks open it through this agent's entry in `/proc`. A pool's region has a name, for nodes share no `/proc`; it is
+//! and ranks inherit it, or open it through this agent's entry in `/proc`. A pool's region has a name, for nodes share no `/proc`; it is
 //! made by the site's first agent, and removed by whichever agent or keeper of the site ends first.
 
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,15 +23,15 @@ const APPEARS: Duration = Duration::from_secs(3);
 /// The region of this node's ranks.
 #[derive(Debug)]
 pub struct Shared {
-    /// Kept open for those who open it through us.
-    _region: Option<OpenRegion>,
+    /// Kept open for ranks that open it through us.
+    region: Option<OpenRegion>,
     /// Where ranks open it.
     path: PathBuf,
     named: bool,
     job: JobId,
 }
 
-struct OpenRegion(#[expect(dead_code, reason = "being open is its purpose")] Region);
+struct OpenRegion(Region);
 
 impl std::fmt::Debug for OpenRegion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -56,7 +57,7 @@ pub fn share(order: &Order, roster: &Roster) -> Result<Option<Shared>, PoolError
             };
             let region = Region::unnamed(Path::new(IN_NODE), shape(first.0, node.ranks))?;
             let path = format!("/proc/{}/fd/{}", std::process::id(), region.file().as_raw_fd()).into();
-            Ok(Some(Shared { _region: Some(OpenRegion(region)), path, named: false, job: order.job }))
+            Ok(Some(Shared { region: Some(OpenRegion(region)), path, named: false, job: order.job }))
         }
         Memory::Pool(folder) => {
             let ranks = roster.site(order.site_id).map_or(0, |site| site.size());
@@ -78,7 +79,7 @@ pub fn share(order: &Order, roster: &Roster) -> Result<Option<Shared>, PoolError
                 check_folder(folder)?;
                 None
             };
-            Ok(Some(Shared { _region: region, path, named: true, job: order.job }))
+            Ok(Some(Shared { region, path, named: true, job: order.job }))
         }
     }
 }
@@ -93,6 +94,15 @@ impl Shared {
     /// Where ranks open it.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// For a rank to inherit: one in a user namespace of its own may not open what another process has. `None`: it has a name.
+    ///
+    /// # Errors
+    /// Too many open files.
+    pub fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        let unnamed = self.region.as_ref().filter(|_| !self.named);
+        unnamed.map(|OpenRegion(region)| region.file().try_clone().map(OwnedFd::from)).transpose()
     }
 
     /// Makes sure that this node sees the region. Blocks, though not for long; at once where all is well.
@@ -135,6 +145,9 @@ mod tests {
         shared.check().unwrap();
         let region = Region::open(shared.path(), shared.job).unwrap();
         assert_eq!((region.shape().first, region.shape().ranks), (5, 4));
+        let inherited = shared.descriptor().unwrap().unwrap();
+        let by_number = format!("/proc/self/fd/{}", inherited.as_raw_fd());
+        assert_eq!(Region::open(Path::new(&by_number), shared.job).unwrap().shape(), region.shape());
         let ours = format!("landbridge-{}", shared.job);
         let names = std::fs::read_dir(IN_NODE).unwrap().map(|entry| entry.unwrap().file_name());
         assert!(names.filter_map(|name| name.into_string().ok()).all(|name| !name.starts_with(&ours)));

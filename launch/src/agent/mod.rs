@@ -5,6 +5,7 @@
 
 pub mod cores;
 mod fence;
+mod input;
 pub mod memory;
 mod pmix;
 pub mod prepare;
@@ -27,6 +28,7 @@ use tokio::time::{Instant, sleep_until};
 use types::Identity;
 use wire::{FrameHeader, FrameKind, Passage};
 
+use self::input::Inputs;
 use self::memory::Shared;
 use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{PrepareError, Prepared, Reach, prepare};
@@ -238,6 +240,8 @@ struct Agent {
     open_files: Rlimit,
     prepared: Option<Prepared>,
     ranks: Vec<Running>,
+    /// Their standard input.
+    inputs: Inputs,
     /// The window that ranks get; `None`: nobody waits to be started.
     starting: Option<u32>,
     folder: Folder,
@@ -295,6 +299,7 @@ impl Agent {
             open_files,
             prepared: None,
             ranks: Vec::new(),
+            inputs: Inputs::default(),
             starting: None,
             folder,
             locks: Vec::new(),
@@ -394,6 +399,10 @@ impl Agent {
                 self.finished = true;
                 Ok(())
             }
+            Down::Input { bytes } => {
+                self.inputs.push(bytes);
+                Ok(())
+            }
         }
     }
 
@@ -457,6 +466,7 @@ impl Agent {
         if let Some(Err(error)) = prepared.shared.as_ref().map(Shared::check) {
             return self.report(&Up::Failed { rank: None, reason: error.to_string() });
         }
+        self.inputs = Inputs::new(prepared.input, prepared.first.0, prepared.count);
         self.starting = Some(window);
         Ok(())
     }
@@ -474,8 +484,10 @@ impl Agent {
             return self.check_ended();
         }
         let started = match self.pmix.as_ref().map(|pmix| pmix.admit(local)).transpose() {
-            Ok(variables) => rank::start(prepared, local, window, self.open_files, variables, &self.sinks)
-                .map_err(|error| format!("cannot start {:?}: {error}", prepared.words.first())),
+            Ok(variables) => {
+                rank::start(prepared, local, window, self.open_files, variables, self.inputs.take(local), &self.sinks)
+                    .map_err(|error| format!("cannot start {:?}: {error}", prepared.words.first()))
+            }
             Err(error) => Err(error.to_string()),
         };
         let (failed, handle) = match started {
@@ -515,6 +527,9 @@ impl Agent {
                 let Some(server) = self.pmi.as_mut() else { return Ok(()) };
                 let events = commands.iter().flat_map(|command| server.command(local, command)).collect();
                 self.pmi_events(events)
+            }
+            Some(RankEvent::Input { local, bytes }) => {
+                self.report(&Up::InputTaken { rank: self.rank_number(local), bytes })
             }
             Some(RankEvent::Exited { local, end }) => {
                 // Its last output was queued before; it must be told before its end.

@@ -18,7 +18,7 @@ use super::cores::{self, BindError};
 use super::memory::{Shared, share};
 use crate::environment::Environment;
 use crate::folder::FolderError;
-use crate::message::{Family, Program};
+use crate::message::{Family, InputTo, Program};
 use crate::mpi::{self, MpiError};
 use crate::order::Order;
 use crate::program::{self, ProgramError};
@@ -89,6 +89,8 @@ pub struct Prepared {
     pub place: String,
     /// What the user should know.
     pub notes: Vec<String>,
+    /// Which ranks get standard input.
+    pub input: InputTo,
     /// What ranks prove. Not in their environment, which whatever they start would inherit.
     pub secret: Secret,
 }
@@ -200,6 +202,7 @@ pub fn prepare(
         timer_slack,
         place,
         notes,
+        input: program.input,
         roster,
         secret: order.secret.clone(),
     })

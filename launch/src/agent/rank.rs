@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -12,12 +14,13 @@ use rustix::process::Rlimit;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::process::Child;
+use tokio::process::{Child, ChildStdin};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{sleep, timeout};
 use wire::Secret;
 
+use super::memory::Shared;
 use super::prepare::{Prepared, Start};
 use super::spawn::{Limits, spawn};
 use crate::lines::LineBuffer;
@@ -59,6 +62,12 @@ pub(super) enum RankEvent {
         local: usize,
         /// The bytes.
         bytes: Vec<u8>,
+    },
+    /// Its pipe has taken bytes of standard input, or (`None`) takes no more.
+    Input {
+        /// Its number on the node.
+        local: usize,
+        bytes: Option<u32>,
     },
     /// Its process ended, its output is read and its process group is dead.
     Exited {
@@ -115,7 +124,10 @@ impl RankHandle {
     }
 }
 
-/// Starts a rank and the tasks that watch it. `pmix`: the variables by which it finds its PMIx server; without them it has a
+/// Standard input on its way to a rank. The launcher bounds how much of it there is.
+pub(super) type Feed = mpsc::UnboundedReceiver<Arc<[u8]>>;
+
+/// Starts a rank and the tasks that watch it. `input`: its standard input, else it is empty. `pmix`: the variables by which it finds its PMIx server; without them it has a
 /// PMI-1 connection.
 ///
 /// # Errors
@@ -126,6 +138,7 @@ pub(super) fn start(
     window: u32,
     open_files: Rlimit,
     pmix: Option<Vec<(OsString, OsString)>>,
+    input: Option<Feed>,
     sinks: &Sinks,
 ) -> io::Result<RankHandle> {
     let path = prepared.path.as_deref().ok_or_else(|| io::Error::other("no program"))?;
@@ -137,13 +150,22 @@ pub(super) fn start(
     let mut environment = prepared.rank_environment(local, window, &start);
     environment.set("LANDBRIDGE_SECRET_FD", secret.as_raw_fd().to_string());
     let pmi = matches!(start, Start::Pmi(_)).then_some(theirs);
-    let inherited = std::iter::once(secret).chain(pmi).collect();
+    let memory = prepared.shared.as_ref().map(Shared::descriptor).transpose()?.flatten();
+    if let Some(memory) = &memory {
+        environment.set("LANDBRIDGE_MEMORY_FD", memory.as_raw_fd().to_string());
+    }
+    let inherited = std::iter::once(secret).chain(pmi).chain(memory).collect();
     let cores = prepared.cores.as_ref().and_then(|cores| cores.get(local as usize));
     let limits = Limits { cores: cores.copied(), open_files, timer_slack: prepared.timer_slack };
-    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited, limits)?;
+    let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
+    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited, limits, stdin)?;
     let pid = child.id().ok_or_else(|| io::Error::other("ended at once"))?;
     let (exited, watch_exit) = watch::channel(false);
     let local = local as usize;
+    let feeding = input.zip(child.stdin.take()).map(|(input, pipe)| {
+        let feeding = feed(pipe, input, local, sinks.events.clone());
+        tokio::spawn(feeding).abort_handle()
+    });
     let mut forwards = Vec::new();
     if let Some(pipe) = child.stdout.take() {
         forwards.push(tokio::spawn(forward(pipe, local, Stream::Out, sinks.clone(), None, watch_exit.clone())));
@@ -154,7 +176,8 @@ pub(super) fn start(
     }
     let (replies, inbox) = mpsc::channel(REPLIES);
     let pmi = tokio::spawn(converse(UnixStream::from_std(ours)?, local, sinks.events.clone(), inbox));
-    tokio::spawn(watch_over(child, pid, local, exited, forwards, pmi, sinks.events.clone()));
+    let tasks = Tasks { feeding, forwards, pmi };
+    tokio::spawn(watch_over(child, pid, local, exited, tasks, sinks.events.clone()));
     Ok(RankHandle { pid, replies })
 }
 
@@ -167,13 +190,19 @@ fn sealed(secret: &Secret) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
+/// What serves a rank while it runs.
+struct Tasks {
+    feeding: Option<AbortHandle>,
+    forwards: Vec<JoinHandle<()>>,
+    pmi: JoinHandle<()>,
+}
+
 async fn watch_over(
     mut child: Child,
     pid: u32,
     local: usize,
     exited: watch::Sender<bool>,
-    forwards: Vec<JoinHandle<()>>,
-    mut pmi: JoinHandle<()>,
+    mut tasks: Tasks,
     events: mpsc::Sender<RankEvent>,
 ) {
     let end = match child.wait().await {
@@ -181,14 +210,28 @@ async fn watch_over(
         Err(_) => End::Code(1),
     };
     signal_group(pid, 9);
-    let _ = exited.send(true);
-    if timeout(PMI_LINGER, &mut pmi).await.is_err() {
-        pmi.abort();
+    if let Some(feeding) = tasks.feeding {
+        feeding.abort();
     }
-    for forward in forwards {
+    let _ = exited.send(true);
+    if timeout(PMI_LINGER, &mut tasks.pmi).await.is_err() {
+        tasks.pmi.abort();
+    }
+    for forward in tasks.forwards {
         let _ = forward.await;
     }
     let _ = events.send(RankEvent::Exited { local, end }).await;
+}
+
+/// Writes standard input into a rank's pipe as the rank reads it. Dropping the sender is the end of the file.
+async fn feed(mut pipe: ChildStdin, mut input: Feed, local: usize, events: mpsc::Sender<RankEvent>) {
+    while let Some(bytes) = input.recv().await {
+        // A rank that closes its standard input wants no more of it.
+        let bytes = pipe.write_all(&bytes).await.ok().map(|()| bytes.len() as u32);
+        if events.send(RankEvent::Input { local, bytes }).await.is_err() || bytes.is_none() {
+            return;
+        }
+    }
 }
 
 /// Passes a rank's output on in whole lines. `place`: what the rank's provider begins with when it says on this stream why the

@@ -36,13 +36,14 @@ pub(super) fn spawn(
     environment: &Environment,
     inherited: Vec<OwnedFd>,
     limits: Limits,
+    stdin: Stdio,
 ) -> io::Result<Child> {
     let mut command = Command::new(path);
     if let [name, arguments @ ..] = words {
         command.arg0(name).args(arguments);
     }
     command.current_dir(directory).env_clear().envs(environment.iter()).process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     let agent = getpid();
     let before_exec = move || {
         for descriptor in &inherited {

@@ -16,11 +16,12 @@ use types::{Identity, Patience, Rank, Roster, SiteId, Slot, Slowness};
 use wire::control::Traffic;
 
 use super::cause::{ABORT, Cause, EFFECT, LOST, LOST_CODE, MPI_ERROR, SIGNAL, Weight, of_end};
+use super::input::Flow;
 use super::outcome::{Failure, SiteSummary, Summary};
 use super::session::Incoming;
 use crate::fence::{Fence, FenceError, Fences};
 use crate::group::first_agent;
-use crate::message::{Down, End, Family, MpiState, Program, Stream, Up};
+use crate::message::{Down, End, Family, InputTo, MpiState, Program, Stream, Up};
 use crate::processes::signal_name;
 
 /// The next site must have admitted the job, in this time on a machine that is well.
@@ -125,6 +126,7 @@ pub(super) struct Job {
     /// Those of them that were told to close the job, and have not said that nothing is left of it.
     unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
+    input: Flow,
 }
 
 impl Job {
@@ -141,6 +143,7 @@ impl Job {
             })
         });
         let nodes: Vec<Node> = nodes.collect();
+        let input = programs.first().map_or(InputTo::None, |program| program.input);
         Job {
             sites: roster.sites().iter().map(|_| SiteState::default()).collect(),
             exits: vec![None; roster.size() as usize],
@@ -159,6 +162,7 @@ impl Job {
             gateways: BTreeSet::from([0]),
             unclosed: BTreeSet::new(),
             actions: VecDeque::new(),
+            input: Flow::new((0..roster.size()).filter(|rank| input.reaches(*rank))),
             roster,
             home: home.to_owned(),
             programs,
@@ -460,7 +464,9 @@ impl Job {
             Up::Output { rank, stream, bytes } => {
                 self.actions.push_back(Action::Output { agent, rank, stream, bytes });
             }
+            Up::InputTaken { rank, bytes } => self.input.taken(rank, bytes),
             Up::Exited { rank, end, state } => {
+                self.input.taken(rank, None);
                 if let Some(exit) = self.exits.get_mut(rank as usize) {
                     *exit = Some((end, state));
                     self.check_exit(rank, now);
@@ -534,6 +540,19 @@ impl Job {
         self.actions.push_back(Action::Progress(Some(format!("starting {} ranks", self.roster.size()))));
         self.tell_agents(&Down::Go { window });
         self.actions.push_back(Action::Progress(None));
+    }
+
+    /// Whether the next bytes of standard input may be sent.
+    pub(super) fn takes_input(&self) -> bool {
+        self.phase == Phase::Running && self.input.has_room()
+    }
+
+    /// The next bytes of standard input; none: its end.
+    pub(super) fn input(&mut self, bytes: Vec<u8>) {
+        let ranks: Vec<u32> = self.input.send(bytes.len()).collect();
+        let reached = self.nodes.iter().filter(|node| ranks.iter().any(|rank| node.ranks.contains(rank)));
+        let input = |node: &Node| Action::Send(node.agent, Down::Input { bytes: bytes.clone() });
+        self.actions.extend(reached.map(input));
     }
 
     fn at_rank(&self, rank: u32, reason: String) -> Failure {

@@ -3,12 +3,14 @@
 
 mod allocate;
 mod cause;
+mod input;
 mod job;
 mod observer;
 pub mod outcome;
 pub mod placement;
 pub(crate) mod session;
 
+use std::io::Read;
 use std::time::{Duration, Instant as StdInstant};
 
 use client::patience::core_time;
@@ -22,6 +24,7 @@ pub use observer::Observer;
 pub use outcome::{Failure, SiteSummary, Summary};
 pub use session::{SessionError, Sites};
 
+use self::input::Source;
 use self::job::{Action, Job};
 use self::observer::{Teller, Told};
 use self::session::{Connection, Session};
@@ -59,9 +62,11 @@ pub struct Request {
 
 /// Runs a job from its opening to its end. Never fails itself: the summary says what went wrong.
 ///
-/// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once.
-pub async fn run(request: Request, observer: impl Observer) -> Summary {
+/// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once. `input` is read on a thread of its own for
+/// the ranks that [`Program::input`] names; that thread may outlive the job.
+pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer: impl Observer) -> Summary {
     let began = StdInstant::now();
+    let mut source = Source::new(input);
     let (mut teller, mut interrupts) = match (Teller::new(observer), Interrupts::new()) {
         (Ok(teller), Ok(interrupts)) => (teller, interrupts),
         (Err(error), _) | (_, Err(error)) => {
@@ -77,7 +82,7 @@ pub async fn run(request: Request, observer: impl Observer) -> Summary {
             let failed = tokio::select! {
                 opened = open(&request, connection, &roster) => match opened {
                     Err(error) => Some((Failure::new(error.to_string()), None)),
-                    Ok(session) => drive(session, &mut job, &mut teller, &mut interrupts, &request.home).await,
+                    Ok(session) => drive(session, &mut job, &mut source, &mut teller, &mut interrupts, &request.home).await,
                 },
                 signal = interrupts.next() => Some((Failure::new("interrupted"), Some(128 + signal))),
             };
@@ -141,6 +146,7 @@ async fn place(
 async fn drive(
     mut session: Session,
     job: &mut Job,
+    source: &mut Source,
     teller: &mut Teller,
     interrupts: &mut Interrupts,
     home: &str,
@@ -205,6 +211,7 @@ async fn drive(
                 Told::Failed(error) => job.output_failed(&error, Instant::now()),
             },
             () = until(deadline) => job.deadline_over(Instant::now(), slowness()),
+            bytes = source.next(), if job.takes_input() => job.input(bytes),
         }
     }
 }

@@ -17,7 +17,7 @@ fn rank(rank: u32, encrypted: bool, regions: Arc<Regions>) -> Endpoint {
     let mut config = rank_config("", rank, Limits::default());
     if let Some(job) = &mut config.job {
         let keys = Keys { current: Fingerprint([1; 32]), next: None };
-        (job.memory, job.encrypted) = (None, encrypted.then_some(keys));
+        (job.memory, job.encrypted) = (Vec::new(), encrypted.then_some(keys));
     }
     Endpoint::open(config, 0, regions).unwrap()
 }
