@@ -5,6 +5,7 @@
 mod agent;
 mod args;
 mod carried;
+mod gateway_again;
 mod gateway_command;
 mod input;
 mod key;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
             SitesCommand::Remove(args) => sites_add::remove(&args),
             SitesCommand::List(args) => sites_add::list(&args),
             SitesCommand::Status(args) => sites_add::status(&args),
+            SitesCommand::Start(args) => gateway_again::start(&args),
             SitesCommand::Check(args) => sites_check::check(args),
         },
         Command::Top(args) => top::top(&args),

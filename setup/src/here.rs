@@ -4,6 +4,7 @@ pub mod background;
 mod carried;
 mod error;
 pub mod folders;
+pub mod revive;
 mod survey;
 
 use std::io;
@@ -74,6 +75,10 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
         }
         Request::Gateway { site } => {
             let (started, note) = Background::new(&folders, site).renew().await?;
+            Ok(Reply::Gateway { started, note })
+        }
+        Request::Start { site } => {
+            let (started, note) = Background::new(&folders, site).start_if_ended().await?;
             Ok(Reply::Gateway { started, note })
         }
         Request::StopGateway { site, force } => {

@@ -38,6 +38,11 @@ pub enum Request {
         /// The site.
         site: String,
     },
+    /// Start the site's gateway unless it runs.
+    Start {
+        /// The site.
+        site: String,
+    },
     /// End the site's gateway.
     StopGateway {
         /// The site.
@@ -190,7 +195,7 @@ impl Request {
             Request::Key { .. } => "the key",
             Request::ReadSites => "reading the sites file",
             Request::WriteSites { .. } => "writing the sites file",
-            Request::Gateway { .. } => "starting the gateway",
+            Request::Gateway { .. } | Request::Start { .. } => "starting the gateway",
             Request::StopGateway { .. } => "stopping the gateway",
             Request::Check { .. } => "checking",
             Request::Probe { .. } => "trying a trunk",
@@ -205,7 +210,10 @@ impl Request {
     pub fn limit(&self) -> Duration {
         Duration::from_secs(match self {
             Request::Check { .. } => 90,
-            Request::Gateway { .. } | Request::StopGateway { .. } | Request::Survey { .. } => 60,
+            Request::Gateway { .. }
+            | Request::Start { .. }
+            | Request::StopGateway { .. }
+            | Request::Survey { .. } => 60,
             _ => 30,
         })
     }
