@@ -67,3 +67,56 @@ def test_a_gateway_that_died_is_started_again(person):  # noqa: F811
     results[top_again].good()
     assert results[left_alone].good().out.count("gateway runs, process") == 2, str(results[left_alone])
     results[nobody].bad("nancy", "lyon, kyoto")
+
+
+# What cron's own command does with one user's table.
+CRONTAB = """#!/bin/sh
+table=$HOME/crontab
+case $1 in
+-l) test -e "$table" || { echo "no crontab for $(id -un)" >&2; exit 1; }; cat "$table" ;;
+-) cat >"$table" ;;
+esac
+"""
+
+
+def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):  # noqa: F811
+    person = person()
+    for host in ("a-gw1", "b-gw1"):
+        (person.home(host) / ".local/bin").mkdir(parents=True)
+    home, mine = person.home("a-gw1"), person.home("b-gw1") / ".local/bin/landbridge"
+    mine.write_text("mine")
+    (home / "crontab").write_text("0 0 * * * own\n")
+    neither = person.adds("kyoto", "b-gw1", "--keep", must=False)
+    shim = person.folder / "bin/crontab"
+    person.types("sh", "-c", f"cat >{shim} <<'E'\n{CRONTAB}E\nchmod 755 {shim}", must=True)
+    plain = person.adds("lyon", "a-gw1")
+    kept = person.adds("lyon", "a-gw1", "--keep")
+    twice = person.adds("lyon", "a-gw1", "--keep")
+    version = person.types(home / ".local/bin/landbridge", "--version", on="a-gw1")
+    kills(person, "lyon")
+    down = person.types("landbridge", "sites", "status")
+    # As cron does it: hardly any environment.
+    line = f'line=$(tail -n 1 {home}/crontab); exec env -i HOME={home} PATH=/usr/bin:/bin sh -c "${{line#\\*/2 \\* \\* \\* \\* }}"'
+    cron = person.types("sh", "-c", line, on="a-gw1")
+    # The other site dials again after a while.
+    up = person.types("sh", "-c", f"for i in $(seq 40); do {LANDBRIDGE} sites status && exit; sleep 0.3; done; exit 1")
+    table = person.types("cat", home / "crontab")
+    for name, _ in SITES:
+        person.types("landbridge", "sites", "remove", name)
+    after = person.types("cat", home / "crontab")
+    results = person.run()
+    results[neither].bad("kyoto", "keep", "neither", "crontab", "landbridge sites start", f"{mine} is not from `sites add`")
+    assert "landbridge sites add lyon --keep` makes a line in your crontab do it" in results[plain].good().out, str(results[plain])
+    assert f"`landbridge` can be typed there too: {home}/.local/bin/landbridge" in results[plain].out, str(results[plain])
+    assert "a line in your crontab starts its gateway again" in results[kept].good().out, str(results[kept])
+    assert "can be typed" not in results[kept].out, str(results[kept])
+    results[twice].good()
+    assert "landbridge" in results[version].good().out
+    results[down].bad(starts("lyon"))
+    results[cron].good()
+    results[up].good()
+    assert results[table].out.splitlines()[0] == "0 0 * * * own" and len(results[table].out.splitlines()) == 2, str(results[table])
+    assert results[after].good().out == "0 0 * * * own\n", str(results[after])
+    assert not (home / ".local/bin/landbridge").is_symlink() and mine.read_text() == "mine"
+    left = [path for path in home.rglob("*") if path.is_file() and path.name != "crontab"]
+    assert not left, f"left at the site: {left}"

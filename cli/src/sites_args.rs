@@ -78,6 +78,9 @@ pub(crate) struct AddArgs {
     /// Copy the programs in this folder here, built for a site with other machines
     #[arg(long, value_name = "DIR")]
     pub programs: Option<PathBuf>,
+    /// Have its machine start the gateway again by itself, after a reboot too: by your systemd or your crontab there
+    #[arg(long)]
+    pub keep: bool,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,

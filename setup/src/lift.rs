@@ -51,12 +51,7 @@ pub(crate) async fn lift(
 }
 
 /// Which of the other sites have no trunk, after waiting so long at most for all to have one.
-async fn lost(
-    machine: &mut Machine,
-    site: &Site,
-    others: &[&Site],
-    wait: Duration,
-) -> Result<Vec<String>, SetupError> {
+async fn lost(machine: &mut Machine, site: &Site, others: &[&Site], wait: Duration) -> Result<Vec<String>, SetupError> {
     let end = Instant::now() + wait;
     loop {
         let Reply::Status(standing) = machine.ask(&Request::Status { site: site.name.clone() }).await? else {

@@ -41,7 +41,8 @@ impl<'a> Keeping<'a> {
     /// The machine has neither way, or refuses it.
     pub(crate) fn install(&self) -> Result<String, HereError> {
         let program = std::env::current_exe().map_err(HereError::Command)?;
-        let mut script = String::from("#!/bin/sh\n# Made by `landbridge sites add --keep`; `landbridge sites remove` removes it.\n");
+        let mut script =
+            String::from("#!/bin/sh\n# Made by `landbridge sites add --keep`; `landbridge sites remove` removes it.\n");
         for name in ENVIRONMENT {
             if let Ok(value) = std::env::var(name) {
                 script += &format!("export {name}={}\n", crate::machine::quoted(&value));
@@ -205,9 +206,7 @@ fn write_crontab(lines: &[&str]) -> Result<(), HereError> {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     match run(Command::new("crontab").arg("-"), Some(&text)) {
         Some(done) if done.status.success() => Ok(()),
-        Some(done) => {
-            Err(HereError::Keep(format!("`crontab -`: {}", String::from_utf8_lossy(&done.stderr).trim())))
-        }
+        Some(done) => Err(HereError::Keep(format!("`crontab -`: {}", String::from_utf8_lossy(&done.stderr).trim()))),
         None => Err(HereError::Keep("the command crontab cannot be run".to_owned())),
     }
 }
