@@ -142,6 +142,8 @@ class Inside:
                     site = re.sub(r"\[\[site\.node\]\]\n(.+\n)+", "", site)
                 site += f"[site.starter]\n{plan['starter']}\n{plan.get('lines', '')}\n"
                 site = site.replace("{folder}", str(self.folder))
+            else:
+                site += plan.get("lines", "")
             text += f"[[site]]\n{site}\n"
         path = self.folder / "sites.toml"
         path.write_text(text)

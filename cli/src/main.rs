@@ -1,29 +1,25 @@
 //! The `landbridge` command: reads flags, calls the other crates, prints what they say. No logic of its own.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod agent;
 mod args;
 mod carried;
-mod gateway_again;
+mod forward;
 mod gateway_command;
 mod input;
 mod key;
-#[cfg(feature = "lab")]
 mod lab;
 mod log;
 mod run;
-#[cfg(feature = "share")]
-mod share;
 mod sites_add;
 mod sites_args;
 mod sites_check;
 mod sites_file;
 mod sites_join;
 mod terminal;
-#[cfg(feature = "top")]
 mod top;
-mod version;
 mod words;
 
 use std::io::Write;
@@ -35,7 +31,7 @@ use crate::args::{Cli, Command};
 use crate::sites_args::SitesCommand;
 
 fn main() -> ExitCode {
-    #[cfg(feature = "lab")] // A lab's own processes are this program started again.
+    // A lab's own processes are this program started again.
     if let Some(code) = ::lab::hidden_main(std::env::args_os().skip(1)) {
         return exit(code);
     }
@@ -51,15 +47,11 @@ fn main() -> ExitCode {
             SitesCommand::Remove(args) => sites_add::remove(&args),
             SitesCommand::List(args) => sites_add::list(&args),
             SitesCommand::Status(args) => sites_add::status(&args),
-            SitesCommand::Start(args) => gateway_again::start(&args),
             SitesCommand::Check(args) => sites_check::check(args),
         },
-        #[cfg(feature = "top")]
         Command::Top(args) => top::top(&args),
-        #[cfg(feature = "lab")]
+        Command::Forward(args) => forward::forward(args),
         Command::Lab(args) => lab::lab(args),
-        #[cfg(feature = "share")]
-        Command::Share { folder } => share::share(&folder),
         Command::SiteEnd => sites_add::other_end(),
         Command::Agent => agent::keep(),
         Command::Hold { holder, program } => agent::hold(holder, &program),

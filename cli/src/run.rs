@@ -18,19 +18,18 @@ use types::SitesFile;
 use crate::args::{Mpi, RunArgs};
 use crate::input::Input;
 use crate::terminal::Terminal;
-use crate::{carried, gateway_again, runtime, sites_file};
+use crate::{carried, runtime, sites_file};
 
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
-    let file = sites_file::locate(&args.sites)?;
-    let mut sites = sites_file::read(&file)?;
+    let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
     let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
     let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site };
     let summary_to = args.json.clone();
     let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
     let typed = typed(args)?;
     if let Some(site) = carried::destination(&sites, from.as_deref()) {
-        return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(&sites, site, words) };
+        return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(site, words) };
     }
     // Wrong numbers are told before the network is tried.
     let checked = counts(&sites.file, &wish);
@@ -56,15 +55,10 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         InputTo::None => None,
         InputTo::All | InputTo::Rank(_) => Some(Box::new(Input)),
     };
-    gateway_again::ensure(&file, &sites, &home)?;
-    let asked = (sites.clone(), home.clone());
     let request = Request { sites, home, wish, held, wait, timeout, typed };
     let summary = runtime.block_on(launch::launcher::run(request, input, Terminal::new(prefix)));
     if let Some(failure) = &summary.failure {
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
-        if let Some(advice) = gateway_again::advice(&file, &asked.0, &asked.1, failure) {
-            let _ = writeln!(std::io::stderr(), "landbridge: {advice}");
-        }
     }
     if let Some(target) = &summary_to {
         write_line(serde_json::to_string(&summary)?, target.as_deref())?;

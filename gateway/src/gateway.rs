@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use hooks::AgentStarter;
 use tokio::time::{Instant, sleep};
+use types::roster::FORWARDER;
 use wire::FrameHeader;
 
 use crate::GatewayError;
@@ -56,7 +57,8 @@ impl Gateway {
         let (site, own) = (config.own_site(), config.own());
         let trunks = Trunks::new(&config.sites, (config.site, config.gateway));
         let infos = trunks.in_use().iter().map(|trunk| TrunkInfo::new(trunk.site.clone())).collect();
-        let nodes = site.nodes.iter().map(|node| node.name.clone()).collect();
+        let forwarder = (!site.forward.is_off()).then(|| FORWARDER.to_owned());
+        let nodes = site.nodes.iter().map(|node| node.name.clone()).chain(forwarder).collect();
         let mut table = Table::new((site.name.clone(), config.gateway), nodes, infos, own.memory, site.patience);
         table.siblings = site.gateways.len() > 1;
         let run_number = getrandom::u32().map_err(|e| GatewayError::System {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use types::sites::{Fabric, Inside, Keys, Memory};
+use types::sites::{Fabric, Forward, Inside, Keys, Memory};
 use types::{JobId, NodeId, SiteId};
 use wire::Secret;
 use wire::control::{AllocatedNode, NodeAsk};
@@ -41,6 +41,8 @@ pub struct AgentOrder {
     pub allocation: Option<String>,
     /// Where the site's ranks share memory.
     pub memory: Memory,
+    /// The ports that this agent connects to for `landbridge forward`. `None`: it runs ranks.
+    pub forward: Option<Forward>,
 }
 
 /// Where a node dials a gateway of its site.
@@ -90,6 +92,15 @@ pub trait AgentStarter: Send + Sync {
     /// # Errors
     /// Why it could not be started.
     fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError>;
+
+    /// Starts an agent that forwards ports, on the gateway's own machine.
+    ///
+    /// # Errors
+    /// Why it could not be started.
+    fn start_beside(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError> {
+        let AgentOrder { .. } = order;
+        Err(StartError("this gateway starts no agents that forward ports".into()))
+    }
 
     /// Asks for nodes, where a site's nodes come from a batch system. Returns at once. Whatever it creates is gone
     /// after [`AllocationHandle::release`]. If the gateway is killed, or ends without having dropped the handle, it is

@@ -14,6 +14,7 @@ mod descriptors;
 pub mod environment;
 pub mod fence;
 pub mod folder;
+pub mod forward;
 pub mod group;
 pub mod held;
 pub mod keeper;

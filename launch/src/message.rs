@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use types::Identity;
 
 use crate::fence::Fence;
+use crate::forward::Piece;
 
 /// Key and value put into the PMI key-value space.
 pub type Entry = (String, String);
@@ -171,6 +172,8 @@ pub enum Down {
     /// The next bytes of standard input for those ranks of the node that get it; empty at its end. Answered by [`Up::InputTaken`], which
     /// bounds what is under way: an agent acknowledges it at once, so a rank that does not read delays no other message.
     Input { bytes: Vec<u8> },
+    /// To an agent that forwards ports.
+    Forward(Piece),
 }
 
 /// Away from the ranks: agents → launcher; agents → first agent of their site (fences only).
@@ -267,6 +270,8 @@ pub enum Up {
     Ended,
     /// A rank's pipe has taken this many more bytes of standard input; `None`: it takes no more.
     InputTaken { rank: u32, bytes: Option<u32> },
+    /// From an agent that forwards ports.
+    Forward(Piece),
 }
 
 #[cfg(test)]

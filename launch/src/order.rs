@@ -106,6 +106,7 @@ pub(crate) fn example(memory: types::sites::Memory, node: u32) -> Order {
         keys: types::sites::Keys { current: types::sites::Fingerprint([7; 32]), next: None },
         allocation: None,
         memory,
+        forward: None,
     })
 }
 

@@ -7,7 +7,6 @@
 //!    the user's own is never written; a site that was there before is left as repaired as it could be.
 
 mod plan;
-mod settle;
 mod verdict;
 
 use std::path::PathBuf;
@@ -48,8 +47,6 @@ pub struct Wish {
     pub nodes: Option<String>,
     /// What Slurm is asked for its nodes with.
     pub slurm: Vec<SlurmSetting>,
-    /// The machine is to start the gateway again by itself.
-    pub keep: bool,
     /// Somebody sits at a terminal and can be asked.
     pub asking: bool,
 }
@@ -257,7 +254,6 @@ impl Prepared {
             self.notes.extend(changes);
             self.after.save()?;
         }
-        let settled = verdict == Verdict::Fails || self.settle(&mut attempt.findings).await;
         if verdict == Verdict::NodesFail {
             self.notes.push(format!(
                 "site {name} is kept: its gateway works, and only its nodes do not. `landbridge sites add {name}` with the flag \
@@ -265,7 +261,7 @@ impl Prepared {
             ));
         }
         self.findings.extend(attempt.findings);
-        Ok(Outcome { site: name, ok: verdict == Verdict::Works && settled, findings: self.findings, notes: self.notes })
+        Ok(Outcome { site: name, ok: verdict == Verdict::Works, findings: self.findings, notes: self.notes })
     }
 
     /// Hands the file out and tries everything.

@@ -89,6 +89,9 @@ pub enum RosterError {
     Syntax(String),
 }
 
+/// The name by which a roster means the machine of a site's gateway, where ports are forwarded and no rank runs. No node may have it.
+pub const FORWARDER: &str = "_gateway";
+
 /// Whether a text can name a site or a node: letters, digits, `.`, `_`, `-`, 1 to 64 of them.
 pub fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))

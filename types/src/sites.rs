@@ -14,6 +14,7 @@ use crate::quantity::{parse_bytes, parse_duration};
 use crate::roster::is_name;
 
 mod fabric;
+mod forward;
 mod inside;
 mod keys;
 mod links;
@@ -22,6 +23,7 @@ mod run;
 mod starter;
 
 pub use fabric::Fabric;
+pub use forward::{Forward, Target, TargetError};
 pub use inside::Inside;
 pub use keys::Keys;
 pub use links::Links;
@@ -68,6 +70,8 @@ pub struct Site {
     pub inside: Inside,
     /// How long its gateways keep jobs waiting for another site that cannot be reached.
     pub patience: Duration,
+    /// The ports that `landbridge forward` may reach there.
+    pub forward: Forward,
 }
 
 impl Site {
@@ -307,6 +311,8 @@ mod raw {
         libfabric: Option<String>,
         inside: Option<String>,
         patience: Option<String>,
+        #[serde(default)]
+        forward: super::forward::Raw,
     }
 
     #[derive(Deserialize)]
@@ -361,6 +367,7 @@ mod raw {
             let run = self.run.check().map_err(within)?;
             let fabric = super::fabric::check(self.fabric, self.libfabric, nodes.len()).map_err(within)?;
             let inside = super::Inside::check(self.inside.as_deref(), fabric.as_ref()).map_err(within)?;
+            let forward = self.forward.check().map_err(within)?;
             let patience = self.patience.as_deref().unwrap_or("5s");
             let patience =
                 parse_duration(patience).map_err(|e| Wrong::new("patience", e.to_string())).map_err(within)?;
@@ -382,6 +389,7 @@ mod raw {
                 fabric,
                 inside,
                 patience,
+                forward,
             })
         }
     }
@@ -432,6 +440,9 @@ mod raw {
     impl Node {
         fn check(self) -> Result<super::Node, Wrong> {
             let node = name("node name", self.name)?;
+            if node == crate::roster::FORWARDER {
+                return Err(Wrong::new("node name", format!("`{node}` is reserved: choose another")));
+            }
             if self.slots == Some(0) {
                 return Err(Wrong::new(format!("node {node}: slots"), "0 slots: remove the node instead"));
             }

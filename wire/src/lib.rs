@@ -19,7 +19,6 @@ pub mod passage;
 pub mod proof;
 mod reader;
 pub mod receipt;
-pub mod text;
 pub mod view;
 
 pub use control::Control;

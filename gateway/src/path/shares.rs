@@ -126,8 +126,7 @@ impl Shares {
             // A job with nothing to send keeps no deficit.
             self.queues.remove(&job);
             self.counters.release(QUEUE);
-            if self.turns.front() == Some(&job) {
-                self.turns.pop_front();
+            if self.turns.pop_front_if(|first| *first == job).is_some() {
                 self.begin_turn();
             }
         }

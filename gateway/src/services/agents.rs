@@ -8,6 +8,7 @@ use std::time::Duration;
 use hooks::{AgentOrder, GatewayAddress, StartError};
 use tokio::sync::Notify;
 use tokio::time::timeout;
+use types::roster::FORWARDER;
 use types::{JobId, NodeId};
 
 use crate::gateway::Gateway;
@@ -75,7 +76,8 @@ impl Gateway {
         };
         let site = self.sites.own_site();
         let entry = site.nodes.iter().find(|entry| entry.name == node);
-        let mut handle = self.services.starter.start(AgentOrder {
+        let forward = (node == FORWARDER).then(|| site.forward.clone());
+        let order = AgentOrder {
             job,
             secret,
             home,
@@ -90,7 +92,13 @@ impl Gateway {
             keys: site.keys(),
             allocation,
             memory: site.memory.clone(),
-        })?;
+            forward,
+        };
+        let starter = &self.services.starter;
+        let mut handle = match node == FORWARDER {
+            true => starter.start_beside(order)?,
+            false => starter.start(order)?,
+        };
         let orders = Rc::new(Orders::default());
         self.services.agents.0.borrow_mut().insert((job, node_id), orders.clone());
         let node = node.to_owned();

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use types::roster::FORWARDER;
 use types::{JobId, Roster, SiteId};
 use wire::Secret;
 use wire::control::{Part, Traffic};
@@ -73,6 +74,9 @@ impl<M: Clone + PartialEq> Table<M> {
             && let Some(own_roster) = roster.site(own)
             && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.has_node(id, &node.name))
         {
+            if unknown.name == FORWARDER {
+                return Err(here(JobError::ForwardsNothing { site: self.site.clone() }));
+            }
             let known = match self.nodes.join(", ") {
                 none if none.is_empty() => "those of a job's allocation".to_owned(),
                 known => known,

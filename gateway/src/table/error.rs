@@ -54,6 +54,11 @@ pub(crate) enum JobError {
     WrongHome { home: String, site: String },
     #[error("the gateway of site {own} has no site {site} in its sites file: compare the sites files")]
     UnknownSite { own: String, site: String },
+    #[error(
+        "no ports are forwarded there: `[site.forward]` with `allow = [\"HOST:PORT\"]` in its sites file allows them, once \
+         the gateway is restarted (`landbridge sites add {site}`)"
+    )]
+    ForwardsNothing { site: String },
     #[error("site {site} has no node {node}; it has: {known}")]
     UnknownNode { site: String, node: String, known: String },
     #[error(

@@ -151,7 +151,7 @@ pub(crate) struct Table<M> {
     pub(crate) number: usize,
     /// The site has other gateways, to which its members are connected too.
     pub(crate) siblings: bool,
-    /// Names of the site's nodes in the sites file.
+    /// Names of the site's nodes in the sites file, and [`types::roster::FORWARDER`] if ports are forwarded.
     pub(crate) nodes: Vec<String>,
     pub(crate) trunks: Vec<TrunkInfo>,
     pub(crate) jobs: HashMap<JobId, Job<M>>,

@@ -36,6 +36,7 @@ use self::rank::{Output, RankEvent, RankHandle, Sinks};
 use crate::descriptors;
 use crate::fence::{Fence, Fences};
 use crate::folder::Folder;
+use crate::forward::far;
 use crate::group::{Group, first_agent};
 use crate::message::{Down, Entry, Family, MpiState, Program, Up};
 use crate::modules;
@@ -51,7 +52,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long after SIGKILL output that nobody takes is waited for.
 const DUMP_AFTER: Duration = Duration::from_millis(1500);
 /// How long gateways may take to close connections after a goodbye.
-const GOODBYE: Duration = Duration::from_millis(500);
+pub(crate) const GOODBYE: Duration = Duration::from_millis(500);
 /// How long ending everything may take.
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -115,7 +116,10 @@ pub enum Lifeline {
 /// # Errors
 /// [`AgentError`]; everything below this process has been ended then too.
 pub async fn run(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
-    let result = work(order, folder.clone(), lifeline).await;
+    let result = match order.forward.clone() {
+        Some(allowed) => far::work(order, allowed, lifeline).await,
+        None => work(order, folder.clone(), lifeline).await,
+    };
     end_descendants(LIMIT);
     folder.remove();
     result
@@ -127,20 +131,7 @@ async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline
     let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
     // What started this agent hung up. It says less than the end of standard input: the job may go on by other gateways.
     let _heard = signal(SignalKind::hangup()).map_err(system("signals"))?;
-    let me = order.identity()?;
-    let (client, gateway) = connect(&order, me).await?;
-    let others = resolved(order.gateways.get(1..).unwrap_or_default()).await;
-    let reach = Reach { gateways: [vec![gateway], others].concat(), local: client.local_address().ip() };
-    let max_payload = client.welcome().max_payload;
-    let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
-    let entry = |GatewayAddress { name, address }: &GatewayAddress| {
-        let gateway = order.gateway(name, address.clone());
-        GatewayEntry { gateway, role: role.clone(), opening: None }
-    };
-    let mut connections = Connections::new(me, client, entry(&reach.gateways[0]));
-    reach.gateways[1..].iter().for_each(|other| {
-        connections.add(entry(other));
-    });
+    let Joined { mut connections, reach, max_payload } = join(&order).await?;
     let mut agent = Agent::new(order, folder, reach, max_payload, descriptors::raise())?;
     tokio::pin!(lifeline);
     let mut torn = false;
@@ -190,6 +181,34 @@ async fn until(deadline: Option<Instant>) {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
+}
+
+/// An agent's connections to the gateways of its site.
+pub(crate) struct Joined {
+    pub connections: Connections,
+    /// Where ranks find the gateways.
+    pub reach: Reach,
+    /// The longest payload of a frame in bytes.
+    pub max_payload: u32,
+}
+
+/// Connects to the gateways of the order.
+pub(crate) async fn join(order: &Order) -> Result<Joined, AgentError> {
+    let me = order.identity()?;
+    let (client, gateway) = connect(order, me).await?;
+    let others = resolved(order.gateways.get(1..).unwrap_or_default()).await;
+    let reach = Reach { gateways: [vec![gateway], others].concat(), local: client.local_address().ip() };
+    let max_payload = client.welcome().max_payload;
+    let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
+    let entry = |GatewayAddress { name, address }: &GatewayAddress| {
+        let gateway = order.gateway(name, address.clone());
+        GatewayEntry { gateway, role: role.clone(), opening: None }
+    };
+    let mut connections = Connections::new(me, client, entry(&reach.gateways[0]));
+    reach.gateways[1..].iter().for_each(|other| {
+        connections.add(entry(other));
+    });
+    Ok(Joined { connections, reach, max_payload })
 }
 
 /// Where ranks find the gateways that do not lead the job. A name that means nothing here is left out: the job runs without.
@@ -402,6 +421,9 @@ impl Agent {
             Down::Input { bytes } => {
                 self.inputs.push(bytes);
                 Ok(())
+            }
+            Down::Forward(_) => {
+                Err(AgentError::Message { from, problem: "this agent runs ranks and forwards no ports" })
             }
         }
     }

@@ -490,6 +490,8 @@ impl Job {
                 self.nodes[at].state = NodeState::Ended;
                 self.check_ended(now);
             }
+            // Agents of ranks forward no ports, and what they send beyond that changes nothing.
+            Up::Forward(_) => {}
         }
     }
 

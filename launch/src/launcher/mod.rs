@@ -99,8 +99,9 @@ pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer
 
 /// What each site of the roster is to run.
 fn programs(request: &Request, roster: &Roster) -> Vec<Program> {
-    let Request { sites, home, typed, .. } = request;
-    roster.sites().iter().map(|site| typed.from_home(home, &sites.file, &site.name)).collect()
+    let (file, typed) = (&request.sites.file, &request.typed);
+    let at = |name: &str| file.site(name).map_or_else(|| typed.program.clone(), |(_, site)| typed.at(site));
+    roster.sites().iter().map(|site| at(&site.name)).collect()
 }
 
 async fn open(request: &Request, connection: Option<Connection>, roster: &Roster) -> Result<Session, SessionError> {
@@ -234,14 +235,14 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// The signals by which a user ends a job.
-struct Interrupts {
+pub(crate) struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
 }
 
 impl Interrupts {
-    fn new() -> std::io::Result<Interrupts> {
+    pub(crate) fn new() -> std::io::Result<Interrupts> {
         Ok(Interrupts {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -249,7 +250,7 @@ impl Interrupts {
         })
     }
 
-    async fn next(&mut self) -> i32 {
+    pub(crate) async fn next(&mut self) -> i32 {
         tokio::select! {
             _ = self.interrupt.recv() => 2,
             _ = self.terminate.recv() => 15,

@@ -283,6 +283,11 @@ impl Session {
         self.post.release(agent, bytes);
     }
 
+    /// Whether more may be produced for an agent; what must not wait is sent all the same.
+    pub(crate) fn has_room(&self, agent: Identity) -> bool {
+        self.post.has_room(agent)
+    }
+
     /// Sends what may be sent.
     pub(crate) fn flush(&mut self) {
         while let Some((route, header, payload)) = self.post.next_frame(self.now_ns()) {

@@ -41,4 +41,8 @@ impl AgentStarter for PbsStarter {
             )),
         }
     }
+
+    fn start_beside(&self, order: AgentOrder) -> Started {
+        super::local::start(order)
+    }
 }

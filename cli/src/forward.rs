@@ -1,0 +1,155 @@
+//! `landbridge forward`.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use launch::forward::{ForwardError, Near, Request, run};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use types::sites::{Target, TargetError};
+
+use crate::args::SitesFileArgs;
+use crate::{runtime, sites_file};
+
+/// Forward a TCP port of this machine to a port at another site
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Forward a TCP port of this machine to a port that the machine of another site's gateway can reach: for \
+        notebooks, control planes and bootstraps. Connections go through the gateways, by the same keys and the same \
+        encrypted trunks as jobs; the other site must allow the port (`[site.forward]` in the sites file of its gateway).\n\n\
+        Each connection has 64 KiB in flight at most, so this is for control, not for bulk data. At most 64 connections are \
+        open at once; more wait. Runs until it is interrupted. With `-` in place of the port, standard input and output are \
+        connected to the target once.",
+    after_help = "Examples:\n  \
+        landbridge forward 8888 kyoto:8888                     127.0.0.1:8888 here is 127.0.0.1:8888 at kyoto's gateway\n  \
+        landbridge forward 0.0.0.0:29500 kyoto:node7:29500     this machine's port 29500, for the other nodes too\n  \
+        landbridge forward 0 kyoto:8888                        any free port; it is printed\n  \
+        landbridge forward - kyoto:node7:22                    as a ProxyCommand of ssh"
+)]
+pub(crate) struct ForwardArgs {
+    /// Where to listen: a port of 127.0.0.1, or an address and a port; 0 takes a free port; `-`: standard input and output
+    #[arg(value_name = "[ADDRESS:]PORT", value_parser = listen)]
+    pub listen: Listen,
+    /// What to connect to: a port as the machine of the site's gateway reaches it [default host: 127.0.0.1]
+    #[arg(value_name = "SITE:[HOST:]PORT", value_parser = destination)]
+    pub to: Destination,
+    /// The site this is typed at [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    /// Print where it listens as JSON, once it does
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// What is forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    At(SocketAddr),
+    Standard,
+}
+
+/// A target at a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    site: String,
+    target: Target,
+}
+
+/// An argument that cannot be forwarded.
+#[derive(Debug, Error)]
+pub(crate) enum ForwardArgumentError {
+    #[error("`{0}` is not PORT, ADDRESS:PORT or -, such as 8888 or 0.0.0.0:8888")]
+    Listen(String),
+    #[error("`{0}` is not SITE:PORT or SITE:HOST:PORT, such as kyoto:8888")]
+    Destination(String),
+    #[error(transparent)]
+    Target(#[from] TargetError),
+}
+
+fn listen(text: &str) -> Result<Listen, ForwardArgumentError> {
+    let port = || text.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    match text {
+        "-" => Ok(Listen::Standard),
+        _ => {
+            text.parse().ok().or_else(port).map(Listen::At).ok_or_else(|| ForwardArgumentError::Listen(text.to_owned()))
+        }
+    }
+}
+
+fn destination(text: &str) -> Result<Destination, ForwardArgumentError> {
+    let (site, target) = text
+        .split_once(':')
+        .filter(|(site, _)| !site.is_empty())
+        .ok_or_else(|| ForwardArgumentError::Destination(text.to_owned()))?;
+    Ok(Destination { site: site.to_owned(), target: target.parse()? })
+}
+
+/// Forwards until it is interrupted and gives the exit code.
+pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
+    let sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let Destination { site, target } = args.to;
+    sites.site(&site)?;
+    if args.json && args.listen == Listen::Standard {
+        bail!("--json prints where the forward listens; with `-`, standard output is the connection's");
+    }
+    let runtime = runtime()?;
+    let forwarded = runtime.block_on(async {
+        let (near, place) = match args.listen {
+            Listen::Standard => (Near::Stream(Box::new(tokio::io::stdin()), Box::new(tokio::io::stdout())), None),
+            Listen::At(address) => {
+                let listener = TcpListener::bind(address).await;
+                let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+                let place = listener.local_addr().context("the port listened on")?;
+                (Near::Listener(listener), Some(place))
+            }
+        };
+        let (json, to) = (args.json, format!("site {site}, {target}"));
+        let ready = || {
+            let _ = match place {
+                Some(place) if json => {
+                    let line = serde_json::json!({ "listen": place.to_string(), "site": site, "target": target });
+                    writeln!(std::io::stdout(), "{line}")
+                }
+                Some(place) => writeln!(std::io::stderr(), "landbridge: {place} is forwarded to {to}"),
+                None => Ok(()),
+            };
+        };
+        let request = Request { sites, home, site: site.clone(), target: target.clone() };
+        let note = |text: String| {
+            let _ = writeln!(std::io::stderr(), "landbridge: {text}");
+        };
+        match run(request, near, ready, note).await {
+            Ok(()) => Ok(0),
+            Err(ForwardError::Interrupted(signal)) => Ok(128 + signal),
+            Err(error) => Err(error.into()),
+        }
+    });
+    // A read of standard input that nobody will end must not be waited for.
+    runtime.shutdown_background();
+    forwarded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_is_understood_or_named() {
+        assert_eq!(listen("8888").unwrap(), Listen::At("127.0.0.1:8888".parse().unwrap()));
+        assert_eq!(listen("[::]:0").unwrap(), Listen::At("[::]:0".parse().unwrap()));
+        assert_eq!(listen("-").unwrap(), Listen::Standard);
+        let to = |text: &str| destination(text).map(|to| (to.site, to.target.to_string()));
+        assert_eq!(to("kyoto:80").unwrap(), ("kyoto".to_owned(), "127.0.0.1:80".to_owned()));
+        assert_eq!(to("kyoto:n7:80").unwrap(), ("kyoto".to_owned(), "n7:80".to_owned()));
+        assert_eq!(to("kyoto:[::1]:80").unwrap().1, "[::1]:80");
+        for bad in ["kyoto", "kyoto:", ":80", "kyoto:n7:", "kyoto:n7:0"] {
+            assert!(to(bad).is_err(), "{bad}");
+        }
+        assert!(listen("70000").unwrap_err().to_string().contains("`70000`"));
+    }
+}
