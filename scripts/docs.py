@@ -3,7 +3,7 @@
 
 Pages are gathered in target/docs-source at the same paths as in the repository, so links in them work in both. Two pages are made:
 what every command says to --help, and every error message of the source. mkdocs runs strictly: a broken link or anchor, or a page
-that docs/mkdocs.yml does not list, is an error.
+that docs/mkdocs.yml lists and nobody wrote, is an error.
 """
 
 import html
@@ -124,6 +124,16 @@ def messages_page():
     return count
 
 
+def configuration():
+    """mkdocs' configuration: docs/mkdocs.yml, with pages that its navigation does not list at the end of the last section."""
+    text = (ROOT / "docs" / "mkdocs.yml").read_text().replace("../target/", "")
+    pages = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.md"))
+    text += "".join(f"      - {page}\n" for page in pages if f" {page}\n" not in text)
+    path = ROOT / "target" / "mkdocs.yml"
+    path.write_text(text)
+    return path
+
+
 def make_self_contained():
     """Whatever a page loads is in the site."""
     site = ROOT / "target" / "docs"
@@ -142,7 +152,7 @@ def build():
     gather()
     made = commands_page(), messages_page()
     # Not with --quiet: strictness counts warnings, and quiet ones are none.
-    done = subprocess.run([MKDOCS, "build", "--strict", "--clean", "-f", ROOT / "docs" / "mkdocs.yml"], cwd=ROOT, check=False, capture_output=True, text=True)
+    done = subprocess.run([MKDOCS, "build", "--strict", "--clean", "-f", configuration()], cwd=ROOT, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         faults = [line for line in done.stderr.splitlines() if line.startswith(("WARNING", "ERROR"))]
         raise Failure("\n".join([*(faults or [done.stderr]), "mkdocs found the faults above"]))
