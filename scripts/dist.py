@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""What `make dist` does: release builds that run on glibc 2.17 and later, checked, as a wheel and a tar.zst for each machine.
+
+Runs in .venv-dist (packaging/requirements.txt). Zig links, and knows which symbols each glibc has. ARCH names the machines; one whose
+Rust standard library is not installed is left out with a line that says how to get it, or is an error with STRICT=1.
+"""
+
+import hashlib
+import io
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import zstandard
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST, STAGES = ROOT / "target" / "dist", ROOT / "target" / "dist-stage"
+GLIBC = (2, 17)
+# By machine: the platform of the wheel.
+MACHINES = {"x86_64": "manylinux2014_x86_64", "aarch64": "manylinux2014_aarch64"}
+# What every Linux with a glibc has.
+SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+COMMAND, PROVIDER = "bin/landbridge", "lib/landbridge/liblandbridge-fi.so"
+
+
+def fail(text):
+    raise SystemExit(f"dist: {text}")
+
+
+def output(*words):
+    return subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
+
+
+def has_library(target):
+    """Whether this compiler has Rust's standard library for the target."""
+    done = subprocess.run(["rustc", "--print", "target-libdir", "--target", target], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    return done.returncode == 0 and any(Path(done.stdout.strip()).glob("libstd-*"))
+
+
+def commit():
+    """The commit, marked if the sources differ from it; what the environment says without git."""
+    given = os.environ.get("LANDBRIDGE_COMMIT")
+    if given or not (ROOT / ".git").exists():
+        return given or ""
+    return output("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").strip()
+
+
+def build(machine):
+    """Builds command and provider; gives their paths."""
+    target = f"{machine}-unknown-linux-gnu"
+    packages = ["-p", "landbridge-cli", "-p", "landbridge-provider"]
+    environment = {**os.environ, "LANDBRIDGE_COMMIT": commit(), "CARGO_ZIGBUILD_PYTHON_PATH": sys.executable}
+    versioned = f"{target}.{GLIBC[0]}.{GLIBC[1]}"
+    words = [Path(sys.executable).parent / "cargo-zigbuild", "zigbuild", "--locked", "--profile", "packaged", "--target", versioned, *packages]
+    subprocess.run(words, cwd=ROOT, env=environment, check=True)
+    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / target / "packaged"
+    return folder / "landbridge", folder / "liblandbridge_provider.so"
+
+
+def check_symbols(file):
+    """Refuses a file that needs more than glibc 2.17, or a library that not every system has, or that is not stripped."""
+    dynamic = output("objdump", "-T", str(file))
+    needed = {tuple(map(int, version.split("."))) for version in re.findall(r"\bGLIBC_([0-9.]+)", dynamic)}
+    if not needed:
+        fail(f"{file}: objdump -T shows no symbol of glibc, so nothing was checked")
+    if beyond := sorted(version for version in needed if version > GLIBC):
+        lines = [line for line in dynamic.splitlines() if any(f"GLIBC_{'.'.join(map(str, v))}" in line for v in beyond)]
+        fail(f"{file} needs a later glibc than {GLIBC[0]}.{GLIBC[1]}:\n" + "\n".join(lines))
+    libraries = set(re.findall(r"NEEDED\s+(\S+)", output("objdump", "-p", str(file))))
+    if foreign := libraries - SYSTEM:
+        fail(f"{file} needs {', '.join(sorted(foreign))}, which not every system has")
+    if ".debug_info" in output("objdump", "-h", str(file)) or "no symbols" not in output("objdump", "-t", str(file)):
+        fail(f"{file} is not stripped")
+    return max(needed)
+
+
+def stage(machine, files, share):
+    """Lays the files out as they are installed."""
+    folder = STAGES / machine
+    shutil.rmtree(folder, ignore_errors=True)
+    for source, place in zip(files, (COMMAND, PROVIDER)):
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, folder / place)
+        (folder / place).chmod(0o755)
+        print(f"dist: {machine}: {place}: {source.stat().st_size / 1e6:.1f} MB, glibc {'.'.join(map(str, check_symbols(folder / place)))}")
+    shutil.copytree(share, folder / "share")
+    licences = folder / "share" / "licenses" / "landbridge"
+    licences.mkdir(parents=True)
+    for name in ("LICENSE", "LICENSE-APACHE", "LICENSE-MIT"):
+        shutil.copy(ROOT / name, licences)
+    import ziglang  # noqa: PLC0415 (only where a build is made)
+
+    zig = Path(ziglang.__file__).parent
+    extra = [f"Zig's compiler-rt={zig / 'LICENSE'}", f"LLVM's libunwind={zig / 'lib/libunwind/LICENSE.TXT'}"]
+    third = licences / "THIRD-PARTY.txt"
+    subprocess.run([sys.executable, ROOT / "scripts/licences.py", f"{machine}-unknown-linux-gnu", third, *extra], cwd=ROOT, check=True)
+    return folder
+
+
+def archive(folder, name, time):
+    """A tar.zst of the folder, the same bytes for the same files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path in sorted(folder.rglob("*")):
+            entry = tar.gettarinfo(path, f"{name}/{path.relative_to(folder)}")
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = "root"
+            entry.mtime, entry.mode = time, 0o755 if path.is_dir() or entry.mode & 0o100 else 0o644
+            if path.is_dir():
+                tar.addfile(entry)
+            else:
+                with path.open("rb") as file:
+                    tar.addfile(entry, file)
+    file = DIST / f"{name}.tar.zst"
+    file.write_bytes(zstandard.ZstdCompressor(level=19).compress(buffer.getvalue()))
+    return file
+
+
+def wheel(machine, folder, version, time):
+    """The wheel, made by hatchling from python/ and the folder."""
+    sources = STAGES / f"{machine}-wheel"
+    shutil.rmtree(sources, ignore_errors=True)
+    shutil.copytree(ROOT / "python", sources, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(folder, sources / "built")
+    for file in [ROOT / "README.md", *(folder / "share/licenses/landbridge").iterdir()]:
+        shutil.copy(file, sources)
+    environment = {
+        **os.environ, "LANDBRIDGE_VERSION": version, "LANDBRIDGE_WHEEL_TAG": MACHINES[machine], "SOURCE_DATE_EPOCH": str(time),
+    }
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(DIST)]
+    subprocess.run(words, cwd=sources, env=environment, check=True, stdout=subprocess.DEVNULL)
+    file = DIST / f"landbridge-{version}-py3-none-{MACHINES[machine]}.whl"
+    data = f"landbridge-{version}.data"
+    wanted = [
+        f"{data}/scripts/landbridge", f"{data}/data/{PROVIDER}", f"{data}/data/share/man/man1/landbridge-run.1",
+        f"{data}/data/share/bash-completion/completions/landbridge", f"landbridge-{version}.dist-info/licenses/THIRD-PARTY.txt",
+        "landbridge/__init__.py",
+    ]
+    missing = set(wanted) - set(zipfile.ZipFile(file).namelist())
+    if missing:
+        fail(f"{file} lacks {', '.join(sorted(missing))}")
+    return file
+
+
+def main():
+    with (ROOT / "Cargo.toml").open("rb") as file:
+        version = tomllib.load(file)["workspace"]["package"]["version"]
+    here = platform.machine()
+    wanted = (os.environ.get("ARCH") or " ".join(MACHINES)).split()
+    if unknown := set(wanted) - set(MACHINES):
+        fail(f"ARCH={' '.join(wanted)}: {', '.join(sorted(unknown))} is none of {', '.join(MACHINES)}")
+    targets = {machine: f"{machine}-unknown-linux-gnu" for machine in wanted}
+    missing = [machine for machine in wanted if not has_library(targets[machine])]
+    for machine in missing:
+        print(
+            f"dist: {machine} is left out: this Rust has no standard library for {targets[machine]}: rustup target add {targets[machine]}, or "
+            f"Debian's rustc-web, cargo-web and libstd-rust-web-dev of that architecture", file=sys.stderr,
+        )
+    if missing and os.environ.get("STRICT", "") not in ("", "0"):
+        fail(f"STRICT: a release needs {' and '.join(wanted)}")
+    if here not in wanted or here in missing:
+        fail(f"this machine's own {here} must be built, since its command writes the completions and man pages of all")
+    time = int(os.environ.get("SOURCE_DATE_EPOCH") or (output("git", "log", "-1", "--format=%ct") if commit() and (ROOT / ".git").exists() else 0))
+    for folder in (DIST, STAGES):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    made, share = [], STAGES / "share"
+    for machine in sorted(set(wanted) - set(missing), key=lambda machine: machine != here):
+        files = build(machine)
+        if machine == here:
+            subprocess.run([files[0], "share", share], check=True)
+        folder = stage(machine, files, share)
+        made += [archive(folder, f"landbridge-{version}-{machine}-linux-glibc2.17", time), wheel(machine, folder, version, time)]
+    sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(made))
+    (DIST / "SHA256SUMS").write_text(sums)
+    for file in sorted(made):
+        print(f"dist: {file.relative_to(ROOT)}: {file.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
