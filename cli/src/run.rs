@@ -97,6 +97,7 @@ pub(crate) fn program(command: Vec<OsString>, mpi: Mpi) -> Result<Program> {
             Mpi::Mpich => MpiChoice::Named(Family::Mpich),
             Mpi::Intel => MpiChoice::Named(Family::Intel),
             Mpi::Openmpi => MpiChoice::Named(Family::OpenMpi),
+            Mpi::None => MpiChoice::Libfabric,
         },
     })
 }

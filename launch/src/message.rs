@@ -40,6 +40,8 @@ pub enum MpiChoice {
     Auto,
     /// This one.
     Named(Family),
+    /// None: the program uses libfabric itself.
+    Libfabric,
 }
 
 /// Which ranks get the standard input of `run`; the others read an empty one.

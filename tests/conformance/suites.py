@@ -10,11 +10,11 @@ from pathlib import Path
 
 from harness import LANDBRIDGE
 
-from . import fabtests, imb, mpi4py_suite
+from . import fabtests, imb, mpi4py_suite, sos
 from .job import OUT, PLACES
 from .process import Child, clean_environment
 
-SUITES = {module.NAME: module for module in (fabtests, mpi4py_suite, imb)}
+SUITES = {module.NAME: module for module in (fabtests, mpi4py_suite, imb, sos)}
 INSIDE = Path(__file__).with_name("inside.py")
 # A place's jobs together; each has limits of its own.
 LIMIT_S = 4 * 3600.0
@@ -54,8 +54,11 @@ def _in_lab(where, jobs):
     (folder / "jobs.json").write_text(json.dumps([asdict(job) for job in jobs]))
     lab = [LANDBRIDGE, "lab", "--isolation", "namespaces", *PLACES[where], "--nic-rate", "0", "--wan-rate", "0"]
     # Labs have a /tmp, /dev/shm and /run of their own; what is needed of ours they are told.
-    if imb.folder().is_relative_to("/tmp") or imb.folder().is_relative_to("/run"):
-        lab += ["--visible", imb.folder()]
+    # Sandia OpenSHMEM's programs find their library above their own folder, where both were built.
+    built = sos.folder() and next((above for above in sos.folder().parents if (above / "src").is_dir()), sos.folder())
+    for needed in filter(None, [imb.folder(), built]):
+        if needed.is_relative_to("/tmp") or needed.is_relative_to("/run"):
+            lab += ["--visible", needed]
     child = Child([*lab, "--", sys.executable, INSIDE, folder / "jobs.json"], folder, environment=clean_environment())
     shown = Tail(child.out)
     ended = child.wait(LIMIT_S, shown.show)

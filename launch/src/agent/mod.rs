@@ -604,10 +604,10 @@ impl Agent {
 
     /// A rank that speaks PMI-1 is in `MPI_Init`.
     fn initialised(&mut self, local: usize) -> Result<(), AgentError> {
-        if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none()) {
+        if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none() && !prepared.uses_libfabric) {
             let program = self.prepared.as_ref().and_then(|prepared| prepared.path.clone()).unwrap_or_default();
             let reason = format!(
-                "started an MPI library, but {} did not show which: say it with --mpi mpich or --mpi intel",
+                "started an MPI library, but {} did not show which: name it with --mpi mpich or --mpi intel; --mpi none is for programs without one",
                 program.display()
             );
             return self.report(&Up::Failed { rank: Some(self.rank_number(local)), reason });

@@ -69,6 +69,8 @@ pub struct Prepared {
     pub environment: Environment,
     /// The recognised MPI.
     pub mpi: Option<Family>,
+    /// Whether the program uses libfabric without an MPI.
+    pub uses_libfabric: bool,
     /// The job's ranks.
     pub roster: Roster,
     /// First rank of this node.
@@ -142,21 +144,26 @@ pub fn prepare(
     }
     let (mut path, mut mpi, mut pmix, mut notes) = (None, None, None, Vec::new());
     let provider = mpi::find_provider(&environment);
+    let crosses = roster.sites().iter().filter(|site| site.size() > 0).count() > 1;
+    let mut uses_libfabric = false;
     if let Some(name) = words.first() {
         let found = program::find(name.as_ref(), &directory, &environment)?;
         if let Some(library) = mpi::library(program.mpi, &found, &environment)? {
-            let crosses = roster.sites().iter().filter(|site| site.size() > 0).count() > 1;
             notes = mpi::settings(&library, &mut environment, &provider, crosses);
-            let ours = environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge");
-            if ours && !provider.is_file() {
-                return Err(MpiError::NoProvider(provider).into());
-            }
             if library.family == Family::OpenMpi {
                 pmix = Some(mpi::find_pmix(&library, &environment)?);
             }
             mpi = Some(library.family);
         } else {
             mpi::openmpi::refuse_unnamed(&mut environment);
+            uses_libfabric = mpi::uses_libfabric(program.mpi, &found, &environment);
+            if uses_libfabric {
+                notes = mpi::libfabric_settings(&mut environment, &provider, crosses);
+            }
+        }
+        let ours = environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge");
+        if ours && (mpi.is_some() || uses_libfabric) && !provider.is_file() {
+            return Err(MpiError::NoProvider(provider).into());
         }
         path = Some(found);
     }
@@ -193,6 +200,7 @@ pub fn prepare(
         directory,
         environment,
         mpi,
+        uses_libfabric,
         first,
         count,
         index,
@@ -368,6 +376,23 @@ mod tests {
             let environment = prepared.rank_environment(0, 65536, &Start::Pmi(9));
             assert_eq!(environment.get("LANDBRIDGE_CROWDED"), crowd.map(OsStr::new), "{ranks} ranks");
             assert_eq!(environment.get("LANDBRIDGE_EAGER_MEMORY"), eager.map(OsStr::new), "{ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn programs_without_an_mpi_get_the_provider_when_they_use_libfabric() {
+        use crate::message::MpiChoice::{Auto, Libfabric};
+        let given = [("LANDBRIDGE_PROVIDER", "/opt/lb/liblandbridge-fi.so")];
+        let error = try_on(Libfabric, &["sh"], "a:n1*1;b:n1*1", &given).unwrap_err().to_string();
+        assert!(error.contains("/opt/lb/liblandbridge-fi.so"), "{error}");
+        let given = [("LANDBRIDGE_PROVIDER", "/bin/sh")];
+        for (choice, provider) in [(Auto, None), (Libfabric, Some("landbridge"))] {
+            let prepared = try_on(choice, &["sh"], "a:n1*1;b:n1*1", &given).unwrap();
+            assert_eq!((prepared.mpi, prepared.uses_libfabric), (None, choice == Libfabric));
+            let environment = prepared.rank_environment(0, 65536, &Start::Pmi(9));
+            assert_eq!(environment.get("FI_PROVIDER"), provider.map(OsStr::new), "{choice:?}");
+            assert_eq!(environment.get("FI_PROVIDER_PATH"), provider.map(|_| OsStr::new("/bin")), "{choice:?}");
+            assert_eq!(environment.get("PMI_FD"), Some(OsStr::new("9")));
         }
     }
 

@@ -41,6 +41,10 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
     }
     if crosses {
         insist(environment, "I_MPI_OFI_PROVIDER", "landbridge", &mut notes);
+        // oneCCL would bring its ranks together by TCP connections of its own, which do not reach another site. Over MPI it
+        // needs none; it takes its key-value store from MPI only if its data goes that way too.
+        environment.set_default("CCL_ATL_TRANSPORT", "mpi");
+        environment.set_default("CCL_KVS_MODE", "mpi");
     } else {
         let chosen = environment.get("FI_PROVIDER").unwrap_or_default().to_owned();
         environment.set_default("I_MPI_OFI_PROVIDER", chosen);

@@ -1,4 +1,5 @@
-//! MPI libraries: which one a program uses, and what each must be told so that it uses our provider.
+//! MPI libraries: which one a program uses, and how each is made to use our provider. A program may also use libfabric without
+//! any MPI.
 
 mod elf;
 pub mod intel;
@@ -24,7 +25,9 @@ use crate::message::{Family, MpiChoice};
 #[non_exhaustive]
 pub enum MpiError {
     /// It was not possible to say which MPI it is.
-    #[error("cannot tell which MPI {program} uses: {problem}. Say it with --mpi mpich, --mpi intel or --mpi openmpi")]
+    #[error(
+        "cannot tell which MPI {program} uses: {problem}. Name it: --mpi mpich, --mpi intel or --mpi openmpi; or --mpi none if it uses libfabric without an MPI"
+    )]
     Unsure {
         /// The program.
         program: String,
@@ -72,6 +75,7 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
     let seen = recognise(program, environment);
     let library = match choice {
         MpiChoice::Auto => seen?,
+        MpiChoice::Libfabric => None,
         // The file still tells where the library's other parts are.
         MpiChoice::Named(family) => {
             match seen {
@@ -103,6 +107,22 @@ pub fn settings(library: &Library, environment: &mut Environment, provider: &Pat
         Family::OpenMpi => notes.extend(openmpi::settings(environment, library.file.as_deref(), crosses)),
     }
     notes
+}
+
+/// Whether a program in which no MPI was recognised uses libfabric itself: because the user says so, or because it is linked to
+/// libfabric.
+pub fn uses_libfabric(choice: MpiChoice, program: &Path, environment: &Environment) -> bool {
+    match choice {
+        MpiChoice::Libfabric => true,
+        MpiChoice::Auto => elf::needed(program, environment)
+            .is_some_and(|needed| needed.iter().any(|library| library.name.starts_with("libfabric.so"))),
+        MpiChoice::Named(_) => false,
+    }
+}
+
+/// Makes a program without an MPI use the provider at `provider`. The notes are as for [`settings`].
+pub fn libfabric_settings(environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
+    provider::settings(environment, provider, crosses)
 }
 
 /// Sets what `family` needs to know on a node with more ranks than cores.

@@ -87,7 +87,17 @@ fn intel_learns_where_it_is_installed() {
         assert_eq!(environment.get("I_MPI_ROOT"), Some(OsStr::new(root)));
         assert_eq!(environment.get("LD_LIBRARY_PATH"), Some(OsStr::new(path)));
         assert_eq!(environment.get("I_MPI_FABRICS"), Some(OsStr::new("shm:ofi")));
+        assert_eq!(environment.get("CCL_KVS_MODE"), Some(OsStr::new("mpi")));
+        assert_eq!(environment.get("CCL_ATL_TRANSPORT"), Some(OsStr::new("mpi")));
     }
+    let intel = Library { family: Family::Intel, file: None, beside: false, linked: true };
+    let mut inside = environment();
+    settings(&intel, &mut inside, provider, false);
+    assert_eq!(inside.get("CCL_KVS_MODE"), None, "within a site oneCCL's own connections do");
+    let mut chosen = environment();
+    chosen.set("CCL_KVS_MODE", "pmi");
+    settings(&intel, &mut chosen, provider, true);
+    assert_eq!(chosen.get("CCL_KVS_MODE"), Some(OsStr::new("pmi")), "the user's own stays");
 }
 
 #[test]
@@ -152,6 +162,24 @@ fn libraries_are_looked_for_where_the_dynamic_linker_does() {
         environment.set("LD_LIBRARY_PATH", "");
         assert_eq!(library(MpiChoice::Auto, &program, &environment).unwrap().unwrap().family, Family::Mpich);
     }
+}
+
+#[test]
+fn a_program_linked_to_libfabric_alone_uses_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let cc = |words: &[&str]| {
+        assert!(std::process::Command::new("cc").current_dir(folder.path()).args(words).status().unwrap().success());
+    };
+    std::fs::write(folder.path().join("fabric.c"), "int fi_version(void) { return 1; }").unwrap();
+    std::fs::write(folder.path().join("main.c"), "int fi_version(void); int main(void) { return fi_version(); }")
+        .unwrap();
+    cc(&["-shared", "-fPIC", "-Wl,-soname,libfabric.so.1", "-o", "libfabric.so.1", "fabric.c"]);
+    cc(&["-o", "main", "main.c", "libfabric.so.1"]);
+    let (main, here) = (folder.path().join("main"), environment());
+    assert_eq!(library(MpiChoice::Auto, &main, &here), Ok(None));
+    let uses = |choice, program: &Path| uses_libfabric(choice, program, &here);
+    assert!(uses(MpiChoice::Auto, &main) && !uses(MpiChoice::Auto, Path::new("/bin/sh")));
+    assert!(uses(MpiChoice::Libfabric, Path::new("/bin/sh")) && !uses(MpiChoice::Named(Family::Mpich), &main));
 }
 
 #[test]
