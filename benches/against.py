@@ -1,6 +1,7 @@
-"""One build against another: every figure of a part with both, in turns, and how much worse or better the new one is.
+"""One build against another: every figure of a part with both builds, in turns, and how much worse or better the new
+one is.
 
-A part takes part with a function `cases(arguments)` that gives a list of `Case`."""
+A part takes part with a function `cases(arguments)` that returns a list of `Case`."""
 
 import hashlib
 import math
@@ -13,25 +14,41 @@ from statistics import median
 from typing import Callable
 
 import report
-from machine import LANDBRIDGE, OURS, PROGRAMS, ROOT, VENV, Build, Failed, Missing, describe, in_lab, libraries, load, need
+from machine import (
+    LANDBRIDGE,
+    OURS,
+    PROGRAMS,
+    ROOT,
+    VENV,
+    Build,
+    Failed,
+    Missing,
+    describe,
+    in_lab,
+    libraries,
+    load,
+    need,
+)
 
-# Of these units more is better; of all others less.
+# For these units more is better; for all others less.
 MORE = {"Mbit/s", "messages/s", "of alone"}
 WORSE = 1.03
-# A build that failed so often in a case is not tried again: what hangs takes minutes each time.
+# A build that failed this often in a case is not tried again: a hang takes minutes each time.
 MOST_FAILURES = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured in one turn. `once(build, problems)` gives {figure: (value, unit)}, and adds to the problems what gave no figure."""
+    """What one turn measures. `once(build, problems)` returns {figure: (value, unit)}, and adds to the problems
+    whatever gave no figure."""
 
     name: str
     once: Callable[[Build, list], dict]
 
 
 def builds(folder):
-    """The new build, this checkout's, and the old one, in `folder`. This checkout's own folder shows what the machine's noise alone does."""
+    """The new build, which is this checkout's, and the old one, in `folder`. This checkout's own folder as `folder`
+    shows the machine's noise."""
     old = Build("old", Path(folder).resolve())
     if re.search(r"\s", str(old.root)):
         raise Missing(f"{old.root}: a lab cannot start gateways from a path with white space: give it another name")
@@ -42,13 +59,21 @@ def builds(folder):
 
 
 def measure(part, module, arguments, both):
-    """The result of one part. It is written after each case, so that what an interrupted run measured is kept."""
+    """The result of one part. It is written after each case, so that an interrupted run keeps what it measured."""
     known = module.cases(arguments)
     cases = [case for case in known if re.search(arguments.cases or "", case.name)]
     if not cases:
-        raise Missing(f"{part}: no case matches {arguments.cases!r}; there are:\n  " + "\n  ".join(case.name for case in known))
+        raise Missing(
+            f"{part}: no case matches {arguments.cases!r}; there are:\n  " + "\n  ".join(case.name for case in known)
+        )
     rounds = arguments.rounds or (3 if arguments.quick else 5)
-    result = {"machine": describe(), "builds": {build.name: _described(build) for build in both}, "rounds": rounds, "rows": [], "problems": []}
+    result = {
+        "machine": describe(),
+        "builds": {build.name: _described(build) for build in both},
+        "rounds": rounds,
+        "rows": [],
+        "problems": [],
+    }
     for number, case in enumerate(cases):
         print(f"{part}: {number + 1} of {len(cases)}: {case.name}", file=sys.stderr, flush=True)
         result["rows"] += _rows(case.name, _turns(case, both, rounds, result["problems"]), result["problems"])
@@ -59,7 +84,7 @@ def measure(part, module, arguments, both):
 
 
 def _turns(case, both, rounds, problems):
-    """For each round what each build gave; the build that goes first alternates."""
+    """The figures of each build for each round; the builds alternate in going first."""
     results, failures = [], dict.fromkeys(both, 0)
     for number in range(rounds):
         results.append({})
@@ -77,7 +102,9 @@ def _turns(case, both, rounds, problems):
 
 
 def _rows(name, turns, problems):
-    figures = dict.fromkeys((what, unit) for turn in turns for measured in turn.values() for what, (_, unit) in measured.items())
+    figures = dict.fromkeys(
+        (what, unit) for turn in turns for measured in turn.values() for what, (_, unit) in measured.items()
+    )
     rows = []
     for what, unit in figures:
         values = {"new": [], "old": []}
@@ -95,27 +122,56 @@ def _rows(name, turns, problems):
             problems.append(f"{name}, {what}: no round has both builds")
             continue
         best = max if unit in MORE else min
-        rows.append({
-            "case": name, "what": what, "unit": unit, **{build: report.summary(samples) for build, samples in values.items()},
-            "ratio": round(_worse(unit, median(values["new"]), median(values["old"])), 4), "within_rounds": report.summary(within),
-            "of_best": round(_worse(unit, best(values["new"]), best(values["old"])), 4), "worse_rounds": sum(ratio > 1 for ratio in within),
-            "samples": values,
-        })
+        rows.append(
+            {
+                "case": name,
+                "what": what,
+                "unit": unit,
+                **{build: report.summary(samples) for build, samples in values.items()},
+                "ratio": round(_worse(unit, median(values["new"]), median(values["old"])), 4),
+                "within_rounds": report.summary(within),
+                "of_best": round(_worse(unit, best(values["new"]), best(values["old"])), 4),
+                "worse_rounds": sum(ratio > 1 for ratio in within),
+                "samples": values,
+            }
+        )
     return rows
 
 
 def _worse(unit, new, old):
-    """How many times worse the new figure is: over 1 is worse, whichever way the unit points."""
+    """How many times worse the new figure is: over 1 is worse, in whichever direction the unit points."""
     return old / new if unit in MORE else new / old
 
 
 def check(both):
-    """That in a lab a rank's provider and the gateways are those of the build: none may be measured under another's name."""
+    """Checks that in a lab a rank's provider and the gateways belong to the build: none may be measured under
+    another's name."""
     for build in both:
         commands = [
-            {"name": "rank", "words": [build.landbridge, "run", "--site", "a=1", "--site", "b=1", "--mpi", "mpich", "--", VENV["mpich"] / "bin" / "python",
-                                       PROGRAMS / "built.py", "provider"], "environment": libraries("mpich"), "limit": 30},
-            {"name": "gateway", "words": [LANDBRIDGE, "lab", "enter", "b-gw1", "--", sys.executable, PROGRAMS / "built.py", "gateway"], "limit": 30},
+            {
+                "name": "rank",
+                "words": [
+                    build.landbridge,
+                    "run",
+                    "--site",
+                    "a=1",
+                    "--site",
+                    "b=1",
+                    "--mpi",
+                    "mpich",
+                    "--",
+                    VENV["mpich"] / "bin" / "python",
+                    PROGRAMS / "built.py",
+                    "provider",
+                ],
+                "environment": libraries("mpich"),
+                "limit": 30,
+            },
+            {
+                "name": "gateway",
+                "words": [LANDBRIDGE, "lab", "enter", "b-gw1", "--", sys.executable, PROGRAMS / "built.py", "gateway"],
+                "limit": 30,
+            },
         ]
         samples, failures = in_lab(["--sites", "2", "--nodes", "1", "--delay", "0"], commands, 1, build)
         if failures:
@@ -123,13 +179,27 @@ def check(both):
         for name, expected in (("rank", [build.provider]), ("gateway", [build.landbridge])):
             found = [Path(path) for path in samples[name][0]["found"]]
             if found != expected:
-                raise Failed(f"{build}: the {name} of a lab uses {', '.join(map(str, found)) or 'none'} and not {expected[0]}")
+                raise Failed(
+                    f"{build}: the {name} of a lab uses {', '.join(map(str, found)) or 'none'} and not {expected[0]}"
+                )
 
 
 def _described(build):
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=build.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=build.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (build.landbridge, build.provider)}
-    return {"folder": str(build.root), "commit": commit.stdout.strip() or "unknown", "sha256": sums, "this_checkout": build.root == ROOT}
+    return {
+        "folder": str(build.root),
+        "commit": commit.stdout.strip() or "unknown",
+        "sha256": sums,
+        "this_checkout": build.root == ROOT,
+    }
 
 
 def table(result):
@@ -137,13 +207,28 @@ def table(result):
     rows = [heading]
     for row in result["rows"]:
         within = row["within_rounds"]
-        rows.append([row["case"], row["what"], row["unit"], *(f"{row[build]['median']:.5g}" for build in ("old", "new")), f"{row['ratio']:.3f}",
-                     f"{within['spread']:.2f}", f"{row['of_best']:.3f}", f"{row['worse_rounds']} of {within['n']}"])
-    parts = [f"new {result['builds']['new']['commit']} against old {result['builds']['old']['commit']}, {result['rounds']} rounds", report.columns(rows)]
+        rows.append(
+            [
+                row["case"],
+                row["what"],
+                row["unit"],
+                *(f"{row[build]['median']:.5g}" for build in ("old", "new")),
+                f"{row['ratio']:.3f}",
+                f"{within['spread']:.2f}",
+                f"{row['of_best']:.3f}",
+                f"{row['worse_rounds']} of {within['n']}",
+            ]
+        )
+    parts = [
+        f"new {result['builds']['new']['commit']} against old {result['builds']['old']['commit']}, {result['rounds']} rounds",
+        report.columns(rows),
+    ]
     parts += [f"FAILED {problem}" for problem in result["problems"]]
     if ratios := [row["ratio"] for row in result["rows"]]:
         over = sum(ratio > WORSE for ratio in ratios)
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        parts.append(f"{over} of {len(ratios)} figures over {WORSE}; geometric mean {mean:.3f}. Over 1 the new build is worse, of all units; the ratio is of medians")
+        parts.append(
+            f"{over} of {len(ratios)} figures over {WORSE}; geometric mean {mean:.3f}. Over 1 the new build is worse, of all units; the ratio is of medians"
+        )
     parts.append(f"load {result['machine']['load_before']} before, {result['machine'].get('load_after')} after")
     return "\n".join(parts)

@@ -1,8 +1,11 @@
-"""The part of a benchmark that runs inside a lab: commands that take turns, round after round, and what they print as JSON.
+"""The part of a benchmark that runs inside a lab: commands that take turns, round after round, and their output as
+JSON.
 
-    inside.py PLAN      PLAN is a JSON file: {"rounds", "answer", "commands": [{"name", "words", "environment", "limit", "may_fail"}]}
+    inside.py PLAN      PLAN is a JSON file: {"rounds", "answer", "commands": [COMMAND…]}, where a COMMAND is
+                        {"name", "words", "environment", "limit", "may_fail"}
 
-Writes {"samples": {name: [object…]}, "failures": {name: text}} to the file that PLAN names. A command that failed is not tried again.
+Writes {"samples": {name: [object…]}, "failures": {name: text}} to the file that PLAN names.
+A command that failed is not tried again.
 """
 
 import json
@@ -15,7 +18,7 @@ from machine import Failed, clean_environment, run
 
 
 def objects(text):
-    """What a program printed: one JSON object, over lines, or one per line."""
+    """The output of a program: one JSON object over several lines, or one per line."""
     try:
         return [json.loads(text)]
     except ValueError:
@@ -35,12 +38,16 @@ def main():
                 continue
             start = time.monotonic()
             try:
-                out, _ = run(command["words"], {**environment, **command.get("environment", {})}, command.get("limit", 120))
+                out, _ = run(
+                    command["words"], {**environment, **command.get("environment", {})}, command.get("limit", 120)
+                )
                 found = objects(out)
                 if not found:
                     raise Failed(f"{name}: printed no figures:\n{out[-500:]}")
                 for sample in found:
-                    answer["samples"].setdefault(name, []).append({**sample, "wall_s": round(time.monotonic() - start, 4)})
+                    answer["samples"].setdefault(name, []).append(
+                        {**sample, "wall_s": round(time.monotonic() - start, 4)}
+                    )
             except (Failed, ValueError) as failure:
                 answer["failures"][name] = str(failure)
     Path(plan["answer"]).write_text(json.dumps(answer))

@@ -1,15 +1,32 @@
-"""The experiments of Takano and others' relay: programs over 1, 2, 4 and 8 gateways a site against the same programs on routed nodes.
+"""The experiments of the relay by Takano and others: programs over 1, 2, 4 and 8 gateways per site against the same
+programs on routed nodes.
 
-An all-to-all, and the kernels of examples/kernels, each of which verifies its result, at one-way delays from 0 to 10 ms.
+An all-to-all, and the kernels of examples/kernels, each of which verifies its result, at one-way delays from 0 to 10
+ms.
 """
 
 from against import Case
-from machine import LANDBRIDGE, OURS, PROGRAMS, PROVIDER, ROOT, VENV, describe, in_lab, in_turns, libraries, load, need, only
+from machine import (
+    LANDBRIDGE,
+    OURS,
+    PROGRAMS,
+    PROVIDER,
+    ROOT,
+    VENV,
+    describe,
+    in_lab,
+    in_turns,
+    libraries,
+    load,
+    need,
+    only,
+)
 from report import columns, summary
 
 KERNELS = ROOT / "examples" / "kernels"
 NODES = 8
-# The paper's 16 nodes with cards of 1 Gbit/s behind a WAN of 10 are here 8 with 50 Mbit/s behind 250: what two cores can emulate.
+# The paper's 16 nodes with 1 Gbit/s cards behind a 10 Gbit/s WAN become 8 nodes with 50 Mbit/s behind 250 Mbit/s here:
+# what two cores can emulate.
 LAB = ["--nodes", NODES, "--nic-rate", "50mbit", "--wan-rate", "250mbit"]
 DELAYS = ["0", "1ms", "5ms", "10ms"]
 TRUNKS = [1, 2, 4, 8]
@@ -17,15 +34,21 @@ DIRECT = "direct"
 
 
 def programs(arguments):
-    """Command line of each program, and the figure that it prints, with whether more is better."""
+    """Command line of each program, the name of the figure it prints, and whether more is better."""
     python, quick = VENV["mpich"] / "bin" / "python", arguments.quick
     alltoall = [python, PROGRAMS / "alltoall.py", 64 << 10, 2 if quick else 4]
     known = {
         "all-to-all": (alltoall, "mbit_s"),
         "all-to-all in step": ([*alltoall, "in-step"], "mbit_s"),
         "sort": ([KERNELS / "sort", "--size", "W", "--iterations", 3 if quick else 6, "--json", "-"], "seconds"),
-        "multigrid": ([KERNELS / "multigrid", "--size", 64, "--iterations", 4 if quick else 8, "--json", "-"], "seconds"),
-        "wavefront": ([KERNELS / "wavefront", "--size", "W", "--iterations", 4 if quick else 8, "--json", "-"], "seconds"),
+        "multigrid": (
+            [KERNELS / "multigrid", "--size", 64, "--iterations", 4 if quick else 8, "--json", "-"],
+            "seconds",
+        ),
+        "wavefront": (
+            [KERNELS / "wavefront", "--size", "W", "--iterations", 4 if quick else 8, "--json", "-"],
+            "seconds",
+        ),
     }
     return {name: known[name] for name in only(arguments, known)}
 
@@ -48,20 +71,33 @@ def measure(arguments):
     ways = [DIRECT, *trunks]
     result = {"machine": describe(), "rounds": rounds, "lab": [str(word) for word in LAB], "rows": [], "problems": []}
     for delay in delays:
-        turns = in_turns(delay, ways, rounds, result["problems"], lambda way: _once(delay, way, arguments, result["problems"]))
+        turns = in_turns(
+            delay, ways, rounds, result["problems"], lambda way: _once(delay, way, arguments, result["problems"])
+        )
         for name, (_, figure) in programs(arguments).items():
             for way in ways:
-                pairs = [(turn[way][name], turn[DIRECT][name]) for turn in turns if name in turn.get(way, {}) and name in turn.get(DIRECT, {})]
+                pairs = [
+                    (turn[way][name], turn[DIRECT][name])
+                    for turn in turns
+                    if name in turn.get(way, {}) and name in turn.get(DIRECT, {})
+                ]
                 if pairs:
                     speeds = [ours / direct if figure == "mbit_s" else direct / ours for ours, direct in pairs]
-                    row = {"program": name, "delay": delay, "way": way, "figure": figure, "value": summary([ours for ours, _ in pairs]), "of_direct": summary(speeds)}
+                    row = {
+                        "program": name,
+                        "delay": delay,
+                        "way": way,
+                        "figure": figure,
+                        "value": summary([ours for ours, _ in pairs]),
+                        "of_direct": summary(speeds),
+                    }
                     result["rows"].append(row)
     result["machine"]["load_after"] = load()
     return result
 
 
 def cases(arguments):
-    """For --against."""
+    """The cases for --against."""
     _ready()
     delays, trunks = _delays_and_trunks(arguments)
     figures = {name: figure for name, (_, figure) in programs(arguments).items()}
@@ -78,7 +114,7 @@ def _once(delay, way, arguments, problems, build=OURS):
     """The figure of each program, all in one lab."""
     options = [*LAB, "--delay", delay]
     if way == DIRECT:
-        # The first gateway of a site is its router, which is not what limits; no gateway runs.
+        # The first gateway of a site is its router, which is not the bottleneck; no gateway runs.
         options += ["--gateways", 1, "--gateway-nic-rate", "0", "--route-directly", "--gateway-command", ""]
         start, environment = _direct()
     else:
@@ -95,15 +131,36 @@ def _once(delay, way, arguments, problems, build=OURS):
 
 
 def _direct():
-    """How MPICH's own launcher starts a program on all nodes, and over what it talks: a network where every node reaches every other."""
-    nodes = [(f"10.{site}.0.{node}", f"{name}-n{node}") for site, name in ((1, "a"), (2, "b")) for node in range(1, NODES + 1)]
+    """How MPICH's own launcher starts a program on all nodes, and the network it uses: one where every node reaches
+    every other."""
+    nodes = [
+        (f"10.{site}.0.{node}", f"{name}-n{node}")
+        for site, name in ((1, "a"), (2, "b"))
+        for node in range(1, NODES + 1)
+    ]
     environment = {
-        **libraries("mpich"), "BENCH_HOSTS": " ".join(f"{address}={host}" for address, host in nodes), "BENCH_LANDBRIDGE": str(LANDBRIDGE),
-        "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1",
+        **libraries("mpich"),
+        "BENCH_HOSTS": " ".join(f"{address}={host}" for address, host in nodes),
+        "BENCH_LANDBRIDGE": str(LANDBRIDGE),
+        "FI_PROVIDER": "tcp",
+        "FI_TCP_IFACE": "eth0",
+        "MPIR_CVAR_CH4_NETMOD": "ofi",
+        "MPIR_CVAR_NOLOCAL": "1",
     }
     hosts = ",".join(f"{address}:1" for address, _ in nodes)
-    start = [VENV["mpich"] / "bin" / "mpiexec", "-launcher", "ssh", "-launcher-exec", PROGRAMS / "lab-launcher", "-iface", "eth0",
-             "-hosts", hosts, "-n", 2 * NODES]
+    start = [
+        VENV["mpich"] / "bin" / "mpiexec",
+        "-launcher",
+        "ssh",
+        "-launcher-exec",
+        PROGRAMS / "lab-launcher",
+        "-iface",
+        "eth0",
+        "-hosts",
+        hosts,
+        "-n",
+        2 * NODES,
+    ]
     return start, environment
 
 
@@ -114,8 +171,24 @@ def table(result):
         figure = f"{value:.0f} Mbit/s" if row["figure"] == "mbit_s" else f"{value:.2f} s"
         way = row["way"] if row["way"] == DIRECT else f"{row['way']} gateways"
         ratio = row["of_direct"]
-        rows.append([row["program"], row["delay"], way, figure, f"{ratio['median']:.2f}", f"{ratio['spread']:.2f}", str(ratio["n"])])
-    return "\n".join([f"{NODES}+{NODES} ranks, {' '.join(result['lab'])}", columns(rows), *(f"FAILED {problem}" for problem in result["problems"])])
+        rows.append(
+            [
+                row["program"],
+                row["delay"],
+                way,
+                figure,
+                f"{ratio['median']:.2f}",
+                f"{ratio['spread']:.2f}",
+                str(ratio["n"]),
+            ]
+        )
+    return "\n".join(
+        [
+            f"{NODES}+{NODES} ranks, {' '.join(result['lab'])}",
+            columns(rows),
+            *(f"FAILED {problem}" for problem in result["problems"]),
+        ]
+    )
 
 
 def plot(pyplot, result):
@@ -127,7 +200,9 @@ def plot(pyplot, result):
         for way in dict.fromkeys(row["way"] for row in result["rows"]):
             rows = [row for row in result["rows"] if row["program"] == name and row["way"] == way]
             label = "direct" if way == DIRECT else f"{way} gateways"
-            axis.plot([row["delay"] for row in rows], [row["of_direct"]["median"] for row in rows], marker="o", label=label)
+            axis.plot(
+                [row["delay"] for row in rows], [row["of_direct"]["median"] for row in rows], marker="o", label=label
+            )
         axis.set_title(name)
         axis.set_xlabel("one-way delay")
         axis.set_ylim(bottom=0)

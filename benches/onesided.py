@@ -1,4 +1,5 @@
-"""Loops of small one-sided operations across two sites, against the same program on libfabric's tcp over a routed network with the same delay.
+"""Loops of small one-sided operations across two sites, against the same program on libfabric's tcp over a routed
+network with the same delay.
 
 Ranks 0 and 1 are at one site, and operate on rank 2 at the other.
 """
@@ -8,30 +9,68 @@ from report import columns, summary
 
 DELAYS = ["0", "5ms"]
 HOSTS = {"10.1.0.1": "a-n1", "10.1.0.2": "a-n2", "10.2.0.1": "b-n1"}
-# The first gateway of a site is its router too.
+# The first gateway of a site is also its router.
 LAB = ["--sites", "2", "--nodes", "2", "--gateways", "1", "--nic-rate", "0", "--wan-rate", "0", "--route-directly"]
 
 
 def direct(mpi):
-    """How an MPI's own launcher starts a program on the three nodes, and over what it then talks."""
+    """How an MPI's own launcher starts a program on the three nodes, and the network it then uses."""
     home, launcher = VENV[mpi], str(PROGRAMS / "lab-launcher")
     environment = {
-        **libraries(mpi), "BENCH_HOSTS": " ".join(f"{address}={host}" for address, host in HOSTS.items()), "BENCH_LANDBRIDGE": str(LANDBRIDGE),
-        "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
+        **libraries(mpi),
+        "BENCH_HOSTS": " ".join(f"{address}={host}" for address, host in HOSTS.items()),
+        "BENCH_LANDBRIDGE": str(LANDBRIDGE),
+        "FI_PROVIDER": "tcp",
+        "FI_TCP_IFACE": "eth0",
     }
     if mpi == "openmpi":
-        # Its windows die of a segmentation fault on libfabric's tcp here, so they are on its own.
+        # Its windows crash with a segmentation fault on libfabric's tcp here, so they use its own tcp.
         environment |= {
-            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_plm_ssh_agent": launcher, "PRTE_MCA_prte_if_include": "eth0", "OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi",
-            "OMPI_MCA_mtl_ofi_provider_include": "tcp", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_btl_tcp_if_include": "eth0",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PRTE_MCA_plm_ssh_agent": launcher,
+            "PRTE_MCA_prte_if_include": "eth0",
+            "OMPI_MCA_pml": "cm",
+            "OMPI_MCA_mtl": "ofi",
+            "OMPI_MCA_mtl_ofi_provider_include": "tcp",
+            "OMPI_MCA_btl": "self,sm,tcp",
+            "OMPI_MCA_btl_tcp_if_include": "eth0",
         }
-        return [home / "bin" / "mpiexec", "--host", ",".join(f"{address}:1" for address in HOSTS), "--map-by", "ppr:1:node", "-n", len(HOSTS)], environment
+        return [
+            home / "bin" / "mpiexec",
+            "--host",
+            ",".join(f"{address}:1" for address in HOSTS),
+            "--map-by",
+            "ppr:1:node",
+            "-n",
+            len(HOSTS),
+        ], environment
     if mpi == "intel":
         environment |= {"I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER": "tcp", "FI_PROVIDER_PATH": str(home / "lib")}
-        words = ["-bootstrap", "ssh", "-bootstrap-exec", launcher, "-iface", "eth0", "-hosts", ",".join(HOSTS), "-ppn", 1]
+        words = [
+            "-bootstrap",
+            "ssh",
+            "-bootstrap-exec",
+            launcher,
+            "-iface",
+            "eth0",
+            "-hosts",
+            ",".join(HOSTS),
+            "-ppn",
+            1,
+        ]
     else:
         environment |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
-        words = ["-launcher", "ssh", "-launcher-exec", launcher, "-iface", "eth0", "-hosts", ",".join(f"{address}:1" for address in HOSTS)]
+        words = [
+            "-launcher",
+            "ssh",
+            "-launcher-exec",
+            launcher,
+            "-iface",
+            "eth0",
+            "-hosts",
+            ",".join(f"{address}:1" for address in HOSTS),
+        ]
     return [home / "bin" / "mpiexec", *words, "-n", len(HOSTS)], environment
 
 
@@ -42,11 +81,16 @@ def measure(arguments):
     counts = [500, 20] if arguments.quick else [2000, 50]
     result = {"machine": describe(), "rounds": rounds, "rows": [], "problems": []}
     for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
-        # Each of Open MPI's accumulates is several round trips, whether or not it is flushed.
+        # Each of Open MPI's accumulates takes several round trips, whether or not it is flushed.
         words = [program("onesided", mpi), counts[0] // (10 if mpi == "openmpi" else 1), counts[1]]
         start, environment = direct(mpi)
         commands = [
-            {"name": "landbridge", "words": [LANDBRIDGE, "run", "--site", "a=2", "--site", "b=1", "--mpi", mpi, "--", *words], "environment": libraries(mpi), "limit": 200},
+            {
+                "name": "landbridge",
+                "words": [LANDBRIDGE, "run", "--site", "a=2", "--site", "b=1", "--mpi", mpi, "--", *words],
+                "environment": libraries(mpi),
+                "limit": 200,
+            },
             {"name": "tcp", "words": [*start, *words], "environment": environment, "limit": 200},
         ]
         for delay in DELAYS:
@@ -67,7 +111,11 @@ def _rows(mpi, delay, ours, theirs):
         a, b = ([sample["us"] for sample in samples if sample["kind"] == kind] for samples in (ours, theirs))
         row = {"mpi": mpi, "delay": delay, "kind": kind, "landbridge_us": summary(a)}
         if b:
-            row |= {"tcp_us": summary(b), "ratio": summary([x / y for x, y in zip(a, b)]), "ratio_of_minima": round(min(a) / min(b), 3)}
+            row |= {
+                "tcp_us": summary(b),
+                "ratio": summary([x / y for x, y in zip(a, b)]),
+                "ratio_of_minima": round(min(a) / min(b), 3),
+            }
         rows.append(row)
     return rows
 
@@ -77,6 +125,17 @@ def table(result):
     for row in result["rows"]:
         cells = [row["mpi"], row["delay"], row["kind"], f"{row['landbridge_us']['median']:.1f}"]
         if "ratio" in row:
-            cells += [f"{row['tcp_us']['median']:.1f}", f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}", f"{row['ratio_of_minima']:.2f}"]
+            cells += [
+                f"{row['tcp_us']['median']:.1f}",
+                f"{row['ratio']['median']:.2f}",
+                f"{row['ratio']['spread']:.2f}",
+                f"{row['ratio_of_minima']:.2f}",
+            ]
         rows.append(cells + [""] * (len(rows[0]) - len(cells)))
-    return "\n".join([columns(rows), *(f"FAILED {problem}" for problem in result["problems"]), "time per operation; a ratio under 1 means landbridge is faster"])
+    return "\n".join(
+        [
+            columns(rows),
+            *(f"FAILED {problem}" for problem in result["problems"]),
+            "time per operation; a ratio under 1 means landbridge is faster",
+        ]
+    )

@@ -1,4 +1,4 @@
-"""What two gateways cost: Landbridge against direct routing, a socat chain and ssh -L, in one lab, taking turns."""
+"""The cost of two gateways: Landbridge against direct routing, a socat chain and ssh -L, in one lab, in turns."""
 
 import json
 import shutil
@@ -7,11 +7,26 @@ import tempfile
 from pathlib import Path
 
 from against import Case
-from machine import LANDBRIDGE, OURS, OUT, PROVIDER, ROOT, VENV, Failed, Missing, clean_environment, describe, load, need, only, run
+from machine import (
+    LANDBRIDGE,
+    OURS,
+    OUT,
+    PROVIDER,
+    ROOT,
+    VENV,
+    Failed,
+    Missing,
+    clean_environment,
+    describe,
+    load,
+    need,
+    only,
+    run,
+)
 from report import columns, summary
 
-# Which path is compared with which. The first is the same program without gateways, so that its own cost cancels; MPI direct is
-# what a user would have if the sites were one routed network.
+# Which path is compared with which. The first is the same program without gateways, so that its own cost cancels out;
+# MPI direct is what a user would have if the sites were one routed network.
 DIRECT = {"landbridge": ["landbridge direct", "MPI direct"], "socat": ["TCP direct"], "ssh -L": ["TCP direct"]}
 
 LABS = [
@@ -31,7 +46,10 @@ def measure(arguments):
     for tool in ("socat", "ssh", "ssh-keygen", "/usr/sbin/sshd"):
         if not shutil.which(tool):
             raise Missing(f"{tool} is not installed: run scripts/packages")
-    labs, plan = _labs(arguments), {**_plan(arguments), "rounds": arguments.rounds or (2 if arguments.quick else 3), "rivals": True}
+    labs, plan = (
+        _labs(arguments),
+        {**_plan(arguments), "rounds": arguments.rounds or (2 if arguments.quick else 3), "rivals": True},
+    )
     result = {"machine": describe(), "plan": plan, "labs": [], "problems": []}
     for lab in labs:
         print(f"relay: {lab['name']}", file=sys.stderr, flush=True)
@@ -57,16 +75,21 @@ def _plan(arguments):
 
 
 def cases(arguments):
-    """For --against: our own paths alone, each turn in a fresh lab."""
+    """For --against: only our own paths, each turn in a fresh lab."""
     plan = {**_plan(arguments), "rounds": 1, "rivals": False}
 
     def case(lab):
         def once(build, problems):
             samples = _lab(lab, plan, build)["samples"]
             problems += samples["failures"]
-            figures = {f"{path}, half round trip": (lines[0]["p50_us"], "µs") for path, lines in samples["latency"].items()}
+            figures = {
+                f"{path}, half round trip": (lines[0]["p50_us"], "µs") for path, lines in samples["latency"].items()
+            }
             for path, by_streams in samples["stream"].items():
-                figures |= {f"{path}, streams: {streams}": (lines[0]["mbit_s"], "Mbit/s") for streams, lines in by_streams.items()}
+                figures |= {
+                    f"{path}, streams: {streams}": (lines[0]["mbit_s"], "Mbit/s")
+                    for streams, lines in by_streams.items()
+                }
             return figures
         return Case(lab["name"], once)
     return [case(lab) for lab in _labs(arguments)]
@@ -77,7 +100,7 @@ def _seconds(time):
 
 
 def _lab(lab, plan, build=OURS):
-    """Brings up a lab until one has an emulator that was on time; the figures of all others are thrown away."""
+    """Starts labs until the emulator of one was on time; the figures of all others are discarded."""
     rejected = []
     for _ in range(ATTEMPTS):
         before = load()
@@ -91,8 +114,15 @@ def _lab(lab, plan, build=OURS):
         if overruns := sum(port["overruns"] for port in wan["ports"]):
             reasons.append(f"the emulator missed {overruns} packets")
         if not reasons:
-            return {**lab, "load": [before, load()], "lateness_us": {key: wan["lateness"][key] / 1e3 for key in ("p50_ns", "p99_ns", "worst_ns")},
-                    "rejected": rejected, "samples": figures, **_figures(figures), "failures": figures["failures"]}
+            return {
+                **lab,
+                "load": [before, load()],
+                "lateness_us": {key: wan["lateness"][key] / 1e3 for key in ("p50_ns", "p99_ns", "worst_ns")},
+                "rejected": rejected,
+                "samples": figures,
+                **_figures(figures),
+                "failures": figures["failures"],
+            }
         rejected.append(", ".join(reasons))
         print(f"relay: rejected: {rejected[-1]}", file=sys.stderr, flush=True)
     raise Failed(f"no lab of {ATTEMPTS} was on time: {'; '.join(rejected)}")
@@ -101,11 +131,41 @@ def _lab(lab, plan, build=OURS):
 def _attempt(lab, plan, build):
     with tempfile.TemporaryDirectory(prefix="relay-", dir=OUT) as folder:
         report, answer = Path(folder) / "wan.json", Path(folder) / "answer.json"
-        inside = {**plan, "folder": folder, "answer": str(answer), "lab": str(LANDBRIDGE), "landbridge": str(build.landbridge)}
-        words = [LANDBRIDGE, "lab", *build.lab_options(), "--sites", "2", "--nodes", "1", "--delay", lab["delay"], "--nic-rate", lab["nic"],
-                 "--wan-rate", lab["wan"], "--loss", lab.get("loss", "0"), "--route-directly", "--isolation", "namespaces",
-                 "--report", report, "--logs", Path(folder) / "logs",
-                 "--", sys.executable, ROOT / "benches" / "relay_inside.py", json.dumps(inside)]
+        inside = {
+            **plan,
+            "folder": folder,
+            "answer": str(answer),
+            "lab": str(LANDBRIDGE),
+            "landbridge": str(build.landbridge),
+        }
+        words = [
+            LANDBRIDGE,
+            "lab",
+            *build.lab_options(),
+            "--sites",
+            "2",
+            "--nodes",
+            "1",
+            "--delay",
+            lab["delay"],
+            "--nic-rate",
+            lab["nic"],
+            "--wan-rate",
+            lab["wan"],
+            "--loss",
+            lab.get("loss", "0"),
+            "--route-directly",
+            "--isolation",
+            "namespaces",
+            "--report",
+            report,
+            "--logs",
+            Path(folder) / "logs",
+            "--",
+            sys.executable,
+            ROOT / "benches" / "relay_inside.py",
+            json.dumps(inside),
+        ]
         # Each measurement also warms up and starts processes; none has needed four times its nominal length.
         each = plan["latency_s"] + len(plan["streams"]) * plan["stream_s"]
         run(words, clean_environment(), limit=60 + 5 * plan["rounds"] * (each * 4 + 10))
@@ -116,7 +176,12 @@ def _figures(figures):
     """Absolute figures, and comparisons with direct routing taken within each round."""
     latency, throughput = [], []
     for path, lines in figures["latency"].items():
-        row = {"path": path, "half_round_trip_us": summary([line["p50_us"] for line in lines]), "min_us": min(line["min_us"] for line in lines), "against": {}}
+        row = {
+            "path": path,
+            "half_round_trip_us": summary([line["p50_us"] for line in lines]),
+            "min_us": min(line["min_us"] for line in lines),
+            "against": {},
+        }
         for direct in DIRECT.get(path, []):
             if base := figures["latency"].get(direct):
                 row["against"][direct] = {
@@ -126,7 +191,12 @@ def _figures(figures):
         latency.append(row)
     for path, by_streams in figures["stream"].items():
         for streams, lines in by_streams.items():
-            row = {"path": path, "streams": int(streams), "mbit_s": summary([line["mbit_s"] for line in lines]), "against": {}}
+            row = {
+                "path": path,
+                "streams": int(streams),
+                "mbit_s": summary([line["mbit_s"] for line in lines]),
+                "against": {},
+            }
             for direct in DIRECT.get(path, []):
                 if base := figures["stream"].get(direct, {}).get(streams):
                     row["against"][direct] = summary([a["mbit_s"] / b["mbit_s"] for a, b in zip(lines, base)])
@@ -136,13 +206,20 @@ def _figures(figures):
 
 def _added_ratio(latency):
     """Added latency per gateway, landbridge over a rival, each against its own program without gateways."""
-    added = {row["path"]: row["against"][DIRECT[row["path"]][0]] for row in latency if DIRECT.get(row["path"], [None])[0] in row["against"]}
+    added = {
+        row["path"]: row["against"][DIRECT[row["path"]][0]]
+        for row in latency
+        if DIRECT.get(row["path"], [None])[0] in row["against"]
+    }
     ratios = {}
     for rival in ("socat", "ssh -L"):
         if "landbridge" in added and rival in added:
             ours, theirs = added["landbridge"], added[rival]
-            pairs = {"of medians": (ours["added_us_per_gateway"]["median"], theirs["added_us_per_gateway"]["median"]), "of minima": (ours["of_minima_us"], theirs["of_minima_us"])}
-            # On a busy machine a difference of two medians can come out negative; a ratio of such says nothing.
+            pairs = {
+                "of medians": (ours["added_us_per_gateway"]["median"], theirs["added_us_per_gateway"]["median"]),
+                "of minima": (ours["of_minima_us"], theirs["of_minima_us"]),
+            }
+            # On a busy machine a difference of two medians can be negative; a ratio of such differences means nothing.
             ratios[rival] = {name: round(a / b, 3) if min(a, b) > 0 else None for name, (a, b) in pairs.items()}
     return ratios
 
@@ -150,20 +227,33 @@ def _added_ratio(latency):
 def table(result):
     parts = []
     for lab in result["labs"]:
-        parts.append(f"{lab['name']}; emulator's p99 lateness {lab['lateness_us']['p99_ns']:.0f} µs, {len(lab['rejected'])} rejected")
+        parts.append(
+            f"{lab['name']}; emulator's p99 lateness {lab['lateness_us']['p99_ns']:.0f} µs, {len(lab['rejected'])} rejected"
+        )
         rows = [["64 B", "half round trip µs", "min", "against", "added per gateway µs", "± spread", "of minima", "n"]]
         for row in lab["latency"]:
             cells = [row["path"], f"{row['half_round_trip_us']['median']:.1f}", f"{row['min_us']:.1f}"]
             number = str(row["half_round_trip_us"]["n"])
             for direct, against in row["against"].items():
                 added = against["added_us_per_gateway"]
-                rows.append([*cells, direct, f"{added['median']:.1f}", f"{added['greatest'] - added['least']:.1f}", f"{against['of_minima_us']:.1f}", number])
+                rows.append(
+                    [
+                        *cells,
+                        direct,
+                        f"{added['median']:.1f}",
+                        f"{added['greatest'] - added['least']:.1f}",
+                        f"{against['of_minima_us']:.1f}",
+                        number,
+                    ]
+                )
                 cells = ["", "", ""]
             if not row["against"]:
                 rows.append([*cells, "", "", "", "", number])
         parts.append(columns(rows))
         for rival, ratios in lab["added_latency_ratio"].items():
-            texts = [f"{'lost in the noise' if ratio is None else f'{ratio:.2f}'} {name}" for name, ratio in ratios.items()]
+            texts = [
+                f"{'lost in the noise' if ratio is None else f'{ratio:.2f}'} {name}" for name, ratio in ratios.items()
+            ]
             parts.append(f"added latency per gateway, landbridge / {rival}: {', '.join(texts)}")
         rows = [["throughput", "streams", "Mbit/s", "against", "ratio", "± spread", "n"]]
         for row in lab["throughput"]:

@@ -18,7 +18,7 @@ LATENCY_SIZE, STREAM_SIZE = 64, 262144
 
 
 class Lab:
-    """The lab around: addresses, and programs started on its hosts. Everything started ends with it."""
+    """The surrounding lab: addresses, and programs started on its hosts. Everything started ends with this object."""
 
     def __init__(self, plan):
         self.plan = plan
@@ -49,7 +49,9 @@ class Lab:
                 return
             except OSError as error:
                 if time.monotonic() > end:
-                    raise Failed(f"nothing listens at {address}:{port} after {seconds} s: {error}\n{self.logs()}") from None
+                    raise Failed(
+                        f"nothing listens at {address}:{port} after {seconds} s: {error}\n{self.logs()}"
+                    ) from None
                 time.sleep(0.05)
 
     def logs(self):
@@ -60,7 +62,7 @@ class Lab:
         return "\n".join(texts)
 
     def end(self):
-        # `lab enter` passes the signal on, and the host kills what is left when `lab enter` is gone.
+        # `lab enter` forwards the signal, and the host kills what is left when `lab enter` is gone.
         for child, log in self.started:
             child.send_signal(signal.SIGTERM)
         for child, log in self.started:
@@ -82,21 +84,36 @@ def start_socat(lab):
     block = "-b65536"
     lab.start("b-gw1", "socat", block, f"TCP-LISTEN:{SOCAT_B},fork,reuseaddr,nodelay", f"TCP:{lab.far}:{SERVE},nodelay")
     lab.wait_for(lab.wan[1], SOCAT_B)
-    lab.start("a-gw1", "socat", block, f"TCP-LISTEN:{SOCAT_A},fork,reuseaddr,nodelay", f"TCP:{lab.wan[1]}:{SOCAT_B},nodelay")
+    lab.start(
+        "a-gw1", "socat", block, f"TCP-LISTEN:{SOCAT_A},fork,reuseaddr,nodelay", f"TCP:{lab.wan[1]}:{SOCAT_B},nodelay"
+    )
     lab.wait_for(lab.near_gateway, SOCAT_A)
 
 
 def start_ssh(lab):
-    """A private sshd on one gateway and a forwarding ssh on the other, with keys made for this lab alone."""
+    """A private sshd on one gateway and a forwarding ssh on the other, with keys made for this lab only."""
     folder = Path(lab.plan["folder"])
     for name in ("host", "user"):
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name])
     (folder / "authorized").write_text((folder / "user.pub").read_text())
-    (folder / "sshd_config").write_text("\n".join([
-        f"Port {SSHD}", f"HostKey {folder / 'host'}", f"AuthorizedKeysFile {folder / 'authorized'}", "PidFile none",
-        "PasswordAuthentication no", "KbdInteractiveAuthentication no", "PermitRootLogin prohibit-password", "UsePAM no",
-        "StrictModes no", "AllowTcpForwarding local", "LogLevel ERROR", "",
-    ]))
+    (folder / "sshd_config").write_text(
+        "\n".join(
+            [
+                f"Port {SSHD}",
+                f"HostKey {folder / 'host'}",
+                f"AuthorizedKeysFile {folder / 'authorized'}",
+                "PidFile none",
+                "PasswordAuthentication no",
+                "KbdInteractiveAuthentication no",
+                "PermitRootLogin prohibit-password",
+                "UsePAM no",
+                "StrictModes no",
+                "AllowTcpForwarding local",
+                "LogLevel ERROR",
+                "",
+            ]
+        )
+    )
     sshd = f"mkdir -p /run/sshd 2>/dev/null; exec /usr/sbin/sshd -D -e -f {folder / 'sshd_config'}"
     lab.start("b-gw1", "sh", "-c", sshd)
     lab.wait_for(lab.wan[1], SSHD)
@@ -131,8 +148,20 @@ def mpi_direct(lab):
             "FI_TCP_IFACE": "eth0", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1",
         }
         each = streams if kind == "stream" else 1
-        return [home / "bin" / "mpiexec", "-launcher", "ssh", "-launcher-exec", PROGRAMS / "lab-launcher", "-iface", "eth0",
-                "-hosts", f"{lab.near}:{each},{lab.far}:{each}", "-n", 2 * each, *program(kind, seconds)], environment
+        return [
+            home / "bin" / "mpiexec",
+            "-launcher",
+            "ssh",
+            "-launcher-exec",
+            PROGRAMS / "lab-launcher",
+            "-iface",
+            "eth0",
+            "-hosts",
+            f"{lab.near}:{each},{lab.far}:{each}",
+            "-n",
+            2 * each,
+            *program(kind, seconds),
+        ], environment
     return command
 
 
@@ -144,23 +173,29 @@ def landbridge(lab, *options):
 
 
 def start_rivals(lab):
-    """What Landbridge is compared with, ready to be measured."""
+    """The alternatives to Landbridge, ready to be measured."""
     start_server(lab)
     start_socat(lab)
     start_ssh(lab)
     return {
-        "TCP direct": tcp(lab.far, SERVE), "socat": tcp(lab.near_gateway, SOCAT_A), "ssh -L": tcp(lab.near_gateway, SSH),
+        "TCP direct": tcp(lab.far, SERVE),
+        "socat": tcp(lab.near_gateway, SOCAT_A),
+        "ssh -L": tcp(lab.near_gateway, SSH),
         "MPI direct": mpi_direct(lab),
     }
 
 
 def start_joined(lab):
-    """One site that has both nodes, so that its ranks talk directly over the routed network. Gives its sites file."""
+    """One site that contains both nodes, so that its ranks connect directly over the routed network. Returns its
+    sites file."""
     folder, port = Path(lab.plan["folder"]), 7711
     out, _ = run([lab.landbridge, "key", "--json", folder / "joined.key"], lab.environment)
     [key] = json_lines(out)
     command = [lab.lab, "lab", "enter", "{node}", "--"]
-    nodes = "".join(f'[[site.node]]\nname = "{name}"\naddress = "{address}"\n' for name, address in (("a-n1", lab.near), ("b-n1", lab.far)))
+    nodes = "".join(
+        f'[[site.node]]\nname = "{name}"\naddress = "{address}"\n'
+        for name, address in (("a-n1", lab.near), ("b-n1", lab.far))
+    )
     (folder / "joined.toml").write_text(
         f'[[site]]\nname = "joined"\nkey = "joined.key"\nfingerprint = "{key["fingerprint"]}"\n'
         f'[[site.gateway]]\nname = "gw1"\ninside = "{lab.near}:{port}"\n{nodes}'
@@ -181,7 +216,9 @@ def main():
         failed = set()
         for number in range(plan["rounds"]):
             names = list(paths) if number % 2 == 0 else list(reversed(paths))
-            measurements = [("latency", plan["latency_s"], 1)] + [("stream", plan["stream_s"], streams) for streams in plan["streams"]]
+            measurements = [("latency", plan["latency_s"], 1)] + [
+                ("stream", plan["stream_s"], streams) for streams in plan["streams"]
+            ]
             for kind, seconds, streams in measurements:
                 for name in names:
                     if (name, kind, streams) in failed:

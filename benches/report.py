@@ -32,7 +32,7 @@ def size_name(size):
 
 
 def columns(rows):
-    """Rows of texts as aligned lines; the first row is the heading, the first column is flush left."""
+    """Rows of texts as aligned lines; the first row is the heading, the first column is left-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for number, row in enumerate(rows):
@@ -44,7 +44,7 @@ def columns(rows):
 
 
 def plots(name, result, draw):
-    """Paths of the plots that `draw` makes of a result; none, with a reason on one line, when matplotlib is not installed."""
+    """Paths of the plots that `draw` makes of a result. Without matplotlib there are none, and a line says why."""
     if draw is None:
         return []
     try:

@@ -20,7 +20,13 @@ def measure(arguments):
         commands = []
         for count in counts:
             commands.append({"name": f"{count} landbridge", "words": _run(OURS, mpi, count), "environment": ours})
-            commands.append({"name": f"{count} mpiexec", "words": [home / "bin" / "mpiexec", "-n", count, *words], "environment": theirs})
+            commands.append(
+                {
+                    "name": f"{count} mpiexec",
+                    "words": [home / "bin" / "mpiexec", "-n", count, *words],
+                    "environment": theirs,
+                }
+            )
         try:
             samples, failures = in_lab(LAB, commands, rounds)
         except Failed as failed:
@@ -31,7 +37,15 @@ def measure(arguments):
             ours, theirs = samples.get(f"{count} landbridge"), samples.get(f"{count} mpiexec")
             if ours and theirs:
                 both = [[sample["wall_s"] for sample in lines] for lines in (ours, theirs)]
-                result["rows"].append({"mpi": mpi, "ranks": count, "landbridge_s": summary(both[0]), "mpiexec_s": summary(both[1]), "ratio": summary([a / b for a, b in zip(*both)])})
+                result["rows"].append(
+                    {
+                        "mpi": mpi,
+                        "ranks": count,
+                        "landbridge_s": summary(both[0]),
+                        "mpiexec_s": summary(both[1]),
+                        "ratio": summary([a / b for a, b in zip(*both)]),
+                    }
+                )
     result["machine"]["load_after"] = load()
     return result
 
@@ -45,10 +59,13 @@ def _run(build, mpi, count):
 
 
 def cases(arguments):
-    """For --against."""
+    """The cases for --against."""
     def case(mpi):
         def once(build, problems):
-            commands = [{"name": f"{count} ranks", "words": _run(build, mpi, count), "environment": libraries(mpi)} for count in _counts(arguments)]
+            commands = [
+                {"name": f"{count} ranks", "words": _run(build, mpi, count), "environment": libraries(mpi)}
+                for count in _counts(arguments)
+            ]
             samples, failures = in_lab(LAB, commands, 1, build)
             problems += failures.values()
             return {name: (lines[0]["wall_s"], "s") for name, lines in samples.items()}
@@ -59,5 +76,14 @@ def cases(arguments):
 def table(result):
     rows = [["start to end", "ranks", "landbridge, two sites, s", "mpiexec, one host, s", "ratio", "± spread"]]
     for row in result["rows"]:
-        rows.append([row["mpi"], str(row["ranks"]), f"{row['landbridge_s']['median']:.2f}", f"{row['mpiexec_s']['median']:.2f}", f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}"])
+        rows.append(
+            [
+                row["mpi"],
+                str(row["ranks"]),
+                f"{row['landbridge_s']['median']:.2f}",
+                f"{row['mpiexec_s']['median']:.2f}",
+                f"{row['ratio']['median']:.2f}",
+                f"{row['ratio']['spread']:.2f}",
+            ]
+        )
     return "\n".join([columns(rows), *(f"FAILED {problem}" for problem in result["problems"])])

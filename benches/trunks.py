@@ -1,23 +1,53 @@
-"""Trunking: what k gateways a site carry against one, after Takano and others' relay over several front-ends; and what it survives.
+"""Trunking: what k gateways per site carry compared with one, after the relay with several front-ends by Takano and
+others; and which failures it survives.
 
-Many streams, one stream, a long fat path, two jobs at once, a gateway that is lost. Each case in labs that take turns.
+Many streams, one stream, a path with a large bandwidth-delay product, two jobs at once, a lost gateway. Each case in
+labs that take turns.
 """
 
 from statistics import mean
 
 from against import Case
-from machine import LANDBRIDGE, OURS, PROGRAMS, PROVIDER, VENV, Failed, describe, in_lab, in_turns, libraries, load, need, only
+from machine import (
+    LANDBRIDGE,
+    OURS,
+    PROGRAMS,
+    PROVIDER,
+    VENV,
+    Failed,
+    describe,
+    in_lab,
+    in_turns,
+    libraries,
+    load,
+    need,
+    only,
+)
 from report import columns, summary
 
-# The paper has cards of 1 and a WAN of 10 Gbit/s. A fifth of that is what this lab is made for; with many gateways two cores cannot
-# keep up with it, and what is measured is the cores: so also a twentieth.
+# The paper has 1 Gbit/s cards and a 10 Gbit/s WAN. This lab is made for a fifth of that; with many gateways two cores
+# cannot keep up and would be what is measured, so it also runs with a twentieth.
 MANY = [
-    {"name": "4+4 ranks, cards 200 Mbit/s, WAN 1 Gbit/s", "nodes": 4, "nic": "200mbit", "wan": "1gbit", "trunks": [1, 2, 4], "full": 4.7},
-    {"name": "8+8 ranks, cards 50 Mbit/s, WAN 250 Mbit/s", "nodes": 8, "nic": "50mbit", "wan": "250mbit", "trunks": [1, 2, 4, 8], "full": 4.7},
+    {
+        "name": "4+4 ranks, cards 200 Mbit/s, WAN 1 Gbit/s",
+        "nodes": 4,
+        "nic": "200mbit",
+        "wan": "1gbit",
+        "trunks": [1, 2, 4],
+        "full": 4.7,
+    },
+    {
+        "name": "8+8 ranks, cards 50 Mbit/s, WAN 250 Mbit/s",
+        "nodes": 8,
+        "nic": "50mbit",
+        "wan": "250mbit",
+        "trunks": [1, 2, 4, 8],
+        "full": 4.7,
+    },
 ]
 ONE = {"name": "1+1 ranks, cards of gateways 50 Mbit/s, of nodes unlimited", "trunks": [1, 2, 4]}
 DELAYS = ["0", "10ms"]
-# None: as many as the round trip asks for.
+# None: as many as the round trip requires.
 LINKS = [1, None, 8]
 LOST_AT, LOST_FOR, BIN, AFTER_MS = 3.0, 9.0, 100, 3000
 
@@ -45,21 +75,35 @@ def _against(rounds, base):
 
 
 def cases(arguments):
-    """For --against: every rate, not its ratio to one gateway's."""
+    """The cases for --against: every rate, not its ratio to one gateway's."""
     seconds = 2 if arguments.quick else 4
 
     def case(name, once):
         return Case(name, lambda build, _: {"rate": (once(build), "Mbit/s")})
 
     found = [
-        case(f"many: {lab['name']}, {delay}, {trunks} gateways", lambda build, lab=lab, delay=delay, trunks=trunks: _many_once(lab, delay, trunks, seconds, build))
-        for lab in MANY for delay in DELAYS for trunks in lab["trunks"]
+        case(
+            f"many: {lab['name']}, {delay}, {trunks} gateways",
+            lambda build, lab=lab, delay=delay, trunks=trunks: _many_once(lab, delay, trunks, seconds, build),
+        )
+        for lab in MANY
+        for delay in DELAYS
+        for trunks in lab["trunks"]
     ]
     found += [
-        case(f"one: one message at a time, {delay}, {trunks} gateways", lambda build, delay=delay, trunks=trunks: _one_once(delay, trunks, seconds, build))
-        for delay in DELAYS for trunks in ONE["trunks"]
+        case(
+            f"one: one message at a time, {delay}, {trunks} gateways",
+            lambda build, delay=delay, trunks=trunks: _one_once(delay, trunks, seconds, build),
+        )
+        for delay in DELAYS
+        for trunks in ONE["trunks"]
     ]
-    found += [case(f"long: links {links or 'by the round trip'}", lambda build, links=links: _long_once(links, seconds, build)) for links in LINKS]
+    found += [
+        case(
+            f"long: links {links or 'by the round trip'}", lambda build, links=links: _long_once(links, seconds, build)
+        )
+        for links in LINKS
+    ]
 
     def fair(build, _):
         share = _fair_once(True, seconds, build) / _fair_once(False, seconds, build)
@@ -67,17 +111,21 @@ def cases(arguments):
         return {"share of what is fair": (min(share / 0.5, 1.0), "of alone")}
 
     def lost(build, problems):
-        # `lab kill` leaves silence, which builds without a heartbeat for members do not survive: here the gateway dies and its host lives.
+        # `lab kill` leaves silence, which builds without a heartbeat for members do not survive: here the gateway dies
+        # and its host stays up.
         gone = [LANDBRIDGE, "lab", "enter", "b-gw3", "--", "pkill", "-KILL", "-f", "landbridge gateway"]
         three, four = _lost_once(3, seconds, build, gone), _lost_once(4, seconds, build, gone)
         at, back = int(LOST_AT * 1000 / BIN), _back_ms(three, four)
-        # The time has two modes, as a tenth of a second is or is not enough; what is carried meanwhile has one.
+        # The time has two modes, depending on whether a tenth of a second suffices; what is carried meanwhile has one.
         after = mean(four["bins_mbit_s"][at:at + AFTER_MS // BIN])
-        figures = {"rate of three": (three["mbit_s"], "Mbit/s"), "rate of the three that are left, in the first 3 s": (after, "Mbit/s")}
+        figures = {
+            "rate of three": (three["mbit_s"], "Mbit/s"),
+            "rate of the three that are left, in the first 3 s": (after, "Mbit/s"),
+        }
         if back is None:
             problems.append(f"0.9 of what three gateways carry never came back: {four['bins_mbit_s']}")
         else:
-            # The end of the first tenth of a second that counts: never nothing.
+            # The end of the first tenth of a second that counts: never zero.
             figures["time until 0.9 of three is back"] = (back + BIN, "ms")
         return figures
 
@@ -87,7 +135,7 @@ def cases(arguments):
 
 
 def _alone_in_lab(options, words, build=OURS, limit=90):
-    """One run of a command in a lab of its own; what it prints."""
+    """One run of a command in a lab of its own; returns its output."""
     command = {"name": "it", "words": words, "environment": libraries("mpich"), "limit": limit}
     samples, failures = in_lab([str(option) for option in options], [command], 1, build)
     if failures:
@@ -100,36 +148,80 @@ def _streams(sites, options, *words, build=OURS):
 
 
 def run(sites, *words, build=OURS):
-    """`landbridge run` of streams.py, so many ranks at a and at b."""
+    """`landbridge run` of streams.py, with this many ranks at a and at b."""
     program = [VENV["mpich"] / "bin" / "python", PROGRAMS / "streams.py", *words]
     return [build.landbridge, "run", "--site", f"a={sites}", "--site", f"b={sites}", "--mpi", "mpich", "--", *program]
 
 
 def _many_once(lab, delay, trunks, seconds, build=OURS):
-    options = ["--nodes", lab["nodes"], "--gateways", trunks, "--delay", delay, "--nic-rate", lab["nic"], "--wan-rate", lab["wan"]]
+    options = [
+        "--nodes",
+        lab["nodes"],
+        "--gateways",
+        trunks,
+        "--delay",
+        delay,
+        "--nic-rate",
+        lab["nic"],
+        "--wan-rate",
+        lab["wan"],
+    ]
     return _streams(lab["nodes"], options, seconds, build=build)["mbit_s"]
 
 
 def _many(rounds, seconds, problems):
     for lab in MANY:
         for delay in DELAYS:
-            turns = in_turns(f"{lab['name']}, {delay}", lab["trunks"], rounds, problems, lambda trunks: _many_once(lab, delay, trunks, seconds))
+            turns = in_turns(
+                f"{lab['name']}, {delay}",
+                lab["trunks"],
+                rounds,
+                problems,
+                lambda trunks: _many_once(lab, delay, trunks, seconds),
+            )
             for trunks, rate, ratio in _against(turns, 1):
                 most = min(trunks, lab["full"])
-                yield {"what": f"{lab['name']}, {delay}, {trunks} gateways", "mbit_s": rate, "against": "one gateway", "ratio": ratio, "of": most}
+                yield {
+                    "what": f"{lab['name']}, {delay}, {trunks} gateways",
+                    "mbit_s": rate,
+                    "against": "one gateway",
+                    "ratio": ratio,
+                    "of": most,
+                }
 
 
 def _one_once(delay, trunks, seconds, build=OURS):
-    options = ["--nodes", 1, "--gateways", trunks, "--delay", delay, "--nic-rate", "0", "--gateway-nic-rate", "50mbit", "--wan-rate", "250mbit"]
-    # One message at a time, so that it alone is striped.
+    options = [
+        "--nodes",
+        1,
+        "--gateways",
+        trunks,
+        "--delay",
+        delay,
+        "--nic-rate",
+        "0",
+        "--gateway-nic-rate",
+        "50mbit",
+        "--wan-rate",
+        "250mbit",
+    ]
+    # One message at a time, so that only it is striped.
     return _streams(1, options, seconds, "--length", 16 << 20, "--ahead", 1, build=build)["mbit_s"]
 
 
 def _one(rounds, seconds, problems):
     for delay in DELAYS:
-        turns = in_turns(f"one message, {delay}", ONE["trunks"], rounds, problems, lambda trunks: _one_once(delay, trunks, seconds))
+        turns = in_turns(
+            f"one message, {delay}", ONE["trunks"], rounds, problems, lambda trunks: _one_once(delay, trunks, seconds)
+        )
         for trunks, rate, ratio in _against(turns, 1):
-            yield {"what": f"{ONE['name']}, one message at a time, {delay}, {trunks} gateways", "mbit_s": rate, "against": "one gateway", "ratio": ratio, "of": trunks}
+            yield {
+                "what": f"{ONE['name']}, one message at a time, {delay}, {trunks} gateways",
+                "mbit_s": rate,
+                "against": "one gateway",
+                "ratio": ratio,
+                "of": trunks,
+            }
 
 
 def _long_once(links, seconds, build=OURS):
@@ -139,12 +231,20 @@ def _long_once(links, seconds, build=OURS):
 
 
 def _long(rounds, seconds, problems):
-    for links, rate, ratio in _against(in_turns("links", LINKS, rounds, problems, lambda links: _long_once(links, seconds)), 1):
-        yield {"what": f"1+1 ranks, 1 Gbit/s, 100 ms round trip, default socket buffers, links {links or 'by the round trip'}", "mbit_s": rate, "against": "one link", "ratio": ratio, "of": None}
+    for links, rate, ratio in _against(
+        in_turns("links", LINKS, rounds, problems, lambda links: _long_once(links, seconds)), 1
+    ):
+        yield {
+            "what": f"1+1 ranks, 1 Gbit/s, 100 ms round trip, default socket buffers, links {links or 'by the round trip'}",
+            "mbit_s": rate,
+            "against": "one link",
+            "ratio": ratio,
+            "of": None,
+        }
 
 
 def _fair_once(beside, seconds, build=OURS):
-    # The WAN is what is short: what waits before a gateway's card waits where no gateway can share it out.
+    # The WAN is the bottleneck: frames queued before a gateway's card wait where no gateway can divide them fairly.
     options = ["--nodes", 5, "--delay", "5ms", "--nic-rate", "0", "--wan-rate", "50mbit"]
     if not beside:
         return _streams(1, options, seconds, build=build)["mbit_s"]
@@ -153,25 +253,38 @@ def _fair_once(beside, seconds, build=OURS):
 
 
 def _fair(rounds, seconds, problems):
-    """Two jobs share a WAN: one with four pairs of ranks, one with a single pair, which is compared with itself alone."""
+    """Two jobs share a WAN: one with four pairs of ranks, one with a single pair, compared with running alone."""
     turns = in_turns("beside another", [False, True], rounds, problems, lambda beside: _fair_once(beside, seconds))
     for beside, rate, ratio in _against(turns, False):
         if beside:
-            yield {"what": "a job of 1+1 ranks beside one of 4+4, WAN 50 Mbit/s", "mbit_s": rate, "against": "alone", "ratio": ratio, "of": 0.5}
+            yield {
+                "what": "a job of 1+1 ranks beside one of 4+4, WAN 50 Mbit/s",
+                "mbit_s": rate,
+                "against": "alone",
+                "ratio": ratio,
+                "of": 0.5,
+            }
 
 
 def _crowd(rounds, seconds, problems):
-    """One pair streams; 63 others are there, and could. 250 Mbit/s, so that the path is short and not the cores."""
+    """One pair streams; 63 others exist, and could. 250 Mbit/s, so that the path is the bottleneck and not the
+    cores."""
     options = ["--nodes", 2, "--delay", "200ms", "--nic-rate", "0", "--wan-rate", "250mbit"]
     def once(pairs):
         return _alone_in_lab(options, run(pairs, 4 * seconds, "--ahead", 64, "--pairs", 1), limit=300)["mbit_s"]
     for pairs, rate, ratio in _against(in_turns("pairs", [1, 64], rounds, problems, once), 1):
         if pairs > 1:
-            yield {"what": "one pair of 64+64 ranks, 250 Mbit/s, 400 ms round trip", "mbit_s": rate, "against": "1+1 ranks", "ratio": ratio, "of": 1}
+            yield {
+                "what": "one pair of 64+64 ranks, 250 Mbit/s, 400 ms round trip",
+                "mbit_s": rate,
+                "against": "1+1 ranks",
+                "ratio": ratio,
+                "of": 1,
+            }
 
 
 def _lost_once(gateways, seconds, build=OURS, kill=(LANDBRIDGE, "lab", "kill", "b-gw3")):
-    """Three gateways that nothing happens to, or four of which one is lost."""
+    """Three gateways without a fault, or four of which one is lost."""
     lab = ["--nodes", 4, "--gateways", gateways, "--delay", "5ms", "--nic-rate", "50mbit", "--wan-rate", "250mbit"]
     stream = ["--length", 64 << 10, "--ahead", 64, "--bins", BIN]
     if gateways == 3:
@@ -180,23 +293,30 @@ def _lost_once(gateways, seconds, build=OURS, kill=(LANDBRIDGE, "lab", "kill", "
 
 
 def _back_ms(three, four):
-    """When 0.9 of three gateways' rate is there again after one of four is lost; None: never."""
+    """When 0.9 of three gateways' rate is reached again after one of four is lost; None: never."""
     bins, enough = four["bins_mbit_s"], 0.9 * three["mbit_s"]
     at = int(LOST_AT * 1000 / BIN)
-    # Half a second on average from there, so that one full bin after an empty one does not count.
+    # An average over half a second from there, so that one full bin after an empty one does not count.
     back = next((i for i in range(at, len(bins) - 5) if mean(bins[i:i + 5]) >= enough and bins[i] >= enough / 2), None)
     return None if back is None else (back - at) * BIN
 
 
 def _lost(rounds, seconds, problems):
-    """One gateway of four is lost while all are busy: when three times a gateway's rate is there again."""
+    """One gateway of four is lost while all are busy: when three times one gateway's rate is reached again."""
     for samples in in_turns("gateways", [3, 4], rounds, problems, lambda gateways: _lost_once(gateways, seconds)):
         if len(samples) < 2:
             continue
         three, four = samples[3], samples[4]
         bins = four["bins_mbit_s"]
-        yield {"what": "4 gateways, one lost: ms until 0.9 of three is there", "mbit_s": summary([mean(bins[:int(LOST_AT * 1000 / BIN)])]), "against": "three gateways",
-               "ratio": summary([mean(bins[-20:]) / three["mbit_s"]]), "of": None, "back_ms": _back_ms(three, four), "bins_mbit_s": bins}
+        yield {
+            "what": "4 gateways, one lost: ms until 0.9 of three is there",
+            "mbit_s": summary([mean(bins[: int(LOST_AT * 1000 / BIN)])]),
+            "against": "three gateways",
+            "ratio": summary([mean(bins[-20:]) / three["mbit_s"]]),
+            "of": None,
+            "back_ms": _back_ms(three, four),
+            "bins_mbit_s": bins,
+        }
 
 
 def shell(words):
@@ -207,8 +327,19 @@ def table(result):
     rows = [["case", "Mbit/s", "of", "ratio", "± spread", "of k times", "n"]]
     for row in result["rows"]:
         ratio = row["ratio"]
-        rows.append([row["what"], f"{row['mbit_s']['median']:.0f}" if row["mbit_s"] else "", row["against"], f"{ratio['median']:.2f}", f"{ratio['spread']:.2f}",
-                     f"{ratio['median'] / row['of']:.2f}" if row["of"] else (f"back after {row['back_ms']} ms" if "back_ms" in row else ""), str(ratio["n"])])
+        rows.append(
+            [
+                row["what"],
+                f"{row['mbit_s']['median']:.0f}" if row["mbit_s"] else "",
+                row["against"],
+                f"{ratio['median']:.2f}",
+                f"{ratio['spread']:.2f}",
+                f"{ratio['median'] / row['of']:.2f}"
+                if row["of"]
+                else (f"back after {row['back_ms']} ms" if "back_ms" in row else ""),
+                str(ratio["n"]),
+            ]
+        )
     return "\n".join([columns(rows), *(f"FAILED {problem}" for problem in result["problems"])])
 
 
@@ -221,7 +352,12 @@ def plot(pyplot, result):
     for lab in MANY:
         for delay in DELAYS:
             rows = [row for row in many if row["what"].startswith(f"{lab['name']}, {delay},")]
-            left.plot(lab["trunks"][:len(rows)], [row["ratio"]["median"] for row in rows], marker="o", label=f"{lab['nic']}, one-way {delay}")
+            left.plot(
+                lab["trunks"][: len(rows)],
+                [row["ratio"]["median"] for row in rows],
+                marker="o",
+                label=f"{lab['nic']}, one-way {delay}",
+            )
     left.plot([1, 4.7, 8], [1, 4.7, 4.7], color="grey", linestyle=":", label="cards, then the WAN")
     left.set_xlabel("gateways per site")
     left.set_ylabel("of what one carries")

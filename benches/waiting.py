@@ -1,4 +1,4 @@
-"""What waiting costs: a core while nothing comes, and time when ranks outnumber cores or do not."""
+"""The cost of waiting: CPU while nothing arrives, and time when ranks do or do not outnumber cores."""
 
 import os
 
@@ -22,7 +22,10 @@ def measure(arguments):
     rounds, seconds = arguments.rounds or (3 if arguments.quick else 5), 1 if arguments.quick else 3
     crowd = 2 * (os.cpu_count() or 2)
     one_each, one_node = 1, crowd
-    blocked, allreduce = [PROGRAMS / "waiting", "blocked", seconds], [PROGRAMS / "waiting", "allreduce", seconds, ALLREDUCE]
+    blocked, allreduce = (
+        [PROGRAMS / "waiting", "blocked", seconds],
+        [PROGRAMS / "waiting", "allreduce", seconds, ALLREDUCE],
+    )
     pingpong = [PROGRAMS / "pingpong", "latency", seconds / 3, 8]
     inside = {"MPIR_CVAR_NOLOCAL": "1"}
     commands = [
@@ -37,9 +40,13 @@ def measure(arguments):
         {"name": "pingpong, between nodes", "words": ranks(2, 1, *pingpong)},
         {"name": "pingpong, between nodes, always spinning", "words": ranks(2, 1, *pingpong), "environment": ALWAYS},
         {"name": "pingpong, in a node", "words": ranks(2, 2, *pingpong), "environment": inside},
-        {"name": "pingpong, in a node, always spinning", "words": ranks(2, 2, *pingpong), "environment": {**inside, **ALWAYS}},
+        {
+            "name": "pingpong, in a node, always spinning",
+            "words": ranks(2, 2, *pingpong),
+            "environment": {**inside, **ALWAYS},
+        },
     ]
-    # Messages that pass us by: the library reads from us all the same while it waits for them.
+    # Messages that bypass us: the library still polls us while it waits for them.
     for mpi in ("mpich", "intel"):
         for name, environment in (("", {}), (", tcp", TCP)):
             commands.append({"name": f"pingpong, {mpi}'s own memory{name}", "words": ranks(2, 2, *pingpong, mpi=mpi),
@@ -73,6 +80,15 @@ def table(result):
     for row in result["rows"]:
         value, ratio = row["value"], row.get("ratio")
         text = f"{value['median'] * 100:.1f} %" if row["figure"] == "share" else f"{value['median']:.1f} µs"
-        rows.append([row["what"], "of a core" if row["figure"] == "share" else "median time", text, f"{value['spread']:.2f}",
-                     row.get("against", ""), f"{ratio['median']:.2f}" if ratio else "", f"{ratio['spread']:.2f}" if ratio else ""])
+        rows.append(
+            [
+                row["what"],
+                "of a core" if row["figure"] == "share" else "median time",
+                text,
+                f"{value['spread']:.2f}",
+                row.get("against", ""),
+                f"{ratio['median']:.2f}" if ratio else "",
+                f"{ratio['spread']:.2f}" if ratio else "",
+            ]
+        )
     return "\n".join([columns(rows), *(f"FAILED {problem}" for problem in result["problems"])])

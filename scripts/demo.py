@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """`make demo`: one unmodified MPI program across two private clusters on this machine.
 
-Runs examples/poisson on four ranks twice: once under MPICH's own mpiexec on this machine as it is, once with `landbridge
-run` across a lab of two sites of two nodes, 5 ms apart, that cannot reach each other except through their gateways. The
-two pressure fields must be identical bit for bit.
-"""
+Runs examples/poisson on four ranks twice: once under MPICH's own mpiexec on this machine as it is, once with
+`landbridge run` across a lab of two sites of two nodes, 5 ms apart, that cannot reach each other except through
+their gateways. The two pressure fields must be identical bit for bit. """
 
 import json
 import subprocess
@@ -29,11 +28,11 @@ LONGEST_S = 120
 
 
 class Failure(Exception):
-    """What went wrong, as one line for the user."""
+    """What went wrong, in one line for the user."""
 
 
 def run(what, command):
-    """Runs a command to its end, its output on the terminal. Never longer than LONGEST_S."""
+    """Runs a command to its end, with its output on the terminal, for at most LONGEST_S."""
     print(f"demo: {what}\n      $ {' '.join(str(word).removeprefix(f'{ROOT}/') for word in command)}", flush=True)
     process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdin=subprocess.DEVNULL)
     try:
@@ -62,7 +61,7 @@ def read_json(path):
 
 
 def poisson(name):
-    """The program's command line and the two files it will leave."""
+    """The program's command line and the two files it will write."""
     report, field = OUT / f"{name}.json", OUT / f"{name}.f32"
     command = [
         POISSON, "--size", SIZE, "--iterations", str(ITERATIONS), "--coefficients", "varied",

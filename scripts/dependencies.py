@@ -30,7 +30,7 @@ BANNED = {
     "serde_yaml": "unmaintained; our files are TOML and JSON",
 }
 
-# Two versions that cannot be avoided yet: name -> who brings the second.
+# Two versions that cannot be avoided yet: name -> which packages need the second.
 DUPLICATES_ALLOWED = {
     "cpufeatures": "sha2 0.10 and proptest's chacha20 (tests only)",
     "embedded-io": "postcard's two optional interfaces; neither is compiled",
@@ -45,7 +45,7 @@ DUPLICATES_ALLOWED = {
 
 
 def licence_accepted(expression):
-    """Whether an SPDX expression can be met with LICENCES. Understands OR, AND, parentheses and the old `/`."""
+    """Whether an SPDX expression can be satisfied with LICENCES. Understands OR, AND, parentheses and the old `/`."""
     tokens = expression.replace("/", " OR ").replace("(", " ( ").replace(")", " ) ").split()
     position = 0
 
@@ -85,7 +85,7 @@ def licence_accepted(expression):
 
 
 def problems(metadata):
-    """One line for each thing that is wrong, naming the package and its version."""
+    """One line per problem, naming the package and its version."""
     ours = set(metadata["workspace_members"])
     versions = defaultdict(list)
     for package in metadata["packages"]:
@@ -110,7 +110,9 @@ def problems(metadata):
 
 
 def main():
-    answer = subprocess.run(["cargo", "metadata", "--format-version", "1", "--locked"], stdout=subprocess.PIPE, check=False)
+    answer = subprocess.run(
+        ["cargo", "metadata", "--format-version", "1", "--locked"], stdout=subprocess.PIPE, check=False
+    )
     if answer.returncode != 0:
         print("dependencies: cargo metadata --locked failed: is Cargo.lock committed and current?", file=sys.stderr)
         return 1
@@ -118,7 +120,9 @@ def main():
     found = list(problems(metadata))
     for line in found:
         print(f"dependencies: {line}", file=sys.stderr)
-    print(f"dependencies: {len(metadata['packages']) - len(metadata['workspace_members'])} packages, {len(found)} problems")
+    print(
+        f"dependencies: {len(metadata['packages']) - len(metadata['workspace_members'])} packages, {len(found)} problems"
+    )
     return 1 if found else 0
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The invariants of ARCHITECTURE.md that reading the source can settle. Prints one line for each breach; exit code 1 if any."""
+"""The invariants of ARCHITECTURE.md that can be checked from the source. Prints one line per breach; exit code 1 if
+any."""
 
 import json
 import re
@@ -11,11 +12,29 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the top of ARCHITECTURE.md's table to its bottom: a crate may use only those that come after it.
 ORDER = [
-    "cli", "lab", "setup", "launch", "gateway", "hooks", "client", "pmix", "provider", "endpoint", "libfabric", "pool", "tcp", "memory", "tls", "member", "channel",
-    "wire", "types",
+    "cli",
+    "lab",
+    "setup",
+    "launch",
+    "gateway",
+    "hooks",
+    "client",
+    "pmix",
+    "provider",
+    "endpoint",
+    "libfabric",
+    "pool",
+    "tcp",
+    "memory",
+    "tls",
+    "member",
+    "channel",
+    "wire",
+    "types",
 ]
 
-# What may not know a gateway, though it stands above it: a gateway reaches them by hooks, they reach it by client.
+# These must not depend on the gateway although they are above it: a gateway reaches them through hooks, they reach it
+# through client.
 WITHOUT_GATEWAY = ["launch", "setup"]
 
 # Crates that are pure computation: no socket, no thread, no clock.
@@ -28,9 +47,18 @@ IMPURE = re.compile(
 
 # What must never be loaded into a user's rank.
 IN_RANK = ["provider", "endpoint", "libfabric", "tcp"]
-NOT_IN_RANK = {"tokio", "signal-hook", "signal-hook-registry", "tracing-subscriber", "async-io", "mio", "env_logger", "ctrlc"}
+NOT_IN_RANK = {
+    "tokio",
+    "signal-hook",
+    "signal-hook-registry",
+    "tracing-subscriber",
+    "async-io",
+    "mio",
+    "env_logger",
+    "ctrlc",
+}
 
-# Where `unsafe` may stand: whole crates, and single files that are nothing but system calls.
+# Where `unsafe` is allowed: whole crates, and single files that contain only system calls.
 UNSAFE_CRATES = {"libfabric", "memory", "pmix", "pool", "provider", "tcp"}
 UNSAFE_FILES = {"lab/src/sys.rs", "launch/src/agent/spawn.rs"}
 
@@ -38,7 +66,7 @@ MOST_LINES = 700
 
 
 def without_comments_and_strings(text):
-    """The code alone, line structure kept, so that words in prose and messages do not count."""
+    """The code alone, with its line structure, so that words in prose and messages do not count."""
     pattern = re.compile(
         r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'', re.DOTALL
     )

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What a machine can check about the Markdown pages: links and anchors lead somewhere, lines end at 120 characters, and the messages
-that docs/troubleshooting.md explains are still in the source. Prints one line for each fault; exit code 1 if any. Needs no network."""
+"""What a machine can check about the Markdown pages: links and anchors lead somewhere, lines end at 120 characters,
+and the messages that docs/troubleshooting.md explains are still in the source. Prints one line for each fault; exit
+code 1 if any. Needs no network."""
 
 import re
 import subprocess
@@ -21,7 +22,11 @@ CODE = re.compile(r"(`+)(.+?)\1")
 
 def markdown_files():
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return sorted(path for path in listed.stdout.split("\0") if path and (ROOT / path).exists())
 

@@ -1,4 +1,4 @@
-"""Runs inside a lab, as its command: ssh accounts on login nodes, as a person has them, and then that person's commands.
+"""Runs inside a lab, as its command: ssh accounts on login nodes, as a person has them, then that person's commands.
 
 accounts.py PLAN.json, where the plan has
   folder     where keys, homes and logs go
@@ -10,7 +10,8 @@ accounts.py PLAN.json, where the plan has
   steps      one after the other: `host`, `words`, and perhaps `environment`, `stdin`, `limit`; `interrupt`: a path, when it exists the
              step gets SIGINT; `background`: it goes on until the end. What came of each is written to results.json.
 
-A private sshd per login, with its own host key and one user key; the user's ssh is the real one, with a configuration of its own.
+A private sshd per login, with its own host key and one user key; the user's ssh is the real one, with its own
+configuration.
 """
 
 import json
@@ -70,7 +71,7 @@ class Accounts:
         keygen(host_key)
         carried = {
             "HOME": self.variables(host)["HOME"], "PATH": self.variables(host)["PATH"],
-            # ssh carries no environment; the harness looks for what is left of a test by this variable.
+            # ssh forwards no environment; the harness finds what is left of a test by this variable.
             "LANDBRIDGE_TEST_MARKER": os.environ.get("LANDBRIDGE_TEST_MARKER", ""), **self.plan.get("environment", {}),
         }
         conf = Path(f"/run/slurm-{host[0]}/slurm.conf")
@@ -85,7 +86,7 @@ class Accounts:
         Path("/run/sshd").mkdir(exist_ok=True)
         words = ["/usr/sbin/sshd", "-D", "-e", "-f", config]
         if user := self.plan.get("user"):
-            # An ordinary user's own sshd lets in that user alone, and needs no root for anything.
+            # An ordinary user's own sshd admits only that user, and needs no root.
             found = pwd.getpwnam(user)
             for path in (self.home(host), host_key):
                 os.chown(path, found.pw_uid, found.pw_gid)
@@ -98,7 +99,10 @@ class Accounts:
         )
         end = time.monotonic() + READY_S
         while subprocess.run(
-            self.enter(host, ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{PORT}"]), stdin=subprocess.DEVNULL, capture_output=True, check=False
+            self.enter(host, ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{PORT}"]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
         ).returncode:
             if time.monotonic() > end:
                 sys.exit(f"accounts: no sshd on {host}: {(self.folder / f'sshd-{host}.log').read_text()}")
@@ -122,7 +126,9 @@ class Accounts:
                 return {"code": None, "out": "", "err": "", "seconds": 0}
             limit = step.get("limit", LIMIT_S)
             if "interrupt" in step:
-                while not Path(step["interrupt"]).exists() and child.poll() is None and time.monotonic() - begin < limit:
+                while (
+                    not Path(step["interrupt"]).exists() and child.poll() is None and time.monotonic() - begin < limit
+                ):
                     time.sleep(0.05)
                 child.send_signal(signal.SIGINT)
             try:

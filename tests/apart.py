@@ -50,7 +50,7 @@ def unshare():
 
 
 def cover(target, kept):
-    """Mounts an empty tmpfs on `target` in which only what is kept below it can still be seen."""
+    """Mounts an empty tmpfs on `target` in which only what is kept below it remains visible."""
     inside = [path for path in kept if path != target and path.is_relative_to(target) and path.exists()]
     below = sorted({target / path.relative_to(target).parts[0] for path in inside})
     opened = [(path, os.open(path, os.O_PATH)) for path in below]

@@ -18,7 +18,7 @@ from harness import LANDBRIDGE, PROVIDER, ROOT, Workshop
 
 WORKSHOPS = ROOT / "target" / "tests"
 APART = [sys.executable, str(ROOT / "tests" / "apart.py")]
-# Labs mostly wait: for a network that is slow on purpose, for a process to end.
+# Labs mostly wait: for a deliberately slow network, for a process to end.
 WORKERS_PER_CORE = 2
 
 
@@ -59,7 +59,8 @@ def openmpi():
 
 
 def pytest_configure(config):
-    # A shell without job control has its background commands ignore it, and so would all that is started here.
+    # A shell without job control makes its background commands ignore SIGINT, and everything started here would inherit
+    # that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: takes more than about ten seconds (make test-slow runs only these)")
     config.addinivalue_line("markers", "alone: compares speeds or times, so no other test runs meanwhile")
@@ -70,7 +71,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """`-n auto`. Where workers cannot be apart, tests run one after the other."""
+    """`-n auto`. Where workers cannot be isolated from each other, tests run one after the other."""
     if subprocess.run([*APART, "-c", ""], check=False).returncode != 0:
         return 0
     return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
@@ -83,9 +84,9 @@ def pytest_xdist_setupnodes(specs):
 
 
 def pytest_collection_modifyitems(items):
-    """Slow tests first, so that all workers end at about the same time; those that run alone last.
+    """Slow tests first, so that all workers end at about the same time; tests that run alone last.
 
-    Otherwise mixed: tests of one file often need the same, and would all want a core at once.
+    The others are mixed: tests of one file often need the same resources, and would all want a core at once.
     """
 
     def place(item):
@@ -102,7 +103,7 @@ def pytest_report_header():
 
 @pytest.fixture(scope="session", autouse=True)
 def built():
-    """The tests are of what was built: without it they fail, they do not skip."""
+    """The tests are about what was built: without it they fail, they do not skip."""
     for path in (LANDBRIDGE, PROVIDER):
         assert path.exists(), f"{path} is not there: run make"
 
@@ -157,7 +158,7 @@ def imb():
 
 @pytest.fixture(scope="session")
 def lab_isolates(tmp_path_factory):
-    """Whether labs here are network namespaces (else they fall back to loopback and say so)."""
+    """Whether labs here are network namespaces (otherwise they fall back to loopback and report that)."""
     workshop = Workshop(tmp_path_factory.mktemp("isolates"))
     inside = workshop.lab(["readlink", "/proc/self/ns/net"], sites=1, nodes=1).finish().check()
     workshop.close()

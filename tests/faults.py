@@ -1,4 +1,5 @@
-"""A lab seen by its operator, from outside: gateways that can be started anew, jobs, faults, and what is left of them.
+"""A lab as its operator sees it, from outside: gateways that can be restarted, jobs, faults, and what they leave
+behind.
 
 The lab's command runs on a-n1, which takes part in no job, so that any other host can fail.
 """
@@ -38,7 +39,7 @@ class Member:
 
     @property
     def rank(self):
-        """Its number, if it is a rank."""
+        """Its rank number, if it is a rank."""
         number = self.environment.get("PMI_RANK")
         return int(number) if number is not None and str(CHECKED) in self.words else None
 
@@ -50,7 +51,7 @@ class Member:
         return os.path.basename(self.words[0]) == "landbridge" and subcommand in self.words[1:3]
 
     def number_on_host(self):
-        """Its number as processes of its host know it."""
+        """Its process id as seen by processes of its host."""
         return int(re.search(r"^NSpid:.*\s(\d+)$", Path(f"/proc/{self.pid}/status").read_text(), re.M)[1])
 
 
@@ -87,7 +88,7 @@ class FaultLab:
         return path
 
     def words(self, host, *words):
-        """A command on a host; the lab's place is another there than it is for us."""
+        """The command line of a command on a host; the lab's folder has another path there than for us."""
         return [LANDBRIDGE, "lab", "enter", host, "--", "env", "-u", "LANDBRIDGE_LAB", *words]
 
     @property
@@ -99,13 +100,13 @@ class FaultLab:
         return self.workshop.start(self.words(host, *words), environment=variables, limit=limit)
 
     def ask(self, *words, limit=20):
-        """`landbridge lab …`, which must succeed; returns what it printed."""
+        """`landbridge lab …`, which must succeed; returns its output."""
         done = self._run([LANDBRIDGE, "lab", *words], limit)
         assert done.returncode == 0, f"landbridge lab {words}: {done.stderr}"
         return done.stdout.strip()
 
     def start_gateways(self):
-        """Those that do not run; returns once all trunks are up."""
+        """Starts the gateways that are not running; returns once all trunks are up."""
         for host, running in self.gateways.items():
             if host not in self.dead and (running is None or running.child.poll() is not None):
                 site, name = host.split("-")
@@ -114,14 +115,14 @@ class FaultLab:
         self.settle(READY_S)
 
     def settle(self, limit):
-        """Waits until nothing of a job is left at any gateway, and trunks are up between all that live."""
+        """Waits until nothing of a job is left at any gateway, and trunks are up between all running gateways."""
         end = time.monotonic() + limit
         while found := self.unsettled():
             assert time.monotonic() < end, f"after {limit:.0f} s: {'; '.join(found)}"
             time.sleep(0.2)
 
     def view(self, gateway):
-        """What a gateway shows of itself, or None."""
+        """A gateway's view of itself, or None."""
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
             return json.loads(self._run(self.words(gateway, sys.executable, "-c", LOOK), 10).stdout)
         return None
@@ -133,7 +134,7 @@ class FaultLab:
         )  # fmt: skip
 
     def unsettled(self):
-        """What gateways still have of a job, or do not have yet of each other."""
+        """What gateways still have of a job, or are still missing of each other."""
         found = []
         for gateway in self.gateways:
             if gateway in self.dead:
@@ -163,7 +164,7 @@ class FaultLab:
         return peers
 
     def members(self):
-        """All processes on hosts that take part in jobs, but for the hosts' own first ones."""
+        """All processes on hosts that take part in jobs, except the hosts' own first ones."""
         found = []
         ours = {running.marker for running in self.workshop.running}
         for entry in os.listdir("/proc"):
@@ -174,7 +175,7 @@ class FaultLab:
                     continue
                 environment = Path(f"/proc/{entry}/environ").read_bytes().decode(errors="replace").split("\0")
                 variables = dict(pair.split("=", 1) for pair in environment if "=" in pair)
-                # The kernel gives a dead host's namespace numbers to others, who are none of ours.
+                # The kernel reuses a dead host's namespace numbers for namespaces that are not ours.
                 if variables.get(MARKER) not in ours:
                     continue
                 found.append(Member(host, int(entry), words, variables))
@@ -194,7 +195,7 @@ class FaultLab:
         return found
 
     def left(self):
-        """What a job has left behind on hosts that live, gateways excepted."""
+        """What a job has left behind on running hosts, except gateways."""
         return [f"{m.host}: {' '.join(m.words[:4])} ({m.pid})" for m in self.of_jobs()] + self.shared_memory()
 
     def start_job(self, kind, seed, ranks=4):
@@ -261,12 +262,12 @@ class Job:
         return [line for line in self.running.err().splitlines() if line.strip()][-count:]
 
     def stopped(self, member, on):
-        """Stops one process, or lets it go on."""
+        """Stops one process, or resumes it."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(member.pid, signal.SIGSTOP if on else signal.SIGCONT)
 
     def reset(self, host, *, to, of, limit):
-        """Resets one connection as soon as there is one; returns its name, or None if the job was over first."""
+        """Resets one connection as soon as there is one; returns its name, or None if the job ended first."""
         end = time.monotonic() + limit
         while time.monotonic() < end and not self.over():
             with contextlib.suppress(AssertionError):

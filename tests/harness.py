@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Cargo's folder of what is tested; `debug` is quicker to build while working.
+# Cargo's folder of the build under test; `debug` is quicker to build while working.
 BUILT = ROOT / "target" / os.environ.get("LANDBRIDGE_TEST_PROFILE", "release")
 LANDBRIDGE = BUILT / "landbridge"
 PROVIDER = BUILT / "liblandbridge-fi.so"
@@ -28,15 +28,15 @@ KERNELS = ROOT / "examples" / "kernels"
 MARKER = "LANDBRIDGE_TEST_MARKER"
 # What a lab could leave outside its namespaces.
 LITTERED = [Path("/tmp"), Path("/run"), Path("/dev/shm"), Path("/run/netns")]
-# How many tests share a core. A test's limits are for one that has a core to itself; beside others all takes that much longer.
+# Number of tests that share a core. A test's limits assume a core for itself; with others it takes that much longer.
 SHARE = max(1.0, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)) / len(os.sched_getaffinity(0)))
 # From the end of a command to the last process gone.
 GRACE_S = 5.0 * SHARE
 
 
 def litter():
-    """Names that a lab, a gateway or a rank may have put outside, as a set of texts."""
-    # Not from /sys, which shows the devices of whoever mounted it.
+    """Names that a lab, a gateway or a rank may have left outside, as a set of texts."""
+    # Not from /sys, which shows the devices of the namespace in which it was mounted.
     found = {f"network device {name}" for _, name in socket.if_nameindex()}
     for folder in LITTERED:
         try:
@@ -88,7 +88,7 @@ def processes(marker):
 
 
 def wait_until(condition, seconds, what):
-    """The first true value of `condition()`. Fails the test after `seconds`, more beside others (SHARE)."""
+    """The first true value of `condition()`. Fails the test after `seconds`, longer when tests share cores (SHARE)."""
     seconds *= SHARE
     end = time.monotonic() + seconds
     while True:
@@ -101,7 +101,7 @@ def wait_until(condition, seconds, what):
 
 @dataclass
 class Finished:
-    """What a command did."""
+    """The outcome of a command."""
 
     words: list
     code: int
@@ -117,12 +117,12 @@ class Finished:
         )
 
     def check(self):
-        """Itself, if it succeeded."""
+        """Returns itself, if it succeeded."""
         assert self.code == 0, str(self)
         return self
 
     def fails_naming(self, *names, within=None):
-        """Itself, if it failed by an error (not by a signal or a panic) whose text has all these names."""
+        """Returns itself, if it failed by an error (not by a signal or a panic) whose text contains all these names."""
         assert self.code not in (0, 101) and self.code > 0, str(self)
         for name in names:
             assert name in self.err, f"stderr does not name `{name}`\n{self}"
@@ -135,7 +135,7 @@ class Finished:
 
 @dataclass
 class Running:
-    """A started command. `finish` ends the story, one way or the other."""
+    """A started command. `finish` ends it in any case."""
 
     words: list
     child: subprocess.Popen
@@ -156,8 +156,11 @@ class Running:
         return self.err_path.read_text(errors="replace")
 
     def finish(self, within=None):
-        """Waits for the end, then until nothing with its marker is left. A command over its limit fails the test."""
-        limit = within * SHARE if within is not None else max(0.1, self.limit * SHARE - (time.monotonic() - self.started))
+        """Waits for its end, then until nothing with its marker is left. A command that exceeds its limit fails the
+        test."""
+        limit = (
+            within * SHARE if within is not None else max(0.1, self.limit * SHARE - (time.monotonic() - self.started))
+        )
         overdue = False
         try:
             self.child.wait(timeout=limit)
@@ -176,7 +179,7 @@ class Running:
         return finished
 
     def end(self):
-        """Ends what is still there, gently first. For tests that have already failed, and for teardown."""
+        """Ends what is still running, gently first. For tests that have already failed, and for teardown."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.child.poll() is None:
                 self.child.send_signal(number)
@@ -203,8 +206,11 @@ class Workshop:
         words = [str(word) for word in words]
         marker = uuid.uuid4().hex
         out, err = self.folder / f"{marker}.out", self.folder / f"{marker}.err"
-        variables = {key: value for key, value in os.environ.items() if not key.startswith(("LANDBRIDGE_", "FI_", "PMI"))}
-        # NumPy's linear algebra, which no test uses, starts a thread for each core, and they spin: half of what starting a rank costs.
+        variables = {
+            key: value for key, value in os.environ.items() if not key.startswith(("LANDBRIDGE_", "FI_", "PMI"))
+        }
+        # NumPy's linear algebra, which no test uses, starts a spinning thread for each core: half of the cost of
+        # starting a rank.
         variables["OPENBLAS_NUM_THREADS"] = "1"
         variables.update(environment or {})
         variables[MARKER] = marker
@@ -226,7 +232,7 @@ class Workshop:
         return self.start(words, environment=environment, limit=limit)
 
     def across(self, mpi, ranks, program, *, run_options=(), json=True, **lab_options):
-        """Starts a program of an MPI across the sites of a fresh lab. Its summary goes to `summary()`."""
+        """Starts a program of an MPI across the sites of a fresh lab. `summary()` returns its summary."""
         report = [f"--json={self.folder / 'run.json'}"] if json else []
         command = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, *report, *run_options, "--", *program]
         environment = {**mpi.environment, **lab_options.pop("environment", {})}
@@ -249,13 +255,25 @@ FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class LoopbackSites:
-    """Sites (`a` and `b`, unless said otherwise) on this machine, with gateways on 127.0.0.1 that are started one by one: for what a lab, whose
-    gateways are always right, cannot show."""
+    """Sites (`a` and `b`, unless given otherwise) on this machine, with gateways on 127.0.0.1 that are started one
+    by one: for cases that a lab, whose gateways are always correct, cannot show."""
 
-    def __init__(self, workshop, memory="64MiB", *, names="ab", hidden="", gateways=1, proxies=None, links=1, patience="10s", pages=False):
-        """`names`: the sites, in the order of the sites file. `hidden`: those that can only dial out. `gateways`: how many each site has, or
-        by site. `proxies`: by site, what stands between its first gateway and whoever dials it.
-        `pages`: whether gateways have one each."""
+    def __init__(
+        self,
+        workshop,
+        memory="64MiB",
+        *,
+        names="ab",
+        hidden="",
+        gateways=1,
+        proxies=None,
+        links=1,
+        patience="10s",
+        pages=False,
+    ):
+        """`names`: the sites, in the order of the sites file. `hidden`: those that can only dial out. `gateways`:
+        number per site, or by site. `proxies`: by site, a proxy between its first gateway and the peers that dial
+        it. `pages`: whether each gateway has a page."""
         self.workshop = workshop
         self.memory, self.proxies, self.links, self.patience = memory, proxies or {}, links, patience
         self.names, self.hidden = names, hidden
@@ -272,11 +290,11 @@ class LoopbackSites:
 
     @property
     def ports(self):
-        """Of the first gateways."""
+        """Ports of the first gateways."""
         return {site: port for (site, number), port in self.gateways.items() if number == 1}
 
     def write(self, name, **changed):
-        """A sites file; `changed` replaces whole texts in it, as old=new pairs under any names."""
+        """Writes a sites file; `changed` replaces whole texts in it, as old=new pairs under any names."""
         text = ""
         for site in self.names:
             text += f'[[site]]\nname = "{site}"\nkey = "{site}.key"\nfingerprint = "{self.fingerprints[site]}"\npatience = "{self.patience}"\n'
@@ -304,25 +322,34 @@ class LoopbackSites:
         if wait:
             port = self.gateways[site, number]
             ports = {port, self.pages.get((site, number), port)}
-            wait_until(lambda: all(map(listening, ports)) or running.child.poll() is not None, 5, f"gateway {number} of site {site}")
+            wait_until(
+                lambda: all(map(listening, ports)) or running.child.poll() is not None,
+                5,
+                f"gateway {number} of site {site}",
+            )
             assert running.child.poll() is None, str(running.finish())
         return running
 
     def start_gateways(self):
-        """All of them, by site and number; returns once all their trunks are up, so that the first of each site leads jobs."""
+        """Starts all of them, by site and number; returns once all their trunks are up, so that the first of each
+        site leads jobs."""
         started = {(site, number): self.start_gateway(site, number=number) for site, number in self.gateways}
         for (site, number), gateway in started.items():
             trunks = sum(other != site for other, _ in self.gateways)
-            wait_until(lambda: gateway.err().count("trunk up") >= trunks, 10, f"the trunks of gateway {number} of site {site}")
+            wait_until(
+                lambda: gateway.err().count("trunk up") >= trunks, 10, f"the trunks of gateway {number} of site {site}"
+            )
         return started
 
     def run(self, mpi, program, *options, ranks=2, file=None, limit=30):
         words = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, *options, "--", *program]
-        return self.workshop.run(words, environment={**mpi.environment, "LANDBRIDGE_SITES": str(file or self.file)}, limit=limit)
+        return self.workshop.run(
+            words, environment={**mpi.environment, "LANDBRIDGE_SITES": str(file or self.file)}, limit=limit
+        )
 
 
 class CuttingProxy:
-    """A TCP proxy whose connections can be reset, or stop to carry anything. Stands for a WAN that fails."""
+    """A TCP proxy whose connections can be reset, or made to stop carrying anything. Stands for a failing WAN."""
 
     def __init__(self):
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -333,7 +360,7 @@ class CuttingProxy:
         self.flows.set()
 
     def serve(self, port):
-        """Accepts for ever, for a server on this port."""
+        """Accepts forever, for a server on this port."""
         threading.Thread(target=self._accept, args=(port,), daemon=True).start()
 
     def __enter__(self):
@@ -368,7 +395,7 @@ class CuttingProxy:
         self._carry(near, far)
         back.join()
         for end in (near, far):
-            # At once, with whatever is under way.
+            # At once, with whatever is in flight.
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             end.close()
 
@@ -386,7 +413,7 @@ class CuttingProxy:
                 pass
 
     def cut(self, chosen=lambda: True):
-        """Resets the connections there are; `chosen` says which."""
+        """Resets the existing connections; `chosen` selects which."""
         with self.lock:
             cut = [pair for pair in self.pairs if chosen()]
             self.pairs = [pair for pair in self.pairs if pair not in cut]
@@ -398,12 +425,12 @@ class CuttingProxy:
             self.cuts += 1
 
     def hold(self, on):
-        """Nothing gets through, and nobody is told, until it is over."""
+        """While this lasts nothing gets through, and nobody is told."""
         self.flows.clear() if on else self.flows.set()
 
     @contextlib.contextmanager
     def cutting_every(self, seconds):
-        """Resets all connections so often meanwhile."""
+        """While this lasts, resets all connections at this interval."""
         over = threading.Event()
 
         def work():
@@ -419,13 +446,13 @@ class CuttingProxy:
             worker.join()
 
 
-# Not those that Linux gives to outgoing connections (from 32768 on): one may take a port between the question and its use.
+# Not from the range that Linux uses for outgoing connections (from 32768 on): one may take a port before it is used.
 PORTS = range(10_000, 32_000)
 next_port = itertools.count(random.randrange(len(PORTS)))
 
 
 def free_port():
-    """A port that nobody listened on a moment ago, another at each call."""
+    """A port on which nothing listened a moment ago, a different one at each call."""
     for _ in PORTS:
         port = PORTS[next(next_port) % len(PORTS)]
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

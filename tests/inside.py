@@ -1,5 +1,5 @@
-"""Runs inside a lab, as its command: brings up what a real site has (sshd on every node, Slurm), gateways with starters that use
-it, and then the command of a test, whose exit code is its own.
+"""Runs inside a lab, as its command: brings up what a real site has (sshd on every node, Slurm), gateways with
+starters that use it, and then the command of a test, whose exit code is its own.
 
 inside.py PLAN.json, where the plan has
   folder    where keys, configuration and logs go
@@ -83,8 +83,8 @@ class Inside:
             self.wait_for(f"sshd of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22")
 
     def slurm(self, site, partitions=("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",), job_submit=None):
-        """A munged, a slurmctld and a slurmd per node, of this site alone. One of the partitions is called main. `job_submit`: Lua that
-        judges every job, as many centres have it."""
+        """A munged, a slurmctld and a slurmd per node, of this site alone. One of the partitions is called main.
+        `job_submit`: Lua that judges every job, as many centres have it."""
         own = Path(f"/run/slurm-{site}")
         (own / "state").mkdir(parents=True, mode=0o755)
         (own / "munge").mkdir(mode=0o755)

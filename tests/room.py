@@ -1,4 +1,4 @@
-"""Who may run at the same time: many tests side by side, or one that is alone, in whatever process they run."""
+"""Which tests may run at the same time: many side by side, or one alone, across processes."""
 
 import contextlib
 import fcntl
@@ -6,9 +6,9 @@ import fcntl
 
 @contextlib.contextmanager
 def entered(folder, alone):
-    """Waits until this test may run, and keeps its place until it ends.
+    """Waits until this test may run, and holds its slot until it ends.
 
-    A test that waits to be alone holds the door, so nobody else comes in and the room empties.
+    A test that waits to be alone keeps the door closed, so no further test starts and the room empties.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "room.lock").open("w") as room:

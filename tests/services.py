@@ -10,7 +10,7 @@ KNOWN = '"-o", "UserKnownHostsFile={folder}/known_hosts.SITE"'
 
 
 def ssh_site(site, *, known=True, lines="", **more):
-    """A site whose nodes run an sshd each. `known`: their host keys are."""
+    """A site whose nodes each run an sshd. `known`: whether their host keys are known."""
     options = KNOWN.replace("SITE", site) if known else '"-o", "UserKnownHostsFile={folder}/nobody"'
     starter = f'kind = "ssh"\nidentity = "{{folder}}/user_key"\noptions = [{options}]\n{lines}'
     return {"starter": starter, "services": ["sshd"], **more}
@@ -26,12 +26,25 @@ def start(workshop, sites, command, *, environment=None, nodes=2, limit=90, host
         "folder": str(folder), "landbridge": str(LANDBRIDGE), "sites": sites, "command": words, "host": host,
     }))
     inside = [sys.executable, ROOT / "tests" / "inside.py", plan]
-    # An empty command: gateways are started by inside.py, once there is what they need.
-    return workshop.lab(inside, nodes=nodes, options=["--gateway-command", "", *options], environment=environment, limit=limit)
+    # An empty command: inside.py starts the gateways, once the services they need are up.
+    return workshop.lab(
+        inside, nodes=nodes, options=["--gateway-command", "", *options], environment=environment, limit=limit
+    )
 
 
 def run_words(workshop, mpi, program, *options):
-    return [LANDBRIDGE, "run", "-n", 4, "--mpi", mpi.name, f"--json={workshop.folder / 'run.json'}", *options, "--", *program]
+    return [
+        LANDBRIDGE,
+        "run",
+        "-n",
+        4,
+        "--mpi",
+        mpi.name,
+        f"--json={workshop.folder / 'run.json'}",
+        *options,
+        "--",
+        *program,
+    ]
 
 
 def endless(workshop, mpi, sites, wrap=lambda command: command, **options):

@@ -1,4 +1,5 @@
-"""Wrong files, wrong names, missing programs, strangers: each a clear error that names the place, within five seconds."""
+"""Wrong files, wrong names, missing programs, strangers: each gives a clear error that names the place, within five
+seconds."""
 
 import contextlib
 import os
@@ -12,7 +13,7 @@ import pytest
 
 from harness import LANDBRIDGE, PROGRAMS, LoopbackSites, listening, wait_until
 
-# From start to the end of the command that must fail, beside the lab's own start and end where there is one.
+# From start to the end of the command that must fail, in addition to the lab's own start and end if there is one.
 SOON_S = 5.0
 LAB_S = 3.0
 
@@ -42,7 +43,8 @@ def test_no_sites_file(workshop, mpich_only):
     done = workshop.run([LANDBRIDGE, "run", "-n", "2", "--", *hello(mpich_only)])
     done.fails_naming("LANDBRIDGE_SITES", within=SOON_S)
     done = workshop.run(
-        [LANDBRIDGE, "run", "-n", "2", "--", *hello(mpich_only)], environment={"LANDBRIDGE_SITES": "/nowhere/sites.toml"}
+        [LANDBRIDGE, "run", "-n", "2", "--", *hello(mpich_only)],
+        environment={"LANDBRIDGE_SITES": "/nowhere/sites.toml"},
     )
     done.fails_naming("/nowhere/sites.toml", within=SOON_S)
 
@@ -68,7 +70,7 @@ def test_a_wrong_sites_file_is_named(sites, workshop, mpich_only, old, new, name
 
 
 def test_a_program_missing_everywhere(workshop, mpich_only):
-    """Whichever site says so first is named."""
+    """The site that reports it first is named."""
     done = workshop.across(mpich_only, 2, ["./no-such-program"]).finish()
     done.fails_naming("./no-such-program not found", within=SOON_S + LAB_S)
     assert re.search(r"site [ab], node n\d:", done.err), str(done)
@@ -108,7 +110,7 @@ def test_what_a_rank_starts_does_not_have_the_jobs_secret(sites, mpi):
 
 
 def test_a_gateway_with_another_key_than_announced(sites, mpich_only):
-    """Site a's file expects another key of site b than the one site b's gateway has."""
+    """Site a's file has a key for site b that is not the one of site b's gateway."""
     digits = sites.fingerprints["b"][-8:]
     wrong = sites.write("wrong.toml", change=(digits, digits[::-1] if digits != digits[::-1] else "01234567"))
     sites.start_gateway("a", file=wrong)
@@ -202,10 +204,10 @@ def test_strangers_are_refused_and_harm_nobody(sites, mpich_only):
 
 
 def test_a_stranger_who_says_nothing_is_let_go(sites):
-    """A connection that never proves anything does not stay for ever."""
+    """A connection that never proves anything is not kept forever."""
     sites.start_gateway("a")
     begin = time.monotonic()
-    # 5 s, and eight times that on a machine that is busy.
+    # 5 s, and up to eight times that on a busy machine.
     with socket.create_connection(("127.0.0.1", sites.ports["a"]), timeout=60) as stranger:
         try:
             while stranger.recv(4096):
@@ -220,8 +222,8 @@ def test_a_stranger_who_says_nothing_is_let_go(sites):
 
 @pytest.mark.parametrize("opening", [bytes.fromhex("16030100ff0100"), b"LB", b""], ids=["tls", "ours", "nothing"])
 def test_a_crowd_that_says_little_keeps_nobody_out(sites, mpich_only, opening):
-    """Slow loris: more connections than there are places for those not admitted yet, all of one address, which say a byte now and then and
-    come again when they are sent away."""
+    """Slow loris: more connections than there are places for unadmitted ones, all from one address, which send a
+    byte now and then and reconnect when they are closed."""
     gateways = [sites.start_gateway(site) for site in "ab"]
     (gateway,) = gateways[0].processes("gateway")
     before = gateway.peak_bytes()

@@ -1,4 +1,4 @@
-"""The arithmetic by which benches/ judges one build against another."""
+"""The arithmetic with which benches/ compares one build with another."""
 
 import sys
 

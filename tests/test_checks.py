@@ -32,7 +32,9 @@ def test_sockets_threads_and_clocks_are_seen(line):
     assert invariants.IMPURE.search(line)
 
 
-@pytest.mark.parametrize("line", ["use std::net::IpAddr;", "use std::net::{Ipv4Addr, SocketAddr};", "use std::time::Duration;"])
+@pytest.mark.parametrize(
+    "line", ["use std::net::IpAddr;", "use std::net::{Ipv4Addr, SocketAddr};", "use std::time::Duration;"]
+)
 def test_plain_values_are_no_sockets(line):
     assert not invariants.IMPURE.search(line)
 

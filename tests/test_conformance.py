@@ -1,4 +1,4 @@
-"""Suites that others wrote, a quick part: `make test-conformance` runs all of it. And the judge itself."""
+"""Suites written by others, a quick part: `make test-conformance` runs all of it. And the verdict code itself."""
 
 import json
 import os
@@ -16,11 +16,25 @@ RUN = ROOT / "tests" / "conformance" / "run"
 
 @pytest.mark.slow
 def test_quick_part_of_mpi4py(workshop, mpi, isolated):
-    """Files that send much, each another way, across two sites: all that passes on tcp passes."""
+    """Files that send a lot, each in a different way, across two sites: everything that passes on tcp passes."""
     if reason := mpi4py_suite.missing():
         pytest.skip(reason)
     report = workshop.folder / "report.json"
-    words = [sys.executable, RUN, "--quick", "--only", "mpi4py", "--mpi", mpi.name, "--where", "two-sites", "--ranks", 2, "--report", report]
+    words = [
+        sys.executable,
+        RUN,
+        "--quick",
+        "--only",
+        "mpi4py",
+        "--mpi",
+        mpi.name,
+        "--where",
+        "two-sites",
+        "--ranks",
+        2,
+        "--report",
+        report,
+    ]
     done = workshop.run(words, limit=400).check()
     found = json.loads(report.read_text())
     assert found["ok"] and not found["skipped_suites"], str(done)
@@ -80,8 +94,11 @@ def test_bad_words_are_named(workshop, words):
 
 
 def judged(*pairs, where="one-node", rival_where="one-node"):
-    """What the judge says of cases that came to (here, there)."""
-    ours, theirs = Job("mpi4py", "test_x", OURS, "mpich", where, 3), Job("mpi4py", "test_x", RIVAL, "mpich", rival_where, 3)
+    """The verdicts on cases with the outcomes (here, there)."""
+    ours, theirs = (
+        Job("mpi4py", "test_x", OURS, "mpich", where, 3),
+        Job("mpi4py", "test_x", RIVAL, "mpich", rival_where, 3),
+    )
     results = {
         ours: [result(str(case), here, "why") for case, (here, _) in enumerate(pairs) if here],
         theirs: [result(str(case), there, "why") for case, (_, there) in enumerate(pairs) if there],
@@ -97,13 +114,21 @@ def test_what_passes_on_tcp_must_pass_here():
 
 
 def test_across_sites_two_nodes_are_the_measure():
-    assert judged((FAILED, PASSED), (PASSED, PASSED), where="two-sites", rival_where="two-nodes") == ["regression", "fine"]
+    assert judged((FAILED, PASSED), (PASSED, PASSED), where="two-sites", rival_where="two-nodes") == [
+        "regression",
+        "fine",
+    ]
 
 
 def test_a_known_difference_is_no_hang():
-    ours, theirs = Job("mpi4py", "test_spawn", OURS, "mpich", "one-node"), Job("mpi4py", "test_spawn", RIVAL, "mpich", "one-node")
+    ours, theirs = (
+        Job("mpi4py", "test_spawn", OURS, "mpich", "one-node"),
+        Job("mpi4py", "test_spawn", RIVAL, "mpich", "one-node"),
+    )
     for here, expected in ((FAILED, "known"), (HUNG, "regression"), (CRASHED, "regression")):
-        assert compare({ours: [result("spawn", here, "why")], theirs: [result("spawn", PASSED)]})[0]["judged"] == expected
+        assert (
+            compare({ours: [result("spawn", here, "why")], theirs: [result("spawn", PASSED)]})[0]["judged"] == expected
+        )
 
 
 def test_fewer_combinations_than_on_tcp_are_a_regression():
@@ -115,7 +140,7 @@ def test_fewer_combinations_than_on_tcp_are_a_regression():
 
 
 def test_a_case_over_all_ranks(tmp_path):
-    """One rank's failure fails the case; a skip is one only if all ranks skip."""
+    """One rank's failure fails the case; a case is skipped only if all ranks skip it."""
     entries = [{"event": event, "detail": event[0], "seconds": 1.0} for event in ("passed", "failed", "skipped")]
     passed, failed, skipped = entries
     assert mpi4py_suite._outcome("x", [passed, failed])["outcome"] == FAILED

@@ -1,4 +1,4 @@
-"""Many ranks at once, with what a gateway has by default."""
+"""Many ranks at once, with a gateway's default settings."""
 
 import pytest
 
@@ -16,7 +16,7 @@ if world.rank == 0: print(f"crowd: {world.size} ranks good")
 
 @pytest.mark.alone
 def test_two_thousand_ranks_start(workshop):
-    """An agent that starts 500 ranks on a busy machine does so for seconds, and answers its gateway meanwhile."""
+    """An agent that starts 500 ranks on a busy machine takes seconds for that, and answers its gateway meanwhile."""
     done = workshop.lab([LANDBRIDGE, "run", "-n", 2000, "--", "true"], options=DEFAULTS, limit=120).finish().check()
     assert not done.out, str(done)
 
@@ -32,8 +32,12 @@ def test_256_ranks_start_and_reduce(workshop, mpich_only):
 @pytest.mark.slow
 @pytest.mark.alone
 def test_64_ranks_of_open_mpi_leave_their_launcher_a_core(workshop, openmpi_only):
-    """While they wait for each other to begin they look 1,000 times a second, not 10,000 times: with that no launcher, agent or kernel
-    thread had a core for up to a minute."""
+    """While they wait for each other to start, they poll 1,000 times a second, not 10,000 times: with that no
+    launcher, agent or kernel thread had a core for up to a minute."""
     slack = "assert open('/proc/self/timerslack_ns').read().split() == ['1000000']"
-    done = workshop.across(openmpi_only, 64, [openmpi_only.python, "-c", ALLREDUCE + slack], options=DEFAULTS, limit=240).finish().check()
+    done = (
+        workshop.across(openmpi_only, 64, [openmpi_only.python, "-c", ALLREDUCE + slack], options=DEFAULTS, limit=240)
+        .finish()
+        .check()
+    )
     assert "crowd: 64 ranks good" in done.out, str(done)

@@ -1,4 +1,4 @@
-"""Whoever dies in mid-run: the job ends within five seconds, says who and where, and leaves nothing."""
+"""Processes that die in mid-run: the job ends within five seconds, reports what and where, and leaves nothing."""
 
 import signal
 
@@ -6,7 +6,7 @@ import pytest
 
 from harness import LANDBRIDGE, PROGRAMS, wait_until
 
-# From the blow to the end of `landbridge run`, the lab's own end included.
+# From the failure to the end of `landbridge run`, the lab's own end included.
 END_S = 5.0
 
 
@@ -37,14 +37,14 @@ def start_endless(workshop, mpi, **options):
 
 
 def named(process, *hosts):
-    """Which of the hosts a process's words name."""
+    """Which of the hosts a process's command line names."""
     return [host for host in hosts if any(host in word for word in process.words)]
 
 
 @pytest.mark.parametrize("victim", ["first", "last"])
 @pytest.mark.parametrize("which", ["agent", "agent-worker"])
 def test_a_killed_agent_ends_the_job(workshop, mpi, which, victim):
-    """An agent is two processes, the keeper and its worker; neither death may leave a rank."""
+    """An agent is two processes, the keeper and its worker; neither death may leave a rank behind."""
     running = start_endless(workshop, mpi)
     agents = sorted(running.processes(which), key=lambda process: process.pid)
     assert len(agents) == 4, [process.words for process in running.processes()]
@@ -69,7 +69,7 @@ def test_a_killed_gateway_ends_the_job(workshop, mpi, victim):
 
 
 def test_a_killed_launcher_takes_its_job_along(workshop, mpi):
-    """kill -9 of `landbridge run`: agents and ranks at both sites end; the lab, whose command it was, too."""
+    """kill -9 of `landbridge run`: agents and ranks at both sites end, and so does the lab whose command it was."""
     running = start_endless(workshop, mpi)
     launchers = running.processes("run")
     assert len(launchers) == 1
@@ -108,7 +108,7 @@ def test_a_rank_that_leaves_without_finalize_is_noticed(workshop, mpich_only):
 
 
 def test_nothing_stays_in_a_nodes_shared_memory(workshop, mpi):
-    """MPICH removes its files there only at MPI_Finalize; a rank that is killed does not come to that."""
+    """MPICH removes its files there only at MPI_Finalize; a killed rank never gets there."""
     run = f"{LANDBRIDGE} run --site a=2 --site b=2 --mpi {mpi.name} -- {mpi.python} {PROGRAMS / 'crash.py'} 1 9"
     wait = 'for i in $(seq 25); do [ -z "$(ls -A /dev/shm)" ] && break; sleep 0.2; done'
     script = f"{run}; code=$?; {wait}; echo left: $(ls -A /dev/shm); exit $code"
@@ -119,16 +119,21 @@ def test_nothing_stays_in_a_nodes_shared_memory(workshop, mpi):
 
 @pytest.mark.parametrize("site", ["a", "b"], ids=["own-site", "remote-site"])
 def test_the_last_word_about_a_site_without_gateways_is_ours(workshop, mpi, site):
-    """Both gateways of a site, one after the other: ranks, agents and the launcher notice at different times, and MPI complains at length."""
+    """Both gateways of a site, one after the other: ranks, agents and the launcher notice at different times, and
+    MPI complains at length."""
     working, told = workshop.folder / "working", workshop.folder / "told"
     run = f"{LANDBRIDGE} run -n 4 --mpi {mpi.name} -- {mpi.python} {PROGRAMS / 'endless.py'} {working} 2>{told}"
     running = workshop.lab(["bash", "-c", run], options=["--gateways", 2], environment=mpi.environment)
     wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
-    gateways = [process for process in running.processes("gateway") if process.words[process.words.index("--site") + 1] == site]
+    gateways = [
+        process for process in running.processes("gateway") if process.words[process.words.index("--site") + 1] == site
+    ]
     assert len(gateways) == 2, [process.words for process in running.processes("gateway")]
     for gateway in gateways:
         gateway.kill()
     done = running.finish(within=3 * END_S)
     last = told.read_text().splitlines()[-1]
-    assert last.startswith(f"landbridge: site {site}: ") and "gateway" in last and "`landbridge sites check`" in last, told.read_text()
+    assert last.startswith(f"landbridge: site {site}: ") and "gateway" in last and "`landbridge sites check`" in last, (
+        told.read_text()
+    )
     assert done.code == 75, str(done)

@@ -1,6 +1,6 @@
-"""Seeded rounds of faults at the start of a job and in mid-run: processes and hosts are killed, hosts hang, cables are
-pulled, connections are reset. The job is exact to the byte, or it ends and its last lines name what was lost.
-Nothing is left either way.
+"""Seeded rounds of faults at the start of a job and in mid-run: processes and hosts are killed, hosts hang, cables
+are pulled, connections are reset. The job's results are exact to the byte, or it ends and its last lines name what
+was lost. Nothing is left either way.
 
 `LANDBRIDGE_SEED=n` replays one round; `make test-faults ROUNDS=100` plays that many, each class of fault in turn.
 """
@@ -18,13 +18,13 @@ from conftest import WORKSHOPS, mpich
 from faults import LAUNCHER_HOST, NODES, FaultLab
 from harness import SHARE, Workshop
 
-# Only a hang takes so long.
+# Only a hang takes this long.
 LIMIT_S = float(os.environ.get("LANDBRIDGE_LIMIT", "60")) * SHARE
-# From the fault, or its mending, until `run` ends and until the last process that it started is gone; from then until no file
-# is left. The time that processes of this machine waited for a core is added.
+# From the fault, or its repair, until `run` ends and until the last process that it started is gone; from then until no
+# file is left. The time that processes of this machine waited for a core is added.
 ENDED_S, GONE_S, CLEAN_S = 10.0, 10.0, 5.0
 
-# A round's class is its seed modulo their number.
+# A round's class is its seed modulo the number of classes.
 CLASSES = [
     ("kill", "rank"), ("kill", "agent"), ("kill", "agent-worker"), ("kill", "launcher"), ("kill", "gateway"),
     ("kill", "node"), ("kill", "gateway host"), ("kill", "launcher host"), ("kill", "all gateways"),
@@ -37,7 +37,7 @@ CLASSES = [
 
 
 class Round:
-    """What happens in a round; all of it follows from the seed."""
+    """The events of a round; all of them follow from the seed."""
 
     def __init__(self, seed):
         chance = random.Random(seed)
@@ -45,13 +45,14 @@ class Round:
         self.fault, self.victim = CLASSES[seed % len(CLASSES)]
         self.gateways = chance.choice([2, 3])
         self.kind = chance.choice(["stream", "exchange", "collectives", "onesided"])
-        # One in five strikes before the ranks work together.
+        # One in five strikes before all ranks work together.
         self.early = chance.random() < 0.2
         self.delay = chance.uniform(0, 1.5)
         self.site = chance.choice("ab")
-        # Chooses among victims of a kind.
+        # Selects one of several possible victims.
         self.number = chance.randrange(1 << 16)
-        # Half of what can be mended is. A process that is stopped always is: a stopped rank is no lost one.
+        # Half of the faults that can be repaired are. A stopped process always is resumed: a stopped rank does not
+        # count as lost.
         self.mend_after = chance.uniform(0.3, 6)
         self.lasting = chance.random() < 0.5 and self.victim not in ("rank", "agent", "launcher")
         self.times = chance.choice([1, 1, 2, 4])
@@ -69,12 +70,12 @@ class Round:
 
 @dataclass
 class Blow:
-    """What was struck, and what may come of it."""
+    """What was struck, and the permitted consequences."""
 
     what: str
-    # Words that the last lines must have if the job ends. None: nobody is there to say anything.
+    # Words that the last lines must contain if the job ends. None: nothing is left that could report.
     names: list | None
-    # Others do the work of what was struck, and all of them know the job: it must go on.
+    # Others take over the work of what was struck, and all of them know the job: it must continue.
     survivable: bool = False
     # A whole site cannot be reached, so gateways of the other one keep the job waiting. `run` ends at once if it is at
     # the site that was struck.
@@ -99,7 +100,7 @@ DEFAULT_SEEDS = [seed for seed in range(len(CLASSES)) if seed not in (14, 17)]
 
 
 class Labs:
-    """A lab for each number of gateways, made anew after a round that spoiled it."""
+    """A lab for each number of gateways, rebuilt after a round that spoiled it."""
 
     def __init__(self):
         self.folder = WORKSHOPS / f"faults-{os.getpid()}"
@@ -116,7 +117,7 @@ class Labs:
         return self.labs[gateways]
 
     def drop(self, check=True):
-        """Ends the labs there are: two cores do not carry several."""
+        """Ends the existing labs: two cores do not carry several."""
         labs, self.labs = self.labs, {}
         for lab in labs.values():
             lab.end() if check else lab.running.end()
@@ -135,7 +136,7 @@ def labs():
 
 
 def strike(lab, job, plan):
-    """Strikes, and returns the blow. What the round needs is there already."""
+    """Strikes, and returns the blow. Everything that the round needs exists already."""
     site, number = plan.site, plan.number
     gateways = [gateway for gateway in lab.gateways if gateway.startswith(site)]
     match plan.fault, plan.victim:
@@ -174,7 +175,7 @@ def strike(lab, job, plan):
 
 
 def named(host, *more):
-    """What the last lines must say of a loss on this host."""
+    """What the last lines must contain about a loss on this host."""
     site, name = host.split("-")
     return [f"site {site}", f"node {name}" if name.startswith("n") else name, *more]
 
@@ -188,7 +189,7 @@ def stop_or_kill(job, member, plan):
 
 
 def reset(lab, job, plan, victim):
-    """Resets connections, which come back or are done without: the job goes on."""
+    """Resets connections that are re-established or not needed: the job continues."""
     site, number = plan.site, plan.number
     gateway = pick([gateway for gateway in lab.gateways if gateway.startswith(site)], number)
     if victim == "trunk":
@@ -209,13 +210,13 @@ def reset(lab, job, plan, victim):
     assert any(done), f"nothing was reset: {victim} of {host} to {to}"
     what = f"{victim}: {', '.join(map(str, done))}"
     if victim == "rank to rank":
-        # Both ends fail, and whichever does first is told of.
+        # Both ends fail, and the report is about whichever fails first.
         return Blow(what, [f"site {site}", "node n", "rank "])
     return Blow(what, named(host), survivable=not plan.early)
 
 
 def ready(lab, job, plan):
-    """Whether what the round strikes is there."""
+    """Whether the round's victim exists."""
     match plan.victim:
         case "rank" | "rank to gateway" | "rank to rank":
             return len(job.ranks()) == 4
@@ -229,7 +230,7 @@ def ready(lab, job, plan):
 
 
 def play(lab, plan):
-    """One round; returns a line that says how it went."""
+    """One round; returns a line that describes its outcome."""
     job = lab.start_job(plan.kind, plan.seed)
     if plan.early:
         until(lambda: ready(lab, job, plan), lambda: f"{plan.victim} to be there\n{story(lab, job)}")
@@ -250,7 +251,7 @@ def play(lab, plan):
     job.stop.write_text("stop\n")
     waited = lambda what: lambda: f"{what} after {blow.what} was struck ({plan})\n{story(lab, job)}"  # noqa: E731
     if LAUNCHER_HOST in lab.dead:
-        # Like ssh, what was entered there hears nothing of it.
+        # Like ssh, what was entered there is not notified.
         job.running.child.terminate()
     if LAUNCHER_HOST not in lab.frozen:
         until(job.over, waited("the end of run"))
@@ -272,7 +273,7 @@ def play(lab, plan):
 
 
 def judge(job, blow, plan, lab):
-    """Exact, or ended with the right last words."""
+    """Exact results, or ended with the right last lines."""
     out, err, code = job.running.out(), job.running.err(), job.running.child.returncode
     told = lambda problem: f"{problem}: {plan}: {blow.what}\n{story(lab, job)}"  # noqa: E731
     assert "WRONG BYTES" not in out + err, told("wrong bytes")
@@ -290,7 +291,7 @@ def judge(job, blow, plan, lab):
 
 
 class Clock:
-    """Runs from when it is made."""
+    """Runs from its creation."""
 
     def __init__(self):
         self.began, self.busy = time.monotonic(), waited_for_cores()
@@ -301,11 +302,13 @@ class Clock:
     def check(self, limit, what):
         late = waited_for_cores() - self.busy
         seconds = self.seconds()
-        assert seconds <= limit + late, f"took {seconds:.1f} s, at most {limit:g} and {late:.1f} for busy cores: {what()}"
+        assert seconds <= limit + late, (
+            f"took {seconds:.1f} s, at most {limit:g} and {late:.1f} for busy cores: {what()}"
+        )
 
 
 def waited_for_cores():
-    """How long some process of this machine has waited for a core, in seconds, since the machine started."""
+    """Total time that processes of this machine have waited for a core, in seconds, since the machine started."""
     some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
     return int(some.rsplit("total=", 1)[1]) / 1e6
 
@@ -318,7 +321,7 @@ def until(condition, what):
 
 
 def story(lab, job):
-    """What there is to read when a round went wrong."""
+    """The evidence to read when a round failed."""
     parts = [str(job.running.words[5:]), f"exit code {job.running.child.poll()}", "--- out", job.running.out()[-1000:]]
     parts += ["--- err", job.running.err()[-4000:], "--- left", *lab.left()]
     for name, gateway in lab.gateways.items():

@@ -1,4 +1,5 @@
-"""A sender floods a receiver that does not receive: the gateways' memory stays under its bound, and nothing is lost."""
+"""A sender floods a receiver that does not receive: the gateways' memory stays within its limit, and nothing is
+lost."""
 
 import time
 
@@ -8,13 +9,13 @@ from harness import PROGRAMS, wait_until
 
 MEBIBYTE = 1 << 20
 BOUND = 32 * MEBIBYTE
-# Program, libraries, TLS and tables of an idle gateway, with room.
+# Program, libraries, TLS and tables of an idle gateway, with a margin.
 IDLE = 48 * MEBIBYTE
 FLOOD_S = 3.0
 
 
 @pytest.mark.slow
-# Ranks and the emulator take all there is of two cores, and so would other tests.
+# Ranks and the emulator use both cores fully, and so would other tests.
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("count", "size"), [(200_000, 1000), (400, MEBIBYTE)], ids=["200000-small-messages", "400-large-messages"]
@@ -26,7 +27,9 @@ def test_gateway_memory_is_bounded(workshop, mpi, count, size, how):
         mpi, 2, [mpi.python, PROGRAMS / "flood.py", count, size, how, go], nodes=1, limit=180,
         options=("--gateway-memory", "32MiB", "--nic-rate", "0"),
     )
-    gateways = wait_until(lambda: len(running.processes("gateway")) == 2 and running.processes("gateway"), 20, "gateways")
+    gateways = wait_until(
+        lambda: len(running.processes("gateway")) == 2 and running.processes("gateway"), 20, "gateways"
+    )
     wait_until(lambda: any("flood.py" in word for p in running.processes() for word in p.words), 20, "ranks")
     end = time.monotonic() + FLOOD_S
     peak = 0

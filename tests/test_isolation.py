@@ -1,4 +1,4 @@
-"""In a lab a node of one site cannot reach the other; the job runs all the same."""
+"""In a lab a node of one site cannot reach the other; the job still runs."""
 
 import json
 

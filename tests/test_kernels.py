@@ -1,4 +1,4 @@
-"""examples/kernels: what they compute does not depend on the number of ranks or sites, and what is wrong is found."""
+"""examples/kernels: their results do not depend on the number of ranks or sites, and errors are detected."""
 
 import functools
 import json

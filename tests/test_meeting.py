@@ -1,5 +1,5 @@
-"""Two sites that can only dial out meet at a gateway of a third: jobs run across them as across any other two, and survive the
-loss of connections and of the gateway where they met, as long as there is another."""
+"""Two sites that can only dial out meet at a gateway of a third: jobs run across them as across any other two, and
+survive the loss of connections and of the gateway where they meet, as long as there is another."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from test_trunks import EXCHANGE, plain
 
 
 def start_exchange(workshop, sites, mpi, blocks, rounds=20):
-    """Starts it with so many ranks at each site; returns after the first round."""
+    """Starts it with this many ranks at each site; returns after the first round."""
     started, stop = workshop.folder / "started", workshop.folder / "stop"
     places = [word for name, count in blocks.items() for word in ("--site", f"{name}={count}")]
     words = [LANDBRIDGE, "run", *places, "--mpi", mpi.name, "--", mpi.python, EXCHANGE, started, stop, rounds]
@@ -28,7 +28,7 @@ def ends_well(running, stop, ranks):
 
 
 def carried(gateway):
-    """Bytes that a gateway says it has carried between others that met there, of the meetings that are over."""
+    """Bytes that a gateway reports as carried between gateways that met there, for meetings that are over."""
     return [int(number) for number in re.findall(r"their meeting is over .*bytes=(\d+)", plain(gateway.err()))]
 
 
@@ -69,11 +69,13 @@ def test_check_shows_that_they_reach_each_other_and_names_what_is_missing(worksh
         assert f"site {other}: neither its gateway gw1 nor this one can be dialled" in done.out + done.err, str(done)
         assert "gateway gw1 of site z" in done.out + done.err, str(done)
     words = [LANDBRIDGE, "run", "--site", "a=1", "--site", "b=1", "--", "true"]
-    workshop.run(words, environment=environment).fails_naming("site b: neither its gateway gw1", "gateway gw1 of site z")
+    workshop.run(words, environment=environment).fails_naming(
+        "site b: neither its gateway gw1", "gateway gw1 of site z"
+    )
 
 
 def test_a_place_that_is_killed_is_replaced_by_another_and_nothing_is_lost(workshop, mpi):
-    """First the one where they met, which is the one that they reached first; then, with that back, the other."""
+    """First the gateway where they met, which is the one that they reached first; then, with that back, the other."""
     sites = LoopbackSites(workshop, names="abz", hidden="ab", gateways={"a": 1, "b": 1, "z": 2})
     gateways = sites.start_gateways()
     running, stop = start_exchange(workshop, sites, mpi, {"a": 2, "b": 2})
@@ -93,7 +95,8 @@ def test_a_place_that_is_killed_is_replaced_by_another_and_nothing_is_lost(works
 
 @pytest.mark.parametrize("links", [1, 4])
 def test_connections_that_are_cut_lose_nothing(workshop, mpich_only, links):
-    """Those to the place as well, where it is dialled at another address than it listens on: its trunks, and what it carries."""
+    """Also connections to the meeting's host, where it is dialled at another address than it listens on: its trunks,
+    and what it carries."""
     with CuttingProxy() as proxy:
         sites = LoopbackSites(workshop, names="abz", hidden="ab", links=links, proxies={"z": proxy})
         sites.start_gateways()
@@ -110,5 +113,13 @@ def test_several_gateways_of_hidden_sites_all_meet(workshop, mpich_only):
     sites = LoopbackSites(workshop, names="abz", hidden="ab", gateways={"a": 2, "b": 2, "z": 1})
     gateways = sites.start_gateways()
     assert plain(gateways["z", 1].err()).count("two gateways meet here") == 4
-    done = sites.run(mpich_only, [mpich_only.python, PROGRAMS / "large_message.py", 32 << 20], "--site", "a=1", "--site", "b=1", limit=60)
+    done = sites.run(
+        mpich_only,
+        [mpich_only.python, PROGRAMS / "large_message.py", 32 << 20],
+        "--site",
+        "a=1",
+        "--site",
+        "b=1",
+        limit=60,
+    )
     done.check()

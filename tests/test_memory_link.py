@@ -1,4 +1,4 @@
-"""Ranks that share memory: inside a node, and on a pool of several nodes. Nothing of it is left, whoever dies."""
+"""Ranks that share memory: inside a node, and on a pool of several nodes. Nothing of it is left, whatever dies."""
 
 import re
 import signal
@@ -8,16 +8,22 @@ import pytest
 
 from harness import LANDBRIDGE, PROGRAMS, LoopbackSites, wait_until
 
-# What makes an MPI with shared memory of its own use the provider inside a node.
-THROUGH_PROVIDER = {"mpich": {"MPIR_CVAR_NOLOCAL": "1"}, "intel": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt"}, "openmpi": {}}
-CLOSED = re.compile(r"sent through memory (\d+) items of (\d+) bytes, over the site's network (\d+) of (\d+), by gateways (\d+)")
-# From the blow to the end of `landbridge run`.
+# Makes an MPI with its own shared memory use the provider inside a node.
+THROUGH_PROVIDER = {
+    "mpich": {"MPIR_CVAR_NOLOCAL": "1"},
+    "intel": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt"},
+    "openmpi": {},
+}
+CLOSED = re.compile(
+    r"sent through memory (\d+) items of (\d+) bytes, over the site's network (\d+) of (\d+), by gateways (\d+)"
+)
+# From the failure to the end of `landbridge run`.
 END_S = 5.0
 
 
 def carried(log):
-    """What each endpoint's last words say: items and bytes through memory, items over the site's network, items by gateways. Without
-    endpoints that were never used: Open MPI has one for windows."""
+    """Each endpoint's final report: items and bytes through memory, items over the site's network, items through
+    gateways. Endpoints that were never used are left out: Open MPI has one for windows."""
     found = [[int(number) for number in numbers] for numbers in CLOSED.findall(log.read_text())]
     used = [(items, size, site, gateway) for items, size, site, _, gateway in found if items + site + gateway]
     assert used, log.read_text()
@@ -54,7 +60,7 @@ def test_one_sided_through_memory(workshop, mpi):
 
 
 def test_memory_network_and_gateways_in_one_job(workshop, mpi):
-    """Two ranks on each of four nodes at two sites: every pair on the link that is theirs, and order kept on all."""
+    """Two ranks on each of four nodes at two sites: every pair uses the right link, and order is kept on all."""
     environment = through_provider(workshop, mpi)
     program = [mpi.python, PROGRAMS / "messages.py", 22]
     done = workshop.across(mpi, 8, program, environment=environment, limit=120).finish().check()
@@ -70,7 +76,7 @@ def test_more_ranks_than_cores(workshop, mpi):
 
 
 def test_a_pool_joins_the_nodes_of_a_site(workshop, mpi, isolated):
-    """The pool is what two nodes with no other file in common share: their ranks then do without the network."""
+    """The pool is what two nodes without any other common file share: their ranks then do not need the network."""
     environment = through_provider(workshop, mpi)
     program = [mpi.python, PROGRAMS / "messages.py", 22]
     options = ["--pool", "/run/pool"]
@@ -86,7 +92,20 @@ def test_without_shared_memory_there_is_the_network(workshop, mpi):
     file = sites.write("off.toml", a=('name = "a"\n', 'name = "a"\nmemory = "off"\n'))
     sites.start_gateway("a", file)
     environment = through_provider(workshop, mpi)
-    words = [LANDBRIDGE, "run", "-n", 2, "--mpi", mpi.name, "--site", "a=2", "--", mpi.python, PROGRAMS / "messages.py", 22]
+    words = [
+        LANDBRIDGE,
+        "run",
+        "-n",
+        2,
+        "--mpi",
+        mpi.name,
+        "--site",
+        "a=2",
+        "--",
+        mpi.python,
+        PROGRAMS / "messages.py",
+        22,
+    ]
     environment = {**mpi.environment, **environment, "LANDBRIDGE_SITES": str(file)}
     workshop.run(words, environment=environment, limit=60).check()
     assert all(items == 0 and site > 0 for items, _, site, _ in carried(workshop.folder / "provider.log"))
@@ -101,7 +120,7 @@ def pool(workshop):
 
 
 def on_pool(workshop, mpi, pool, program, ranks=3):
-    """A job of site `a` alone, on a pool. Gives the gateway and the started `landbridge run`."""
+    """A job of site `a` alone, on a pool. Returns the gateway and the started `landbridge run`."""
     sites = LoopbackSites(workshop)
     file = sites.write("pool.toml", a=('name = "a"\n', f'name = "a"\nmemory = "{pool}"\n'))
     gateway = sites.start_gateway("a", file)
@@ -132,7 +151,11 @@ def test_a_pool_is_empty_whoever_is_killed(workshop, mpich_only, pool, victim):
     assert len(list(pool.iterdir())) == 1
     everybody = [*gateway.processes(), *running.processes()]
     if victim == "rank":
-        chosen = [process for process in everybody if str(PROGRAMS / "endless.py") in process.words and "run" not in process.words[1:4]]
+        chosen = [
+            process
+            for process in everybody
+            if str(PROGRAMS / "endless.py") in process.words and "run" not in process.words[1:4]
+        ]
     else:
         chosen = [process for process in everybody if process.is_landbridge(victim)]
     assert chosen, [process.words for process in everybody]
@@ -141,7 +164,7 @@ def test_a_pool_is_empty_whoever_is_killed(workshop, mpich_only, pool, victim):
     if victim != "run":
         running.finish(within=END_S)
     if victim == "gateway":
-        # Its agents clean up after it, unless this test ends them first.
+        # Its agents clean up, unless this test ends them first.
         wait_until(lambda: not gateway.processes(), 10, "what a killed gateway had started to end")
 
 
@@ -150,14 +173,33 @@ def refused(workshop, mpi, memory, *names):
     file = sites.write("bad.toml", a=('name = "a"\n', f'name = "a"\nmemory = "{memory}"\n'))
     sites.start_gateway("a", file)
     environment = {**mpi.environment, "LANDBRIDGE_SITES": str(file)}
-    job = [LANDBRIDGE, "run", "-n", 2, "--mpi", mpi.name, "--site", "a=2", "--", mpi.python, "-c", "from mpi4py import MPI"]
+    job = [
+        LANDBRIDGE,
+        "run",
+        "-n",
+        2,
+        "--mpi",
+        mpi.name,
+        "--site",
+        "a=2",
+        "--",
+        mpi.python,
+        "-c",
+        "from mpi4py import MPI",
+    ]
     workshop.run(job, environment=environment, limit=20).fails_naming("a", "n1", memory, *names)
     checked = workshop.run([LANDBRIDGE, "sites", "check", "--from", "a"], environment=environment, limit=20)
     assert checked.code != 0 and memory in checked.out + checked.err, str(checked)
 
 
 def test_a_pool_that_is_missing(workshop, mpich_only):
-    refused(workshop, mpich_only, "/no/such/pool", "No such file or directory", "must name a folder that exists on every node")
+    refused(
+        workshop,
+        mpich_only,
+        "/no/such/pool",
+        "No such file or directory",
+        "must name a folder that exists on every node",
+    )
 
 
 def test_a_pool_where_nothing_can_be_mapped(workshop, mpich_only):
@@ -166,7 +208,9 @@ def test_a_pool_where_nothing_can_be_mapped(workshop, mpich_only):
 
 def test_a_pool_that_is_too_small(workshop, mpich_only, isolated):
     options = ["--pool", "/run/pool", "--pool-size", "64KiB"]
-    running = workshop.across(mpich_only, 4, [mpich_only.python, PROGRAMS / "messages.py", 22], sites=1, options=options)
+    running = workshop.across(
+        mpich_only, 4, [mpich_only.python, PROGRAMS / "messages.py", 22], sites=1, options=options
+    )
     running.finish().fails_naming("site a", "n1", "/run/pool", "bytes are needed")
 
 
@@ -179,11 +223,13 @@ def test_a_pool_that_fills_up(workshop, mpich_only, isolated):
     done = running.finish().fails_naming("site a", "/run/pool/landbridge-", "16384 bytes are needed and")
     assert "SIGBUS" not in done.err and "signal 7" not in done.err, str(done)
     last = done.err.splitlines()[-1]
-    assert done.code == 75 and re.match(r"landbridge: site a, node n\d: rank \d cannot go on: memory /run/pool/", last), str(done)
+    assert done.code == 75 and re.match(
+        r"landbridge: site a, node n\d: rank \d cannot go on: memory /run/pool/", last
+    ), str(done)
 
 
 def test_a_pool_that_nodes_do_not_share(workshop, mpich_only, isolated):
-    """Every host of a lab has a /tmp of its own: the second node does not find what the first has made."""
+    """Every host of a lab has its own /tmp: the second node does not find what the first has made."""
     gateway = workshop.folder / "gateway"
     file = workshop.folder / "own-tmp.toml"
     gateway.write_text(

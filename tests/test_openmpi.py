@@ -1,4 +1,4 @@
-"""What Open MPI brings that the others do not: libpmix, start-up by PMIx, Debian's older release, files of its own."""
+"""What is special about Open MPI: libpmix, start-up by PMIx, Debian's older release, files of its own."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ def hello(mpi):
 
 
 def test_the_library_is_recognised(workshop, openmpi_only):
-    """--mpi auto: by the interpreter's own folder, and by what a C program is linked to."""
+    """--mpi auto: by the interpreter's own folder, and by the libraries that a C program is linked to."""
     for program in (hello(openmpi_only), [openmpi_only.built(PROGRAMS / "semantics")]):
         command = [LANDBRIDGE, "run", "-n", 4, f"--json={workshop.folder / 'run.json'}", "--", *program]
         workshop.lab(command).finish().check()
@@ -22,7 +22,8 @@ def test_the_library_is_recognised(workshop, openmpi_only):
 
 
 def test_a_hidden_program_does_not_become_many_jobs_of_one_rank(workshop, openmpi_only):
-    """Nothing shows what `sh -c` runs. Open MPI without a PMIx server would start one job a rank and succeed."""
+    """The command line does not show what `sh -c` runs. Without a PMIx server, Open MPI would start one job per rank
+    and succeed."""
     code = "from mpi4py import MPI; print('ran with', MPI.COMM_WORLD.size)"
     hidden = ["sh", "-c", f'{openmpi_only.python} -c "{code}"']
     done = workshop.lab([LANDBRIDGE, "run", "-n", 2, "--", *hidden]).finish()
@@ -67,7 +68,8 @@ def test_a_libpmix_that_cannot_be_used_is_named(workshop, openmpi_only, named):
 
 @pytest.mark.parametrize("collect", ["1", "0"])
 def test_addresses_on_demand(workshop, openmpi_only, collect):
-    """Without a fence that collects data, or with one that does not wait, ranks ask for each other's addresses one by one."""
+    """Without a fence that collects data, or with one that does not wait, ranks request each other's addresses one
+    by one."""
     environment = {"OMPI_MCA_pmix_base_async_modex": "1", "OMPI_MCA_pmix_base_collect_data": collect}
     program = [openmpi_only.python, PROGRAMS / "collectives.py"]
     done = workshop.across(openmpi_only, 6, program, environment=environment).finish().check()
@@ -75,7 +77,7 @@ def test_addresses_on_demand(workshop, openmpi_only, collect):
 
 
 def test_the_system_s_libpmix_serves_too(workshop, openmpi_only):
-    """An older server than the ranks' own library, as where libpmix and Open MPI come from different packages."""
+    """A server older than the ranks' own library, as when libpmix and Open MPI come from different packages."""
     system = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     paths = [line.split()[-1] for line in system.splitlines() if line.strip().startswith("libpmix.so.2 ")]
     if not paths:
@@ -93,7 +95,7 @@ def folders():
 
 @pytest.mark.parametrize("victim", [None, "agent", "agent-worker", "run"])
 def test_no_file_stays(workshop, openmpi_only, victim):
-    """Outside a lab, whose nodes have a /tmp of their own that goes with it."""
+    """Outside a lab, whose nodes have a temporary /tmp of their own."""
     before = folders()
     sites = LoopbackSites(workshop)
     for site in "ab":

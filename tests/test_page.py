@@ -1,4 +1,5 @@
-"""A gateway's page in a real browser, and its metrics: while a job runs, when the other site is lost, and when the gateway is."""
+"""A gateway's page in a real browser, and its metrics: while a job runs, when the other site is lost, and when the
+gateway is."""
 
 import os
 import shutil
@@ -13,10 +14,17 @@ from selenium.webdriver.chrome.service import Service
 
 from harness import LANDBRIDGE, PROGRAMS, LoopbackSites, wait_until
 
-# A browser under test asks nobody else for anything.
+# A browser under test makes no other requests.
 SWITCHES = [
-    "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-dev-shm-usage", "--window-size=1200,900",
+    "--headless",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1200,900",
 ]
 
 
@@ -32,12 +40,14 @@ def browser(workshop):
         options.add_argument(switch)
     options.add_argument(f"--user-data-dir={workshop.folder / 'browser'}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=Service(driver, log_output=str(workshop.folder / "chromedriver.log")))
+    opened = webdriver.Chrome(
+        options=options, service=Service(driver, log_output=str(workshop.folder / "chromedriver.log"))
+    )
     yield opened
     opened.quit()
 
 
-# What the page says, read by the ids and data attributes that are there for it.
+# The page's content, read through the ids and data attributes that exist for this purpose.
 SEEN = """
 const texts = (selector) => [...document.querySelectorAll(selector)].map((node) => node.textContent);
 const lines = [...document.querySelectorAll('#map [data-trunk]')].map((line) => [line.dataset.trunk, {...line.dataset}]);
@@ -73,12 +83,28 @@ def test_the_page_and_the_metrics_follow_what_happens(workshop, browser, mpich_o
     assert now["jobs"] == [["No job is open at this gateway."]] and now["banner"] == "", now
 
     started, stop = workshop.folder / "started", workshop.folder / "stop"
-    words = [LANDBRIDGE, "run", "-n", 4, "--mpi", mpich_only.name, "--", mpich_only.python, PROGRAMS / "exchange.py", started, stop, 3]
+    words = [
+        LANDBRIDGE,
+        "run",
+        "-n",
+        4,
+        "--mpi",
+        mpich_only.name,
+        "--",
+        mpich_only.python,
+        PROGRAMS / "exchange.py",
+        started,
+        stop,
+        3,
+    ]
     job = workshop.start(words, environment={**mpich_only.environment, "LANDBRIDGE_SITES": str(sites.file)}, limit=60)
     wait_until(lambda: started.exists() or job.child.poll() is not None, 30, "the first round")
     assert started.exists(), str(job.finish())
     # The launcher, an agent and two ranks.
-    now = until(lambda now: now["jobs"][0][1:3] == ["a: 2 ranks, b: 2 ranks", "4"] and now["trunks"]["b/gw1"]["state"] == "up", "the job")
+    now = until(
+        lambda now: now["jobs"][0][1:3] == ["a: 2 ranks, b: 2 ranks", "4"] and now["trunks"]["b/gw1"]["state"] == "up",
+        "the job",
+    )
     name = now["jobs"][0][0]
     ahead = int(now["trunks"]["b/gw1"]["sent"])
     now = until(lambda now: int(now["trunks"]["b/gw1"]["sent"]) > ahead + 100_000, "bytes to grow")
@@ -109,12 +135,14 @@ def test_a_page_that_cannot_be_had_is_told_and_jobs_run(workshop, mpich_only):
     sites = LoopbackSites(workshop, pages=True)
     with socket.create_server(("127.0.0.1", sites.pages["a", 1])):
         own, _ = sites.start_gateways().values()
-        assert f"no page: cannot listen on 127.0.0.1:{sites.pages['a', 1]}" in own.err() and "ss -ltnp" in own.err(), own.err()
+        assert f"no page: cannot listen on 127.0.0.1:{sites.pages['a', 1]}" in own.err() and "ss -ltnp" in own.err(), (
+            own.err()
+        )
         sites.run(mpich_only, [mpich_only.python, PROGRAMS / "reach.py"]).check()
 
 
 def follow_metrics(url, job):
-    """Counters grow, and what the page shows is there."""
+    """Counters grow, and every value on the page is in the metrics."""
     before = metrics(url)
     peer = {"site": "a", "gateway": "gw1", "peer_site": "b", "peer_gateway": "gw1"}
     assert sample(before, "landbridge_trunk_up", **peer) == 1
@@ -122,7 +150,11 @@ def follow_metrics(url, job):
     assert sample(before, "landbridge_jobs", site="a") == 1
     assert sample(before, "landbridge_job_ranks", job=job, ranks_site="b") == 2
     assert sample(before, "landbridge_job_leads", job=job) == 1
-    for name in ("landbridge_trunk_sent_bytes_total", "landbridge_trunk_received_bytes_total", "landbridge_relayed_frames_total"):
+    for name in (
+        "landbridge_trunk_sent_bytes_total",
+        "landbridge_trunk_received_bytes_total",
+        "landbridge_relayed_frames_total",
+    ):
         assert before[name].type == "counter" and before[name].documentation, before[name]
         first = sample(before, name)
         wait_until(lambda: sample(metrics(url), name) > first > 0, 10, f"{name} to grow")

@@ -32,11 +32,19 @@ def links(tmp_path, monkeypatch):
     return of
 
 
-@pytest.mark.parametrize("text", [
-    "[here](run.md#how-it-ends)", "[there](../README.md)", "[out](https://example.org/x)",
-    "# One\n[own](#one)", "# `[[a.b]]`, at most\n[code](#ab-at-most)", "```\n[code](nowhere.md)\n```", "`[code](nowhere.md)`",
-    "# Twice\n# Twice\n[second](#twice-1)",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[here](run.md#how-it-ends)",
+        "[there](../README.md)",
+        "[out](https://example.org/x)",
+        "# One\n[own](#one)",
+        "# `[[a.b]]`, at most\n[code](#ab-at-most)",
+        "```\n[code](nowhere.md)\n```",
+        "`[code](nowhere.md)`",
+        "# Twice\n# Twice\n[second](#twice-1)",
+    ],
+)
 def test_links_that_lead_somewhere(links, text):
     assert links(text) == []
 

@@ -1,4 +1,4 @@
-"""examples/poisson under MPICH's own mpiexec: the reference that the tests across sites compare with must itself be right."""
+"""examples/poisson under MPICH's own mpiexec: the reference for the tests across sites must itself be right."""
 
 import json
 import subprocess
@@ -37,7 +37,14 @@ def himeno(size, iterations):
         return p[1 + i : size[0] - 1 + i, 1 + j : size[1] - 1 + j, 1 + k : size[2] - 1 + k]
 
     for _ in range(iterations):
-        s0 = shifted(1, 0, 0) + shifted(0, 1, 0) + shifted(0, 0, 1) + shifted(-1, 0, 0) + shifted(0, -1, 0) + shifted(0, 0, -1)
+        s0 = (
+            shifted(1, 0, 0)
+            + shifted(0, 1, 0)
+            + shifted(0, 0, 1)
+            + shifted(-1, 0, 0)
+            + shifted(0, -1, 0)
+            + shifted(0, 0, -1)
+        )
         ss = s0 * np.float32(1 / 6) - p[inner]
         residual = float((ss.astype("f8") ** 2).sum())
         p = p.copy()

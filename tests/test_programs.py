@@ -65,9 +65,10 @@ def test_a_window_that_is_not_freed_does_no_harm(workshop, mpi):
 
 @pytest.mark.alone
 def test_naps_do_not_slow_what_passes_us_by(workshop, mpi):
-    """Against never napping: while a rank waits for the library's own shared memory, nothing of ours would wake it."""
+    """Compared with never napping: while a rank waits for the library's own shared memory, nothing of ours would
+    wake it."""
     program, found = [mpi.python, PROGRAMS / "beside.py"], {"": {}, "always": {}}
-    # What else the machine does can only add to a figure, so the least of a few counts.
+    # Other activity of the machine can only add to a figure, so the minimum of a few counts.
     for _ in range(4):
         for spin, least in found.items():
             environment = {"LANDBRIDGE_SPIN": spin}
@@ -107,8 +108,8 @@ IMB = [
 
 @pytest.mark.slow
 def test_intel_mpi_benchmarks(workshop, mpi, imb):
-    """IMB-MPI1 to its end. As PyPI ships it the binary has no data checks (they are compiled out): content is checked by
-    messages.py, collectives.py and semantics.c."""
+    """IMB-MPI1 to its end. PyPI's binary has no data checks (they are compiled out): messages.py, collectives.py and
+    semantics.c check content."""
     if mpi.name == "openmpi":
         pytest.skip("IMB-MPI1 of PyPI's impi-rt is linked to MPICH's ABI, which Open MPI does not have")
     options = ["-npmin", 4, "-iter", 5, "-msglog", "0:16", "-time", 2]
@@ -169,9 +170,18 @@ def test_output_directory_environment_and_prefix_come_through(workshop, mpich_on
         "print('out', r, os.getcwd(), os.environ['COLOUR'], flush=True)\n"
         "print('err', r, file=sys.stderr, flush=True)"
     )
-    done = workshop.across(
-        mpich_only, 2, [mpich_only.python, "-c", code], nodes=1, run_options=["--prefix"], environment={"COLOUR": "green"}
-    ).finish().check()
+    done = (
+        workshop.across(
+            mpich_only,
+            2,
+            [mpich_only.python, "-c", code],
+            nodes=1,
+            run_options=["--prefix"],
+            environment={"COLOUR": "green"},
+        )
+        .finish()
+        .check()
+    )
     lines = done.out.splitlines()
     for rank, site in enumerate("ab"):
         wanted = rf"\[{site}/\S+/{rank}\] out {rank} {re.escape(str(workshop.folder))} green"
@@ -202,7 +212,8 @@ def test_names_are_refused_at_once(workshop, openmpi_only):
 
 
 def test_spawning_is_refused_at_once(workshop, mpi):
-    """Not supported, and said: an MPI error for the program, a line with rank and program for the user, never a hang."""
+    """Not supported, and reported: an MPI error for the program, a line with rank and program for the user, never a
+    hang."""
     done = workshop.across(mpi, 3, [mpi.python, PROGRAMS / "spawn.py", "./some-worker"]).finish().check()
     assert "spawn: refused" in done.out, str(done)
     for rank in (0, 2):

@@ -1,4 +1,5 @@
-"""The README's commands, as they stand there: every line of its shell blocks is typed by a test or is a target of the Makefile."""
+"""The README's commands, as they stand there: every line of its shell blocks is typed by a test or is a target of
+the Makefile."""
 
 import re
 import shlex
@@ -9,7 +10,11 @@ from harness import LANDBRIDGE, POISSON, ROOT
 from test_sites_add import LAPTOP, Person, pytestmark  # noqa: F401
 
 # Who else runs what `make TARGET` runs.
-MAKES = {"build": "all tests, which are of what it built", "demo": "test_demo.py", "test": "continuous integration, this test among others"}
+MAKES = {
+    "build": "all tests, which are of what it built",
+    "demo": "test_demo.py",
+    "test": "continuous integration, this test among others",
+}
 
 
 def lines_of_readme():
@@ -36,7 +41,9 @@ def test_every_command_is_one_of_those_below():
 
 
 def test_its_targets_are_targets(workshop):
-    targets = [line.partition(" ")[2] or "build" for block in lines_of_readme() for line in block if line.split()[0] == "make"]
+    targets = [
+        line.partition(" ")[2] or "build" for block in lines_of_readme() for line in block if line.split()[0] == "make"
+    ]
     assert {"demo", "test"} <= set(targets) <= set(MAKES), targets
     listed = workshop.run(["make", "-s", "-C", ROOT, "help"]).check().out
     for target in targets:
@@ -49,20 +56,34 @@ def test_the_first_job_on_this_machine(workshop, isolated, mpich_only):
     [inside] = blocks_with("landbridge run -n 4")
     assert lab.endswith("-- bash"), lab
     inside = " && ".join(f"echo '$' {shlex.quote(line)} && {line}" for line in inside)
-    done = workshop.run(["bash", "-ec", f"{path}\n{lab} -c {shlex.quote(inside)}"], cwd=ROOT, environment=mpich_only.environment, limit=90).check()
+    done = workshop.run(
+        ["bash", "-ec", f"{path}\n{lab} -c {shlex.quote(inside)}"],
+        cwd=ROOT,
+        environment=mpich_only.environment,
+        limit=90,
+    ).check()
     assert "everything works" in done.out, str(done)
-    assert sorted(re.findall(r"^\[(\w/\w+/\d)\] Hello", done.out, re.MULTILINE)) == ["a/n1/0", "a/n2/1", "b/n1/2", "b/n2/3"], str(done)
+    assert sorted(re.findall(r"^\[(\w/\w+/\d)\] Hello", done.out, re.MULTILINE)) == [
+        "a/n1/0",
+        "a/n2/1",
+        "b/n1/2",
+        "b/n2/3",
+    ], str(done)
     assert re.search(r'^\{.*"ok":true.*"bytes_relayed":[1-9]', done.out, re.MULTILINE), str(done)
 
 
 def test_the_first_job_on_real_clusters(workshop, isolated, mpich_only):
-    """Typed on a machine that is no site, with sshd at both login nodes. Only their addresses and the user are other ones."""
+    """Typed on a machine that is no site, with sshd at both login nodes. Only their addresses and the user are other
+    ones."""
     person = Person(workshop, mpich_only.environment)
     work = person.folder / "work"
     work.mkdir()
     shutil.copy(POISSON, work / "solver")
     [commands] = blocks_with("landbridge sites add")
-    places = {"you@login.lyon.example": f"root@{wan('a-gw1')}:{PORT}", "you@login.kyoto.example:2222": f"root@{wan('b-gw1')}:{PORT}"}
+    places = {
+        "you@login.lyon.example": f"root@{wan('a-gw1')}:{PORT}",
+        "you@login.kyoto.example:2222": f"root@{wan('b-gw1')}:{PORT}",
+    }
     for command in commands:
         words = [places.get(word, word) for word in shlex.split(command)]
         assert words[0] == "landbridge" and not any("example" in word for word in words), command

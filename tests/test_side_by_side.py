@@ -1,4 +1,4 @@
-"""Tests that run side by side do not meet, and those that must be alone are."""
+"""Tests that run side by side do not interfere, and tests that must be alone are."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def apart():
 
 
 def test_workers_share_neither_ports_nor_files(apart):
-    """Two take the same port and the same names at the same time, and nothing of it is to be seen here."""
+    """Two workers use the same port and the same names at the same time, and nothing of it is visible here."""
     before = harness.litter()
     words = [sys.executable, APART, "-c", TAKE]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -52,7 +52,7 @@ def test_workers_share_neither_ports_nor_files(apart):
 
 
 def test_workers_see_what_they_test(apart):
-    """Where the checkout lies below a folder that workers have of their own, as well."""
+    """Also if the checkout lies below a folder that workers have of their own."""
     code = f"import pathlib; print(pathlib.Path({str(APART)!r}).exists())"
     done = subprocess.run([sys.executable, APART, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

@@ -1,4 +1,4 @@
-"""Sites are not alike: each may have its own program, directory, variables and modules."""
+"""Sites differ: each may have its own program, directory, variables and modules."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,9 @@ def test_a_site_has_its_own_program_directory_and_variables(workshop, isolated):
     command = [LANDBRIDGE, "run", "-n", "2", "--ranks-per-node", "1", "--", typed, "x"]
     done = start(workshop, {"b": lab_site("b", run)}, command, nodes=1, environment={"WHO": "user"}).finish().check()
     folder = workshop.folder
-    assert sorted(done.out.splitlines()) == ["other x in /usr/share WHO=site", f"typed x in {folder} WHO=user"], str(done)
+    assert sorted(done.out.splitlines()) == ["other x in /usr/share WHO=site", f"typed x in {folder} WHO=user"], str(
+        done
+    )
 
 
 def test_a_program_typed_for_a_site_goes_before_its_entry(workshop, isolated):
@@ -79,7 +81,9 @@ def test_a_module_that_cannot_be_loaded_is_named(workshop, isolated, module_file
     if name == "slow":
         name = str(module_file)
         module_file.write_text("#%Module1.0\nexec sleep 60\n")
-    done = start(workshop, {"b": lab_site("b", f'modules = ["{name}"]')}, [LANDBRIDGE, "run", "-n", "2", "--", "true"], nodes=1)
+    done = start(
+        workshop, {"b": lab_site("b", f'modules = ["{name}"]')}, [LANDBRIDGE, "run", "-n", "2", "--", "true"], nodes=1
+    )
     done.finish().fails_naming("site b", "node n1", said, "[site.run]")
 
 

@@ -1,4 +1,5 @@
-"""The slurm starter against Debian's own Slurm: a munge key and a slurmctld for each site, a slurmd on every node of a lab."""
+"""The slurm starter against Debian's own Slurm: a munge key and a slurmctld for each site, a slurmd on every node of
+a lab."""
 
 import contextlib
 import json
@@ -14,12 +15,13 @@ from services import endless, run_words, ssh_site, start
 
 # From a failure to the end of `run`, services of the lab included.
 END_S = 12.0
-# What a script of ours prints of a site's queue when nothing is left in it.
+# Output of our script about a site's queue when nothing is left in it.
 EMPTY = "QUEUE[]"
 
 
 def queue(site):
-    """Shell words that print what waits or runs at a site, after a while to end it. What Slurm still cleans up (CG) is over."""
+    """Shell words that print what is pending or running at a site, after giving it time to end. Jobs that Slurm only
+    cleans up (CG) count as ended."""
     squeue = f"{LANDBRIDGE} lab enter {site}-gw1 -- env SLURM_CONF=/run/slurm-{site}/slurm.conf squeue -h -t PD,CF,R,S -o %i:%T"
     return f'for i in $(seq 60); do left=$({squeue}) || left=unknown; test -z "$left" && break; sleep 0.1; done; echo "QUEUE[$left]"'
 
@@ -42,7 +44,7 @@ def words(command):
 
 
 def watched(command, site="a"):
-    """A command, and then what it left in the queue of a site. The exit code is the command's."""
+    """A command, followed by what it left in the queue of a site. The exit code is the command's."""
     return ["bash", "-c", f"{words(command)}; code=$?; {queue(site)}; exit $code"]
 
 
@@ -97,7 +99,8 @@ def test_a_refused_job_names_site_and_partition(workshop, mpich_only, slurm):
 
 
 def test_a_job_that_a_gateways_memory_cannot_hold_makes_no_batch_job(workshop, mpich_only, slurm):
-    """Site b would give its nodes at once, and its gateway then refuse what 300 ranks of site a may have in flight."""
+    """Site b would grant its nodes at once, and its gateway would then refuse what 300 ranks of site a may have in
+    flight."""
     sites = {"a": ssh_site("a"), "b": slurm_site()}
     run = [LANDBRIDGE, "run", "--site", "a=300", "--site", "b=2", "--", "true"]
     asked = f"{LANDBRIDGE} lab enter b-gw1 -- env SLURM_CONF=/run/slurm-b/slurm.conf scontrol show config"
@@ -175,7 +178,7 @@ def test_run_under_srun_says_where_it_belongs(workshop, mpich_only, slurm):
 
 
 def gateways(running, site):
-    """A site's gateways, the first first."""
+    """A site's gateways, first to last."""
     found = [process for process in running.processes("gateway") if process.words[-1] == site]
     return sorted(found, key=lambda process: process.words[process.words.index("--gateway") + 1])
 
@@ -188,7 +191,7 @@ def leads(workshop, site, number):
 
 @pytest.mark.parametrize(("site", "number"), [("a", signal.SIGKILL), ("b", signal.SIGKILL), ("b", signal.SIGTERM)], ids=["own", "other", "stopped"])
 def test_nodes_stay_when_the_gateway_that_asked_for_them_is_lost(workshop, mpich_only, slurm, site, number):
-    """They belong to the job: it goes on by the site's other gateway, and gives them back at its end."""
+    """They belong to the job: it continues through the site's other gateway, and gives them back at its end."""
     more = workshop.folder / "more"
     program = [mpich_only.python, PROGRAMS / "until.py", workshop.folder / "working", more]
     run = run_words(workshop, mpich_only, program)
@@ -217,7 +220,8 @@ def test_no_job_stays_when_all_that_would_give_it_back_is_lost(workshop, mpich_o
     victims = gateways(running, "b")
     assert len(victims) == 2
     if also == "salloc":
-        # Slurm's own commands of site b: their jobs are of its nodes, but both sites' look alike, so both go.
+        # Slurm's own commands of site b: their jobs are on its nodes, but both sites' commands look alike, so both are
+        # killed.
         victims += [process for process in running.processes() if process.words[:1] == ["salloc"]]
         victims += [process for process in running.processes() if "squeue --noheader --steps" in " ".join(process.words)]
     for process in victims:

@@ -56,14 +56,18 @@ def test_landbridge_missing_on_a_node_is_named(workshop, mpich_only, sshd):
 
 def ranks_and_agents(running):
     return [
-        process for process in running.processes()
-        if process.is_landbridge("agent") or process.is_landbridge("agent-worker") or str(PROGRAMS / "endless.py") in process.words
+        process
+        for process in running.processes()
+        if process.is_landbridge("agent")
+        or process.is_landbridge("agent-worker")
+        or str(PROGRAMS / "endless.py") in process.words
     ]
 
 
 @pytest.mark.parametrize("victim", ["gateway", "ssh", "agent"])
 def test_whoever_is_killed_nothing_stays_on_the_nodes(workshop, mpich_only, sshd, victim):
-    """kill -9 of a gateway, of an ssh client, of an agent that came by ssh: the job ends and is told where."""
+    """kill -9 of a gateway, of an ssh client, of an agent that was started by ssh: the job ends and the error names
+    the place."""
     running = endless(workshop, mpich_only, {site: ssh_site(site) for site in "ab"})
     assert len([process for process in ranks_and_agents(running) if process.is_landbridge("agent")]) == 4
     if victim == "ssh":
@@ -81,12 +85,16 @@ def test_check_tries_every_node(workshop, mpich_only, sshd):
     sites = {"a": ssh_site("a"), "b": ssh_site("b", lines="port = 2222")}
     done = start(workshop, sites, [LANDBRIDGE, "sites", "check", "--json"]).finish()
     assert done.code == 1, str(done)
-    nodes = {(found["site"], found["part"]): found["ok"] for found in json.loads(done.out)["findings"] if "node" in found["part"]}
+    nodes = {
+        (found["site"], found["part"]): found["ok"]
+        for found in json.loads(done.out)["findings"]
+        if "node" in found["part"]
+    }
     assert nodes == {("a", "node n1"): True, ("a", "node n2"): True, ("b", "node n1"): False, ("b", "node n2"): False}
 
 
 def test_a_pbs_job_is_ssh_to_the_nodes_of_its_file(workshop, mpich_only, sshd):
-    """A stand-in for PBS: what it leaves in a job's environment. No PBS is asked."""
+    """A stand-in for PBS: its variables in a job's environment. No PBS is asked."""
     file = workshop.folder / "nodefile"
     file.write_text("n2\nn2\nn1\n")
     pbs = ssh_site("a", nodes=False)

@@ -1,5 +1,5 @@
-"""What users see of gateways: `landbridge top` beside a job (one table, JSON, the live view in a terminal), and what `sites check` measures
-between sites."""
+"""What users see of gateways: `landbridge top` during a job (one table, JSON, the live view in a terminal), and what
+`sites check` measures between sites."""
 
 import fcntl
 import json
@@ -23,7 +23,7 @@ ENTER, LEAVE, SHOW_CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
 
 
 class Terminal:
-    """A command in a terminal of its own, and all that it wrote there."""
+    """A command in a terminal of its own, and everything that it wrote there."""
 
     def __init__(self, workshop, words, environment=None):
         self.near, far = pty.openpty()
@@ -34,18 +34,21 @@ class Terminal:
         nothing.touch()
         variables = {**os.environ, **(environment or {}), "TERM": "xterm-256color", MARKER: marker}
         words = [str(word) for word in words]
-        child = subprocess.Popen(words, stdin=far, stdout=far, stderr=far, env=variables, cwd=workshop.folder, start_new_session=True)
+        child = subprocess.Popen(
+            words, stdin=far, stdout=far, stderr=far, env=variables, cwd=workshop.folder, start_new_session=True
+        )
         self.running = Running(words, child, marker, 30, nothing, nothing)
         workshop.running.append(self.running)
 
     def read(self, seconds=0.0):
-        """Takes what has been written, waiting for it so long at most."""
+        """Takes what has been written, waiting at most this long."""
         while select.select([self.near], [], [], seconds)[0]:
             self.written += os.read(self.near, 1 << 16)
             seconds = 0.0
 
     def shown(self):
-        """What is to be seen there now. Programs write what changed, so it is put together from all they wrote since they cleared it."""
+        """What is visible now. Programs only write changes, so it is assembled from everything they wrote since they
+        cleared the screen."""
         self.read()
         written = self.written.decode(errors="ignore").rpartition("\x1b[2J")[2]
         cells, line, column = {}, 1, 1
@@ -56,7 +59,9 @@ class Terminal:
                 cells[line, column] = character
                 column += 1
         lines = range(1, max((line for line, _ in cells), default=0) + 1)
-        return "\n".join("".join(cells.get((line, column), " ") for column in range(1, COLUMNS + 1)).rstrip() for line in lines)
+        return "\n".join(
+            "".join(cells.get((line, column), " ") for column in range(1, COLUMNS + 1)).rstrip() for line in lines
+        )
 
     def wait_for(self, *texts, seconds=10):
         try:
@@ -73,7 +78,9 @@ class Terminal:
         self.read(0.2)
         assert done.code == code, f"{done}\n{self.written[-3000:]!r}"
         assert termios.tcgetattr(self.far) == self.modes, "the terminal's modes are others than before"
-        assert self.written.count(ENTER) >= 1 and self.written.rfind(LEAVE) > self.written.rfind(ENTER), self.written[-300:]
+        assert self.written.count(ENTER) >= 1 and self.written.rfind(LEAVE) > self.written.rfind(ENTER), self.written[
+            -300:
+        ]
         assert self.written.rfind(SHOW_CURSOR) > self.written.rfind(b"\x1b[?25l"), self.written[-300:]
 
     def close(self):
@@ -119,7 +126,7 @@ def test_a_job_is_seen_on_paper_as_json_and_live(workshop, terminal, mpich_only)
     sections = ["gateways", "sites", "trunks", "links", "jobs"]
     assert [line for line in paper.out.splitlines() if line in sections] == sections, str(paper)
     assert "a 1, b 1" in paper.out and "b/gw1" in paper.out and "\x1b" not in paper.out, str(paper)
-    # Without a terminal one table is all there is, asked for or not.
+    # Without a terminal there is only one table, requested or not.
     assert "a 1, b 1" in workshop.run(top, environment=environment).check().out
 
     seen = json.loads(workshop.run([*top, "--once", "--json"], environment=environment).check().out)
@@ -153,7 +160,9 @@ def test_a_job_is_seen_on_paper_as_json_and_live(workshop, terminal, mpich_only)
     job.finish().check()
 
 
-@pytest.mark.parametrize(("end", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (b"\x03", 0), (b"\x1b", 0)], ids=str)
+@pytest.mark.parametrize(
+    ("end", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (b"\x03", 0), (b"\x1b", 0)], ids=str
+)
 def test_the_terminal_is_given_back_however_it_ends(workshop, terminal, end, code):
     """Also when no gateway answers."""
     sites = LoopbackSites(workshop)
@@ -169,7 +178,9 @@ def test_the_terminal_is_given_back_however_it_ends(workshop, terminal, end, cod
 def test_without_a_gateway_there_is_an_error_that_says_what_to_do(workshop):
     sites = LoopbackSites(workshop)
     top = [LANDBRIDGE, "top", "--sites", sites.file, "--from", "a", "--interval", "100ms", "--once"]
-    done = workshop.run(top).fails_naming("no gateway of site a answers", "gw1", "refused", "landbridge gateway", "--site a", within=10)
+    done = workshop.run(top).fails_naming(
+        "no gateway of site a answers", "gw1", "refused", "landbridge gateway", "--site a", within=10
+    )
     assert done.code == 1 and not done.out, str(done)
     seen = workshop.run([*top, "--json"]).fails_naming("no gateway of site a answers")
     assert "refused" in json.loads(seen.out)["gateways"][0]["problem"], str(seen)
@@ -177,7 +188,11 @@ def test_without_a_gateway_there_is_an_error_that_says_what_to_do(workshop):
 
 def test_wrong_options_are_named(workshop):
     sites = LoopbackSites(workshop)
-    for words, said in [(["--interval", "1ms"], "100ms"), (["--interval", "soon"], "soon"), (["--from", "z"], "unknown site `z`")]:
+    for words, said in [
+        (["--interval", "1ms"], "100ms"),
+        (["--interval", "soon"], "soon"),
+        (["--from", "z"], "unknown site `z`"),
+    ]:
         workshop.run([LANDBRIDGE, "top", "--sites", sites.file, *words]).fails_naming(said)
     (workshop.folder / "a.key").unlink()
     workshop.run([LANDBRIDGE, "top", "--sites", sites.file, "--from", "a"]).fails_naming("a.key")

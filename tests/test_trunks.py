@@ -1,5 +1,5 @@
-"""The WAN fails while a job runs: links are cut, sites cannot reach each other for a while. Nothing is lost or doubled while the
-gateways are patient, and then the job ends with an error that says what was lost."""
+"""The WAN fails while a job runs: links are cut, sites cannot reach each other for a while. Nothing is lost or
+duplicated while the gateways' patience lasts; after that the job ends with an error that names what was lost."""
 
 import json
 import random
@@ -18,7 +18,21 @@ EXCHANGE = PROGRAMS / "exchange.py"
 def start_exchange(workshop, sites, mpi, rounds, ranks=4):
     started, stop = workshop.folder / "started", workshop.folder / "stop"
     report = workshop.folder / "run.json"
-    words = [LANDBRIDGE, "run", "-n", ranks, "--mpi", mpi.name, f"--json={report}", "--", mpi.python, EXCHANGE, started, stop, rounds]
+    words = [
+        LANDBRIDGE,
+        "run",
+        "-n",
+        ranks,
+        "--mpi",
+        mpi.name,
+        f"--json={report}",
+        "--",
+        mpi.python,
+        EXCHANGE,
+        started,
+        stop,
+        rounds,
+    ]
     running = workshop.start(words, environment={**mpi.environment, "LANDBRIDGE_SITES": str(sites.file)}, limit=90)
     wait_until(lambda: started.exists() or running.child.poll() is not None, 30, "the first round")
     assert started.exists(), str(running.finish())
@@ -46,7 +60,7 @@ def test_links_that_are_cut_lose_nothing(workshop, mpi, links):
 
 
 def test_gateways_that_are_killed_and_return_lose_nothing(workshop, mpi):
-    """Any of them, those that lead the job included, while others remain: what they held is sent again by the others."""
+    """Any gateway, including those that lead the job, while others remain: the others retransmit what it held."""
     kill_and_return(workshop, mpi, ["a2", "b3"])
 
 
@@ -61,7 +75,7 @@ def test_a_lead_is_done_without_where_the_other_site_has_one_gateway(workshop, m
 
 @pytest.mark.parametrize("victims", [["a1"], ["b1"], ["a1", "b1"], ["b2"]], ids=" ".join)
 def test_gateways_are_restarted_one_after_the_other_while_a_job_runs(workshop, mpich_only, victims):
-    """As for a new version: SIGTERM, and started again."""
+    """As for an upgrade: SIGTERM, and started again."""
     kill_and_return(workshop, mpich_only, victims, gateways=2, how=signal.SIGTERM)
 
 
@@ -91,14 +105,15 @@ def kill_and_return(workshop, mpi, victims, gateways=3, how=signal.SIGKILL):
 
 
 def carried(sites, gateway):
-    """Bytes of open jobs that a gateway has carried so far. Ranks dial one that returned again within a second or so."""
+    """Bytes of open jobs that a gateway has carried so far. Ranks reconnect to one that returned within a second or
+    so."""
     with urllib.request.urlopen(f"http://127.0.0.1:{sites.pages[gateway]}/view.json", timeout=5) as answer:
         jobs = json.load(answer)["jobs"]
     return sum(job["traffic"]["sent"] + job["traffic"]["received"] for job in jobs)
 
 
 def relayed(gateway):
-    """Bytes of jobs that a gateway says it has sent and received, once they are closed."""
+    """Bytes of jobs that a gateway reports as sent and received, once they are closed."""
     wait_until(lambda: "job closed" in gateway.err(), 5, "the gateway to close the job")
     return sum(int(number) for number in re.findall(r"(?:sent|received)=(\d+)", plain(gateway.err())))
 
@@ -110,7 +125,7 @@ def plain(text):
 
 @pytest.mark.alone
 def test_every_gateway_carries_its_part(workshop, mpi):
-    """A single large message takes all of them."""
+    """A single large message uses all of them."""
     sites = LoopbackSites(workshop, gateways=3)
     gateways = sites.start_gateways()
     done = sites.run(mpi, [mpi.python, PROGRAMS / "large_message.py", 64 << 20], ranks=2, limit=60).check()
@@ -127,7 +142,7 @@ def test_a_job_runs_without_the_gateways_that_are_down(workshop, mpich_only):
 
 
 def test_a_blackout_is_waited_for(workshop, mpi):
-    """Nothing gets through for longer than it takes to notice, and whoever dials in vain goes on dialling."""
+    """Nothing gets through for longer than it takes to notice, and peers that dial in vain keep dialling."""
     with CuttingProxy() as proxy:
         sites = LoopbackSites(workshop, proxies={"b": proxy})
         for site in "ab":
@@ -156,10 +171,14 @@ def test_a_blackout_beyond_patience_ends_the_job(workshop, mpich_only):
 @pytest.mark.alone
 @pytest.mark.parametrize("delay, fewest, most", [("0", 1, 1), ("50ms", 4, 6)])
 def test_a_longer_way_has_more_links(workshop, mpich_only, isolated, delay, fewest, most):
-    """A link for each 25 ms of the round trip, where the sites file does not say how many."""
+    """A link for each 25 ms of the round trip, where the sites file does not set a number."""
     job = f"{LANDBRIDGE} run -n 2 --mpi mpich -- {mpich_only.python} {PROGRAMS}/large_message.py {16 << 20} > job.out"
     top = f"{LANDBRIDGE} top --once --json"
-    done = workshop.lab(["sh", "-c", f"{job} && {top}"], nodes=1, delay=delay, environment=mpich_only.environment).finish().check()
+    done = (
+        workshop.lab(["sh", "-c", f"{job} && {top}"], nodes=1, delay=delay, environment=mpich_only.environment)
+        .finish()
+        .check()
+    )
     looks = [look["view"]["trunks"] for look in json.loads(done.out)["gateways"]]
     assert looks, done
     for (trunk,) in looks:
@@ -167,7 +186,7 @@ def test_a_longer_way_has_more_links(workshop, mpich_only, isolated, delay, fewe
 
 
 def test_a_job_begins_and_ends_while_links_are_cut(workshop, mpich_only):
-    """What gateways tell each other of a job is not lost with a link either."""
+    """Messages between gateways about a job are not lost with a link either."""
     with CuttingProxy() as proxy:
         sites = LoopbackSites(workshop, proxies={"b": proxy}, links=2)
         for site in "ab":

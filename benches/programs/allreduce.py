@@ -22,7 +22,7 @@ def turns(until):
         began = MPI.Wtime()
         comm.Allreduce(leaving, arriving)
         times.append(MPI.Wtime() - began)
-        # Rank 0's clock is everybody's. Everybody begins the next one together, as far as a barrier can do that.
+        # Rank 0's clock counts for all. All ranks start the next one together, as far as a barrier can ensure that.
         if comm.bcast(MPI.Wtime() >= until if comm.rank == 0 else None):
             return times
         comm.Barrier()
@@ -34,4 +34,9 @@ good = (arriving == np.arange(length) * comm.size + comm.size * (comm.size - 1) 
 if not comm.allreduce(good, MPI.LAND):
     sys.exit("allreduce: wrong sums arrived")
 if comm.rank == 0:
-    print(json.dumps({"ms": statistics.median(times) * 1e3, "mean_ms": statistics.mean(times) * 1e3, "count": len(times)}), flush=True)
+    print(
+        json.dumps(
+            {"ms": statistics.median(times) * 1e3, "mean_ms": statistics.mean(times) * 1e3, "count": len(times)}
+        ),
+        flush=True,
+    )

@@ -1,6 +1,7 @@
 """All ranks send BYTES to each other rank, again and again for SECONDS: alltoall.py BYTES SECONDS [in-step]
 
-By MPI_Alltoall, or in-step: by exchanges in pairs, as MPICH does for such lengths, but with a barrier before each. The first half of the
+By MPI_Alltoall, or in-step: in lockstep, by exchanges in pairs, as MPICH does for such lengths, but with a barrier
+before each. The first half of the
 ranks is one site, the second half the other. Prints the payload that crossed between them, each way, in Mbit/s.
 """
 
@@ -35,7 +36,7 @@ def turns(until):
     while True:
         exchange()
         count += 1
-        # Rank 0's clock is everybody's.
+        # Rank 0's clock counts for all.
         if comm.bcast(MPI.Wtime() >= until if comm.rank == 0 else None):
             return count
 

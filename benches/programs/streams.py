@@ -2,8 +2,9 @@
 
     streams.py SECONDS [--length BYTES] [--ahead MESSAGES] [--pairs PAIRS] [--bins MS] [--after SECONDS --do COMMAND]
 
-Prints the payload that arrived between two moments that all receivers share, in Mbit/s; with --bins also for each so many milliseconds
-of that time. --pairs: only so many pairs stream, the first ones; others sleep meanwhile. --do: rank 0 runs this command so many seconds after the first moment.
+Prints the payload that arrived between two moments that all receivers share, in Mbit/s; with --bins also for each
+interval of MS milliseconds in that time. --pairs: only the first PAIRS pairs stream; the others sleep meanwhile. --do:
+rank 0 runs this command the given number of seconds after the first moment.
 """
 
 import argparse
@@ -44,8 +45,8 @@ def send(began, seconds):
 
 
 def receive(began, bins):
-    """Bytes that arrived; what of them in which time is added to `bins`. Receives are posted ahead: on a long path one message at a
-    time would be one a round trip."""
+    """Bytes that arrived; `bins` counts them by time. Receives are posted ahead: on a long path, one message at a
+    time would mean one per round trip."""
     buffers = [np.empty(given.length, dtype=np.uint8) for _ in range(given.ahead)]
     requests = [comm.Irecv(buffer, partner, MPI.ANY_TAG) for buffer in buffers]
     status, arrived, left = MPI.Status(), 0, given.ahead
@@ -80,7 +81,7 @@ if given.do and comm.rank == 0:
     threading.Timer(given.after, subprocess.Popen, [shlex.split(given.do)]).start()
 bins = np.zeros(int(given.seconds * 1000 / given.bins) if given.bins else 0)
 arrived = stream(began, given.seconds, bins)
-# A barrier of many ranks over a long path takes a while itself, which is not to count against few that stream.
+# A barrier of many ranks over a long path takes a while itself, which must not count against a few that stream.
 elapsed = comm.allreduce(MPI.Wtime() - began, MPI.MAX) if given.pairs else 0
 comm.Barrier()
 elapsed = elapsed or MPI.Wtime() - began

@@ -15,12 +15,12 @@ import unittest
 from pathlib import Path
 
 
-# Where the suite's own files go, in the job's folder, which all nodes of a lab share: MPI's files are for all ranks.
+# Folder for the suite's own files, in the job's folder, which all nodes of a lab share: MPI's files are for all ranks.
 FILES = "files"
 
 
 class Recorder(unittest.TestResult):
-    """Writes what happens as lines of JSON."""
+    """Records events as lines of JSON."""
 
     def __init__(self, path, quiet):
         super().__init__()
@@ -100,7 +100,7 @@ def main():
         recorder.write(f"{name}: import", "skipped", str(skip))
         return
     unittest.TestSuite(test for test in flat(suite) if test.id() not in skipped).run(recorder)
-    # From here on what may hang is MPI's own end.
+    # From here on only MPI's own finalization can hang.
     faulthandler.dump_traceback_later(quiet * 0.8, file=recorder.trace)
 
 

@@ -1,9 +1,9 @@
-"""libfabric's fabtests: server and client pairs on this machine, from an installed fabtests (`FABTESTS=folder of fi_rdm …`).
+"""libfabric's fabtests: server and client pairs on this machine, from an installed fabtests (`FABTESTS=folder of
+fi_rdm …`).
 
-fabtests' own `runfabtests.sh` wants ssh even for localhost and ends processes by name; this does neither. What is run is
-what that script calls unit, functional and short tests, as far as they are for reliable datagram endpoints (`-e rdm`): the
-only kind that landbridge is. Each test gets a port of its own.
-"""
+fabtests' own `runfabtests.sh` wants ssh even for localhost and ends processes by name; this does neither. What is
+run is what that script calls unit, functional and short tests, as far as they are for reliable datagram endpoints
+(`-e rdm`): the only kind that landbridge is. Each test gets a port of its own. """
 
 import os
 import re
@@ -16,10 +16,10 @@ from .job import CRASHED, FAILED, HUNG, OURS, PASSED, RIVAL, SKIPPED, Job, resul
 from .process import Child, clean_environment
 
 NAME = "fabtests"
-# What tests exit with when the provider does not offer what they need: ENODATA, ENOSYS, EOPNOTSUPP.
+# Exit codes of tests when the provider does not offer what they need: ENODATA, ENOSYS, EOPNOTSUPP.
 NOT_OFFERED = {61: "ENODATA", 38: "ENOSYS", 95: "EOPNOTSUPP"}
 LIMIT_S = 60.0
-# Until a server listens. Some tests' servers never do; their clients are then started anyway.
+# Time until a server listens. Some tests' servers never do; their clients are then started anyway.
 LISTEN_S = 3.0
 
 ALONE = [
@@ -45,11 +45,21 @@ PAIRS = [
     "fi_rdm_pingpong -I 5 -c sread", "fi_rdm_pingpong -I 5 -c fd", "fi_rdm_tagged_pingpong -I 5 -c sread",
     "fi_rdm_tagged_pingpong -I 5 -c fd", "fi_rdm_cntr_pingpong -I 5 -c sread", "fi_rdm_bw_mt -n 4",
 ]
-# What a quick look takes: one of each kind.
+# The quick part: one of each kind.
 QUICK = [
-    "fi_av_test -g 127.0.0.1 -n 1 -s 127.0.0.1 -e rdm", "fi_cq_test", "fi_cntr_test", "fi_mr_test", "fi_rdm", "fi_rdm_tagged_peek",
-    "fi_recv_cancel -e rdm -V", "fi_multi_recv -e rdm -I 5", "fi_rma_bw -e rdm -o writedata -I 5", "fi_rdm_atomic -I 5 -o all -v",
-    "fi_rdm_cntr_pingpong -I 5", "fi_rdm_tagged_pingpong -I 5 -v", "fi_unexpected_msg -e rdm -I 10 -v",
+    "fi_av_test -g 127.0.0.1 -n 1 -s 127.0.0.1 -e rdm",
+    "fi_cq_test",
+    "fi_cntr_test",
+    "fi_mr_test",
+    "fi_rdm",
+    "fi_rdm_tagged_peek",
+    "fi_recv_cancel -e rdm -V",
+    "fi_multi_recv -e rdm -I 5",
+    "fi_rma_bw -e rdm -o writedata -I 5",
+    "fi_rdm_atomic -I 5 -o all -v",
+    "fi_rdm_cntr_pingpong -I 5",
+    "fi_rdm_tagged_pingpong -I 5 -v",
+    "fi_unexpected_msg -e rdm -I 10 -v",
 ]
 
 
@@ -85,7 +95,11 @@ def execute(job):
         return [_verdict(job.unit, [("", child, child.wait(LIMIT_S))])]
     port = free_port()
     server = Child([*words, "-s", "127.0.0.1", "-B", port], job.folder, "server", environment)
-    return [_pair(job.unit, server, port, lambda: Child([*words, "-P", port, "127.0.0.1"], job.folder, "client", environment))]
+    return [
+        _pair(
+            job.unit, server, port, lambda: Child([*words, "-P", port, "127.0.0.1"], job.folder, "client", environment)
+        )
+    ]
 
 
 def _ubertest(job, program, group, environment):
@@ -94,10 +108,13 @@ def _ubertest(job, program, group, environment):
     config.write_text(ubertest.configuration(group, job.provider))
     server = Child([program, "-x", "-q", ports[0]], job.folder, "server", environment)
     words = [program, "-q", ports[0], "-P", ports[1], "-u", config, "127.0.0.1"]
-    found = _pair(job.unit, server, ports[0], lambda: Child(words, job.folder, "client", environment), ubertest.LIMIT_S, LIMIT_S)
+    found = _pair(
+        job.unit, server, ports[0], lambda: Child(words, job.folder, "client", environment), ubertest.LIMIT_S, LIMIT_S
+    )
     counts = ubertest.counts((job.folder / "client.out").read_text(errors="replace"))
     if found["outcome"] == SKIPPED and counts["Success"] and not counts["ERROR"]:
-        # Combinations that neither provider has to offer are no failure; how many passed is compared.
+        # Combinations that neither provider has to offer do not count as failures; the numbers that passed are
+        # compared.
         found.update(outcome=PASSED, detail="")
     found["passes"] = counts["Success"]
     found["detail"] = "; ".join(filter(None, [found["detail"], ubertest.describe(counts)]))
@@ -105,7 +122,8 @@ def _ubertest(job, program, group, environment):
 
 
 def _pair(unit, server, port, start_client, limit=LIMIT_S, quiet=None):
-    """Runs a client against a started server; one case of both ends. `quiet`: seconds it may write nothing."""
+    """Runs a client against a started server; returns one case for both ends. `quiet`: seconds for which it may
+    write nothing."""
     try:
         wait_until(lambda: listens(port) or not server.running(), LISTEN_S, "a server")
     except AssertionError:
@@ -113,7 +131,7 @@ def _pair(unit, server, port, start_client, limit=LIMIT_S, quiet=None):
     client = start_client()
     try:
         at_client = client.wait(limit, lambda: client.out.stat().st_size, quiet)
-        # A server whose client failed may wait for ever, and that is not a finding of its own.
+        # A server whose client failed may wait forever; that is not a separate finding.
         at_server = server.wait(server_limit(client, server, at_client, limit))
     finally:
         client.end()
@@ -122,7 +140,7 @@ def _pair(unit, server, port, start_client, limit=LIMIT_S, quiet=None):
 
 
 def server_limit(client, server, at_client, limit):
-    """Seconds since its start that a server may go on after its client has ended."""
+    """Seconds since its start for which a server may continue after its client has ended."""
     gone = client.started - server.started + at_client.seconds
     return gone + (5.0 if at_client.code != 0 else limit)
 
@@ -143,6 +161,6 @@ def _verdict(unit, ends):
 
 
 def listens(port):
-    """Whether somebody listens on this port, without connecting to it."""
+    """Whether a process listens on this port, without connecting to it."""
     pattern = re.compile(rf"^ *\d+: [0-9A-F]+:{port:04X} [0-9A-F:]+ 0A ", re.MULTILINE)
     return any(pattern.search(Path(f"/proc/net/{table}").read_text()) for table in ("tcp", "tcp6"))

@@ -1,8 +1,8 @@
 """Intel MPI Benchmarks: MPI1, NBC, RMA and MT, to their end, with their checks where the binaries have them.
 
-As PyPI's `impi-rt` ships them the checks are compiled out, and only the end is judged; `IMB=folder` names binaries that were built with
-`-DCHECK`, whose every result is then compared. They have MPICH's ABI, so one set runs on MPICH and Intel MPI, and none on Open MPI.
-"""
+As PyPI's `impi-rt` ships them the checks are compiled out, and only the end is judged; `IMB=folder` names binaries
+that were built with `-DCHECK`, whose every result is then compared. They have MPICH's ABI, so one set runs on MPICH
+and Intel MPI, and none on Open MPI. """
 
 import os
 import re
@@ -19,7 +19,7 @@ QUICK = ["IMB-MPI1"]
 QUIET_S = 60.0
 LIMIT_S = 600.0
 STARTS = 4
-# Few iterations of few sizes, each bounded: what is looked for is wrong data and hangs, not speed.
+# Few iterations of few sizes, each with a time limit: the aim is to find wrong data and hangs, not to measure speed.
 SHORT = ["-iter", "5", "-time", "1", "-msglog", "2:17"]
 
 
@@ -35,7 +35,7 @@ def missing():
 
 
 def jobs(options):
-    """Every program on every MPI, place and number of ranks asked for."""
+    """Every program on every requested MPI, place and number of ranks."""
     units = [name for name in PROGRAMS if (folder() / name).exists() and (not options.quick or name in QUICK)]
     for mpi in [mpi for mpi in options.mpis if mpi != "openmpi"]:
         for where in options.places:
@@ -45,7 +45,7 @@ def jobs(options):
 
 
 def execute(job):
-    """Runs one program; a result for each benchmark it ran."""
+    """Runs one program; returns a result for each benchmark it ran."""
     job.folder.mkdir(parents=True, exist_ok=True)
     done = {}
     for _ in range(STARTS):
@@ -56,7 +56,7 @@ def execute(job):
 
 
 def _start(job, done):
-    """Starts the program without the benchmarks done, adds to them. Whether it came to its end."""
+    """Starts the program without the finished benchmarks, and adds to them. Returns whether it ran to its end."""
     words = [folder() / job.unit, *SHORT]
     if job.unit == "IMB-MT":
         words = [folder() / job.unit, "-repeat", "5", "-warmup", "1", "-thread_level", "multiple"]
@@ -90,7 +90,7 @@ def wrong_rows(text):
         words = line.split()
         if "#bytes" in words:
             columns = len(words) if words[-1] == "defects" else 0
-        # Other lines are empty, or say that a size took too long.
+        # Other lines are empty, or report that a size took too long.
         elif columns and len(words) == columns and words[0].isdecimal() and float(words[-1]) != 0.0:
             wrong.append(line)
     return "\n".join(wrong)

@@ -1,7 +1,7 @@
-"""A job: one unit of a suite (a test file, a program) on one provider at one place; and what came of it, on disk.
+"""A job: one unit of a suite (a test file, a program) on one provider at one place; and its results, on disk.
 
-Results are kept below out/conformance/results and reused by a later run of the same build, so an interrupted run goes on
-where it stopped.
+Results are kept below out/conformance/results and reused by a later run of the same build, so an interrupted run
+continues where it stopped.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from harness import LANDBRIDGE, PROVIDER, ROOT
 OUT = ROOT / "out" / "conformance"
 OURS, RIVAL = "landbridge", "tcp"
 
-# What can become of a case. `not reached`: something before it in its unit ended the unit too often.
+# The outcomes of a case. `not reached`: earlier cases in its unit ended the unit too often.
 PASSED, FAILED, SKIPPED, HUNG, CRASHED, NOT_REACHED = "passed", "failed", "skipped", "hung", "crashed", "not reached"
 
 # Where the processes of a job are, and the options of the lab around them. The delay is short: a case of hundreds of
-# one-sided operations, each a round trip or three, would take minutes at a millisecond.
+# one-sided operations, each one to three round trips, would take minutes at a millisecond.
 PLACES = {
     "one-node": ["--sites", "1", "--nodes", "1"],
     "two-nodes": ["--sites", "1", "--nodes", "2"],
@@ -29,7 +29,7 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Job:
-    """One unit of one suite on one provider. `where` is empty for what needs no lab, `mpi` for what needs no MPI."""
+    """One unit of one suite on one provider. `where` is empty if it needs no lab, `mpi` if it needs no MPI."""
 
     suite: str
     unit: str
@@ -45,7 +45,7 @@ class Job:
 
     @property
     def folder(self):
-        """Where its processes' output goes; left there when something did not pass."""
+        """Folder for the output of its processes; kept when something did not pass."""
         unit = re.sub(r"[^A-Za-z0-9._]+", "-", self.unit).strip("-")
         return OUT / "results" / self.suite / self.place / unit / self.provider
 
@@ -67,13 +67,13 @@ class Job:
 
 
 def result(case, outcome, detail="", seconds=0.0):
-    """What became of one case. `detail` says why, unless it passed."""
+    """The result of one case. `detail` says why, unless it passed."""
     return {"case": case, "outcome": outcome, "detail": detail, "seconds": round(seconds, 3)}
 
 
 @lru_cache
 def build():
-    """A name for what is tested: the contents of the command and of the provider."""
+    """A name for the build under test: from the contents of the command and of the provider."""
     digest = hashlib.sha256()
     for path in (LANDBRIDGE, PROVIDER):
         digest.update(path.read_bytes())

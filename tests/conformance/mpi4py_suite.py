@@ -1,6 +1,6 @@
 """mpi4py's own test suite, from its source package: one file at a time, one result per case.
 
-A case that hangs or ends the program costs only itself: its file is started again without what has been run so far.
+A case that hangs or ends the program only affects itself: its file is started again without the cases that have run.
 """
 
 import json
@@ -19,18 +19,19 @@ from .job import CRASHED, FAILED, HUNG, NOT_REACHED, OUT, OURS, PASSED, RIVAL, S
 NAME = "mpi4py"
 REQUIREMENT = ROOT / "tests" / "requirements" / "mpi4py-suite.txt"
 RUNNER = Path(__file__).with_name("cases.py")
-# Without a case's beginning or end on any rank. The slowest take some seconds, and a minute on a busy machine.
+# Limit without the start or end of a case on any rank. The slowest take some seconds, and a minute on a busy machine.
 QUIET_S = 90.0
 LIMIT_S = 900.0
-# These have cases of ten thousand one-sided operations, each a few round trips: minutes where ranks, gateways and the lab's
+# These have cases of ten thousand one-sided operations, each a few round trips: minutes where ranks, gateways and the
+# lab's
 # network share two cores.
 LONG_QUIET_S = 400.0
 LONG_LIMIT_S = 2400.0
 LONG = {"test_rma", "test_rma_nb"}
-# After so many hangs and crashes the rest of a file is not reached.
+# After this many hangs and crashes the rest of a file is not reached.
 STARTS = 6
 
-# What a quick look takes: files that send much, each another way, take little time, and hang on no MPI's tcp.
+# The quick part: files that send a lot, each in a different way, take little time, and hang on no MPI's tcp.
 QUICK = ["test_p2p_buf", "test_cco_buf", "test_comm_inter", "test_win"]
 
 
@@ -44,12 +45,22 @@ def missing():
 
 
 def source():
-    """The folder of mpi4py's source, fetched once, by pip, which checks its hash."""
+    """The folder of mpi4py's source, downloaded once by pip, which checks its hash."""
     pinned = REQUIREMENT.read_text().split("==")[1].split()[0]
     folder = OUT / "sources" / f"mpi4py-{pinned}"
     if not (folder / "test").is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", "mpi4py"]
+        words = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--no-binary",
+            "mpi4py",
+        ]
         words += ["--require-hashes", "--dest", folder.parent, "--requirement", REQUIREMENT]
         subprocess.run(list(map(str, words)), check=True, timeout=300)
         with tarfile.open(folder.parent / f"{folder.name}.tar.gz") as archive:
@@ -58,7 +69,8 @@ def source():
 
 
 def jobs(options):
-    """Every file of the suite on every MPI, place and number of ranks asked for. No tcp across sites: it cannot get there."""
+    """Every file of the suite on every requested MPI, place and number of ranks. Not tcp across sites: it cannot get
+    there."""
     found = sorted(path.stem for path in (source() / "test").glob("test_*.py"))
     units = ["provider", *(unit for unit in found if not options.quick or unit in QUICK)]
     for mpi in options.mpis:
@@ -69,7 +81,7 @@ def jobs(options):
 
 
 def execute(job):
-    """Runs one file; a result for each of its cases."""
+    """Runs one file; returns a result for each of its cases."""
     if job.unit == "provider":
         job.folder.mkdir(parents=True, exist_ok=True)
         return [mpis.check_provider(job, QUIET_S)]
@@ -85,7 +97,7 @@ def execute(job):
 
 
 def _start(job, done):
-    """Starts the file without the cases done, adds to them. Whether it came to its end."""
+    """Starts the file without the finished cases, and adds to them. Returns whether it ran to its end."""
     for old in [*job.folder.glob("*.jsonl"), *job.folder.glob("*.trace")]:
         old.unlink()
     skipped = job.folder / "skipped"
@@ -102,13 +114,13 @@ def _start(job, done):
         if all(entry and entry["event"] != "began" for entry in entries):
             done[case] = _outcome(case, entries)
             continue
-        # The first that some rank did not finish; what others did meanwhile is run again.
+        # The first case that some rank did not finish; what other ranks did meanwhile is run again.
         outcome = HUNG if ended.late else CRASHED
         done[case] = result(case, outcome, f"{ended}\n{_wheres(job)}\n{_details(entries)}\n{child.text()}")
         return False
     if ended.code == 0 and cases:
         return True
-    # All cases ended, but not the program: its beginning (no cases) or MPI's finalization.
+    # All cases ended, but the program did not: its start (no cases) or MPI's finalization failed.
     case = f"{job.unit} (end of the program)" if cases else f"{job.unit} (start of the program)"
     done[case] = result(case, HUNG if ended.late else CRASHED, f"{ended}\n{_wheres(job)}\n{child.text()}")
     return True
@@ -129,7 +141,7 @@ def _read(path):
 
 
 def _outcome(case, entries):
-    """What became of a case over all ranks: failed if anywhere, skipped if everywhere."""
+    """The outcome of a case over all ranks: failed if it failed anywhere, skipped if it was skipped everywhere."""
     events = {entry["event"] for entry in entries}
     seconds = max(entry["seconds"] for entry in entries)
     if "failed" in events:

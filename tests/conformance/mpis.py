@@ -10,20 +10,29 @@ from .job import FAILED, PASSED, RIVAL, result
 from .process import Child, clean_environment
 
 LIBRARIES = {"mpich": mpich, "intel": intel, "openmpi": openmpi}
-# Without them the ranks of one node would use the MPI's own shared memory, and no provider at all. Open MPI's pml/cm has none.
+# Without these settings the ranks of one node would use the MPI's own shared memory and no provider. Open MPI's pml/cm
+# has none.
 THROUGH_THE_PROVIDER = {"mpich": {"MPIR_CVAR_NOLOCAL": "1"}, "intel": {"I_MPI_FABRICS": "ofi"}, "openmpi": {}}
-# What makes each library take libfabric's tcp.
+# Makes each library use libfabric's tcp.
 TAKES_TCP = {
     "mpich": {"MPIR_CVAR_CH4_NETMOD": "ofi"},
     "intel": {"I_MPI_OFI_PROVIDER": RIVAL},
     "openmpi": {
-        "OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi", "OMPI_MCA_mtl_ofi_provider_include": RIVAL, "OMPI_MCA_btl_ofi_provider_include": RIVAL,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_pml": "cm",
+        "OMPI_MCA_mtl": "ofi",
+        "OMPI_MCA_mtl_ofi_provider_include": RIVAL,
+        "OMPI_MCA_btl_ofi_provider_include": RIVAL,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     },
 }
-# What makes each say which provider it took.
-SAYS_PROVIDER = {"mpich": {"MPIR_CVAR_DEBUG_SUMMARY": "1"}, "intel": {"I_MPI_DEBUG": "5"}, "openmpi": {"OMPI_MCA_opal_common_ofi_verbose": "1"}}
-# More ranks than cores are refused unless told.
+# Makes each library report the provider it uses.
+SAYS_PROVIDER = {
+    "mpich": {"MPIR_CVAR_DEBUG_SUMMARY": "1"},
+    "intel": {"I_MPI_DEBUG": "5"},
+    "openmpi": {"OMPI_MCA_opal_common_ofi_verbose": "1"},
+}
+# More ranks than cores are refused without this.
 MPIEXEC = {"openmpi": ["--oversubscribe"]}
 
 
@@ -34,13 +43,17 @@ def library(name):
 def missing(name):
     """Why this MPI cannot be used here, or None."""
     home = library(name).home
-    return None if (home / "bin" / "python").exists() else f"{home.name} is not there: run make venv venv-intel venv-openmpi"
+    return (
+        None
+        if (home / "bin" / "python").exists()
+        else f"{home.name} is not there: run make venv venv-intel venv-openmpi"
+    )
 
 
 def command(job, program):
-    """Words and environment that start a program as this job says, inside its lab.
+    """Command and environment that start a program as this job requires, inside its lab.
 
-    On one node tcp is started by the MPI's own mpiexec; between nodes, which mpiexec would need ssh for, by
+    On one node tcp is started by the MPI's own mpiexec; between nodes, for which mpiexec would need ssh, by
     `landbridge run`, whose ranks within a site may use any provider.
     """
     mpi = library(job.mpi)
@@ -61,10 +74,20 @@ def start(job, program, folder, extra=()):
 
 
 def check_provider(job, limit):
-    """One case: that the library really takes the provider of this job. A fallback would be tested under another's name."""
-    child = start(job, [library(job.mpi).python, "-c", "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"], job.folder, SAYS_PROVIDER[job.mpi])
+    """One case: that the library really uses this job's provider. A fallback would be tested under another's name."""
+    child = start(
+        job,
+        [library(job.mpi).python, "-c", "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"],
+        job.folder,
+        SAYS_PROVIDER[job.mpi],
+    )
     ended = child.wait(limit)
     taken = re.search(r"(?:libfabric |mtl:ofi:)provider: ([^\s;]+)", child.text(100_000))
     if ended.code == 0 and taken and taken[1] == job.provider:
         return result("provider", PASSED, seconds=ended.seconds)
-    return result("provider", FAILED, f"{ended}; took {taken[1] if taken else 'none that it names'}\n{child.text()}", ended.seconds)
+    return result(
+        "provider",
+        FAILED,
+        f"{ended}; took {taken[1] if taken else 'none that it names'}\n{child.text()}",
+        ended.seconds,
+    )

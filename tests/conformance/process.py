@@ -1,4 +1,4 @@
-"""Processes of a suite: started with a marker and a limit, their output in files, all ended by pid."""
+"""Processes of a suite: started with a marker and a time limit, their output in files, all ended by pid."""
 
 import ctypes
 import os
@@ -18,8 +18,12 @@ _libc = ctypes.CDLL(None)
 
 
 def clean_environment(extra=()):
-    """This process's environment without what would change which provider is used, and with `extra`."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("FI_", "PMI", "I_MPI_", "MPIR_", "OMPI_"))}
+    """This process's environment without variables that change which provider is used, and with `extra`."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("FI_", "PMI", "I_MPI_", "MPIR_", "OMPI_"))
+    }
     return {**kept, **dict(extra)}
 
 
@@ -29,7 +33,7 @@ def _end_with_parent():
 
 @dataclass
 class Ended:
-    """How a process ended: its exit code (negative: a signal), or None if it was ended for being too late."""
+    """How a process ended: its exit code (negative: a signal), or None if it was ended because it was late."""
 
     code: int | None
     seconds: float
@@ -55,8 +59,14 @@ class Child:
         self.started = time.monotonic()
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.child = subprocess.Popen(
-                [str(word) for word in words], cwd=folder, env={**(environment or clean_environment()), MARKER: self.marker},
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, preexec_fn=_end_with_parent,
+                [str(word) for word in words],
+                cwd=folder,
+                env={**(environment or clean_environment()), MARKER: self.marker},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         (folder / f"{name}.command").write_text(" ".join(map(str, words)) + "\n")
 
@@ -68,12 +78,12 @@ class Child:
         return self.child.poll() is None
 
     def text(self, most=4000):
-        """The end of its output, for a person."""
+        """The end of its output, in readable form."""
         return "\n".join(path.read_text(errors="replace")[-most:].strip() for path in (self.out, self.err)).strip()
 
     def wait(self, limit, signs=None, quiet=None):
-        """Until it ends, or until `limit` seconds have passed, or `quiet` seconds without a change of `signs()`. Then
-        nothing of it is left."""
+        """Waits until it ends, or until `limit` seconds have passed, or `quiet` seconds without a change of
+        `signs()`. Afterwards nothing of it is left."""
         seen, changed = None, time.monotonic()
         try:
             while self.running():

@@ -9,13 +9,27 @@ from harness import ROOT
 from .job import PASSED, SKIPPED, build
 from .verdict import BOTH_FAIL, KNOWN, ONLY_HERE, REGRESSION, UNSTEADY, tally
 
-COLUMNS = ["cases", "passed", "skipped", "not passed", "tcp passed", "fails on both", "only here", "known", "unsteady", "regressions"]
+COLUMNS = [
+    "cases",
+    "passed",
+    "skipped",
+    "not passed",
+    "tcp passed",
+    "fails on both",
+    "only here",
+    "known",
+    "unsteady",
+    "regressions",
+]
 
 
 def write(path, rows, skipped, problems):
-    """Everything, for a script. `skipped`: reasons by suite; `problems`: what kept a place from its end."""
+    """Everything, for scripts. `skipped`: reasons by suite; `problems`: what kept a place from finishing."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    counts = [{"suite": suite, "mpi": mpi, "where": where, "ranks": ranks, **figures(found)} for (suite, mpi, where, ranks), found in tally(rows).items()]
+    counts = [
+        {"suite": suite, "mpi": mpi, "where": where, "ranks": ranks, **figures(found)}
+        for (suite, mpi, where, ranks), found in tally(rows).items()
+    ]
     report = {
         "build": build(), "commit": commit, "machine": platform.platform(), "against": "tcp",
         "ok": not problems and not any(row["judged"] == REGRESSION for row in rows),
@@ -37,7 +51,7 @@ def figures(found):
 
 
 def table(rows, skipped, problems):
-    """What a person reads."""
+    """The table for readers."""
     lines = []
     heading = ["suite", "mpi", "where", "ranks", *COLUMNS]
     cells = [heading]
@@ -45,7 +59,11 @@ def table(rows, skipped, problems):
         cells.append([suite, mpi, where, str(ranks or ""), *map(str, figures(found).values())])
     widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
     for row in cells:
-        lines.append("  ".join(cell.ljust(width) if i < 3 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))).rstrip())
+        lines.append(
+            "  ".join(
+                cell.ljust(width) if i < 3 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
+            ).rstrip()
+        )
     for judged in (KNOWN, UNSTEADY, REGRESSION):
         lines += [f"{judged}: {describe(row)}" for row in rows if row["judged"] == judged]
     lines += [f"skipped: {suite}: {reason}" for suite, reason in skipped.items()]
@@ -54,6 +72,8 @@ def table(rows, skipped, problems):
 
 
 def describe(row):
-    place = " ".join(str(word) for word in (row["mpi"], row["where"], f"{row['ranks']} ranks" if row["ranks"] else "") if word)
+    place = " ".join(
+        str(word) for word in (row["mpi"], row["where"], f"{row['ranks']} ranks" if row["ranks"] else "") if word
+    )
     said = f" ({row['reason']})" if row["reason"] else ""
     return f"{row['suite']} {place} {row['case']}: {row['here']} here, {row['there']} on tcp{said}"

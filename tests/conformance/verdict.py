@@ -1,4 +1,4 @@
-"""What counts: nothing passes on tcp and not here."""
+"""The verdict: nothing may pass on tcp and fail here."""
 
 from collections import Counter
 from dataclasses import replace
@@ -6,20 +6,27 @@ from dataclasses import replace
 from .job import FAILED, OURS, PASSED, RIVAL, SKIPPED
 from .known import known
 
-# Where tcp cannot get, what it does between two nodes of one site is the measure.
+# Where tcp cannot get, its results between two nodes of one site are the reference.
 MEASURED_AT = {"two-sites": "two-nodes"}
 
 # A regression passes on tcp, or was not tried there, and does not pass here. `unsteady`: it passed when tried again.
-REGRESSION, KNOWN, UNSTEADY, BOTH_FAIL, ONLY_HERE, FINE = "regression", "known", "unsteady", "fails on both", "passes only here", "fine"
+REGRESSION, KNOWN, UNSTEADY, BOTH_FAIL, ONLY_HERE, FINE = (
+    "regression",
+    "known",
+    "unsteady",
+    "fails on both",
+    "passes only here",
+    "fine",
+)
 
 
 def rival_of(job):
-    """The job whose results this one's are compared with."""
+    """The job with whose results this one's are compared."""
     return replace(job, provider=RIVAL, where=MEASURED_AT.get(job.where, job.where))
 
 
 def compare(results):
-    """A row for each case of ours: job, case, what it came to here and there, and the judgement. `results`: by job."""
+    """A row for each of our cases: job, case, outcome here and there, and the verdict. `results`: by job."""
     rows = []
     for job, ours in results.items():
         if job.provider != OURS:
@@ -29,7 +36,12 @@ def compare(results):
             rows.append(_row(job, case, theirs.pop(case["case"], None), bool(results.get(rival_of(job)))))
         for name, case in theirs.items():
             if case["outcome"] == PASSED:
-                missing = {"case": name, "outcome": "missing", "detail": "it ran on tcp and did not run here", "seconds": 0.0}
+                missing = {
+                    "case": name,
+                    "outcome": "missing",
+                    "detail": "it ran on tcp and did not run here",
+                    "seconds": 0.0,
+                }
                 rows.append(_row(job, missing, case, True))
     return rows
 
@@ -51,14 +63,22 @@ def _row(job, ours, theirs, compared):
         judged = UNSTEADY
     detail = ours["detail"] + (f"\n(tcp: {theirs['detail']})" if fewer else "")
     return {
-        "suite": job.suite, "mpi": job.mpi, "where": job.where, "ranks": job.ranks if job.mpi else 0, "unit": job.unit,
-        "case": ours["case"], "here": here, "there": there, "judged": judged, "reason": reason if judged == KNOWN else "",
+        "suite": job.suite,
+        "mpi": job.mpi,
+        "where": job.where,
+        "ranks": job.ranks if job.mpi else 0,
+        "unit": job.unit,
+        "case": ours["case"],
+        "here": here,
+        "there": there,
+        "judged": judged,
+        "reason": reason if judged == KNOWN else "",
         "detail": "" if judged == FINE and here == PASSED else detail,
     }
 
 
 def tally(rows):
-    """How many rows of each suite and place came to which judgement, as {(suite, mpi, where, ranks): Counter}."""
+    """Number of rows per verdict for each suite and place, as {(suite, mpi, where, ranks): Counter}."""
     found = {}
     for row in rows:
         counts = found.setdefault((row["suite"], row["mpi"], row["where"], row["ranks"]), Counter())

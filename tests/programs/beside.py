@@ -1,5 +1,5 @@
-"""Two ranks on one node: what messages of the MPI library's own shared memory cost, microseconds per exchange, median of five, with a
-receive from anybody posted all the time and without."""
+"""Two ranks on one node: the cost of messages through the MPI library's own shared memory, in microseconds per
+exchange, median of five, with and without a receive from any source that is posted all the time."""
 
 import time
 from statistics import median

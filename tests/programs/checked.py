@@ -18,7 +18,7 @@ comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 others = [other for other in range(size) if other != rank]
 LONGEST = 4 << 20
-# Cut out of it, every message of a round is another one.
+# Slices of it make every message of a round different.
 BASE = np.random.default_rng(seed).integers(0, 256, LONGEST + 65_536, dtype=np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Collectives over all ranks against what numpy says they must give."""
+"""Collectives over all ranks, compared with numpy's results."""
 
 import sys
 

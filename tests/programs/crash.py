@@ -1,4 +1,4 @@
-"""Rank WHO ends itself in the middle of collective work by HOW: `segv`, `kill` or an exit code. The others go on.
+"""Rank WHO ends itself in the middle of collective work by HOW: `segv`, `kill` or an exit code. The others continue.
 
 crash.py WHO HOW
 """

@@ -1,4 +1,4 @@
-"""Collective work without end. Rank 0 creates the file FILE once all ranks work.
+"""Endless collective work. Rank 0 creates the file FILE once all ranks work.
 
 endless.py FILE
 """

@@ -1,8 +1,8 @@
-"""Rank 0 floods the last rank, which does not receive until FILE exists; then everything must arrive, unharmed, in order.
+"""Rank 0 floods the last rank, which does not receive until FILE exists; then everything must arrive, unharmed, in
+order.
 
-flood.py COUNT BYTES HOW FILE, where HOW is `asleep` (the receiver makes no MPI call meanwhile) or `awake` (it probes for
-something else, so its library keeps making progress).
-"""
+flood.py COUNT BYTES HOW FILE, where HOW is `asleep` (the receiver makes no MPI call meanwhile) or `awake` (it probes
+for something else, so its library keeps making progress). """
 
 import os
 import sys

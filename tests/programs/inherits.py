@@ -1,4 +1,5 @@
-"""Each rank starts a child, which inherits all it can, and prints what of the job's secret either has: nothing is expected."""
+"""Each rank starts a child, which inherits everything it can, and prints what either has of the job's secret:
+nothing is expected."""
 
 import os
 import subprocess

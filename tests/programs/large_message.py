@@ -12,7 +12,7 @@ PIECE = 1 << 24
 
 
 def fill(buffer, salt):
-    """A pattern without a short period, so that a frame put in the wrong place shows."""
+    """A pattern without a short period, so that a misplaced frame is detected."""
     for start in range(0, buffer.size, PIECE):
         words = np.arange(start // 8, start // 8 + PIECE // 8, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         piece = (words ^ np.uint64(salt)).view(np.uint8)

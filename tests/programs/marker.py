@@ -1,4 +1,4 @@
-"""Every rank sends every other messages that are full of one text, which somebody on the way would find; content is checked.
+"""Every rank sends every other rank messages full of one text, which an eavesdropper would find; content is checked.
 
 marker.py TEXT [ROUNDS]
 """
@@ -22,7 +22,9 @@ def main():
             requests += [comm.Isend(content[comm.rank], rank, number) for rank in others]
             MPI.Request.Waitall(requests)
             for rank in others:
-                assert bytes(places[rank]) == content[rank], f"rank {comm.rank}: from {rank}: {length} bytes, round {number}"
+                assert bytes(places[rank]) == content[rank], (
+                    f"rank {comm.rank}: from {rank}: {length} bytes, round {number}"
+                )
             good += len(others)
     good = comm.reduce(good)
     if comm.rank == 0:

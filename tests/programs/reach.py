@@ -31,7 +31,10 @@ def serve():
 threading.Thread(target=serve, daemon=True).start()
 listing = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, check=True, text=True).stdout
 addresses = [
-    entry["local"] for interface in json.loads(listing) if interface.get("ifname") != "lo" for entry in interface["addr_info"]
+    entry["local"]
+    for interface in json.loads(listing)
+    if interface.get("ifname") != "lo"
+    for entry in interface["addr_info"]
 ]
 me = {"host": socket.gethostname(), "addresses": addresses, "port": server.getsockname()[1], "nonce": nonce}
 everyone = comm.allgather(me)
@@ -51,4 +54,12 @@ def reaches(other):
 table = comm.gather([reaches(other) for other in everyone])
 comm.Barrier()
 if comm.rank == 0:
-    print(json.dumps({"hosts": [one["host"] for one in everyone], "addresses": [one["addresses"] for one in everyone], "reaches": table}))
+    print(
+        json.dumps(
+            {
+                "hosts": [one["host"] for one in everyone],
+                "addresses": [one["addresses"] for one in everyone],
+                "reaches": table,
+            }
+        )
+    )

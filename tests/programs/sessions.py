@@ -1,5 +1,5 @@
-"""Communicators made from MPI-4 sessions, without MPI_COMM_WORLD: of all ranks, and at the same time of every second one, of
-neighbours (who may share a node) and of each alone."""
+"""Communicators made from MPI-4 sessions, without MPI_COMM_WORLD: of all ranks, and at the same time of every second
+one, of neighbours (which may share a node) and of each rank alone."""
 
 import sys
 
@@ -13,7 +13,11 @@ for number in range(3):
     if comm.allreduce(comm.rank) != ranks * (ranks - 1) // 2:
         sys.exit("wrong sum over all ranks")
     mine = world.Get_rank()
-    for kind, part_of in (("half", lambda rank: rank % 2), ("pair", lambda rank: rank // 2), ("alone", lambda rank: rank)):
+    for kind, part_of in (
+        ("half", lambda rank: rank % 2),
+        ("pair", lambda rank: rank // 2),
+        ("alone", lambda rank: rank),
+    ):
         members = [rank for rank in range(ranks) if part_of(rank) == part_of(mine)]
         group = world.Incl(members)
         part = MPI.Intracomm.Create_from_group(group, f"{kind}-{part_of(mine)}")

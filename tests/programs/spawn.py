@@ -1,5 +1,5 @@
-"""All ranks ask for two more processes of PROGRAM, and then the last one alone. Either must fail with an MPI error, which
-leaves the ranks able to go on.
+"""All ranks ask for two more processes of PROGRAM, and then the last one alone. Both must fail with an MPI error
+after which the ranks can continue.
 
 spawn.py PROGRAM
 """

@@ -1,7 +1,7 @@
-"""Rank 0 sends to rank 1; every byte is checked. STARTED is made once the first has come.
+"""Rank 0 sends to rank 1; every byte is checked. STARTED is made once the first has arrived.
 
-stream.py stream STARTED SECONDS: messages of 1 MiB without a pause, for so long.
-stream.py computing STARTED SECONDS: one of 64 MiB that rank 1 begins to take, and then computes for so long.
+stream.py stream STARTED SECONDS: messages of 1 MiB without a pause, for SECONDS.
+stream.py computing STARTED SECONDS: one of 64 MiB that rank 1 begins to take, and then computes for SECONDS.
 """
 
 import sys

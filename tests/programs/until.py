@@ -1,4 +1,4 @@
-"""Collective work until the file END is there. Rank 0 creates the file FILE once all ranks work.
+"""Collective work until the file END exists. Rank 0 creates the file FILE once all ranks work.
 
 until.py FILE END
 """
