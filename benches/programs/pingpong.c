@@ -1,7 +1,7 @@
 /* Latency and throughput between ranks, with MPI's plain calls only, so that any MPI of the same ABI runs it.
  *
  *   pingpong latency SECONDS SIZE...   2 ranks: half round trips of each size, every iteration timed
- *   pingpong stream SECONDS SIZE...    2n ranks: rank i sends to rank i+n, a bounded number of messages under way
+ *   pingpong stream SECONDS SIZE...    2n ranks: rank i sends to rank i+n, a bounded number of messages in flight
  *
  * Rank 0 prints one JSON object per size and line. SECONDS is the time spent on each size; the number of iterations is found
  * from a warm-up, so that fast and slow paths get equally long measurements. Payloads are checked (not in the timed part).
@@ -98,7 +98,7 @@ static double cpu_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Sends or receives `count` messages, at most `window` under way; ends when the receiver has them all. */
+/* Sends or receives `count` messages, at most `window` in flight; ends when the receiver has them all. */
 static void pass(char *buffer, int bytes, long count, int window, int sending, int peer) {
     MPI_Request requests[UNDER_WAY];
     for (int i = 0; i < window; i++) requests[i] = MPI_REQUEST_NULL;

@@ -1,13 +1,13 @@
-//! End-to-end delivery from one member to another over several routes: sequence numbers, a window in bytes, acknowledgement,
-//! and sending again what a lost route took with it.
+//! End-to-end delivery from one member to another over several routes: sequence numbers, a window in bytes,
+//! acknowledgement, and retransmission of what a lost route took with it.
 //!
 //! One [`Outbound`] at the sender and one [`Inbound`] at the receiver make a channel. A frame counts against the window
-//! from the moment it is sent until the *receiving member* acknowledges it, so the window bounds everything
-//! in between: sockets, gateways, trunks. The sender keeps every frame until then. A [`Route`] delivers in order and loses
-//! nothing, or it is lost and whoever notices says so ([`Outbound::lost`]); there are no timers and no guesses. Frames of
-//! different routes overtake each other: the receiver puts them in order, and drops what comes twice. A sender may adapt how
-//! much of the window it uses to what the path holds. Neither half does I/O or knows the time: the caller sends and receives, says
-//! when, and asks here what it may do.
+//! from the moment it is sent until the *receiving member* acknowledges it, so the window bounds everything in between:
+//! sockets, gateways, trunks. The sender keeps every frame until then. A [`Route`] delivers in order and loses nothing,
+//! or it is lost and the end that notices reports it ([`Outbound::lost`]); there are no timers and no guesses. Frames
+//! of different routes overtake each other: the receiver puts them in order, and drops what comes twice. A sender may
+//! adapt how much of the window it uses to what the path holds. Neither half does I/O or knows the time: the caller
+//! sends and receives, says when, and asks here what it may do.
 //!
 //! ```
 //! use channel::{Arrival, Inbound, Outbound, Route};

@@ -195,7 +195,9 @@ proptest! {
     }
 
     #[test]
-    fn any_frames_are_taken_or_refused(window in 1u32..10_000, frames in prop::collection::vec((0u32..300, 1u32..3000), 1..300)) {
+    fn any_frames_are_taken_or_refused(
+        window in 1u32..10_000, frames in prop::collection::vec((0u32..300, 1u32..3000), 1..300),
+    ) {
         let mut inn = Inbound::new(window);
         let mut held = 0u64;
         for (sequence, bytes) in frames {

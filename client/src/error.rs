@@ -21,8 +21,8 @@ pub enum ClientError {
     },
     /// The peer holds a key other than the gateway site's: nothing was sent to it.
     #[error(
-        "gateway at {address}: it presented the key {shown}, but the sites file has {expected}: another program uses its port, or its \
-         site's key was changed; nothing was sent to it"
+        "gateway at {address}: it presented the key {shown}, but the sites file has {expected}: another program uses \
+         its port, or its site's key was changed; nothing was sent to it"
     )]
     OtherKey {
         address: String,
@@ -33,7 +33,8 @@ pub enum ClientError {
     },
     /// The peer presented no key: nothing was sent to it.
     #[error(
-        "gateway at {address}: it did not present the key {expected}: {source}; is a Landbridge gateway of this release on that port?"
+        "gateway at {address}: it did not present the key {expected}: {source}; is a Landbridge gateway of this \
+         release on that port?"
     )]
     NoKey {
         address: String,

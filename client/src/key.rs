@@ -109,8 +109,8 @@ impl SiteKey {
         fingerprint(&self.pair.subject_public_key_info())
     }
 
-    /// The secret that users of the site prove to its gateway. It is derived from the private key, so whoever can read
-    /// that file is a user.
+    /// The secret that users of the site prove to its gateway. It is derived from the private key, so anybody who can
+    /// read that file is a user.
     pub fn client_secret(&self) -> Secret {
         Secret::derive(self.pair.serialized_der(), "client")
     }

@@ -233,9 +233,9 @@ impl Env<'_> {
     fn secret(&self) -> Result<Secret, ConfigError> {
         let name = "LANDBRIDGE_SECRET";
         let text = self.text(name).ok_or_else(|| {
-            let problem = "missing, although LANDBRIDGE_JOB is set: ranks inherit it in descriptor LANDBRIDGE_SECRET_FD. The \
-                           program that starts this one must leave it open (in Python: close_fds=False), and only the \
-                           first program that loads the provider can read it";
+            let problem = "missing, although LANDBRIDGE_JOB is set: ranks inherit it in descriptor \
+                           LANDBRIDGE_SECRET_FD. The program that starts this one must leave it open (in Python: \
+                           close_fds=False), and only the first program that loads the provider can read it";
             ConfigError { name, value: String::new(), problem: problem.into() }
         })?;
         text.parse().map_err(|problem: &str| ConfigError { name, value: "…".into(), problem: problem.into() })

@@ -53,7 +53,8 @@ pub enum OpenError {
     },
     /// The site's own network cannot be used.
     #[error(
-        "{place}: the site's fabric `{provider}` cannot be used: {source}; set in the sites file by `fabric` and `libfabric`"
+        "{place}: the site's fabric `{provider}` cannot be used: {source}; set in the sites file by `fabric` and \
+         `libfabric`"
     )]
     Native {
         /// Site and node, as far as known.

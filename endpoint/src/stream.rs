@@ -255,8 +255,8 @@ impl Tls {
         let problem = match (shown, keys) {
             (None, _) => "it presented no key".to_owned(),
             (Some(key), Some(keys)) if !keys.accept(shown) => format!(
-                "it presented the key {key}, but the sites file has {keys}: another program uses its port, or its site's key was \
-                 changed; nothing was sent to it"
+                "it presented the key {key}, but the sites file has {keys}: another program uses its port, or its \
+                 site's key was changed; nothing was sent to it"
             ),
             (Some(_), _) => return Ok(()),
         };

@@ -1,4 +1,4 @@
-/* The keys to be sorted: made anew from their number, whoever makes them, and summed up so that none can be lost. */
+/* The keys to be sorted: made anew from their number, by any rank, and summed up so that none can be lost. */
 #ifndef KERNELS_KEYS_H
 #define KERNELS_KEYS_H
 

@@ -33,7 +33,10 @@ pub fn roster(bytes: &[u8]) {
         if let Some(last) = entry.ranks.checked_sub(1) {
             let place = roster.place(Rank(first.0 + last));
             assert!(
-                matches!(place, Some(Place { site: s, node: n, local_rank, .. }) if (s, n, local_rank) == (site, node, last)),
+                matches!(
+                    place,
+                    Some(Place { site: s, node: n, local_rank, .. }) if (s, n, local_rank) == (site, node, last)
+                ),
                 "{roster}: rank {} is at {place:?}",
                 first.0 + last
             );

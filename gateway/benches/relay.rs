@@ -169,12 +169,12 @@ fn measure(ends: (TcpStream, TcpStream), cpu: &dyn Fn() -> Duration, job: &Job, 
 /// A rank's handshake, without an async runtime.
 fn member(site: &str, address: &str, job: &Job, identity: Identity) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
-    let whoever = Address { socket: "0.0.0.0:0".parse().unwrap(), job: job.id.0 as u16, identity };
+    let anybody = Address { socket: "0.0.0.0:0".parse().unwrap(), job: job.id.0 as u16, identity };
     let hello = Hello {
         purpose: Purpose::Member,
         job: job.id,
-        from: whoever,
-        to: whoever,
+        from: anybody,
+        to: anybody,
         site: site.to_owned(),
         gateway: "gw1".to_owned(),
         link: 0,

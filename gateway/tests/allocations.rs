@@ -65,9 +65,10 @@ async fn a_job_gets_its_nodes_and_gives_them_back() {
 async fn waiting_has_an_end() {
     let sites = start(&Plan::default());
     let mut client = asks(&sites, ROOM + 1, 1).await;
-    assert!(
-        matches!(control(&mut client).await, Control::Allocation(AllocationMessage::Waiting { state, .. }) if state == "no room")
-    );
+    assert!(matches!(
+        control(&mut client).await,
+        Control::Allocation(AllocationMessage::Waiting { state, .. }) if state == "no room"
+    ));
     let Control::Job(JobMessage::Refused { site, reason, .. }) = control(&mut client).await else { panic!() };
     assert!(site == "b" && reason.contains("no nodes after 1 s: no room"), "{site}: {reason}");
     given_back(&sites[1]).await;

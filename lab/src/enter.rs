@@ -21,8 +21,9 @@ use crate::state::State;
 /// Runs `command` on the host `node` of the lab around this process (for example `a-n2` or `b-gw1`) and waits for it.
 ///
 /// Standard files, working directory and environment are this process's own. SIGINT, SIGTERM and SIGHUP are passed on.
-/// If this process dies, the command's process group gets SIGHUP, and nothing more before the lab ends. If the host loses
-/// its power ([`kill`](crate::kill)) there is silence, as with ssh: this waits on, for a signal or for the lab's end.
+/// If this process dies, the command's process group gets SIGHUP, and nothing more before the lab ends. If the host
+/// loses its power ([`kill`](crate::kill)) there is silence, as with ssh: this waits on, for a signal or for the lab's
+/// end.
 ///
 /// # Errors
 /// [`LabError::NoSuchNode`] outside a lab or for an unknown host; [`LabError::Command`] if the command cannot start;
@@ -69,7 +70,8 @@ fn await_end(signals: &Signals, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// One command on one host, seen from outside. Dropping it sends SIGHUP to the command's process group if it still runs.
+/// One command on one host, seen from outside. Dropping it sends SIGHUP to the command's process group if it still
+/// runs.
 #[derive(Debug)]
 pub(crate) struct Session {
     channel: Channel,

@@ -2,7 +2,8 @@ use serde::{Deserialize, Serialize};
 
 /// What can go wrong with a lab, grouped by who must act.
 ///
-/// Most of these arise in a process other than the caller's and travel to it, which is why they carry text, not sources.
+/// Most of these arise in a process other than the caller's and travel to it, which is why they carry text, not
+/// sources.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LabError {

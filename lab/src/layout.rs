@@ -185,7 +185,8 @@ impl Layout {
             for gateway in self.gateways_of(site) {
                 let _ = writeln!(
                     text,
-                    "[[site.gateway]]\nname = \"{}\"\nadvertise = \"{}\"\ninside = \"{}\"\nlisten = \"{}\"\nmemory = {}\n{links}",
+                    "[[site.gateway]]\nname = \"{}\"\nadvertise = \"{}\"\ninside = \"{}\"\nlisten = \"{}\"\nmemory \
+                     = {}\n{links}",
                     gateway.short_name(),
                     self.advertise(gateway),
                     self.inside(gateway),

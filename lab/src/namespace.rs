@@ -47,8 +47,8 @@ pub(crate) fn main() -> i32 {
     }
 }
 
-/// Moves this process into a fresh network, mount, UTS and IPC namespace and its children into a fresh PID namespace; as
-/// an ordinary user in a user namespace where that user is root.
+/// Moves this process into a fresh network, mount, UTS and IPC namespace and its children into a fresh PID namespace;
+/// as an ordinary user in a user namespace where that user is root.
 fn enter_outer() -> Result<(), LabError> {
     let flags =
         UnshareFlags::NEWNET | UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC | UnshareFlags::NEWPID;

@@ -64,8 +64,8 @@ pub struct LabOptions {
     /// TCP connections per trunk, 1 to 64: the `links` of each gateway in the sites file. `None`: not set, so the round
     /// trip decides.
     pub links: Option<u16>,
-    /// A folder below `/run` that all nodes of a site share, each site its own, as a pool of memory: the sites file names it
-    /// as the site's `memory`. Default: none, so the ranks of each node share its own `/dev/shm`.
+    /// A folder below `/run` that all nodes of a site share, each site its own, as a pool of memory: the sites file
+    /// names it as the site's `memory`. Default: none, so the ranks of each node share its own `/dev/shm`.
     pub pool: Option<PathBuf>,
     /// Size of a pool, in bytes. Default: half of the machine's memory.
     pub pool_bytes: Option<u64>,

@@ -99,8 +99,8 @@ pub(crate) fn adopt_orphans() -> Result<(), LabError> {
         .map_err(|e| LabError::setup("PR_SET_CHILD_SUBREAPER", e))
 }
 
-/// Ends every descendant, generation by generation, for at most two seconds. Needs [`adopt_orphans`], or to be the first
-/// process of a PID namespace.
+/// Ends every descendant, generation by generation, for at most two seconds. Needs [`adopt_orphans`], or to be the
+/// first process of a PID namespace.
 pub(crate) fn end_descendants() {
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {

@@ -35,9 +35,9 @@ pub struct LabReport {
 
 /// Builds a lab, runs the command on its first node with this process's standard files, and takes the lab down again.
 ///
-/// `notice` receives sentences for the user as they arise; the lab itself prints nothing. SIGINT, SIGTERM and SIGHUP are
-/// passed to the command, which then has five seconds; Ctrl-C on a terminal is passed on without a limit. If the calling
-/// process or thread dies, by whatever signal, the lab goes with it.
+/// `notice` receives sentences for the user as they arise; the lab itself prints nothing. SIGINT, SIGTERM and SIGHUP
+/// are passed to the command, which then has five seconds; Ctrl-C on a terminal is passed on without a limit. If the
+/// calling process or thread dies, by whatever signal, the lab goes with it.
 ///
 /// The calling program must give its arguments to [`crate::hidden_main`] first thing, because the lab's processes are
 /// this program started again.

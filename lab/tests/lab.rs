@@ -41,7 +41,8 @@ fn sites_cannot_reach_each_other_and_hosts_of_one_can() {
     // Not even through its own gateway, which does not forward.
     let out = lab_ok(
         &["--gateway-command", ECHO_GATEWAY],
-        "ip route add default via 10.1.0.101; timeout 1 bash -c 'exec 3<>/dev/tcp/198.18.2.1/7700' 2>/dev/null; echo $?",
+        "ip route add default via 10.1.0.101; timeout 1 bash -c 'exec 3<>/dev/tcp/198.18.2.1/7700' 2>/dev/null; \
+         echo $?",
     );
     assert_ne!(out, "0\n");
 }

@@ -95,8 +95,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: both were made from boxes of these lengths in `new`; the port drops blocks only after its endpoint, the
-        // only one that knows their addresses, is closed.
+        // SAFETY: both were made from boxes of these lengths in `new`; the port drops blocks only after its endpoint,
+        // the only one that knows their addresses, is closed.
         unsafe {
             drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.controls, self.count)));
             drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.bytes, self.count * self.length)));

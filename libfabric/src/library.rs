@@ -60,7 +60,8 @@ impl fmt::Debug for Library {
 #[non_exhaustive]
 pub enum FindError {
     /// No libfabric was found.
-    #[error("there is no libfabric here: MPI has not loaded {}, and it is not in LD_LIBRARY_PATH or the system's folders", SONAME.to_string_lossy())]
+    #[error("there is no libfabric here: MPI has not loaded {}, and it is not in LD_LIBRARY_PATH or the system's \
+             folders", SONAME.to_string_lossy())]
     None,
     /// None of the libraries offers it.
     #[error("no provider `{provider}` here: {seen}")]

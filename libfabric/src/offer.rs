@@ -1,12 +1,13 @@
 //! What a provider offers here: `fi_getinfo` as a consumer inside a provider must call it.
 //!
 //! MPI is told to use our provider by `FI_PROVIDER=landbridge`, which hides all others from every caller of
-//! `fi_getinfo`, us included. Changing the variable while threads run is no way out, and naming a second provider in it is
-//! none either: MPICH takes the first that fits, which is never ours. The way out is libfabric's own, for providers that
-//! are layered over others:
+//! `fi_getinfo`, us included. Changing the variable while threads run is no way out, and naming a second provider in it
+//! is none either: MPICH takes the first that fits, which is never ours. The way out is libfabric's own, for providers
+//! that are layered over others:
 //!
-//! - Before the program starts, the variable is set to [`mpis_choice`], such as `landbridge,verbs;landbridge`. A layered
-//!   name makes libfabric load the provider below, `verbs`, but the answer to MPI has only whole matches: `landbridge`.
+//! - Before the program starts, the variable is set to [`mpis_choice`], such as `landbridge,verbs;landbridge`. A
+//!   layered name makes libfabric load the provider below, `verbs`, but the answer to MPI has only whole matches:
+//!   `landbridge`.
 //! - We call `fi_getinfo` with the flag `OFI_GETINFO_INTERNAL`, whose answer is not filtered by the variable.
 //!
 //! The flag is not in libfabric's manual pages; tried with 1.17, 2.4 and 2.5. A libfabric that does not know it offers

@@ -84,8 +84,8 @@ struct Objects {
     ep: *mut fid_ep,
 }
 
-// SAFETY: `FI_THREAD_DOMAIN` is negotiated: all objects may be used from any thread, one at a time, which `&mut self` sees
-// to (and `&self` where libfabric only reads). Blocks belong to the port.
+// SAFETY: `FI_THREAD_DOMAIN` is negotiated: all objects may be used from any thread, one at a time, which `&mut self`
+// sees to (and `&self` where libfabric only reads). Blocks belong to the port.
 unsafe impl Send for Port {}
 
 impl Port {
@@ -206,7 +206,7 @@ impl Port {
     }
 
     pub fn bytes(&mut self, staged: &Staged) -> &mut [u8] {
-        // SAFETY: whoever has the `Staged` has the frame; posting it takes it away.
+        // SAFETY: the owner of the `Staged` owns the frame; posting it takes it away.
         unsafe { self.sends[staged.0 / BLOCK].bytes_mut(staged.0 % BLOCK) }
     }
 
@@ -224,8 +224,8 @@ impl Port {
         let length = length.min(self.frame);
         let (block, at) = (&self.sends[number / BLOCK], number % BLOCK);
         let (start, control, ep) = (block.start(at), block.control(at), self.objects.ep);
-        // SAFETY: the endpoint is open; the frame's memory stays where it is and is not touched until its completion comes
-        // (it is in nobody's list until then), or was copied if injected; its control is ours until posted.
+        // SAFETY: the endpoint is open; the frame's memory stays where it is and is not touched until its completion
+        // comes (it is in nobody's list until then), or was copied if injected; its control is ours until posted.
         let (code, injected) = unsafe {
             let table = (*ep).msg;
             let inject = if length <= self.inject { entry!(table, fi_ops_msg, inject) } else { None };

@@ -260,7 +260,7 @@ mod tests {
         }
         let stripe = &mut ranks[0];
         stripe.begin(RECEIPT + 1);
-        assert_eq!(stripe.choose(0..4, STRIPE), Some(1), "more is under way than a receiver keeps to itself");
+        assert_eq!(stripe.choose(0..4, STRIPE), Some(1), "more is in flight than a receiver keeps to itself");
     }
 
     #[test]

@@ -323,7 +323,8 @@ fn all_to_all(trunk_each: u64) {
     for (site, gateway) in world.gateways.iter().enumerate() {
         let (highest, refused) = (gateway.highest, gateway.refused);
         println!(
-            "site {site}: held {highest} of {memory} at most, {refused} frames refused, {end} ms (a slow reader needs {slowest})"
+            "site {site}: held {highest} of {memory} at most, {refused} frames refused, {end} ms (a slow reader \
+             needs {slowest})"
         );
         assert!(highest <= memory / 4 * 3, "site {site} held {highest} of {memory}");
     }

@@ -29,8 +29,8 @@ struct Piece {
 
 const NOTHING: Piece = Piece { start: std::ptr::NonNull::dangling().as_ptr(), length: 0 };
 
-// SAFETY: a piece is plain memory, with no tie to a thread; whoever created it promised that nobody else touches it
-// until the operation completes (`Buffer::from_raw`).
+// SAFETY: a piece is plain memory, with no tie to a thread; the caller that created it promised that nobody else
+// touches it until the operation completes (`Buffer::from_raw`).
 unsafe impl Send for Piece {}
 // SAFETY: a shared buffer is only read.
 unsafe impl Sync for Piece {}
@@ -41,7 +41,8 @@ impl Piece {
     }
 
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: `from_raw`'s caller promised validity for as long as the buffer lives; `NOTHING` is empty and aligned.
+        // SAFETY: `from_raw`'s caller promised validity for as long as the buffer lives; `NOTHING` is empty and
+        // aligned.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 

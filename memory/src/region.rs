@@ -58,8 +58,8 @@ struct Region {
     access: Access,
 }
 
-// SAFETY: a region is plain memory; access goes through the table's lock, and whoever registered it promised that it
-// stays valid until it is removed (`Regions::register`).
+// SAFETY: a region is plain memory; access goes through the table's lock, and the caller that registered it promised
+// that it stays valid until it is removed (`Regions::register`).
 unsafe impl Send for Region {}
 
 impl Regions {
@@ -176,7 +176,7 @@ pub mod testing {
     /// through the table, and are never freed.
     pub fn register(regions: &Regions, length: usize, access: Access) -> u64 {
         let target: &'static mut [u8] = Box::leak(vec![0; length].into_boxed_slice());
-        // SAFETY: the bytes live for ever, and the only reference to them ends here.
+        // SAFETY: the bytes live forever, and the only reference to them ends here.
         let key = unsafe { regions.register(target.as_mut_ptr(), length, 0, access, None) };
         key.unwrap_or_else(|_| unreachable!("keys of our choice are free"))
     }

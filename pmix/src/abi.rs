@@ -1,7 +1,8 @@
 //! The part of libpmix's C interface that is used here.
 //!
-//! Layouts and numbers are those of `pmix_common.h` and `pmix_server.h` as of 4.0; they are the same in 4.1, 4.2, 5.0, 6.0 and 6.1.
-//! Later versions only add pointers to the union (within its size), functions at the end of the module, and status codes.
+//! Layouts and numbers are those of `pmix_common.h` and `pmix_server.h` as of 4.0; they are the same in 4.1, 4.2, 5.0,
+//! 6.0 and 6.1. Later versions only add pointers to the union (within its size), functions at the end of the module,
+//! and status codes.
 
 use std::ffi::{c_char, c_int, c_void};
 

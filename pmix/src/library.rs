@@ -59,8 +59,9 @@ impl Library {
     }
 
     fn load(path: &Path) -> Result<Library, LoadError> {
-        // SAFETY: this runs the library's initialisers. They are those of libpmix and what it needs (libevent, hwloc), which
-        // may be loaded into any process; the file is named by the site's administrator or user, like every MPI library.
+        // SAFETY: this runs the library's initialisers. They are those of libpmix and what it needs (libevent, hwloc),
+        // which may be loaded into any process; the file is named by the site's administrator or user, like every MPI
+        // library.
         let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
         let handle = handle.map_err(|error| reason(&error))?;
         // SAFETY: `const char *PMIx_Get_version(void)` in every version; the text is static.

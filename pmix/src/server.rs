@@ -131,12 +131,13 @@ impl Server {
         let process: *const Proc = process;
         let function = self.library.functions.register_client;
         self.complete("PMIx_server_register_client", |token| {
-            // SAFETY: the identifier is leaked (260 bytes a rank), so the library may read it when it likes; getuid and getgid
-            // always succeed.
+            // SAFETY: the identifier is leaked (260 bytes a rank), so the library may read it when it likes; getuid and
+            // getgid always succeed.
             unsafe { function(process, libc::getuid(), libc::getgid(), std::ptr::null_mut(), Some(registered), token) }
         })?;
         let mut variables: *mut *mut c_char = std::ptr::null_mut();
-        // SAFETY: the identifier is valid; the library makes `variables` a null-terminated array that belongs to the caller.
+        // SAFETY: the identifier is valid; the library makes `variables` a null-terminated array that belongs to the
+        // caller.
         let status = unsafe { (self.library.functions.setup_fork)(process, &raw mut variables) };
         // SAFETY: see above.
         let variables = unsafe { take_variables(variables) };

@@ -91,7 +91,8 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         for info in self.infos.iter_mut().filter(|info| info.value.kind == kind::BYTE_OBJECT) {
-            // SAFETY: the kind says which member was written. What is still there is from malloc, in `bytes`, and nobody else's.
+            // SAFETY: the kind says which member was written. What is still there is from malloc, in `bytes`, and
+            // nobody else's.
             unsafe { libc::free(info.value.data.bytes.bytes.cast_mut().cast()) };
         }
     }

@@ -83,8 +83,8 @@ pub struct Answer {
     token: *mut c_void,
 }
 
-// SAFETY: the token means something to the library only, and the library lets its host answer on any thread: both callbacks
-// that end up here only queue the answer for the library's own thread (`modex_cbfunc`, `dmdx_cbfunc`).
+// SAFETY: the token means something to the library only, and the library lets its host answer on any thread: both
+// callbacks that end up here only queue the answer for the library's own thread (`modex_cbfunc`, `dmdx_cbfunc`).
 unsafe impl Send for Answer {}
 
 impl fmt::Debug for Answer {
@@ -101,8 +101,8 @@ impl Answer {
         // An empty vector's pointer is not null, and the library looks for null.
         let bytes = if data.is_empty() { std::ptr::null() } else { data.as_ptr().cast() };
         let length = data.len();
-        // SAFETY: the library calls `release` once it has read the bytes, and only then are they freed. The token is its own
-        // and is used once, because `self` is consumed.
+        // SAFETY: the library calls `release` once it has read the bytes, and only then are they freed. The token is
+        // its own and is used once, because `self` is consumed.
         unsafe { (self.callback)(status, bytes, length, self.token, Some(release), Box::into_raw(data).cast()) };
     }
 }
@@ -136,8 +136,8 @@ impl GroupAnswer {
             }
         }
         let (entries, count) = table.entries();
-        // SAFETY: the library calls `release_table` once it has read the entries, and only then are they freed. The token is its
-        // own and is used once, because `self` is consumed.
+        // SAFETY: the library calls `release_table` once it has read the entries, and only then are they freed. The
+        // token is its own and is used once, because `self` is consumed.
         unsafe {
             (self.callback)(SUCCESS, entries, count, self.token, Some(release_table), Box::into_raw(table).cast());
         }
@@ -323,8 +323,8 @@ unsafe extern "C" fn group(
     let made = operation == GROUP_CONSTRUCT;
     let mut data = Vec::new();
     let mut local = false;
-    // SAFETY: the library passes a C string, `count` identifiers and `info_count` entries; the kind says which member of the
-    // union an entry has.
+    // SAFETY: the library passes a C string, `count` identifiers and `info_count` entries; the kind says which member
+    // of the union an entry has.
     let (name, ranks) = unsafe {
         for at in 0..info_count {
             let info = &*infos.add(at);

@@ -11,8 +11,8 @@ use thiserror::Error;
 pub enum PoolError {
     /// The folder cannot be used.
     #[error(
-        "memory {folder}: {source}: `memory` in the sites file must name a folder that exists on every node of the site and that \
-         its users can write to; \"off\" uses no shared memory",
+        "memory {folder}: {source}: `memory` in the sites file must name a folder that exists on every node of the \
+         site and that its users can write to; \"off\" uses no shared memory",
         folder = .folder.display()
     )]
     Folder {
@@ -22,8 +22,8 @@ pub enum PoolError {
     },
     /// Too little room.
     #[error(
-        "memory {path}: {needed} bytes are needed and {free} are free{others}: make it larger, remove what dead jobs have left in it, or set \
-         `memory = \"off\"` for the site",
+        "memory {path}: {needed} bytes are needed and {free} are free{others}: make it larger, remove what dead jobs \
+         have left in it, or set `memory = \"off\"` for the site",
         path = .path.display()
     )]
     Room {
@@ -37,8 +37,8 @@ pub enum PoolError {
     },
     /// The limit on file sizes is too small.
     #[error(
-        "memory {path}: its file is {needed} bytes long, most of them never written, and the limit is {limit}: raise it on the nodes \
-         (ulimit -f unlimited), or set `memory = \"off\"` for the site",
+        "memory {path}: its file is {needed} bytes long, most of them never written, and the limit is {limit}: raise \
+         it on the nodes (ulimit -f unlimited), or set `memory = \"off\"` for the site",
         path = .path.display()
     )]
     FileSize {
@@ -50,8 +50,8 @@ pub enum PoolError {
     },
     /// The filesystem cannot share memory.
     #[error(
-        "memory {path}: {source}: this filesystem cannot map a file into several processes; name a folder in memory (tmpfs, or a \
-         pool that the nodes share), or set `memory = \"off\"` for the site",
+        "memory {path}: {source}: this filesystem cannot map a file into several processes; name a folder in memory \
+         (tmpfs, or a pool that the nodes share), or set `memory = \"off\"` for the site",
         path = .path.display()
     )]
     Mapping {
@@ -60,7 +60,8 @@ pub enum PoolError {
         source: io::Error,
     },
     /// A file of that name exists.
-    #[error("memory {path}: already exists, left over by a dead job with the same number: remove it", path = .0.display())]
+    #[error("memory {path}: already exists, left over by a dead job with the same number: remove it",
+        path = .0.display())]
     Leftover(PathBuf),
     /// The file is not this job's region.
     #[error("memory {path}: {problem}", path = .path.display())]
@@ -71,7 +72,8 @@ pub enum PoolError {
     },
     /// A seat of the region is already taken.
     #[error(
-        "memory {path}: endpoint {instance} of rank {rank} is already open in process {pid}: a rank's program can be started only once per job",
+        "memory {path}: endpoint {instance} of rank {rank} is already open in process {pid}: a rank's program can \
+         be started only once per job",
         path = .path.display()
     )]
     Taken {
@@ -83,7 +85,8 @@ pub enum PoolError {
         pid: u32,
     },
     /// More processes than one region can hold.
-    #[error("memory {path}: {ranks} ranks are more than the {most} that one region can hold: set `memory = \"off\"`", path = .path.display())]
+    #[error("memory {path}: {ranks} ranks are more than the {most} that one region can hold: set `memory = \"off\"`",
+        path = .path.display())]
     TooMany {
         /// The file or folder.
         path: PathBuf,

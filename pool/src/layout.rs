@@ -7,7 +7,8 @@
 //! | knocks | a row of lines for each endpoint, one line for each rank | that rank, to say "I talk to you" |
 //! | rings | one for each ordered pair of endpoints | head: its reader; the rest: its writer |
 //!
-//! Two lines next to each other are fetched together by many processors, so what is written often has 128 bytes to itself.
+//! Two lines next to each other are fetched together by many processors, so what is written often has 128 bytes to
+//! itself.
 
 /// Endpoints of one rank that have a seat in the region. An MPI library opens one or two.
 pub const INSTANCES: u32 = 4;

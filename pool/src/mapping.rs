@@ -41,15 +41,17 @@ impl Mapping {
     /// Copies bytes in at `offset`.
     pub(crate) fn copy_in(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: `at` checked the bounds; `bytes` is private memory, so they do not overlap. The protocol of the rings keeps
-        // other processes away until the bytes are published; one that breaks it sees a mixture and harms only itself.
+        // SAFETY: `at` checked the bounds; `bytes` is private memory, so they do not overlap. The protocol of the rings
+        // keeps other processes away until the bytes are published; one that breaks it sees a mixture and harms only
+        // itself.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
     /// Copies bytes out from `offset`.
     pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
         let from = self.at(offset, into.len());
-        // SAFETY: as in `copy_in`; a writer that breaks the protocol gives us a mixture, as it could have written anyway.
+        // SAFETY: as in `copy_in`; a writer that breaks the protocol gives us a mixture, as it could have written
+        // anyway.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 

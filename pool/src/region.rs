@@ -310,7 +310,8 @@ fn map(file: &File, path: &Path, offset: u64, length: u64) -> Result<Mapping, Po
 /// Why a region may not be at its path.
 fn absent(path: &Path) -> &'static str {
     if path.starts_with("/proc") {
-        "cannot be seen: if the program runs in a container with its own process ids, set `memory = \"off\"` for the site"
+        "cannot be seen: if the program runs in a container with its own process ids, set `memory = \"off\"` for \
+         the site"
     } else {
         "is not there: is this folder the same on all nodes of the site?"
     }

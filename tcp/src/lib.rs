@@ -18,8 +18,8 @@ pub struct TcpInfo {
     pub round_trip: Duration,
     /// Segments retransmitted.
     pub retransmissions: u64,
-    /// Segments that have arrived, with or without data; wraps. The kernel counts them whether or not their bytes are read. `None`:
-    /// it is older than Linux 4.2.
+    /// Segments that have arrived, with or without data; wraps. The kernel counts them whether or not their bytes are
+    /// read. `None`: it is older than Linux 4.2.
     pub arrived: Option<u32>,
 }
 
@@ -31,7 +31,8 @@ impl TcpInfo {
     pub fn of(socket: impl AsFd) -> io::Result<TcpInfo> {
         let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-        // SAFETY: the descriptor is open while it is borrowed; the kernel writes at most `length` bytes to `info`, which is so long.
+        // SAFETY: the descriptor is open while it is borrowed; the kernel writes at most `length` bytes to `info`,
+        // which has that length.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -61,8 +62,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Whether anything has arrived since the last look, from [`TcpInfo::arrived`]. At the first look the connection is new: something
-    /// has. `None`: our own kernel does not count.
+    /// Whether anything has arrived since the last look, from [`TcpInfo::arrived`]. At the first look the connection is
+    /// new: something has. `None`: our own kernel does not count.
     pub fn look(&mut self, arrived: Option<u32>) -> Option<bool> {
         let before = std::mem::replace(&mut self.before, arrived);
         arrived.map(|_| before != arrived)

@@ -43,7 +43,8 @@ pub struct SitesFile {
 pub struct Site {
     /// Its name, unique in the file.
     pub name: String,
-    /// Path of the site's private key (PKCS#8 PEM), relative to the sites file. Only that site's own gateways and users need it.
+    /// Path of the site's private key (PKCS#8 PEM), relative to the sites file. Only that site's own gateways and users
+    /// need it.
     pub key: Option<String>,
     /// How the site's user reaches it by ssh: `[user@]host[:port]`. Used by the `sites` commands and by `run` on
     /// machines outside all sites.
@@ -269,8 +270,8 @@ fn page(value: &str) -> Result<SocketAddr, Wrong> {
     let address = address.filter(|address| address.ip().is_loopback() && address.port() != 0);
     address.ok_or_else(|| {
         let message = format!(
-            "`{value}` is not an address and port that only this machine reaches, such as 127.0.0.1:7780; to open it from \
-             elsewhere: ssh -L 7780:127.0.0.1:7780 and the name of the gateway's machine"
+            "`{value}` is not an address and port that only this machine reaches, such as 127.0.0.1:7780; to open it \
+             from elsewhere: ssh -L 7780:127.0.0.1:7780 and the name of the gateway's machine"
         );
         Wrong::new("page", message)
     })

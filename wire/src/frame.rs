@@ -186,10 +186,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_survive(length in 0u32..=MAX_PAYLOAD, kind in 0u8..14, route: u16, job: u32, a: (u16, u32), b: (u16, u32), sequence: u32, ack: u32) {
+        fn headers_survive(
+            length in 0u32..=MAX_PAYLOAD, kind in 0u8..14, route: u16, job: u32, a: (u16, u32), b: (u16, u32),
+            sequence: u32, ack: u32,
+        ) {
             let header = FrameHeader {
                 length, kind: FrameKind::from_code(kind).unwrap(), route, job: JobId(job),
-                to: Identity { site: SiteId(a.0), slot: Slot(a.1) }, from: Identity { site: SiteId(b.0), slot: Slot(b.1) },
+                to: Identity { site: SiteId(a.0), slot: Slot(a.1) },
+                from: Identity { site: SiteId(b.0), slot: Slot(b.1) },
                 sequence, ack,
             };
             prop_assert_eq!(FrameHeader::decode(&header.encode(), MAX_PAYLOAD), Ok(header));

@@ -6,14 +6,14 @@
 //! initiator → acceptor   Proof      HMAC(secret, "initiator" ‖ transcript)
 //! acceptor  → initiator  Welcome    the limits of this connection   (or Refuse, and the connection closes)
 //! ```
-//! The transcript is the hello, the acceptor's random bytes and, inside TLS, the acceptor's key. Both ends prove the secret, neither
-//! sends it, and a proof is worth nothing between other ends or at another time: whoever passes these messages on cannot have
-//! them accepted by an acceptor that the initiator does not mean.
+//! The transcript is the hello, the acceptor's random bytes and, with TLS, the acceptor's key. Both ends prove the
+//! secret, neither sends it, and a proof is worthless between other ends or at another time: an attacker that relays
+//! these messages cannot get them accepted by an acceptor that the initiator does not want.
 //!
 //! Every message is a 4-byte length (of what follows) and a type byte before the body; `Hello` has the preface
-//! `LBRIDGE` and a version byte before its length, so that a gateway's one port can tell it from TLS. After `Welcome`
-//! frames follow. Inside a trunk's TLS session the same messages are used with [`Secret::NONE`]: TLS has already shown
-//! who the peer is.
+//! `LBRIDGE` and a version byte before its length, so that a gateway's one port can distinguish it from TLS. After
+//! `Welcome` frames follow. In a trunk's TLS session the same messages are used with [`Secret::NONE`]: TLS has already
+//! authenticated the peer.
 //!
 //! [`Secret::NONE`]: crate::Secret::NONE
 

@@ -8,7 +8,7 @@ pub const MAX_NAME: usize = 256;
 const MAX_PROVIDER: usize = 64;
 
 /// The address of the sender's port, and how frames to it must be marked. The connection it arrives on has proved the
-/// job's secret; so whoever knows the token belongs to the job.
+/// job's secret; so a peer that knows the token belongs to the job.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Introduction {
     /// The first bytes of every frame to the sender.
@@ -62,7 +62,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn introductions_survive(token: u64, provider in "[a-z;_]{0,64}", name in prop::collection::vec(any::<u8>(), 0..256)) {
+        fn introductions_survive(
+            token: u64, provider in "[a-z;_]{0,64}", name in prop::collection::vec(any::<u8>(), 0..256),
+        ) {
             let introduction = Introduction { token, provider, name };
             prop_assert_eq!(Introduction::decode(&introduction.encode()), Ok(introduction));
         }

@@ -1,7 +1,7 @@
 //! What travels on a connection: bytes in, values out, and back. No sockets, no clocks.
 //!
-//! A connection begins with a [`handshake`] and then carries frames. A [`frame`] is a 32-byte header, all that a gateway
-//! looks at, and a payload. What a payload means depends on the frame's kind: [`message`]s of endpoints, which
+//! A connection begins with a [`handshake`] and then carries frames. A [`frame`] is a 32-byte header, all that a
+//! gateway looks at, and a payload. What a payload means depends on the frame's kind: [`message`]s of endpoints, which
 //! gateways relay unread, or [`control`] between launcher and gateways. [`proof`] shows knowledge of a secret.
 //!
 //! Every decoder is total: any bytes give a value or a [`WireError`], never a panic, and never an allocation larger

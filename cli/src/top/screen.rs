@@ -19,19 +19,19 @@ const KEYS: &str = " q quit   l links   s by rate   ↑ ↓ scroll   ? help";
 const HELP: &str = "\
 q  Esc  Ctrl-C      end
 l                   show or hide the links of trunks: one TCP connection each
-s                   what carries most comes first, or the order of the sites file
+s                   sort by rate, or by the order of the sites file
 ↑ ↓  k j            scroll; Page Up, Page Down, Home, End too
 ?                   this page, or back
 
-gateways   those of your own site. memory: what is held of frames on their way, of what the
-           sites file allows; Mbit/s, frames/s: what it relays; refused: connections that
-           were not admitted; dropped: connections that broke the rules
+gateways   those of your own site. memory: used by frames in flight, of what the sites
+           file allows; Mbit/s, frames/s: rate relayed; refused: connections that were
+           not admitted; dropped: connections closed for a protocol violation
 trunks     from one of your gateways to one of another site. RTT: least smoothed round trip
-           of its links; resent: TCP segments sent again by links that are up; queued: bytes
-           that wait here; lost: how often a link was lost. The line of the last minute is
-           out and in together, as high as its highest
+           of its links; resent: TCP segments retransmitted by links that are up; queued:
+           bytes waiting here; lost: number of lost links. The line shows the last minute,
+           out and in together, scaled to its highest value
 jobs       those that are open here, over all your gateways. members: ranks, agents and the
-           launcher; window: bytes that each may have in flight in all, at first; local:
+           launcher; window: bytes that each may initially have in flight; local:
            between members of your site, through a gateway
 
 Bytes are bytes of frames, headers included. – : nothing to compare with yet.";

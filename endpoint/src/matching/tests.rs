@@ -54,7 +54,16 @@ impl Plain {
 proptest! {
     #[test]
     fn the_queues_agree_with_the_definition(
-        steps in prop::collection::vec((any::<bool>(), any::<bool>(), prop::option::of(0u32..3), 0u64..4, prop::sample::select(vec![0u64, 1, 3, u64::MAX])), 1..300),
+        steps in prop::collection::vec(
+            (
+                any::<bool>(),
+                any::<bool>(),
+                prop::option::of(0u32..3),
+                0u64..4,
+                prop::sample::select(vec![0u64, 1, 3, u64::MAX]),
+            ),
+            1..300,
+        ),
     ) {
         let (mut posted, mut unexpected, mut plain) = (Posted::new(), Unexpected::new(), Plain::default());
         for (number, (arrival, tagged, from, tag, ignore)) in steps.into_iter().enumerate() {

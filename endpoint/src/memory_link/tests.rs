@@ -39,7 +39,8 @@ fn action() -> impl Strategy<Value = Action> {
     let complete = prop::sample::select(vec![CompleteWhen::Buffered, CompleteWhen::Sent, CompleteWhen::Delivered]);
     let length = prop_oneof![Just(0usize), 1usize..300, 1000usize..200_000];
     prop_oneof![
-        3 => (0u64..3, length.clone(), complete).prop_map(|(tag, length, complete)| Action::Send { tag, length, complete }),
+        3 => (0u64..3, length.clone(), complete)
+            .prop_map(|(tag, length, complete)| Action::Send { tag, length, complete }),
         3 => (0u64..3, any::<bool>(), length).prop_map(|(tag, any, length)| Action::Receive { tag, any, length }),
         4 => (1u8..20, any::<bool>()).prop_map(|(count, of_a)| Action::Turn(count, of_a)),
     ]
@@ -61,7 +62,8 @@ proptest! {
             match action {
                 Action::Send { tag, length, complete } => {
                     let number = sends.len();
-                    send_when_there_is_room(&mut pair, || SendOp { complete, ..send_op(to, tag, &pattern(length, number), number) });
+                    let op = || SendOp { complete, ..send_op(to, tag, &pattern(length, number), number) };
+                    send_when_there_is_room(&mut pair, op);
                     sends.push((tag, length));
                 }
                 Action::Receive { tag, any, length } => {
@@ -85,7 +87,8 @@ proptest! {
         for _ in 0..sends.len() {
             let done = pair.next(false);
             let room = receives[done.user.context] as u64;
-            let expected = if done.length > room { Err(Failure::Truncated { total: done.length, kept: room }) } else { Ok(()) };
+            let truncated = Failure::Truncated { total: done.length, kept: room };
+            let expected = if done.length > room { Err(truncated) } else { Ok(()) };
             prop_assert_eq!(&done.result, &expected);
             let bytes = done.buffer.unwrap().to_vec(0..done.length.min(room) as usize);
             got[done.user.context] = Some((done.tag, done.length as usize, bytes));
@@ -110,7 +113,10 @@ proptest! {
     /// A neighbour that writes arbitrary bytes into its ring is dropped, and harms nobody.
     #[test]
     fn any_record_is_taken_or_refused(
-        records in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..200), any::<bool>(), 0u8..12, any::<bool>()), 1..30),
+        records in prop::collection::vec(
+            (prop::collection::vec(any::<u8>(), 0..200), any::<bool>(), 0u8..12, any::<bool>()),
+            1..30,
+        ),
     ) {
         let (region, mut a, stranger) = with_stranger();
         a.receive(recv_op(0, 10, 1)).unwrap();

@@ -101,7 +101,8 @@ fn action() -> impl Strategy<Value = Action> {
     let complete = prop::sample::select(vec![CompleteWhen::Buffered, CompleteWhen::Sent, CompleteWhen::Delivered]);
     let length = prop_oneof![Just(0usize), 1usize..300, 1000usize..20_000];
     prop_oneof![
-        3 => (0u64..3, length.clone(), complete).prop_map(|(tag, length, complete)| Action::Send { tag, length, complete }),
+        3 => (0u64..3, length.clone(), complete)
+            .prop_map(|(tag, length, complete)| Action::Send { tag, length, complete }),
         3 => (0u64..3, any::<bool>(), length).prop_map(|(tag, any, length)| Action::Receive { tag, any, length }),
         4 => (1u8..20).prop_map(Action::Move),
     ]
@@ -123,7 +124,8 @@ proptest! {
                     let (to, number) = (world.ends[0].peer, sends.len());
                     let buffer = Buffer::owned(content(number, length));
                     let user = UserData { context: number + 1, flags: 0 };
-                    world.ends[0].protocol.send(SendOp { to, tag: Some(tag), data: None, buffer, complete, user }).unwrap();
+                    let op = SendOp { to, tag: Some(tag), data: None, buffer, complete, user };
+                    world.ends[0].protocol.send(op).unwrap();
                     sends.push((tag, length));
                 }
                 Action::Receive { tag, any, length } => {
@@ -152,7 +154,8 @@ proptest! {
         let mut got: Vec<Option<(u64, usize, Vec<u8>)>> = vec![None; receives.len()];
         for done in std::mem::take(&mut world.ends[1].protocol.completions) {
             let room = receives[done.user.context].1 as u64;
-            let expected = if done.length > room { Err(Failure::Truncated { total: done.length, kept: room }) } else { Ok(()) };
+            let truncated = Failure::Truncated { total: done.length, kept: room };
+            let expected = if done.length > room { Err(truncated) } else { Ok(()) };
             prop_assert_eq!(&done.result, &expected);
             let bytes = done.buffer.unwrap().to_vec(0..done.length.min(room) as usize);
             got[done.user.context] = Some((done.tag, done.length as usize, bytes));
@@ -178,7 +181,9 @@ proptest! {
 
     /// A peer that sends arbitrary messages can make us refuse it, but not panic.
     #[test]
-    fn any_message_is_taken_or_refused(frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..60), 0u8..12), 1..60)) {
+    fn any_message_is_taken_or_refused(
+        frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..60), 0u8..12), 1..60),
+    ) {
         let mut world = World::new(1, 1000, 20_000);
         let end = &mut world.ends[0];
         let matching = Match { from: None, tagged: true, tag: 0, ignore: u64::MAX };

@@ -111,7 +111,8 @@ impl Native {
             // A rank that computes for an hour between two calls has not checked for an hour.
             if let Err(missing) = lane.tally.look(arrived, elapsed.min(2 * LOOK)) {
                 let reason = format!(
-                    "fabric {}: it has stopped delivering: {missing} frames were sent, according to TCP, and have not arrived",
+                    "fabric {}: it has stopped delivering: {missing} frames were sent, according to TCP, and have \
+                     not arrived",
                     self.provider
                 );
                 found.push((key, Finding::Broken(Broken::Lane(reason))));

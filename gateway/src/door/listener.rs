@@ -1,4 +1,4 @@
-//! The gateway's one port: incoming connections are told apart by their first byte, then admitted or refused within
+//! The gateway's one port: incoming connections are distinguished by their first byte, then admitted or refused within
 //! bounded time and memory.
 
 use std::convert::Infallible;
@@ -48,8 +48,8 @@ pub(crate) fn bind(config: &GatewayConfig) -> Result<TcpListener, GatewayError> 
         address: own.listen.clone(),
         hint: match source.kind() {
             io::ErrorKind::AddrInUse => {
-                ": another program has this port (another gateway?); `ss -ltnp` shows which; stop it, or set `listen` and \
-                 `inside` to another port"
+                ": another program has this port (another gateway?); `ss -ltnp` shows which; stop it, or set `listen` \
+                 and `inside` to another port"
             }
             io::ErrorKind::AddrNotAvailable => ": no interface of this machine has this address; correct `listen`",
             io::ErrorKind::PermissionDenied => ": ports under 1024 need root; set `listen` to a higher one",
@@ -198,7 +198,8 @@ async fn may_prove(gateway: &Gateway, hello: &Hello, plain: bool) -> Result<(Sec
         Purpose::Client | Purpose::Member if (&hello.site, &hello.gateway) != (&gateway.site, &gateway.name) => {
             let (site, name) = (&gateway.site, &gateway.name);
             let text = format!(
-                "this is gateway {name} of site {site}, not {} of {}: another program uses its port or forwards connections to here",
+                "this is gateway {name} of site {site}, not {} of {}: another program uses its port or forwards \
+                 connections to here",
                 hello.gateway, hello.site
             );
             refuse(RefusalCode::OtherPeer, text)

@@ -281,7 +281,8 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow:
         End::Stop(Stop::Violation(reason)) => {
             gateway.counters.violation();
             let (peer, who) = (member.address, identity.slot);
-            log!(warn, MEMBERS, %peer, %job, member = %who, reason = short(&reason), "connection closed: protocol violation");
+            log!(warn, MEMBERS, %peer, %job, member = %who, reason = short(&reason), "connection closed: protocol \
+                violation");
             member.dismiss(&reason);
             Some(Leave::Lost(format!("the gateway closed its connection: {reason}")))
         }

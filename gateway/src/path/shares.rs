@@ -189,7 +189,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_comes_out_in_order_per_job_and_is_counted(steps in prop::collection::vec((0u32..4, 0usize..70_000, 0usize..4), 1..60)) {
+        fn all_comes_out_in_order_per_job_and_is_counted(
+            steps in prop::collection::vec((0u32..4, 0usize..70_000, 0usize..4), 1..60),
+        ) {
             let (mut shares, counters) = shares();
             let (mut into, mut out) = (vec![Vec::new(); 4], vec![Vec::new(); 4]);
             let mut next = 0u8;

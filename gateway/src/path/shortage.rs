@@ -71,7 +71,8 @@ impl Gateway {
 
     fn not_read(&self, queued: u64) -> String {
         format!(
-            "dropped: {} queued for it, the longest queue, while {} of {} of gateway memory is in use; it is not reading",
+            "dropped: {} queued for it, the longest queue, while {} of {} of gateway memory is in use; it is not \
+             reading",
             quantity(queued),
             quantity(self.counters.held()),
             quantity(self.memory)

@@ -135,7 +135,8 @@ impl Gateway {
                 news = handle.news() => news,
                 () = sleep_until(deadline), if !granted => {
                     let state = if state.is_empty() { String::new() } else { format!(": {state}") };
-                    break format!("no nodes after {} s{state}. Ask for fewer nodes, or wait longer (--wait)", wait.as_secs());
+                    break format!("no nodes after {} s{state}. Ask for fewer nodes, or wait longer (--wait)",
+                        wait.as_secs());
                 }
             };
             match &news {

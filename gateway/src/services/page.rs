@@ -83,8 +83,8 @@ pub(crate) fn open(gateway: &Rc<Gateway>) {
         Err(error) => {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => {
-                    ": another program has this port (another gateway?); `ss -ltnp` shows which; stop it, or set `page` \
-                     to another port, and restart the gateway"
+                    ": another program has this port (another gateway?); `ss -ltnp` shows which; stop it, or set \
+                     `page` to another port, and restart the gateway"
                 }
                 io::ErrorKind::AddrNotAvailable => ": no interface of this machine has this address; correct `page`",
                 io::ErrorKind::PermissionDenied => ": ports under 1024 need root; set `page` to a higher one",

@@ -118,7 +118,8 @@ impl<M: Clone + PartialEq> Table<M> {
         };
         if let Some(suppressed) = self.may_log(home_name) {
             let roster = job.roster.to_string();
-            tracing::info!(suppressed, job = %id, home = home_name, roster = short(&roster), window = grant.window, "job opening");
+            tracing::info!(suppressed, job = %id, home = home_name, roster = short(&roster), window = grant.window,
+                "job opening");
         }
         self.jobs.insert(id, job);
         self.ended.retain(|ended| *ended != id);

@@ -62,8 +62,8 @@ pub(crate) enum JobError {
     #[error("site {site} has no node {node}; it has: {known}")]
     UnknownNode { site: String, node: String, known: String },
     #[error(
-        "{jobs} jobs of site {home} are open here and take {} of memory; one site may take {}: wait until some end, or raise \
-         `memory` of the gateway",
+        "{jobs} jobs of site {home} are open here and take {} of memory; one site may take {}: wait until some end, \
+         or raise `memory` of the gateway",
         quantity(*.described),
         quantity(*.most)
     )]
@@ -82,8 +82,8 @@ pub(crate) enum JobError {
 #[non_exhaustive]
 pub(crate) enum GrantError {
     #[error(
-        "{remote} members at other sites need {} of gateway memory for their frames ({} each), but only {} of {} is free: raise \
-         `memory` of the gateway to at least {}, or wait until other jobs end",
+        "{remote} members at other sites need {} of gateway memory for their frames ({} each), but only {} of {} is \
+         free: raise `memory` of the gateway to at least {}, or wait until other jobs end",
         quantity(*.needed),
         quantity(*.each),
         quantity(*.left),
@@ -92,8 +92,8 @@ pub(crate) enum GrantError {
     )]
     Memory { remote: u64, needed: u64, each: u64, left: u64, all: u64, wanted: u64 },
     #[error(
-        "{remote} members at other sites need {} of gateway memory for windows of {}, but only {} of {} is free: give all \
-         gateways of a site the same `memory`, or wait until other jobs end",
+        "{remote} members at other sites need {} of gateway memory for windows of {}, but only {} of {} is free: give \
+         all gateways of a site the same `memory`, or wait until other jobs end",
         quantity(*.needed),
         quantity(*.window),
         quantity(*.left),

@@ -555,7 +555,8 @@ impl<M: Clone + PartialEq> Table<M> {
                 let own = usize::from(job.own.0);
                 for (at, site) in job.sites.iter_mut().enumerate().filter(|(_, site)| site.phase.reachable()) {
                     if at != own {
-                        tracing::warn!(job = %id, site = job.roster.sites()[at].name, "site did not close the job in time");
+                        tracing::warn!(job = %id, site = job.roster.sites()[at].name, "site did not close the job \
+                            in time");
                         site.phase = SitePhase::Lost;
                     }
                 }

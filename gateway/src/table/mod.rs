@@ -83,7 +83,7 @@ pub(crate) enum Timer {
     Farewell,
     /// A launcher or an agent whose connection broke should have reconnected by now.
     Return(Slot),
-    /// Somebody should be connected by now.
+    /// A member should be connected by now.
     Wanted,
 }
 

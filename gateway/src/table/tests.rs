@@ -301,9 +301,10 @@ fn closing_waits_for_agents_and_sites_and_gives_memory_back() {
     assert!(table.join(JOB, rank(1, 2), 2).unwrap_err().to_string().contains("being closed"));
     table.agent_exited(JOB, NodeId(0), "0".into());
     table.agent_exited(JOB, NodeId(1), "0".into());
-    assert!(
-        matches!(&table.take_effects()[..], [Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { site, .. }))] if site == "b")
-    );
+    assert!(matches!(
+        &table.take_effects()[..],
+        [Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { site, .. }))] if site == "b"
+    ));
     for (trunk, site) in [(A, "a"), (C, "c")] {
         let closed = JobMessage::Closed { job: JOB, site: site.into(), traffic: Default::default(), led: true };
         from_trunk(&mut table, trunk, closed).unwrap();

@@ -77,7 +77,7 @@ impl ServerCertVerifier for Anybody {
 pub(crate) struct Link {
     stream: StreamOwned<ClientConnection, TcpStream>,
     sequence: u32,
-    /// Control messages that have come.
+    /// Number of control messages received.
     came: u32,
 }
 

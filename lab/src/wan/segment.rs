@@ -1,7 +1,7 @@
 //! Packets as a packet socket with `PACKET_VNET_HDR` gives them: a virtio network header of ten bytes, then Ethernet.
 //!
-//! A sender's kernel hands over TCP super-packets that a real network card would cut into segments. This file sizes them
-//! as the wire would and cuts out runs of segments when some are lost. Pure.
+//! A sender's kernel hands over TCP super-packets that a real network card would cut into segments. This file sizes
+//! them as the wire would and cuts out runs of segments when some are lost. Pure.
 
 use std::ops::Range;
 

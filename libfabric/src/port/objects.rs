@@ -7,8 +7,9 @@ impl Port {
         let info = self.offer.info();
         let library = self.library.clone();
         let done = |call, code: i32| if code == 0 { Ok(()) } else { Err(library.fault(call, code)) };
-        // SAFETY: the offer is an answer of this library, so all attributes are there. Each object is opened from one that
-        // is open, with attributes that live during the call, and kept for `Drop` at once. Tables belong to open objects.
+        // SAFETY: the offer is an answer of this library, so all attributes are there. Each object is opened from one
+        // that is open, with attributes that live during the call, and kept for `Drop` at once. Tables belong to open
+        // objects.
         unsafe {
             let objects = &mut self.objects;
             done("fi_fabric", (library.fabric)(self.offer.fabric_attr(), &mut objects.fabric, null_mut()))?;

@@ -380,7 +380,7 @@ impl World {
         }
     }
 
-    /// Why a storm stalls, for whoever investigates one.
+    /// Why a storm stalls, for a person who investigates one.
     #[allow(clippy::print_stderr, reason = "a person asked for it")]
     fn describe(&self, sent: &BTreeMap<(usize, usize), u32>) {
         let came: Vec<_> = self.came.iter().map(|(pair, came)| (pair, came.len(), sent.get(pair))).collect();
@@ -394,8 +394,8 @@ impl World {
             for (key, peer) in &talk.peers {
                 let waits: Vec<_> = peer.queue.0.iter().take(3).collect();
                 text += &format!(
-                    "  {key}: queue {} {waits:?} in flight {} missing {} next {} routes {:b} room {} barred {:b} retry {:?} \
-                     strays {} asks {} {:b} asked {:?} nudged {} ack due {} expected {} silences {}\n",
+                    "  {key}: queue {} {waits:?} in flight {} missing {} next {} routes {:b} room {} barred {:b} \
+                     retry {:?} strays {} asks {} {:b} asked {:?} nudged {} ack due {} expected {} silences {}\n",
                     peer.queue.0.len(),
                     peer.in_flight(),
                     peer.outbound.has_missing(),

@@ -19,7 +19,10 @@ fn run<const N: usize>(datatype: u8, operation: u8, values: [[u8; N]; 3]) -> Res
 }
 
 macro_rules! table {
-    ($name:ident, $type:ty, $datatype:expr, [$(($op:ident, $target:expr, $operand:expr, $compare:expr) => $expected:expr),* $(,)?]) => {
+    (
+        $name:ident, $type:ty, $datatype:expr,
+        [$(($op:ident, $target:expr, $operand:expr, $compare:expr) => $expected:expr),* $(,)?]
+    ) => {
         #[test]
         fn $name() {
             $({

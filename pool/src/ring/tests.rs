@@ -54,7 +54,11 @@ proptest! {
     /// the ring.
     #[test]
     fn records_arrive_whole_and_in_order(
-        seed in 1u64.., steps in prop::collection::vec((any::<bool>(), 1u8..40, prop_oneof![Just(1u64), Just(100), Just(40_000)]), 1..150),
+        seed in 1u64..,
+        steps in prop::collection::vec(
+            (any::<bool>(), 1u8..40, prop_oneof![Just(1u64), Just(100), Just(40_000)]),
+            1..150,
+        ),
     ) {
         let (_region, mut producer, mut consumer) = ring();
         let mut random = Random(seed);
@@ -65,7 +69,7 @@ proptest! {
                 if writes {
                     let length = random.below(scale.min(producer.longest().into()) + 1) as usize;
                     if !put(&mut producer, &body(sent, length), Kind::Frame) {
-                        prop_assert!(lengths.len() >= 2, "refused with {} records under way", lengths.len());
+                        prop_assert!(lengths.len() >= 2, "refused with {} records in the ring", lengths.len());
                         break;
                     }
                     lengths.push_back(length);

@@ -81,7 +81,8 @@ fn wrong_entries_are_named() {
         (gateway("links = 0"), "links: `0` is not between"),
         (
             gateway("page = \"0.0.0.0:7780\""),
-            "x.toml: site a: gateway gw1: page: `0.0.0.0:7780` is not an address and port that only this machine reaches",
+            "x.toml: site a: gateway gw1: page: `0.0.0.0:7780` is not an address and port that only this machine \
+             reaches",
         ),
         (gateway("page = \"198.18.1.1:7780\""), "page: `198.18.1.1:7780` is not"),
         (gateway("page = \"127.0.0.1:0\""), "such as 127.0.0.1:7780; to open it from elsewhere: ssh -L 7780:127.0.0.1"),

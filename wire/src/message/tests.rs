@@ -9,13 +9,20 @@ fn survives(message: Message, following: u32) {
 
 proptest! {
     #[test]
-    fn starts_survive(id: u32, tagged: bool, tag: u64, here in 0u32..1_000_000, more: u32, rest: u32, data: Option<u64>, wants_done: bool) {
+    fn starts_survive(
+        id: u32, tagged: bool, tag: u64, here in 0u32..1_000_000, more: u32, rest: u32, data: Option<u64>,
+        wants_done: bool,
+    ) {
         let promised = u64::from(here) + u64::from(more);
-        survives(Message::Start { id, tagged, tag, total: promised + u64::from(rest), promised, data, wants_done }, here);
+        let total = promised + u64::from(rest);
+        survives(Message::Start { id, tagged, tag, total, promised, data, wants_done }, here);
     }
 
     #[test]
-    fn others_survive(id: u32, key: u64, address: u64, total: u64, data: Option<u64>, count: u32, datatype: u8, operation: u8, reply: bool) {
+    fn others_survive(
+        id: u32, key: u64, address: u64, total: u64, data: Option<u64>, count: u32, datatype: u8, operation: u8,
+        reply: bool,
+    ) {
         survives(Message::More { id, offset: total, reply }, 5);
         survives(Message::Go { id, limit: total }, 0);
         survives(Message::Done { id, status: Status::OutOfBounds }, 0);

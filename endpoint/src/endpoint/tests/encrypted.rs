@@ -8,7 +8,7 @@ use types::sites::{Fingerprint, Keys};
 
 use super::*;
 
-/// Two ranks of a job that share no memory and talk inside TLS.
+/// Two ranks of a job that share no memory and use TLS.
 pub(super) fn ranks(a: Arc<Regions>, b: Arc<Regions>) -> Pair {
     Pair { a: rank(0, true, a), b: rank(1, true, b) }
 }

@@ -62,7 +62,8 @@ fn what_is_counted_is_told_with_names_labels_and_units() {
         "landbridge_violations_total{site=\"lyon\",gateway=\"gw1\"} 5",
         "landbridge_jobs{site=\"lyon\",gateway=\"gw1\"} 2",
         "# TYPE landbridge_trunk_sent_bytes_total counter",
-        "landbridge_trunk_sent_bytes_total{site=\"lyon\",gateway=\"gw1\",peer_site=\"kyoto\",peer_gateway=\"gw1\"} 1152921504606846976",
+        "landbridge_trunk_sent_bytes_total{site=\"lyon\",gateway=\"gw1\",peer_site=\"kyoto\",peer_gateway=\"gw1\"} \
+         1152921504606846976",
         "landbridge_trunk_up{site=\"lyon\",gateway=\"gw1\",peer_site=\"nancy\",peer_gateway=\"gw1\"} 0",
         "landbridge_link_round_trip_seconds{site=\"lyon\",gateway=\"gw1\",peer_site=\"kyoto\",peer_gateway=\"gw1\",link=\"1\"} 0.020125",
         "landbridge_job_ranks{site=\"lyon\",gateway=\"gw1\",job=\"000000ab\",home=\"lyon\",ranks_site=\"kyoto\"} 2",

@@ -45,7 +45,10 @@ fn open(table: &mut Table<u32>) -> Vec<Effect<u32>> {
 }
 
 fn refused(effects: &[Effect<u32>], words: &str) -> bool {
-    let says = |message: &Control| matches!(message, Control::Job(JobMessage::Refused { reason, .. }) if reason.contains(words));
+    let says = |message: &Control| match message {
+        Control::Job(JobMessage::Refused { reason, .. }) => reason.contains(words),
+        _ => false,
+    };
     effects.iter().any(|effect| matches!(effect, Effect::ToTrunk(_, m) | Effect::ToMember(_, m) if says(m)))
 }
 
@@ -54,9 +57,10 @@ fn a_job_runs_on_the_nodes_it_was_given_and_gives_them_back_before_it_is_closed(
     let mut table = table();
     asked_by_a(&mut table);
     table.allocation_news(JOB, granted());
-    assert!(
-        matches!(&table.take_effects()[..], [Effect::ToTrunk(A, Control::Allocation(AllocationMessage::Granted { nodes, .. }))] if nodes.len() == 1)
-    );
+    assert!(matches!(
+        &table.take_effects()[..],
+        [Effect::ToTrunk(A, Control::Allocation(AllocationMessage::Granted { nodes, .. }))] if nodes.len() == 1
+    ));
     assert!(open(&mut table).iter().any(|e| matches!(e, Effect::StartAgents(JOB, nodes) if nodes[0].1 == "n7")));
     assert_eq!(table.allocation_id(JOB).as_deref(), Some("12"));
     table.agents_started(JOB, Ok(()));
@@ -85,9 +89,11 @@ fn an_allocation_that_ends_by_itself_ends_its_job() {
     let mut table = table();
     asked_by_a(&mut table);
     table.allocation_news(JOB, AllocationNews::Waiting("in the queue".into()));
-    assert!(
-        matches!(&table.take_effects()[..], [Effect::ToTrunk(A, Control::Allocation(AllocationMessage::Waiting { state, .. }))] if state == "in the queue")
-    );
+    assert!(matches!(
+        &table.take_effects()[..],
+        [Effect::ToTrunk(A, Control::Allocation(AllocationMessage::Waiting { state, .. }))]
+            if state == "in the queue"
+    ));
     table.allocation_news(JOB, AllocationNews::Ended("no such partition".into()));
     assert!(refused(&table.take_effects(), "no such partition"));
     assert!(table.allocations.is_empty());

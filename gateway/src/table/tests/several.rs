@@ -269,7 +269,7 @@ fn only_a_job_that_was_asked_for_here_is_said_to_be_wanted() {
     open_home(&mut table);
     assert_eq!(asked(&mut table), []);
     table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
-    assert_eq!(asked(&mut table), [], "its end is under way");
+    assert_eq!(asked(&mut table), [], "it is already ending");
     // Nothing is learnt from jobs that other gateways have open here.
     let mut table = self::table();
     let roster: Roster = "b:n1*2;c:n1*1".parse().unwrap();
