@@ -4,7 +4,7 @@ against TCP.
 Imoto, Taniguchi, Baba, Murata, "Implementation and Evaluation of MPI Library with Globus Toolkit for Establishing λ
 Computing Environment": the Poisson solver over array sizes, two decompositions, the share of time in communication,
 and a problem that one node's memory cannot hold. Their library lost to MPICH-G2 over TCP because its board was slow
-to reach. """
+to reach."""
 
 import re
 import sys

@@ -3,7 +3,7 @@
 
 Runs examples/poisson on four ranks twice: once under MPICH's own mpiexec on this machine as it is, once with
 `landbridge run` across a lab of two sites of two nodes, 5 ms apart, that cannot reach each other except through
-their gateways. The two pressure fields must be identical bit for bit. """
+their gateways. The two pressure fields must be identical bit for bit."""
 
 import json
 import subprocess

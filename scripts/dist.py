@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What `make dist` does: release builds that run on glibc 2.17 and later, checked, as a wheel and a tar.zst for each machine.
+"""What `make dist` does: release builds that run on glibc 2.17 and later, checked, as a wheel and a tar.zst for each
+machine.
 
-Runs in .venv-dist (packaging/requirements.txt). Zig links, and knows which symbols each glibc has. ARCH names the machines; one whose
-Rust standard library is not installed is left out with a line that says how to get it, or is an error with STRICT=1.
-"""
+Runs in .venv-dist (packaging/requirements.txt). Zig links, and knows which symbols each glibc has. ARCH names the
+machines; one whose Rust standard library is not installed is left out with a line that says how to get it, or is an
+error with STRICT=1."""
 
 import hashlib
 import io
@@ -26,7 +27,15 @@ GLIBC = (2, 17)
 # By machine: the platform of the wheel.
 MACHINES = {"x86_64": "manylinux2014_x86_64", "aarch64": "manylinux2014_aarch64"}
 # What every Linux with a glibc has.
-SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+SYSTEM = {
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "librt.so.1",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+}
 COMMAND, PROVIDER = "bin/landbridge", "lib/landbridge/liblandbridge-fi.so"
 
 
@@ -40,7 +49,13 @@ def output(*words):
 
 def has_library(target):
     """Whether this compiler has Rust's standard library for the target."""
-    done = subprocess.run(["rustc", "--print", "target-libdir", "--target", target], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        ["rustc", "--print", "target-libdir", "--target", target],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     return done.returncode == 0 and any(Path(done.stdout.strip()).glob("libstd-*"))
 
 
@@ -58,14 +73,24 @@ def build(machine):
     packages = ["-p", "landbridge-cli", "-p", "landbridge-provider"]
     environment = {**os.environ, "LANDBRIDGE_COMMIT": commit(), "CARGO_ZIGBUILD_PYTHON_PATH": sys.executable}
     versioned = f"{target}.{GLIBC[0]}.{GLIBC[1]}"
-    words = [Path(sys.executable).parent / "cargo-zigbuild", "zigbuild", "--locked", "--profile", "packaged", "--target", versioned, *packages]
+    words = [
+        Path(sys.executable).parent / "cargo-zigbuild",
+        "zigbuild",
+        "--locked",
+        "--profile",
+        "packaged",
+        "--target",
+        versioned,
+        *packages,
+    ]
     subprocess.run(words, cwd=ROOT, env=environment, check=True)
     folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / target / "packaged"
     return folder / "landbridge", folder / "liblandbridge_provider.so"
 
 
 def check_symbols(file):
-    """Refuses a file that needs more than glibc 2.17, or a library that not every system has, or that is not stripped."""
+    """Refuses a file that needs more than glibc 2.17, or a library that not every system has, or that is not
+    stripped."""
     dynamic = output("objdump", "-T", str(file))
     needed = {tuple(map(int, version.split("."))) for version in re.findall(r"\bGLIBC_([0-9.]+)", dynamic)}
     if not needed:
@@ -89,7 +114,9 @@ def stage(machine, files, share):
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / place)
         (folder / place).chmod(0o755)
-        print(f"dist: {machine}: {place}: {source.stat().st_size / 1e6:.1f} MB, glibc {'.'.join(map(str, check_symbols(folder / place)))}")
+        print(
+            f"dist: {machine}: {place}: {source.stat().st_size / 1e6:.1f} MB, glibc {'.'.join(map(str, check_symbols(folder / place)))}"
+        )
     shutil.copytree(share, folder / "share")
     licences = folder / "share" / "licenses" / "landbridge"
     licences.mkdir(parents=True)
@@ -100,7 +127,11 @@ def stage(machine, files, share):
     zig = Path(ziglang.__file__).parent
     extra = [f"Zig's compiler-rt={zig / 'LICENSE'}", f"LLVM's libunwind={zig / 'lib/libunwind/LICENSE.TXT'}"]
     third = licences / "THIRD-PARTY.txt"
-    subprocess.run([sys.executable, ROOT / "scripts/licences.py", f"{machine}-unknown-linux-gnu", third, *extra], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, ROOT / "scripts/licences.py", f"{machine}-unknown-linux-gnu", third, *extra],
+        cwd=ROOT,
+        check=True,
+    )
     return folder
 
 
@@ -132,15 +163,21 @@ def wheel(machine, folder, version, time):
     for file in [ROOT / "README.md", *(folder / "share/licenses/landbridge").iterdir()]:
         shutil.copy(file, sources)
     environment = {
-        **os.environ, "LANDBRIDGE_VERSION": version, "LANDBRIDGE_WHEEL_TAG": MACHINES[machine], "SOURCE_DATE_EPOCH": str(time),
+        **os.environ,
+        "LANDBRIDGE_VERSION": version,
+        "LANDBRIDGE_WHEEL_TAG": MACHINES[machine],
+        "SOURCE_DATE_EPOCH": str(time),
     }
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(DIST)]
     subprocess.run(words, cwd=sources, env=environment, check=True, stdout=subprocess.DEVNULL)
     file = DIST / f"landbridge-{version}-py3-none-{MACHINES[machine]}.whl"
     data = f"landbridge-{version}.data"
     wanted = [
-        f"{data}/scripts/landbridge", f"{data}/data/{PROVIDER}", f"{data}/data/share/man/man1/landbridge-run.1",
-        f"{data}/data/share/bash-completion/completions/landbridge", f"landbridge-{version}.dist-info/licenses/THIRD-PARTY.txt",
+        f"{data}/scripts/landbridge",
+        f"{data}/data/{PROVIDER}",
+        f"{data}/data/share/man/man1/landbridge-run.1",
+        f"{data}/data/share/bash-completion/completions/landbridge",
+        f"landbridge-{version}.dist-info/licenses/THIRD-PARTY.txt",
         "landbridge/__init__.py",
     ]
     missing = set(wanted) - set(zipfile.ZipFile(file).namelist())
@@ -161,13 +198,17 @@ def main():
     for machine in missing:
         print(
             f"dist: {machine} is left out: this Rust has no standard library for {targets[machine]}: rustup target add {targets[machine]}, or "
-            f"Debian's rustc-web, cargo-web and libstd-rust-web-dev of that architecture", file=sys.stderr,
+            f"Debian's rustc-web, cargo-web and libstd-rust-web-dev of that architecture",
+            file=sys.stderr,
         )
     if missing and os.environ.get("STRICT", "") not in ("", "0"):
         fail(f"STRICT: a release needs {' and '.join(wanted)}")
     if here not in wanted or here in missing:
         fail(f"this machine's own {here} must be built, since its command writes the completions and man pages of all")
-    time = int(os.environ.get("SOURCE_DATE_EPOCH") or (output("git", "log", "-1", "--format=%ct") if commit() and (ROOT / ".git").exists() else 0))
+    time = int(
+        os.environ.get("SOURCE_DATE_EPOCH")
+        or (output("git", "log", "-1", "--format=%ct") if commit() and (ROOT / ".git").exists() else 0)
+    )
     for folder in (DIST, STAGES):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -177,7 +218,10 @@ def main():
         if machine == here:
             subprocess.run([files[0], "share", share], check=True)
         folder = stage(machine, files, share)
-        made += [archive(folder, f"landbridge-{version}-{machine}-linux-glibc2.17", time), wheel(machine, folder, version, time)]
+        made += [
+            archive(folder, f"landbridge-{version}-{machine}-linux-glibc2.17", time),
+            wheel(machine, folder, version, time),
+        ]
     sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(made))
     (DIST / "SHA256SUMS").write_text(sums)
     for file in sorted(made):

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """`make docs`: the Markdown pages as a site in target/docs, with a reference made from the code.
 
-Pages are gathered in target/docs-source at the same paths as in the repository, so links in them work in both. Two pages are made:
-what every command says to --help, and every error message of the source. mkdocs runs strictly: a broken link or anchor, or a page
-that docs/mkdocs.yml lists and nobody wrote, is an error.
-"""
+Pages are gathered in target/docs-source at the same paths as in the repository, so links in them work in both. Two
+pages are made: what every command says to --help, and every error message of the source. mkdocs runs strictly: a
+broken link or anchor, or a page that docs/mkdocs.yml lists and nobody wrote, is an error."""
 
 import html
 import re
@@ -27,8 +26,15 @@ ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 
 # Crates whose messages users see, and what they are about.
 MESSAGES = {
-    "setup": "adding and repairing sites", "client": "connecting to a gateway", "launch": "launcher and agents", "gateway": "the gateway and its log",
-    "types": "the sites file and values", "pmix": "Open MPI's start", "libfabric": "a site's own network", "pool": "shared memory", "endpoint": "inside a rank",
+    "setup": "adding and repairing sites",
+    "client": "connecting to a gateway",
+    "launch": "launcher and agents",
+    "gateway": "the gateway and its log",
+    "types": "the sites file and values",
+    "pmix": "Open MPI's start",
+    "libfabric": "a site's own network",
+    "pool": "shared memory",
+    "endpoint": "inside a rank",
     "lab": "labs",
 }
 # A derive's attribute with its text, which may go on in further lines and be in several pieces.
@@ -41,7 +47,11 @@ class Failure(Exception):
 
 def tracked(*patterns):
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *patterns], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *patterns],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return sorted(path for path in listed.stdout.split("\0") if path and (ROOT / path).exists())
 
@@ -54,7 +64,14 @@ def gather():
 
 
 def help_of(words):
-    done = subprocess.run([LANDBRIDGE, *words, "--help"], capture_output=True, text=True, timeout=LIMIT_S, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [LANDBRIDGE, *words, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     if done.returncode != 0 or not done.stdout:
         raise Failure(f"landbridge {' '.join(words)} --help: exit code {done.returncode}: {done.stderr.strip()}")
     return "\n".join(map(wrapped, done.stdout.rstrip().splitlines()))
@@ -63,7 +80,9 @@ def help_of(words):
 def wrapped(line):
     """A long line of help as a terminal of this width shows it."""
     indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.fill(line, COLUMNS, subsequent_indent=indent, break_on_hyphens=False) if len(line) > COLUMNS else line
+    return (
+        textwrap.fill(line, COLUMNS, subsequent_indent=indent, break_on_hyphens=False) if len(line) > COLUMNS else line
+    )
 
 
 def commands(words=()):
@@ -125,7 +144,8 @@ def messages_page():
 
 
 def configuration():
-    """mkdocs' configuration: docs/mkdocs.yml, with pages that its navigation does not list at the end of the last section."""
+    """mkdocs' configuration: docs/mkdocs.yml, with pages that its navigation does not list at the end of the last
+    section."""
     text = (ROOT / "docs" / "mkdocs.yml").read_text().replace("../target/", "")
     pages = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.md"))
     text += "".join(f"      - {page}\n" for page in pages if f" {page}\n" not in text)
@@ -152,7 +172,13 @@ def build():
     gather()
     made = commands_page(), messages_page()
     # Not with --quiet: strictness counts warnings, and quiet ones are none.
-    done = subprocess.run([MKDOCS, "build", "--strict", "--clean", "-f", configuration()], cwd=ROOT, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [MKDOCS, "build", "--strict", "--clean", "-f", configuration()],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != 0:
         faults = [line for line in done.stderr.splitlines() if line.startswith(("WARNING", "ERROR"))]
         raise Failure("\n".join([*(faults or [done.stderr]), "mkdocs found the faults above"]))

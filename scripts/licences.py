@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The licences of everything that is linked into the command and the provider, as one text: THIRD-PARTY.txt of a package.
+"""The licences of everything that is linked into the command and the provider, as one text: THIRD-PARTY.txt of a
+package.
 
-licences.py TARGET FILE [NAME=PATH…]: TARGET is Rust's name of the machine; NAME=PATH adds the licence text of what a compiler links.
-"""
+licences.py TARGET FILE [NAME=PATH…]: TARGET is Rust's name of the machine; NAME=PATH adds the licence text of what a
+compiler links."""
 
 import json
 import subprocess
@@ -25,7 +26,11 @@ def linked(target):
     for package in PACKAGES:
         words += ["-p", package]
     listing = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True).stdout
-    return {" ".join(line.split()[:2]).replace(" v", " ") for line in listing.splitlines() if line.strip() and "(proc-macro)" not in line}
+    return {
+        " ".join(line.split()[:2]).replace(" v", " ")
+        for line in listing.splitlines()
+        if line.strip() and "(proc-macro)" not in line
+    }
 
 
 def texts(package):
@@ -33,7 +38,9 @@ def texts(package):
     folder = Path(package["manifest_path"]).parent
     own = folder / package["license_file"] if package.get("license_file") else None
     files = {path for path in folder.iterdir() if path.is_file() and path.name.upper().startswith(NAMES)}
-    return [path.read_text(errors="replace").strip() for path in sorted(files | ({own} if own and own.is_file() else set()))]
+    return [
+        path.read_text(errors="replace").strip() for path in sorted(files | ({own} if own and own.is_file() else set()))
+    ]
 
 
 def compose(packages, extra, ours):
@@ -47,7 +54,9 @@ def compose(packages, extra, ours):
         if not found:
             fitting = [text for name, text in ours.items() if name in (package["license"] or "")]
             if not fitting:
-                raise SystemExit(f"licences: {label} ({package['license']}) has no licence text in its sources: add it to scripts/licences.py")
+                raise SystemExit(
+                    f"licences: {label} ({package['license']}) has no licence text in its sources: add it to scripts/licences.py"
+                )
             found = fitting[:1]
         for text in found:
             by_text[text].append(label)
@@ -68,7 +77,10 @@ def main(target, file, *extra):
         if package["id"] not in members and f"{package['name']} {package['version']}" in wanted
     ]
     root = Path(metadata["workspace_root"])
-    ours = {"Apache-2.0": (root / "LICENSE-APACHE").read_text().strip(), "MIT": (root / "LICENSE-MIT").read_text().strip()}
+    ours = {
+        "Apache-2.0": (root / "LICENSE-APACHE").read_text().strip(),
+        "MIT": (root / "LICENSE-MIT").read_text().strip(),
+    }
     Path(file).write_text(compose(packages, [part.split("=", 1) for part in extra], ours))
 
 

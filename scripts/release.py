@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What `make release` does besides `make dist`: checks that this is a release, and makes the source archive and the filled-in recipes.
+"""What `make release` does besides `make dist`: checks that this is a release, and makes the source archive and the
+filled-in recipes.
 
 release.py check: the version, the changelog, the addresses, the tag and the commit fit together.
 release.py finish: landbridge-VERSION.tar.gz and recipes/ in target/dist, SHA256SUMS of everything.
@@ -15,7 +16,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "target" / "dist"
-RECIPES = ["packaging/spack/package.py", "packaging/conda/recipe.yaml", "packaging/modulefiles/landbridge.lua", "packaging/apptainer/landbridge.def"]
+RECIPES = [
+    "packaging/spack/package.py",
+    "packaging/conda/recipe.yaml",
+    "packaging/modulefiles/landbridge.lua",
+    "packaging/apptainer/landbridge.def",
+]
 
 
 def git(*words, binary=False):

@@ -7,8 +7,9 @@ accounts.py PLAN.json, where the plan has
   user       who logs in, if not root
   slurm      for each site with Slurm: arguments of `Inside.slurm`
   environment   what a login there finds in its environment
-  steps      one after the other: `host`, `words`, and perhaps `environment`, `stdin`, `limit`; `interrupt`: a path, when it exists the
-             step gets SIGINT; `background`: it goes on until the end. What came of each is written to results.json.
+  steps      one after the other: `host`, `words`, and perhaps `environment`, `stdin`, `limit`; `interrupt`: a path,
+             when it exists the step gets SIGINT; `background`: it runs until the end. The result of each is written to
+             results.json.
 
 A private sshd per login, with its own host key and one user key; the user's ssh is the real one, with its own
 configuration.

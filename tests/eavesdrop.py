@@ -1,7 +1,7 @@
 """Runs a command and listens meanwhile to every packet of this host, as somebody on its network would.
 
 eavesdrop.py REPORT TEXT COMMAND…: writes to REPORT, as JSON, how many packets and bytes there were, how many packets
-were missed, and in how many the text was. Ends as the command does. """
+were missed, and in how many the text was. Ends as the command does."""
 
 import json
 import socket

@@ -4,9 +4,9 @@ starters that use it, and then the command of a test, whose exit code is its own
 inside.py PLAN.json, where the plan has
   folder    where keys, configuration and logs go
   landbridge
-  sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm"), `nodes` (false: the sites file names none),
-            `lines` (more lines for the site in the sites file), `head` (lines of the site's own table); without `starter`
-            the lab's own is kept
+  sites     for each site: `starter` (the lines of its table), `services` (of "sshd", "slurm"), `nodes` (false: the
+            sites file names none), `lines` (more lines for the site in the sites file), `head` (lines of the site's own
+            table); without `starter` the lab's own is kept
   command   words; run on `host` (default a-n1) with LANDBRIDGE_SITES
 """
 
@@ -43,7 +43,9 @@ class Inside:
     def wait_for(self, what, host, *words):
         end = time.monotonic() + READY_S
         while True:
-            done = subprocess.run(self.enter(host, *words), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                self.enter(host, *words), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            )
             if done.returncode == 0:
                 return
             for log, child in self.children:

@@ -1,6 +1,7 @@
 """The scripts behind `make check` find what they are there to find."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from harness import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 import dependencies  # noqa: E402
 import invariants  # noqa: E402
+import words  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -83,3 +85,21 @@ def test_a_foreign_source_a_banned_package_and_a_double_are_named():
     )
     for name in ("ours", "openssl", "elsewhere", "twice: 2 versions", "unlicensed"):
         assert any(line.startswith(name) for line in found), (name, found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("a.rs", "/// Whoever calls waits for ever.\nfn f() {}\n", [1, 1]),
+        ("a.rs", 'let problem = "so many bytes";\nlet so_many = 1; // bytes in flight\n', [1]),
+        ("a.py", '"""What is under way."""\n', [1]),
+        ("a.rs", f"// {'word ' * 24}\n", [1]),
+        ("a.rs", f"let x = f({'argument, ' * 12});\n", [1]),
+        ("a.rs", f'let script = "{"echo; " * 20}";\n', []),
+        ("a.rs", f"/// | cell | {'word ' * 24} |\n", []),
+        ("a.c", f"/* {'word ' * 24} */\n", [1]),
+        ("a.c", "/* Gives the caller's buffer back. */\n", []),
+    ],
+)
+def test_banned_phrases_and_long_lines_are_found(name, text, found):
+    assert [number for number, _ in words.faults(Path(name), text)] == found

@@ -30,7 +30,8 @@ def one(pattern):
 
 @pytest.fixture
 def installed(workshop):
-    """A fresh environment with the wheel, and MPICH and mpi4py of the versions that the other tests use. No index is asked."""
+    """A fresh environment with the wheel, and MPICH and mpi4py of the versions that the other tests use. No index is
+    asked."""
     home = workshop.folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
     pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -52,7 +53,9 @@ def test_a_job_across_two_sites_with_nothing_but_the_installed_wheel(workshop, i
     lab = [installed / "bin" / "landbridge", "lab", "--delay", "1ms", "--", *hello]
     done = workshop.run(lab, environment=alone(installed), limit=60).check()
     assert len(re.findall(r"Hello, World! I am process \d of 4", done.out)) == 4, str(done)
-    assert {f"on {site}-n{node}" for site in "ab" for node in (1, 2)} == set(re.findall(r"on [ab]-n\d", done.out)), str(done)
+    assert {f"on {site}-n{node}" for site in "ab" for node in (1, 2)} == set(re.findall(r"on [ab]-n\d", done.out)), str(
+        done
+    )
     check = [installed / "bin" / "landbridge", "lab", "--", "landbridge", "sites", "check"]
     workshop.run(check, environment=alone(installed), limit=60).check()
 
@@ -88,7 +91,9 @@ def test_all_machines_need_no_more_than_glibc_2_17():
     for archive in archives:
         folder = ROOT / "target" / "dist-stage" / re.search(r"x86_64|aarch64", archive.name)[0]
         for file in ("bin/landbridge", "lib/landbridge/liblandbridge-fi.so"):
-            shown = subprocess.run(["objdump", "-T", folder / file], stdout=subprocess.PIPE, check=True, text=True).stdout
+            shown = subprocess.run(
+                ["objdump", "-T", folder / file], stdout=subprocess.PIPE, check=True, text=True
+            ).stdout
             versions = {tuple(map(int, text.split("."))) for text in re.findall(r"\bGLIBC_([0-9.]+)", shown)}
             assert versions and max(versions) <= (2, 17), f"{archive.name}: {file}: {sorted(versions)}"
 
@@ -111,5 +116,9 @@ def test_the_archive_runs_where_it_is_unpacked(workshop):
 def test_checksums_fit():
     one("SHA256SUMS")
     lines = dict(reversed(line.split("  ")) for line in (DIST / "SHA256SUMS").read_text().splitlines())
-    made = {str(file.relative_to(DIST)): hashlib.sha256(file.read_bytes()).hexdigest() for file in DIST.rglob("*") if file.is_file() and file.name != "SHA256SUMS"}
+    made = {
+        str(file.relative_to(DIST)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in DIST.rglob("*")
+        if file.is_file() and file.name != "SHA256SUMS"
+    }
     assert lines == made

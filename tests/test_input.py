@@ -52,7 +52,7 @@ def test_a_silent_terminal_holds_nothing_up(workshop):
 
 
 def test_a_job_in_the_background_of_a_terminal_goes_on(workshop):
-    """Whoever reads a terminal from the background is stopped by the system."""
+    """A process that reads a terminal from the background is stopped by the system."""
     sites = LoopbackSites(workshop)
     sites.start_gateway("a")
     leader, follower = pty.openpty()

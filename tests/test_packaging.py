@@ -25,7 +25,10 @@ def test_spacks_recipe_names_what_there_is():
     tree = ast.parse((PACKAGING / "spack" / "package.py").read_text())
     (recipe,) = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     calls = [call for call in ast.walk(recipe) if isinstance(call, ast.Call)]
-    named = lambda name: [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "id", "") == name]  # noqa: E731
+
+    def named(name):
+        return [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "id", "") == name]
+
     assert recipe.name == "Landbridge" and named("version") == [VERSION]
     manifest = tomllib.loads((ROOT / "cli" / "Cargo.toml").read_text())
     assert set(named("variant")) | {"share"} == set(manifest["features"]["default"]), "a variant for each feature"
@@ -65,7 +68,10 @@ def modules(tmp_path):
 def load(modules):
     words = [LMOD, "bash", "load", "landbridge"]
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(modules), "MODULEPATH": str(modules / "modules"), "LMOD_SYSTEM_DEFAULT_MODULES": "",
+        "PATH": os.environ["PATH"],
+        "HOME": str(modules),
+        "MODULEPATH": str(modules / "modules"),
+        "LMOD_SYSTEM_DEFAULT_MODULES": "",
         "LANDBRIDGE_ROOT_FOLDER": str(modules / "opt"),
     }
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
@@ -79,14 +85,22 @@ def test_lmod_loads_the_modulefile(modules):
     loaded = load(modules)
     root = modules / "opt" / VERSION
     script = loaded.stdout + 'printf "%s\\n" "$PATH" "$MANPATH" "${LANDBRIDGE_PROVIDER-none}"'
-    path, manuals, provider = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert path.split(":")[0] == f"{root}/bin" and manuals.split(":")[0] == f"{root}/share/man" and provider == "none", loaded
+    path, manuals, provider = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert (
+        path.split(":")[0] == f"{root}/bin" and manuals.split(":")[0] == f"{root}/share/man" and provider == "none"
+    ), loaded
 
 
 def test_a_release_is_refused_while_it_has_no_address():
     words = [sys.executable, ROOT / "scripts" / "release.py", "check"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "REHEARSAL=1" in done.stderr, done
-    assert "report = security@landbridge.example" in done.stderr and "SECURITY.md does not name" not in done.stderr, done
-    rehearsed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "REHEARSAL": "1"})
+    assert "report = security@landbridge.example" in done.stderr and "SECURITY.md does not name" not in done.stderr, (
+        done
+    )
+    rehearsed = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "REHEARSAL": "1"}
+    )
     assert rehearsed.returncode == 0 and "no tag" in rehearsed.stderr, rehearsed

@@ -1,4 +1,5 @@
-"""scripts/pages.py finds what it is for, and scripts/docs.py what it makes pages of: a check that finds nothing proves nothing."""
+"""scripts/pages.py finds what it is for, and scripts/docs.py what it makes pages of: a check that finds nothing
+proves nothing."""
 
 import importlib.util
 

@@ -1,4 +1,5 @@
-"""First use by a person with ssh accounts: `sites add` against real sshd in a lab, the job that follows, and what goes wrong."""
+"""First use by a person with ssh accounts: `sites add` against real sshd in a lab, the job that follows, and what
+goes wrong."""
 
 import json
 import os
@@ -218,7 +219,8 @@ def test_a_user_who_is_not_let_in_learns_why(person):
 
 
 def test_a_site_that_does_not_work_is_undone(person):
-    """The firewall between the sites, a port that is taken, a folder without execution or room: named, and nothing is half done."""
+    """The firewall between the sites, a port that is taken, a folder without execution or room: named, and nothing
+    is half done."""
     person = person()
     person.adds("lyon", "a-gw1")
     before = person.types("cat", person.file(LAPTOP))

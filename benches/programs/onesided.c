@@ -1,9 +1,10 @@
 /* Loops of small one-sided operations from rank 0 on rank n - 1, which waits in a barrier; microseconds per operation.
  *
- *   onesided COUNT WAITED    COUNT operations with one flush behind them, and WAITED operations with a flush behind each
+ *   onesided COUNT WAITED    COUNT operations with one flush behind them, and WAITED operations with a flush behind
+ * each
  *
- * Prints one JSON object per kind: {"kind", "operations", "us"}. `us` is the time of the loop divided by its operations.
- * In the last kind all ranks but the last operate on it at the same time. */
+ * Prints one JSON object per kind: {"kind", "operations", "us"}. `us` is the time of the loop divided by its
+ * operations. In the last kind all ranks but the last operate on it at the same time. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,8 @@ static void accumulate(void) {
 
 static void get_accumulate(void) {
     static long one[ELEMENTS] = {1, 1, 1, 1}, old[ELEMENTS];
-    MPI_Get_accumulate(one, ELEMENTS, MPI_LONG, old, ELEMENTS, MPI_LONG, target, 0, ELEMENTS, MPI_LONG, MPI_SUM, window);
+    MPI_Get_accumulate(one, ELEMENTS, MPI_LONG, old, ELEMENTS, MPI_LONG, target, 0, ELEMENTS, MPI_LONG, MPI_SUM,
+        window);
 }
 
 static void fetch_and_op(void) {
@@ -40,7 +42,8 @@ static void fetch_and_op(void) {
 }
 
 static void report(const char *kind, int operations, double began) {
-    printf("{\"kind\": \"%s\", \"operations\": %d, \"us\": %.3f}\n", kind, operations, (MPI_Wtime() - began) * 1e6 / operations);
+    printf("{\"kind\": \"%s\", \"operations\": %d, \"us\": %.3f}\n", kind, operations,
+        (MPI_Wtime() - began) * 1e6 / operations);
     fflush(stdout);
 }
 
@@ -58,7 +61,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*begin)(void);
-    } kinds[] = {{"put", put}, {"get", get}, {"accumulate", accumulate}, {"get_accumulate", get_accumulate}, {"fetch_and_op", fetch_and_op}};
+    } kinds[] = {{"put", put}, {"get", get}, {"accumulate", accumulate}, {"get_accumulate", get_accumulate},
+        {"fetch_and_op", fetch_and_op}};
     char *memory, name[64];
     MPI_Win_allocate(4096, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
     memset(memory, 0, 4096);

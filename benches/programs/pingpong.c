@@ -3,8 +3,9 @@
  *   pingpong latency SECONDS SIZE...   2 ranks: half round trips of each size, every iteration timed
  *   pingpong stream SECONDS SIZE...    2n ranks: rank i sends to rank i+n, a bounded number of messages in flight
  *
- * Rank 0 prints one JSON object per size and line. SECONDS is the time spent on each size; the number of iterations is found
- * from a warm-up, so that fast and slow paths get equally long measurements. Payloads are checked (not in the timed part).
+ * Rank 0 prints one JSON object per size and line. SECONDS is the time spent on each size; the number of iterations is
+ * found from a warm-up, so that fast and slow paths get equally long measurements. Payloads are checked (not in the
+ * timed part).
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -84,7 +85,8 @@ static void latency(int bytes, double seconds) {
         for (int i = 0; i < count; i++) sum += half_s[i];
         qsort(half_s, (size_t)count, sizeof *half_s, ascending);
         printf("{\"size\": %d, \"iterations\": %d, \"min_us\": %.3f, \"p50_us\": %.3f, \"p90_us\": %.3f, \"mean_us\": %.3f}\n",
-               bytes, count, half_s[0] * 1e6, half_s[count / 2] * 1e6, half_s[(long)count * 9 / 10] * 1e6, sum / count * 1e6);
+               bytes, count, half_s[0] * 1e6, half_s[count / 2] * 1e6, half_s[(long)count * 9 / 10] * 1e6,
+                   sum / count * 1e6);
         fflush(stdout);
     }
     free(half_s);
@@ -116,7 +118,8 @@ static void pass(char *buffer, int bytes, long count, int window, int sending, i
 
 static void stream(int bytes, double seconds) {
     int pairs = ranks / 2, sending = rank < pairs, peer = sending ? rank + pairs : rank - pairs;
-    int window = bytes && BYTES_UNDER_WAY / (size_t)bytes < UNDER_WAY ? (int)(BYTES_UNDER_WAY / (size_t)bytes) : UNDER_WAY;
+    int window = bytes && BYTES_UNDER_WAY / (size_t)bytes < UNDER_WAY
+        ? (int)(BYTES_UNDER_WAY / (size_t)bytes) : UNDER_WAY;
     if (window < 2) window = 2;
     char *buffer = buffer_of((size_t)bytes * (size_t)window), *in = buffer_of((size_t)bytes);
     check(buffer, in, bytes, peer);
@@ -138,7 +141,8 @@ static void stream(int bytes, double seconds) {
         double messages = (double)count * pairs;
         printf("{\"size\": %d, \"streams\": %d, \"messages\": %.0f, \"seconds\": %.3f, \"mbit_s\": %.2f, \"messages_s\": %.0f, "
                "\"sender_cpu_us\": %.3f, \"receiver_cpu_us\": %.3f}\n",
-               bytes, pairs, messages, took, messages * bytes * 8 / took / 1e6, messages / took, cpus[0] / messages * 1e6,
+               bytes, pairs, messages, took, messages * bytes * 8 / took / 1e6, messages / took,
+                   cpus[0] / messages * 1e6,
                cpus[1] / messages * 1e6);
         fflush(stdout);
     }

@@ -4,8 +4,8 @@
  *   stream latency HOST PORT SECONDS SIZE              half round trips
  *   stream stream HOST PORT SECONDS STREAMS SIZE       STREAMS connections, writes of SIZE bytes, one way
  *
- * A connection begins with one byte: 'p' echoes messages of the size that follows (4 bytes, big endian); 's' counts the 8-byte
- * (big endian) total that follows and answers one byte when it is all there. Clients print one JSON object.
+ * A connection begins with one byte: 'p' echoes messages of the size that follows (4 bytes, big endian); 's' counts
+ * the 8-byte (big endian) total that follows and answers one byte when it is all there. Clients print one JSON object.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -146,7 +146,8 @@ struct push {
     pthread_barrier_t *barrier;
 };
 
-/* Doubles the amount until a pass lasts a fifth of the time; then all streams start together and send for the whole of it. */
+/* Doubles the amount until a pass lasts a fifth of the time; then all streams start together and send for the whole of
+   it. */
 static void *push(void *argument) {
     struct push *self = argument;
     int fd = dial(self->host, self->port);
@@ -189,7 +190,8 @@ static void stream(const char *host, const char *port, double seconds, int strea
         pthread_join(threads[i], NULL);
         bytes += (double)pushes[i].bytes;
     }
-    printf("{\"size\": %zu, \"streams\": %d, \"seconds\": %.3f, \"mbit_s\": %.2f}\n", size, streams, took, bytes * 8 / took / 1e6);
+    printf("{\"size\": %zu, \"streams\": %d, \"seconds\": %.3f, \"mbit_s\": %.2f}\n", size, streams, took,
+        bytes * 8 / took / 1e6);
 }
 
 int main(int argc, char **argv) {
@@ -201,7 +203,8 @@ int main(int argc, char **argv) {
     else if (argc == 7 && !strcmp(argv[1], "stream") && atoi(argv[5]) > 0 && atoi(argv[5]) <= MOST_STREAMS)
         stream(argv[2], argv[3], atof(argv[4]), atoi(argv[5]), size);
     else {
-        fprintf(stderr, "usage: stream serve PORT | latency HOST PORT SECONDS SIZE | stream HOST PORT SECONDS STREAMS SIZE\n");
+        fprintf(stderr,
+            "usage: stream serve PORT | latency HOST PORT SECONDS SIZE | stream HOST PORT SECONDS STREAMS SIZE\n");
         return 2;
     }
     return 0;

@@ -27,7 +27,8 @@ static void fail(const char *what) {
 static double cpu_s(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
-    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec
+        + used.ru_stime.tv_usec) / 1e6;
 }
 
 static int ascending(const void *a, const void *b) {

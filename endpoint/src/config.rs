@@ -125,8 +125,8 @@ impl Config {
     }
 
     /// From the environment: `LANDBRIDGE_JOB`, `_SECRET`, `_ROSTER`, `_RANK`, `_ADDRESS`, `_GATEWAYS`, `_WINDOW`,
-    /// `_MEMORY`, `_MEMORY_FD`, `_INSIDE_KEYS` (the site's keys; set if ranks must use TLS), `_FABRIC` (the site's own network, by
-    /// libfabric's provider), `_LIBFABRIC` (path of a libfabric that contains it), and the limits. Without
+    /// `_MEMORY`, `_MEMORY_FD`, `_INSIDE_KEYS` (the site's keys; set if ranks must use TLS), `_FABRIC` (the site's own
+    /// network, by libfabric's provider), `_LIBFABRIC` (path of a libfabric that contains it), and the limits. Without
     /// `LANDBRIDGE_JOB`: standalone on `LANDBRIDGE_ADDRESS` or 127.0.0.1. `lookup` returns a variable's value.
     ///
     /// # Errors
@@ -241,8 +241,8 @@ impl Env<'_> {
         text.parse().map_err(|problem: &str| ConfigError { name, value: "…".into(), problem: problem.into() })
     }
 
-    /// The descriptor that this rank inherited, then the path of its agent's: which of them can be opened depends on what is between
-    /// the agent and the program.
+    /// The descriptor that this rank inherited, then the path of its agent's: which of them can be opened depends on
+    /// what is between the agent and the program.
     fn memory(&self) -> Result<Vec<PathBuf>, ConfigError> {
         let Some(path) = self.text("LANDBRIDGE_MEMORY") else { return Ok(Vec::new()) };
         let inherited: Option<u32> = self.parse("LANDBRIDGE_MEMORY_FD")?;

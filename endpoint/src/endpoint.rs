@@ -597,8 +597,9 @@ impl Drop for Endpoint {
     }
 }
 
-/// Opens the region by the first path that leads to it. A rank in a user namespace of its own, as containers without setuid have, may
-/// not look into its agent's `/proc`, and has inherited nothing if the container closes descriptors: it does without shared memory.
+/// Opens the region by the first path that leads to it. A rank in a user namespace of its own, as containers without
+/// setuid have, may not look into its agent's `/proc`, and has inherited nothing if the container closes descriptors:
+/// it does without shared memory.
 fn open_memory(
     paths: &[PathBuf],
     own: &Credentials,

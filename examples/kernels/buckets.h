@@ -1,7 +1,7 @@
-/* A parallel bucket sort of integers, as the integer sort (IS) of the NAS Parallel Benchmarks describes it (Bailey et al.,
- * "The NAS Parallel Benchmarks", RNR-94-007, 1994): a histogram over buckets, summed over all ranks, deals the buckets out
- * so that ranks get about equally many keys; one exchange of everybody with everybody brings keys to their owners; each
- * rank sorts what it has by counting. */
+/* A parallel bucket sort of integers, as the integer sort (IS) of the NAS Parallel Benchmarks describes it (Bailey et
+ * al., "The NAS Parallel Benchmarks", RNR-94-007, 1994): a histogram over buckets, summed over all ranks, deals the
+ * buckets out so that ranks get about equally many keys; one exchange of everybody with everybody brings keys to their
+ * owners; each rank sorts what it has by counting. */
 #ifndef KERNELS_BUCKETS_H
 #define KERNELS_BUCKETS_H
 
@@ -29,12 +29,12 @@ struct buckets {
     size_t times_space;
 };
 
-/* Collective. For at most `most` keys a rank, all below `range` (a power of two). False on every rank if memory is short
- * on one. */
+/* Collective. For at most `most` keys a rank, all below `range` (a power of two). False on every rank if memory is
+ * short on one. */
 bool buckets_create(struct buckets *buckets, MPI_Comm comm, uint32_t range, int most);
 
-/* Collective. Afterwards `in` has this rank's part of all ranks' keys in order: none is below those of the ranks before.
- * False on every rank if memory is short on one. */
+/* Collective. Afterwards `in` has this rank's part of all ranks' keys in order: none is below those of the ranks
+ * before. False on every rank if memory is short on one. */
 bool buckets_sort(struct buckets *buckets, const uint32_t *keys, int count, struct traffic *traffic);
 
 void buckets_free(struct buckets *buckets);

@@ -34,8 +34,8 @@ bool hierarchy_create(struct hierarchy *h, MPI_Comm comm, int n)
     return kernel_everywhere(h->place.comm, good);
 }
 
-/* One colour of a red-black Gauss-Seidel sweep: its points have neighbours of the other colour only. (On a coarsest level
- * with an odd number of points some meet across the cube's edge; it converges all the same.) */
+/* One colour of a red-black Gauss-Seidel sweep: its points have neighbours of the other colour only. (On a coarsest
+ * level with an odd number of points some meet across the cube's edge; it converges all the same.) */
 static void sweep_colour(const struct level *level, int colour)
 {
     const double hh = 1.0 / ((double)level->n * level->n);
@@ -47,7 +47,8 @@ static void sweep_colour(const struct level *level, int colour)
             double *u = level->u + row;
             const double *f = level->f + row;
             for (size_t k = odd == 1 ? 1 : 2; k <= (size_t)level->owned[2]; k += 2)
-                u[k] = (u[k + si] + *(u + k - si) + (u[k + sj] + *(u + k - sj)) + (u[k + 1] + u[k - 1]) - hh * f[k]) / 6.0;
+                u[k] = (u[k + si] + *(u + k - si) + (u[k + sj] + *(u + k - sj))
+                    + (u[k + 1] + u[k - 1]) - hh * f[k]) / 6.0;
         }
 }
 

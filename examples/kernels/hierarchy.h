@@ -27,8 +27,8 @@ struct hierarchy {
 /* Whether halving `n` ends at a level of at most COARSEST_MOST points an axis, which sweeps alone solve. */
 bool hierarchy_can_have(int n);
 
-/* Collective. `n` points along each axis of the finest level. False on every rank if memory is short on one; to be freed
- * all the same. */
+/* Collective. `n` points along each axis of the finest level. False on every rank if memory is short on one; to be
+ * freed all the same. */
 bool hierarchy_create(struct hierarchy *hierarchy, MPI_Comm comm, int n);
 
 /* One V-cycle on the finest level's `u` and `f`. */

@@ -24,10 +24,12 @@ bool kernel_same_as_alone(bool had_memory, uint64_t alone, struct outcome *outco
     int verdict[2] = {had_memory, alone == outcome->checksum};
     MPI_Bcast(verdict, 2, MPI_INT, 0, MPI_COMM_WORLD);
     if (!verdict[0])
-        snprintf(outcome->problem, sizeof outcome->problem, "--verify full: out of memory for the whole cube on rank 0");
+        snprintf(outcome->problem, sizeof outcome->problem,
+            "--verify full: out of memory for the whole cube on rank 0");
     else if (!verdict[1])
         snprintf(outcome->problem, sizeof outcome->problem,
-                 "wrong result: the solution's checksum is %016" PRIx64 ", one rank alone gets %016" PRIx64, outcome->checksum, alone);
+                 "wrong result: the solution's checksum is %016" PRIx64 ", one rank alone gets %016" PRIx64,
+                     outcome->checksum, alone);
     return verdict[0] && verdict[1];
 }
 
@@ -44,7 +46,8 @@ static enum ending run(const struct kernel *kernel, const struct options *option
     int ranks = 0;
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (options->spoil && ranks == 1) {
-        snprintf(outcome->problem, sizeof outcome->problem, "--spoil: 1 rank receives nothing that could be made wrong");
+        snprintf(outcome->problem, sizeof outcome->problem,
+            "--spoil: 1 rank receives nothing that could be made wrong");
         return REFUSED;
     }
     enum ending ending = kernel->run(options, outcome);

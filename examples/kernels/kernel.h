@@ -38,8 +38,8 @@ bool kernel_everywhere(MPI_Comm comm, bool here);
 /* How many iterations take `wanted` seconds, if `done` of them took `seconds` on this rank. The same on every rank. */
 long kernel_iterations_for(double wanted, double seconds, long done);
 
-/* Collective. Whether the result has the checksum that rank 0 got by itself (`alone`; `had_memory` if it could), both of rank 0
- * alone. The same on every rank; if not, rank 0 has a line in `outcome->problem`. */
+/* Collective. Whether the result has the checksum that rank 0 got by itself (`alone`; `had_memory` if it could), both
+ * of rank 0 alone. The same on every rank; if not, rank 0 has a line in `outcome->problem`. */
 bool kernel_same_as_alone(bool had_memory, uint64_t alone, struct outcome *outcome);
 
 /* Whether this rank is to spoil what it receives in the last iteration. */

@@ -167,7 +167,8 @@ static void exchange_axis(const struct level *level, const struct place *place, 
     MPI_Request requests[4];
     double begin = MPI_Wtime();
     for (int side = 0; side < 2; side++) /* the tag names the direction of travel: two messages of a pair never swap */
-        MPI_Irecv(field, 1, level->in[axis][side], neighbour[side], 2 * axis + (1 - side), place->comm, &requests[side]);
+        MPI_Irecv(field, 1, level->in[axis][side], neighbour[side], 2 * axis + (1 - side), place->comm,
+            &requests[side]);
     for (int side = 0; side < 2; side++)
         MPI_Isend(field, 1, level->out[axis][side], neighbour[side], 2 * axis + side, place->comm, &requests[2 + side]);
     MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
@@ -206,7 +207,8 @@ void level_gather(const struct level *level, const struct place *place, struct t
     double *mine = level->r, *all = level->u;
     copy_box(level, level->box, mine, level->f, true);
     double begin = MPI_Wtime();
-    MPI_Allgatherv(mine, level->part[place->rank], MPI_DOUBLE, all, level->part, level->part_at, MPI_DOUBLE, place->comm);
+    MPI_Allgatherv(mine, level->part[place->rank], MPI_DOUBLE, all, level->part, level->part_at, MPI_DOUBLE,
+        place->comm);
     traffic->seconds += MPI_Wtime() - begin;
     traffic->bytes += place->ranks > 1 ? level->part[place->rank] * (int64_t)sizeof(double) : 0;
     for (int rank = 0; rank < place->ranks; rank++) {

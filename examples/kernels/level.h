@@ -1,8 +1,8 @@
 /* One level of the multigrid hierarchy: a periodic cube of points, and what this rank keeps of it.
  *
- * A *dealt* level is spread over the ranks, each with a box and one layer of ghost points around it. A *replicated* level is
- * whole on every rank, and every rank does the same work on it: so coarse that there are too few points to deal out, where
- * messages would cost more than the arithmetic they save. */
+ * A *dealt* level is spread over the ranks, each with a box and one layer of ghost points around it. A *replicated*
+ * level is whole on every rank, and every rank does the same work on it: so coarse that there are too few points to
+ * deal out, where messages would cost more than the arithmetic they save. */
 #ifndef KERNELS_LEVEL_H
 #define KERNELS_LEVEL_H
 
@@ -27,7 +27,8 @@ struct level {
     size_t points;           /* with ghosts */
     double *memory;          /* the one allocation behind the fields */
     double *u, *f, *r;       /* solution or correction, right-hand side, residual */
-    int *part, *part_at;     /* a replicated level below a dealt one: points of each rank's box, and where they lie packed */
+    int *part, *part_at;     /* a replicated level below a dealt one: points of each rank's box,
+        and where they lie packed */
     MPI_Datatype out[AXES][2], in[AXES][2]; /* of a field: faces and ghosts */
     int64_t face_bytes[AXES];
 };

@@ -1,6 +1,6 @@
-/* A hash of 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
- * OOPSLA 2014). Every input bit reaches every output bit, so it serves as a counter-based generator (random number n is
- * mix(n)) and makes sums of it over a set depend on each of its members. */
+/* A hash of 64 bits: the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+ * generators", OOPSLA 2014). Every input bit reaches every output bit, so it serves as a counter-based generator
+ * (random number n is mix(n)) and makes sums of it over a set depend on each of its members. */
 #ifndef KERNELS_MIX_H
 #define KERNELS_MIX_H
 

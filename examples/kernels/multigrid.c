@@ -1,5 +1,5 @@
-/* Multigrid V-cycles for a three-dimensional Poisson problem: messages of every size, from the faces of the finest level
- * to a few numbers.
+/* Multigrid V-cycles for a three-dimensional Poisson problem: messages of every size, from the faces of the finest
+ * level to a few numbers.
  *
  * The kind of problem is that of MG in the NAS Parallel Benchmarks (Bailey et al., RNR-94-007); operators, problem and
  * verification are our own. See README.md in this folder. */
@@ -17,7 +17,8 @@
 enum { MOST_CYCLES = 15 }; /* the verification goes on until the solution has converged, no further than this */
 static const double converged_to = 0.01; /* of the discretisation error */
 static const double least_reduction = 6.0; /* of the residual, by every cycle */
-static const double least_ratio = 3.5, most_ratio = 5.0; /* error with half as many points / error; of second order: 4 */
+static const double least_ratio = 3.5,
+    most_ratio = 5.0; /* error with half as many points / error; of second order: 4 */
 
 struct solver {
     struct hierarchy hierarchy;
@@ -149,10 +150,12 @@ static bool verify_quickly(struct solver *s, struct outcome *outcome)
     outcome_add(outcome, "error", error);
     outcome_add(outcome, "error_ratio", ratio);
     if (!(s->worst >= least_reduction))
-        snprintf(problem, size, "wrong result: a V-cycle divided the residual by %.3g, at least %.3g is expected", s->worst,
+        snprintf(problem, size, "wrong result: a V-cycle divided the residual by %.3g, at least %.3g is expected",
+            s->worst,
                  least_reduction);
     else if (!(off <= bound(s)))
-        snprintf(problem, size, "wrong result: the solution is off the discrete one by %.3g, its residual allows %.3g", off,
+        snprintf(problem, size, "wrong result: the solution is off the discrete one by %.3g, its residual allows %.3g",
+            off,
                  bound(s));
     else if (!(ratio >= least_ratio && ratio <= most_ratio))
         snprintf(problem, size, "wrong result: twice as many points divide the error by %.3g, %.3g to %.3g is expected",

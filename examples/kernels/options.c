@@ -62,12 +62,14 @@ static bool parse_seconds(struct options *options, const char *text)
     return end != text && *end == '\0' && isfinite(options->seconds) && options->seconds > 0;
 }
 
-/* Takes the value of one option. False: the name is unknown, or the value is bad and `wanted` says what would be good. */
-static bool take(struct options *options, const struct kernel *kernel, const char *name, const char *value, char *wanted,
+/* Takes the value of one option. False: the name is unknown, or the value is bad and `wanted` names good ones. */
+static bool take(struct options *options, const struct kernel *kernel, const char *name, const char *value,
+    char *wanted,
                  size_t wanted_size)
 {
     if (strcmp(name, "--size") == 0) {
-        snprintf(wanted, wanted_size, "a name from --help or a number from %d to %d", kernel->smallest, kernel->largest);
+        snprintf(wanted, wanted_size, "a name from --help or a number from %d to %d", kernel->smallest,
+            kernel->largest);
         return parse_size(options, kernel, value);
     }
     if (strcmp(name, "--iterations") == 0) {

@@ -1,4 +1,5 @@
-/* This rank's place in a Cartesian grid of ranks, and how points along an axis are dealt out to the ranks of that axis. */
+/* This rank's place in a Cartesian grid of ranks, and how points along an axis are dealt out to the ranks of that
+   axis. */
 #ifndef KERNELS_PLACE_H
 #define KERNELS_PLACE_H
 

@@ -79,7 +79,8 @@ static bool verify(const struct buckets *b, struct digest wanted, long iteration
     struct digest found = digest_everywhere(digest_of(b->in, b->in_count));
     bool order = in_order(b), strayed = !kernel_everywhere(b->comm, !b->strayed);
     if (strayed)
-        snprintf(problem, problem_size, "wrong result: in iteration %ld a rank received a key of another rank's buckets",
+        snprintf(problem, problem_size,
+            "wrong result: in iteration %ld a rank received a key of another rank's buckets",
                  iteration);
     else if (found.count != wanted.count)
         snprintf(problem, problem_size, "wrong result: %" PRIu64 " of %" PRIu64 " keys are left after iteration %ld",

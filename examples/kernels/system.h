@@ -1,5 +1,5 @@
-/* A block seven-point system: five unknowns a point, coupled at the point and with its six neighbours by 5 x 5 blocks, the
- * same at every point; beyond the cube everything is zero. The shape is that of the implicit step of a flow solver.
+/* A block seven-point system: five unknowns a point, coupled at the point and with its six neighbours by 5 x 5 blocks,
+ * the same at every point; beyond the cube everything is zero. The shape is that of the implicit step of a flow solver.
  *
  * The centre's block outweighs its neighbours' so far that Gauss-Seidel converges by a known factor. */
 #ifndef KERNELS_SYSTEM_H

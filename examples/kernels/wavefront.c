@@ -80,7 +80,8 @@ static uint64_t checksum(const struct solver *s)
         for (int i = 1; i <= b->owned[0]; i++)
             for (int j = 1; j <= b->owned[1]; j++) {
                 const double *u = b->u + block_at(b, i, j, k);
-                uint64_t gi = (uint64_t)(b->first[0] + i - 1), gj = (uint64_t)(b->first[1] + j - 1), gk = (uint64_t)k - 1;
+                uint64_t gi = (uint64_t)(b->first[0] + i - 1), gj = (uint64_t)(b->first[1] + j - 1),
+                    gk = (uint64_t)k - 1;
                 for (uint64_t unknown = 0; unknown < UNKNOWNS; unknown++)
                     mine += mix_value(u[unknown], ((gi * n + gj) * n + gk) * UNKNOWNS + unknown);
             }
@@ -133,7 +134,8 @@ static bool verify_quickly(const struct solver *s, long iterations, struct outco
     if (found <= bound)
         return true;
     snprintf(outcome->problem, sizeof outcome->problem,
-             "wrong result: the error is %.3g after %ld iterations, at most %.3g is possible", found, iterations, bound);
+             "wrong result: the error is %.3g after %ld iterations, at most %.3g is possible", found, iterations,
+                 bound);
     return false;
 }
 
@@ -181,7 +183,8 @@ static enum ending run(const struct options *options, struct outcome *outcome)
         snprintf(outcome->problem, sizeof outcome->problem, "--size %d: out of memory on a rank", n);
     } else if (!block_fits(&solver.block, n)) {
         snprintf(outcome->problem, sizeof outcome->problem,
-                 "--size %d: fewer points than ranks along an axis: %d ranks as %d x %d", n, place->ranks, place->along[0],
+                 "--size %d: fewer points than ranks along an axis: %d ranks as %d x %d", n, place->ranks,
+                     place->along[0],
                  place->along[1]);
     } else {
         solve(&solver, options, outcome);

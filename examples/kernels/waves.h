@@ -1,7 +1,7 @@
 /* A problem whose solution is known: laplacian(u) = f on the periodic unit cube, for u a sum of a few plane waves.
  *
- * Such waves are eigenfunctions of the seven-point formula too, so not only the solution of the differential equation is
- * known but also that of the discrete one, at every point. */
+ * Such waves are eigenfunctions of the seven-point formula too, so not only the solution of the differential equation
+ * is known but also that of the discrete one, at every point. */
 #ifndef KERNELS_WAVES_H
 #define KERNELS_WAVES_H
 

@@ -75,7 +75,8 @@ bool grid_create(struct grid *grid, const struct options *options, char *error, 
     }
     for (int axis = 0; axis < AXES; axis++)
         if (r[axis] > s[axis]) {
-            snprintf(error, error_size, "%d ranks along axis %c, but the grid %dx%dx%d has only %d points there", r[axis],
+            snprintf(error, error_size, "%d ranks along axis %c, but the grid %dx%dx%d has only %d points there",
+                r[axis],
                      "IJK"[axis], s[0], s[1], s[2], s[axis]);
             return false;
         }

@@ -69,7 +69,8 @@ int main(int argc, char **argv)
         if (good && options.field != NULL)
             good = report_field(&grid, options.field, error, sizeof error);
         if (good && !isfinite(outcome.residual)) {
-            snprintf(error, sizeof error, "the residual is not a finite number after %ld iterations", options.iterations);
+            snprintf(error, sizeof error, "the residual is not a finite number after %ld iterations",
+                options.iterations);
             good = false;
         }
         status = good ? EXIT_SUCCESS : EXIT_FAILURE;

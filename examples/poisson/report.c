@@ -140,7 +140,8 @@ bool report_field(const struct grid *grid, const char *path, char *error, size_t
 {
     int file = -1;
     bool good = true;
-    size_t most = (size_t)(grid->size[1] / grid->ranks_along[1] + 1) * (size_t)(grid->size[2] / grid->ranks_along[2] + 1);
+    size_t most = (size_t)(grid->size[1] / grid->ranks_along[1] + 1) * (size_t)(grid->size[2] / grid->ranks_along[2]
+        + 1);
     float *plane = malloc(most * sizeof *plane);
     if (grid->rank == 0) {
         file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -4,8 +4,8 @@ from spack.package import *
 
 
 class Landbridge(Package):
-    """Runs one unmodified MPI program across private clusters that cannot reach each other: a libfabric provider in every rank,
-    gateways between the clusters, and a command that starts jobs."""
+    """Runs one unmodified MPI program across private clusters that cannot reach each other: a libfabric provider in
+    every rank, gateways between the clusters, and a command that starts jobs."""
 
     homepage = "@HOMEPAGE@"
     url = "@HOMEPAGE@/releases/download/v0.1.0/landbridge-0.1.0.tar.gz"
@@ -23,7 +23,16 @@ class Landbridge(Package):
     def install(self, spec, prefix):
         features = ["share"] + [name for name in ("lab", "top") if spec.satisfies(f"+{name}")]
         cargo = which("cargo", required=True)
-        cargo("build", "--release", "--locked", "-p", "landbridge-cli", "--no-default-features", "--features", ",".join(features))
+        cargo(
+            "build",
+            "--release",
+            "--locked",
+            "-p",
+            "landbridge-cli",
+            "--no-default-features",
+            "--features",
+            ",".join(features),
+        )
         cargo("build", "--release", "--locked", "-p", "landbridge-provider")
         mkdirp(prefix.bin, prefix.lib.landbridge)
         install("target/release/landbridge", prefix.bin)

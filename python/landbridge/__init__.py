@@ -23,7 +23,8 @@ def command():
 
 
 def provider():
-    """Path of the libfabric provider. Its folder is what `FI_PROVIDER_PATH` takes, for programs that `landbridge run` does not start."""
+    """Path of the libfabric provider. Its folder is what `FI_PROVIDER_PATH` takes, for programs that `landbridge
+    run` does not start."""
     return _installed("liblandbridge-fi.so")
 
 

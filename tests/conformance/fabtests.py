@@ -3,7 +3,7 @@ fi_rdm …`).
 
 fabtests' own `runfabtests.sh` wants ssh even for localhost and ends processes by name; this does neither. What is
 run is what that script calls unit, functional and short tests, as far as they are for reliable datagram endpoints
-(`-e rdm`): the only kind that landbridge is. Each test gets a port of its own. """
+(`-e rdm`): the only kind that landbridge is. Each test gets a port of its own."""
 
 import os
 import re

@@ -2,7 +2,7 @@
 
 As PyPI's `impi-rt` ships them the checks are compiled out, and only the end is judged; `IMB=folder` names binaries
 that were built with `-DCHECK`, whose every result is then compared. They have MPICH's ABI, so one set runs on MPICH
-and Intel MPI, and none on Open MPI. """
+and Intel MPI, and none on Open MPI."""
 
 import os
 import re

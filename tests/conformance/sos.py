@@ -1,7 +1,7 @@
 """Sandia OpenSHMEM's own unit tests, from a folder where they are built (`SOS=folder` of hello, get1, …).
 
-They use libfabric without an MPI, so `landbridge run --mpi none` starts them. tcp is started the same way, on two nodes of a site.
-"""
+They use libfabric without an MPI, so `landbridge run --mpi none` starts them. tcp is started the same way, on two
+nodes of a site."""
 
 import os
 import re
@@ -65,6 +65,10 @@ def execute(job):
     child = Child(words, job.folder, environment=clean_environment({**kept, **chosen}))
     ended = child.wait(LIMIT_S)
     if ended.code in (0, SKIP):
-        return [result(job.unit, PASSED if ended.code == 0 else SKIPPED, "" if ended.code == 0 else child.text(), ended.seconds)]
+        return [
+            result(
+                job.unit, PASSED if ended.code == 0 else SKIPPED, "" if ended.code == 0 else child.text(), ended.seconds
+            )
+        ]
     outcome = HUNG if ended.late else CRASHED if ended.code > 128 else FAILED
     return [result(job.unit, outcome, f"{ended}\n{child.text()}", ended.seconds)]

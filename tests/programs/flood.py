@@ -2,7 +2,7 @@
 order.
 
 flood.py COUNT BYTES HOW FILE, where HOW is `asleep` (the receiver makes no MPI call meanwhile) or `awake` (it probes
-for something else, so its library keeps making progress). """
+for something else, so its library keeps making progress)."""
 
 import os
 import sys

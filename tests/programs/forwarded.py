@@ -1,4 +1,5 @@
-"""Uses `landbridge forward` as somebody at a node of site a does: forwarded.py LANDBRIDGE CASE. A server runs beside the gateway of site b."""
+"""Uses `landbridge forward` as somebody at a node of site a does: forwarded.py LANDBRIDGE CASE. A server runs beside
+the gateway of site b."""
 
 import contextlib
 import hashlib
@@ -152,7 +153,9 @@ def killed():
     end = time.monotonic() + 15
     while time.monotonic() < end:
         found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-        found += subprocess.run([LANDBRIDGE, "lab", "enter", "b-gw1", "--", "ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        found += subprocess.run(
+            [LANDBRIDGE, "lab", "enter", "b-gw1", "--", "ps", "-eo", "args"], capture_output=True, text=True, check=True
+        ).stdout
         if "agent-worker" not in found:
             print("killed: good")
             return

@@ -1,5 +1,5 @@
 """Two ranks connect to each other by a port, as programs of two jobs would. Either call must fail with an MPI error,
-which leaves the ranks able to go on. """
+which leaves the ranks able to go on."""
 
 from mpi4py import MPI
 

@@ -1,5 +1,5 @@
-/* Point-to-point semantics that a provider can get wrong, between the first and the last rank. Exit code 1 names the check.
- * Compiled once with MPICH's wrapper; runs on Intel MPI too, which keeps the same ABI. */
+/* Point-to-point semantics that a provider can get wrong, between the first and the last rank. Exit code 1 names the
+ * check. Compiled once with MPICH's wrapper; runs on Intel MPI too, which keeps the same ABI. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
