@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use client::key::{self, KeyError, SiteKey};
-use hooks::Doorkeeper;
+use hooks::{Doorkeeper, Tunneller};
 use types::sites::{Gateway, Site, SitesFile};
 
 use crate::GatewayError;
@@ -23,6 +23,8 @@ pub struct GatewayConfig {
     pub gateway: usize,
     /// Adds sites that join to the sites file. `None`: no site can join here.
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
+    /// Opens tunnels to gateways that are reached through ssh; `None`: those cannot be dialled.
+    pub tunneller: Option<Arc<dyn Tunneller>>,
     /// The site's key.
     pub key: SiteKey,
     /// Where the gateway counts; keep a clone to read the counters.
@@ -68,7 +70,8 @@ impl GatewayConfig {
             }
         };
         let site = usize::from(site_id.0);
-        Ok(GatewayConfig { site, gateway: index, key, counters: Arc::default(), sites, file: None, doorkeeper: None })
+        let counters = Arc::default();
+        Ok(GatewayConfig { site, gateway: index, key, counters, sites, file: None, doorkeeper: None, tunneller: None })
     }
 
     /// This gateway's site.

@@ -55,7 +55,7 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<Rc<Gateway>, GatewayError> {
         let (site, own) = (config.own_site(), config.own());
-        let trunks = Trunks::new(&config.sites, (config.site, config.gateway));
+        let trunks = Trunks::new(&config.sites, (config.site, config.gateway), config.tunneller.clone());
         let infos = trunks.in_use().iter().map(|trunk| TrunkInfo::new(trunk.site.clone())).collect();
         let forwarder = (!site.forward.is_off()).then(|| FORWARDER.to_owned());
         let nodes = site.nodes.iter().map(|node| node.name.clone()).chain(forwarder).collect();

@@ -130,7 +130,8 @@ impl Gateway {
                 tracing::error!(left = self.services.agents.len(), "agents did not die in time");
             }
         }
-        // By now the goodbyes have been sent, except to peers that do not read.
-        sleep(Duration::from_millis(20)).await;
+        // By now the goodbyes have been sent, except to peers that do not read. ssh takes longer to pass them on.
+        let through_ssh = self.trunks.in_use().iter().any(|trunk| trunk.through_ssh && trunk.is_up());
+        sleep(Duration::from_millis(if through_ssh { 200 } else { 20 })).await;
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 use types::roster::RosterError;
-use types::sites::Site;
+use types::sites::{Dialling, Site, SitesFile};
 use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
 use wire::Control;
 use wire::control::{AllocationMessage, JobMessage, NodeAsk};
@@ -157,8 +157,19 @@ pub async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
         let (mut client, _) = sites.connect(own).await?;
         Ok::<_, CheckError>(client.probe(&site.name).await?)
     };
-    let result = probed.await.map(|rtt| format!("round trip from {} {:.2} ms", own.name, rtt.as_secs_f64() * 1e3));
+    let how = if goes_through_ssh(&sites.file, own, site) { ", through ssh" } else { "" };
+    let result = probed.await.map(|rtt| format!("round trip from {} {:.2} ms{how}", own.name, rtt.as_secs_f64() * 1e3));
     Finding::new(&site.name, format!("trunk from {}", own.name), result)
+}
+
+/// Whether the first gateways of two sites reach each other through ssh.
+fn goes_through_ssh(file: &SitesFile, own: &Site, other: &Site) -> bool {
+    let at = |wanted: &Site| file.sites.iter().position(|site| site.name == wanted.name);
+    let (earlier, later) = if at(own) < at(other) { (own, other) } else { (other, own) };
+    match (earlier.gateways.first(), later.gateways.first()) {
+        (Some(earlier), Some(later)) => Dialling::between(earlier, later).is_ssh(),
+        _ => false,
+    }
 }
 
 /// Asks a site's batch system whether it would give nodes; makes no job.

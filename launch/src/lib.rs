@@ -34,6 +34,7 @@ pub mod rates;
 pub mod spread;
 pub mod starter;
 pub mod tailor;
+pub mod tunnel;
 pub mod watch;
 /// Waits until a time in nanoseconds after `since`; for ever where there is none.
 pub(crate) async fn until(since: tokio::time::Instant, at_ns: Option<u64>) {

@@ -1,12 +1,12 @@
 //! The machines of several sites, reached once and kept while something is done with all of them.
 
-use types::sites::Site;
+use types::sites::{LoginError, Site};
 
 use crate::here::background;
 use crate::here::folders::Folders;
 use crate::machine::{Machine, Way};
 use crate::message::{Reply, Request};
-use crate::place::{Place, PlaceError};
+use crate::place::Place;
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
@@ -84,6 +84,6 @@ pub(crate) fn whereabouts(site: &Site) -> Result<Option<Place>, SetupError> {
     if background::lives_here(&folders, &site.name) {
         return Ok(Some(Place::Here));
     }
-    let wrong = |e: PlaceError| SetupError::Request(format!("sites file: site {}: ssh: {e}", site.name));
+    let wrong = |e: LoginError| SetupError::Request(format!("sites file: site {}: ssh: {e}", site.name));
     site.ssh.as_deref().map(|text| text.parse().map_err(wrong)).transpose()
 }

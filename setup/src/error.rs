@@ -4,11 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
-use types::sites::SitesError;
+use types::sites::{LoginError, SitesError};
 
 use crate::here::HereError;
 use crate::nodes::NodesError;
-use crate::place::PlaceError;
 
 /// Why a site could not be set up. Names the site or the file, and says what to do next.
 #[derive(Debug, Error)]
@@ -54,7 +53,7 @@ pub enum SetupError {
     Here(Box<HereError>),
     /// The machine that the user typed.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] LoginError),
     /// The list of nodes that the user typed.
     #[error(transparent)]
     Nodes(#[from] NodesError),

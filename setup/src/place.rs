@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use thiserror::Error;
+use types::sites::{Login, LoginError};
 
 /// Where a site's machine is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,41 +40,10 @@ impl Place {
     }
 }
 
-/// A text that does not say where a machine is.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is not [USER@]HOST[:PORT] ({problem}): for example me@login.lyon.example or me@10.0.0.1:2222")]
-#[non_exhaustive]
-pub struct PlaceError {
-    /// The text.
-    pub text: String,
-    /// What is wrong with it.
-    pub problem: &'static str,
-}
-
 impl FromStr for Place {
-    type Err = PlaceError;
-    fn from_str(text: &str) -> Result<Place, PlaceError> {
-        let wrong = |problem| PlaceError { text: text.to_owned(), problem };
-        if text.starts_with('-') {
-            return Err(wrong("begins with a dash"));
-        }
-        if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            return Err(wrong("has a blank in it"));
-        }
-        // An IPv6 address has colons of its own: a port then needs brackets around the address.
-        let (target, port) = match text.rsplit_once(':') {
-            Some((target, port)) if !target.contains(':') || target.ends_with(']') => {
-                let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(|| wrong("the port is no number"))?;
-                (target, Some(port))
-            }
-            _ => (text, None),
-        };
-        let (user, host) = target.rsplit_once('@').map_or((None, target), |(user, host)| (Some(user), host));
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        if host.is_empty() || user == Some("") || host.starts_with('-') || host.contains(['[', ']', '/']) {
-            return Err(wrong("no host"));
-        }
-        let target = user.map_or_else(|| host.to_owned(), |user| format!("{user}@{host}"));
+    type Err = LoginError;
+    fn from_str(text: &str) -> Result<Place, LoginError> {
+        let Login { target, port } = text.parse()?;
         Ok(Place::Ssh { target, port })
     }
 }
@@ -83,12 +52,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Here => f.write_str("this machine"),
-            Place::Ssh { target, port: None } => f.write_str(target),
-            Place::Ssh { target, port: Some(port) } => match target.rsplit_once('@') {
-                Some((user, host)) if host.contains(':') => write!(f, "{user}@[{host}]:{port}"),
-                None if target.contains(':') => write!(f, "[{target}]:{port}"),
-                _ => write!(f, "{target}:{port}"),
-            },
+            Place::Ssh { target, port } => Login { target: target.clone(), port: *port }.fmt(f),
         }
     }
 }

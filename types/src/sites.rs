@@ -13,20 +13,24 @@ use crate::id::SiteId;
 use crate::quantity::{parse_bytes, parse_duration};
 use crate::roster::is_name;
 
+mod approach;
 mod fabric;
 mod forward;
 mod inside;
 mod keys;
 mod links;
+mod login;
 mod memory;
 mod run;
 mod starter;
 
+pub use approach::{Approach, Dialling};
 pub use fabric::Fabric;
 pub use forward::{Forward, Target, TargetError};
 pub use inside::Inside;
 pub use keys::Keys;
 pub use links::Links;
+pub use login::{Login, LoginError};
 pub use memory::Memory;
 pub use run::RunSettings;
 pub use starter::{PLACEHOLDERS, Slurm, Ssh, Starter, Template};
@@ -92,6 +96,8 @@ pub struct Gateway {
     pub name: String,
     /// `host:port` that other sites dial. `None`: it cannot be dialled and dials out instead.
     pub advertise: Option<String>,
+    /// How gateways of other sites log in on a machine that reaches `inside`, where a firewall lets nothing but ssh pass.
+    pub ssh: Option<Login>,
     /// `host:port` that ranks and agents of its own site dial.
     pub inside: String,
     /// `address:port` it binds.
@@ -321,6 +327,7 @@ mod raw {
     struct Gateway {
         name: String,
         advertise: Option<String>,
+        ssh: Option<String>,
         inside: Option<String>,
         listen: Option<String>,
         memory: Option<String>,
@@ -403,6 +410,8 @@ mod raw {
             if let Some(advertise) = &self.advertise {
                 host_port("advertise", advertise).map_err(within)?;
             }
+            let login = |text: &str| text.parse().map_err(|e: super::LoginError| Wrong::new("ssh", e.to_string()));
+            let ssh = self.ssh.as_deref().map(login).transpose().map_err(within)?;
             let inside = self.inside.or_else(|| self.advertise.clone()).ok_or_else(|| {
                 Wrong::new(&place, "needs `inside` or `advertise` (host:port that this site's ranks dial)")
             })?;
@@ -431,7 +440,7 @@ mod raw {
             };
             let page = self.page.as_deref().map(page).transpose().map_err(within)?;
             let (advertise, meeting) = (self.advertise, self.meeting.unwrap_or(true));
-            Ok(super::Gateway { name: gateway, advertise, inside, listen, memory: bytes, links, page, meeting })
+            Ok(super::Gateway { name: gateway, advertise, ssh, inside, listen, memory: bytes, links, page, meeting })
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use tcp::TcpInfo;
 use tokio::time::Instant;
 use types::JobId;
 use wire::View;
@@ -96,7 +97,7 @@ impl Gateway {
 }
 
 fn trunk_view(trunk: &Trunk) -> TrunkView {
-    let links: Vec<LinkView> = trunk.up_links().iter().map(|link| link_view(link)).collect();
+    let links: Vec<LinkView> = trunk.up_links().iter().map(|link| link_view(trunk, link)).collect();
     let up = !links.is_empty();
     TrunkView {
         site: trunk.site.clone(),
@@ -112,12 +113,19 @@ fn trunk_view(trunk: &Trunk) -> TrunkView {
     }
 }
 
-fn link_view(link: &Link) -> LinkView {
-    // A connection that has just broken shows zeros.
-    let kernel = link.kernel().unwrap_or_default();
+fn link_view(trunk: &Trunk, link: &Link) -> LinkView {
+    let kernel = match trunk.through_ssh {
+        // The kernel knows no more than the way to ssh on this machine.
+        true => TcpInfo { round_trip: link.measured.get().unwrap_or_default(), ..TcpInfo::default() },
+        // A connection that has just broken shows zeros.
+        false => link.kernel().unwrap_or_default(),
+    };
     LinkView {
         index: link.index as u32,
-        address: link.address.to_string(),
+        address: match trunk.through_ssh {
+            true => trunk.whereabouts(link.address),
+            false => link.address.to_string(),
+        },
         up_ms: milliseconds(link.since),
         sent: link.sent.get(),
         received: link.received.get(),

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use client::handshake::HandshakeError;
+use hooks::StartError;
 use thiserror::Error;
-use types::sites::{Fingerprint, Keys};
+use types::sites::{Fingerprint, Keys, Login};
 use wire::WireError;
 
 /// Why nothing can be sent to another site, or measured.
@@ -63,6 +64,16 @@ pub(crate) enum LinkError {
     Trunk(#[from] TrunkError),
     #[error("site {site}: gateway {gateway} at {address}: {source}{advice}", advice = source.advice(address))]
     At { site: String, gateway: String, address: String, source: Box<LinkError> },
+    #[error("site {site}: gateway {gateway} through ssh to {login}: {source}")]
+    Through { site: String, gateway: String, login: Login, source: Box<LinkError> },
+    /// This gateway was started without a way to run ssh.
+    #[error("the program that runs this gateway cannot start ssh")]
+    NoTunneller,
+    /// The tunnel has failed: why.
+    #[error("{0}")]
+    Tunnel(String),
+    #[error(transparent)]
+    Start(#[from] StartError),
     #[error(transparent)]
     Meeting(#[from] MeetingError),
     /// No place was one where the two could meet.

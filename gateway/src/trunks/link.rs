@@ -16,7 +16,8 @@ use member::pulse::{Beat, LINK_SILENCE_S, LOOK_NS, Nod, Pulse};
 use tcp::TcpInfo;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep, timeout};
 use types::sites::Fingerprint;
 use types::{Identity, JobId};
 use wire::{FrameHeader, FrameKind};
@@ -69,6 +70,8 @@ pub(crate) struct Link {
     cut: Notify,
     cut_reason: RefCell<String>,
     pub pings: RefCell<HashMap<u64, (Instant, oneshot::Sender<Duration>)>>,
+    /// The least round trip that pings have shown, where the kernel cannot know it.
+    pub measured: Cell<Option<Duration>>,
     /// Notices that are kept back: frames of this job from the first to the second were not deliverable.
     notices: RefCell<HashMap<JobId, Notices>>,
 }
@@ -234,6 +237,21 @@ impl Link {
         self.cut.notify_one();
     }
 
+    /// Sends a ping and waits for the answer; `None`: the link broke.
+    ///
+    /// # Errors
+    /// There is none within `limit`.
+    pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Option<Duration>, Elapsed> {
+        let (sender, receiver) = oneshot::channel();
+        let id = gateway.path.next_id();
+        self.pings.borrow_mut().insert(id, (Instant::now(), sender));
+        let header = FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY);
+        self.send_own(gateway, header, &id.to_le_bytes());
+        let answer = timeout(limit, receiver).await;
+        self.pings.borrow_mut().remove(&id);
+        Ok(answer?.ok())
+    }
+
     /// An answer to a ping came.
     pub(crate) fn pong(&self, payload: &[u8]) {
         let Ok(id) = payload.try_into().map(u64::from_le_bytes) else { return };
@@ -301,6 +319,7 @@ pub(crate) async fn serve(
         cut: Notify::new(),
         cut_reason: RefCell::default(),
         pings: RefCell::default(),
+        measured: Cell::default(),
         notices: RefCell::default(),
     });
     gateway.link_up(trunk, &link, run);

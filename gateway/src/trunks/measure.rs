@@ -42,6 +42,8 @@ const FRAME: u64 = HEADER_LEN as u64 + MAX_DATA as u64;
 
 /// How long a probe waits for a trunk that is not up, and for the answer to its ping.
 pub(crate) const PROBE_UP: Duration = Duration::from_millis(3000);
+/// ssh takes longer: it has to log in first.
+const PROBE_UP_SSH: Duration = Duration::from_secs(8);
 const PROBE_PING: Duration = Duration::from_secs(2);
 /// How long a trunk that is down is waited for.
 const UP: Duration = Duration::from_secs(1);
@@ -159,7 +161,9 @@ impl Gateway {
         if site == self.site {
             return Ok(Duration::ZERO);
         }
-        self.trunk_to(site, PROBE_UP).await?.ping(self, PROBE_PING).await
+        let through_ssh = self.table().lead_trunk(site).is_some_and(|id| self.trunks.get(id).through_ssh);
+        let limit = if through_ssh { PROBE_UP_SSH } else { PROBE_UP };
+        self.trunk_to(site, limit).await?.ping(self, PROBE_PING).await
     }
 
     /// Measures for a user's command, or orders it from a gateway of the site that is to send, and answers.

@@ -4,9 +4,11 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use types::sites::SitesFile;
+use hooks::Tunneller;
+use types::sites::{Approach, Dialling, SitesFile};
 
 use crate::gateway::Gateway;
 use crate::table::TrunkId;
@@ -22,6 +24,7 @@ pub(crate) mod link;
 pub(crate) mod measure;
 pub(crate) mod meeting;
 pub(crate) mod trunk;
+mod tunnel;
 
 /// The trunks, and what goes on at their ends.
 pub(crate) struct Trunks {
@@ -31,17 +34,20 @@ pub(crate) struct Trunks {
     /// Meetings of others here, and its own elsewhere.
     pub host: Host,
     pub visits: Visits,
+    /// Opens tunnels to gateways that are reached through ssh.
+    pub tunneller: Option<Arc<dyn Tunneller>>,
 }
 
 impl Trunks {
     /// Of the gateway of these numbers in the sites file.
-    pub(crate) fn new(sites: &SitesFile, own: (usize, usize)) -> Trunks {
+    pub(crate) fn new(sites: &SitesFile, own: (usize, usize), tunneller: Option<Arc<dyn Tunneller>>) -> Trunks {
         let list = trunks(sites, own).into_iter().map(Rc::new).collect();
         Trunks {
             list: RefCell::new(list),
             measuring: Measuring::default(),
             host: Host::new(sites.sites[own.0].gateways[own.1].memory),
             visits: Visits::default(),
+            tunneller,
         }
     }
 
@@ -77,7 +83,10 @@ impl Gateway {
     pub(crate) fn expect(&self, trunk: &Trunk) {
         let (site, name) = (&trunk.site, &trunk.gateway);
         let problem = match trunk.dials() {
-            Some(address) => format!("site {site}: gateway {name} at {address}: not reached yet"),
+            Some(Approach::Direct(address)) => format!("site {site}: gateway {name} at {address}: not reached yet"),
+            Some(Approach::Ssh(login, _)) => {
+                format!("site {site}: gateway {name} through ssh to {login}: not reached yet")
+            }
             None if trunk.hidden => self.unmet(trunk),
             None => format!("site {site}: its gateway {name} has not dialled us yet: is it running?"),
         };
@@ -113,23 +122,36 @@ impl Gateway {
     }
 }
 
-/// The trunks of a gateway: to every gateway of every other site. Of two sites the earlier in the file dials, if the
-/// later advertises an address; if neither does, the earlier asks for a meeting.
+/// The trunks of a gateway: to every gateway of every other site. [`Dialling`] says who dials; where neither can, the gateway of
+/// the earlier site in the file asks for a meeting.
 pub(crate) fn trunks(sites: &SitesFile, (own_site, own_gateway): (usize, usize)) -> Vec<Trunk> {
     let own = &sites.sites[own_site].gateways[own_gateway];
     let mut trunks = Vec::new();
     for (at, site) in sites.sites.iter().enumerate().filter(|(at, _)| *at != own_site) {
         for gateway in &site.gateways {
-            let (they_first, they_can) = (at < own_site, gateway.advertise.is_some());
-            let hidden = !they_can && own.advertise.is_none();
-            let dials = if hidden { !they_first } else { they_can && !(they_first && own.advertise.is_some()) };
+            let they_first = at < own_site;
+            let dialling = match they_first {
+                true => Dialling::between(gateway, own),
+                false => Dialling::between(own, gateway),
+            };
+            let approach = match (dialling, they_first) {
+                (Dialling::Earlier(approach), false) | (Dialling::Later(approach), true) => Some(approach),
+                _ => None,
+            };
+            let hidden = dialling == Dialling::Meeting;
+            let dials = approach.is_some() || (hidden && !they_first);
             let links = own.links.with(gateway.links);
             let id = TrunkId(trunks.len());
             let end = TrunkEnd {
                 site: site.name.clone(),
                 gateway: gateway.name.clone(),
                 address: gateway.advertise.clone(),
-                lets_meet: gateway.meeting && they_can,
+                login: match approach {
+                    Some(Approach::Ssh(login, to)) => Some((login.clone(), to.to_owned())),
+                    _ => None,
+                },
+                through_ssh: dialling.is_ssh(),
+                lets_meet: gateway.meeting && gateway.advertise.is_some() && !dialling.is_ssh(),
             };
             trunks.push(Trunk::new(id, end, site.keys(), (dials, hidden), links));
         }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use client::handshake::{self, Accepting, HandshakeError, initiate};
 use client::tls::TlsStream;
+use hooks::Tunnel;
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
-use types::sites::{Fingerprint, Keys, Links};
+use types::sites::{Approach, Fingerprint, Keys, Links, Login};
 use types::{Address, Identity, JobId};
 use wire::handshake::{Handshake, Hello, Purpose, Refusal, RefusalCode, Welcome};
 use wire::{FrameHeader, FrameKind, Secret};
@@ -27,6 +28,7 @@ use crate::trunks::control::ControlChannel;
 use crate::trunks::error::{ArrivalError, LinkError, TrunkError};
 use crate::trunks::link::{self, Link};
 use crate::trunks::meeting::visit;
+use crate::trunks::tunnel;
 
 mod messages;
 
@@ -36,7 +38,14 @@ const UNSENT: u32 = 256 << 10;
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REDIAL_FIRST: Duration = Duration::from_millis(100);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
+/// Through ssh: login nodes ban whoever knocks too often.
+const REDIAL_MOST_SSH: Duration = Duration::from_secs(30);
 const WATCH: Duration = Duration::from_millis(500);
+/// Links through ssh, at least, unless the sites file gives a number: one carries on while the other is dialled again.
+const LINKS_THROUGH_SSH: u16 = 2;
+/// Pings that measure a link through ssh, the least counts; and how long each may take.
+const PINGS: usize = 3;
+const PING: Duration = Duration::from_secs(2);
 /// From how many queued bytes on another link takes frames of a pair, if it has less queued.
 const SPILL: usize = 64 << 10;
 
@@ -93,6 +102,10 @@ pub(crate) struct TrunkEnd {
     pub gateway: String,
     /// Where it can be dialled, if anywhere.
     pub address: Option<String>,
+    /// Where this side logs in by ssh instead, and what it dials from there.
+    pub login: Option<(Login, String)>,
+    /// The links go through ssh, whichever side dials.
+    pub through_ssh: bool,
     /// Whether others may meet there.
     pub lets_meet: bool,
 }
@@ -106,9 +119,13 @@ impl Deref for Trunk {
 }
 
 impl Trunk {
-    /// Where to dial; `None`: the other side does.
-    pub(crate) fn dials(&self) -> Option<&str> {
-        self.address.as_deref().filter(|_| self.dials)
+    /// How this side dials; `None`: the other side does, or they meet elsewhere.
+    pub(crate) fn dials(&self) -> Option<Approach<'_>> {
+        match &self.login {
+            _ if !self.dials => None,
+            Some((login, to)) => Some(Approach::Ssh(login, to)),
+            None => self.address.as_deref().map(Approach::Direct),
+        }
     }
 
     /// Whether this side asks for meetings.
@@ -131,10 +148,14 @@ impl Trunk {
     }
 
     /// Where the other end of a link is, for messages.
-    fn whereabouts(&self, address: SocketAddr) -> String {
+    pub(crate) fn whereabouts(&self, address: SocketAddr) -> String {
         match &*self.met.borrow() {
             Some(place) => format!("met at {place}, {address}"),
-            None => format!("at {address}"),
+            None => match &self.login {
+                Some((login, _)) => format!("through ssh to {login}"),
+                None if self.through_ssh => "through ssh from there".to_owned(),
+                None => format!("at {address}"),
+            },
         }
     }
 
@@ -201,7 +222,10 @@ impl Trunk {
 
     /// Whether it is dialled, and where, as the other is.
     pub(crate) fn is_dialled_like(&self, other: &Trunk) -> bool {
-        let how = |trunk: &Trunk| (trunk.dials, trunk.hidden, trunk.how_many, trunk.address.clone(), trunk.lets_meet);
+        let how = |trunk: &Trunk| {
+            let TrunkEnd { address, login, through_ssh, lets_meet, .. } = &trunk.end;
+            (trunk.dials, trunk.hidden, trunk.how_many, address.clone(), login.clone(), *through_ssh, *lets_meet)
+        };
         how(self) == how(other)
     }
 
@@ -289,22 +313,12 @@ impl Trunk {
         timeout(limit, wait).await.map_err(|_| TrunkError::Down(self.problem()))
     }
 
-    /// Sends a ping over the first link and waits for the answer.
+    /// Sends a ping over one of its links and waits for the answer.
     pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Duration, TrunkError> {
         let link = self.link(GATEWAY, GATEWAY).ok_or_else(|| TrunkError::Down(self.problem()))?;
-        let (sender, receiver) = oneshot::channel();
-        let id = gateway.path.next_id();
-        link.pings.borrow_mut().insert(id, (Instant::now(), sender));
-        link.send_own(
-            gateway,
-            FrameHeader::plain(FrameKind::Ping, JobId::default(), GATEWAY, GATEWAY),
-            &id.to_le_bytes(),
-        );
-        let answer = timeout(limit, receiver).await;
-        link.pings.borrow_mut().remove(&id);
-        match answer {
-            Ok(Ok(rtt)) => Ok(rtt),
-            Ok(Err(_)) => Err(TrunkError::Broke(self.site.clone())),
+        match link.ping(gateway, limit).await {
+            Ok(Some(rtt)) => Ok(rtt),
+            Ok(None) => Err(TrunkError::Broke(self.site.clone())),
             Err(_) => Err(TrunkError::NoAnswer { site: self.site.clone(), limit }),
         }
     }
@@ -328,13 +342,17 @@ pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index:
     let times_retired = trunk.times_retired.get();
     while trunk.times_retired.get() == times_retired {
         let dialled = match trunk.dials() {
-            Some(address) => dial(&gateway, &trunk, index, address).await,
+            Some(Approach::Direct(address)) => dial(&gateway, &trunk, index, address).await,
+            Some(Approach::Ssh(login, to)) => tunnel::dial(&gateway, &trunk, index, login, to).await,
             None => visit::meet(&gateway, &trunk, index).await,
         };
         match dialled {
-            Ok((stream, peer)) => {
+            Ok(Dialled { stream, run, peer, tunnel }) => {
                 pause = REDIAL_FIRST;
-                link::serve(&gateway, &trunk, index, stream, peer).await;
+                link::serve(&gateway, &trunk, index, (stream, run), peer).await;
+                if let Some(tunnel) = tunnel {
+                    tunnel::close(&gateway, &trunk, index, tunnel);
+                }
             }
             Err(error) => {
                 let problem = error.to_string();
@@ -347,7 +365,7 @@ pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index:
         // At least this long, however often somebody is impatient.
         sleep(REDIAL_FIRST / 2).await;
         let _ = timeout(pause.mul_f64(jitter()), trunk.kick.notified()).await;
-        pause = (pause * 2).min(REDIAL_MOST);
+        pause = (pause * 2).min(if trunk.through_ssh { REDIAL_MOST_SSH } else { REDIAL_MOST });
     }
 }
 
@@ -372,14 +390,22 @@ async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience
     trunk.watched.set(false);
 }
 
-/// A link that was dialled: its stream, the run of the other gateway's program, and where it is.
-pub(crate) type Dialled = ((TlsStream, u32), SocketAddr);
+/// A link that was dialled.
+pub(crate) struct Dialled {
+    pub stream: TlsStream,
+    /// Of the other gateway's program.
+    pub run: u32,
+    pub peer: SocketAddr,
+    /// What carries it, if it goes through ssh.
+    pub tunnel: Option<Box<dyn Tunnel>>,
+}
 
 async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> Result<Dialled, LinkError> {
     let dialled = async {
         let tcp = connect(gateway, address).await?;
         let peer = tcp.peer_addr()?;
-        Ok((shake(gateway, trunk, index, tcp).await?, peer))
+        let (stream, run) = shake(gateway, trunk, index, tcp, HANDSHAKE_TIMEOUT).await?;
+        Ok(Dialled { stream, run, peer, tunnel: None })
     };
     let (site, gateway) = (trunk.site.clone(), trunk.gateway.clone());
     let at = |source| LinkError::At { site, gateway, address: address.to_owned(), source: Box::new(source) };
@@ -400,6 +426,7 @@ pub(crate) async fn shake(
     trunk: &Trunk,
     index: usize,
     tcp: TcpStream,
+    limit: Duration,
 ) -> Result<(TlsStream, u32), LinkError> {
     let shake = async {
         prepare(&tcp)?;
@@ -422,7 +449,7 @@ pub(crate) async fn shake(
         let welcome = initiate(&mut stream, hello, &Secret::NONE, &key).await?;
         Ok((stream, welcome.run))
     };
-    match gateway.patiently(HANDSHAKE_TIMEOUT, shake).await {
+    match gateway.patiently(limit, shake).await {
         Ok(result) => result,
         Err(waited) => Err(LinkError::Slow(waited.as_secs())),
     }
@@ -557,10 +584,30 @@ impl Gateway {
         trunk.flush_control(self);
     }
 
-    /// A link shows how long the way is: whether there should be more of them.
-    fn want_links(&self, trunk: &Trunk, link: &Link) {
-        let round_trip = link.kernel().map_or(Duration::ZERO, |kernel| kernel.round_trip);
-        let (had, wanted) = (trunk.wanted(), trunk.how_many.wanted(round_trip).max(link.index as u16 + 1));
+    /// A new link shows how long the path is, and so how many links there should be. The kernel knows, except where ssh carries
+    /// the link: there it is measured.
+    fn want_links(&self, trunk: &Trunk, link: &Rc<Link>) {
+        if !trunk.through_ssh {
+            return self.want_links_for(trunk, link, link.kernel().map_or(Duration::ZERO, |kernel| kernel.round_trip));
+        }
+        let (trunk, link) = (self.trunks.get(trunk.id), link.clone());
+        self.beside(async move |gateway| {
+            for _ in 0..PINGS {
+                let Ok(Some(measured)) = link.ping(&gateway, PING).await else { break };
+                link.measured.set(link.measured.get().map_or(Some(measured), |before| Some(before.min(measured))));
+            }
+            if !link.is_cut() {
+                gateway.want_links_for(&trunk, &link, link.measured.get().unwrap_or_default());
+            }
+        });
+    }
+
+    fn want_links_for(&self, trunk: &Trunk, link: &Link, round_trip: Duration) {
+        let mut wanted = trunk.how_many.wanted(round_trip).max(link.index as u16 + 1);
+        if trunk.through_ssh && trunk.how_many == Links::ByRoundTrip {
+            wanted = wanted.max(LINKS_THROUGH_SSH);
+        }
+        let had = trunk.wanted();
         if wanted <= had {
             return;
         }
@@ -596,7 +643,7 @@ impl Gateway {
             }
             if for_good {
                 self.change(|table| table.trunk_lost(trunk.id, &problem));
-            } else if let (false, Some(address)) = (trunk.dials, trunk.address.clone())
+            } else if let (false, false, Some(address)) = (trunk.dials, trunk.through_ssh, trunk.address.clone())
                 && !trunk.watched.replace(true)
             {
                 let (trunk, patience) = (self.trunks.get(trunk.id), self.sites.own_site().patience);

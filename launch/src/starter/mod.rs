@@ -6,7 +6,7 @@
 mod held;
 mod local;
 mod pbs;
-mod process;
+pub(crate) mod process;
 pub(crate) mod salloc;
 mod shell;
 mod slurm;

@@ -147,7 +147,7 @@ impl AgentProcess {
 }
 
 /// The end of what was written.
-fn last_words(file: &File) -> String {
+pub(crate) fn last_words(file: &File) -> String {
     let length = file.metadata().map_or(0, |found| found.len());
     let begin = length.saturating_sub(KEEP);
     let mut bytes = vec![0; (length - begin) as usize];

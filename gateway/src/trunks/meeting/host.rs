@@ -113,17 +113,17 @@ impl Gateway {
     /// Everybody at the end of a trunk.
     fn guests(&self) -> Vec<Guest> {
         let sites = self.sites.file.borrow();
-        let links = |site: &str, gateway: &str| {
-            let entry = sites.site(site)?.1.gateways.iter().find(|entry| entry.name == gateway)?;
-            Some(entry.links)
+        let entry = |trunk: &Trunk| {
+            let site = sites.site(&trunk.site)?.1;
+            site.gateways.iter().find(|entry| entry.name == trunk.gateway)
         };
         let trunks = self.trunks.in_use();
         let guest = |trunk: &Rc<Trunk>| Guest {
             trunk: trunk.id,
             site: trunk.site.clone(),
             gateway: trunk.gateway.clone(),
-            links: links(&trunk.site, &trunk.gateway).unwrap_or(Links::Fixed(0)),
-            hidden: trunk.address.is_none(),
+            links: entry(trunk).map_or(Links::Fixed(0), |entry| entry.links),
+            hidden: entry(trunk).is_some_and(|entry| entry.advertise.is_none() && entry.ssh.is_none()),
             up: trunk.is_up(),
         };
         trunks.iter().map(guest).collect()

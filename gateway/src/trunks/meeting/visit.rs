@@ -185,9 +185,9 @@ async fn meet_at(gateway: &Gateway, trunk: &Trunk, index: usize, place: &Trunk) 
     let link = index as u16;
     let seat = ask(gateway, trunk, link, place).await?;
     let (tcp, peer) = take(gateway, seat, link, place).await?;
-    let stream = trunk::shake(gateway, trunk, index, tcp).await?;
+    let (stream, run) = trunk::shake(gateway, trunk, index, tcp, HANDSHAKE_TIMEOUT).await?;
     trunk.met_at(name(place));
-    Ok((stream, peer))
+    Ok(Dialled { stream, run, peer, tunnel: None })
 }
 
 /// Asks a place for a meeting.
