@@ -81,7 +81,7 @@ class Accounts:
         settings = " ".join(f'"{key}={value}"' for key, value in carried.items())
         config = self.folder / f"{host}.sshd"
         config.write_text(
-            f"Port {PORT}\nHostKey {host_key}\nAuthorizedKeysFile {self.folder / 'user_key'}.pub\nPidFile none\nStrictModes no\n"
+            f"Port {PORT}\nHostKey {host_key}\nAuthorizedKeysFile {self.folder / 'user_key'}.pub {self.home(host)}/.ssh/authorized_keys\nPidFile none\nStrictModes no\n"
             f"UsePAM no\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nSetEnv {settings}\n"
         )
         Path("/run/sshd").mkdir(exist_ok=True)

@@ -287,6 +287,64 @@ def test_a_site_closed_but_for_ssh_dials_out(person):
     assert sorted(results[job].good().out.split()) == ["a-gw1", "b-gw1"], str(results[job])
 
 
+@pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), reason="no iptables: apt install iptables")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a firewall needs root")
+def test_two_sites_closed_but_for_ssh_run_a_checked_job(person, mpich_only):
+    """Neither can dial the other: trunks go through ssh, by keys that are good for nothing else. The connections are cut, by killing ssh
+    and by a reset of what carries it, and the job goes on; nothing is left after kill -9 and `sites remove`."""
+    person = person()
+    for host in ("a-gw1", "b-gw1"):
+        person.types(*CLOSED_BUT_FOR_SSH, on=host, must=True)
+    person.adds("lyon", "a-gw1", "--nodes", "a-gw1")
+    forbidden = person.adds("kyoto", "b-gw1", "--no-trunk-ssh", must=False)
+    kept_out = person.types("ls", person.home("b-gw1") / ".ssh", on="b-gw1")
+    added = person.adds("kyoto", "b-gw1", "--nodes", "b-gw1", must=True)
+    check = person.types("landbridge", "sites", "check", "--quick", on="a-gw1")
+    keys = person.types("cat", person.home("b-gw1") / ".ssh/authorized_keys", on="b-gw1")
+    # The key opens no shell and reaches nothing else.
+    login = ["/usr/bin/ssh", "-F", "none", "-oBatchMode=yes", "-oIdentitiesOnly=yes", "-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null",
+             "-i", person.home("a-gw1") / ".config/landbridge/lyon.trunk", "-p", PORT]
+    shell = person.types(*login, f"root@{wan('b-gw1')}", "echo", "inside", on="a-gw1")
+    elsewhere = person.types(*login, "-W", f"127.0.0.1:{PORT}", f"root@{wan('b-gw1')}", on="a-gw1")
+    started, stop = person.folder / "started", person.folder / "stop"
+    program = [mpich_only.python, PROGRAMS / "exchange.py", started, stop, 20]
+    ours = f"grep -lz HOME={person.home('a-gw1')} /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3"
+    tunnels = f'for p in $({ours}); do test "$(cat /proc/$p/comm 2>/dev/null)" = ssh && echo $p; done'
+    cut = (
+        f"for i in $(seq 300); do test -e {started} && break; sleep 0.1; done; test -e {started} || exit 1\n"
+        f"for i in 1 2 3; do kill -9 $({tunnels}); sleep 2; done\n"
+        # The network resets both ends, whatever they are, for a moment.
+        f"for i in 1 2; do ss -K dport = :{PORT} >/dev/null; "
+        f"iptables -I OUTPUT -p tcp --dport {PORT} -j REJECT --reject-with tcp-reset; sleep 1; "
+        f"iptables -D OUTPUT -p tcp --dport {PORT} -j REJECT --reject-with tcp-reset; sleep 4; done\n"
+        f"echo cut; touch {stop}"
+    )
+    cutting = person.types("bash", "-c", f"exec >{person.folder}/cut.log 2>&1; {cut}", on="a-gw1", background=True)
+    job = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *program, on="a-gw1")
+    listed = person.types("cat", person.folder / "cut.log")
+    person.types("bash", "-c", f"kill -9 {process_of(person, 'a-gw1', 'lyon')}; sleep 1", on="a-gw1")
+    left = person.types("bash", "-c", tunnels, on="a-gw1")
+    again = person.types("landbridge", "sites", "add", "lyon")
+    removed = person.types("landbridge", "sites", "remove", "kyoto")
+    gone = person.types("cat", person.home("b-gw1") / ".ssh/authorized_keys", on="b-gw1")
+    results = person.run(limit=500)
+    results[forbidden].bad("firewall", "port 7700", "the sites file is as it was")
+    assert results[kept_out].code != 0, str(results[kept_out])
+    note = results[added].good()
+    for words in ("firewall", "port 7700", "through ssh", ".ssh/authorized_keys", "sites remove kyoto"):
+        assert words in note.out + note.err, f"does not say `{words}`\n{note}"
+    assert "through ssh" in results[check].good().out, str(results[check])
+    assert results[keys].out.startswith("restrict,port-forwarding,permitopen=") and "lyon->kyoto" in results[keys].out, str(results[keys])
+    assert results[shell].code != 0 and "inside" not in results[shell].out, str(results[shell])
+    assert results[elsewhere].code != 0 and "prohibited" in results[elsewhere].err, str(results[elsewhere])
+    assert "rounds good on 4 ranks" in results[job].good().out, str(results[job])
+    assert "cut\n" in results[listed].out, str(results[listed])
+    assert not results[left].out, str(results[left])
+    results[again].good()
+    results[removed].good()
+    assert "landbridge" not in results[gone].out, str(results[gone])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons in a lab need root")
 @pytest.mark.skipif(not Path("/usr/sbin/slurmctld").exists(), reason="no Slurm: apt install slurm-wlm munge")
 def test_slurm_that_wants_a_partition_and_an_account(person):

@@ -39,6 +39,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         port: args.port,
         advertise: args.advertise,
         dial_out: args.dial_out,
+        no_trunk_ssh: args.no_trunk_ssh,
         inside: args.inside,
         nodes: args.nodes,
         slurm: args.slurm,

@@ -68,6 +68,9 @@ pub(crate) struct AddArgs {
     /// Other sites cannot dial it: it dials them
     #[arg(long)]
     pub dial_out: bool,
+    /// Never give gateways of other sites keys to log in there, not even where nothing but ssh passes a firewall
+    #[arg(long)]
+    pub no_trunk_ssh: bool,
     /// Where its own nodes dial its gateway [default: the address towards the first node]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub inside: Option<String>,

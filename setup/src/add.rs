@@ -13,8 +13,10 @@ use std::path::PathBuf;
 
 use launch::check::Finding;
 use serde::Serialize;
+use types::sites::Login;
 
 use self::verdict::{Remedy, Verdict, verdict};
+use crate::access::{self, Grant};
 use crate::book::{Book, Entry};
 use crate::company::{Company, whereabouts};
 use crate::here::finding;
@@ -47,6 +49,8 @@ pub struct Wish {
     pub nodes: Option<String>,
     /// What Slurm is asked for its nodes with.
     pub slurm: Vec<SlurmSetting>,
+    /// Gateways of other sites never get keys to log in there.
+    pub no_trunk_ssh: bool,
     /// Somebody sits at a terminal and can be asked.
     pub asking: bool,
 }
@@ -72,6 +76,8 @@ pub struct Prepared {
     new: bool,
     /// As planned; what the user wrote himself is in `after` alone.
     entry: Entry,
+    /// How other sites' gateways may log in there.
+    login: Option<Login>,
     after: Book,
     company: Company,
     /// The sites files as they were at every machine reached.
@@ -89,6 +95,8 @@ struct Attempt {
     touched: Vec<String>,
     /// Sites whose gateway did not run before.
     started: Vec<String>,
+    /// Gateways that were not let in before.
+    granted: Vec<Grant>,
     findings: Vec<Finding>,
 }
 
@@ -166,7 +174,8 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     progress.step(&name, &plan::describe(&entry, &survey));
     findings.push(finding(&name, "machine", plan::describe_machine(&survey)));
     let left = format!("{} and {}'s key in ~/.config/landbridge on {}", facts.folder, name, facts.host);
-    Ok(Prepared { wish, new: old_entry.is_none(), entry, after, company, old, findings, notes, left })
+    let login = if wish.no_trunk_ssh { None } else { plan::login(&place).await.ok() };
+    Ok(Prepared { wish, new: old_entry.is_none(), entry, login, after, company, old, findings, notes, left })
 }
 
 /// The entry of this machine as a site, and the connection to it; nothing else is touched.
@@ -231,7 +240,11 @@ impl Prepared {
         let (mut tried, mut refuted) = (Vec::new(), Vec::new());
         let mut attempt = self.attempt(progress).await;
         while self.new && verdict(&name, &attempt.findings) == Verdict::Fails {
-            let Some(remedy) = verdict::remedy(&self.wish, &self.entry, &attempt.findings, &tried) else { break };
+            let Some(remedy) =
+                verdict::remedy(&self.wish, &self.entry, self.login.is_some(), &attempt.findings, &tried)
+            else {
+                break;
+            };
             self.undo(&attempt).await;
             self.apply(remedy, progress)?;
             tried.push(remedy);
@@ -241,17 +254,25 @@ impl Prepared {
         if verdict == Verdict::Fails && self.new {
             progress.step(&name, "something does not work: undoing");
             self.undo(&attempt).await;
+            // The entry as planned is the one to explain; of the other tries it is enough why they failed.
+            for (remedy, failed) in tried.iter().zip(refuted.iter().skip(1).chain([&attempt])) {
+                let faults = failed.findings.iter().filter(|finding| verdict::is_fault(&name, finding));
+                let faults = faults.map(|finding| finding.detail.clone()).collect::<Vec<_>>().join("; ");
+                self.notes.push(match remedy {
+                    Remedy::DialOut => format!("dialling out from {name} was tried and fails too: {faults}"),
+                    Remedy::ThroughSsh => {
+                        format!("ssh from the other sites to {name} was tried and fails too: {faults}")
+                    }
+                });
+            }
             if let Some(first) = refuted.first() {
-                // The entry as planned is the one to explain; of the other tries it is enough why they failed.
-                let later = std::mem::replace(&mut attempt.findings, first.findings.clone());
-                let faults = later.iter().filter(|finding| verdict::is_fault(&name, finding));
-                let faults = faults.map(|finding| finding.detail.clone()).collect::<Vec<_>>();
-                self.notes.push(format!("dialling out from {name} was tried and fails too: {}", faults.join("; ")));
+                attempt.findings = first.findings.clone();
             }
             self.notes.push(format!("the sites file is as it was; left there: {}", self.left));
         } else {
-            let changes: Vec<_> = tried.iter().map(|remedy| self.describe(*remedy)).collect();
-            self.notes.extend(changes);
+            if let Some(change) = tried.last().map(|remedy| self.describe(*remedy)) {
+                self.notes.push(change);
+            }
             self.after.save()?;
         }
         if verdict == Verdict::NodesFail {
@@ -286,6 +307,16 @@ impl Prepared {
                 progress.step(name, "other sites cannot dial it: trying again with dialling out");
                 self.after.set_gateway(name, &Entry { advertise: None, ..self.entry.clone() })
             }
+            Remedy::ThroughSsh => {
+                let text = format!(
+                    "neither it nor the other sites can dial each other: trying through ssh. ~/.ssh/authorized_keys there gets a \
+                     key of each other site, good for reaching {} and nothing else",
+                    self.entry.inside
+                );
+                progress.step(name, &text);
+                let ssh = self.login.clone();
+                self.after.set_gateway(name, &Entry { advertise: None, ssh, ..self.entry.clone() })
+            }
         }
     }
 
@@ -297,11 +328,22 @@ impl Prepared {
                 "other sites cannot dial {name} at {address} (a firewall?), so {name} dials them. If its administrators open the \
                  port, `landbridge sites add {name} --advertise {address}` uses it"
             ),
+            Remedy::ThroughSsh => {
+                let (inside, port) = (&self.entry.inside, verdict::port(&self.entry.inside));
+                let login = self.login.as_ref().map(Login::to_string).unwrap_or_default();
+                format!(
+                    "a firewall lets neither {name} nor the other sites dial each other on port {port}, so gateways of the other \
+                     sites reach {name} through ssh to {login}. ~/.ssh/authorized_keys there has a key for each of them, good for \
+                     reaching {inside} and nothing else; `landbridge sites remove {name}` takes them out again. If administrators \
+                     open the port, `landbridge sites add {name} --advertise HOST` uses it"
+                )
+            }
         }
     }
 
     /// Hands the file out and has gateways follow it: the new one first, since the others will dial it.
     async fn spread(&mut self, attempt: &mut Attempt, progress: &mut dyn Progress) -> Result<(), SetupError> {
+        access::grant(&mut self.company, &self.after.sites()?, &mut attempt.granted).await?;
         let text = self.after.text();
         for site in self.company.names() {
             attempt.touched.push(site.clone());
@@ -338,6 +380,11 @@ impl Prepared {
 
     /// Gives every site its old file back and has gateways follow it. What cannot be undone is noted.
     async fn undo(&mut self, attempt: &Attempt) {
+        for grant in &attempt.granted {
+            if let Err(error) = access::withdraw(&mut self.company, grant).await {
+                self.notes.push(format!("not undone: {error}"));
+            }
+        }
         for site in attempt.touched.iter().rev() {
             let text = self.old.iter().find(|(name, _)| name == site).and_then(|(_, text)| text.clone());
             let follow = match attempt.started.contains(site) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, value};
 use types::SitesFile;
-use types::sites::Fingerprint;
+use types::sites::{Fingerprint, Login};
 
 use crate::SetupError;
 use crate::here::folders;
@@ -22,6 +22,8 @@ pub struct Book {
 pub struct Entry {
     /// `host:port` that other sites dial.
     pub advertise: Option<String>,
+    /// How gateways of other sites log in instead.
+    pub ssh: Option<Login>,
     /// `host:port` that the site's nodes dial.
     pub inside: String,
     /// `address:port` the gateway binds.
@@ -188,10 +190,13 @@ impl Book {
         let Some(gateway) = gateways.get_mut(0) else { return Err(inline(name, "gateway")) };
         gateway["inside"] = value(&entry.inside);
         gateway["listen"] = value(&entry.listen);
-        match &entry.advertise {
-            Some(advertise) => gateway["advertise"] = value(advertise),
-            None => {
-                gateway.remove("advertise");
+        let ssh = entry.ssh.as_ref().map(Login::to_string);
+        for (field, text) in [("advertise", &entry.advertise), ("ssh", &ssh)] {
+            match text {
+                Some(text) => gateway[field] = value(text),
+                None => {
+                    gateway.remove(field);
+                }
             }
         }
         Ok(())
@@ -309,6 +314,7 @@ mod tests {
     fn entry(port: u16) -> Entry {
         Entry {
             advertise: Some(format!("login:{port}")),
+            ssh: None,
             inside: format!("10.0.0.1:{port}"),
             listen: format!("0.0.0.0:{port}"),
             nodes: vec!["n1".into(), "n2".into()],

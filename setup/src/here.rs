@@ -1,5 +1,6 @@
 //! The other end: what is asked of the program at a site's machine, carried out here.
 
+mod access;
 pub mod background;
 mod carried;
 mod error;
@@ -67,6 +68,10 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
     match request {
         Request::Survey { nodes, port, site } => survey::survey(&folders, site, nodes, *port).map(Reply::Survey),
         Request::Key { site } => make_key(&folders, site),
+        Request::TrunkKey { site } => access::trunk_key(&folders, site).map(|public| Reply::TrunkKey { public }),
+        Request::LetIn { site, of, to, key } => {
+            access::let_in(site, of, to, key.as_deref()).map(|changed| Reply::LetIn { changed })
+        }
         Request::ReadSites => folders.read_sites().map(|text| Reply::Sites { text }),
         Request::WriteSites { text } => {
             folders.write_sites(text.as_deref())?;
@@ -137,6 +142,10 @@ fn nothing() -> Program {
 /// Removes what a site has here. Copies and the sites file go with the last site of this account.
 fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError> {
     folders.remove(&folders.key(site))?;
+    for half in folders.trunk_key(site) {
+        folders.remove(&half)?;
+    }
+    access::let_nobody_in(site)?;
     folders.remove(&folders.state_file(site))?;
     for log in folders.logs(site) {
         folders.remove(&log)?;
@@ -147,6 +156,7 @@ fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError
     }
     folders.remove(&folders.sites_file())?;
     folders.remove(&folders.sites_file_before())?;
+    folders.remove(&launch::tunnel::known_hosts(&folders.configuration))?;
     folders::remove_releases(base.as_ref())?;
     for folder in [&folders.configuration, &folders.state] {
         // Whatever else lies there is the user's.

@@ -26,6 +26,22 @@ pub enum Request {
         /// The site.
         site: String,
     },
+    /// Make the key by which the site's gateways log in at other sites, unless it is there; show its public half.
+    TrunkKey {
+        /// The site.
+        site: String,
+    },
+    /// Let the gateways of another site log in, to reach this site's gateway and nothing else.
+    LetIn {
+        /// This site.
+        site: String,
+        /// The other.
+        of: String,
+        /// `host:port` of the gateway.
+        to: String,
+        /// Their public key; `None`: they are not let in any more.
+        key: Option<String>,
+    },
     /// The sites file of this machine.
     ReadSites,
     /// Replace the sites file of this machine; `None`: remove it.
@@ -91,6 +107,16 @@ pub enum Reply {
         fingerprint: String,
         /// Whether the key is new.
         made: bool,
+    },
+    /// To [`Request::TrunkKey`].
+    TrunkKey {
+        /// The public half, as `authorized_keys` has it.
+        public: String,
+    },
+    /// To [`Request::LetIn`].
+    LetIn {
+        /// It was not so before.
+        changed: bool,
     },
     /// To [`Request::ReadSites`]: what it says, if it is there.
     Sites {
@@ -188,6 +214,8 @@ impl Request {
         match self {
             Request::Survey { .. } => "looking around",
             Request::Key { .. } => "the key",
+            Request::TrunkKey { .. } => "the key for trunks through ssh",
+            Request::LetIn { .. } => "letting a gateway in",
             Request::ReadSites => "reading the sites file",
             Request::WriteSites { .. } => "writing the sites file",
             Request::Gateway { .. } => "starting the gateway",

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::access;
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
 use crate::message::{Reply, Request};
@@ -75,7 +76,9 @@ pub async fn remove(
             let Some(place) = whereabouts(other)? else {
                 return Err(SetupError::site(&other.name, "joined by itself and cannot be told from here"));
             };
-            let machine = company.reach(&other.name, &place, other.folder.as_deref(), progress).await?;
+            company.reach(&other.name, &place, other.folder.as_deref(), progress).await?;
+            access::forget(&mut company, &sites, name, &other.name).await?;
+            let machine = company.machine(&other.name)?;
             machine.ask(&Request::WriteSites { text: Some(text.clone()) }).await?;
             machine.ask(&Request::Gateway { site: other.name.clone() }).await
         };

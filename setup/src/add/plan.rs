@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
-use types::sites::Site;
+use types::sites::{Login, Site};
 
 use super::Wish;
 use crate::SetupError;
@@ -174,7 +174,9 @@ pub(super) async fn entry(
             wish.name, survey.home
         ));
     }
-    Ok(Entry { advertise, inside, listen: format!("0.0.0.0:{port}"), nodes, starter })
+    // An address that the user gives is to be dialled.
+    let ssh = old.and_then(|old| old.ssh.clone()).filter(|_| wish.advertise.is_none());
+    Ok(Entry { advertise, ssh, inside, listen: format!("0.0.0.0:{port}"), nodes, starter })
 }
 
 /// `host[:port]` with the port that is missing.
@@ -196,7 +198,7 @@ fn with_port(flag: &str, text: &str, port: u16) -> Result<String, SetupError> {
 
 /// Why it cannot be told where others dial a machine.
 #[derive(Debug, Error)]
-enum NoHost {
+pub(super) enum NoHost {
     #[error("it is this machine, whose name outside is not known here")]
     Here,
     #[error("ssh -G: {0}")]
@@ -211,6 +213,11 @@ enum NoHost {
 
 /// The host that ssh dials, which others can probably dial too; or why that cannot be told.
 async fn default_host(place: &Place) -> Result<String, NoHost> {
+    login(place).await.map(|login| login.host().to_owned())
+}
+
+/// Where ssh logs in, without what only the user's ssh configuration knows; or why that cannot be told.
+pub(super) async fn login(place: &Place) -> Result<Login, NoHost> {
     if *place == Place::Here {
         return Err(NoHost::Here);
     }
@@ -231,7 +238,10 @@ async fn default_host(place: &Place) -> Result<String, NoHost> {
             return Err(NoHost::Proxy { key, value });
         }
     }
-    setting("hostname").or_else(|| place.host().map(str::to_owned)).ok_or(NoHost::Unnamed)
+    let host = setting("hostname").or_else(|| place.host().map(str::to_owned)).ok_or(NoHost::Unnamed)?;
+    let port = setting("port").and_then(|port| port.parse().ok());
+    let target = setting("user").map_or_else(|| host.clone(), |user| format!("{user}@{host}"));
+    Ok(Login { target, port })
 }
 
 /// The entry, for a person who waits.

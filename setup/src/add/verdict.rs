@@ -21,6 +21,8 @@ pub(super) enum Verdict {
 pub(super) enum Remedy {
     /// It dials the others, which cannot dial it.
     DialOut,
+    /// The others reach it through ssh, since neither can dial the other.
+    ThroughSsh,
 }
 
 /// Judges a site by the findings about it. What is wrong with other sites does not count, except their trunk from this one.
@@ -34,17 +36,30 @@ pub(super) fn verdict(site: &str, findings: &[Finding]) -> Verdict {
     }
 }
 
-/// What to try next after a try of a new site that failed; `tried`: what was tried besides the entry as planned.
-pub(super) fn remedy(wish: &Wish, entry: &Entry, findings: &[Finding], tried: &[Remedy]) -> Option<Remedy> {
-    let undialled = findings.iter().any(|finding| is_undialled(&wish.name, finding));
+/// What to try next after a try of a new site that failed; `tried`: what was tried besides the entry as planned; `ssh`: whether
+/// other sites may log in there.
+pub(super) fn remedy(wish: &Wish, entry: &Entry, ssh: bool, findings: &[Finding], tried: &[Remedy]) -> Option<Remedy> {
     // Whoever says how the site is dialled knows why.
-    let free = entry.advertise.is_some() && wish.advertise.is_none();
-    (undialled && free && !tried.contains(&Remedy::DialOut)).then_some(Remedy::DialOut)
+    if wish.advertise.is_some() {
+        return None;
+    }
+    let undialled = findings.iter().any(|finding| is_undialled(&wish.name, finding));
+    if undialled && entry.advertise.is_some() && !tried.contains(&Remedy::DialOut) {
+        return Some(Remedy::DialOut);
+    }
+    let from_it = format!("trunk from {}", wish.name);
+    let apart = undialled || findings.iter().any(|finding| !finding.ok && finding.part == from_it);
+    (apart && ssh && !tried.contains(&Remedy::ThroughSsh)).then_some(Remedy::ThroughSsh)
 }
 
 /// Another site's gateway could not dial this one's.
 fn is_undialled(site: &str, finding: &Finding) -> bool {
     !finding.ok && finding.site == site && finding.part.starts_with("trunk from ")
+}
+
+/// The port of an address.
+pub(super) fn port(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(_, port)| port)
 }
 
 pub(super) fn is_fault(site: &str, finding: &Finding) -> bool {
@@ -75,6 +90,7 @@ mod tests {
     fn dialling_out_is_tried_once_and_not_against_the_users_word() {
         let entry = Entry {
             advertise: Some("h:7700".into()),
+            ssh: None,
             inside: "h:7700".into(),
             listen: "0.0.0.0:7700".into(),
             nodes: Vec::new(),
@@ -82,10 +98,20 @@ mod tests {
         };
         let wish = Wish { name: "kyoto".into(), ..Wish::default() };
         let findings = [finding("kyoto", "trunk from lyon", false)];
-        assert_eq!(remedy(&wish, &entry, &findings, &[]), Some(Remedy::DialOut));
-        assert_eq!(remedy(&wish, &entry, &findings, &[Remedy::DialOut]), None);
-        assert_eq!(remedy(&wish, &entry, &[finding("lyon", "trunk from kyoto", false)], &[]), None);
-        assert_eq!(remedy(&wish, &Entry { advertise: None, ..entry.clone() }, &findings, &[]), None);
-        assert_eq!(remedy(&Wish { advertise: Some("h".into()), ..wish }, &entry, &findings, &[]), None);
+        let next = |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, false, findings, tried);
+        assert_eq!(next(&entry, &findings, &[]), Some(Remedy::DialOut));
+        assert_eq!(next(&entry, &findings, &[Remedy::DialOut]), None);
+        assert_eq!(next(&entry, &[finding("lyon", "trunk from kyoto", false)], &[]), None);
+        assert_eq!(next(&Entry { advertise: None, ..entry.clone() }, &findings, &[]), None);
+        let told = Wish { advertise: Some("h".into()), ..wish.clone() };
+        assert_eq!(remedy(&told, &entry, true, &findings, &[]), None);
+        // ssh comes last, and only where it may.
+        let through =
+            |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, true, findings, tried);
+        assert_eq!(through(&entry, &findings, &[]), Some(Remedy::DialOut));
+        assert_eq!(through(&entry, &findings, &[Remedy::DialOut]), Some(Remedy::ThroughSsh));
+        assert_eq!(through(&Entry { advertise: None, ..entry.clone() }, &findings, &[]), Some(Remedy::ThroughSsh));
+        assert_eq!(through(&entry, &findings, &[Remedy::DialOut, Remedy::ThroughSsh]), None);
+        assert_eq!(through(&entry, &[finding("kyoto", "node n1", false)], &[]), None);
     }
 }

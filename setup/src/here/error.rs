@@ -35,6 +35,19 @@ pub enum HereError {
     /// The site's key.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The key for trunks through ssh cannot be made.
+    #[error("ssh-keygen: {0}: trunks through ssh need a key of their own")]
+    Keygen(io::Error),
+    /// What another site sent is no key, or what it may reach no address.
+    #[error("site {of}: `{key}` for `{to}` is no public key and address that could be let in")]
+    NoPublicKey {
+        /// The other site.
+        of: String,
+        /// What should be a key.
+        key: String,
+        /// What should be an address.
+        to: String,
+    },
     // For whoever typed the command.
     /// Another program has the port that was asked for.
     #[error("port {port} cannot be had: {source}; `ss -ltnp` there shows who has it; choose another with --port")]

@@ -44,6 +44,14 @@ impl Folders {
         self.configuration.join(key_name(site))
     }
 
+    /// The key by which a site's gateways log in at other sites, and its public half.
+    pub(crate) fn trunk_key(&self, site: &str) -> [PathBuf; 2] {
+        let private = launch::tunnel::key_file(&self.configuration, site);
+        let mut public = private.clone().into_os_string();
+        public.push(".pub");
+        [private, public.into()]
+    }
+
     /// Names of the sites whose keys are here.
     pub(crate) fn keys(&self) -> Result<Vec<String>, HereError> {
         let entries = match std::fs::read_dir(&self.configuration) {

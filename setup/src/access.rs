@@ -1,0 +1,67 @@
+//! Who may log in where: sites whose trunks go through ssh let in the gateways of all others, and nobody else.
+
+use types::sites::SitesFile;
+
+use crate::SetupError;
+use crate::company::Company;
+use crate::message::{Reply, Request};
+
+/// The gateways of a site were let in at another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// The site that lets them in.
+    at: String,
+    /// Their site.
+    of: String,
+    /// What they may reach there.
+    to: String,
+}
+
+/// Lets gateways in at every site of the file that is reached through ssh, as far as machines are reached; notes in
+/// `granted` what was not so before.
+pub(crate) async fn grant(
+    company: &mut Company,
+    sites: &SitesFile,
+    granted: &mut Vec<Grant>,
+) -> Result<(), SetupError> {
+    let reached = company.names();
+    for site in sites.sites.iter().filter(|site| reached.contains(&site.name)) {
+        let Some(gateway) = site.gateways.iter().find(|gateway| gateway.ssh.is_some()) else { continue };
+        for of in reached.iter().filter(|of| **of != site.name) {
+            let Reply::TrunkKey { public } = company.ask(of, &Request::TrunkKey { site: of.clone() }).await? else {
+                return Err(SetupError::site(of, "an answer to another question"));
+            };
+            let (at, of, to) = (site.name.clone(), of.clone(), gateway.inside.clone());
+            let grant = Grant { at, of, to };
+            if set(company, &grant, Some(public)).await? {
+                granted.push(grant);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes back what was granted.
+pub(crate) async fn withdraw(company: &mut Company, grant: &Grant) -> Result<(), SetupError> {
+    set(company, grant, None).await.map(|_| ())
+}
+
+/// The gateways of site `of` are not let in at site `at` any more.
+pub(crate) async fn forget(company: &mut Company, sites: &SitesFile, of: &str, at: &str) -> Result<(), SetupError> {
+    let gateway = sites.site(at).and_then(|(_, site)| site.gateways.iter().find(|gateway| gateway.ssh.is_some()));
+    match gateway {
+        Some(gateway) => {
+            let (at, of, to) = (at.to_owned(), of.to_owned(), gateway.inside.clone());
+            withdraw(company, &Grant { at, of, to }).await
+        }
+        None => Ok(()),
+    }
+}
+
+async fn set(company: &mut Company, grant: &Grant, key: Option<String>) -> Result<bool, SetupError> {
+    let Grant { at, of, to } = grant.clone();
+    match company.ask(&grant.at, &Request::LetIn { site: at.clone(), of, to, key }).await? {
+        Reply::LetIn { changed } => Ok(changed),
+        _ => Err(SetupError::site(&at, "an answer to another question")),
+    }
+}
