@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use launch::hosts::Host;
 use launch::message::InputTo;
 use thiserror::Error;
 use types::quantity::QuantityError;
@@ -100,6 +101,37 @@ pub(crate) enum Mpi {
     None,
 }
 
+/// How ranks are placed on nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MapBy {
+    /// Evenly over all nodes
+    Node,
+    /// Each node's slots before the next node
+    Slot,
+}
+
+/// Which cores a rank may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BindTo {
+    /// All of the node
+    None,
+    /// One core, with all its threads
+    Core,
+    /// An equal share of the node's cores
+    Share,
+}
+
+impl BindTo {
+    /// The value of `LANDBRIDGE_BIND`.
+    pub(crate) fn value(self) -> &'static str {
+        match self {
+            BindTo::None => "none",
+            BindTo::Core => "core",
+            BindTo::Share => "share",
+        }
+    }
+}
+
 /// Run a program on nodes of several sites
 #[derive(Debug, Args)]
 #[command(
@@ -125,6 +157,18 @@ pub(crate) struct RunArgs {
     /// Most ranks on one node; nodes are then filled in order
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_node: Option<u32>,
+    /// Nodes that take part, and how many ranks each takes; may be given several times
+    #[arg(long = "host", value_name = "SITE/NODE[:N],…", value_delimiter = ',')]
+    pub hosts: Vec<Host>,
+    /// The same from a file: a node on each line, with `slots=N` or `:N`
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    pub hostfile: Option<PathBuf>,
+    /// Fill nodes one after the other (slot), or spread ranks over all nodes (node)
+    #[arg(long, value_enum, default_value = "node")]
+    pub map_by: MapBy,
+    /// Cores of each rank: an equal share of its node's, one core, or all [default: $LANDBRIDGE_BIND, else share]
+    #[arg(long, value_enum)]
+    pub bind_to: Option<BindTo>,
     /// Ranks at this site, and the program there if it is another; give it once for each site that takes part
     #[arg(long = "site", value_name = "NAME=N[:PROGRAM]", value_parser = site_share)]
     pub per_site: Vec<SiteShare>,
@@ -152,6 +196,12 @@ pub(crate) struct RunArgs {
     /// Begin every line of output with [site/node/rank]
     #[arg(long)]
     pub prefix: bool,
+    /// Write each rank's output to files PREFIX.RANK.out and PREFIX.RANK.err, or DIR/rank.RANK.out, not here
+    #[arg(long, value_name = "DIR_OR_PREFIX")]
+    pub output_filename: Option<PathBuf>,
+    /// Say what the job is doing, step by step, with times
+    #[arg(short, long)]
+    pub verbose: bool,
     /// Summary as JSON when the program has ended, to FILE or else to standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub json: Option<Option<PathBuf>>,

@@ -18,7 +18,11 @@ pub(crate) fn key(args: &KeyArgs) -> Result<i32> {
     let mut out = std::io::stdout();
     if args.json {
         let file = path.display().to_string();
-        writeln!(out, "{}", serde_json::json!({ "file": file, "fingerprint": fingerprint, "made": made }))?;
+        writeln!(
+            out,
+            "{}",
+            crate::json::object(serde_json::json!({ "file": file, "fingerprint": fingerprint, "made": made }))?
+        )?;
     } else {
         writeln!(out, "fingerprint = \"{fingerprint}\"")?;
     }

@@ -6,9 +6,11 @@
 mod agent;
 mod args;
 mod carried;
+mod files;
 mod forward;
 mod gateway_command;
 mod input;
+mod json;
 mod key;
 mod lab;
 mod log;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use launch::environment::{setting, travelling};
 use launch::held;
+use launch::hosts::{self, Host};
 use launch::launcher::Request;
 use launch::launcher::placement::{SitePlacement, place};
 use launch::message::{Family, InputTo, MpiChoice, Program};
@@ -15,20 +16,32 @@ use launch::spread::{SpreadError, Wish, counts};
 use launch::tailor::Typed;
 use types::SitesFile;
 
-use crate::args::{Mpi, RunArgs};
+use crate::args::{MapBy, Mpi, RunArgs};
+use crate::files::Files;
 use crate::input::Input;
 use crate::terminal::Terminal;
-use crate::{carried, runtime, sites_file};
+use crate::{carried, json, runtime, sites_file};
 
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
     let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
-    let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, per_site };
+    let fill = args.map_by == MapBy::Slot;
+    let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, fill, per_site };
+    let hosts = hosts(&args)?;
+    let (output, verbose) = (args.output_filename.clone(), args.verbose);
+    let local_files = local_files(&args);
     let summary_to = args.json.clone();
     let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
     let typed = typed(args)?;
+    hosts::choose(&mut sites.file, &mut wish, &hosts)?;
     if let Some(site) = carried::destination(&sites, from.as_deref()) {
+        if let Some(option) = local_files.filter(|_| !dry) {
+            bail!(
+                "{option}: the job is started at site {}, which has other files than this machine: type it there",
+                site.name
+            );
+        }
         return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(site, words) };
     }
     // Wrong numbers are told before the network is tried.
@@ -56,20 +69,42 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         InputTo::All | InputTo::Rank(_) => Some(Box::new(Input)),
     };
     let request = Request { sites, home, wish, held, wait, timeout, typed };
-    let summary = runtime.block_on(launch::launcher::run(request, input, Terminal::new(prefix)));
+    let summary = runtime.block_on(launch::launcher::run(
+        request,
+        input,
+        Terminal::new(prefix, verbose, output.map(Files::new).transpose()?),
+    ));
     if let Some(failure) = &summary.failure {
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
     }
     if let Some(target) = &summary_to {
-        write_line(serde_json::to_string(&summary)?, target.as_deref())?;
+        write_line(json::object(&summary)?, target.as_deref())?;
     }
     Ok(summary.exit_code)
+}
+
+/// The nodes that the user named.
+fn hosts(args: &RunArgs) -> Result<Vec<Host>> {
+    let Some(file) = &args.hostfile else { return Ok(args.hosts.clone()) };
+    let text = std::fs::read_to_string(file).with_context(|| format!("--hostfile {}", file.display()))?;
+    let hosts = hosts::parse_file(&text).with_context(|| format!("--hostfile {}", file.display()))?;
+    if hosts.is_empty() {
+        bail!("--hostfile {}: it names no node: write SITE/NODE on a line for each", file.display());
+    }
+    Ok(hosts)
+}
+
+/// An option that names a file of this machine.
+fn local_files(args: &RunArgs) -> Option<&'static str> {
+    let hostfile = args.hostfile.as_ref().map(|_| "--hostfile");
+    hostfile.or(args.output_filename.as_ref().map(|_| "--output-filename"))
 }
 
 /// What was typed, for whichever site it is.
 fn typed(args: RunArgs) -> Result<Typed> {
     let variables = args.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
-    let settings = variables.collect::<Result<Vec<_>, _>>()?;
+    let mut settings = variables.collect::<Result<Vec<_>, _>>()?;
+    settings.extend(args.bind_to.map(|to| (b"LANDBRIDGE_BIND".to_vec(), to.value().into())));
     let absolute =
         |folder: PathBuf| std::path::absolute(&folder).with_context(|| format!("--wdir {}", folder.display()));
     let wdir = args.wdir.map(absolute).transpose()?.map(|folder| folder.into_os_string().into_vec());
@@ -108,7 +143,7 @@ fn show(file: &SitesFile, wish: &Wish, typed: &Typed, json: Option<Option<PathBu
     match json {
         Some(target) => {
             let ranks: usize = places.iter().map(|place| place.ranks.len()).sum();
-            write_line(serde_json::json!({ "ranks": ranks, "sites": places }).to_string(), target.as_deref())?;
+            write_line(json::object(serde_json::json!({ "ranks": ranks, "sites": places }))?, target.as_deref())?;
         }
         None => std::io::stdout().write_all(table(&places).as_bytes())?,
     }

@@ -51,7 +51,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         anyhow::Ok(prepared.commit(&mut Lines).await?)
     })?;
     if args.json {
-        writeln!(std::io::stdout(), "{}", serde_json::to_string(&outcome)?)?;
+        writeln!(std::io::stdout(), "{}", crate::json::object(&outcome)?)?;
     } else {
         print(&path.display().to_string(), &outcome)?;
     }
@@ -80,7 +80,7 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
     let removal = runtime()?.block_on(setup::remove::remove(book, &args.name, args.force, asking(), &mut Lines))?;
     let mut out = std::io::stdout();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string(&removal)?)?;
+        writeln!(out, "{}", crate::json::object(&removal)?)?;
     } else {
         removal.done.iter().try_for_each(|text| writeln!(out, "{text}"))?;
         removal.left.iter().try_for_each(|text| writeln!(out, "not done: {text}"))?;
@@ -105,7 +105,9 @@ pub(crate) fn list(args: &ListArgs) -> Result<i32> {
         writeln!(
             out,
             "{}",
-            serde_json::json!({ "file": path.display().to_string(), "sites": sites.collect::<Vec<_>>() })
+            crate::json::object(
+                serde_json::json!({ "file": path.display().to_string(), "sites": sites.collect::<Vec<_>>() })
+            )?
         )?;
         return Ok(0);
     }
@@ -129,7 +131,7 @@ pub(crate) fn status(args: &ListArgs) -> Result<i32> {
     let ok = all.iter().all(|site| site.ok);
     let mut out = std::io::stdout();
     if args.json {
-        writeln!(out, "{}", serde_json::json!({ "ok": ok, "sites": all }))?;
+        writeln!(out, "{}", crate::json::object(serde_json::json!({ "ok": ok, "sites": all }))?)?;
         return Ok(i32::from(!ok));
     }
     for site in &all {

@@ -30,7 +30,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
         let answer = serde_json::json!({
             "ok": failed == 0, "file": file, "from": home, "findings": findings, "pairs": pairs,
         });
-        writeln!(out, "{answer}")?;
+        writeln!(out, "{}", crate::json::object(answer)?)?;
     } else {
         let text = rows(&file, &home, &findings) + &matrix(&pairs) + &verdict(failed);
         out.write_all(text.as_bytes())?;

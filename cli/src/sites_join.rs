@@ -19,7 +19,11 @@ pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
     let (site, ticket) = runtime()?.block_on(setup::join::invite(&book, at, seconds, asking(), &mut lines))?;
     let (mut out, ticket) = (std::io::stdout(), ticket.to_string());
     if args.json {
-        writeln!(out, "{}", serde_json::json!({ "site": site, "ticket": ticket, "minutes": args.minutes }))?;
+        writeln!(
+            out,
+            "{}",
+            crate::json::object(serde_json::json!({ "site": site, "ticket": ticket, "minutes": args.minutes }))?
+        )?;
         return Ok(0);
     }
     writeln!(out, "{ticket}")?;
@@ -51,7 +55,7 @@ pub(crate) fn join(args: JoinArgs) -> Result<i32> {
     };
     let outcome = runtime()?.block_on(setup::join::join(wish, &ticket, &mut Lines))?;
     if args.json {
-        writeln!(std::io::stdout(), "{}", serde_json::to_string(&outcome)?)?;
+        writeln!(std::io::stdout(), "{}", crate::json::object(&outcome)?)?;
     } else {
         let file = Folders::of_user()?.sites_file();
         print(&file.display().to_string(), &outcome)?;

@@ -7,6 +7,8 @@ use launch::launcher::Observer;
 use launch::message::Stream;
 use types::{Rank, Roster};
 
+use crate::files::Files;
+
 /// How long something may take before it is worth a status line.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -19,21 +21,42 @@ pub(crate) struct Terminal {
     interactive: bool,
     doing: Option<(String, Instant)>,
     shown: bool,
+    /// Where output goes instead.
+    files: Option<Files>,
+    /// Every step gets a line, with the time since the first.
+    verbose: bool,
+    began: Instant,
     /// Whether the last thing written to each stream ended without a newline.
     open: [bool; 2],
 }
 
 impl Terminal {
     /// A terminal; `prefix`: begin every line of a rank with its place.
-    pub(crate) fn new(prefix: bool) -> Terminal {
+    pub(crate) fn new(prefix: bool, verbose: bool, files: Option<Files>) -> Terminal {
         let interactive = io::stderr().is_terminal();
-        Terminal { prefix, prefixes: None, interactive, doing: None, shown: false, open: [false; 2] }
+        Terminal {
+            prefix,
+            prefixes: None,
+            interactive,
+            doing: None,
+            shown: false,
+            files,
+            verbose,
+            began: Instant::now(),
+            open: [false; 2],
+        }
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = io::stderr().write_all(b"\r\x1b[K");
         }
+    }
+
+    /// A line about a step, with the time since the first.
+    fn step(&self, doing: &str) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let _ = writeln!(io::stderr(), "landbridge: {seconds:7.3} s  {doing}");
     }
 
     /// The bytes with a prefix before each line; a last line without an end gets one.
@@ -65,10 +88,19 @@ impl Terminal {
 impl Observer for Terminal {
     fn placed(&mut self, roster: &Roster) {
         let place = |rank| roster.place(Rank(rank)).map_or(String::new(), |place| format!("[{place}/{rank}] "));
+        if let Some(files) = &mut self.files {
+            files.placed(roster.size());
+        }
+        if self.verbose {
+            self.step(&format!("ranks: {roster}"));
+        }
         self.prefixes = self.prefix.then(|| (0..roster.size()).map(place).collect());
     }
 
     fn output(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        if let Some(files) = &mut self.files {
+            return files.write(rank, stream, bytes);
+        }
         self.clear();
         let prefixed = self.prefixed(rank, bytes);
         let bytes = prefixed.as_deref().unwrap_or(bytes);
@@ -78,6 +110,9 @@ impl Observer for Terminal {
 
     fn progress(&mut self, doing: Option<&str>) {
         self.clear();
+        if let Some(doing) = doing.filter(|_| self.verbose) {
+            self.step(doing);
+        }
         // The clock goes on over several steps: it is the waiting that deserves a line.
         let since = self.doing.as_ref().map_or_else(Instant::now, |(_, since)| *since);
         self.doing = doing.map(|doing| (doing.to_owned(), since));
@@ -90,7 +125,8 @@ impl Observer for Terminal {
 
     fn tick(&mut self) {
         let Some((doing, since)) = &self.doing else { return };
-        if self.interactive && !self.shown && since.elapsed() >= PATIENCE && !self.open.contains(&true) {
+        if self.interactive && !self.verbose && !self.shown && since.elapsed() >= PATIENCE && !self.open.contains(&true)
+        {
             let _ = write!(io::stderr(), "landbridge: {doing} …");
             self.shown = true;
         }
@@ -104,10 +140,10 @@ mod tests {
     #[test]
     fn every_line_has_its_prefix() {
         let roster: Roster = "a:n1*1;b:n2*1".parse().unwrap_or_else(|_| panic!("roster"));
-        let mut terminal = Terminal::new(true);
+        let mut terminal = Terminal::new(true, false, None);
         terminal.placed(&roster);
         let text = terminal.prefixed(1, b"one\n\ntwo").unwrap_or_default();
         assert_eq!(String::from_utf8_lossy(&text), "[b/n2/1] one\n[b/n2/1] \n[b/n2/1] two\n");
-        assert_eq!(Terminal::new(false).prefixed(1, b"x"), None);
+        assert_eq!(Terminal::new(false, false, None).prefixed(1, b"x"), None);
     }
 }

@@ -137,6 +137,47 @@ fn input_that_never_ends_or_is_not_read_holds_nothing_up() {
 }
 
 #[test]
+fn nodes_can_be_named_and_filled() {
+    let stage = Stage::new();
+    let place = "echo $LANDBRIDGE_SITE_NAME/$LANDBRIDGE_NODE_NAME";
+    let done = stage.script(&["--host", "b/n2:2,a/n1"], place);
+    assert_eq!((done.code, lines(&done.out)), (Some(0), vec!["a/n1", "b/n2", "b/n2"]), "{done:?}");
+    std::fs::write(stage.path("hosts"), "b/n1 slots=1 # first\nb/n2 slots=3\n").unwrap();
+    let done = stage.script(&["-n", "3", "--hostfile", "hosts", "--map-by", "slot"], place);
+    assert_eq!((done.code, lines(&done.out)), (Some(0), vec!["b/n1", "b/n2", "b/n2"]), "{done:?}");
+    let done = stage.script(&["--host", "b/n7"], place);
+    assert!(done.code == Some(1) && done.err.contains("site b has no node `n7`"), "{done:?}");
+    let done = stage.script(&["-n", "2", "--map-by", "slot"], place);
+    assert!(done.code == Some(1) && done.err.contains("slots"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn output_goes_to_a_file_for_each_rank_and_steps_are_shown() {
+    let stage = Stage::new();
+    let done = stage.script(&["-n", "2", "--output-filename", "out/", "-v"], "echo $LANDBRIDGE_RANK; echo e >&2");
+    assert_eq!((done.code, done.out.as_str()), (Some(0), ""), "{done:?}");
+    let read = |name: &str| std::fs::read_to_string(stage.path(name)).unwrap();
+    assert_eq!(
+        (read("out/rank.0.out"), read("out/rank.1.out"), read("out/rank.1.err")),
+        ("0\n".into(), "1\n".into(), "e\n".into())
+    );
+    assert!(done.err.contains("opening a job at a, b") && done.err.contains("starting 2 ranks"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn ranks_are_bound_as_wanted() {
+    let stage = Stage::new();
+    let cores = std::thread::available_parallelism().unwrap().get().to_string();
+    let done = stage.script(&["--site", "a=1", "--bind-to", "none"], "nproc");
+    assert_eq!((done.code, done.out.trim()), (Some(0), cores.as_str()), "{done:?}");
+    let done = stage.script(&["--host", "a/n1:4096", "--bind-to", "core"], "nproc");
+    assert!(done.code == Some(1) && done.err.contains("--bind-to core: this node has"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
 fn a_dry_run_says_who_would_run_where_and_starts_nothing() {
     let stage = Stage::new();
     let done = stage.script(&["--site", "b=3", "--dry-run", "--wdir", "/w"], "touch /tmp/never");

@@ -11,6 +11,8 @@ pub struct Wish {
     pub ranks: Option<u32>,
     /// At most so many ranks on one node; nodes are then filled in order. `None`: ranks are spread evenly over nodes.
     pub ranks_per_node: Option<u32>,
+    /// Fill each node's `slots` before the next gets any. `ranks_per_node` fills too.
+    pub fill: bool,
     /// Ranks of each named site, in any order. Empty: spread evenly over all sites.
     pub per_site: Vec<(String, u32)>,
 }
@@ -72,6 +74,12 @@ pub enum SpreadError {
         /// What to do.
         advice: &'static str,
     },
+    /// Nodes are to be filled, and nothing says when one is full.
+    #[error(
+        "--map-by slot fills nodes, but site {site} does not say how many slots node {node} has: add `slots` to the node in the sites \
+         file, or give --ranks-per-node K"
+    )]
+    NoSlots { site: String, node: String },
     /// Beyond what addresses can name.
     #[error(transparent)]
     Roster(#[from] types::roster::RosterError),
@@ -89,7 +97,7 @@ pub fn spread(file: &SitesFile, home: &str, wish: &Wish) -> Result<Roster, Sprea
     file.site(home).ok_or_else(|| unknown(file, home))?;
     let mut sites = Vec::new();
     for (site, ranks) in file.sites.iter().zip(counts(file, wish)?) {
-        let nodes = node_counts(site, ranks, wish.ranks_per_node)?;
+        let nodes = node_counts(site, ranks, wish)?;
         if ranks > 0 || site.name == home {
             sites.push(SiteRoster { name: site.name.clone(), nodes });
         }
@@ -108,11 +116,25 @@ pub fn counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
             return Err(SpreadError::Twice(site.clone()));
         }
     }
+    let settled = |site: &&Site| {
+        site.nodes.iter().find(|node| node.slots.is_none()).map(|node| (site.name.clone(), node.name.clone()))
+    };
+    if wish.fill
+        && wish.ranks_per_node.is_none()
+        && let Some((site, node)) =
+            file.sites.iter().filter(|site| takes_part(wish, site)).find_map(|site| settled(&site))
+    {
+        return Err(SpreadError::NoSlots { site, node });
+    }
     let counts = site_counts(file, wish)?;
     for (site, ranks) in file.sites.iter().zip(&counts).filter(|(site, _)| !is_unknown(site)) {
-        node_counts(site, *ranks, wish.ranks_per_node)?;
+        node_counts(site, *ranks, wish)?;
     }
     Ok(counts)
+}
+
+fn takes_part(wish: &Wish, site: &Site) -> bool {
+    wish.per_site.is_empty() || wish.per_site.iter().any(|(name, ranks)| *name == site.name && *ranks > 0)
 }
 
 fn unknown(file: &SitesFile, site: &str) -> SpreadError {
@@ -148,7 +170,8 @@ fn site_counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
             false => site.nodes.iter().map(|node| room(node.slots, wish.ranks_per_node)).sum(),
         })
         .collect();
-    fill_evenly(ranks, &rooms).ok_or_else(|| SpreadError::AllFull {
+    let counts = if wish.fill { fill_in_order(ranks, &rooms) } else { fill_evenly(ranks, &rooms) };
+    counts.ok_or_else(|| SpreadError::AllFull {
         room: rooms.iter().sum(),
         detail: file.sites.iter().zip(&rooms).map(|(s, r)| format!("{} {r}", s.name)).collect::<Vec<_>>().join(", "),
         ranks,
@@ -156,9 +179,11 @@ fn site_counts(file: &SitesFile, wish: &Wish) -> Result<Vec<u32>, SpreadError> {
     })
 }
 
-pub(crate) fn node_counts(site: &Site, ranks: u32, per_node: Option<u32>) -> Result<Vec<NodeRoster>, SpreadError> {
+pub(crate) fn node_counts(site: &Site, ranks: u32, wish: &Wish) -> Result<Vec<NodeRoster>, SpreadError> {
+    let per_node = wish.ranks_per_node;
     let rooms: Vec<u64> = site.nodes.iter().map(|node| room(node.slots, per_node)).collect();
-    let counts = if per_node.is_some() { fill_in_order(ranks, &rooms) } else { fill_evenly(ranks, &rooms) };
+    let counts =
+        if per_node.is_some() || wish.fill { fill_in_order(ranks, &rooms) } else { fill_evenly(ranks, &rooms) };
     let counts = counts.ok_or_else(|| SpreadError::Full {
         site: site.name.clone(),
         room: rooms.iter().sum(),
@@ -176,7 +201,7 @@ fn room(slots: Option<u32>, per_node: Option<u32>) -> u64 {
 }
 
 /// Shares `total` as evenly as the rooms allow, earlier ones getting the remainder. `None` when it does not fit.
-fn fill_evenly(total: u32, rooms: &[u64]) -> Option<Vec<u32>> {
+pub(crate) fn fill_evenly(total: u32, rooms: &[u64]) -> Option<Vec<u32>> {
     let mut counts = vec![0u32; rooms.len()];
     let mut left = total;
     while left > 0 {
@@ -285,5 +310,17 @@ mod tests {
                 None => prop_assert!(u64::from(total) > rooms.iter().sum::<u64>()),
             }
         }
+    }
+
+    #[test]
+    fn nodes_are_filled_slot_by_slot_across_sites() {
+        let file = file(&[("a", &[Some(2), Some(3)]), ("b", &[Some(4)])]);
+        let fill = |ranks| Wish { fill: true, ..n(ranks) };
+        assert_eq!(text(&file, fill(4)), "a:n1*2,n2*2");
+        assert_eq!(text(&file, fill(7)), "a:n1*2,n2*3;b:n1*2");
+        assert!(text(&file, fill(10)).contains("room for 9 ranks"));
+        assert!(text(&two_by_two(), fill(2)).contains("does not say how many slots node n1 has"));
+        let both = Wish { ranks_per_node: Some(1), ..fill(2) };
+        assert_eq!(text(&two_by_two(), both), "a:n1*1,n2*1");
     }
 }

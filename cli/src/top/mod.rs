@@ -61,7 +61,7 @@ async fn print(mut rounds: mpsc::Receiver<Round>, args: &TopArgs) -> Result<Roun
         let round = rounds.recv().await.context(ended)?;
         let mut out = std::io::stdout().lock();
         if args.json {
-            writeln!(out, "{}", serde_json::to_string(&round)?)?;
+            writeln!(out, "{}", crate::json::object(&round)?)?;
         } else if round.answered() {
             out.write_all(text(&round).as_bytes())?;
         }

@@ -14,10 +14,18 @@ use crate::environment::Environment;
 const VARIABLE: &str = "LANDBRIDGE_BIND";
 const TOPOLOGY: &str = "/sys/devices/system/cpu";
 
-/// A wish that is none.
+/// Ranks cannot be bound as the user wants.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("LANDBRIDGE_BIND={0}: give `share` (each rank gets an equal share of the node's cores) or `none`")]
-pub struct BindError(String);
+pub enum BindError {
+    #[error(
+        "LANDBRIDGE_BIND={0}: give `share` (each rank gets an equal share of the node's cores), `core` (one core each) or `none`"
+    )]
+    Unknown(String),
+    #[error(
+        "--bind-to core: this node has {cores} core(s) for {ranks} ranks: use --bind-to share or none, or fewer ranks here"
+    )]
+    TooFew { cores: usize, ranks: u32 },
+}
 
 /// The share of each of a node's ranks; `None`: they run where the system likes, because the user wants that, there are fewer cores
 /// than ranks, or the system does not tell.
@@ -25,16 +33,35 @@ pub struct BindError(String);
 /// # Errors
 /// [`BindError`].
 pub fn shares(ranks: u32, environment: &Environment) -> Result<Option<Vec<CpuSet>>, BindError> {
-    match environment.get(VARIABLE).map(|value| value.to_string_lossy()).as_deref() {
-        None | Some("" | "share") => {}
+    let one_each = match environment.get(VARIABLE).map(|value| value.to_string_lossy()).as_deref() {
+        None | Some("" | "share") => false,
+        Some("core") => true,
         Some("none") => return Ok(None),
-        Some(other) => return Err(BindError(other.to_owned())),
-    }
+        Some(other) => return Err(BindError::Unknown(other.to_owned())),
+    };
     // More cores than a set can name: such a machine has one for everybody.
     let Ok(allowed) = sched_getaffinity(None) else { return Ok(None) };
     let mut cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
     cores.sort_by_key(|core| neighbourhood(Path::new(TOPOLOGY), *core));
+    if one_each {
+        return whole(&cores, |core| neighbourhood(Path::new(TOPOLOGY), core), ranks).map(Some);
+    }
     Ok(split(&cores, ranks as usize))
+}
+
+/// One core each, with all its threads. `cores` are numbers of threads, sorted by their place.
+fn whole(cores: &[usize], place: impl Fn(usize) -> (u32, u32, usize), ranks: u32) -> Result<Vec<CpuSet>, BindError> {
+    let same = |a: &usize, b: &usize| (place(*a).0, place(*a).1) == (place(*b).0, place(*b).1);
+    let groups: Vec<&[usize]> = cores.chunk_by(same).collect();
+    if groups.len() < ranks as usize {
+        return Err(BindError::TooFew { cores: groups.len(), ranks });
+    }
+    let set = |threads: &&[usize]| {
+        let mut set = CpuSet::new();
+        threads.iter().for_each(|thread| set.set(*thread));
+        set
+    };
+    Ok(groups.iter().take(ranks as usize).map(set).collect())
 }
 
 /// Equal shares of cores, as far as the number allows.
@@ -50,13 +77,14 @@ fn split(cores: &[usize], ranks: usize) -> Option<Vec<CpuSet>> {
     Some((0..ranks).map(share).collect())
 }
 
-/// Package, core in it, and number: threads of one core are then next to each other. What the system does not tell is 0.
+/// Package, core in it, and number: threads of one core are then next to each other. A core that the system does not tell is one for
+/// each thread.
 fn neighbourhood(topology: &Path, core: usize) -> (u32, u32, usize) {
     let number = |what: &str| {
         let text = std::fs::read_to_string(topology.join(format!("cpu{core}/topology/{what}"))).ok()?;
         text.trim().parse().ok()
     };
-    (number("physical_package_id").unwrap_or(0), number("core_id").unwrap_or(0), core)
+    (number("physical_package_id").unwrap_or(0), number("core_id").unwrap_or(core as u32), core)
 }
 
 #[cfg(test)]
@@ -88,14 +116,23 @@ mod tests {
         let mut cores: Vec<usize> = (0..8).collect();
         cores.sort_by_key(|core| neighbourhood(folder.path(), *core));
         assert_eq!(cores, [0, 4, 1, 5, 2, 6, 3, 7]);
-        assert_eq!(neighbourhood(folder.path(), 99), (0, 0, 99));
+        assert_eq!(neighbourhood(folder.path(), 99), (0, 99, 99));
+    }
+
+    #[test]
+    fn one_core_each_has_all_its_threads() {
+        // Threads 0 and 4 are one core, 1 and 5 another.
+        let place = |thread: usize| (0, (thread % 4) as u32, thread);
+        assert_eq!(listed(&whole(&[0, 4, 1, 5], place, 2).unwrap()), [[0, 4], [1, 5]]);
+        assert_eq!(listed(&whole(&[0, 4, 1, 5], place, 1).unwrap()), [[0, 4]]);
+        assert_eq!(whole(&[0, 4, 1, 5], place, 3), Err(BindError::TooFew { cores: 2, ranks: 3 }));
     }
 
     #[test]
     fn a_wish_that_is_none_is_named() {
         let mut environment = Environment::default();
-        environment.set(VARIABLE, "core");
-        assert!(shares(2, &environment).unwrap_err().to_string().contains("LANDBRIDGE_BIND=core: give `share`"));
+        environment.set(VARIABLE, "socket");
+        assert!(shares(2, &environment).unwrap_err().to_string().contains("LANDBRIDGE_BIND=socket: give `share`"));
         environment.set(VARIABLE, "none");
         assert_eq!(shares(2, &environment), Ok(None));
     }

@@ -92,7 +92,7 @@ pub(super) async fn allocate(
     let counts = counts(file, wish).map_err(|e| Failure::new(e.to_string()))?;
     let per_site = file.sites.iter().zip(counts).filter(|(_, ranks)| *ranks > 0);
     let per_site = per_site.map(|(site, ranks)| (site.name.clone(), ranks)).collect();
-    let settled = Wish { ranks: None, ranks_per_node: wish.ranks_per_node, per_site };
+    let settled = Wish { ranks: None, ranks_per_node: wish.ranks_per_node, fill: wish.fill, per_site };
     let longest = asks.iter().map(|ask| ask.ask.wait_s).max().unwrap_or(0);
     let mut waiting: Vec<(String, String)> =
         asks.iter().map(|ask| (ask.site.clone(), "asked for nodes".to_owned())).collect();

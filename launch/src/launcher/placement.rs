@@ -45,8 +45,7 @@ pub fn place(file: &SitesFile, wish: &Wish, typed: &Typed) -> Result<Vec<SitePla
     let (mut next, mut places) = (0, Vec::new());
     for (site, count) in file.sites.iter().zip(counts).filter(|(_, count)| *count > 0) {
         let first = next;
-        let nodes =
-            if is_unknown(site) { None } else { Some(node_counts(site, count, wish.ranks_per_node).map_err(wrong)?) };
+        let nodes = if is_unknown(site) { None } else { Some(node_counts(site, count, wish).map_err(wrong)?) };
         let nodes = nodes.map(|nodes| {
             let place = |node: types::NodeRoster| {
                 let from = next;

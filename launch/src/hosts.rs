@@ -1,0 +1,183 @@
+//! Nodes chosen by name, as `--host` and `--hostfile` do. Pure: a sites file comes in, and goes out with these nodes alone.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+use types::SitesFile;
+
+use crate::spread::{Wish, fill_evenly};
+
+/// A node, and how many ranks it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    pub site: String,
+    pub node: String,
+    pub slots: Option<u32>,
+}
+
+/// Nodes that cannot be chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HostError {
+    #[error("`{0}` is not SITE/NODE or SITE/NODE:N, such as lyon/n1 or lyon/n1:4")]
+    Malformed(String),
+    #[error("host {host}: unknown site `{site}`: the sites file has {known}")]
+    UnknownSite { host: String, site: String, known: String },
+    #[error("host {host}: site {site} has no node `{node}`: the sites file has {known}")]
+    UnknownNode { host: String, site: String, node: String, known: String },
+    #[error("host {host}: the batch system of site {site} chooses its nodes: give --site {site}=N instead")]
+    Batch { host: String, site: String },
+    #[error("host {0} is given twice: give it once, as {0}:N")]
+    Twice(String),
+    #[error(
+        "the hosts have room for {room} ranks, but {ranks} are asked for: name more hosts, or more slots, as SITE/NODE:N"
+    )]
+    Full { room: u64, ranks: u32 },
+}
+
+impl FromStr for Host {
+    type Err = HostError;
+
+    fn from_str(text: &str) -> Result<Host, HostError> {
+        let malformed = || HostError::Malformed(text.to_owned());
+        let (site, rest) = text.split_once('/').ok_or_else(malformed)?;
+        let (node, slots) = match rest.split_once(':') {
+            None => (rest, None),
+            Some((node, slots)) => (node, Some(slots.parse().ok().filter(|slots| *slots > 0).ok_or_else(malformed)?)),
+        };
+        if site.is_empty() || node.is_empty() {
+            return Err(malformed());
+        }
+        Ok(Host { site: site.to_owned(), node: node.to_owned(), slots })
+    }
+}
+
+/// The hosts of a hostfile: one a line, with Open MPI's `slots=N` or with `:N`; `#` begins a comment.
+///
+/// # Errors
+/// [`HostError::Malformed`].
+pub fn parse_file(text: &str) -> Result<Vec<Host>, HostError> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    let host = |line: &str| match line.split_once(char::is_whitespace) {
+        None => line.parse(),
+        Some((name, rest)) => {
+            let slots =
+                rest.trim().strip_prefix("slots=").and_then(|slots| slots.parse().ok()).filter(|slots| *slots > 0);
+            let malformed = || HostError::Malformed(line.to_owned());
+            Ok(Host { slots: Some(slots.ok_or_else(malformed)?), ..name.parse()? })
+        }
+    };
+    lines.filter(|line| !line.is_empty()).map(host).collect()
+}
+
+/// Leaves their sites these nodes alone, in this order, and settles how many ranks each site gets. Without a number of ranks, a host
+/// without slots of its own gets one rank.
+///
+/// # Errors
+/// [`HostError`].
+pub fn choose(file: &mut SitesFile, wish: &mut Wish, hosts: &[Host]) -> Result<(), HostError> {
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    let counted = wish.ranks.is_some() || !wish.per_site.is_empty();
+    let mut chosen: Vec<(usize, Vec<types::sites::Node>)> = Vec::new();
+    for Host { site: site_name, node: name, slots } in hosts {
+        let (host, site) = (format!("{site_name}/{name}"), site_name.clone());
+        let at = file.sites.iter().position(|entry| entry.name == site);
+        let Some(at) = at else { return Err(HostError::UnknownSite { host, site, known: file.names() }) };
+        let entry = &file.sites[at];
+        if crate::spread::is_unknown(entry) {
+            return Err(HostError::Batch { host, site });
+        }
+        let Some(node) = entry.nodes.iter().find(|node| node.name == *name) else {
+            let known = entry.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(HostError::UnknownNode { host, site, node: name.clone(), known });
+        };
+        let mut node = node.clone();
+        node.slots = slots.or(node.slots).or(if counted { None } else { Some(1) });
+        match chosen.iter_mut().find(|(other, _)| *other == at) {
+            None => chosen.push((at, vec![node])),
+            Some((_, nodes)) if nodes.iter().any(|other| other.name == node.name) => {
+                return Err(HostError::Twice(host));
+            }
+            Some((_, nodes)) => nodes.push(node),
+        }
+    }
+    chosen.sort_by_key(|(at, _)| *at);
+    let room =
+        |nodes: &[types::sites::Node]| nodes.iter().map(|node| u64::from(node.slots.unwrap_or(u32::MAX))).sum::<u64>();
+    if wish.per_site.is_empty() {
+        let rooms: Vec<u64> = chosen.iter().map(|(_, nodes)| room(nodes)).collect();
+        let all = rooms.iter().sum::<u64>();
+        let ranks = wish.ranks.unwrap_or(u32::try_from(all).unwrap_or(u32::MAX));
+        let counts = fill_evenly(ranks, &rooms).ok_or(HostError::Full { room: all, ranks })?;
+        let sites = chosen.iter().zip(counts).map(|((at, _), ranks)| (file.sites[*at].name.clone(), ranks));
+        wish.per_site = sites.collect();
+    }
+    for (at, nodes) in chosen {
+        file.sites[at].nodes = nodes;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spread::spread;
+
+    fn file() -> SitesFile {
+        let mut text = String::new();
+        for (name, rest) in [
+            ("a", "node=[{name=\"n1\"},{name=\"n2\",slots=4}]\n"),
+            ("b", "node=[{name=\"n1\"},{name=\"n2\"},{name=\"n3\"}]\n"),
+            ("c", "[site.starter]\nkind=\"slurm\"\n"),
+        ] {
+            let print = "0".repeat(64);
+            text += &format!(
+                "[[site]]\nname=\"{name}\"\nfingerprint=\"sha256:{print}\"\ngateway=[{{name=\"g\",inside=\"h:1\"}}]\n{rest}"
+            );
+        }
+        SitesFile::parse(&text, "x.toml").unwrap()
+    }
+
+    fn placed(hosts: &str, ranks: Option<u32>) -> String {
+        let hosts: Result<Vec<Host>, _> = hosts.split(',').map(str::parse).collect();
+        let (mut file, mut wish) = (file(), Wish { ranks, ..Wish::default() });
+        match hosts.and_then(|hosts| choose(&mut file, &mut wish, &hosts)) {
+            Err(error) => error.to_string(),
+            Ok(()) => spread(&file, "a", &wish).map_or_else(|error| error.to_string(), |roster| roster.to_string()),
+        }
+    }
+
+    #[test]
+    fn only_the_named_nodes_take_part_in_the_order_given() {
+        assert_eq!(placed("b/n3,b/n1", Some(4)), "a:;b:n3*2,n1*2");
+        assert_eq!(placed("a/n2,b/n3", None), "a:n2*4;b:n3*1", "slots of the file, else one");
+        assert_eq!(placed("b/n3:3,b/n1:2", None), "a:;b:n3*3,n1*2");
+        assert_eq!(placed("b/n3:3,a/n1", Some(5)), "a:n1*3;b:n3*2");
+    }
+
+    #[test]
+    fn what_cannot_be_chosen_is_named() {
+        for (hosts, ranks, expected) in [
+            ("x/n1", None, "unknown site `x`: the sites file has a, b, c"),
+            ("a/n9", None, "host a/n9: site a has no node `n9`: the sites file has n1, n2"),
+            ("c/n1", None, "give --site c=N"),
+            ("a/n1,a/n1", None, "host a/n1 is given twice"),
+            ("a/n1:2", Some(3), "room for 2 ranks, but 3"),
+            ("n1", None, "`n1` is not SITE/NODE"),
+            ("a/n1:0", None, "is not SITE/NODE"),
+        ] {
+            let error = placed(hosts, ranks);
+            assert!(error.contains(expected), "{hosts}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_hostfile_has_a_host_a_line() {
+        let hosts = parse_file("# mine\na/n1\nb/n2 slots=3 \n\nb/n3:2 # fast\n").unwrap();
+        let slots: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots)).collect();
+        assert_eq!(slots, [("n1", None), ("n2", Some(3)), ("n3", Some(2))]);
+        assert!(parse_file("a/n1 fast").is_err());
+    }
+}
