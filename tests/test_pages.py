@@ -2,6 +2,9 @@
 proves nothing."""
 
 import importlib.util
+import re
+import shlex
+import subprocess
 
 import pytest
 
@@ -86,3 +89,33 @@ def test_the_reference_has_every_command_and_the_messages_of_every_crate(tmp_pat
     messages = (tmp_path / "docs" / "reference" / "messages.md").read_text()
     assert "is not the sum of the --site options" in messages
     assert all(f"\n## {crate}:" in messages for crate in docs.MESSAGES)
+
+
+def commands_of(text):
+    """Command lines of Landbridge in a page's code: in blocks as they are typed, and in the text."""
+    code = "\n".join(block for _, block in re.findall(r"^```(sh|bash|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    code += "\n" + "\n".join(re.findall(r"^    (.*)$", text, re.MULTILINE)) + "\n" + "\n".join(re.findall(r"`(landbridge [^`]*)`", text))
+    for line in code.splitlines():
+        words = re.match(r"(?:\$ )?(landbridge [^#;|&]*)", line)
+        # A drawing or a table of commands has wide gaps; what is left out or in brackets cannot be typed.
+        if words and not re.search(r"…|\[|\S {2,}[^ #]", words[1].rstrip()):
+            yield shlex.split(re.sub(r"=N\b|\$\w+", lambda number: "=2" if number[0] == "=N" else "2", words[1]))
+
+
+def beginning_of_program(words):
+    """Where the program begins in a command line of `run` or `lab`."""
+    return next((at for at, word in enumerate(words) if word == "--" or word.startswith(("./", "~/", "examples/"))), len(words))
+
+
+def test_commands_in_the_pages_have_the_flags_that_they_name():
+    wrong, seen = [], 0
+    # A changelog names flags alone.
+    for path in set(pages.markdown_files()) - {"CHANGELOG.md"}:
+        for words in commands_of((ROOT / path).read_text()):
+            asked = [LANDBRIDGE, *words[1 : beginning_of_program(words)], "--help"]
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL)
+            seen += 1
+            if done.returncode != 0:
+                wrong.append(f"{path}: {shlex.join(words)}: {done.stderr.splitlines()[:1]}")
+    assert seen > 50, f"only {seen} commands: have the pages another layout now?"
+    assert not wrong, "\n".join(wrong)

@@ -4,10 +4,13 @@ the Makefile."""
 import re
 import shlex
 import shutil
+from pathlib import Path
+
+import pytest
 
 from accounts import PORT, wan
 from harness import LANDBRIDGE, POISSON, ROOT
-from test_sites_add import LAPTOP, Person, pytestmark  # noqa: F401
+from test_sites_add import LAPTOP, Person
 
 # Who else runs what `make TARGET` runs.
 MAKES = {
@@ -50,6 +53,7 @@ def test_its_targets_are_targets(workshop):
         assert re.search(rf"^{target}\s", listed, re.MULTILINE), f"`make help` does not list {target}\n{listed}"
 
 
+@pytest.mark.slow
 def test_the_first_job_on_this_machine(workshop, isolated, mpich_only):
     [[path]] = [[line for line in block if line.startswith("export")] for block in blocks_with("export PATH")]
     [[lab]] = blocks_with("landbridge lab")
@@ -72,6 +76,8 @@ def test_the_first_job_on_this_machine(workshop, isolated, mpich_only):
     assert re.search(r'^\{.*"ok":true.*"bytes_relayed":[1-9]', done.out, re.MULTILINE), str(done)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="no sshd: apt install openssh-server")
 def test_the_first_job_on_real_clusters(workshop, isolated, mpich_only):
     """Typed on a machine that is no site, with sshd at both login nodes. Only their addresses and the user are other
     ones."""

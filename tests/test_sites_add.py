@@ -385,7 +385,7 @@ def test_repair_and_what_the_user_wrote(person):
     person.types("rm", "-r", person.home("a-gw1") / ".local/share/landbridge", on="a-gw1")
     again = person.types("landbridge", "sites", "add", "lyon")
     results = person.run()
-    results[down].bad("its gateway does not run", "sites add lyon")
+    results[down].bad("its gateway does not run", "`landbridge sites start lyon` starts it again")
     assert "gateway started" in results[repaired].good().err, str(results[repaired])
     assert json.loads(results[status].good().out)["sites"][0]["gateway"]["problem"] is None
     assert "copied to" in results[again].good().out

@@ -20,18 +20,29 @@ use crate::sites_args::SitesArgs;
 #[derive(Debug, Parser)]
 #[command(
     name = "landbridge",
-    version,
-    after_help = "Examples:\n  \
-        landbridge lab -- landbridge run -n 4 -- python3 -m mpi4py.bench helloworld   two sites on this machine\n  \
-        landbridge run -n 64 --prefix -- ./simulation input.dat                       across your sites\n  \
-        landbridge sites check                                                        what works and what does not\n  \
-        landbridge top                                                                what your gateways carry\n\n\
-        `landbridge COMMAND --help` explains each command."
+    version = crate::version::TEXT,
+    after_help = examples()
 )]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Commands that this build has.
+fn examples() -> String {
+    let line = |command: &str, what: &str| format!("  {command:<76}  {what}\n");
+    let mut text = "Examples:\n".to_owned();
+    if cfg!(feature = "lab") {
+        let lab = "landbridge lab -- landbridge run -n 4 -- python3 -m mpi4py.bench helloworld";
+        text += &line(lab, "two sites on this machine");
+    }
+    text += &line("landbridge run -n 64 --prefix -- ./simulation input.dat", "across your sites");
+    text += &line("landbridge sites check", "what works and what does not");
+    if cfg!(feature = "top") {
+        text += &line("landbridge top", "what your gateways carry");
+    }
+    text + "\n`landbridge COMMAND --help` explains each command."
 }
 
 /// What to do. What a command does is said once, above its flags: text here would hide its long help.
@@ -41,9 +52,18 @@ pub(crate) enum Command {
     Gateway(GatewayArgs),
     Key(KeyArgs),
     Sites(SitesArgs),
+    #[cfg(feature = "top")]
     Top(TopArgs),
     Forward(ForwardArgs),
+    #[cfg(feature = "lab")]
     Lab(LabArgs),
+    /// Write completions for bash, fish and zsh, and man pages, for a package's share folder
+    #[cfg(feature = "share")]
+    #[command(hide = true)]
+    Share {
+        /// The folder; what belongs there is written below it, each file where its shell or man looks for it
+        folder: PathBuf,
+    },
     /// Started by gateways
     #[command(hide = true)]
     Agent,
@@ -235,6 +255,7 @@ pub(crate) enum ArgumentError {
     Quantity(#[from] QuantityError),
     #[error("`{0}` is neither a rank's number nor `all` nor `none`")]
     Input(String),
+    #[cfg(feature = "top")]
     #[error("`{0}` is not from 100ms to 1h")]
     Interval(String),
 }
@@ -264,7 +285,8 @@ fn site_share(text: &str) -> Result<SiteShare, ArgumentError> {
     long_about = "Run the gateway of a site, until it is ended by SIGTERM or SIGINT.\n\n\
         It needs one port, which the site's nodes and the other sites' gateways dial; sites that cannot be dialled dial out. \
         It starts the agents of jobs on the site's nodes as the sites file says.\n\n\
-        LANDBRIDGE_LOG sets what is logged to standard error: error, warn, info (default), debug or trace.",
+        LANDBRIDGE_LOG sets what is logged to standard error: off, error, warn, info (default), debug or trace, and \
+        PART=LEVEL for one part of the program, as in info,gateway::trunks=debug.",
     after_help = "Example:\n  landbridge gateway --sites sites.toml --site lyon"
 )]
 pub(crate) struct GatewayArgs {
@@ -330,6 +352,7 @@ pub(crate) struct CheckArgs {
 }
 
 /// Watch what the gateways of your site do
+#[cfg(feature = "top")]
 #[derive(Debug, Args)]
 #[command(
     long_about = "Watch what the gateways of your own site do: trunks to other sites and what they carry, round trips, segments sent again, \
@@ -357,6 +380,7 @@ pub(crate) struct TopArgs {
     pub from: Option<String>,
 }
 
+#[cfg(feature = "top")]
 fn interval(text: &str) -> Result<Duration, ArgumentError> {
     let interval = types::quantity::parse_duration(text)?;
     let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
@@ -364,6 +388,7 @@ fn interval(text: &str) -> Result<Duration, ArgumentError> {
 }
 
 /// How a lab keeps its sites apart.
+#[cfg(feature = "lab")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Isolation {
     /// Namespaces if this machine allows them, else loopback with a notice
@@ -375,6 +400,7 @@ pub(crate) enum Isolation {
 }
 
 /// Run a command in several sites on this one machine, for trying things out
+#[cfg(feature = "lab")]
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -464,6 +490,7 @@ pub(crate) struct LabArgs {
 }
 
 /// What to do inside a lab.
+#[cfg(feature = "lab")]
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
     /// Run a command on another host of the lab around

@@ -23,15 +23,16 @@ pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'
 }
 
 /// Carries what was typed to the site and gives the job's exit code.
-pub(crate) fn run(site: &Site, words: Vec<OsString>) -> Result<i32> {
+pub(crate) fn run(sites: &Sites, site: &Site, words: Vec<OsString>) -> Result<i32> {
     let words = words.into_iter().skip_while(|word| word != "run").skip(1);
     let directory = std::env::current_dir()?;
     let home = std::env::home_dir();
     let carried = carry::request(&site.name, words, &directory, home.as_deref(), std::env::vars_os())?;
+    let others: Vec<&Site> = sites.file.sites.iter().filter(|other| other.name != site.name).collect();
     let runtime = runtime()?;
     let code = runtime.block_on(async {
         let (out, err) = (tokio::io::stdout(), tokio::io::stderr());
-        anyhow::Ok(carry::carry(site, carried, asking(), out, err, signals()?, &mut Lines).await?)
+        anyhow::Ok(carry::carry(site, &others, carried, asking(), out, err, signals()?, &mut Lines).await?)
     });
     runtime.shutdown_background();
     code

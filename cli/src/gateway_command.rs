@@ -1,6 +1,5 @@
 //! `landbridge gateway`.
 
-use std::io::IsTerminal;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -8,17 +7,13 @@ use gateway::GatewayConfig;
 use launch::starter::starter;
 use launch::tunnel::SshTunneller;
 use setup::join::Doorman;
-use tracing_subscriber::EnvFilter;
 
 use crate::args::GatewayArgs;
-use crate::log::Line;
-use crate::sites_file;
+use crate::{log, sites_file};
 
 /// Runs a gateway until it is told to end and gives the exit code.
 pub(crate) fn gateway(args: &GatewayArgs) -> Result<i32> {
-    let filter = EnvFilter::try_from_env("LANDBRIDGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let ansi = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(Line::new).with_ansi(ansi).init();
+    log::start(std::env::var_os(log::VARIABLE).as_deref())?;
     // Held as long as this process lives: it says that this gateway runs.
     let _presence = match args.background {
         true => Some(setup::here::background::enter(&args.site)?),

@@ -1,10 +1,66 @@
-//! Where a gateway's log goes: standard error, and nowhere while that takes nothing. A full disk is no reason to end.
+//! A gateway's log: which lines (`LANDBRIDGE_LOG`), and where they go: standard error, and nowhere while that takes nothing. A full
+//! disk is no reason to end.
 
-use std::io::{self, Write};
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use thiserror::Error;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The variable that says what is logged.
+pub(crate) const VARIABLE: &str = "LANDBRIDGE_LOG";
 
 /// Lines that could not be written since the last one that was.
 static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// The variable's value is not a filter.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error(
+    "{VARIABLE}={value}: `{part}` is not a level (off, error, warn, info, debug, trace) nor PART=LEVEL, as in \
+     {VARIABLE}=info,gateway::trunks=debug"
+)]
+pub(crate) struct FilterError {
+    value: String,
+    part: String,
+}
+
+/// Starts logging by the variable's value.
+///
+/// # Errors
+/// The value is not a filter.
+pub(crate) fn start(value: Option<&OsStr>) -> Result<(), FilterError> {
+    let filter = filter(&value.unwrap_or_default().to_string_lossy())?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(Line::new).with_ansi(io::stderr().is_terminal());
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    Ok(())
+}
+
+/// Levels by part of the program: `LEVEL` for everything else, `PART=LEVEL` for a module and those below it.
+fn filter(value: &str) -> Result<Targets, FilterError> {
+    let mut targets = Targets::new().with_default(LevelFilter::INFO);
+    for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (target, level) = match part.split_once('=') {
+            Some((target, level)) => (Some(target.trim()), level.trim()),
+            None => (None, part),
+        };
+        let wrong = || FilterError { value: value.to_owned(), part: part.to_owned() };
+        let level = self::level(level).ok_or_else(wrong)?;
+        targets = match target {
+            Some("") => return Err(wrong()),
+            Some(target) => targets.with_target(target, level),
+            None => targets.with_default(level),
+        };
+    }
+    Ok(targets)
+}
+
+/// By name alone: tracing also takes numbers and nothing, whose meaning nobody remembers.
+fn level(name: &str) -> Option<LevelFilter> {
+    if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic()) { name.parse().ok() } else { None }
+}
 
 /// A line of the log on its way.
 pub(crate) struct Line;
@@ -71,5 +127,40 @@ mod tests {
         let text = String::from_utf8_lossy(&disk.0);
         assert_eq!(text, "a line\n(4 lines of this log could not be written)\nanother\n");
         assert_eq!(lost.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn levels_are_for_all_or_for_a_part() {
+        use tracing_subscriber::filter::LevelFilter as L;
+        let enabled = |value: &str, target: &str, level: L| {
+            filter(value).expect(value).would_enable(target, &level.into_level().expect("a level"))
+        };
+        for (value, target, most) in [
+            ("", "gateway", Some(L::INFO)),
+            ("warn", "gateway", Some(L::WARN)),
+            ("OFF", "gateway", None),
+            ("gateway::trunks=debug", "gateway::trunks::link", Some(L::DEBUG)),
+            ("gateway::trunks=debug", "gateway::path", Some(L::INFO)),
+            ("error, client=trace", "client", Some(L::TRACE)),
+            ("error, client=trace", "gateway", Some(L::ERROR)),
+        ] {
+            for level in [L::ERROR, L::WARN, L::INFO, L::DEBUG, L::TRACE] {
+                assert_eq!(
+                    enabled(value, target, level),
+                    most.is_some_and(|most| level <= most),
+                    "{value} {target} {level}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_level_is_named() {
+        for (value, part) in
+            [("loud", "loud"), ("info,gateway=9", "gateway=9"), ("=info", "=info"), ("gateway=", "gateway=")]
+        {
+            let error = FilterError { value: value.into(), part: part.into() };
+            assert_eq!(filter(value).map(drop), Err(error), "{value}");
+        }
     }
 }

@@ -8,20 +8,26 @@ mod args;
 mod carried;
 mod files;
 mod forward;
+mod gateway_again;
 mod gateway_command;
 mod input;
 mod json;
 mod key;
+#[cfg(feature = "lab")]
 mod lab;
 mod log;
 mod run;
+#[cfg(feature = "share")]
+mod share;
 mod sites_add;
 mod sites_args;
 mod sites_check;
 mod sites_file;
 mod sites_join;
 mod terminal;
+#[cfg(feature = "top")]
 mod top;
+mod version;
 mod words;
 
 use std::io::Write;
@@ -33,7 +39,7 @@ use crate::args::{Cli, Command};
 use crate::sites_args::SitesCommand;
 
 fn main() -> ExitCode {
-    // A lab's own processes are this program started again.
+    #[cfg(feature = "lab")] // A lab's own processes are this program started again.
     if let Some(code) = ::lab::hidden_main(std::env::args_os().skip(1)) {
         return exit(code);
     }
@@ -49,11 +55,16 @@ fn main() -> ExitCode {
             SitesCommand::Remove(args) => sites_add::remove(&args),
             SitesCommand::List(args) => sites_add::list(&args),
             SitesCommand::Status(args) => sites_add::status(&args),
+            SitesCommand::Start(args) => gateway_again::start(&args),
             SitesCommand::Check(args) => sites_check::check(args),
         },
+        #[cfg(feature = "top")]
         Command::Top(args) => top::top(&args),
         Command::Forward(args) => forward::forward(args),
+        #[cfg(feature = "lab")]
         Command::Lab(args) => lab::lab(args),
+        #[cfg(feature = "share")]
+        Command::Share { folder } => share::share(&folder),
         Command::SiteEnd => sites_add::other_end(),
         Command::Agent => agent::keep(),
         Command::Hold { holder, program } => agent::hold(holder, &program),

@@ -20,11 +20,12 @@ use crate::args::{MapBy, Mpi, RunArgs};
 use crate::files::Files;
 use crate::input::Input;
 use crate::terminal::Terminal;
-use crate::{carried, json, runtime, sites_file};
+use crate::{carried, gateway_again, json, runtime, sites_file};
 
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
-    let mut sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
+    let file = sites_file::locate(&args.sites)?;
+    let mut sites = sites_file::read(&file)?;
     let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
     let fill = args.map_by == MapBy::Slot;
     let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, fill, per_site };
@@ -34,6 +35,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let summary_to = args.json.clone();
     let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
     let typed = typed(args)?;
+    let whole = sites.clone();
     hosts::choose(&mut sites.file, &mut wish, &hosts)?;
     if let Some(site) = carried::destination(&sites, from.as_deref()) {
         if let Some(option) = local_files.filter(|_| !dry) {
@@ -42,7 +44,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
                 site.name
             );
         }
-        return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(site, words) };
+        return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(&whole, site, words) };
     }
     // Wrong numbers are told before the network is tried.
     let checked = counts(&sites.file, &wish);
@@ -68,6 +70,8 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         InputTo::None => None,
         InputTo::All | InputTo::Rank(_) => Some(Box::new(Input)),
     };
+    gateway_again::ensure(&file, &whole, &home)?;
+    let asked = (whole, home.clone());
     let request = Request { sites, home, wish, held, wait, timeout, typed };
     let summary = runtime.block_on(launch::launcher::run(
         request,
@@ -76,6 +80,9 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     ));
     if let Some(failure) = &summary.failure {
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
+        if let Some(advice) = gateway_again::advice(&file, &asked.0, &asked.1, failure) {
+            let _ = writeln!(std::io::stderr(), "landbridge: {advice}");
+        }
     }
     if let Some(target) = &summary_to {
         write_line(json::object(&summary)?, target.as_deref())?;

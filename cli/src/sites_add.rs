@@ -43,6 +43,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         inside: args.inside,
         nodes: args.nodes,
         slurm: args.slurm,
+        keep: args.keep,
         asking: asking(),
     };
     let outcome = runtime()?.block_on(async {

@@ -26,6 +26,7 @@ pub(crate) enum SitesCommand {
     List(ListArgs),
     /// Ask every site how its gateway stands
     Status(ListArgs),
+    Start(StartArgs),
     Check(CheckArgs),
 }
 
@@ -80,6 +81,9 @@ pub(crate) struct AddArgs {
     /// Copy the programs in this folder here, built for a site with other machines
     #[arg(long, value_name = "DIR")]
     pub programs: Option<PathBuf>,
+    /// Have its machine start the gateway again by itself, after a reboot too: by your systemd or your crontab there
+    #[arg(long)]
+    pub keep: bool,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
@@ -160,6 +164,21 @@ pub(crate) struct RemoveArgs {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// Start gateways that have ended
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Start the gateways of these sites again if they have ended, here or over ssh. A gateway that runs is left alone, and \
+        no other site is reached.",
+    after_help = "Examples:\n  landbridge sites start lyon\n  landbridge sites start   every site of the sites file"
+)]
+pub(crate) struct StartArgs {
+    /// The sites [default: all]
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
     #[command(flatten)]
     pub sites: SitesFileArgs,
 }

@@ -108,3 +108,15 @@ fn a_key_is_made_once_and_shown_often() {
     assert_eq!(made, shown);
     assert_eq!(key(&["--out"]).0, Some(1));
 }
+
+#[test]
+fn a_wrong_log_level_is_named_before_the_gateway_starts() {
+    let stage = Stage::without_gateways();
+    let words = ["gateway", "--site", "a"];
+    let loud = |command: &mut Command| {
+        command.env("LANDBRIDGE_LOG", "info,loud");
+    };
+    let done = stage.start_with(&words, loud).finish(Duration::from_secs(10));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.err.contains("LANDBRIDGE_LOG=info,loud: `loud` is not a level"), "{done:?}");
+}

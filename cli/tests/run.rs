@@ -416,8 +416,8 @@ ask "get kvsname=landbridge key=k$(( ($PMI_RANK + 1) % $PMI_SIZE ))"
 fn ranks_of_all_nodes_exchange_values_by_pmi() {
     let stage = Stage::new();
     let words = ["run", "-n", "8", "--mpi", "mpich", "--", "bash", "-c"];
+    // Meant for this site: site b's agents have one of their own.
     let provider = |command: &mut std::process::Command| {
-        // Never loaded: nothing here is MPI.
         command.env("LANDBRIDGE_PROVIDER", "/bin/true");
     };
     let script = format!("{PMI} echo \"$answer\"; ask barrier_in; ask finalize");

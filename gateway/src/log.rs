@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use tokio::time::Instant;
+use wire::text::within;
 
 /// Lines that a peer may cause at once.
 const BURST: u32 = 60;
@@ -76,12 +77,12 @@ pub(crate) use log;
 
 /// A peer's text, cut to the length that is logged or forwarded.
 pub(crate) fn short(text: &str) -> &str {
-    &text[..text.floor_char_boundary(LONGEST)]
+    within(text, LONGEST)
 }
 
 /// The same for an owned text.
 pub(crate) fn shorten(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(LONGEST));
+    text.truncate(within(&text, LONGEST).len());
     text
 }
 

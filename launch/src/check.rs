@@ -258,9 +258,8 @@ async fn ask(
         for incoming in incoming? {
             match incoming {
                 Incoming::Up(agent, Up::Here) => {
-                    let site = roster.site(agent.site).and_then(|site| sites.file.site(&site.name));
-                    let program = site.map_or_else(|| typed.program.clone(), |(_, site)| typed.at(site));
-                    let program = Box::new(program);
+                    let site = roster.site(agent.site).map_or("", |site| &site.name);
+                    let program = Box::new(typed.from_home(home, &sites.file, site));
                     session.send(agent, &Down::Prepare { program, roster: roster.to_string() })?;
                 }
                 Incoming::Up(agent, Up::Ready { mpi, notes }) => {

@@ -59,6 +59,9 @@ const FOREIGN: &[&str] = &[
     "MPI_LOCALRANKID",
 ];
 
+/// Variables that hold at all nodes of the site where `run` was typed, and at no other: a module sets them there.
+const SITE_SPECIFIC: &[&str] = &["LANDBRIDGE_PROVIDER"];
+
 /// What Landbridge tells each rank; a value from an outer job would be wrong.
 const OURS: &[&str] = &[
     "LANDBRIDGE_JOB",
@@ -128,6 +131,11 @@ pub fn travelling(variables: impl Iterator<Item = (OsString, OsString)>) -> RawE
         .filter(|(name, _)| name.to_str().is_none_or(travels))
         .map(|(name, value)| (name.into_vec(), value.into_vec()))
         .collect()
+}
+
+/// Removes what means nothing at another site.
+pub fn leave_site(environment: &mut RawEnvironment) {
+    environment.retain(|(name, _)| !SITE_SPECIFIC.iter().any(|kept| kept.as_bytes() == name));
 }
 
 /// An environment under construction.

@@ -1,8 +1,10 @@
 //! A program as one site is to run it: what the user typed, changed by what the user typed for this site and by the
 //! site's entry in the sites file. Pure.
 
+use types::SitesFile;
 use types::sites::Site;
 
+use crate::environment;
 use crate::message::Program;
 
 /// What the user typed for a job.
@@ -17,6 +19,15 @@ pub struct Typed {
 }
 
 impl Typed {
+    /// What the site called `name` is to run when `run` was typed at site `home`.
+    pub fn from_home(&self, home: &str, file: &SitesFile, name: &str) -> Program {
+        let mut program = file.site(name).map_or_else(|| self.program.clone(), |(_, site)| self.at(site));
+        if name != home {
+            environment::leave_site(&mut program.environment);
+        }
+        program
+    }
+
     /// What a site is to run. The program that was typed for this very site goes before the sites file's.
     pub fn at(&self, site: &Site) -> Program {
         let named = self.own_programs.iter().find(|(name, _)| *name == site.name).map(|(_, program)| &program[..]);
@@ -50,7 +61,27 @@ fn tailored(program: &Program, site: &Site, named: Option<&[u8]>) -> Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::SitesFile;
+
+    #[test]
+    fn the_path_of_a_provider_stays_at_its_site_unless_it_was_typed() {
+        let site = |name: &str| {
+            let fingerprint = "0".repeat(64);
+            format!(
+                "[[site]]\nname=\"{name}\"\nfingerprint=\"sha256:{fingerprint}\"\n\
+                 gateway=[{{name=\"g\",inside=\"h:1\"}}]\nnode=[{{name=\"n\"}}]\n"
+            )
+        };
+        let file = SitesFile::parse(&(site("a") + &site("b")), "x.toml").unwrap();
+        let provider = (b"LANDBRIDGE_PROVIDER".to_vec(), b"/opt/fi.so".to_vec());
+        let other = (b"A".to_vec(), b"1".to_vec());
+        let environment = vec![provider.clone(), other.clone()];
+        let program = Program { environment, settings: vec![provider.clone()], ..Program::default() };
+        let typed = Typed { program, ..Typed::default() };
+        let at = |name: &str| typed.from_home("a", &file, name);
+        assert_eq!(at("a").environment, [provider.clone(), other.clone()]);
+        assert_eq!(at("b").environment, [other], "a module set it, for site a");
+        assert_eq!(at("b").settings, [provider], "-x was meant for all");
+    }
 
     #[test]
     fn what_is_typed_for_a_site_goes_before_its_entry() {

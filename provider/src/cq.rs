@@ -147,7 +147,8 @@ impl Cq {
     /// Takes the next completion if it is an error; its text stays until the next is taken.
     fn take_error<R>(&self, give: impl FnOnce(&Entry, &Detail, &CStr) -> R) -> Option<R> {
         self.change(|queue| {
-            let entry = queue.entries.pop_front_if(|entry| entry.error.is_some())?;
+            queue.entries.front().filter(|entry| entry.error.is_some())?;
+            let entry = queue.entries.pop_front()?;
             let detail = entry.error.as_deref()?;
             let text = CString::new(detail.text.replace('\0', " ")).unwrap_or_default();
             let (_, text) = queue.last.insert((detail.errno.0, text));

@@ -7,6 +7,7 @@
 //!    the user's own is never written; a site that was there before is left as repaired as it could be.
 
 mod plan;
+mod settle;
 mod verdict;
 
 use std::path::PathBuf;
@@ -51,6 +52,8 @@ pub struct Wish {
     pub slurm: Vec<SlurmSetting>,
     /// Gateways of other sites never get keys to log in there.
     pub no_trunk_ssh: bool,
+    /// The machine is to start the gateway again by itself.
+    pub keep: bool,
     /// Somebody sits at a terminal and can be asked.
     pub asking: bool,
 }
@@ -275,6 +278,7 @@ impl Prepared {
             }
             self.after.save()?;
         }
+        let settled = verdict == Verdict::Fails || self.settle(&mut attempt.findings).await;
         if verdict == Verdict::NodesFail {
             self.notes.push(format!(
                 "site {name} is kept: its gateway works, and only its nodes do not. `landbridge sites add {name}` with the flag \
@@ -282,7 +286,7 @@ impl Prepared {
             ));
         }
         self.findings.extend(attempt.findings);
-        Ok(Outcome { site: name, ok: verdict == Verdict::Works, findings: self.findings, notes: self.notes })
+        Ok(Outcome { site: name, ok: verdict == Verdict::Works && settled, findings: self.findings, notes: self.notes })
     }
 
     /// Hands the file out and tries everything.

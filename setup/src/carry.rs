@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use types::sites::Site;
 
 use crate::company::whereabouts;
+use crate::lift::lift;
 use crate::machine::{Machine, Way};
 use crate::message::{Carry, Request};
 use crate::place::Place;
@@ -103,12 +104,15 @@ pub fn request(
     })
 }
 
-/// Runs the job at the site; gives its exit code. `signals`: numbers of the signals that the user sends.
+/// Runs the job at the site; gives its exit code. `signals`: numbers of the signals that the user sends. `others`: sites that may take
+/// part, whose gateways are started again if they have ended.
 ///
 /// # Errors
 /// The site cannot be reached, or cannot start the job.
+#[allow(clippy::too_many_arguments, reason = "a job, where it runs, and what it is connected to")]
 pub async fn carry(
     site: &Site,
+    others: &[&Site],
     carry: Carry,
     asking: bool,
     output: impl AsyncWrite + Unpin,
@@ -119,8 +123,13 @@ pub async fn carry(
     let place = whereabouts(site)?.ok_or_else(|| SetupError::site(&site.name, "cannot be reached from here"))?;
     let way = Way { site: &site.name, place: &place, folder: site.folder.as_deref(), asking };
     let release = Release::read(None)?;
+    let ready = async {
+        let mut machine = Machine::reach(&way, &release, progress).await?;
+        lift(&mut machine, site, others, asking, progress).await?;
+        Ok::<_, SetupError>(machine)
+    };
     let machine = tokio::select! {
-        machine = Machine::reach(&way, &release, progress) => machine?,
+        machine = ready => machine?,
         Some(signal) = signals.recv() => return Ok(128 + signal),
     };
     machine.become_job(&Request::Carry(carry), output, errors, signals).await

@@ -5,6 +5,9 @@ pub mod background;
 mod carried;
 mod error;
 pub mod folders;
+mod keep;
+mod link;
+pub mod revive;
 mod survey;
 
 use std::io;
@@ -22,6 +25,7 @@ use types::SitesFile;
 use self::background::Background;
 pub use self::error::HereError;
 use self::folders::Folders;
+use self::keep::Keeping;
 use crate::message::{Reply, Request};
 
 /// How long nobody may ask anything.
@@ -81,6 +85,11 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
             let (started, note) = Background::new(&folders, site).renew().await?;
             Ok(Reply::Gateway { started, note })
         }
+        Request::Start { site } => {
+            let (started, note) = Background::new(&folders, site).start_if_ended().await?;
+            Ok(Reply::Gateway { started, note })
+        }
+        Request::Settle { site, keep } => Ok(settle(&folders, site, *keep)),
         Request::StopGateway { site, force } => {
             let note = Background::new(&folders, site).stop(*force).await?;
             Ok(Reply::Done { note })
@@ -97,8 +106,29 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
         Request::Invite { site, seconds } => Background::new(&folders, site).invite(*seconds).await,
         Request::Carry(_) => Err(HereError::OutOfTurn),
         Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
-        Request::Forget { site, base } => forget(&folders, site, base).map(|note| Reply::Done { note }),
+        Request::Forget { site, base } => {
+            // Otherwise it might start the gateway again that was stopped a moment ago.
+            let keeping = Keeping::new(&folders, site);
+            if keeping.is_installed() {
+                keeping.remove()?;
+                Background::new(&folders, site).stop(true).await?;
+            }
+            forget(&folders, site, base).map(|note| Reply::Done { note })
+        }
     }
+}
+
+/// The command on the user's path, and what starts the gateway again by itself: `keep` installs that, else it is only brought up to
+/// this release where it is.
+fn settle(folders: &Folders, site: &str, keep: bool) -> Reply {
+    let keeping = Keeping::new(folders, site);
+    let offer = if keep { None } else { keeping.offer().map(str::to_owned) };
+    let kept = (keep || keeping.is_installed()).then(|| keeping.install().map_err(|error| error.to_string()));
+    let notes = match link::make() {
+        Ok(note) => note.into_iter().collect(),
+        Err(error) => vec![error.to_string()],
+    };
+    Reply::Settled { notes, kept, offer }
 }
 
 fn make_key(folders: &Folders, site: &str) -> Result<Reply, HereError> {
@@ -157,6 +187,7 @@ fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError
     folders.remove(&folders.sites_file())?;
     folders.remove(&folders.sites_file_before())?;
     folders.remove(&launch::tunnel::known_hosts(&folders.configuration))?;
+    link::remove(base.as_ref())?;
     folders::remove_releases(base.as_ref())?;
     for folder in [&folders.configuration, &folders.state] {
         // Whatever else lies there is the user's.

@@ -18,13 +18,16 @@ mod company;
 mod error;
 pub mod here;
 pub mod join;
+mod lift;
 pub mod machine;
 pub mod message;
 pub mod nodes;
 pub mod place;
 pub mod release;
+pub mod remedy;
 pub mod remove;
 pub mod slurm;
+pub mod start;
 pub mod status;
 pub mod ticket;
 

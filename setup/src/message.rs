@@ -54,6 +54,18 @@ pub enum Request {
         /// The site.
         site: String,
     },
+    /// Start the site's gateway unless it runs.
+    Start {
+        /// The site.
+        site: String,
+    },
+    /// Put the command on the user's path, and have the machine start the site's gateway again by itself.
+    Settle {
+        /// The site.
+        site: String,
+        /// Also if the user has not asked for it before.
+        keep: bool,
+    },
     /// End the site's gateway.
     StopGateway {
         /// The site.
@@ -134,6 +146,15 @@ pub enum Reply {
         started: bool,
         /// How, for the user.
         note: String,
+    },
+    /// To [`Request::Settle`].
+    Settled {
+        /// What the user should know.
+        notes: Vec<String>,
+        /// What starts the gateway again, or why nothing does; `None`: nobody asked for it.
+        kept: Option<Result<String, String>>,
+        /// What could start it again and does not.
+        offer: Option<String>,
     },
     /// To [`Request::Check`] and [`Request::Probe`].
     Findings(Vec<Finding>),
@@ -218,8 +239,9 @@ impl Request {
             Request::LetIn { .. } => "letting a gateway in",
             Request::ReadSites => "reading the sites file",
             Request::WriteSites { .. } => "writing the sites file",
-            Request::Gateway { .. } => "starting the gateway",
+            Request::Gateway { .. } | Request::Start { .. } => "starting the gateway",
             Request::StopGateway { .. } => "stopping the gateway",
+            Request::Settle { .. } => "making it stay",
             Request::Check { .. } => "checking",
             Request::Probe { .. } => "trying a trunk",
             Request::Invite { .. } => "making a ticket",
@@ -233,7 +255,9 @@ impl Request {
     pub fn limit(&self) -> Duration {
         Duration::from_secs(match self {
             Request::Check { .. } => 90,
-            Request::Gateway { .. } | Request::StopGateway { .. } | Request::Survey { .. } => 60,
+            Request::Gateway { .. } | Request::Start { .. } | Request::StopGateway { .. } | Request::Survey { .. } => {
+                60
+            }
             _ => 30,
         })
     }

@@ -1,11 +1,15 @@
 //! How the sites stand: each asked about its own gateway.
 
+use std::path::Path;
+
 use serde::Serialize;
+use types::sites::Site;
 
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
 use crate::message::{Reply, Request, Standing};
 use crate::release::Release;
+use crate::remedy::remedy;
 use crate::{Progress, SetupError};
 
 /// How a site stands.
@@ -44,7 +48,7 @@ pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> R
         };
         let (gateway, problem) = match asked.await {
             Ok(standing) => {
-                let problem = judge(&site.name, &standing);
+                let problem = judge(site, book.path(), &standing);
                 (Some(standing), problem)
             }
             Err(error) => (None, Some(error.to_string())),
@@ -60,15 +64,12 @@ pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> R
     Ok(all)
 }
 
-fn judge(site: &str, standing: &Standing) -> Option<String> {
+fn judge(site: &Site, file: &Path, standing: &Standing) -> Option<String> {
     if standing.process.is_none() {
-        return Some(format!(
-            "its gateway does not run: `landbridge sites add {site}` starts it; {} is its log",
-            standing.log
-        ));
+        return Some(format!("its gateway does not run: {}; {} is its log", remedy(site, file), standing.log));
     }
     if let Some(problem) = &standing.problem {
-        return Some(format!("{problem}: `landbridge sites add {site}` repairs it"));
+        return Some(format!("{problem}: `landbridge sites add {}` repairs it", site.name));
     }
     let down: Vec<_> = standing.trunks.iter().filter(|trunk| !trunk.up).map(|trunk| trunk.problem.as_str()).collect();
     (!down.is_empty()).then(|| down.join("; "))
@@ -81,11 +82,17 @@ mod tests {
 
     #[test]
     fn what_is_wrong_comes_with_what_to_do() {
-        let stopped = Standing::default();
-        assert!(judge("lyon", &stopped).is_some_and(|text| text.contains("sites add lyon")));
+        let text = format!(
+            "[[site]]\nname = \"lyon\"\nfingerprint = \"sha256:{}\"\nssh = \"me@lyon\"\n[[site.gateway]]\nname = \"gw1\"\n\
+             advertise = \"h:1\"\n[[site.node]]\nname = \"n\"\n",
+            "0".repeat(64)
+        );
+        let lyon = types::SitesFile::parse(&text, "x").unwrap().sites.remove(0);
+        let judge = |standing: &Standing| judge(&lyon, Path::new("/x"), standing);
+        assert!(judge(&Standing::default()).is_some_and(|text| text.contains("`landbridge sites start lyon")));
         let trunk = |up| TrunkStanding { site: "kyoto".into(), up, problem: "refused".into() };
         let running = |up| Standing { process: Some(7), trunks: vec![trunk(up)], ..Standing::default() };
-        assert_eq!(judge("lyon", &running(true)), None);
-        assert_eq!(judge("lyon", &running(false)).as_deref(), Some("refused"));
+        assert_eq!(judge(&running(true)), None);
+        assert_eq!(judge(&running(false)).as_deref(), Some("refused"));
     }
 }

@@ -19,6 +19,7 @@ pub mod passage;
 pub mod proof;
 mod reader;
 pub mod receipt;
+pub mod text;
 pub mod view;
 
 pub use control::Control;

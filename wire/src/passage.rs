@@ -2,6 +2,7 @@
 
 use crate::WireError;
 use crate::reader::Reader;
+use crate::text::within;
 
 /// The payload of a [`crate::FrameKind::Passage`] frame, about the site that the frame is from. One byte, then text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +26,8 @@ impl Passage {
             Passage::Away(reason) => (1, reason.as_str()),
             Passage::Open => (2, ""),
         };
-        let end = reason.floor_char_boundary(reason.len().min(MAX_REASON));
         let mut out = vec![code];
-        out.extend_from_slice(&reason.as_bytes()[..end]);
+        out.extend_from_slice(within(reason, MAX_REASON).as_bytes());
         out
     }
 

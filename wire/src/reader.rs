@@ -4,6 +4,7 @@ use types::id::ADDRESS_LEN;
 use types::{Address, Identity, SiteId, Slot};
 
 use crate::WireError;
+use crate::text::within;
 
 pub(crate) struct Reader<'a> {
     what: &'static str,
@@ -90,10 +91,7 @@ impl<'a> Reader<'a> {
 }
 
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &str, limit: usize) {
-    let mut end = text.len().min(limit);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    out.extend_from_slice(&(end as u16).to_le_bytes());
-    out.extend_from_slice(&text.as_bytes()[..end]);
+    let text = within(text, limit);
+    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
 }

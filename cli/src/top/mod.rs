@@ -30,13 +30,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<i32> {
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let watch = Watch::new(&sites, &home, args.interval)?;
     let live = !args.once && !args.json && std::io::stdout().is_terminal();
-    let repair = || {
-        format!(
-            "start it with `landbridge gateway --sites {} --site {home}`, or where `sites add` made the site, with `landbridge sites add \
-             {home}`",
-            path.display()
-        )
-    };
+    let repair = setup::remedy::remedy(sites.site(&home)?, &path);
     runtime()?.block_on(async {
         let rounds = watch.follow(args.interval);
         if live {
@@ -44,7 +38,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<i32> {
         }
         match print(rounds, args).await {
             Ok(last) if last.answered() => Ok(0),
-            Ok(last) => Err(anyhow!("no gateway of site {home} answers: {}; {}", last.problems(), repair())),
+            Ok(last) => Err(anyhow!("no gateway of site {home} answers: {}; {}", last.problems(), repair)),
             // The reader has closed the pipe: it has seen enough.
             Err(error) if error.downcast_ref().map(std::io::Error::kind) == Some(ErrorKind::BrokenPipe) => Ok(0),
             Err(error) => Err(error),

@@ -235,7 +235,8 @@ impl Neighbour {
         let Some(ring) = self.out.as_mut().filter(|_| !self.uncopied.is_empty()) else { return Ok(false) };
         let consumed = ring.consumed()?;
         let mut moved = false;
-        while let Some((_, item)) = self.uncopied.pop_front_if(|(position, _)| *position <= consumed) {
+        while self.uncopied.front().is_some_and(|(position, _)| *position <= consumed) {
+            let Some((_, item)) = self.uncopied.pop_front() else { break };
             finish(item, buffered, sink);
             moved = true;
         }

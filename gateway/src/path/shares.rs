@@ -126,7 +126,8 @@ impl Shares {
             // A job with nothing to send keeps no deficit.
             self.queues.remove(&job);
             self.counters.release(QUEUE);
-            if self.turns.pop_front_if(|first| *first == job).is_some() {
+            if self.turns.front() == Some(&job) {
+                self.turns.pop_front();
                 self.begin_turn();
             }
         }

@@ -251,11 +251,10 @@ impl Default for Plan {
 
 /// Starts the gateways; each site has nodes n1 and n2.
 pub(crate) fn start(plan: &Plan) -> Vec<Running> {
-    // `RUST_LOG=gateway=debug` shows the gateways' log; a second test in the same process finds it already set.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_test_writer()
-        .try_init();
+    // `RUST_LOG=debug` shows what the gateways log; a second test in the same process finds it set.
+    let level = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
+    let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::ERROR);
+    let _ = tracing_subscriber::fmt().with_max_level(level).with_test_writer().try_init();
     let keys: Vec<_> = plan.names.iter().map(|_| SiteKey::random().unwrap()).collect();
     let addresses: Vec<_> = (0..plan.names.len()).map(|at| free_address(&format!("127.0.0.{}", at + 2))).collect();
     let advertised: Vec<_> = plan

@@ -99,9 +99,8 @@ pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer
 
 /// What each site of the roster is to run.
 fn programs(request: &Request, roster: &Roster) -> Vec<Program> {
-    let (file, typed) = (&request.sites.file, &request.typed);
-    let at = |name: &str| file.site(name).map_or_else(|| typed.program.clone(), |(_, site)| typed.at(site));
-    roster.sites().iter().map(|site| at(&site.name)).collect()
+    let Request { sites, home, typed, .. } = request;
+    roster.sites().iter().map(|site| typed.from_home(home, &sites.file, &site.name)).collect()
 }
 
 async fn open(request: &Request, connection: Option<Connection>, roster: &Roster) -> Result<Session, SessionError> {

@@ -138,6 +138,48 @@ impl<'a> Background<'a> {
         Ok((false, format!("restarted, process {pid} ({why})")))
     }
 
+    /// Starts the gateway unless it runs; says whether it was started, and how.
+    pub(crate) async fn start_if_ended(&self) -> Result<(bool, String), HereError> {
+        let runs = |note: &Note| (false, format!("runs, process {} on {}", note.process, note.host));
+        if let Some(note) = self.running() {
+            return Ok(runs(&note));
+        }
+        // Its address is that of the machine it ran on.
+        if let Some(note) = self.last_note() {
+            self.same_host(&note)?;
+        }
+        if self.ask(false).await.is_ok() {
+            return Ok((false, "runs, started by hand".to_owned()));
+        }
+        match (self.start().await, self.running()) {
+            (Ok(pid), _) => Ok((true, format!("started, process {pid}"))),
+            // Somebody else was quicker.
+            (Err(_), Some(note)) => {
+                let mut wait = Wait::new(START);
+                while self.ask(false).await.is_err() && wait.left().is_some() {
+                    sleep(POLL).await;
+                }
+                Ok(runs(&note))
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Waits until all trunks are up, not longer than this.
+    pub(crate) async fn await_trunks(&self, limit: Duration) {
+        let mut wait = Wait::new(limit);
+        let up = |standing: client::Standing| standing.trunks.iter().all(|trunk| trunk.up);
+        while !self.ask(false).await.is_ok_and(up) && wait.left().is_some() {
+            sleep(POLL * 5).await;
+        }
+    }
+
+    /// What the gateway that ran last said of itself.
+    fn last_note(&self) -> Option<Note> {
+        let text = std::fs::read_to_string(self.folders.state_file(self.site)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
     /// Ends the gateway, if it runs.
     pub(crate) async fn stop(&self, force: bool) -> Result<String, HereError> {
         let Some(note) = self.running() else { return Ok("was not running".to_owned()) };

@@ -128,6 +128,9 @@ pub enum HereError {
     /// The gateway cannot be ended.
     #[error("its gateway, process {0}, does not end")]
     Survives(i32),
+    /// Nothing on this machine starts the gateway again by itself.
+    #[error("this machine cannot be made to start its gateway again by itself: {0}")]
+    Keep(String),
     /// What a gateway says of itself cannot be read or written.
     #[error("its note names no process")]
     Note,

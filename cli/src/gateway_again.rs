@@ -1,0 +1,69 @@
+//! A gateway that does not run: started again before a job when this account may, else what to type after the job failed.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use launch::launcher::{Failure, Sites};
+use setup::Progress;
+use setup::remedy::remedy;
+
+use crate::sites_add::{Lines, asking};
+use crate::sites_args::StartArgs;
+use crate::{runtime, sites_file};
+
+/// `landbridge sites start`: starts gateways that do not run, and gives the exit code.
+pub(crate) fn start(args: &StartArgs) -> Result<i32> {
+    let path = sites_file::locate(&args.sites)?;
+    let sites = sites_file::read(&path)?;
+    let all = args.names.is_empty();
+    let named = args.names.iter().map(|name| sites.site(name)).collect::<Result<Vec<_>, _>>()?;
+    let wanted = if all { sites.file.sites.iter().collect() } else { named };
+    let runtime = runtime()?;
+    let mut failed = 0;
+    for site in wanted {
+        match runtime.block_on(setup::start::start(site, asking(), &mut Lines)) {
+            Ok(note) => writeln!(std::io::stdout(), "{}: {note}", site.name)?,
+            Err(error) => {
+                failed += 1;
+                writeln!(std::io::stderr(), "landbridge: {error}")?;
+            }
+        }
+    }
+    Ok(i32::from(failed > 0))
+}
+
+/// Before a job: starts the gateway of the user's own site again if it ran in the background and has ended.
+pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
+    let started = runtime()?.block_on(setup::here::revive::revive(file, home));
+    match started {
+        Ok(None) => Ok(()),
+        Ok(Some(note)) => {
+            Lines.step(home, &note);
+            Ok(())
+        }
+        Err(error) => {
+            let site = sites.site(home).context("the own site")?;
+            bail!("site {home}: its gateway has ended and cannot be started here: {error}; {}", remedy(site, file))
+        }
+    }
+}
+
+/// After a job failed: what to type if the reason is a gateway that does not run.
+pub(crate) fn advice(file: &Path, sites: &Sites, home: &str, failure: &Failure) -> Option<String> {
+    if failure.node.is_some() || failure.rank.is_some() {
+        return None;
+    }
+    let own = sites.site(home).ok()?;
+    let standing = async {
+        let (mut client, _) = sites.connect(own).await.ok()?;
+        client.standing(false).await.ok()
+    };
+    let Some(standing) = runtime().ok()?.block_on(standing) else {
+        return Some(format!("if the gateway of site {home} does not run, {}", remedy(own, file)));
+    };
+    let lost = failure.site.as_deref()?;
+    let down = standing.trunks.iter().any(|trunk| trunk.site == lost && !trunk.up);
+    let site = sites.site(lost).ok().filter(|_| down)?;
+    Some(format!("if the gateway of site {lost} does not run, {}", remedy(site, file)))
+}

@@ -1,0 +1,31 @@
+//! The last step of a site that works: the command on its user's path, and what starts its gateway again by itself.
+
+use launch::check::Finding;
+
+use super::Prepared;
+use crate::message::{Reply, Request};
+
+impl Prepared {
+    /// Takes the last step; says whether all of it that the user asked for works.
+    pub(super) async fn settle(&mut self, findings: &mut Vec<Finding>) -> bool {
+        let (site, keep) = (self.wish.name.clone(), self.wish.keep);
+        match self.company.ask(&site, &Request::Settle { site: site.clone(), keep }).await {
+            Ok(Reply::Settled { notes, kept, offer }) => {
+                self.notes.extend(notes);
+                if let Some(offer) = offer.filter(|_| self.new) {
+                    self.notes.push(format!(
+                        "after a reboot nothing starts its gateway by itself: `landbridge sites add {site} --keep` makes {offer} do it"
+                    ));
+                }
+                let ok = kept.as_ref().is_none_or(Result::is_ok);
+                findings.extend(kept.map(|kept| Finding::new(&site, "keep", kept)));
+                ok
+            }
+            Ok(_) => true,
+            Err(error) => {
+                findings.push(Finding::new(&site, "keep", Err(error.to_string())));
+                !keep
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! A gateway that is kept: the machine itself starts it again, after a reboot or when it died.
+//!
+//! By a timer of the user's systemd where that goes on without a login (lingering), else by a line of the user's crontab. Either runs
+//! a small script every few minutes, which holds the environment that the gateway needs and does what `sites start` does.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use super::error::HereError;
+use super::folders::{self, Folders};
+
+/// Variables that the gateway and what it starts need, if they are set.
+const ENVIRONMENT: [&str; 6] =
+    ["PATH", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "SLURM_CONF", "LANDBRIDGE_PROVIDER"];
+/// How often it is looked at, in minutes.
+const MINUTES: u32 = 2;
+
+/// The ways to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Systemd,
+    Cron,
+}
+
+/// What keeps one site's gateway.
+#[derive(Debug)]
+pub(crate) struct Keeping<'a> {
+    folders: &'a Folders,
+    site: &'a str,
+}
+
+impl<'a> Keeping<'a> {
+    pub(crate) fn new(folders: &'a Folders, site: &'a str) -> Keeping<'a> {
+        Keeping { folders, site }
+    }
+
+    /// Has the machine start the gateway again from now on; says how.
+    ///
+    /// # Errors
+    /// The machine has neither way, or refuses it.
+    pub(crate) fn install(&self) -> Result<String, HereError> {
+        let program = std::env::current_exe().map_err(HereError::Command)?;
+        let mut script =
+            String::from("#!/bin/sh\n# Made by `landbridge sites add --keep`; `landbridge sites remove` removes it.\n");
+        for name in ENVIRONMENT {
+            if let Ok(value) = std::env::var(name) {
+                script += &format!("export {name}={}\n", crate::machine::quoted(&value));
+            }
+        }
+        let sites = self.folders.sites_file();
+        script += &format!(
+            "exec {} sites start --sites {} {} >/dev/null\n",
+            crate::machine::quoted(&program.display().to_string()),
+            crate::machine::quoted(&sites.display().to_string()),
+            crate::machine::quoted(self.site)
+        );
+        folders::make(&self.folders.state)?;
+        folders::write(&self.script(), &script)?;
+        let kept = match manner() {
+            Some(Manner::Systemd) => self.install_timer(),
+            Some(Manner::Cron) => self.install_line(),
+            None => Err(HereError::Keep(
+                "it has neither a user's systemd that goes on without a login (`loginctl enable-linger` may allow it) nor \
+                 a crontab for you: ask whoever runs the machine, or start the gateway with `landbridge sites start`"
+                    .to_owned(),
+            )),
+        };
+        if kept.is_err() {
+            let _ = self.folders.remove(&self.script());
+        }
+        kept
+    }
+
+    /// How it could be kept, if it is not; nothing is changed.
+    pub(crate) fn offer(&self) -> Option<&'static str> {
+        if self.script().is_file() {
+            return None;
+        }
+        manner().map(|manner| match manner {
+            Manner::Systemd => "a timer of your systemd",
+            Manner::Cron => "a line in your crontab",
+        })
+    }
+
+    /// Whether it is kept.
+    pub(crate) fn is_installed(&self) -> bool {
+        self.script().is_file()
+    }
+
+    /// The machine starts it no more.
+    pub(crate) fn remove(&self) -> Result<(), HereError> {
+        if !self.is_installed() {
+            return Ok(());
+        }
+        if let Some(table) = crontab().filter(|table| table.lines().any(|line| self.is_line(line))) {
+            let rest: Vec<&str> = table.lines().filter(|line| !self.is_line(line)).collect();
+            write_crontab(&rest)?;
+        }
+        let [service, timer] = self.units();
+        if timer.is_file() {
+            let _ = systemctl(&["disable", "--now", &self.timer_name()]);
+            self.folders.remove(&service)?;
+            self.folders.remove(&timer)?;
+            let _ = systemctl(&["daemon-reload"]);
+        }
+        self.folders.remove(&self.script())
+    }
+
+    fn script(&self) -> PathBuf {
+        self.folders.state.join(format!("{}.keep", self.site))
+    }
+
+    fn is_line(&self, line: &str) -> bool {
+        line.contains(&escaped(&self.script()))
+    }
+
+    fn install_line(&self) -> Result<String, HereError> {
+        let table = crontab().unwrap_or_default();
+        let line = format!("*/{MINUTES} * * * * /bin/sh '{}'", escaped(&self.script()));
+        let mut lines: Vec<&str> = table.lines().filter(|line| !self.is_line(line)).collect();
+        lines.push(&line);
+        write_crontab(&lines)?;
+        Ok(format!("a line in your crontab starts its gateway again within {MINUTES} minutes, also after a reboot"))
+    }
+
+    fn timer_name(&self) -> String {
+        format!("landbridge-{}.timer", self.site)
+    }
+
+    /// The service and the timer.
+    fn units(&self) -> [PathBuf; 2] {
+        let configuration = self.folders.configuration.parent().unwrap_or(Path::new("/"));
+        ["service", "timer"]
+            .map(|kind| configuration.join("systemd/user").join(format!("landbridge-{}.{kind}", self.site)))
+    }
+
+    fn install_timer(&self) -> Result<String, HereError> {
+        let [service, timer] = self.units();
+        let script = self.script().display().to_string().replace('%', "%%");
+        // What the script starts goes on when the script has ended.
+        let text = format!(
+            "[Unit]\nDescription=Landbridge gateway of site {}\n[Service]\nType=oneshot\nKillMode=process\n\
+             ExecStart=/bin/sh \"{script}\"\n",
+            self.site
+        );
+        folders::write(&service, &text)?;
+        let text = format!(
+            "[Unit]\nDescription=Landbridge gateway of site {}\n[Timer]\nOnActiveSec=1min\nOnUnitInactiveSec={MINUTES}min\n\
+             [Install]\nWantedBy=timers.target\n",
+            self.site
+        );
+        folders::write(&timer, &text)?;
+        systemctl(&["daemon-reload"]).and_then(|()| systemctl(&["enable", "--now", &self.timer_name()]))?;
+        Ok(format!(
+            "the timer {} of your systemd starts its gateway again within {MINUTES} minutes, also after a reboot",
+            self.timer_name()
+        ))
+    }
+}
+
+/// A path in a crontab, where a percent sign ends the command.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace('%', "\\%")
+}
+
+/// What this machine offers.
+fn manner() -> Option<Manner> {
+    if lingers() && systemctl(&["show-environment"]).is_ok() {
+        return Some(Manner::Systemd);
+    }
+    crontab().map(|_| Manner::Cron)
+}
+
+/// Whether the user's systemd goes on when nobody is logged in.
+fn lingers() -> bool {
+    let user = rustix::process::getuid().as_raw().to_string();
+    let shown = run(Command::new("loginctl").args(["show-user", "--value", "--property=Linger", &user]), None);
+    shown.is_some_and(|shown| shown.status.success() && shown.stdout.starts_with(b"yes"))
+}
+
+fn systemctl(words: &[&str]) -> Result<(), HereError> {
+    let done = run(Command::new("systemctl").arg("--user").args(words), None);
+    match done {
+        Some(done) if done.status.success() => Ok(()),
+        Some(done) => Err(HereError::Keep(format!(
+            "`systemctl --user {}`: {}",
+            words.join(" "),
+            String::from_utf8_lossy(&done.stderr).trim()
+        ))),
+        None => Err(HereError::Keep("the command systemctl cannot be run".to_owned())),
+    }
+}
+
+/// The user's crontab; `None`: the user may have none here.
+fn crontab() -> Option<String> {
+    let shown = run(Command::new("crontab").arg("-l"), None)?;
+    if shown.status.success() {
+        return Some(String::from_utf8_lossy(&shown.stdout).into_owned());
+    }
+    // An empty one is an error of this name with every cron; one that is forbidden has another.
+    String::from_utf8_lossy(&shown.stderr).contains("no crontab").then(String::new)
+}
+
+fn write_crontab(lines: &[&str]) -> Result<(), HereError> {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    match run(Command::new("crontab").arg("-"), Some(&text)) {
+        Some(done) if done.status.success() => Ok(()),
+        Some(done) => Err(HereError::Keep(format!("`crontab -`: {}", String::from_utf8_lossy(&done.stderr).trim()))),
+        None => Err(HereError::Keep("the command crontab cannot be run".to_owned())),
+    }
+}
+
+fn run(command: &mut Command, input: Option<&str>) -> Option<Output> {
+    let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
+    let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().ok()?;
+    if let (Some(mut pipe), Some(text)) = (child.stdin.take(), input) {
+        let _ = pipe.write_all(text.as_bytes());
+    }
+    child.wait_with_output().ok()
+}

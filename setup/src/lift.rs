@@ -1,0 +1,68 @@
+//! Before a job is carried to a site: gateways that have ended are started again, there and at the sites that it has lost.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use types::sites::Site;
+
+use crate::machine::Machine;
+use crate::message::{Reply, Request};
+use crate::start::start;
+use crate::{Progress, SetupError};
+
+/// How long a trunk may take after a gateway was started.
+const TRUNK: Duration = Duration::from_secs(12);
+const POLL: Duration = Duration::from_millis(200);
+
+/// Starts what has ended. A site that cannot be helped is reported and left: the job will say what it lacks.
+///
+/// # Errors
+/// The gateway of the job's own site does not start.
+pub(crate) async fn lift(
+    machine: &mut Machine,
+    site: &Site,
+    others: &[&Site],
+    asking: bool,
+    progress: &mut dyn Progress,
+) -> Result<(), SetupError> {
+    let Reply::Gateway { started, note } = machine.ask(&Request::Start { site: site.name.clone() }).await? else {
+        return Err(SetupError::site(&site.name, "an answer to another question"));
+    };
+    if started {
+        progress.step(&site.name, &format!("its gateway had ended: {note}"));
+    }
+    let wait = if started { TRUNK } else { Duration::ZERO };
+    let mut started = false;
+    for name in lost(machine, site, others, wait).await? {
+        let Some(other) = others.iter().find(|other| other.name == name && other.ssh.is_some()) else { continue };
+        progress.step(&name, &format!("no trunk from site {}: looking at its gateway", site.name));
+        match start(other, asking, progress).await {
+            Ok(note) => {
+                progress.step(&name, &note);
+                started = true;
+            }
+            Err(error) => progress.step(&name, &error.to_string()),
+        }
+    }
+    if started {
+        lost(machine, site, others, TRUNK).await?;
+    }
+    Ok(())
+}
+
+/// Which of the other sites have no trunk, after waiting so long at most for all to have one.
+async fn lost(machine: &mut Machine, site: &Site, others: &[&Site], wait: Duration) -> Result<Vec<String>, SetupError> {
+    let end = Instant::now() + wait;
+    loop {
+        let Reply::Status(standing) = machine.ask(&Request::Status { site: site.name.clone() }).await? else {
+            return Err(SetupError::site(&site.name, "an answer to another question"));
+        };
+        let down = standing.trunks.into_iter().filter(|trunk| !trunk.up).map(|trunk| trunk.site);
+        let mut down: Vec<_> = down.filter(|name| others.iter().any(|other| other.name == *name)).collect();
+        down.dedup();
+        if down.is_empty() || Instant::now() >= end {
+            return Ok(down);
+        }
+        sleep(POLL).await;
+    }
+}

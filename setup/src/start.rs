@@ -1,0 +1,28 @@
+//! Starting a site's gateway again, and nothing else: no other site is reached, and a gateway that runs is left alone.
+
+use types::sites::Site;
+
+use crate::company::{Company, whereabouts};
+use crate::message::{Reply, Request};
+use crate::release::Release;
+use crate::{Progress, SetupError};
+
+/// Starts the gateway of a site unless it runs; gives what was done, for the user.
+///
+/// # Errors
+/// The site cannot be reached from here, or its gateway does not start.
+pub async fn start(site: &Site, asking: bool, progress: &mut dyn Progress) -> Result<String, SetupError> {
+    let name = &site.name;
+    let Some(place) = whereabouts(site)? else {
+        return Err(SetupError::site(
+            name,
+            format!("cannot be reached from here: type `landbridge sites start {name}` on its own machine"),
+        ));
+    };
+    let mut company = Company::new(Release::read(None)?, asking);
+    company.reach(name, &place, site.folder.as_deref(), progress).await?;
+    match company.ask(name, &Request::Start { site: name.clone() }).await? {
+        Reply::Gateway { note, .. } => Ok(format!("gateway {note}")),
+        _ => Err(SetupError::site(name, "an answer to another question")),
+    }
+}
