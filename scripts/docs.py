@@ -37,6 +37,8 @@ MESSAGES = {
     "endpoint": "inside a rank",
     "lab": "labs",
 }
+# A link to a path, without an anchor and without a picture.
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)\)")
 # A derive's attribute with its text, which may go on in further lines and be in several pieces.
 ERROR = re.compile(r'#\[error\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', re.DOTALL)
 
@@ -61,6 +63,15 @@ def gather():
     for path in tracked("*.md", "docs/*.svg", "docs/assets/*"):
         (SOURCE / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / path, SOURCE / path)
+    for page in SOURCE.rglob("*.md"):
+        page.write_text(LINK.sub(lambda link: stays(page, link), page.read_text()))
+
+
+def stays(page, link):
+    """A link, or only its text where it leads to a file of the repository that is no page."""
+    there = page.parent / link[2]
+    of_repository = ROOT / page.parent.relative_to(SOURCE) / link[2]
+    return link[1] if of_repository.exists() and (of_repository.is_dir() or not there.exists()) else link[0]
 
 
 def help_of(words):
