@@ -1,4 +1,5 @@
-"""What `--version` shows, by the build script that composes it: from a clone, a source archive, an archive inside a stranger's repository."""
+"""What `--version` shows, by the build script that composes it: from a clone, from a source archive, and inside a
+stranger's repository."""
 
 import os
 import subprocess

@@ -438,6 +438,6 @@ fn ranks_of_all_nodes_exchange_values_by_pmi() {
     assert!(done.err.contains("rank 6 called MPI_Abort with code 7"), "{done:?}");
 
     let unrecognised = stage.start_script(&["-n", "2"], PMI).finish(Duration::from_secs(10));
-    assert!(unrecognised.err.contains("say it with --mpi"), "{unrecognised:?}");
+    assert!(unrecognised.err.contains("name it with --mpi"), "{unrecognised:?}");
     stage.nothing_left();
 }
