@@ -1,6 +1,6 @@
-"""Trunks through ssh, where nothing else passes: a job runs across them and goes on when the connections are cut, and no
-ssh is left of a gateway, however it ended. The sshd is a real one; the gateways have no `advertise`, so there is no other
-way."""
+"""Trunks through ssh, where nothing else passes: a job runs across them and goes on when the connections are cut, and
+no ssh is left of a gateway, however it ended. The sshd is a real one; the gateways have no `advertise`, so there is no
+other way."""
 
 import getpass
 import os
@@ -22,8 +22,8 @@ def keygen(path):
 
 
 class SshSites(LoopbackSites):
-    """Sites a and b, whose gateways reach each other by an sshd of site b, which stands behind a proxy that can be cut, and by nothing
-    else."""
+    """Sites a and b, whose gateways reach each other by an sshd of site b and by nothing else. The sshd stands behind a
+    proxy that can be cut."""
 
     def __init__(self, workshop, proxy, links=None, permit=None, **options):
         """`permit`: where the sshd lets site a's key go, if not to the gateway of site b."""

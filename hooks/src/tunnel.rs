@@ -1,4 +1,5 @@
-//! How a gateway has a link of a trunk carried where it cannot dial: whoever runs it hands it a [`Tunneller`].
+//! How a gateway has a link of a trunk carried where it cannot dial: by a [`Tunneller`], which the program that
+//! runs it passes in.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;

@@ -96,7 +96,7 @@ pub struct Gateway {
     pub name: String,
     /// `host:port` that other sites dial. `None`: it cannot be dialled and dials out instead.
     pub advertise: Option<String>,
-    /// How gateways of other sites log in on a machine that reaches `inside`, where a firewall lets nothing but ssh pass.
+    /// How gateways of other sites log in on a machine that reaches `inside`, where firewalls let only ssh pass.
     pub ssh: Option<Login>,
     /// `host:port` that ranks and agents of its own site dial.
     pub inside: String,

@@ -24,8 +24,8 @@ pub enum Dialling<'a> {
 }
 
 impl Dialling<'_> {
-    /// Between two gateways, the first of the site that is earlier in the sites file. ssh goes first: whoever names a
-    /// login for a gateway says that nothing else passes a firewall. Otherwise the earlier dials if it can.
+    /// Between two gateways, the first of the site that is earlier in the sites file. ssh goes first: a login
+    /// in a gateway's entry says that nothing else passes a firewall. Otherwise the earlier dials if it can.
     pub fn between<'a>(earlier: &'a Gateway, later: &'a Gateway) -> Dialling<'a> {
         match (&earlier.ssh, &earlier.advertise, &later.ssh, &later.advertise) {
             (_, _, Some(login), _) => Dialling::Earlier(Approach::Ssh(login, &later.inside)),
@@ -36,7 +36,7 @@ impl Dialling<'_> {
         }
     }
 
-    /// Whether the links go through ssh, whoever dials.
+    /// Whether the links go through ssh, from either side.
     pub fn is_ssh(&self) -> bool {
         matches!(self, Dialling::Earlier(Approach::Ssh(..)) | Dialling::Later(Approach::Ssh(..)))
     }
