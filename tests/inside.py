@@ -116,6 +116,7 @@ class Inside:
             (own / "job_submit.lua").write_text(job_submit)
             lines.append("JobSubmitPlugins=lua")
         lines.append("PartitionName=shut Nodes=ALL MaxTime=INFINITE State=DOWN")
+        lines.append("PartitionName=short Nodes=ALL MaxTime=1 State=UP")
         conf.write_text("\n".join(lines) + "\n")
         self.start(
             controller, "/usr/sbin/munged", "--foreground", "--force", f"--key-file={key}", f"--socket={own}/munge/socket",

@@ -4,6 +4,7 @@ a lab."""
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -116,6 +117,33 @@ def test_a_job_that_waits_too_long_is_taken_out_of_the_queue(workshop, mpich_onl
     done = start(workshop, sites, watched(run)).finish()
     done.fails_naming("site a", "no nodes after 3 s", "waits in the queue", "PartitionDown", "--wait")
     assert EMPTY in done.out, str(done)
+
+
+def test_a_job_that_can_never_start_ends_at_once(workshop, mpich_only, slurm):
+    """The partition allows a minute. The other site's nodes, which come at once, are held and charged meanwhile, and given back."""
+    sites = {"a": slurm_site(), "b": slurm_site('partition = "short"\ntime = "1:00:00"')}
+    run = run_words(workshop, mpich_only, ["true"], "--wait", "50s")
+    script = f"{words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"
+    done = start(workshop, sites, ["bash", "-c", script]).finish()
+    # Slurm says PartitionConfig until its scheduler has looked at the job, then PartitionTimeLimit.
+    done.fails_naming("site b", "PENDING, Partition", "never starts as it is: the partition", "was cancelled")
+    assert "site a has 1 node, held and charged from now on until b has its nodes" in done.err, str(done)
+    assert done.out.count(EMPTY) == 2, str(done)
+
+
+def test_what_the_queue_says_is_shown_and_nodes_that_came_early_are_counted(workshop, mpich_only, slurm):
+    """A partition that is down may come back: the job waits, and starts when it does."""
+    sites = {"a": slurm_site(), "b": slurm_site('partition = "shut"')}
+    run = run_words(workshop, mpich_only, ["true"])
+    running = start(workshop, sites, watched(run, "b"))
+    wait_until(lambda: "(PENDING, PartitionDown)" in running.err() or running.child.poll() is not None, 60, "the queue")
+    assert "site b: Slurm job 1 waits in the queue (PENDING, PartitionDown)" in running.err(), running.err()
+    [supervisor] = [process for process in running.processes("gateway") if process.words[-1] == "b"]
+    environment = {"SLURM_CONF": "/run/slurm-b/slurm.conf"}
+    opens = ["nsenter", "-t", supervisor.pid, "-a", "scontrol", "update", "PartitionName=shut", "State=UP"]
+    workshop.run(opens, environment=environment).check()
+    done = running.finish().check()
+    assert re.search(r"site a held 1 node for \d+ s before the job could start", done.err), str(done)
 
 
 @pytest.mark.parametrize("what", ["ctrl-c", "kill-9-run", "kill-9-gateway"])

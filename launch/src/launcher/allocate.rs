@@ -8,6 +8,7 @@ use types::{Roster, SitesFile};
 use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, HeldAllocation, JobMessage, NodeAsk};
 
+use super::early::Early;
 use super::observer::Teller;
 use super::outcome::Failure;
 use super::session::{Connection, SessionError};
@@ -100,11 +101,16 @@ pub(super) async fn allocate(
         connection.ask(&site, ask).await.map_err(|e| failure(home, &e))?;
     }
     let mut file = file.clone();
+    let mut early = Early::new();
     let deadline = Instant::now() + Duration::from_secs(longest.into()) + GRACE;
     while let Some((first, _)) = waiting.first() {
         teller.progress(Some(format!("waiting for nodes: {}", told(&waiting))));
         let control = tokio::select! {
             control = connection.next() => control.map_err(|e| failure(home, &e))?,
+            () = sleep_until(early.next().unwrap_or(deadline)), if early.next().is_some() => {
+                early.remind(&names(&waiting), Instant::now()).into_iter().for_each(|text| teller.note(text));
+                continue;
+            }
             () = sleep_until(deadline) => {
                 return Err(Failure::at_site(first, "said nothing about nodes in time: look at its gateway's log"));
             }
@@ -116,6 +122,8 @@ pub(super) async fn allocate(
             }
             Control::Allocation(AllocationMessage::Granted { site, nodes, .. }) => {
                 waiting.retain(|(name, _)| *name != site);
+                let told = early.granted(&site, nodes.len(), &names(&waiting), Instant::now());
+                told.into_iter().for_each(|text| teller.note(text));
                 take(&mut file, &site, &nodes);
             }
             Control::Job(JobMessage::Refused { site, reason, .. } | JobMessage::SiteLost { site, reason, .. }) => {
@@ -131,6 +139,10 @@ fn take(file: &mut SitesFile, site: &str, nodes: &[AllocatedNode]) {
     for entry in file.sites.iter_mut().filter(|entry| entry.name == site) {
         entry.nodes = as_nodes(nodes);
     }
+}
+
+fn names(waiting: &[(String, String)]) -> Vec<&str> {
+    waiting.iter().map(|(site, _)| site.as_str()).collect()
 }
 
 fn told(waiting: &[(String, String)]) -> String {

@@ -3,6 +3,7 @@
 
 mod allocate;
 mod cause;
+mod early;
 mod input;
 mod job;
 mod observer;

@@ -7,6 +7,7 @@ mod held;
 mod local;
 mod pbs;
 pub(crate) mod process;
+mod queue;
 pub(crate) mod salloc;
 mod shell;
 mod slurm;

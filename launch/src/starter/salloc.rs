@@ -17,6 +17,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep_until, timeout};
 use wire::control::AllocatedNode;
 
+use super::queue::Queued;
 use super::slurm::{ALLOCATION, slurm_command};
 use crate::held::{Problem, with_slots};
 
@@ -62,6 +63,8 @@ pub(super) struct Salloc {
     ended: Option<String>,
     state: String,
     look: Instant,
+    /// The last look showed a reason for which it never starts.
+    doomed: bool,
 }
 
 impl Salloc {
@@ -70,7 +73,21 @@ impl Salloc {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (told, words, state) = (String::new(), String::new(), String::new());
         let look = Instant::now() + LOOK / 5;
-        Salloc { child, stdin, stdout, stderr, told, words, line, id: None, granted: false, ended: None, state, look }
+        Salloc {
+            child,
+            stdin,
+            stdout,
+            stderr,
+            told,
+            words,
+            line,
+            id: None,
+            granted: false,
+            ended: None,
+            state,
+            look,
+            doomed: false,
+        }
     }
 
     async fn next(&mut self) -> AllocationNews {
@@ -106,7 +123,17 @@ impl Salloc {
                 }
                 () = sleep_until(self.look), if waits => {
                     self.look = Instant::now() + LOOK;
-                    let state = self.queue_state().await;
+                    let queued = self.queued().await;
+                    let state = queued.describe(self.id.as_deref().unwrap_or_default());
+                    if let Some(why) = queued.never_starts() {
+                        // Slurm judges anew when it has just started or its configuration was read: once may be a mistake.
+                        if self.doomed {
+                            self.ended = Some(format!("{state}, and never starts as it is: {why}; the job was cancelled"));
+                            continue;
+                        }
+                        self.look = Instant::now() + LOOK / 5;
+                    }
+                    self.doomed = queued.never_starts().is_some();
                     if state != self.state {
                         self.state.clone_from(&state);
                         return AllocationNews::Waiting(state);
@@ -143,17 +170,14 @@ impl Salloc {
         }
     }
 
-    async fn queue_state(&self) -> String {
+    /// What squeue says of the job.
+    async fn queued(&self) -> Queued {
         let id = self.id.as_deref().unwrap_or_default();
         let mut squeue = slurm_command("squeue");
-        squeue.args(["--noheader", "--format=%r", "--jobs", id]).kill_on_drop(true);
+        squeue.args(["--noheader", "--format=%T|%r", "--jobs", id]).kill_on_drop(true);
         let answer = timeout(ANSWER, squeue.output()).await;
-        let reason = answer.ok().and_then(Result::ok).filter(|output| output.status.success());
-        let reason = reason.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-        match reason.filter(|reason| !reason.is_empty() && reason != "None") {
-            Some(reason) => format!("Slurm job {id} waits in the queue ({reason})"),
-            None => format!("Slurm job {id} waits in the queue"),
-        }
+        let line = answer.ok().and_then(Result::ok).filter(|output| output.status.success());
+        line.map_or_else(Queued::default, |output| Queued::read(&String::from_utf8_lossy(&output.stdout)))
     }
 
     /// The partition of a job in the queue.
