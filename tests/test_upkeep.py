@@ -120,3 +120,57 @@ def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):
     assert not (home / ".local/bin/landbridge").is_symlink() and mine.read_text() == "mine"
     left = [path for path in home.rglob("*") if path.is_file() and path.name != "crontab"]
     assert not left, f"left at the site: {left}"
+
+
+def test_a_program_is_pushed_to_where_it_is_below_home_there(person, mpich_only):  # noqa: F811
+    """Files, a Python environment, links and modes; what is there already is not sent again; and `run --push`."""
+    person = person()
+    adds_both(person)
+    home = person.home(LAPTOP)
+    tool, folder = home / "work/tool", home / "work/folder"
+    folder.mkdir(parents=True)
+    tool.write_text("#!/bin/sh\necho first on $(uname -n)\n")
+    tool.chmod(0o750)
+    (folder / "data").write_bytes(bytes(range(256)) * 40_000)
+    (folder / "sealed").mkdir()
+    (folder / "sealed/inner").write_text("inner")
+    (folder / "sealed").chmod(0o555)
+    (folder / "up").symlink_to("../tool")
+    (folder / "home").symlink_to(home / "work")
+    venv = person.types(mpich_only.python, "-m", "venv", "--symlinks", "--without-pip", home / "venv", must=True)
+    at_home = {"cwd": str(home / "work")}
+    first = person.types("landbridge", "sites", "push", tool, folder, home / "venv", "--json", must=True, **at_home)
+    again = person.types("landbridge", "sites", "push", "./tool", "folder/", "../venv", "--json", **at_home)
+    python = person.types("landbridge", "run", "-n", 2, "--", "../venv/bin/python", "-c", "import sys; print(sys.prefix)", **at_home)
+    change = person.types("sh", "-c", f"sed -i s/first/second/ {tool}")
+    job = person.types("landbridge", "run", "-n", 2, "--push", "./tool", "--", "./tool", **at_home)
+    one = person.types("landbridge", "sites", "push", "./tool", "--to", "kyoto", **at_home)
+    missing = person.types("landbridge", "run", "-n", 2, "--push", "./nothing", "--", "true", **at_home)
+    person.types("sh", "-c", f"rm {person.home('b-gw1')}/work/tool && mkdir {person.home('b-gw1')}/work/tool", on="b-gw1")
+    blocked = person.types("landbridge", "run", "-n", 2, "--push", "./tool", "--", "true", **at_home)
+    person.types("sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt", on="b-gw1")
+    full = person.types("sh", "-c", f"mkdir -p /mnt/x && head -c 3000000 /dev/zero >/mnt/x/big && {LANDBRIDGE} sites push /mnt/x")
+    rest = person.types("ls", "-A", "/mnt/x", on="b-gw1")
+    results = person.run(limit=400)
+    for which in (venv, change):
+        results[which].good()
+    sent = {site["site"]: site for site in json.loads(results[first].good().out)["sites"]}
+    assert sent["lyon"]["unchanged"] == 0 and sent["lyon"]["bytes"] > 10_240_000, sent
+    for site in json.loads(results[again].good().out)["sites"]:
+        assert site["sent"] == 0 and site["unchanged"] == sent["lyon"]["sent"], site
+    for _, host in SITES:
+        there = person.home(host) / "work"
+        assert (there / "folder/data").read_bytes() == (folder / "data").read_bytes()
+        assert (there / "folder/sealed").stat().st_mode & 0o7777 == 0o555 and (there / "folder/sealed/inner").read_text() == "inner"
+        assert (there / "tool").stat().st_mode & 0o7777 == 0o750 or host == "b-gw1", "a folder takes its place there later"
+        assert (there.parent / "venv/bin/python").is_symlink() and (there.parent / "venv/pyvenv.cfg").is_file()
+        assert (there / "folder/up").readlink() == Path("../tool") and (there / "folder/home").readlink() == there
+        assert not list(there.rglob("*landbridge-part"))
+    assert str(person.home("a-gw1") / "venv") in results[python].good().out, str(results[python])
+    assert sorted(results[job].good().out.splitlines()) == ["second on a-gw1", "second on b-gw1"], str(results[job])
+    assert results[job].err.count("1 file(s) sent") == 2, str(results[job])
+    assert results[one].good().out == "kyoto: 0 file(s) sent (0.0 MB), 1 unchanged\n", str(results[one])
+    results[missing].bad("work/nothing")
+    results[blocked].bad("site kyoto", f"{person.home('b-gw1')}/work/tool is a folder there", "nothing was started")
+    results[full].bad("kyoto: FAILED", "/mnt/x/big", "No space left", "make room")
+    assert results[rest].good().out == "", str(results[rest])

@@ -201,6 +201,9 @@ pub(crate) struct RunArgs {
     /// Which rank gets standard input: a rank's number, all or none; the others read an empty one
     #[arg(long, value_name = "RANK", default_value = "0", value_parser = input_to)]
     pub stdin: InputTo,
+    /// Copy this file or folder to the job's sites first, as `sites push` does; may be given several times
+    #[arg(long, value_name = "PATH")]
+    pub push: Vec<PathBuf>,
     /// End the job when its ranks have run for so long; the exit code is then 124
     #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
     pub timeout: Option<Duration>,

@@ -16,6 +16,7 @@ mod key;
 #[cfg(feature = "lab")]
 mod lab;
 mod log;
+mod push;
 mod run;
 #[cfg(feature = "share")]
 mod share;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
             SitesCommand::Remove(args) => sites_add::remove(&args),
             SitesCommand::List(args) => sites_add::list(&args),
             SitesCommand::Status(args) => sites_add::status(&args),
+            SitesCommand::Push(args) => push::push(&args),
             SitesCommand::Start(args) => gateway_again::start(&args),
             SitesCommand::Check(args) => sites_check::check(args),
         },

@@ -20,7 +20,7 @@ use crate::args::{MapBy, Mpi, RunArgs};
 use crate::files::Files;
 use crate::input::Input;
 use crate::terminal::Terminal;
-use crate::{carried, gateway_again, json, runtime, sites_file};
+use crate::{carried, gateway_again, json, push, runtime, sites_file};
 
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
@@ -34,9 +34,12 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let local_files = local_files(&args);
     let summary_to = args.json.clone();
     let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
+    let push_to: Vec<String> = args.per_site.iter().map(|share| share.site.clone()).collect();
+    let pushed = if dry { Vec::new() } else { args.push.clone() };
     let typed = typed(args)?;
     let whole = sites.clone();
     hosts::choose(&mut sites.file, &mut wish, &hosts)?;
+    push::before_run(&sites, &push_to, &pushed)?;
     if let Some(site) = carried::destination(&sites, from.as_deref()) {
         if let Some(option) = local_files.filter(|_| !dry) {
             bail!(

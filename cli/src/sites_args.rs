@@ -27,6 +27,7 @@ pub(crate) enum SitesCommand {
     /// Ask every site how its gateway stands
     Status(ListArgs),
     Start(StartArgs),
+    Push(PushArgs),
     Check(CheckArgs),
 }
 
@@ -179,6 +180,28 @@ pub(crate) struct StartArgs {
     /// The sites [default: all]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// Copy files and folders to the sites
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Copy files and folders, such as a program or a Python environment, to the sites over ssh. What is below your home \
+        directory here goes to the same place below your home directory there, everything else to the same path. Symbolic links \
+        inside a folder and permissions are kept; what is unchanged is not sent again; nothing is deleted there.",
+    after_help = "Examples:\n  landbridge sites push ./solver\n  landbridge sites push ~/venv --to kyoto"
+)]
+pub(crate) struct PushArgs {
+    /// Files and folders here
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Only to this site; may be given several times [default: all sites]
+    #[arg(long, value_name = "SITE")]
+    pub to: Vec<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub sites: SitesFileArgs,
 }

@@ -66,9 +66,9 @@ pub fn request(
                 kept.extend(words);
                 break;
             }
-            // It has a sites file of its own there, and this decides from where.
-            b"--sites" | b"--from" => drop(words.next()),
-            text if text.starts_with(b"--sites=") || text.starts_with(b"--from=") => {}
+            // It has a sites file of its own there, this decides from where, and files were pushed from here.
+            b"--sites" | b"--from" | b"--push" => drop(words.next()),
+            text if [&b"--sites="[..], b"--from=", b"--push="].iter().any(|option| text.starts_with(option)) => {}
             text if text.starts_with(b"--json=") => {
                 return Err(SetupError::Request(format!(
                     "{}: the job is started at site {site}, and the file would be written there; --json alone writes the \

@@ -8,6 +8,7 @@ pub mod folders;
 mod keep;
 mod link;
 pub mod revive;
+mod stage;
 mod survey;
 
 use std::io;
@@ -51,6 +52,10 @@ pub async fn serve(
                     errors.flush().await?;
                     return Ok(1);
                 }
+            },
+            Ok(Request::Place { items }) => match stage::place(&items, lines.get_mut()).await {
+                Err(HereError::Cut) => return Ok(1),
+                placed => placed.unwrap_or_else(|error| Reply::Failed { problem: error.to_string() }),
             },
             Ok(request) => {
                 carry_out(&request).await.unwrap_or_else(|error| Reply::Failed { problem: error.to_string() })
@@ -104,7 +109,8 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
             Ok(Reply::Findings(vec![check_trunk(&sites, own, other).await]))
         }
         Request::Invite { site, seconds } => Background::new(&folders, site).invite(*seconds).await,
-        Request::Carry(_) => Err(HereError::OutOfTurn),
+        Request::Offer { items } => stage::offer(items),
+        Request::Carry(_) | Request::Place { .. } => Err(HereError::OutOfTurn),
         Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
         Request::Forget { site, base } => {
             // Otherwise it might start the gateway again that was stopped a moment ago.

@@ -22,7 +22,9 @@ mod lift;
 pub mod machine;
 pub mod message;
 pub mod nodes;
+pub mod parcel;
 pub mod place;
+pub mod push;
 pub mod release;
 pub mod remedy;
 pub mod remove;
@@ -37,4 +39,9 @@ pub use error::SetupError;
 pub trait Progress {
     /// Something was done or begun at a site.
     fn step(&mut self, site: &str, text: &str);
+
+    /// So many bytes of all that goes to a site are there.
+    fn part(&mut self, site: &str, done: u64, total: u64) {
+        let _ = (site, done, total);
+    }
 }

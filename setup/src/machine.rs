@@ -268,7 +268,8 @@ impl Machine {
         Ok(release.id.clone())
     }
 
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), SetupError> {
+    /// Sends bytes to the other end.
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> Result<(), SetupError> {
         match timeout(PIECE, self.input.write_all(bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(self.lost(String::new()).await),
@@ -293,10 +294,20 @@ impl Machine {
     /// # Errors
     /// [`SetupError::Site`] with its words, or with why there are none.
     pub async fn ask(&mut self, request: &Request) -> Result<Reply, SetupError> {
-        let limit = request.limit();
+        self.begin(request).await?;
+        self.answer(request).await
+    }
+
+    /// Sends a request; what belongs to it may follow.
+    pub(crate) async fn begin(&mut self, request: &Request) -> Result<(), SetupError> {
         let mut line = serde_json::to_vec(request).map_err(|e| SetupError::site(&self.site, e.to_string()))?;
         line.push(b'\n');
-        self.write(&line).await?;
+        self.write(&line).await
+    }
+
+    /// Waits for the answer to a request.
+    pub(crate) async fn answer(&mut self, request: &Request) -> Result<Reply, SetupError> {
+        let limit = request.limit();
         let answer = match timeout(limit, self.line()).await {
             Ok(Ok(Some(line))) => line,
             Ok(Ok(None)) => return Err(self.lost(String::new()).await),

@@ -92,6 +92,16 @@ pub enum Request {
         /// How long it is good, in seconds.
         seconds: u32,
     },
+    /// Which of these files are here with the same length?
+    Offer {
+        /// What is to be here.
+        items: Vec<Item>,
+    },
+    /// Make these. After the request comes the content of each file among them, followed by its SHA-256.
+    Place {
+        /// What is to be here.
+        items: Vec<Item>,
+    },
     /// Run a job; the last request, whose answer is only a failure: else the job has the connection.
     Carry(Carry),
     /// How the site's gateway stands.
@@ -158,6 +168,11 @@ pub enum Reply {
     },
     /// To [`Request::Check`] and [`Request::Probe`].
     Findings(Vec<Finding>),
+    /// To [`Request::Offer`]: for each item the SHA-256 of a file of that length, in hexadecimal digits.
+    Has {
+        /// In the order of the offer.
+        sums: Vec<Option<String>>,
+    },
     /// To [`Request::Invite`].
     Invited {
         /// The ticket's number.
@@ -171,6 +186,46 @@ pub enum Reply {
     Failed {
         /// Why, for the user.
         problem: String,
+    },
+}
+
+/// A file, folder or link that is to be at a site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// Where: absolute, or below the home directory there.
+    pub path: Vec<u8>,
+    /// The path is below the home directory.
+    pub below_home: bool,
+    /// What.
+    pub kind: ItemKind,
+}
+
+/// What an item is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ItemKind {
+    /// A folder; what else is in it stays.
+    Folder {
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file.
+    File {
+        /// Its permissions.
+        mode: u32,
+        /// Its length in bytes.
+        length: u64,
+    },
+    /// A symbolic link.
+    Link {
+        /// What it points to.
+        target: Vec<u8>,
+        /// The target is below the home directory.
+        below_home: bool,
+    },
+    /// Permissions of what is there.
+    Mode {
+        /// The permissions.
+        mode: u32,
     },
 }
 
@@ -245,6 +300,8 @@ impl Request {
             Request::Check { .. } => "checking",
             Request::Probe { .. } => "trying a trunk",
             Request::Invite { .. } => "making a ticket",
+            Request::Offer { .. } => "comparing files",
+            Request::Place { .. } => "copying files",
             Request::Carry(_) => "starting the job",
             Request::Status { .. } => "asking the gateway",
             Request::Forget { .. } => "removing",
@@ -255,6 +312,8 @@ impl Request {
     pub fn limit(&self) -> Duration {
         Duration::from_secs(match self {
             Request::Check { .. } => 90,
+            // A slow file system may have gigabytes to read.
+            Request::Offer { .. } | Request::Place { .. } => 600,
             Request::Gateway { .. } | Request::Start { .. } | Request::StopGateway { .. } | Request::Survey { .. } => {
                 60
             }

@@ -158,6 +158,26 @@ pub enum HereError {
     /// The end of a job cannot be waited for.
     #[error("cannot wait for the end of the job: {0}")]
     AwaitJob(io::Error),
+    /// The connection broke, or was silent, within the content of a file.
+    #[error("the connection broke while a file was sent")]
+    Cut,
+    /// A folder is where a file is to be.
+    #[error("{path} is a folder there: move it away, or push to another name", path = .0.display())]
+    IsFolder(PathBuf),
+    /// Somebody else writes the same file.
+    #[error("{path} is being written by another push: try again when that has ended", path = .0.display())]
+    OtherPush(PathBuf),
+    /// A disk or a quota is full.
+    #[error("{path}: {source}: make room there (`quota` and `df` show what is used)", path = path.display())]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What arrived is not what was sent.
+    #[error("{path} did not arrive whole: did it change while it was sent? Push it again", path = .0.display())]
+    NotWhole(PathBuf),
     /// A request came as no release sends it.
     #[error("a job is the last request")]
     OutOfTurn,

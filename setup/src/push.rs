@@ -1,0 +1,208 @@
+//! Copying a user's program to sites: what is there already is not sent again.
+//!
+//! In batches: the site says which files of the same size it has, by their sums; what differs follows, piece by piece, so that neither
+//! end holds a file in memory. A file is replaced at once or not at all.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use types::sites::Site;
+
+use crate::company::whereabouts;
+use crate::machine::{Machine, Way};
+use crate::message::{Item, ItemKind, Reply, Request};
+use crate::parcel::Parcel;
+use crate::place::Place;
+use crate::release::Release;
+use crate::{Progress, SetupError};
+
+/// Most items of a request, and most bytes that follow one unless a single file is longer.
+const ITEMS: usize = 400;
+const BYTES: u64 = 16 << 20;
+const PIECE: usize = 64 << 10;
+
+/// What was done at a site.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pushed {
+    /// The site.
+    pub site: String,
+    /// Files that were sent.
+    pub sent: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files that were there already.
+    pub unchanged: usize,
+    /// The site is the machine from which is pushed.
+    pub here: bool,
+    /// Why it is not complete.
+    pub problem: Option<String>,
+}
+
+/// Copies a parcel to every one of these sites; a site where that fails does not stop the others.
+///
+/// # Errors
+/// This release cannot be read.
+pub async fn push(
+    sites: &[&Site],
+    parcel: &Parcel,
+    asking: bool,
+    progress: &mut dyn Progress,
+) -> Result<Vec<Pushed>, SetupError> {
+    let release = Release::read(None)?;
+    let mut all = Vec::new();
+    for site in sites {
+        let mut pushed = Pushed { site: site.name.clone(), ..Pushed::default() };
+        let done = push_to(site, parcel, &release, asking, &mut pushed, progress).await;
+        pushed.problem = done.err().map(|error| error.to_string());
+        all.push(pushed);
+    }
+    Ok(all)
+}
+
+async fn push_to(
+    site: &Site,
+    parcel: &Parcel,
+    release: &Release,
+    asking: bool,
+    pushed: &mut Pushed,
+    progress: &mut dyn Progress,
+) -> Result<(), SetupError> {
+    let name = &site.name;
+    let place = match whereabouts(site)? {
+        Some(Place::Here) => {
+            pushed.here = true;
+            return Ok(());
+        }
+        Some(place) => place,
+        None => {
+            return Err(SetupError::site(
+                name,
+                "cannot be reached by ssh from here: copy the program there yourself, or push it from a machine that reaches it",
+            ));
+        }
+    };
+    let way = Way { site: name, place: &place, folder: site.folder.as_deref(), asking };
+    let mut machine = Machine::reach(&way, release, progress).await?;
+    let mut sending = Sending { site: name, machine: &mut machine, pushed, total: parcel.bytes(), done: 0, progress };
+    for items in parcel.items.chunks(ITEMS) {
+        sending.batch(items).await?;
+    }
+    // Last, so that a folder that nobody may write to can be filled.
+    let folders = parcel.items.iter().rev().filter_map(|(_, item)| match item.kind {
+        ItemKind::Folder { mode } => Some(Item { kind: ItemKind::Mode { mode }, ..item.clone() }),
+        _ => None,
+    });
+    let folders: Vec<Item> = folders.collect();
+    for items in folders.chunks(ITEMS) {
+        sending.place(items.to_vec(), &[]).await?;
+    }
+    Ok(())
+}
+
+/// A parcel on its way to one site.
+struct Sending<'a> {
+    site: &'a str,
+    machine: &'a mut Machine,
+    pushed: &'a mut Pushed,
+    total: u64,
+    done: u64,
+    progress: &'a mut dyn Progress,
+}
+
+impl Sending<'_> {
+    async fn batch(&mut self, items: &[(std::path::PathBuf, Item)]) -> Result<(), SetupError> {
+        let offer = Request::Offer { items: items.iter().map(|(_, item)| item.clone()).collect() };
+        let Reply::Has { sums } = self.machine.ask(&offer).await? else {
+            return Err(SetupError::site(self.site, "an answer to another question"));
+        };
+        if sums.len() != items.len() {
+            return Err(SetupError::site(self.site, "an answer to another question"));
+        }
+        let (mut wanted, mut sources, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for ((path, item), sum) in items.iter().zip(sums) {
+            let mut item = item.clone();
+            if let ItemKind::File { mode, length } = item.kind {
+                if sum.is_some_and(|sum| sum_of(path).is_ok_and(|own| own == sum)) {
+                    item.kind = ItemKind::Mode { mode };
+                    self.pushed.unchanged += 1;
+                    self.advance(length);
+                } else {
+                    sources.push(path.as_path());
+                    bytes += length;
+                    self.pushed.sent += 1;
+                    self.pushed.bytes += length;
+                }
+            }
+            wanted.push(item);
+            if bytes >= BYTES {
+                self.place(std::mem::take(&mut wanted), &std::mem::take(&mut sources)).await?;
+                bytes = 0;
+            }
+        }
+        self.place(wanted, &sources).await
+    }
+
+    /// Has the items made there; the content of each file among them follows the request.
+    async fn place(&mut self, items: Vec<Item>, sources: &[&Path]) -> Result<(), SetupError> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        let lengths = items.iter().filter_map(|item| match item.kind {
+            ItemKind::File { length, .. } => Some(length),
+            _ => None,
+        });
+        let lengths: Vec<u64> = lengths.collect();
+        let request = Request::Place { items };
+        self.machine.begin(&request).await?;
+        for (path, length) in sources.iter().zip(lengths) {
+            self.send(path, length).await?;
+        }
+        match self.machine.answer(&request).await? {
+            Reply::Done { .. } => Ok(()),
+            _ => Err(SetupError::site(self.site, "an answer to another question")),
+        }
+    }
+
+    /// The content of a file, then its sum.
+    async fn send(&mut self, path: &Path, length: u64) -> Result<(), SetupError> {
+        let wrong = |source| SetupError::File { path: path.to_owned(), source };
+        let mut file = File::open(path).map_err(wrong)?;
+        let (mut digest, mut left, mut piece) = (Sha256::new(), length, vec![0; PIECE]);
+        while left > 0 {
+            let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let count = file.read(&mut piece[..most]).map_err(wrong)?;
+            if count == 0 {
+                // The site counts on the bytes that were announced, so this connection is of no more use.
+                return Err(SetupError::Request(format!(
+                    "{}: became shorter while it was sent to site {}: push it again when it is complete",
+                    path.display(),
+                    self.site
+                )));
+            }
+            digest.update(&piece[..count]);
+            self.machine.write(&piece[..count]).await?;
+            left -= count as u64;
+            self.advance(count as u64);
+        }
+        self.machine.write(&digest.finalize()).await
+    }
+
+    fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        self.progress.part(self.site, self.done, self.total);
+    }
+}
+
+/// SHA-256 of a file, in hexadecimal digits.
+pub(crate) fn sum_of(path: &Path) -> std::io::Result<String> {
+    let (mut file, mut digest, mut piece) = (File::open(path)?, Sha256::new(), vec![0; PIECE]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(crate::release::hex(&digest.finalize())),
+            count => digest.update(&piece[..count]),
+        }
+    }
+}
