@@ -174,3 +174,79 @@ def test_a_program_is_pushed_to_where_it_is_below_home_there(person, mpich_only)
     results[blocked].bad("site kyoto", f"{person.home('b-gw1')}/work/tool is a folder there", "nothing was started")
     results[full].bad("kyoto: FAILED", "/mnt/x/big", "No space left", "make room")
     assert results[rest].good().out == "", str(results[rest])
+
+
+def test_an_edited_sites_file_is_noticed_and_handed_out(person):  # noqa: F811
+    """Nodes of a site concern its own gateway alone, so the other one goes on as the process that it was."""
+    person = person()
+    adds_both(person)
+
+    def processes():
+        return [person.types("sh", "-c", f"echo {process_of(person, host, name)}") for name, host in SITES]
+
+    edit = "/^name = \"a-gw1\"/s/$/\\nslots = SLOTS/"
+    before = processes()
+    edited = person.types("sed", "-i", edit.replace("SLOTS", "3"), person.file(LAPTOP))
+    job = ["landbridge", "run", "-n", 2, "--", "uname", "-n"]
+    noticed = person.types(*job, cwd="/")
+    status = person.types("landbridge", "sites", "status")
+    applied = person.types("landbridge", "sites", "apply")
+    after = processes()
+    quiet = person.types(*job, cwd="/")
+    there = person.types("sed", "-i", "s/^slots = 3/slots = 5/", person.file("a-gw1"), on="a-gw1")
+    at_the_site = person.types(*job, on="a-gw1", cwd="/")
+    check = person.types("landbridge", "sites", "check", "--quick", on="a-gw1")
+    person.types("landbridge", "sites", "apply", on="a-gw1")
+    quiet_there = person.types(*job, on="a-gw1", cwd="/")
+    broken = person.types("sh", "-c", f"echo nonsense >>{person.file(LAPTOP)}; {LANDBRIDGE} sites apply")
+    results = person.run(limit=400)
+    for which in (edited, there):
+        results[which].good()
+    words = "its sites file is not the one here, beginning with site lyon: `landbridge sites apply`"
+    assert words in results[noticed].good().err, str(results[noticed])
+    results[status].bad(words)
+    assert "lyon: its gateway restarted" in results[applied].good().out, str(results[applied])
+    assert "kyoto: its gateway works by it, without a restart" in results[applied].out, str(results[applied])
+    assert results[before[0]].out != results[after[0]].out and results[before[1]].out == results[after[1]].out
+    assert "apply" not in results[quiet].good().err, str(results[quiet])
+    unread = "was edited after this gateway read it: `landbridge sites apply`"
+    assert unread in results[at_the_site].good().err, str(results[at_the_site])
+    results[check].bad(unread)
+    assert "apply" not in results[quiet_there].good().err, str(results[quiet_there])
+    results[broken].bad("sites.toml", "nonsense")
+
+
+def test_check_top_and_page_work_where_no_site_is(person):  # noqa: F811
+    """Each is carried to the first site that ssh reaches, or to the one that is named; nothing of them is left."""
+    person = person()
+    adds_both(person)
+    check = person.types("landbridge", "sites", "check", "--quick", "--json", must=True)
+    table = person.types("landbridge", "sites", "check", "--quick", "--from", "kyoto", "--", "uname")
+    top = person.types("landbridge", "top", "--once", "--json", "--interval", "200ms")
+    kyoto = person.types("landbridge", "top", "--once", "--interval", "200ms", "--from", "kyoto")
+    none = person.types("landbridge", "page")
+    person.types("sed", "-i", 's/^name = "gw1"/&\\npage = "127.0.0.1:7780"/', person.file(LAPTOP), must=True)
+    person.types("landbridge", "sites", "apply", must=True)
+    at_the_site = person.types("landbridge", "page", on="a-gw1")
+    script = f"""{LANDBRIDGE} page >{person.folder}/page & page=$!
+for i in $(seq 100); do test -s {person.folder}/page && break; sleep 0.1; done
+{sys.executable} -c "import urllib.request as u; print(u.urlopen(open('{person.folder}/page').read().strip(), timeout=10).read().decode())"
+kill -INT $page; wait $page; echo ended $?; {LANDBRIDGE} page >{person.folder}/again & page=$!
+for i in $(seq 100); do test -s {person.folder}/again && break; sleep 0.1; done
+kill -9 $page; sleep 2; pgrep -f '[1]27.0.0.1:7780' && echo left; test -s {person.folder}/again"""
+    page = person.types("bash", "-c", script)
+    kills(person, "lyon")
+    down = person.types("landbridge", "sites", "check", "--quick")
+    top_down = person.types("landbridge", "top", "--once")
+    results = person.run(limit=400)
+    found = json.loads(results[check].good().out)
+    assert found["from"] == "lyon" and found["ok"], str(results[check])
+    assert "from site kyoto" in results[table].good().out, str(results[table])
+    assert json.loads(results[top].good().out)["site"] == "lyon", str(results[top])
+    assert results[kyoto].good().out.startswith("site kyoto"), str(results[kyoto])
+    results[none].bad("site lyon", 'page = "127.0.0.1:7780"', "`landbridge sites apply`")
+    assert results[at_the_site].good().out == "http://127.0.0.1:7780/\n"
+    assert "<html" in results[page].good().out.lower() and "ended 130" in results[page].out, str(results[page])
+    assert "left" not in results[page].out.splitlines(), str(results[page])
+    results[down].bad("lyon", "gateway gw1", "FAILED")
+    results[top_down].bad(starts("lyon"))

@@ -55,6 +55,7 @@ pub(crate) enum Command {
     #[cfg(feature = "top")]
     Top(TopArgs),
     Forward(ForwardArgs),
+    Page(PageArgs),
     #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Write completions for bash, fish and zsh, and man pages, for a package's share folder
@@ -379,6 +380,24 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     pub sites: SitesFileArgs,
     /// The site whose gateways to look at, whose key must be here [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+}
+
+/// Show where a gateway's page is
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Print the address of the page that a gateway of your site serves on its own machine. On a machine that is no site, ssh \
+        makes the page reachable here as well, until this command ends (Ctrl-C).",
+    after_help = "Examples:\n  landbridge page\n  landbridge page --from kyoto --port 8080"
+)]
+pub(crate) struct PageArgs {
+    /// The port on this machine [default: a free one]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+    /// The site [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
 }

@@ -1,10 +1,11 @@
-//! `landbridge run` on a machine that is no site: carried to one over ssh.
+//! `run`, `sites check` and `top` on a machine that is no site: carried to one over ssh.
 
 use std::ffi::OsString;
 
 use anyhow::Result;
 use launch::launcher::Sites;
 use setup::carry;
+use tokio::io::AsyncWrite;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use types::sites::Site;
@@ -22,24 +23,47 @@ pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'
     carry::destination(&sites.file.sites, from.as_deref())
 }
 
-/// Carries what was typed to the site and gives the job's exit code.
+/// Carries a job to the site and gives its exit code.
 pub(crate) fn run(sites: &Sites, site: &Site, words: Vec<OsString>) -> Result<i32> {
-    let words = words.into_iter().skip_while(|word| word != "run").skip(1);
-    let directory = std::env::current_dir()?;
-    let home = std::env::home_dir();
-    let carried = carry::request(&site.name, words, &directory, home.as_deref(), std::env::vars_os())?;
-    let others: Vec<&Site> = sites.file.sites.iter().filter(|other| other.name != site.name).collect();
+    command(sites, site, &["run"], words.into_iter().skip_while(|word| word != "run").skip(1).collect())
+}
+
+/// Carries a command to the site and gives its exit code. `words`: what follows it on the command line.
+pub(crate) fn command(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>) -> Result<i32> {
     let runtime = runtime()?;
     let code = runtime.block_on(async {
         let (out, err) = (tokio::io::stdout(), tokio::io::stderr());
-        anyhow::Ok(carry::carry(site, &others, carried, asking(), out, err, signals()?, &mut Lines).await?)
+        carry_to(sites, site, command, words, out, err).await
     });
     runtime.shutdown_background();
     code
 }
 
+/// The same, with other places for its output.
+pub(crate) async fn carry_to(
+    sites: &Sites,
+    site: &Site,
+    command: &[&str],
+    words: Vec<OsString>,
+    output: impl AsyncWrite + Unpin,
+    errors: impl AsyncWrite + Unpin,
+) -> Result<i32> {
+    let directory = std::env::current_dir()?;
+    let home = std::env::home_dir();
+    // Only a job has files that must be where it runs.
+    let directory = if command == ["run"] { directory } else { home.clone().unwrap_or(directory) };
+    let carried =
+        carry::request(&site.name, command, words.into_iter(), &directory, home.as_deref(), std::env::vars_os())?;
+    Ok(carry::carry(site, &sites.file, carried, asking(), output, errors, signals()?, &mut Lines).await?)
+}
+
+/// What was typed after this word of the command line.
+pub(crate) fn typed_after(word: &str) -> Vec<OsString> {
+    std::env::args_os().skip_while(|typed| typed != word).skip(1).collect()
+}
+
 /// The signals by which a user ends a job, as they come.
-fn signals() -> Result<mpsc::Receiver<i32>> {
+pub(crate) fn signals() -> Result<mpsc::Receiver<i32>> {
     let (sender, receiver) = mpsc::channel(4);
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         let (mut signal, sender) = (signal(kind)?, sender.clone());

@@ -37,7 +37,12 @@ pub(crate) fn start(args: &StartArgs) -> Result<i32> {
 pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
     let started = runtime()?.block_on(setup::here::revive::revive(file, home));
     match started {
-        Ok(None) => Ok(()),
+        Ok(None) => {
+            if let Some(unread) = runtime()?.block_on(unread(sites, home)) {
+                Lines.step(home, &format!("{unread}: `landbridge sites apply` has every gateway work by it"));
+            }
+            Ok(())
+        }
         Ok(Some(note)) => {
             Lines.step(home, &note);
             Ok(())
@@ -47,6 +52,12 @@ pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
             bail!("site {home}: its gateway has ended and cannot be started here: {error}; {}", remedy(site, file))
         }
     }
+}
+
+/// What the gateway has not taken up of the sites file, if it answers.
+async fn unread(sites: &Sites, home: &str) -> Option<String> {
+    let (mut client, _) = sites.connect(sites.site(home).ok()?).await.ok()?;
+    client.standing(false).await.ok()?.stale
 }
 
 /// After a job failed: what to type if the reason is a gateway that does not run.

@@ -16,11 +16,13 @@ mod key;
 #[cfg(feature = "lab")]
 mod lab;
 mod log;
+mod page;
 mod push;
 mod run;
 #[cfg(feature = "share")]
 mod share;
 mod sites_add;
+mod sites_apply;
 mod sites_args;
 mod sites_check;
 mod sites_file;
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
             SitesCommand::Remove(args) => sites_add::remove(&args),
             SitesCommand::List(args) => sites_add::list(&args),
             SitesCommand::Status(args) => sites_add::status(&args),
+            SitesCommand::Apply(args) => sites_apply::apply(&args),
             SitesCommand::Push(args) => push::push(&args),
             SitesCommand::Start(args) => gateway_again::start(&args),
             SitesCommand::Check(args) => sites_check::check(args),
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "top")]
         Command::Top(args) => top::top(&args),
         Command::Forward(args) => forward::forward(args),
+        Command::Page(args) => page::page(&args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::lab(args),
         #[cfg(feature = "share")]

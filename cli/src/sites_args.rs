@@ -28,6 +28,8 @@ pub(crate) enum SitesCommand {
     Status(ListArgs),
     Start(StartArgs),
     Push(PushArgs),
+    /// Hand the sites file out after you edited it; only gateways that must be are restarted
+    Apply(ListArgs),
     Check(CheckArgs),
 }
 

@@ -7,12 +7,15 @@ use launch::check::{Finding, check as check_everything};
 use launch::measure::{Pair, measure};
 
 use crate::args::{CheckArgs, Mpi};
-use crate::{run, runtime, sites_file};
+use crate::{carried, run, runtime, sites_file};
 
 /// Checks, prints, and gives the exit code.
 pub(crate) fn check(args: CheckArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
+    if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
+        return carried::command(&sites, site, &["sites", "check"], carried::typed_after("check"));
+    }
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let program = run::program(args.program, Mpi::Auto)?;
     let (findings, pairs) = runtime()?.block_on(async {

@@ -16,7 +16,8 @@ pub struct Standing {
     pub jobs: u32,
     /// Its trunks, in the order of the sites file.
     pub trunks: Vec<TrunkStanding>,
-    /// Why its state does not match its sites file, if so: only a restart helps.
+    /// Why its state does not match its sites file, if so: after a reload only a restart helps; else it was
+    /// edited and not loaded.
     pub stale: Option<String>,
 }
 

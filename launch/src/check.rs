@@ -142,11 +142,18 @@ async fn check_gateway(sites: &Sites, own: &Site) -> Vec<Finding> {
     for gateway in &own.gateways {
         let one = Site { gateways: vec![gateway.clone()], ..own.clone() };
         let began = Instant::now();
-        let result = match sites.connect(&one).await {
-            Ok(_) => Ok(format!("{} admits us in {:.1} ms", gateway.inside, began.elapsed().as_secs_f64() * 1e3)),
-            Err(error) => Err(error),
+        let (result, unread) = match sites.connect(&one).await {
+            Ok((mut client, _)) => {
+                let admitted = format!("{} admits us in {:.1} ms", gateway.inside, began.elapsed().as_secs_f64() * 1e3);
+                (Ok(admitted), client.standing(false).await.ok().and_then(|standing| standing.stale))
+            }
+            Err(error) => (Err(error), None),
         };
         findings.push(Finding::new(&own.name, format!("gateway {}", gateway.name), result));
+        findings.extend(unread.map(|unread| {
+            let told = format!("{unread}: `landbridge sites apply` has every gateway work by it");
+            Finding::new(&own.name, "sites file", Err(CheckError::Told(told)))
+        }));
     }
     findings
 }

@@ -3,13 +3,13 @@
 //! Counts of a gateway never go back while it runs. Where one does, or the uptime does, the gateway was started anew between the
 //! two looks, and nothing can be said of what it did meanwhile: that is no rate, not a negative one.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use types::JobId;
 use wire::View;
 use wire::view::{JobView, LinkView, TrunkView};
 
 /// What a gateway does, per second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Seconds between the two looks.
     pub seconds: f64,
@@ -24,7 +24,7 @@ pub struct Rates {
 }
 
 /// What a trunk carries, per second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrunkRates {
     /// The site at its other end.
     pub site: String,
@@ -41,7 +41,7 @@ pub struct TrunkRates {
 }
 
 /// What a link carries, per second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkRates {
     /// Which of the trunk's.
     pub index: u32,
@@ -54,7 +54,7 @@ pub struct LinkRates {
 }
 
 /// What a job moves through a gateway, per second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRates {
     /// The job.
     pub job: JobId,

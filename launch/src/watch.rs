@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use client::{Client, ClientError, Role};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -17,7 +17,7 @@ use crate::rates::{Rates, rates};
 const LIMITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 
 /// One look at all gateways of a site.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// The site.
     pub site: String,
@@ -26,7 +26,7 @@ pub struct Round {
 }
 
 /// One look at one gateway.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Look {
     /// Its name.
     pub gateway: String,

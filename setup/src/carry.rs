@@ -10,6 +10,7 @@ use std::path::Path;
 use launch::environment::setting;
 use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
+use types::SitesFile;
 use types::sites::Site;
 
 use crate::company::whereabouts;
@@ -45,6 +46,7 @@ pub fn destination<'a>(sites: &'a [Site], wanted: Option<&str>) -> Option<&'a Si
 /// The summary would be written to a file there, or a variable that is to be set has no value here.
 pub fn request(
     site: &str,
+    command: &[&str],
     words: impl Iterator<Item = OsString>,
     directory: &Path,
     home: Option<&Path>,
@@ -94,6 +96,7 @@ pub fn request(
     };
     Ok(Carry {
         site: site.to_owned(),
+        command: command.iter().map(|&word| word.to_owned()).collect(),
         words: kept.into_iter().map(OsStringExt::into_vec).collect(),
         directory: below.as_os_str().as_bytes().to_vec(),
         environment: environment
@@ -104,15 +107,15 @@ pub fn request(
     })
 }
 
-/// Runs the job at the site; gives its exit code. `signals`: numbers of the signals that the user sends. `others`: sites that may take
-/// part, whose gateways are started again if they have ended.
+/// Runs the job at the site; gives its exit code. `signals`: numbers of the signals that the user sends. `file`: the
+/// sites file here. Gateways that have ended are started again.
 ///
 /// # Errors
 /// The site cannot be reached, or cannot start the job.
 #[allow(clippy::too_many_arguments, reason = "a job, where it runs, and what it is connected to")]
 pub async fn carry(
     site: &Site,
-    others: &[&Site],
+    file: &SitesFile,
     carry: Carry,
     asking: bool,
     output: impl AsyncWrite + Unpin,
@@ -125,7 +128,10 @@ pub async fn carry(
     let release = Release::read(None)?;
     let ready = async {
         let mut machine = Machine::reach(&way, &release, progress).await?;
-        lift(&mut machine, site, others, asking, progress).await?;
+        // A check or a view shows what is; a job needs its gateways.
+        if carry.command == ["run"] {
+            lift(&mut machine, site, file, asking, progress).await?;
+        }
         Ok::<_, SetupError>(machine)
     };
     let machine = tokio::select! {
@@ -144,7 +150,7 @@ mod tests {
             [("OMP_NUM_THREADS", "2"), ("PATH", "/bin"), ("LANDBRIDGE_SITES", "/x"), ("LANDBRIDGE_SPIN", "0")];
         let environment = environment.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
         let words = words.iter().map(OsString::from);
-        request("lyon", words, Path::new(directory), Some(Path::new("/home/me")), environment)
+        request("lyon", &["run"], words, Path::new(directory), Some(Path::new("/home/me")), environment)
     }
 
     #[test]

@@ -90,6 +90,10 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
             let (started, note) = Background::new(&folders, site).renew().await?;
             Ok(Reply::Gateway { started, note })
         }
+        Request::Reload { site } => {
+            let (started, note) = Background::new(&folders, site).reload().await?;
+            Ok(Reply::Gateway { started, note })
+        }
         Request::Start { site } => {
             let (started, note) = Background::new(&folders, site).start_if_ended().await?;
             Ok(Reply::Gateway { started, note })

@@ -12,6 +12,7 @@
 
 mod access;
 pub mod add;
+pub mod apply;
 pub mod book;
 pub mod carry;
 mod company;
@@ -32,6 +33,7 @@ pub mod slurm;
 pub mod start;
 pub mod status;
 pub mod ticket;
+pub mod tunnel;
 
 pub use error::SetupError;
 

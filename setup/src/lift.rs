@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use types::SitesFile;
 use types::sites::Site;
 
+use crate::apply::difference;
 use crate::machine::Machine;
 use crate::message::{Reply, Request};
 use crate::start::start;
@@ -21,10 +23,17 @@ const POLL: Duration = Duration::from_millis(200);
 pub(crate) async fn lift(
     machine: &mut Machine,
     site: &Site,
-    others: &[&Site],
+    file: &SitesFile,
     asking: bool,
     progress: &mut dyn Progress,
 ) -> Result<(), SetupError> {
+    let others: Vec<&Site> = file.sites.iter().filter(|other| other.name != site.name).collect();
+    let others = others.as_slice();
+    if let Reply::Sites { text: Some(text) } = machine.ask(&Request::ReadSites).await?
+        && let Some(problem) = difference(file, &text)
+    {
+        progress.step(&site.name, &problem);
+    }
     let Reply::Gateway { started, note } = machine.ask(&Request::Start { site: site.name.clone() }).await? else {
         return Err(SetupError::site(&site.name, "an answer to another question"));
     };

@@ -54,6 +54,11 @@ pub enum Request {
         /// The site.
         site: String,
     },
+    /// Have the site's gateway work by the sites file as it is now; restart it only if it must be.
+    Reload {
+        /// The site.
+        site: String,
+    },
     /// Start the site's gateway unless it runs.
     Start {
         /// The site.
@@ -234,7 +239,9 @@ pub enum ItemKind {
 pub struct Carry {
     /// The site that starts it.
     pub site: String,
-    /// The words after `landbridge run`.
+    /// The command, such as `run`.
+    pub command: Vec<String>,
+    /// The words after it.
     pub words: Vec<Vec<u8>>,
     /// Where it is run: absolute, or below the home directory.
     pub directory: Vec<u8>,
@@ -280,7 +287,9 @@ pub struct Standing {
     pub jobs: u32,
     /// Its trunks.
     pub trunks: Vec<TrunkStanding>,
-    /// What is wrong, if it runs and does not answer, or works by another sites file.
+    /// Why it works by another sites file than the one that is there, if it does.
+    pub unread: Option<String>,
+    /// What is wrong, if it runs and does not answer.
     pub problem: Option<String>,
 }
 
@@ -297,6 +306,7 @@ impl Request {
             Request::Gateway { .. } | Request::Start { .. } => "starting the gateway",
             Request::StopGateway { .. } => "stopping the gateway",
             Request::Settle { .. } => "making it stay",
+            Request::Reload { .. } => "taking up the sites file",
             Request::Check { .. } => "checking",
             Request::Probe { .. } => "trying a trunk",
             Request::Invite { .. } => "making a ticket",
@@ -314,9 +324,11 @@ impl Request {
             Request::Check { .. } => 90,
             // A slow file system may have gigabytes to read.
             Request::Offer { .. } | Request::Place { .. } => 600,
-            Request::Gateway { .. } | Request::Start { .. } | Request::StopGateway { .. } | Request::Survey { .. } => {
-                60
-            }
+            Request::Gateway { .. }
+            | Request::Start { .. }
+            | Request::Reload { .. }
+            | Request::StopGateway { .. }
+            | Request::Survey { .. } => 60,
             _ => 30,
         })
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use types::sites::Site;
 
+use crate::apply::difference;
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
 use crate::message::{Reply, Request, Standing};
@@ -34,7 +35,8 @@ pub struct SiteStatus {
 pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> Result<Vec<SiteStatus>, SetupError> {
     let mut company = Company::new(Release::read(None)?, asking);
     let mut all = Vec::new();
-    for site in &book.sites()?.sites {
+    let own = book.sites()?;
+    for site in &own.sites {
         let place = whereabouts(site)?;
         let asked = async {
             let Some(place) = &place else {
@@ -42,13 +44,14 @@ pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> R
             };
             let machine = company.reach(&site.name, place, site.folder.as_deref(), progress).await?;
             match machine.ask(&Request::Status { site: site.name.clone() }).await? {
-                Reply::Status(standing) => Ok(standing),
+                Reply::Status(standing) => Ok((standing, company.read_sites(&site.name).await?)),
                 _ => Err(SetupError::site(&site.name, "an answer to another question")),
             }
         };
         let (gateway, problem) = match asked.await {
-            Ok(standing) => {
-                let problem = judge(site, book.path(), &standing);
+            Ok((standing, theirs)) => {
+                let edited = || difference(&own, theirs.as_deref().unwrap_or_default());
+                let problem = judge(site, book.path(), &standing).or_else(edited);
                 (Some(standing), problem)
             }
             Err(error) => (None, Some(error.to_string())),
@@ -70,6 +73,9 @@ fn judge(site: &Site, file: &Path, standing: &Standing) -> Option<String> {
     }
     if let Some(problem) = &standing.problem {
         return Some(format!("{problem}: `landbridge sites add {}` repairs it", site.name));
+    }
+    if let Some(unread) = &standing.unread {
+        return Some(format!("{unread}: `landbridge sites apply`, typed where it was edited, hands it out"));
     }
     let down: Vec<_> = standing.trunks.iter().filter(|trunk| !trunk.up).map(|trunk| trunk.problem.as_str()).collect();
     (!down.is_empty()).then(|| down.join("; "))

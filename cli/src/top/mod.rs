@@ -1,5 +1,6 @@
 //! `landbridge top`: what the gateways of the user's own site do, live or as text.
 
+mod far;
 mod figures;
 mod history;
 mod screen;
@@ -18,7 +19,7 @@ use tokio::sync::mpsc;
 use self::screen::Screen;
 use self::tables::{Choice, Mood, tables};
 use crate::args::TopArgs;
-use crate::{runtime, sites_file};
+use crate::{carried, runtime, sites_file};
 
 /// How long the thread that reads keys takes to notice that it is no longer needed.
 const KEYS: Duration = Duration::from_millis(200);
@@ -27,6 +28,9 @@ const KEYS: Duration = Duration::from_millis(200);
 pub(crate) fn top(args: &TopArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
+    if let Some(site) = carried::destination(&sites, args.from.as_deref()) {
+        return far::top(args, &sites, site);
+    }
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let watch = Watch::new(&sites, &home, args.interval)?;
     let live = !args.once && !args.json && std::io::stdout().is_terminal();

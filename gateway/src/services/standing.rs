@@ -110,7 +110,7 @@ pub(crate) enum ReloadError {
 impl Gateway {
     /// The gateway's standing, after reloading the sites file if asked to.
     pub(crate) fn standing(&self, reload: bool) -> ObservationMessage {
-        let stale = if reload { self.reload_and_log() } else { None };
+        let stale = if reload { self.reload_and_log() } else { self.unread() };
         let table = self.table();
         let trunks = table.trunks.iter().filter(|trunk| !trunk.retired).map(|trunk| TrunkStanding {
             site: trunk.site.clone(),
@@ -118,6 +118,16 @@ impl Gateway {
             problem: if trunk.up { String::new() } else { trunk.problem.clone() },
         });
         ObservationMessage::Standing { jobs: table.jobs.len() as u32, trunks: trunks.collect(), stale }
+    }
+
+    /// What in the sites file this gateway has not taken up, if anything.
+    fn unread(&self) -> Option<String> {
+        let path = self.sites.path.as_ref()?;
+        match read(path) {
+            Ok(newer) if newer == *self.sites.file.borrow() => None,
+            Ok(_) => Some(format!("the sites file {} was edited after this gateway read it", path.display())),
+            Err(error) => Some(error.to_string()),
+        }
     }
 
     /// Reloads the sites file; returns, and logs, what prevents that.

@@ -138,6 +138,27 @@ impl<'a> Background<'a> {
         Ok((false, format!("restarted, process {pid} ({why})")))
     }
 
+    /// Has the gateway work by the sites file as it is; restarts it only if it cannot take that up while it runs. Says whether it was
+    /// started, and how.
+    pub(crate) async fn reload(&self) -> Result<(bool, String), HereError> {
+        let Some(note) = self.running() else { return self.start_if_ended().await };
+        self.same_host(&note)?;
+        let (jobs, stale) = match self.ask(true).await {
+            Ok(standing) => (standing.jobs, standing.stale),
+            // One that does not answer its own site's key is of no use to anybody.
+            Err(error) => (0, Some(error.to_string())),
+        };
+        let Some(why) = stale else {
+            return Ok((false, format!("works by it, without a restart, process {}", note.process)));
+        };
+        if jobs > 0 {
+            return Err(HereError::RestartWithJobs { why, jobs });
+        }
+        self.end(&note).await?;
+        let pid = self.start().await?;
+        Ok((false, format!("restarted, process {pid} ({why})")))
+    }
+
     /// Starts the gateway unless it runs; says whether it was started, and how.
     pub(crate) async fn start_if_ended(&self) -> Result<(bool, String), HereError> {
         let runs = |note: &Note| (false, format!("runs, process {} on {}", note.process, note.host));
@@ -202,7 +223,7 @@ impl<'a> Background<'a> {
             return Standing { problem: Some(error.to_string()), ..standing };
         }
         match self.ask(false).await {
-            Ok(client::Standing { jobs, trunks, stale }) => Standing { jobs, trunks, problem: stale, ..standing },
+            Ok(client::Standing { jobs, trunks, stale }) => Standing { jobs, trunks, unread: stale, ..standing },
             Err(error) => Standing { problem: Some(error.to_string()), ..standing },
         }
     }

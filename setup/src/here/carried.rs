@@ -29,7 +29,8 @@ pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mu
     let folders = Folders::of_user()?;
     let text = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
     let mut child = Command::new(program)
-        .args(["run", "--from", &carry.site, "--sites"])
+        .args(&carry.command)
+        .args(["--from", &carry.site, "--sites"])
         .arg(folders.sites_file())
         .args(carry.words.iter().map(text))
         .envs(carry.environment.iter().map(|(name, value)| (text(name), text(value))))

@@ -1,0 +1,30 @@
+//! `landbridge sites apply`: the edited sites file to every site.
+
+use std::io::Write;
+
+use anyhow::Result;
+use setup::book::Book;
+
+use crate::sites_add::{Lines, asking};
+use crate::sites_args::ListArgs;
+use crate::{runtime, sites_file};
+
+/// Hands the file out and gives the exit code.
+pub(crate) fn apply(args: &ListArgs) -> Result<i32> {
+    let path = sites_file::locate(&args.sites)?;
+    let mut book = Book::open(&path)?;
+    let all = runtime()?.block_on(setup::apply::apply(&mut book, asking(), &mut Lines))?;
+    let ok = all.iter().all(|applied| applied.problem.is_none());
+    let mut out = std::io::stdout();
+    if args.json {
+        writeln!(out, "{}", serde_json::json!({ "ok": ok, "sites": all }))?;
+        return Ok(i32::from(!ok));
+    }
+    for applied in &all {
+        match (&applied.problem, &applied.done) {
+            (Some(problem), _) => writeln!(out, "{}: FAILED: {problem}", applied.site)?,
+            (None, done) => writeln!(out, "{}: its gateway {}", applied.site, done.as_deref().unwrap_or_default())?,
+        }
+    }
+    Ok(i32::from(!ok))
+}

@@ -1,0 +1,86 @@
+//! A port of this machine that leads, through the user's own ssh, to one of a site's machine; it ends with whoever opened it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+use types::sites::Site;
+
+use crate::SetupError;
+use crate::company::whereabouts;
+use crate::place::Place;
+
+/// How long ssh may take: long enough to type a password.
+const OPEN: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(50);
+
+/// An open tunnel.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// The port on this machine's loopback.
+    pub port: u16,
+    child: Child,
+    site: String,
+}
+
+impl Tunnel {
+    /// Opens a port here that leads to `there` at a site's machine. `port`: which; `None`: a free one.
+    ///
+    /// # Errors
+    /// The site cannot be reached, or the port is taken.
+    pub async fn open(site: &Site, there: SocketAddr, port: Option<u16>, asking: bool) -> Result<Tunnel, SetupError> {
+        let wrong = |problem: String| SetupError::site(&site.name, problem);
+        let Some(place @ Place::Ssh { .. }) = whereabouts(site)? else {
+            return Err(wrong("cannot be reached by ssh from here: type this at the site".to_owned()));
+        };
+        // Held until ssh has it: nobody else gets it in between, except in the moment when it is let go.
+        let taken = |source: std::io::Error| {
+            wrong(format!("port {} here cannot be had: {source}; choose another with --port", port.unwrap_or(0)))
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.unwrap_or(0))).await.map_err(taken)?;
+        let port = listener.local_addr().map_err(taken)?.port();
+        drop(listener);
+        let mut command = Command::new("ssh");
+        command.args([
+            "-T",
+            "-oExitOnForwardFailure=yes",
+            "-oConnectTimeout=15",
+            "-oServerAliveInterval=10",
+            "-oForwardX11=no",
+        ]);
+        // Through a connection that others share the port would stay open after this.
+        command.args(["-oControlMaster=no", "-oControlPath=none", "-oRemoteCommand=none"]);
+        command.arg(if asking { "-oBatchMode=no" } else { "-oBatchMode=yes" });
+        command.arg("-L").arg(format!("127.0.0.1:{port}:{there}")).args(place.arguments());
+        // It ends with its input, and so with this process, however that ends.
+        command.arg("cat >/dev/null");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        let child = command.spawn().map_err(|error| wrong(format!("cannot start ssh: {error}")))?;
+        let mut tunnel = Tunnel { port, child, site: site.name.clone() };
+        let end = Instant::now() + OPEN;
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err() {
+            if tunnel.child.try_wait().ok().flatten().is_some() {
+                return Err(tunnel.ended().await);
+            }
+            if Instant::now() > end {
+                return Err(wrong(format!("ssh did not open the port within {} s", OPEN.as_secs())));
+            }
+            sleep(POLL).await;
+        }
+        Ok(tunnel)
+    }
+
+    /// Waits until ssh ends, and says why it did.
+    pub async fn ended(&mut self) -> SetupError {
+        let mut words = String::new();
+        if let Some(mut errors) = self.child.stderr.take() {
+            let _ = errors.read_to_string(&mut words).await;
+        }
+        let _ = self.child.wait().await;
+        SetupError::site(&self.site, format!("ssh ended: {}", words.trim()))
+    }
+}
