@@ -4,6 +4,8 @@
 //! be inserted several times: whoever matches by sender compares addresses, not numbers, and a sender's number is the
 //! lowest of its address.
 
+mod text;
+
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::net::{SocketAddr, SocketAddrV4, ToSocketAddrs};
@@ -12,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use types::Address;
 
-use crate::abi::border::{Behind, Object, array, behind, guard, hand_out, take_back, text, write_out, write_text};
+use crate::abi::border::{self, Behind, Object, array, behind, guard, hand_out, take_back, write_out, write_text};
 use crate::abi::constants::{
     FI_ADDR_NOTAVAIL, FI_AV_TABLE, FI_AV_UNSPEC, FI_AV_USER_ID, FI_CLASS_AV, FI_EVENT, FI_PEER, FI_READ, FI_SYNC_ERR,
 };
@@ -132,7 +134,7 @@ impl Av {
 }
 
 /// The addresses a name and a service (a port number or name) stand for, IPv4 only.
-pub(crate) fn resolve(node: &str, service: &str) -> Option<SocketAddrV4> {
+fn resolve(node: &str, service: &str) -> Option<SocketAddrV4> {
     let port = match service {
         "" => 0,
         number => number.parse::<u16>().ok()?,
@@ -143,8 +145,16 @@ pub(crate) fn resolve(node: &str, service: &str) -> Option<SocketAddrV4> {
     })
 }
 
+/// The address that a name and a service stand for; a name may be an address as text, which needs no service.
+pub(crate) fn named(node: &str, service: &str) -> Option<Address> {
+    if text::is_text(node) { text::read(node) } else { resolve(node, service).map(Address::standalone) }
+}
+
 /// The `index`-th name of a symmetric range: `node7` and 2 give `node9`, digits kept; an IPv4 address counts up too.
 fn symmetric(name: &str, index: usize) -> Option<String> {
+    if text::is_text(name) {
+        return (index == 0).then(|| name.to_owned());
+    }
     if let Ok(ip) = name.parse::<std::net::Ipv4Addr>() {
         return Some(std::net::Ipv4Addr::from(u32::from(ip).checked_add(u32::try_from(index).ok()?)?).to_string());
     }
@@ -274,11 +284,12 @@ unsafe extern "C" fn insertsym(
         // SAFETY: libfabric's caller promises a live object.
         let av: &Object<Arc<Av>> = unsafe { behind(av) }?;
         // SAFETY: and C strings.
-        let (node, service) = unsafe { (text(node).ok_or(EINVAL)?, text(service).ok_or(EINVAL)?) };
+        let (node, service) = unsafe { (border::text(node).ok_or(EINVAL)?, border::text(service)) };
+        // An address as text is complete; a name is not.
+        let service = if text::is_text(node) { "" } else { service.ok_or(EINVAL)? };
         let report = Report::new(numbers, flags, context)?;
         let pairs = (0..nodes).flat_map(|n| (0..services).map(move |s| (n, s)));
-        let addresses =
-            pairs.map(|(n, s)| resolve(&symmetric(node, n)?, &symmetric(service, s)?).map(Address::standalone));
+        let addresses = pairs.map(|(n, s)| named(&symmetric(node, n)?, &symmetric(service, s)?));
         // SAFETY: fi_av(3): the output arrays have an element per node and service.
         let set = |index, number, result: Result<(), Errno>| unsafe {
             report.set(index, number, result.map_err(|_| EADDRNOTAVAIL));
@@ -349,8 +360,8 @@ unsafe extern "C" fn straddr(
         // SAFETY: libfabric's caller promises an address of the format we announced.
         let bytes = unsafe { address.cast::<[u8; ADDRESS_LEN]>().read_unaligned() };
         let text = match Address::from_bytes(&bytes) {
-            Some(address) => format!("landbridge://{address:?}"),
-            None => format!("not a landbridge address: {bytes:02x?}"),
+            Some(address) => text::write(address),
+            None => format!("unknown://{:032x}", u128::from_be_bytes(bytes)),
         };
         // SAFETY: and a buffer of the length it gives.
         unsafe {

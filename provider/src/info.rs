@@ -13,7 +13,7 @@ use types::Address;
 use crate::abi::border::{allocate, allocate_bytes, allocate_text, guard, text, write_out};
 use crate::abi::constants::*;
 use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr};
-use crate::av::{ADDRESS_LEN, resolve};
+use crate::av::{self, ADDRESS_LEN};
 use crate::domain::configuration;
 use crate::errno::{Code, ENODATA, Errno};
 use crate::log;
@@ -98,11 +98,11 @@ fn addresses(
             let own = config.listen.ip().to_string();
             let node = node.unwrap_or(&own);
             let service = service.unwrap_or("");
-            let socket = resolve(node, service).ok_or_else(|| {
+            let address = av::named(node, service).ok_or_else(|| {
                 log::note(format_args!("getinfo: cannot resolve {node}:{service} to IPv4"));
                 ENODATA
             })?;
-            Some(Address::standalone(socket))
+            Some(address)
         }
     };
     let hinted = |address: *const c_void, length: usize| {

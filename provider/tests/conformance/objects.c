@@ -135,7 +135,30 @@ void case_names(void)
 	EQUAL(fi_av_lookup(a.av, 4711, again, &length), -FI_EINVAL);
 	length = sizeof text;
 	CHECK(fi_av_straddr(a.av, name, text, &length) == text);
-	CHECK(strstr(text, "127.0.0.1") && length == strlen(text) + 1);
+	CHECK(strstr(text, "127.0.0.1") && length == strlen(text) + 1 && !strchr(text, ' '));
+	/* The text is an address again; the same address at another site, or of another rank, has another text. */
+	EQUAL(fi_av_insertsvc(a.av, text, NULL, numbers, 0, NULL), 1);
+	length = 16;
+	EQUAL(fi_av_lookup(a.av, numbers[0], again, &length), 0);
+	CHECK(memcmp(name, again, 16) == 0);
+	char other[16], others[100];
+	for (int byte = 8; byte < 16; byte++) {
+		memcpy(other, name, 16);
+		other[byte] ^= 1;
+		length = sizeof others;
+		fi_av_straddr(a.av, other, others, &length);
+		CHECK(strcmp(text, others) != 0 && !strchr(others, ' '));
+		EQUAL(fi_av_insertsvc(a.av, others, NULL, numbers, 0, NULL), 1);
+		length = 16;
+		EQUAL(fi_av_lookup(a.av, numbers[0], again, &length), 0);
+		CHECK(memcmp(other, again, 16) == 0);
+		struct fi_info *found;
+		EQUAL(fi_getinfo(FI_VERSION(1, 9), others, NULL, 0, a.info, &found), 0);
+		CHECK(found->dest_addrlen == 16 && memcmp(found->dest_addr, other, 16) == 0);
+		fi_freeinfo(found);
+	}
+	EQUAL(fi_av_insertsvc(a.av, "landbridge://127.0.0.1:1/2", NULL, numbers, 0, NULL), 0);
+	EQUAL(fi_av_insertsvc(a.av, "127.0.0.1", NULL, numbers, 0, NULL), -FI_EINVAL);
 	length = 8;
 	fi_av_straddr(a.av, name, text, &length);
 	EQUAL(strlen(text), 7);

@@ -1,0 +1,84 @@
+//! Addresses as text that can be read back: what `fi_av_straddr` gives, and `fi_av_insertsvc` and `fi_getinfo` take as a node.
+//!
+//! Outside a job it is the text that libfabric itself gives to a `sockaddr_in`, `fi_sockaddr_in://10.1.0.7:40001`. In a job that
+//! would not do, since nodes of two sites may have the same address, so there it names the endpoint as well:
+//! `landbridge://10.1.0.7:40001/JOB/SITE/SLOT`, the last three in hexadecimal. There are no blanks, and unequal addresses
+//! have unequal texts.
+
+use types::{Address, Identity, SiteId, Slot};
+
+/// libfabric's own prefix of a `sockaddr_in`.
+const PLAIN: &str = "fi_sockaddr_in://";
+const OURS: &str = "landbridge://";
+
+/// Whether a name is meant as such a text.
+pub(super) fn is_text(name: &str) -> bool {
+    name.contains("://")
+}
+
+pub(super) fn write(address: Address) -> String {
+    let Address { socket, job, identity } = address;
+    if address == Address::standalone(socket) {
+        format!("{PLAIN}{socket}")
+    } else {
+        format!("{OURS}{socket}/{job:x}/{:x}/{:x}", identity.site.0, identity.slot.0)
+    }
+}
+
+pub(super) fn read(text: &str) -> Option<Address> {
+    if let Some(socket) = text.strip_prefix(PLAIN) {
+        return Some(Address::standalone(socket.parse().ok()?));
+    }
+    let mut parts = text.strip_prefix(OURS)?.split('/');
+    let socket = parts.next()?.parse().ok()?;
+    let mut number = || u32::from_str_radix(parts.next()?, 16).ok();
+    let (job, site, slot) = (number()?, number()?, number()?);
+    let identity = Identity { site: SiteId(u16::try_from(site).ok()?), slot: Slot(slot) };
+    let address = Address { socket, job: u16::try_from(job).ok()?, identity };
+    parts.next().is_none().then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn unequal_addresses_have_unequal_texts_that_are_read_back() {
+        let plain = Address::standalone("10.1.0.7:40001".parse().unwrap());
+        let identity = |site, slot| Identity { site: SiteId(site), slot: Slot(slot) };
+        let all = [
+            plain,
+            Address::standalone("10.1.0.7:40002".parse().unwrap()),
+            Address { job: 0xbeef, ..plain },
+            Address { job: 0xbeef, identity: identity(1, 0), ..plain },
+            Address { job: 0xbeef, identity: identity(0, 1), ..plain },
+            Address { job: 0, identity: identity(0, u32::MAX), ..plain },
+        ];
+        let texts: HashSet<String> = all.iter().map(|address| write(*address)).collect();
+        assert_eq!(texts.len(), all.len());
+        for address in all {
+            let text = write(address);
+            assert!(is_text(&text) && !text.contains(char::is_whitespace), "{text}");
+            assert_eq!(read(&text), Some(address), "{text}");
+        }
+        assert_eq!(write(plain), "fi_sockaddr_in://10.1.0.7:40001");
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in [
+            "",
+            "10.1.0.7:1",
+            "fi_sockaddr_in://10.1.0.7",
+            "landbridge://10.1.0.7:1",
+            "landbridge://10.1.0.7:1/1/2",
+            "landbridge://10.1.0.7:1/1/2/3/4",
+            "landbridge://10.1.0.7:1/10000/0/0",
+            "landbridge://10.1.0.7:1/1/2/x",
+            "fi_sockaddr_in6://[::1]:1",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}
