@@ -160,6 +160,55 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
     assert "ended 137" in results[cut].out, str(results[cut])
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="hiding one home from the other needs root")
+def test_homes_that_differ(person):
+    """Below home here is below home there, for directory and program; where it is not, the message's lines make it work."""
+    person = person()
+    for name, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1")):
+        person.adds(name, host)
+    for host in (LAPTOP, "a-gw1", "b-gw1"):
+        (person.home(host) / "work").mkdir(parents=True)
+    for host, names in (("a-gw1", ["solver", "alone"]), ("b-gw1", ["solver", "tool"])):
+        for name in names:
+            program = person.home(host) / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(f"#!/bin/sh\necho {name} of $LANDBRIDGE_SITE_NAME in $(pwd) at $0\n")
+            program.chmod(0o755)
+    for host, other in (("a-gw1", "b-gw1"), ("b-gw1", "a-gw1")):
+        # The hosts of a lab have one disk.
+        person.types("mount", "-t", "tmpfs", "tmpfs", person.home(other), on=host, must=True)
+    lyon = {"on": "a-gw1", "cwd": str(person.home("a-gw1") / "work")}
+    ours = person.home("a-gw1") / "bin"
+    laptop = person.types("landbridge", "run", "-n", 2, "--", person.home(LAPTOP) / "bin/solver", cwd=str(person.home(LAPTOP) / "work"))
+    typed = person.types("landbridge", "run", "-n", 2, "--", ours / "solver", **lyon)
+    # As typed, and as bash makes it of that.
+    tools = [
+        person.types("landbridge", "run", "--site", "lyon=1", "--site", f"kyoto=1:{tool}", "--", ours / "solver", **lyon)
+        for tool in ("~/bin/tool", ours / "tool")
+    ]
+    said, file = person.folder / "said", person.file("a-gw1")
+    alone = f"{LANDBRIDGE} run -n 2 -- {ours / 'alone'}"
+    missing = person.types("sh", "-c", f"{alone} 2>{said}; code=$?; cat {said}; exit $code", **lyon)
+    elsewhere = person.home("b-gw1") / "bin/tool"
+    edit = f"grep '^  ' {said} | sed 's,/path/at/kyoto,{elsewhere},' >>{file}"
+    named = person.types("sh", "-c", f"{edit}; cat {said}; {alone}", **lyon)
+    person.types("rm", "-r", person.home("b-gw1") / "work", on="b-gw1")
+    nowhere = person.types("landbridge", "run", "--site", "kyoto=1", "--", "true", **lyon)
+    wdir = person.types("landbridge", "run", "--site", "kyoto=1", "--wdir", person.home("a-gw1"), "--", "~/bin/solver", **lyon)
+    results = person.run()
+    works = {site: f"in {person.home(host) / 'work'} at {person.home(host) / 'bin'}" for site, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1"))}
+    both = sorted(f"solver of {site} {work}/solver" for site, work in works.items())
+    for place in (laptop, typed):
+        assert sorted(results[place].good().out.splitlines()) == both, str(results[place])
+    for place in tools:
+        assert f"tool of kyoto {works['kyoto']}/tool" in results[place].good().out, str(results[place])
+    places = (str(person.home("b-gw1") / "bin"), "[site.run]", 'programs = { "~/bin/alone" = "/path/at/kyoto" }', "site kyoto")
+    results[missing].bad(*places)
+    assert f"tool of kyoto {works['kyoto']}/tool" in results[named].good().out, str(results[named])
+    results[nowhere].bad(f"working directory {person.home('b-gw1') / 'work'} does not exist", 'directory = "/path/at/kyoto"')
+    assert f"solver of kyoto in {person.home('b-gw1')} at" in results[wdir].good().out, str(results[wdir])
+
+
 def ordinary_user():
     """Somebody on this machine who is not root and may log in, or None."""
     shells = Path("/etc/shells").read_text().split()

@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use types::sites::Site;
 
+use crate::run::working_directory;
 use crate::runtime;
 use crate::sites_add::{Lines, asking};
 
@@ -48,7 +49,7 @@ pub(crate) async fn carry_to(
     output: impl AsyncWrite + Unpin,
     errors: impl AsyncWrite + Unpin,
 ) -> Result<i32> {
-    let directory = std::env::current_dir()?;
+    let directory = working_directory()?;
     let home = std::env::home_dir();
     // Only a job has files that must be where it runs.
     let directory = if command == ["run"] { directory } else { home.clone().unwrap_or(directory) };

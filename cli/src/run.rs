@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use launch::environment::{setting, travelling};
 use launch::held;
+use launch::home::{TYPED_DIRECTORY, homes};
 use launch::hosts::{self, Host};
 use launch::launcher::Request;
 use launch::launcher::placement::{SitePlacement, place};
-use launch::message::{Family, InputTo, MpiChoice, Program};
+use launch::message::{Family, InputTo, MpiChoice, Otherwise, Program};
 use launch::spread::{SpreadError, Wish, counts};
 use launch::tailor::Typed;
 use types::SitesFile;
@@ -39,6 +40,11 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let typed = typed(args)?;
     let whole = sites.clone();
     hosts::choose(&mut sites.file, &mut wish, &hosts)?;
+    // Wrong numbers and unknown sites are reported before the network is tried.
+    let checked = counts(&sites.file, &wish);
+    if !matches!(checked, Err(SpreadError::NoNumber)) {
+        checked?;
+    }
     push::before_run(&sites, &push_to, &pushed)?;
     if let Some(site) = carried::destination(&sites, from.as_deref()) {
         if let Some(option) = local_files.filter(|_| !dry) {
@@ -48,11 +54,6 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
             );
         }
         return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(&whole, site, words) };
-    }
-    // Wrong numbers are told before the network is tried.
-    let checked = counts(&sites.file, &wish);
-    if !matches!(checked, Err(SpreadError::NoNumber)) {
-        checked?;
     }
     let home = sites_file::own_site(&sites, from.as_deref())?;
     let runtime = runtime()?;
@@ -115,24 +116,24 @@ fn typed(args: RunArgs) -> Result<Typed> {
     let variables = args.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
     let mut settings = variables.collect::<Result<Vec<_>, _>>()?;
     settings.extend(args.bind_to.map(|to| (b"LANDBRIDGE_BIND".to_vec(), to.value().into())));
-    let absolute =
-        |folder: PathBuf| std::path::absolute(&folder).with_context(|| format!("--wdir {}", folder.display()));
-    let wdir = args.wdir.map(absolute).transpose()?.map(|folder| folder.into_os_string().into_vec());
+    let from = working_directory()?;
+    let below = |folder: PathBuf| if folder.starts_with("~") { folder } else { from.join(folder) };
+    let wdir = args.wdir.map(|folder| below(folder).into_os_string().into_vec());
     let own_programs = args.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
     let own_programs = own_programs.collect();
     Ok(Typed {
         program: Program { settings, input: args.stdin, ..program(args.program, args.mpi)? },
         own_programs,
         wdir,
+        homes: homes(),
     })
 }
 
 /// What to run, as the agents are told.
 pub(crate) fn program(command: Vec<OsString>, mpi: Mpi) -> Result<Program> {
-    let directory = std::env::current_dir().context("the working directory")?;
     Ok(Program {
         command: command.into_iter().map(OsStringExt::into_vec).collect(),
-        directory: directory.into_os_string().into_vec(),
+        directory: working_directory()?.into_os_string().into_vec(),
         environment: travelling(std::env::vars_os()),
         modules: Vec::new(),
         settings: Vec::new(),
@@ -144,7 +145,19 @@ pub(crate) fn program(command: Vec<OsString>, mpi: Mpi) -> Result<Program> {
             Mpi::Openmpi => MpiChoice::Named(Family::OpenMpi),
             Mpi::None => MpiChoice::Libfabric,
         },
+        otherwise: Otherwise::default(),
     })
+}
+
+/// Where the user typed this. By the name that the shell has for it, since links may lie differently at other sites.
+pub(crate) fn working_directory() -> Result<PathBuf> {
+    if let Some(typed) = std::env::var_os(TYPED_DIRECTORY) {
+        return Ok(typed.into());
+    }
+    let physical = std::env::current_dir().context("the working directory")?;
+    let named = std::env::var_os("PWD").map(PathBuf::from).filter(|named| named.is_absolute());
+    let same = |named: &PathBuf| std::fs::canonicalize(named).is_ok_and(|found| found == physical);
+    Ok(named.filter(same).unwrap_or(physical))
 }
 
 /// Shows what the job would be.

@@ -17,6 +17,7 @@ use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
 use wire::Control;
 use wire::control::{AllocationMessage, JobMessage, NodeAsk};
 
+use crate::home::homes;
 use crate::launcher::session::{Connection, Incoming};
 use crate::launcher::{SessionError, Sites};
 use crate::message::{Down, Program, Up};
@@ -256,7 +257,7 @@ async fn ask(
     program: &Program,
     asked: &mut Asked,
 ) -> Result<(), SessionError> {
-    let typed = Typed { program: program.clone(), ..Typed::default() };
+    let typed = Typed { program: program.clone(), homes: homes(), ..Typed::default() };
     let mut session = Connection::new(sites, home).await?.open(roster).await?;
     let end = Instant::now() + AGENTS;
     while !asked.complete() {

@@ -7,6 +7,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use thiserror::Error;
 
+use crate::home::{TYPED_DIRECTORY, TYPED_HOME};
+
 /// Variables of an environment, as raw bytes.
 pub type RawEnvironment = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -83,6 +85,8 @@ const OURS: &[&str] = &[
     "LANDBRIDGE_NODE_NAME",
     "LANDBRIDGE_LOCAL_RANK",
     "LANDBRIDGE_SIZE",
+    TYPED_HOME,
+    TYPED_DIRECTORY,
 ];
 
 /// Why a variable cannot be set for ranks.

@@ -17,6 +17,7 @@ pub mod folder;
 pub mod forward;
 pub mod group;
 pub mod held;
+pub mod home;
 pub mod hosts;
 pub mod keeper;
 pub mod launcher;

@@ -82,6 +82,21 @@ pub struct Program {
     /// Which MPI.
     pub mpi: MpiChoice,
     pub input: InputTo,
+    /// What to do when the program or the directory is not there.
+    pub otherwise: Otherwise,
+}
+
+/// What to do on a node where the program or its directory is not at its path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Otherwise {
+    /// The path of the program where it was typed; used if it exists on the node.
+    pub program: Option<Vec<u8>>,
+    /// The directory where it was typed; used if it exists on the node.
+    pub directory: Option<Vec<u8>>,
+    /// How to say where the program is at this site, for the user.
+    pub program_advice: String,
+    /// How to say which directory to use at this site, for the user.
+    pub directory_advice: String,
 }
 
 /// How a rank's process ended.

@@ -2,10 +2,11 @@
 //! site's entry in the sites file. Pure.
 
 use types::SitesFile;
-use types::sites::Site;
+use types::sites::{RunSettings, Site};
 
 use crate::environment;
-use crate::message::Program;
+use crate::home::portable;
+use crate::message::{Otherwise, Program};
 
 /// What the user typed for a job.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Typed {
     pub own_programs: Vec<(String, Vec<u8>)>,
     /// The working directory at every site, whatever the sites file says.
     pub wdir: Option<Vec<u8>>,
+    /// The home directories that paths in it may be below, as [`crate::home::homes`] finds them.
+    pub homes: Vec<Vec<u8>>,
 }
 
 impl Typed {
@@ -28,34 +31,80 @@ impl Typed {
         program
     }
 
-    /// What a site is to run. The program that was typed for this very site goes before the sites file's.
+    /// What a site is to run.
+    ///
+    /// A program typed for this very site goes before the sites file's, and that before the program typed for all. What was
+    /// typed and is below home here is below home there; paths in the sites file stay as they are.
     pub fn at(&self, site: &Site) -> Program {
-        let named = self.own_programs.iter().find(|(name, _)| *name == site.name).map(|(_, program)| &program[..]);
-        let program = tailored(&self.program, site, named);
-        match &self.wdir {
-            Some(directory) => Program { directory: directory.clone(), ..program },
-            None => program,
+        let mut program = self.program.clone();
+        let mut otherwise = Otherwise::default();
+        if let Some(word) = program.command.first_mut() {
+            (*word, otherwise.program, otherwise.program_advice) = self.program_at(site, word);
         }
+        (program.directory, otherwise.directory, otherwise.directory_advice) = self.directory_at(site);
+        program.otherwise = otherwise;
+        program.modules.clone_from(&site.run.modules);
+        let variables = site.run.environment.iter();
+        let variables = variables.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
+        // What was typed for this job goes before what always holds at the site: the last one counts.
+        program.settings.splice(0..0, variables);
+        program
+    }
+
+    /// The program of a site, the path to use if it is not there, and advice.
+    fn program_at(&self, site: &Site, word: &[u8]) -> (Vec<u8>, Option<Vec<u8>>, String) {
+        let name = &site.name;
+        if let Some((_, own)) = self.own_programs.iter().find(|(site, _)| site == name) {
+            let (path, otherwise) = self.carried(own);
+            return (path, otherwise, format!("; --site {name}=N:PATH names another path"));
+        }
+        let (path, otherwise) = self.carried(word);
+        // People write into the file what they type, or what a message shows.
+        let known = [word, &path].into_iter().filter_map(|word| std::str::from_utf8(word).ok());
+        let put = known.filter_map(|word| site.run.programs.get(word)).next();
+        let shown = String::from_utf8_lossy(&path).into_owned();
+        let line = format!("programs = {{ {shown:?} = \"/path/at/{name}\" }}");
+        let advice = site_run(site, &line);
+        match put {
+            Some(put) => (put.clone().into_bytes(), None, advice),
+            None => (path, otherwise, advice),
+        }
+    }
+
+    fn directory_at(&self, site: &Site) -> (Vec<u8>, Option<Vec<u8>>, String) {
+        if let Some(directory) = &self.wdir {
+            let (path, otherwise) = self.carried(directory);
+            return (path, otherwise, "; --wdir DIR names another one".to_owned());
+        }
+        let advice = site_run(site, &format!("directory = \"/path/at/{}\"", site.name));
+        match &site.run.directory {
+            Some(directory) => (directory.clone().into_bytes(), None, advice),
+            None => {
+                let (path, otherwise) = self.carried(&self.program.directory);
+                (path, otherwise, advice)
+            }
+        }
+    }
+
+    /// A typed path as it goes to the nodes, and as it was typed if that differs.
+    fn carried(&self, path: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
+        let carried = portable(path, &self.homes);
+        let differs = carried != path;
+        (carried, differs.then(|| path.to_vec()))
     }
 }
 
-fn tailored(program: &Program, site: &Site, named: Option<&[u8]>) -> Program {
-    let mut program = program.clone();
-    if let Some(word) = program.command.first_mut() {
-        let put = std::str::from_utf8(word).ok().and_then(|typed| site.run.programs.get(typed));
-        if let Some(other) = named.or(put.map(String::as_bytes)) {
-            *word = other.to_vec();
-        }
+/// How to say in the sites file where something is at a site.
+fn site_run(site: &Site, line: &str) -> String {
+    let name = &site.name;
+    match site.run == RunSettings::default() {
+        true => format!(
+            "\nIf it is elsewhere at site {name}, add these lines to the end of its entry in the sites file:\n  [site.run]\n  {line}"
+        ),
+        false => format!(
+            "\nIf it is elsewhere at site {name}, write into [site.run] of its entry in the sites file:\n  {line}"
+        ),
     }
-    if let Some(directory) = &site.run.directory {
-        program.directory = directory.clone().into_bytes();
-    }
-    program.modules.clone_from(&site.run.modules);
-    let variables = site.run.environment.iter();
-    let variables = variables.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
-    // What was typed for this job goes before what always holds at the site: the last one counts.
-    program.settings.splice(0..0, variables);
-    program
 }
 
 #[cfg(test)]
@@ -92,20 +141,51 @@ mod tests {
         );
         let file = SitesFile::parse(&text, "x.toml").unwrap();
         let program = |word: &str| Program { command: vec![word.into(), b"arg".to_vec()], ..Program::default() };
-        let at = |word: &str, named: Option<&[u8]>| tailored(&program(word), &file.sites[0], named);
-        assert_eq!(at("./solver", None).command, [b"/opt/solver".to_vec(), b"arg".to_vec()]);
-        assert_eq!(at("./solver", Some(b"./mine")).command[0], b"./mine");
-        assert_eq!(at("other", None).command[0], b"other");
-        let typed = Program { settings: vec![(b"A".to_vec(), b"2".to_vec())], ..program("other") };
-        let settings = tailored(&typed, &file.sites[0], None).settings;
+        let typed = |word: &str| Typed { program: program(word), homes: vec![b"/home/u".to_vec()], ..Typed::default() };
+        let named = |word: &str, own: &str| Typed { own_programs: vec![("a".into(), own.into())], ..typed(word) };
+        let site = &file.sites[0];
+        assert_eq!(typed("./solver").at(site).command, [b"/opt/solver".to_vec(), b"arg".to_vec()]);
+        assert_eq!(named("./solver", "./mine").at(site).command[0], b"./mine");
+        assert_eq!(typed("other").at(site).command[0], b"other");
+        let mut set = typed("other");
+        set.program.settings = vec![(b"A".to_vec(), b"2".to_vec())];
+        let settings = set.at(site).settings;
         assert_eq!(settings.last(), Some(&(b"A".to_vec(), b"2".to_vec())), "what was typed comes last, and counts");
-        let typed = Typed { program: program("other"), own_programs: vec![("a".into(), b"own".to_vec())], wdir: None };
-        let there = typed.at(&file.sites[0]);
-        assert_eq!((&there.command[0][..], &there.directory[..]), (&b"own"[..], &b"~/x"[..]));
-        let typed = Typed { wdir: Some(b"/w".to_vec()), ..typed };
-        assert_eq!(typed.at(&file.sites[0]).directory, b"/w");
-        let tailored = at("other", None);
-        assert_eq!((tailored.directory, tailored.modules), (b"~/x".to_vec(), vec!["m/1".to_owned()]));
-        assert_eq!(tailored.settings, [(b"A".to_vec(), b"1".to_vec())]);
+        let there = named("other", "/home/u/own").at(site);
+        assert_eq!((&there.command[0][..], &there.directory[..]), (&b"~/own"[..], &b"~/x"[..]));
+        assert_eq!(there.otherwise.program.as_deref(), Some(&b"/home/u/own"[..]));
+        assert!(there.otherwise.program_advice.contains("--site a=N:PATH"), "{}", there.otherwise.program_advice);
+        let below = typed("/home/u/bin/x").at(site);
+        assert_eq!(below.command[0], b"~/bin/x");
+        assert!(below.otherwise.program_advice.ends_with(
+            "write into [site.run] of its entry in the sites file:\n  programs = { \"~/bin/x\" = \"/path/at/a\" }"
+        ));
+        let typed = Typed { wdir: Some(b"/w".to_vec()), ..typed("other") };
+        assert_eq!(typed.at(site).directory, b"/w");
+        assert_eq!(typed.at(site).modules, ["m/1"]);
+        assert_eq!(typed.at(site).settings, [(b"A".to_vec(), b"1".to_vec())]);
+    }
+
+    #[test]
+    fn the_sites_file_may_name_a_program_as_typed_or_as_shown() {
+        let file = |key: &str| {
+            let print = "0".repeat(64);
+            let text = format!(
+                "[[site]]\nname=\"a\"\nfingerprint=\"sha256:{print}\"\ngateway=[{{name=\"g\",inside=\"h:1\"}}]\n\
+                 node=[{{name=\"n\"}}]\n[site.run]\nprograms={{\"{key}\"=\"/opt/x\"}}\n"
+            );
+            SitesFile::parse(&text, "x.toml").unwrap()
+        };
+        for key in ["/home/u/x", "~/x"] {
+            let program = Program {
+                command: vec![b"/home/u/x".to_vec()],
+                directory: b"/home/u/w".to_vec(),
+                ..Program::default()
+            };
+            let typed = Typed { program, homes: vec![b"/home/u".to_vec()], ..Typed::default() };
+            let there = typed.at(&file(key).sites[0]);
+            assert_eq!((&there.command[0][..], &there.directory[..]), (&b"/opt/x"[..], &b"~/w"[..]));
+            assert_eq!((there.otherwise.program, there.otherwise.directory), (None, Some(b"/home/u/w".to_vec())));
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use launch::environment::setting;
+use launch::home::{TYPED_DIRECTORY, TYPED_HOME, portable};
 use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 use types::SitesFile;
@@ -24,7 +25,9 @@ use crate::{Progress, SetupError};
 /// Beginnings of the variables that say how a job runs, wherever that is.
 const SETTINGS: [&str; 6] = ["LANDBRIDGE_", "FI_", "MPIR_CVAR_", "I_MPI_", "OMPI_MCA_", "OMP_"];
 /// Those among them that name places of the machine they were set on.
-const PLACES: [&str; 7] = [
+const PLACES: [&str; 9] = [
+    TYPED_HOME,
+    TYPED_DIRECTORY,
     "LANDBRIDGE_SITES",
     "LANDBRIDGE_SITE_NAME",
     "LANDBRIDGE_PROVIDER",
@@ -88,8 +91,8 @@ pub fn request(
             _ => kept.push(word),
         }
     }
-    // Below the home directory, the same place below the one there.
-    let below = home.and_then(|home| directory.strip_prefix(home).ok()).unwrap_or(directory);
+    let homes: Vec<Vec<u8>> = home.iter().map(|home| home.as_os_str().as_bytes().to_vec()).collect();
+    let directory = portable(directory.as_os_str().as_bytes(), &homes);
     let travels = |name: &OsStr| {
         let name = name.to_string_lossy();
         SETTINGS.iter().any(|start| name.starts_with(start)) && !PLACES.contains(&name.as_ref())
@@ -98,12 +101,14 @@ pub fn request(
         site: site.to_owned(),
         command: command.iter().map(|&word| word.to_owned()).collect(),
         words: kept.into_iter().map(OsStringExt::into_vec).collect(),
-        directory: below.as_os_str().as_bytes().to_vec(),
         environment: environment
             .into_iter()
             .filter(|(name, _)| travels(name))
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
+            .chain(homes.into_iter().map(|home| (TYPED_HOME.into(), home)))
+            .chain([(TYPED_DIRECTORY.into(), directory.clone())])
             .collect(),
+        directory,
     })
 }
 
@@ -159,10 +164,11 @@ mod tests {
         let carry = carried(&words, "/home/me/work").unwrap();
         let kept: Vec<_> = carry.words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         assert_eq!(kept, ["-n", "4", "--prefix", "--", "prog", "--sites", "y"]);
-        assert_eq!(carry.directory, b"work");
+        assert_eq!(carry.directory, b"~/work");
         let names: Vec<_> =
             carry.environment.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
-        assert_eq!(names, ["OMP_NUM_THREADS", "LANDBRIDGE_SPIN"]);
+        assert_eq!(names, ["OMP_NUM_THREADS", "LANDBRIDGE_SPIN", TYPED_HOME, TYPED_DIRECTORY]);
+        assert_eq!(carry.environment[2].1, b"/home/me");
         assert_eq!(carried(&["--", "p"], "/scratch").unwrap().directory, b"/scratch");
         let words = ["-x", "PATH", "-xA=1", "--", "-x", "B"];
         let words = carried(&words, "/").unwrap().words;

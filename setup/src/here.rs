@@ -18,7 +18,7 @@ use client::key;
 use launch::check::{Finding, check, check_trunk};
 use launch::environment::travelling;
 use launch::launcher::Sites;
-use launch::message::{InputTo, MpiChoice, Program};
+use launch::message::{InputTo, MpiChoice, Otherwise, Program};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use types::SitesFile;
@@ -176,6 +176,7 @@ fn nothing() -> Program {
         settings: Vec::new(),
         input: InputTo::None,
         mpi: MpiChoice::Auto,
+        otherwise: Otherwise::default(),
     }
 }
 

@@ -243,7 +243,7 @@ pub struct Carry {
     pub command: Vec<String>,
     /// The words after it.
     pub words: Vec<Vec<u8>>,
-    /// Where it is run: absolute, or below the home directory.
+    /// Where it was typed: absolute, or with `~/` for the home directory.
     pub directory: Vec<u8>,
     /// Variables that are set for it.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,

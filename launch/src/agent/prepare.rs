@@ -18,7 +18,8 @@ use super::cores::{self, BindError};
 use super::memory::{Shared, share};
 use crate::environment::Environment;
 use crate::folder::FolderError;
-use crate::message::{Family, InputTo, Program};
+use crate::home::expand;
+use crate::message::{Family, InputTo, Otherwise, Program};
 use crate::mpi::{self, MpiError};
 use crate::order::Order;
 use crate::program::{self, ProgramError};
@@ -30,6 +31,14 @@ pub enum PrepareError {
     /// The program.
     #[error(transparent)]
     Program(#[from] ProgramError),
+    /// The program or its directory, with what the launcher advises.
+    #[error("{problem}{also}{advice}")]
+    NotHere {
+        problem: ProgramError,
+        /// Where else it was looked for.
+        also: String,
+        advice: String,
+    },
     /// Its MPI.
     #[error(transparent)]
     Mpi(#[from] MpiError),
@@ -137,19 +146,22 @@ pub fn prepare(
     loaded.iter().for_each(|(name, value)| environment.set_raw(name.clone(), value.clone()));
     let settings = program.settings.iter().map(|(name, value)| (OsStr::from_bytes(name), OsStr::from_bytes(value)));
     settings.for_each(|(name, value)| environment.set_raw(name.into(), value.into()));
-    let directory = PathBuf::from(at_home(&environment, &program.directory));
+    let otherwise = &program.otherwise;
+    let mut notes = Vec::new();
+    let directory = here(&environment, &program.directory, otherwise.directory.as_deref(), &mut notes);
     let mut words: Vec<OsString> = program.command.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect();
     if let (Some(first), Some(word)) = (words.first_mut(), program.command.first()) {
-        *first = at_home(&environment, word);
+        *first = here(&environment, word, otherwise.program.as_deref(), &mut notes).into_os_string();
     }
-    let (mut path, mut mpi, mut pmix, mut notes) = (None, None, None, Vec::new());
+    let (mut path, mut mpi, mut pmix) = (None, None, None);
     let provider = mpi::find_provider(&environment);
     let crosses = roster.sites().iter().filter(|site| site.size() > 0).count() > 1;
     let mut uses_libfabric = false;
     if let Some(name) = words.first() {
-        let found = program::find(name.as_ref(), &directory, &environment)?;
+        let found = program::find(name.as_ref(), &directory, &environment);
+        let found = found.map_err(|problem| not_here(problem, otherwise))?;
         if let Some(library) = mpi::library(program.mpi, &found, &environment)? {
-            notes = mpi::settings(&library, &mut environment, &provider, crosses);
+            notes.extend(mpi::settings(&library, &mut environment, &provider, crosses));
             if library.family == Family::OpenMpi {
                 pmix = Some(mpi::find_pmix(&library, &environment)?);
             }
@@ -216,12 +228,31 @@ pub fn prepare(
     })
 }
 
-/// A path whose `~/` is the user's home on this node, which only this node knows.
-fn at_home(environment: &Environment, path: &[u8]) -> OsString {
-    match (path.strip_prefix(b"~/"), environment.get("HOME")) {
-        (Some(rest), Some(home)) => PathBuf::from(home).join(OsStr::from_bytes(rest)).into_os_string(),
-        _ => OsStr::from_bytes(path).to_owned(),
+/// A path on this node: below the user's home here, or as it was typed if only that exists.
+fn here(environment: &Environment, path: &[u8], typed: Option<&[u8]>, notes: &mut Vec<String>) -> PathBuf {
+    let own = expand(path, environment.get("HOME"));
+    let typed = typed.map(|typed| PathBuf::from(OsStr::from_bytes(typed)));
+    match typed.filter(|typed| *typed != own && !own.exists() && typed.exists()) {
+        Some(typed) => {
+            notes.push(format!("{} does not exist here, so {} is used", own.display(), typed.display()));
+            typed
+        }
+        None => own,
     }
+}
+
+/// The problem with where else the node looked and what to do.
+fn not_here(problem: ProgramError, otherwise: &Otherwise) -> PrepareError {
+    let (typed, advice) = match &problem {
+        ProgramError::Directory(_) => (&otherwise.directory, &otherwise.directory_advice),
+        ProgramError::Missing { .. } => (&otherwise.program, &otherwise.program_advice),
+        ProgramError::NotExecutable { .. } => return problem.into(),
+    };
+    let typed = typed.as_ref().map(|typed| String::from_utf8_lossy(typed).into_owned());
+    let also = typed
+        .filter(|typed| !problem.to_string().contains(typed))
+        .map_or(String::new(), |typed| format!("; {typed} does not exist here either"));
+    PrepareError::NotHere { problem, also, advice: advice.clone() }
 }
 
 /// What every rank of the node is told about its job.

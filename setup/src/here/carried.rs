@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use launch::home::expand;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufRead, Lines};
 use tokio::process::Command;
@@ -24,7 +25,7 @@ const FAREWELL: Duration = Duration::from_secs(20);
 /// # Errors
 /// It cannot be started.
 pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mut Lines<R>) -> Result<i32, HereError> {
-    let directory = directory(carry)?;
+    let directory = directory(carry);
     let program = std::env::current_exe().map_err(HereError::Command)?;
     let folders = Folders::of_user()?;
     let text = |bytes: &Vec<u8>| OsString::from_vec(bytes.clone());
@@ -91,12 +92,10 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// The working directory: below the home directory there, below the home directory here.
-fn directory(carry: &Carry) -> Result<PathBuf, HereError> {
-    let below = PathBuf::from(OsString::from_vec(carry.directory.clone()));
-    let path = std::env::home_dir().unwrap_or_default().join(&below);
-    if path.is_dir() {
-        return Ok(path);
-    }
-    Err(HereError::NoDirectory(path))
+/// Where the launcher runs: where the job was typed, below this home directory, or else in this home directory. Whether the
+/// ranks' directory exists is for the agents to find out: `[site.run]` may name another.
+fn directory(carry: &Carry) -> PathBuf {
+    let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
+    let path = expand(&carry.directory, Some(home.as_os_str()));
+    if path.is_dir() { path } else { home }
 }

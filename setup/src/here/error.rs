@@ -97,9 +97,6 @@ pub enum HereError {
         /// The file that the other one has locked.
         path: PathBuf,
     },
-    /// The directory in which a job was started elsewhere is not here.
-    #[error("there is no directory {path} there: make it, or start from a directory that is there too", path = .0.display())]
-    NoDirectory(PathBuf),
     // For whoever looks after the gateway.
     /// The gateway ended as soon as it was started.
     #[error("its gateway ended at once ({status}): {log}")]
