@@ -433,13 +433,20 @@ def test_repair_and_what_the_user_wrote(person):
     status = person.types("landbridge", "sites", "status", "--json")
     person.types("rm", "-r", person.home("a-gw1") / ".local/share/landbridge", on="a-gw1")
     again = person.types("landbridge", "sites", "add", "lyon")
+    person.types("sh", "-c", f"cp {person.file(LAPTOP)} {person.folder}/before; printf '[site.run]\\ndirectory = \"~/work\"\\n' >>{person.file(LAPTOP)}")
+    removed = person.types("landbridge", "sites", "remove", "lyon")
+    anew = person.adds("lyon", "a-gw1")
+    run = person.types("grep", "-A1", "site.run", person.file("a-gw1"))
     results = person.run()
+    assert "lyon.run.toml" in results[removed].good().out, str(results[removed])
+    assert "lyon.run.toml" in results[anew].good().out, str(results[anew])
+    assert 'directory = "~/work"' in results[run].good().out, str(results[run])
+    assert not (person.file(LAPTOP).parent / "lyon.run.toml").exists()
     results[down].bad("its gateway does not run", "`landbridge sites start lyon` starts it again")
     assert "gateway started" in results[repaired].good().err, str(results[repaired])
     assert json.loads(results[status].good().out)["sites"][0]["gateway"]["problem"] is None
     assert "copied to" in results[again].good().out
-    for host in (LAPTOP, "a-gw1"):
-        assert '# mine\nmemory = "64MiB"' in person.file(host).read_text()
+    assert '# mine\nmemory = "64MiB"' in (person.folder / "before").read_text()
 
 
 def test_a_site_that_nobody_can_dial_joins_by_a_ticket(person, mpich_only):

@@ -20,7 +20,7 @@ use self::verdict::{Remedy, Verdict, verdict};
 use crate::access::{self, Grant};
 use crate::book::{Book, Entry};
 use crate::company::{Company, whereabouts};
-use crate::here::finding;
+use crate::here::{finding, folders};
 use crate::message::{Reply, Request, Survey};
 use crate::place::Place;
 use crate::release::Release;
@@ -170,6 +170,12 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     let key = key.parse().map_err(|e: types::sites::FingerprintError| SetupError::site(&name, e.to_string()))?;
     let entry = plan::entry(&wish, &place, &survey, nodes, old_entry.as_ref(), &mut notes).await?;
     write_entry(&mut after, &wish, old_entry.is_some(), &entry)?;
+    let kept = after.kept_run(&name);
+    let run = folders::read(&kept).map_err(|e| SetupError::SitesFile(Box::new(e)))?;
+    if let Some(run) = run.filter(|_| old_entry.is_none()) {
+        after.set_run(&name, &run)?;
+        notes.push(format!("its [site.run] is that of {}, which `landbridge sites remove` had kept", kept.display()));
+    }
     let ssh = (place != Place::Here).then(|| place.to_string());
     let ssh = ssh.or_else(|| old_entry.as_ref().and_then(|site| site.ssh.clone()));
     after.identify(&name, &key, ssh.as_deref(), folder.as_deref())?;
@@ -277,6 +283,8 @@ impl Prepared {
                 self.notes.push(change);
             }
             self.after.save()?;
+            // What was kept of the site is in the file again.
+            let _ = std::fs::remove_file(self.after.kept_run(&name));
         }
         let settled = verdict == Verdict::Fails || self.settle(&mut attempt.findings).await;
         if verdict == Verdict::NodesFail {

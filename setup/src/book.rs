@@ -177,6 +177,29 @@ impl Book {
         Ok(())
     }
 
+    /// A site's `[site.run]`, as the text of a file of its own.
+    pub(crate) fn run_of(&self, name: &str) -> Option<String> {
+        let Some(Item::ArrayOfTables(sites)) = self.document.get("site") else { return None };
+        let run = sites.get(position(sites, name)?)?.get("run")?.as_table_like()?;
+        let mut kept = DocumentMut::new();
+        kept["run"] = Item::Table(plain(run));
+        Some(format!("# [site.run] of site {name}, kept for `landbridge sites add {name}`.\n{kept}"))
+    }
+
+    /// Gives a site the `[site.run]` of such a text.
+    pub(crate) fn set_run(&mut self, name: &str, text: &str) -> Result<(), SetupError> {
+        let kept: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| SetupError::Request(e.to_string()))?;
+        if let Some(run) = kept.get("run").and_then(Item::as_table_like) {
+            self.table(name)?["run"] = Item::Table(plain(run));
+        }
+        Ok(())
+    }
+
+    /// Where a site's `[site.run]` stays while the site is not in the file.
+    pub(crate) fn kept_run(&self, name: &str) -> PathBuf {
+        self.path.with_file_name(format!("{name}.run.toml"))
+    }
+
     /// Sets where a site's first gateway is found.
     pub(crate) fn set_gateway(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
         let site = self.table(name)?;
@@ -280,6 +303,12 @@ impl Book {
     }
 }
 
+/// A table on its own, without a place in the file that it comes from.
+fn plain(table: &dyn TableLike) -> Table {
+    let values = table.iter().filter_map(|(key, item)| Some((key, item.clone().into_value().ok()?)));
+    values.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
 fn position(tables: &ArrayOfTables, name: &str) -> Option<usize> {
     tables.iter().position(|site| site.get("name").and_then(Item::as_str) == Some(name))
 }
@@ -358,6 +387,25 @@ mod tests {
         assert_eq!(book.sites().unwrap().sites[0].nodes.len(), 2);
         book.describe("lyon", &slurm).unwrap();
         assert!(book.sites().unwrap().sites[0].nodes.is_empty());
+    }
+
+    #[test]
+    fn how_programs_run_at_a_site_outlives_its_entry() {
+        let mut book = Book::of(Path::new("/x/sites.toml"), "").unwrap();
+        with(&mut book, "lyon", 1);
+        assert_eq!(book.run_of("lyon"), None);
+        let run = "[site.run]\ndirectory = \"~/w\" # mine\n[site.run.environment]\nA = \"1\"\n";
+        let mut book = Book::of(book.path(), &format!("{}{run}", book.text())).unwrap();
+        let wanted = book.sites().unwrap().sites[0].run.clone();
+        let kept = book.run_of("lyon").unwrap();
+        book.remove("lyon").unwrap();
+        with(&mut book, "kyoto", 2);
+        with(&mut book, "lyon", 3);
+        book.set_run("lyon", &kept).unwrap();
+        let sites = book.sites().unwrap().sites;
+        assert_eq!((&sites[1].name[..], &sites[1].run), ("lyon", &wanted));
+        assert_eq!(sites[0].run, types::sites::RunSettings::default());
+        assert_eq!(book.kept_run("lyon"), Path::new("/x/lyon.run.toml"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::access;
 use crate::book::Book;
 use crate::company::{Company, whereabouts};
+use crate::here::folders;
 use crate::message::{Reply, Request};
 use crate::release::Release;
 use crate::{Progress, SetupError};
@@ -40,6 +41,7 @@ pub async fn remove(
     };
     let mut removal = Removal { site: name.to_owned(), ..Removal::default() };
     let mut company = Company::new(Release::read(None)?, asking);
+    let (run, kept) = (book.run_of(name), book.kept_run(name));
     book.remove(name)?;
     match whereabouts(site)? {
         Some(place) => {
@@ -90,6 +92,11 @@ pub async fn remove(
             Ok(_) => removal.left.push(format!("site {}: an answer to another question", other.name)),
             Err(error) => removal.left.push(format!("{error}; until it is told, it still trusts {name}'s key")),
         }
+    }
+    if let Some(run) = run {
+        folders::write(&kept, &run).map_err(|e| SetupError::SitesFile(Box::new(e)))?;
+        let kept = kept.display();
+        removal.done.push(format!("its [site.run] is kept in {kept}: `landbridge sites add {name}` puts it back"));
     }
     book.save()?;
     Ok(removal)

@@ -170,7 +170,7 @@ pub fn prepare(
             mpi::openmpi::refuse_unnamed(&mut environment);
             uses_libfabric = mpi::uses_libfabric(program.mpi, &found, &environment);
             if uses_libfabric {
-                notes = mpi::libfabric_settings(&mut environment, &provider, crosses);
+                notes.extend(mpi::libfabric_settings(&mut environment, &provider, crosses));
             }
         }
         let ours = environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge");
