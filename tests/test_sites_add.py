@@ -162,7 +162,7 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding one home from the other needs root")
 def test_homes_that_differ(person):
-    """Below home here is below home there, for directory and program; where it is not, the message's lines make it work."""
+    """Below home here is below home there, for directory and program. Else the lines of the message make it work."""
     person = person()
     for name, host in (("lyon", "a-gw1"), ("kyoto", "b-gw1")):
         person.adds(name, host)
