@@ -113,7 +113,9 @@ def test_commands_in_the_pages_have_the_flags_that_they_name():
     for path in set(pages.markdown_files()) - {"CHANGELOG.md"}:
         for words in commands_of((ROOT / path).read_text()):
             asked = [LANDBRIDGE, *words[1 : beginning_of_program(words)], "--help"]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                asked, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+            )
             seen += 1
             if done.returncode != 0:
                 wrong.append(f"{path}: {shlex.join(words)}: {done.stderr.splitlines()[:1]}")

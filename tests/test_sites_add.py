@@ -339,8 +339,9 @@ def test_a_site_closed_but_for_ssh_dials_out(person):
 @pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), reason="no iptables: apt install iptables")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a firewall needs root")
 def test_two_sites_closed_but_for_ssh_run_a_checked_job(person, mpich_only):
-    """Neither can dial the other: trunks go through ssh, by keys that are good for nothing else. The connections are cut, by
-    killing ssh and by a reset of what carries it, and the job goes on; nothing is left after kill -9 and `sites remove`."""
+    """Neither can dial the other: trunks go through ssh, by keys that are good for nothing else. The connections
+    are cut, by killing ssh and by a reset of what carries it, and the job goes on; nothing is left after kill -9 and
+    `sites remove`."""
     person = person()
     for host in ("a-gw1", "b-gw1"):
         person.types(*CLOSED_BUT_FOR_SSH, on=host, must=True)

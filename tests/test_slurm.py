@@ -120,7 +120,8 @@ def test_a_job_that_waits_too_long_is_taken_out_of_the_queue(workshop, mpich_onl
 
 
 def test_a_job_that_can_never_start_ends_at_once(workshop, mpich_only, slurm):
-    """The partition allows a minute. The other site's nodes, which come at once, are held and charged meanwhile, and given back."""
+    """The partition allows a minute. The other site's nodes, which come at once, are held and charged meanwhile, and
+    given back."""
     sites = {"a": slurm_site(), "b": slurm_site('partition = "short"\ntime = "1:00:00"')}
     run = run_words(workshop, mpich_only, ["true"], "--wait", "50s")
     script = f"{words(run)}; code=$?; {queue('a')}; {queue('b')}; exit $code"

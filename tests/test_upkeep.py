@@ -1,4 +1,5 @@
-"""Keeping sites at work once they are there, with real sshd in a lab: gateways that died, programs to be copied, files that were edited."""
+"""Keeping sites at work once they are there, with real sshd in a lab: gateways that died, programs to be copied, files
+that were edited."""
 
 import json
 import sys

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use types::sites::{Target, TargetError};
 
 use crate::args::SitesFileArgs;
-use crate::{runtime, sites_file};
+use crate::{json, runtime, sites_file};
 
 /// Forward a TCP port of this machine to a port at another site
 #[derive(Debug, Args)]
@@ -108,12 +108,14 @@ pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
                 (Near::Listener(listener), Some(place))
             }
         };
-        let (json, to) = (args.json, format!("site {site}, {target}"));
+        let (as_json, to) = (args.json, format!("site {site}, {target}"));
         let ready = || {
             let _ = match place {
-                Some(place) if json => {
-                    let line = serde_json::json!({ "listen": place.to_string(), "site": site, "target": target });
-                    writeln!(std::io::stdout(), "{line}")
+                Some(place) if as_json => {
+                    let object = serde_json::json!({ "listen": place.to_string(), "site": site, "target": target });
+                    json::object(object)
+                        .map_err(Into::into)
+                        .and_then(|line| writeln!(std::io::stdout(), "{line}"))
                 }
                 Some(place) => writeln!(std::io::stderr(), "landbridge: {place} is forwarded to {to}"),
                 None => Ok(()),
