@@ -113,9 +113,7 @@ pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
             let _ = match place {
                 Some(place) if as_json => {
                     let object = serde_json::json!({ "listen": place.to_string(), "site": site, "target": target });
-                    json::object(object)
-                        .map_err(Into::into)
-                        .and_then(|line| writeln!(std::io::stdout(), "{line}"))
+                    json::object(object).map_err(Into::into).and_then(|line| writeln!(std::io::stdout(), "{line}"))
                 }
                 Some(place) => writeln!(std::io::stderr(), "landbridge: {place} is forwarded to {to}"),
                 None => Ok(()),

@@ -5,7 +5,7 @@
 //! allows it. So admission, several gateways, their losses and the end after `kill -9` are those of every job, and
 //! gateways relay the bytes as they relay frames: unread.
 //!
-//! Each connection is a *stream* with a window of its own ([`WINDOW`] bytes in each direction), so a target that does
+//! Each connection is a *stream* with a window of its own (64 KiB in each direction), so a target that does
 //! not read holds up no other stream and costs a bounded amount of memory.
 
 pub(crate) mod far;
