@@ -49,6 +49,18 @@ fn examples() -> String {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),
+    Jobs(JobsArgs),
+    Logs(LogsArgs),
+    Cancel(CancelArgs),
+    /// Started by `run --detach`
+    #[command(hide = true)]
+    Detached {
+        /// The job's folder
+        folder: PathBuf,
+        /// What was typed, without --detach
+        #[arg(last = true, required = true)]
+        typed: Vec<OsString>,
+    },
     Gateway(GatewayArgs),
     Key(KeyArgs),
     Sites(SitesArgs),
@@ -208,6 +220,9 @@ pub(crate) struct RunArgs {
     /// End the job when its ranks have run for so long; the exit code is then 124
     #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
     pub timeout: Option<Duration>,
+    /// Run without this terminal: print the job's id and return; see jobs, logs and cancel
+    #[arg(long, conflicts_with = "dry_run")]
+    pub detach: bool,
     /// Show which ranks would run where, and what; start nothing and ask no site
     #[arg(long)]
     pub dry_run: bool,
@@ -237,6 +252,33 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// List the jobs that were started with `run --detach`
+#[derive(Debug, Args)]
+pub(crate) struct JobsArgs {
+    /// Print an object with all jobs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print what a detached job has written
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Go on until the job ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// The job's number, as `run --detach` and `jobs` print it
+    #[arg(value_name = "ID")]
+    pub id: u32,
+}
+
+/// End a detached job as Ctrl-C would
+#[derive(Debug, Args)]
+pub(crate) struct CancelArgs {
+    /// The job's number, as `run --detach` and `jobs` print it
+    #[arg(value_name = "ID")]
+    pub id: u32,
 }
 
 /// A site's part in a job.

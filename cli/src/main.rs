@@ -11,6 +11,7 @@ mod forward;
 mod gateway_again;
 mod gateway_command;
 mod input;
+mod jobs;
 mod json;
 mod key;
 #[cfg(feature = "lab")]
@@ -33,6 +34,7 @@ mod top;
 mod version;
 mod words;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -49,6 +51,16 @@ fn main() -> ExitCode {
     let words = words::plain(std::env::args_os(), &Cli::command());
     let result = match Cli::parse_from(&words).command {
         Command::Run(args) => run::run(args, words),
+        Command::Jobs(args) => jobs::jobs(&args),
+        Command::Logs(args) => jobs::logs(&args),
+        Command::Cancel(args) => jobs::cancel(&args),
+        Command::Detached { folder, typed } => {
+            let words: Vec<OsString> = std::iter::once("landbridge".into()).chain(typed).collect();
+            jobs::become_detached(&folder, || match Cli::parse_from(&words).command {
+                Command::Run(args) => run::run(args, words),
+                _ => anyhow::bail!("only `run` can be detached"),
+            })
+        }
         Command::Gateway(args) => gateway_command::gateway(&args),
         Command::Key(args) => key::key(&args),
         Command::Sites(args) => match args.command {

@@ -21,10 +21,16 @@ use crate::args::{MapBy, Mpi, RunArgs};
 use crate::files::Files;
 use crate::input::Input;
 use crate::terminal::Terminal;
-use crate::{carried, gateway_again, json, push, runtime, sites_file};
+use crate::{carried, gateway_again, jobs, json, push, runtime, sites_file};
 
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
+    if args.detach {
+        // Options end where the program begins.
+        let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+        let kept = words.iter().enumerate().skip(1).filter(|(at, word)| *at >= end || *word != "--detach");
+        return jobs::detach(&kept.map(|(_, word)| word.clone()).collect::<Vec<_>>());
+    }
     let file = sites_file::locate(&args.sites)?;
     let mut sites = sites_file::read(&file)?;
     let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();

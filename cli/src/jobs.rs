@@ -1,0 +1,289 @@
+//! Jobs that run without a terminal: `run --detach`, `jobs`, `logs` and `cancel`.
+//!
+//! Each job has a folder. Its process holds a lock in it as long as it lives, in whatever way it ends, and writes its exit code
+//! there at an orderly end: so a job that was killed is known for what it is.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process, setsid};
+use serde::{Deserialize, Serialize};
+
+use crate::args::{CancelArgs, JobsArgs, LogsArgs};
+use crate::json;
+
+/// Ended jobs that are kept.
+const KEPT: usize = 100;
+/// How long a job may take to begin, and how long to end after a signal.
+const BEGIN: Duration = Duration::from_secs(10);
+const END: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What was typed, and where.
+#[derive(Debug, Serialize, Deserialize)]
+struct Typed {
+    command: Vec<String>,
+    directory: String,
+    host: String,
+    /// Seconds since 1970.
+    began: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Running,
+    Ended,
+    /// It left no exit code.
+    Killed,
+    /// On another machine, which alone knows more.
+    Elsewhere,
+}
+
+#[derive(Debug, Serialize)]
+struct Job {
+    id: u32,
+    state: State,
+    exit_code: Option<i32>,
+    #[serde(flatten)]
+    typed: Typed,
+    #[serde(skip)]
+    folder: PathBuf,
+}
+
+/// Starts `landbridge` with these words apart from this terminal; prints the job's id.
+pub(crate) fn detach(words: &[OsString]) -> Result<i32> {
+    let all = folder()?;
+    forget_old(&all);
+    let (id, folder) = fresh(&all)?;
+    let directory = std::env::current_dir().context("the working directory")?;
+    let typed = Typed {
+        command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        directory: directory.display().to_string(),
+        host: host(),
+        began: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    };
+    let write = |name: &str, text: String| {
+        std::fs::write(folder.join(name), text).with_context(|| folder.join(name).display().to_string())
+    };
+    write("job.json", serde_json::to_string(&typed)?)?;
+    let output = OpenOptions::new().create(true).append(true).open(folder.join("output"))?;
+    // A terminal goes away; a file or a pipe stays.
+    let stdin = if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() };
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("detached")
+        .arg(&folder)
+        .arg("--")
+        .args(words)
+        .stdin(stdin)
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+        .context("starting the job")?;
+    let end = Instant::now() + BEGIN;
+    while !folder.join("pid").exists() {
+        if child.try_wait()?.is_some() || Instant::now() > end {
+            bail!("job {id} did not begin: {}", read(&folder.join("output")).trim());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    writeln!(io::stdout(), "{id}")?;
+    Ok(0)
+}
+
+/// Becomes a detached job: runs `work` in a session of its own and leaves its exit code in the folder.
+pub(crate) fn become_detached(folder: &Path, work: impl FnOnce() -> Result<i32>) -> Result<i32> {
+    setsid().context("leaving the terminal")?;
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join("lock"))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).context("the job's lock")?;
+    replace(&folder.join("pid"), &std::process::id().to_string())?;
+    let result = work();
+    let code = match &result {
+        Ok(code) => *code,
+        Err(_) => 1,
+    };
+    replace(&folder.join("exit"), &code.to_string())?;
+    result
+}
+
+/// Shows the jobs.
+pub(crate) fn jobs(args: &JobsArgs) -> Result<i32> {
+    let jobs = all(&folder()?)?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", json::object(serde_json::json!({ "jobs": jobs }))?)?;
+        return Ok(0);
+    }
+    if jobs.is_empty() {
+        writeln!(out, "no jobs: `landbridge run --detach -n N PROGRAM` starts one")?;
+    }
+    for job in &jobs {
+        let state = match (&job.state, job.exit_code) {
+            (State::Running, _) => "running".to_owned(),
+            (State::Ended, code) => format!("ended {}", code.unwrap_or(0)),
+            (State::Killed, _) => "killed".to_owned(),
+            (State::Elsewhere, _) => format!("on {}", job.typed.host),
+        };
+        let words = job.typed.command.join(" ");
+        writeln!(out, "{:>4}  {state:10}  {:>8}  {words}", job.id, age(job.typed.began))?;
+    }
+    Ok(0)
+}
+
+/// Prints what a job has written, and with `-f` what it writes until it ends.
+pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
+    let all = folder()?;
+    let job = find(&all, args.id)?;
+    let path = job.folder.join("output");
+    let mut file = File::open(&path).with_context(|| path.display().to_string())?;
+    let mut out = io::stdout().lock();
+    let mut at = 0;
+    loop {
+        // Asked first: what a job writes before its end is then printed.
+        let over = !args.follow || find(&all, args.id)?.state != State::Running;
+        file.seek(SeekFrom::Start(at))?;
+        let mut piece = Vec::new();
+        Read::by_ref(&mut file).take(1 << 20).read_to_end(&mut piece)?;
+        at += piece.len() as u64;
+        out.write_all(&piece)?;
+        out.flush()?;
+        if piece.is_empty() && over {
+            return Ok(0);
+        }
+        if piece.is_empty() {
+            std::thread::sleep(LOOK * 4);
+        }
+    }
+}
+
+/// Ends a job as Ctrl-C would.
+pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
+    let all = folder()?;
+    let job = find(&all, args.id)?;
+    match job.state {
+        State::Running => {}
+        State::Elsewhere => {
+            bail!("job {} was started on {}: type `landbridge cancel {}` there", job.id, job.typed.host, job.id)
+        }
+        State::Ended | State::Killed => bail!("job {} has ended already: `landbridge jobs` lists it", job.id),
+    }
+    let pid = read(&job.folder.join("pid")).trim().parse().ok().and_then(Pid::from_raw);
+    let pid = pid.with_context(|| format!("job {}: {} has no process id", job.id, job.folder.join("pid").display()))?;
+    // Like Ctrl-C: the second does not wait for the ranks.
+    for signal in [Signal::TERM, Signal::TERM, Signal::KILL] {
+        if kill_process(pid, signal).is_err() {
+            break;
+        }
+        let end = Instant::now() + END;
+        while find(&all, args.id)?.state == State::Running && Instant::now() < end {
+            std::thread::sleep(LOOK);
+        }
+        if find(&all, args.id)?.state != State::Running {
+            break;
+        }
+    }
+    if find(&all, args.id)?.state == State::Running {
+        bail!("job {} did not end: its process is {} on this machine", job.id, pid.as_raw_nonzero());
+    }
+    writeln!(io::stdout(), "job {} is cancelled", job.id)?;
+    Ok(0)
+}
+
+fn folder() -> Result<PathBuf> {
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::home_dir().map(|home| home.join(".local/state"));
+    let state = state.or_else(home).context("no home directory: set HOME or XDG_STATE_HOME")?;
+    Ok(state.join("landbridge/jobs"))
+}
+
+/// A folder for a new job, which nobody else gets, and only its owner reads.
+fn fresh(all: &Path) -> Result<(u32, PathBuf)> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::create_dir_all(all).with_context(|| all.display().to_string())?;
+    let mut id = numbers(all).into_iter().max().unwrap_or(0) + 1;
+    loop {
+        let folder = all.join(id.to_string());
+        match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => return Ok((id, folder)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => id += 1,
+            Err(error) => return Err(error).with_context(|| folder.display().to_string()),
+        }
+    }
+}
+
+fn numbers(all: &Path) -> Vec<u32> {
+    let entries = std::fs::read_dir(all).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn all(all: &Path) -> Result<Vec<Job>> {
+    let mut numbers = numbers(all);
+    numbers.sort_unstable();
+    // One whose description is not written yet is not there yet.
+    Ok(numbers.into_iter().filter_map(|id| job(all, id)).collect())
+}
+
+fn find(all: &Path, id: u32) -> Result<Job> {
+    job(all, id).with_context(|| format!("no job {id} in {}: `landbridge jobs` lists them", all.display()))
+}
+
+fn job(all: &Path, id: u32) -> Option<Job> {
+    let folder = all.join(id.to_string());
+    let typed: Typed = serde_json::from_str(&read(&folder.join("job.json"))).ok()?;
+    let here = typed.host == host();
+    let locked = here && is_locked(&folder.join("lock"));
+    // Looked at after the lock: the code is written before the lock is gone.
+    let exit_code = read(&folder.join("exit")).trim().parse().ok();
+    let state = match exit_code {
+        Some(_) if !locked => State::Ended,
+        _ if !here => State::Elsewhere,
+        _ if locked => State::Running,
+        _ => State::Killed,
+    };
+    Some(Job { id, state, exit_code, typed, folder })
+}
+
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+}
+
+/// Of jobs that have ended, the newest stay.
+fn forget_old(folder: &Path) {
+    let Ok(jobs) = all(folder) else { return };
+    let ended: Vec<Job> = jobs.into_iter().filter(|job| matches!(job.state, State::Ended | State::Killed)).collect();
+    for job in &ended[..ended.len().saturating_sub(KEPT)] {
+        // One that somebody else removes meanwhile is what is wanted.
+        let _ = std::fs::remove_dir_all(&job.folder);
+    }
+}
+
+/// Whoever reads it sees all of it or nothing.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).with_context(|| path.display().to_string())
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn age(began: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    match now.saturating_sub(began) {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7200 => format!("{} min", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
+}
