@@ -60,7 +60,7 @@ def test_a_fabric_is_refused_when_the_file_is_read(workshop, mpich_only):
     name = 'name = "a"\n'
     file = sites.write("fabric.toml", change=(name, f'{name}inside = "encrypted"\nfabric = "verbs"\n'))
     done = workshop.run([LANDBRIDGE, "sites", "check", "--sites", file])
-    done.fails_naming("fabric.toml", "site a", "inside", "verbs", "leave out `fabric`")
+    done.fails_naming("fabric.toml", "site a", "inside", "verbs", "remove `fabric`")
 
 
 def test_no_setting_of_a_program_turns_it_off(workshop, mpich_only):

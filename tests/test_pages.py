@@ -104,7 +104,9 @@ def commands_of(text):
 
 def beginning_of_program(words):
     """Where the program begins in a command line of `run` or `lab`."""
-    return next((at for at, word in enumerate(words) if word == "--" or word.startswith(("./", "~/", "examples/"))), len(words))
+    if "--" in words:
+        return words.index("--")
+    return next((at for at, word in enumerate(words) if word.startswith(("./", "~/", "examples/"))), len(words))
 
 
 def test_commands_in_the_pages_have_the_flags_that_they_name():

@@ -65,7 +65,8 @@ def ssh_of(gateway):
 def test_a_job_runs_through_ssh_and_survives_its_loss(workshop, mpi):
     """The TCP connections are reset, ssh is killed: once all of it, then by chance. Every byte is checked."""
     with CuttingProxy() as proxy:
-        sites = SshSites(workshop, proxy)
+        # A cut a second on a busy machine may leave no link for longer than the usual patience.
+        sites = SshSites(workshop, proxy, patience="30s")
         gateways = sites.start_gateways()
         a = gateways["a", 1]
         wait_until(lambda: len(ssh_of(a)) >= 2, 10, "a second connection")

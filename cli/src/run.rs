@@ -89,10 +89,10 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         Terminal::new(prefix, verbose, output.map(Files::new).transpose()?),
     ));
     if let Some(failure) = &summary.failure {
-        let _ = writeln!(std::io::stderr(), "landbridge: {failure}");
-        if let Some(advice) = gateway_again::advice(&file, &asked.0, &asked.1, failure) {
-            let _ = writeln!(std::io::stderr(), "landbridge: {advice}");
-        }
+        // One line, because the last line names what was lost.
+        let advice = gateway_again::advice(&file, &asked.0, &asked.1, failure);
+        let advice = advice.map_or(String::new(), |advice| format!("; {advice}"));
+        let _ = writeln!(std::io::stderr(), "landbridge: {failure}{advice}");
     }
     if let Some(target) = &summary_to {
         write_line(json::object(&summary)?, target.as_deref())?;

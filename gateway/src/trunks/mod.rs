@@ -83,7 +83,10 @@ impl Gateway {
     pub(crate) fn expect(&self, trunk: &Trunk) {
         let (site, name) = (&trunk.site, &trunk.gateway);
         let problem = match trunk.dials() {
-            Some(Approach::Direct(address)) => format!("site {site}: gateway {name} at {address}: not reached yet"),
+            Some(Approach::Direct(address)) => {
+                let port = address.rsplit(':').next().unwrap_or_default();
+                format!("site {site}: gateway {name} at {address}: not reached yet; a firewall may block port {port}")
+            }
             Some(Approach::Ssh(login, _)) => {
                 format!("site {site}: gateway {name} through ssh to {login}: not reached yet")
             }
