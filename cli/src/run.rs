@@ -17,6 +17,7 @@ use launch::spread::{SpreadError, Wish, counts};
 use launch::tailor::Typed;
 use types::SitesFile;
 
+use crate::alone::{self, Alone};
 use crate::args::{MapBy, Mpi, RunArgs};
 use crate::files::Files;
 use crate::input::Input;
@@ -31,10 +32,14 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         let kept = words.iter().enumerate().skip(1).filter(|(at, word)| *at >= end || *word != "--detach");
         return jobs::detach(&kept.map(|(_, word)| word.clone()).collect::<Vec<_>>());
     }
-    let file = sites_file::locate(&args.sites)?;
-    let mut sites = sites_file::read(&file)?;
+    let origin = origin(&args)?;
+    let mut sites = match &origin {
+        Origin::File(file) => sites_file::read(file)?,
+        Origin::ThisMachine(alone) => alone.sites.clone(),
+    };
     let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
-    let fill = args.map_by == MapBy::Slot;
+    // Ranks on one machine have nowhere else to go, so it needs no `slots`.
+    let fill = args.map_by == MapBy::Slot && matches!(origin, Origin::File(_));
     let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, fill, per_site };
     let hosts = hosts(&args)?;
     let (output, verbose) = (args.output_filename.clone(), args.verbose);
@@ -52,7 +57,11 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         checked?;
     }
     push::before_run(&sites, &push_to, &pushed)?;
-    if let Some(site) = carried::destination(&sites, from.as_deref()) {
+    let elsewhere = match &origin {
+        Origin::File(_) => carried::destination(&sites, from.as_deref()),
+        Origin::ThisMachine(_) => None,
+    };
+    if let Some(site) = elsewhere {
         if let Some(option) = local_files.filter(|_| !dry) {
             bail!(
                 "{option}: the job is started at site {}, which has other files than this machine: type it there",
@@ -61,7 +70,10 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         }
         return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(&whole, site, words) };
     }
-    let home = sites_file::own_site(&sites, from.as_deref())?;
+    let home = match &origin {
+        Origin::File(_) => sites_file::own_site(&sites, from.as_deref())?,
+        Origin::ThisMachine(_) => alone::SITE.to_owned(),
+    };
     let runtime = runtime()?;
     let held = runtime.block_on(held::find(sites.site(&home)?))?;
     if let Some(held) = &held {
@@ -80,17 +92,24 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         InputTo::None => None,
         InputTo::All | InputTo::Rank(_) => Some(Box::new(Input)),
     };
-    gateway_again::ensure(&file, &whole, &home)?;
-    let asked = (whole, home.clone());
+    let terminal = Terminal::new(prefix, verbose, output.map(Files::new).transpose()?);
+    let (file, gateway) = match origin {
+        Origin::File(file) => {
+            gateway_again::ensure(&file, &whole, &home)?;
+            (Some(file), None)
+        }
+        Origin::ThisMachine(alone) => {
+            writeln!(std::io::stderr(), "landbridge: {}", alone::NOTE)?;
+            (None, Some(alone.start()?))
+        }
+    };
+    let own = home.clone();
     let request = Request { sites, home, wish, held, wait, timeout, typed };
-    let summary = runtime.block_on(launch::launcher::run(
-        request,
-        input,
-        Terminal::new(prefix, verbose, output.map(Files::new).transpose()?),
-    ));
+    let summary = runtime.block_on(launch::launcher::run(request, input, terminal));
+    gateway.map_or(Ok(()), alone::Running::end)?;
     if let Some(failure) = &summary.failure {
         // One line, because the last line names what was lost.
-        let advice = gateway_again::advice(&file, &asked.0, &asked.1, failure);
+        let advice = file.and_then(|file| gateway_again::advice(&file, &whole, &own, failure));
         let advice = advice.map_or(String::new(), |advice| format!("; {advice}"));
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}{advice}");
     }
@@ -98,6 +117,21 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         write_line(json::object(&summary)?, target.as_deref())?;
     }
     Ok(summary.exit_code)
+}
+
+/// Where the sites of a job come from.
+enum Origin {
+    File(PathBuf),
+    /// There is no sites file.
+    ThisMachine(Box<Alone>),
+}
+
+fn origin(args: &RunArgs) -> Result<Origin> {
+    if let Some(file) = sites_file::find(&args.sites)? {
+        return Ok(Origin::File(file));
+    }
+    alone::check(args)?;
+    Ok(Origin::ThisMachine(Box::new(Alone::new()?)))
 }
 
 /// The nodes that the user named.

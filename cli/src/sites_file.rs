@@ -17,14 +17,21 @@ const OWN_SITE: &str = "LANDBRIDGE_SITE_NAME";
 
 /// Where the sites file is.
 pub(crate) fn locate(args: &SitesFileArgs) -> Result<PathBuf> {
-    let path = place(args)?;
-    if args.sites.is_none() && std::env::var_os(VARIABLE).is_none_or(|path| path.is_empty()) && !path.exists() {
-        bail!(
-            "no sites file: `landbridge sites add NAME [USER@]HOST` begins one; or give --sites FILE, set {VARIABLE}, or write {}",
-            path.display()
-        );
+    if let Some(path) = find(args)? {
+        return Ok(path);
     }
-    Ok(path)
+    bail!(
+        "no sites file: `landbridge sites add NAME [USER@]HOST` begins one; or give --sites FILE, set {VARIABLE}, or \
+         write {}",
+        place(args)?.display()
+    )
+}
+
+/// Where it is; `None` if nobody has named one and there is none in the usual place.
+pub(crate) fn find(args: &SitesFileArgs) -> Result<Option<PathBuf>> {
+    let path = place(args)?;
+    let named = args.sites.is_some() || std::env::var_os(VARIABLE).is_some_and(|path| !path.is_empty());
+    Ok(Some(path).filter(|path| named || path.exists()))
 }
 
 /// Where it is or would be.
@@ -44,7 +51,7 @@ pub(crate) fn read(path: &Path) -> Result<Sites> {
     let text = std::fs::read_to_string(path).with_context(|| format!("sites file {name}"))?;
     let file = SitesFile::parse(&text, &name)?;
     let folder = std::path::absolute(path)?.parent().unwrap_or(Path::new("/")).to_owned();
-    Ok(Sites { file, folder })
+    Ok(Sites { file, folder, secret: None })
 }
 
 /// At which site we are: as said, or the first whose key can be read and whose gateway's machine answers.

@@ -24,7 +24,7 @@ mod trunks;
 
 pub use config::{GatewayConfig, site_key};
 pub use error::GatewayError;
-pub use server::{serve, serve_until};
+pub use server::{serve, serve_on, serve_until};
 
 /// A number of bytes in readable form.
 pub(crate) fn quantity(bytes: u64) -> String {

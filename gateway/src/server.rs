@@ -1,6 +1,7 @@
 //! Running a gateway: from its configuration to its end.
 
 use std::future::Future;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub fn serve(config: GatewayConfig, starter: Arc<dyn AgentStarter>) -> Result<()
     hooks::open_files::raise();
     let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
     let system = move |source| GatewayError::System { site: site.clone(), gateway: gateway.clone(), source };
-    run(config, starter, async move |gateway| {
+    run(config, starter, listener::bind, async move |gateway| {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).map_err(&system)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(&system)?;
@@ -55,26 +56,49 @@ pub fn serve_until(
     starter: Arc<dyn AgentStarter>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), GatewayError> {
-    run(config, starter, async move |_| {
+    run(config, starter, listener::bind, async move |_| {
         stop.await;
         Ok(())
     })
 }
 
+/// Like [`serve_until`], with a port that the caller has bound already: `listen` of the configuration is not used.
+///
+/// # Errors
+/// The gateway cannot start: see [`GatewayError`].
+pub fn serve_on(
+    port: std::net::TcpListener,
+    config: GatewayConfig,
+    starter: Arc<dyn AgentStarter>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), GatewayError> {
+    hooks::open_files::raise();
+    let bind = move |config: &GatewayConfig| {
+        let taken_over = port.set_nonblocking(true).and_then(|()| TcpListener::from_std(port));
+        taken_over.map_err(|source| system(config, source))
+    };
+    run(config, starter, bind, async move |_| {
+        stop.await;
+        Ok(())
+    })
+}
+
+fn system(config: &GatewayConfig, source: io::Error) -> GatewayError {
+    let (site, gateway) = (config.own_site().name.clone(), config.own().name.clone());
+    GatewayError::System { site, gateway, source }
+}
+
 fn run(
     config: GatewayConfig,
     starter: Arc<dyn AgentStarter>,
+    bind: impl FnOnce(&GatewayConfig) -> Result<TcpListener, GatewayError>,
     stop: impl AsyncFnOnce(Rc<Gateway>) -> Result<(), GatewayError>,
 ) -> Result<(), GatewayError> {
-    let system = |source| GatewayError::System {
-        site: config.own_site().name.clone(),
-        gateway: config.own().name.clone(),
-        source,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| system(&config, source))?;
     let local = LocalSet::new();
     let result = local.block_on(&runtime, async {
-        let listener = listener::bind(&config)?;
+        let listener = bind(&config)?;
         let gateway = Gateway::new(&config, starter)?;
         let own = config.own();
         tracing::info!(

@@ -159,7 +159,7 @@ pub(crate) fn read(folders: &Folders) -> Result<Sites, HereError> {
     let path = folders.sites_file();
     let text = folders.read_sites()?.ok_or_else(|| HereError::NoSitesFile(path.clone()))?;
     let file = SitesFile::parse(&text, &path.display().to_string())?;
-    Ok(Sites { file, folder: folders.configuration.clone() })
+    Ok(Sites { file, folder: folders.configuration.clone(), secret: None })
 }
 
 fn entry<'a>(sites: &'a Sites, name: &str) -> Result<&'a types::sites::Site, HereError> {

@@ -1,0 +1,117 @@
+//! `run` without a sites file: a site of this machine alone, whose gateway is a thread of this process.
+//!
+//! The gateway listens on the loopback interface. Its key is in no file, so nobody but this process can open a job there.
+//! When this process ends, in whatever way, its agents end too.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow, bail};
+use client::key::SiteKey;
+use gateway::{GatewayConfig, GatewayError};
+use launch::launcher::Sites;
+use launch::starter::starter;
+use tokio::sync::oneshot;
+use types::SitesFile;
+
+use crate::args::RunArgs;
+use crate::jobs::host;
+
+/// The name of the site.
+pub(crate) const SITE: &str = "here";
+/// What the user reads.
+pub(crate) const NOTE: &str =
+    "no sites file, so all ranks run on this machine; `landbridge sites add NAME [USER@]HOST` adds a site";
+
+/// A site of this machine, not started yet.
+pub(crate) struct Alone {
+    port: TcpListener,
+    key: SiteKey,
+    /// A sites file that has only this site.
+    pub sites: Sites,
+}
+
+/// Its gateway.
+pub(crate) struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<Result<(), GatewayError>>,
+}
+
+impl Alone {
+    pub(crate) fn new() -> Result<Alone> {
+        let key = SiteKey::random()?;
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a port on the loopback interface")?;
+        let text = format!(
+            "[[site]]\nname = \"{SITE}\"\nfingerprint = \"{}\"\n[[site.gateway]]\nname = \"gw1\"\ninside = \"{}\"\n\
+             [[site.node]]\nname = \"{}\"\n",
+            key.fingerprint(),
+            port.local_addr().context("a port on the loopback interface")?,
+            node(&host())
+        );
+        let file = SitesFile::parse(&text, "the site of this machine")?;
+        let sites = Sites { file, folder: PathBuf::from("/"), secret: Some(key.client_secret()) };
+        Ok(Alone { port, key, sites })
+    }
+
+    /// Starts its gateway.
+    pub(crate) fn start(self) -> Result<Running> {
+        let Alone { port, key, sites } = self;
+        let config = GatewayConfig::with_key(sites.file, SITE, None, key)?;
+        let starter = Arc::from(starter(&config.own_site().starter, &sites.folder));
+        let (stop, stopped) = oneshot::channel();
+        let work = move || gateway::serve_on(port, config, starter, async { drop(stopped.await) });
+        let thread = std::thread::Builder::new().name("gateway".into()).spawn(work).context("a thread")?;
+        Ok(Running { stop, thread })
+    }
+}
+
+impl Running {
+    /// Ends it, and whatever agents it still has.
+    pub(crate) fn end(self) -> Result<()> {
+        drop(self.stop);
+        match self.thread.join() {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(anyhow!("the gateway of this machine has panicked")),
+        }
+    }
+}
+
+/// Refuses options that name what only a sites file has.
+pub(crate) fn check(args: &RunArgs) -> Result<()> {
+    let options = [
+        ("--site", !args.per_site.is_empty()),
+        ("--host", !args.hosts.is_empty()),
+        ("--hostfile", args.hostfile.is_some()),
+        ("--push", !args.push.is_empty()),
+        ("--from", args.from.is_some()),
+    ];
+    match options.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => bail!(
+            "{option} is about sites, and there is no sites file: `landbridge sites add NAME [USER@]HOST` begins one. \
+             Without {option} all ranks run on this machine"
+        ),
+        None => Ok(()),
+    }
+}
+
+/// The host's name as the name of a node.
+fn node(host: &str) -> &str {
+    if types::roster::is_name(host) && host != types::roster::FORWARDER { host } else { "localhost" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_has_the_name_of_the_host_if_that_is_one() {
+        assert_eq!(node("n1.example.org"), "n1.example.org");
+        for odd in ["", "a b", "_gateway", &"x".repeat(65)] {
+            assert_eq!(node(odd), "localhost", "{odd}");
+        }
+        let alone = Alone::new().unwrap();
+        assert_eq!(alone.sites.file.names(), SITE);
+    }
+}
