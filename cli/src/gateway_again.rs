@@ -2,15 +2,20 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use launch::launcher::{Failure, Sites};
 use setup::Progress;
 use setup::remedy::remedy;
+use tokio::time::timeout;
 
 use crate::sites_add::{Lines, asking};
 use crate::sites_args::StartArgs;
 use crate::{runtime, sites_file};
+
+/// How long a gateway may take to answer after a job failed: its advice is not worth a longer wait.
+const ADVICE: Duration = Duration::from_secs(1);
 
 /// `landbridge sites start`: starts gateways that do not run, and gives the exit code.
 pub(crate) fn start(args: &StartArgs) -> Result<i32> {
@@ -70,7 +75,8 @@ pub(crate) fn advice(file: &Path, sites: &Sites, home: &str, failure: &Failure) 
         let (mut client, _) = sites.connect(own).await.ok()?;
         client.standing(false).await.ok()
     };
-    let Some(standing) = runtime().ok()?.block_on(standing) else {
+    let answer = async { timeout(ADVICE, standing).await.ok().flatten() };
+    let Some(standing) = runtime().ok()?.block_on(answer) else {
         return Some(format!("if the gateway of site {home} does not run, {}", remedy(own, file)));
     };
     let lost = failure.site.as_deref()?;

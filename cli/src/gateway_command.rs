@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use gateway::GatewayConfig;
-use launch::starter::starter;
+use launch::starter::{beside, starter};
 use launch::tunnel::SshTunneller;
 use setup::join::Doorman;
 
@@ -24,6 +24,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<i32> {
     let mut config = GatewayConfig::new(sites.file, &path, &args.site, args.gateway.as_deref())?;
     config.doorkeeper = Some(Arc::new(Doorman::new(std::path::absolute(&path)?)));
     config.tunneller = Some(Arc::new(SshTunneller::new(&std::path::absolute(&sites.folder)?)));
+    config.beside = Some(Arc::from(beside()));
     let starter = starter(&config.own_site().starter, &sites.folder);
     gateway::serve(config, Arc::from(starter))?;
     Ok(0)

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use client::key::{self, KeyError, SiteKey};
+use hooks::AgentStarter;
 use hooks::{Doorkeeper, Tunneller};
 use types::sites::{Gateway, Site, SitesFile};
 
@@ -25,6 +26,8 @@ pub struct GatewayConfig {
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
     /// Opens tunnels to gateways that are reached through ssh; `None`: those cannot be dialled.
     pub tunneller: Option<Arc<dyn Tunneller>>,
+    /// Starts agents on the gateway's own machine; `None`: it starts none there, so no ports are forwarded.
+    pub beside: Option<Arc<dyn AgentStarter>>,
     /// The site's key.
     pub key: SiteKey,
     /// Where the gateway counts; keep a clone to read the counters.
@@ -71,7 +74,8 @@ impl GatewayConfig {
         };
         let site = usize::from(site_id.0);
         let counters = Arc::default();
-        Ok(GatewayConfig { site, gateway: index, key, counters, sites, file: None, doorkeeper: None, tunneller: None })
+        let (file, doorkeeper, tunneller, beside) = (None, None, None, None);
+        Ok(GatewayConfig { site, gateway: index, key, counters, sites, file, doorkeeper, tunneller, beside })
     }
 
     /// This gateway's site.

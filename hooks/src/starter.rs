@@ -86,21 +86,12 @@ pub struct StartError(pub String);
 ///
 /// The gateway calls it on its one thread, inside its tokio runtime. An agent must not outlive the gateway, even when
 /// the gateway is killed: the starter ensures that.
-pub trait AgentStarter: Send + Sync {
+pub trait AgentStarter: std::fmt::Debug + Send + Sync {
     /// Starts the agent of one node. Returns at once; a later failure shows as the handle's exit.
     ///
     /// # Errors
     /// Why it could not be started.
     fn start(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError>;
-
-    /// Starts an agent that forwards ports, on the gateway's own machine.
-    ///
-    /// # Errors
-    /// Why it could not be started.
-    fn start_beside(&self, order: AgentOrder) -> Result<Box<dyn AgentHandle>, StartError> {
-        let AgentOrder { .. } = order;
-        Err(StartError("this gateway starts no agents that forward ports".into()))
-    }
 
     /// Asks for nodes, where a site's nodes come from a batch system. Returns at once. Whatever it creates is gone
     /// after [`AllocationHandle::release`]. If the gateway is killed, or ends without having dropped the handle, it is

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
-use types::{Identity, JobId, SiteId};
+use types::{Identity, JobId};
 use wire::frame::HEADER_LEN;
 use wire::{FrameHeader, FrameKind, Passage, WireError};
 
@@ -186,22 +186,6 @@ impl Post {
         self.conversations.route_lost(route);
     }
 
-    /// A correspondent is not connected to the gateway at which this one's frames arrive.
-    pub fn undeliverable(&mut self, route: Route, peer: Identity, now_ns: u64) {
-        // A correspondent that no gateway reaches is reported by its gateway, with the reason.
-        self.conversations.undeliverable(route, peer, now_ns);
-    }
-
-    /// A gateway was short of memory and dropped frames to a correspondent.
-    pub fn refused(&mut self, route: Route, peer: Identity, now_ns: u64) {
-        self.conversations.refused(route, peer, now_ns);
-    }
-
-    /// A gateway reports a change in its trunks to a site.
-    pub fn passage(&mut self, route: Route, site: SiteId, passage: &Passage) {
-        self.conversations.passage(route, site, passage);
-    }
-
     /// The next frame to write, if one may be sent now, and the gateway for it. Correspondents take turns.
     pub fn next_frame(&mut self, now_ns: u64) -> Option<Mail> {
         if self.outbox.mail.is_empty() {
@@ -216,12 +200,37 @@ impl Post {
         self.conversations.next_tick_ns()
     }
 
-    /// Processes a frame from a correspondent (its kind acknowledges) that came through this gateway, and returns the
-    /// messages it completes.
+    /// Processes a frame that came through this gateway, from a correspondent or about one, and returns the messages
+    /// it completes. Control frames are not the post's: they are ignored.
     ///
     /// # Errors
     /// The correspondent violated the rules of the channel or sent something that is not a message.
-    pub fn receive<M: DeserializeOwned>(
+    pub fn take<M: DeserializeOwned>(
+        &mut self,
+        route: Route,
+        header: &FrameHeader,
+        payload: &[u8],
+        now_ns: u64,
+    ) -> Result<Vec<M>, PostError> {
+        let from = header.from;
+        match header.kind {
+            FrameKind::Passage => {
+                let passage = Passage::decode(payload).map_err(|source| PostError::Wire { from, source })?;
+                self.conversations.passage(route, from.site, &passage);
+            }
+            FrameKind::Undeliverable => {
+                // A correspondent that no gateway reaches is reported by its gateway, with the reason.
+                self.conversations.undeliverable(route, from, now_ns);
+            }
+            FrameKind::Refused => self.conversations.refused(route, from, now_ns),
+            kind if kind.acknowledges() => return self.receive(route, header, payload, now_ns),
+            _ => {}
+        }
+        Ok(Vec::new())
+    }
+
+    /// Processes a frame from a correspondent; its kind acknowledges.
+    fn receive<M: DeserializeOwned>(
         &mut self,
         route: Route,
         header: &FrameHeader,
@@ -236,7 +245,7 @@ impl Post {
         }
         let mut messages = Vec::new();
         let partial = self.partial.entry(from).or_default();
-        let deliver = |payload: &[u8]| take(partial, from, payload, &mut messages).map_err(Refused::Post);
+        let deliver = |payload: &[u8]| complete(partial, from, payload, &mut messages).map_err(Refused::Post);
         match self.conversations.data(route, from, header, payload, now_ns, deliver) {
             Ok(()) => Ok(messages),
             Err(Refused::Post(error)) => Err(error),
@@ -276,7 +285,7 @@ fn blame(from: Identity, problem: Misbehaved) -> PostError {
 }
 
 /// Takes the next bytes, and returns the messages they complete.
-fn take<M: DeserializeOwned>(
+fn complete<M: DeserializeOwned>(
     partial: &mut Vec<u8>,
     from: Identity,
     payload: &[u8],
@@ -302,7 +311,7 @@ fn take<M: DeserializeOwned>(
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use types::{NodeId, Slot};
+    use types::{NodeId, SiteId, Slot};
 
     const GATEWAY: Route = Route(0);
     const OTHER: Route = Route(1);
@@ -315,9 +324,15 @@ mod tests {
     fn carry(from: &mut Post, to: &mut Post) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
         while let Some((route, header, payload)) = from.next_frame(0) {
-            got.extend(to.receive::<Vec<u8>>(route, &header, &payload, 0).unwrap());
+            got.extend(to.take::<Vec<u8>>(route, &header, &payload, 0).unwrap());
         }
         got
+    }
+
+    /// What the gateway reports about a correspondent.
+    fn notice(post: &mut Post, kind: FrameKind, about: Identity, payload: &[u8]) {
+        let header = FrameHeader::plain(kind, JobId(1), about, about);
+        assert_eq!(post.take::<()>(GATEWAY, &header, payload, 0), Ok(Vec::new()));
     }
 
     fn pair() -> (Post, Post) {
@@ -354,10 +369,12 @@ mod tests {
         a.send(LAUNCHER, &vec![1u8; 5]).unwrap();
         let (_, header, mut payload) = a.next_frame(0).unwrap();
         payload[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        let refused = b.receive::<Vec<u8>>(GATEWAY, &header, &payload, 0);
+        let refused = b.take::<Vec<u8>>(GATEWAY, &header, &payload, 0);
         assert!(matches!(refused, Err(PostError::TooLong { .. })));
+        let unknown = FrameHeader::plain(FrameKind::Passage, JobId(1), agent(), LAUNCHER);
+        assert!(matches!(b.take::<Vec<u8>>(GATEWAY, &unknown, &[9], 0), Err(PostError::Wire { .. })));
         let beyond = FrameHeader { sequence: WINDOW * 2, ..header };
-        assert!(matches!(b.receive::<Vec<u8>>(GATEWAY, &beyond, &[], 0), Err(PostError::Channel { .. })));
+        assert!(matches!(b.take::<Vec<u8>>(GATEWAY, &beyond, &[], 0), Err(PostError::Channel { .. })));
     }
 
     #[test]
@@ -379,13 +396,13 @@ mod tests {
         // b has not noticed, but is told to retransmit, and what it sends through the same gateway does not arrive.
         assert!(b.next_frame(0).is_some_and(|(route, _, _)| route == GATEWAY));
         while b.next_frame(0).is_some() {}
-        b.undeliverable(GATEWAY, agent(), 0);
+        notice(&mut b, FrameKind::Undeliverable, agent(), b"");
         let back = std::iter::from_fn(|| b.next_frame(0));
         let back: Vec<_> = back.collect();
         assert!(back.iter().all(|(route, _, _)| *route == OTHER));
         let heard: Vec<Vec<u8>> = back
             .iter()
-            .flat_map(|(route, header, payload)| a.receive::<Vec<u8>>(*route, header, payload, 0).unwrap())
+            .flat_map(|(route, header, payload)| a.take::<Vec<u8>>(*route, header, payload, 0).unwrap())
             .collect();
         assert_eq!(heard, [vec![9u8; 10]]);
         a.send(LAUNCHER, &sent[2]).unwrap();
@@ -404,17 +421,17 @@ mod tests {
                 // Frames that are sent and never arrive.
                 1 => {
                     while a.next_frame(0).is_some() {}
-                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Away("a blackout".into()));
-                    b.passage(GATEWAY, agent().site, &Passage::Away("a blackout".into()));
+                    notice(&mut a, FrameKind::Passage, LAUNCHER, &Passage::Away("a blackout".into()).encode());
+                    notice(&mut b, FrameKind::Passage, agent(), &Passage::Away("a blackout".into()).encode());
                     assert!(a.next_frame(0).is_none() && b.next_frame(0).is_none());
                 }
                 3 => {
-                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Open);
-                    b.passage(GATEWAY, agent().site, &Passage::Open);
+                    notice(&mut a, FrameKind::Passage, LAUNCHER, &Passage::Open.encode());
+                    notice(&mut b, FrameKind::Passage, agent(), &Passage::Open.encode());
                     // Frames that arrive and are retransmitted all the same.
                     got.extend(carry(&mut a, &mut b));
-                    a.passage(GATEWAY, LAUNCHER.site, &Passage::Broken);
-                    b.passage(GATEWAY, agent().site, &Passage::Broken);
+                    notice(&mut a, FrameKind::Passage, LAUNCHER, &Passage::Broken.encode());
+                    notice(&mut b, FrameKind::Passage, agent(), &Passage::Broken.encode());
                     got.extend(carry(&mut a, &mut b));
                     carry(&mut b, &mut a);
                 }

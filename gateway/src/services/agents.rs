@@ -94,10 +94,10 @@ impl Gateway {
             memory: site.memory.clone(),
             forward,
         };
-        let starter = &self.services.starter;
+        let none = || StartError("this gateway starts no agents that forward ports".to_owned());
         let mut handle = match node == FORWARDER {
-            true => starter.start_beside(order)?,
-            false => starter.start(order)?,
+            true => self.services.beside.as_ref().ok_or_else(none)?.start(order)?,
+            false => self.services.starter.start(order)?,
         };
         let orders = Rc::new(Orders::default());
         self.services.agents.0.borrow_mut().insert((job, node_id), orders.clone());

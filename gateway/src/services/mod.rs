@@ -23,7 +23,10 @@ pub(crate) mod standing;
 
 /// State of the services.
 pub(crate) struct Services {
+    /// Of the site's nodes.
     pub starter: Arc<dyn AgentStarter>,
+    /// Of the gateway's own machine, if agents may run there.
+    pub beside: Option<Arc<dyn AgentStarter>>,
     pub agents: Agents,
     /// Allocations that the batch system has granted or was asked for.
     pub nodes: Nodes,
@@ -39,6 +42,7 @@ impl Services {
     pub(crate) fn new(config: &GatewayConfig, starter: Arc<dyn AgentStarter>) -> Services {
         Services {
             starter,
+            beside: config.beside.clone(),
             agents: Agents::default(),
             nodes: Nodes::default(),
             gone: Notify::new(),

@@ -47,13 +47,13 @@ pub(crate) fn within_blocking<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
 }
 
 /// Agents that run until they are killed or told to end.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct FakeAgents {
     state: Mutex<State>,
     changed: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     running: HashSet<(JobId, NodeId)>,
     end: HashSet<(JobId, NodeId)>,
@@ -98,6 +98,7 @@ impl FakeAgents {
 }
 
 /// What a gateway gets.
+#[derive(Debug)]
 pub(crate) struct Starter(pub Arc<FakeAgents>);
 
 impl AgentStarter for Starter {

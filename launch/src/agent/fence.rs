@@ -19,7 +19,7 @@ impl Agent {
         }
         match first_agent(here) {
             first if first == self.me => self.fence_below(self.me, fence, &data),
-            first => Ok(self.post.send(first, &Up::FenceIn { fence, data })?),
+            first => self.membership.send(first, &Up::FenceIn { fence, data }),
         }
     }
 
@@ -48,7 +48,7 @@ impl Agent {
         let agents = self.fence_agents(&fence.group);
         if self.me == first_agent(self.order.site_id) {
             for agent in agents.iter().filter(|agent| **agent != self.me) {
-                self.post.send(*agent, &Down::FenceOut { fence: fence.clone(), data: data.clone(), number })?;
+                self.membership.send(*agent, &Down::FenceOut { fence: fence.clone(), data: data.clone(), number })?;
             }
         }
         if !agents.contains(&self.me) {

@@ -6,29 +6,28 @@
 pub mod cores;
 mod fence;
 mod input;
+pub(crate) mod membership;
 pub mod memory;
 mod pmix;
 pub mod prepare;
 mod rank;
 mod spawn;
 
+pub use self::membership::Lifeline;
+
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use channel::Route;
-use client::{Client, ClientError, Connections, Entry as GatewayEntry, Frame, News, Role};
-use hooks::GatewayAddress;
+use client::{ClientError, Frame};
 use rustix::process::Rlimit;
 use thiserror::Error;
-use tokio::net::lookup_host;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use types::Identity;
-use wire::{FrameHeader, FrameKind, Passage};
 
 use self::input::Inputs;
+use self::membership::Membership;
 use self::memory::Shared;
 use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{PrepareError, Prepared, Reach, prepare};
@@ -45,14 +44,12 @@ use crate::order::{Order, OrderError};
 use crate::pmi::mapping::process_mapping;
 use crate::pmi::{Event, Lines, Server, space_name};
 use crate::processes::{adopt_orphans, end_descendants, signal_group};
-use member::{Post, PostError};
+use member::PostError;
 
 /// How long ranks have between the first signal and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long after SIGKILL output that nobody takes is waited for.
 const DUMP_AFTER: Duration = Duration::from_millis(1500);
-/// How long gateways may take to close connections after a goodbye.
-pub(crate) const GOODBYE: Duration = Duration::from_millis(500);
 /// How long ending everything may take.
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -98,15 +95,6 @@ pub enum AgentError {
     },
 }
 
-/// What became of whoever started an agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lifeline {
-    /// It wants the agent to end.
-    Cut,
-    /// It is gone. Where the site has other gateways, the job goes on.
-    Torn,
-}
-
 /// Runs an agent until its job is over. `lifeline` fires (or is dropped) when whoever started the agent is gone. `folder` is
 /// for files of the node's ranks, made when it is needed and removed at the end.
 ///
@@ -126,54 +114,26 @@ pub async fn run(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifel
 }
 
 async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
-    let system = |what| move |source| AgentError::System { what, source };
-    adopt_orphans().map_err(system("adopting orphans"))?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
-    // What started this agent hung up. It says less than the end of standard input: the job may go on by other gateways.
-    let _heard = signal(SignalKind::hangup()).map_err(system("signals"))?;
-    let Joined { mut connections, reach, max_payload } = join(&order).await?;
-    let mut agent = Agent::new(order, folder, reach, max_payload, descriptors::raise())?;
-    tokio::pin!(lifeline);
-    let mut torn = false;
-    loop {
-        agent.flush(&connections);
+    adopt_orphans().map_err(|source| AgentError::System { what: "adopting orphans", source })?;
+    let (membership, reach) = Membership::join(&order, lifeline).await?;
+    let mut agent = Agent::new(order, folder, membership, reach, descriptors::raise())?;
+    while !agent.finished {
         let deadline = agent.deadline;
         tokio::select! {
             biased;
-            (gateway, news) = connections.next() => match news {
-                News::Open => agent.post.route_open(Route(gateway as u8)),
-                News::Frame(frame) => agent.frame(Route(gateway as u8), frame)?,
-                News::Failed(error) => tracing::debug!(%error, "gateway not used"),
-                News::Lost(error) => {
-                    agent.post.route_lost(Route(gateway as u8));
-                    if connections.open().next().is_none() {
-                        return Err(error.into());
-                    }
-                    tracing::warn!(%error, "gateway lost; others are there");
-                }
+            frame = agent.membership.next() => if let Some((route, frame)) = frame? {
+                agent.frame(route, &frame)?;
             },
             Some(heard) = agent.heard.recv() => agent.heard(heard)?,
             event = agent.events.recv() => agent.rank_event(event)?,
             output = agent.outputs.recv(), if agent.takes_output() => agent.output(output)?,
             () = until(deadline) => agent.harden(),
-            // The next flush sends what is due.
-            () = crate::until(agent.since, agent.post.next_tick_ns()) => {}
-            cut = &mut lifeline, if !torn => {
-                torn = cut == Ok(Lifeline::Torn) && connections.open().any(|gateway| gateway > 0);
-                if !torn {
-                    return Err(AgentError::Orphaned("the gateway that started this agent"));
-                }
-            }
-            _ = terminate.recv() => return Err(AgentError::Orphaned("this agent's keeper")),
             () = tokio::task::yield_now(), if agent.starting.is_some() => {}
         }
         agent.start_next()?;
-        if agent.finished {
-            // What was still to be said no longer matters: the launcher has let go of this job.
-            connections.goodbye(agent.order.job, GOODBYE).await;
-            return Ok(());
-        }
     }
+    agent.membership.leave().await;
+    Ok(())
 }
 
 async fn until(deadline: Option<Instant>) {
@@ -183,75 +143,12 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// An agent's connections to the gateways of its site.
-pub(crate) struct Joined {
-    pub connections: Connections,
-    /// Where ranks find the gateways.
-    pub reach: Reach,
-    /// The longest payload of a frame in bytes.
-    pub max_payload: u32,
-}
-
-/// Connects to the gateways of the order.
-pub(crate) async fn join(order: &Order) -> Result<Joined, AgentError> {
-    let me = order.identity()?;
-    let (client, gateway) = connect(order, me).await?;
-    let others = resolved(order.gateways.get(1..).unwrap_or_default()).await;
-    let reach = Reach { gateways: [vec![gateway], others].concat(), local: client.local_address().ip() };
-    let max_payload = client.welcome().max_payload;
-    let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
-    let entry = |GatewayAddress { name, address }: &GatewayAddress| {
-        let gateway = order.gateway(name, address.clone());
-        GatewayEntry { gateway, role: role.clone(), opening: None }
-    };
-    let mut connections = Connections::new(me, client, entry(&reach.gateways[0]));
-    reach.gateways[1..].iter().for_each(|other| {
-        connections.add(entry(other));
-    });
-    Ok(Joined { connections, reach, max_payload })
-}
-
-/// Where ranks find the gateways that do not lead the job. A name that means nothing here is left out: the job runs without.
-async fn resolved(gateways: &[GatewayAddress]) -> Vec<GatewayAddress> {
-    let mut found = Vec::new();
-    for GatewayAddress { name, address } in gateways {
-        match lookup_host(address).await.map(|mut all| all.find(SocketAddr::is_ipv4)) {
-            Ok(Some(socket)) => found.push(GatewayAddress { name: name.clone(), address: socket.to_string() }),
-            Ok(None) => tracing::warn!(address, "gateway not used: it has no IPv4 address"),
-            Err(error) => tracing::warn!(address, %error, "gateway not used"),
-        }
-    }
-    found
-}
-
-/// Connects to the first of the gateway's addresses that answers; ranks then use the same one.
-async fn connect(order: &Order, me: Identity) -> Result<(Client, GatewayAddress), AgentError> {
-    let (name, lead) = match order.gateways.first() {
-        Some(GatewayAddress { name, address }) => (name.as_str(), address.clone()),
-        None => ("", String::new()),
-    };
-    let resolve = |source| AgentError::Resolve { address: lead.clone(), source };
-    let addresses = lookup_host(&lead).await.map_err(resolve)?;
-    let role = Role::Member { job: order.job, secret: order.secret.clone(), identity: me };
-    let mut error = resolve(std::io::Error::other("the name has no address"));
-    for address in addresses {
-        let address = address.to_string();
-        match Client::connect(&order.gateway(name, address.clone()), &role).await {
-            Ok(client) => return Ok((client, GatewayAddress { name: name.to_owned(), address })),
-            Err(e) => error = e.into(),
-        }
-    }
-    Err(error)
-}
-
 struct Agent {
     order: Order,
     me: Identity,
     launcher: Identity,
     reach: Reach,
-    post: Post,
-    /// Times of the post count from here.
-    since: Instant,
+    membership: Membership,
     sinks: Sinks,
     events: mpsc::Receiver<RankEvent>,
     outputs: mpsc::Receiver<Output>,
@@ -293,8 +190,8 @@ impl Agent {
     fn new(
         order: Order,
         folder: Folder,
+        mut membership: Membership,
         reach: Reach,
-        max_payload: u32,
         open_files: Rlimit,
     ) -> Result<Agent, AgentError> {
         // Ranks that wait for PMIx have one request each under way, so this cannot grow.
@@ -302,16 +199,13 @@ impl Agent {
         let (event_sink, events) = mpsc::channel(256);
         let (output_sink, outputs) = mpsc::channel(4);
         let (me, launcher) = (order.identity()?, order.launcher());
-        let mut post = Post::new(order.job, me, max_payload);
-        post.route_open(Route(0));
-        post.send(launcher, &Up::Here)?;
+        membership.send(launcher, &Up::Here)?;
         Ok(Agent {
             order,
             me,
             launcher,
             reach,
-            post,
-            since: Instant::now(),
+            membership,
             sinks: Sinks { events: event_sink, outputs: output_sink },
             events,
             outputs,
@@ -336,51 +230,19 @@ impl Agent {
         })
     }
 
-    fn now_ns(&self) -> u64 {
-        self.since.elapsed().as_nanos() as u64
-    }
-
-    fn flush(&mut self, connections: &Connections) {
-        while let Some((route, header, payload)) = self.post.next_frame(self.now_ns()) {
-            connections.send(usize::from(route.0), header, payload);
-        }
-    }
-
     fn report(&mut self, message: &Up) -> Result<(), AgentError> {
-        Ok(self.post.send(self.launcher, message)?)
+        self.membership.send(self.launcher, message)
     }
 
-    fn frame(&mut self, route: Route, Frame { header, payload }: Frame) -> Result<(), AgentError> {
-        match header.kind {
-            FrameKind::Passage => {
-                let unreadable = |source| ClientError::Wire { address: self.reach.gateways[0].address.clone(), source };
-                self.post.passage(route, header.from.site, &Passage::decode(&payload).map_err(unreadable)?);
-                Ok(())
-            }
-            kind if kind.acknowledges() => self.mail(route, &header, &payload),
-            FrameKind::Undeliverable => {
-                tracing::debug!(to = %header.from, reason = %String::from_utf8_lossy(&payload), "undeliverable");
-                self.post.undeliverable(route, header.from, self.now_ns());
-                Ok(())
-            }
-            FrameKind::Refused => {
-                self.post.refused(route, header.from, self.now_ns());
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn mail(&mut self, route: Route, header: &FrameHeader, payload: &[u8]) -> Result<(), AgentError> {
-        let (from, now_ns) = (header.from, self.now_ns());
-        let first = first_agent(self.order.site_id);
+    fn frame(&mut self, route: Route, frame: &Frame) -> Result<(), AgentError> {
+        let (from, first) = (frame.header.from, first_agent(self.order.site_id));
         if from == self.launcher || (from == first && from != self.me) {
-            for message in self.post.receive::<Down>(route, header, payload, now_ns)? {
+            for message in self.membership.take::<Down>(route, frame)? {
                 self.down(from, message)?;
             }
             return Ok(());
         }
-        for message in self.post.receive::<Up>(route, header, payload, now_ns)? {
+        for message in self.membership.take::<Up>(route, frame)? {
             match message {
                 Up::FenceIn { fence, data } => self.fence_below(from, fence, &data)?,
                 _ => return Err(AgentError::Message { from, problem: "agents exchange only fences" }),
@@ -629,7 +491,7 @@ impl Agent {
     }
 
     fn takes_output(&self) -> bool {
-        self.dumping || self.post.has_room(self.launcher)
+        self.dumping || self.membership.has_room(self.launcher)
     }
 
     fn output(&mut self, output: Option<Output>) -> Result<(), AgentError> {

@@ -4,19 +4,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use channel::Route;
-use client::{ClientError, Frame, News};
-use member::Post;
+use client::Frame;
 use tokio::net::TcpStream;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
+use types::Identity;
 use types::sites::{Forward, Target};
-use wire::{FrameKind, Passage};
 
 use super::streams::Streams;
 use super::{MOST, Piece};
-use crate::agent::{AgentError, GOODBYE, Joined, Lifeline, join};
+use crate::agent::AgentError;
+use crate::agent::membership::{Lifeline, Membership};
 use crate::message::{Down, Up};
 use crate::order::Order;
 
@@ -33,54 +32,27 @@ type Dialled = (u32, Result<TcpStream, String>);
 pub(crate) async fn work(
     order: Order,
     allowed: Forward,
-    mut lifeline: oneshot::Receiver<Lifeline>,
+    lifeline: oneshot::Receiver<Lifeline>,
 ) -> Result<(), AgentError> {
-    let system = |what| move |source| AgentError::System { what, source };
-    let mut terminate = signal(SignalKind::terminate()).map_err(system("signals"))?;
-    let _heard = signal(SignalKind::hangup()).map_err(system("signals"))?;
-    let Joined { mut connections, max_payload, .. } = join(&order).await?;
-    let me = order.identity()?;
+    let (membership, _) = Membership::join(&order, lifeline).await?;
     let (sink, mut dialled) = mpsc::channel(MOST);
-    let mut post = Post::new(order.job, me, max_payload);
-    post.route_open(Route(0));
     let mut far = Far {
-        post,
-        order,
-        since: Instant::now(),
+        launcher: order.launcher(),
+        membership,
         allowed,
         streams: Streams::new(),
         dialling: HashMap::new(),
         dialled: sink,
         finished: false,
     };
-    far.post.send(far.order.launcher(), &Up::Here)?;
-    let mut torn = false;
+    far.membership.send(far.launcher, &Up::Here)?;
     while !far.finished {
-        while let Some((route, header, payload)) = far.post.next_frame(far.now_ns()) {
-            connections.send(usize::from(route.0), header, payload);
-        }
-        let room = far.post.has_room(far.order.launcher());
+        let room = far.membership.has_room(far.launcher);
         tokio::select! {
             biased;
-            (gateway, news) = connections.next() => match news {
-                News::Open => far.post.route_open(Route(gateway as u8)),
-                News::Frame(frame) => far.frame(Route(gateway as u8), &frame)?,
-                News::Failed(error) => tracing::debug!(%error, "gateway not used"),
-                News::Lost(error) => {
-                    far.post.route_lost(Route(gateway as u8));
-                    if connections.open().next().is_none() {
-                        return Err(error.into());
-                    }
-                }
+            frame = far.membership.next() => if let Some((route, frame)) = frame? {
+                far.frame(route, &frame)?;
             },
-            cut = &mut lifeline, if !torn => {
-                torn = cut == Ok(Lifeline::Torn) && connections.open().any(|gateway| gateway > 0);
-                if !torn {
-                    return Err(AgentError::Orphaned("the gateway that started this agent"));
-                }
-            }
-            _ = terminate.recv() => return Err(AgentError::Orphaned("this agent's keeper")),
-            () = crate::until(far.since, far.post.next_tick_ns()) => {}
             Some((stream, outcome)) = dialled.recv() => far.connected(stream, outcome)?,
             event = far.streams.next(), if room => {
                 if let Some(piece) = far.streams.piece(event) {
@@ -89,15 +61,13 @@ pub(crate) async fn work(
             }
         }
     }
-    connections.goodbye(far.order.job, GOODBYE).await;
+    far.membership.leave().await;
     Ok(())
 }
 
 struct Far {
-    order: Order,
-    post: Post,
-    /// Times of the post count from here.
-    since: Instant,
+    launcher: Identity,
+    membership: Membership,
     allowed: Forward,
     streams: Streams,
     dialling: HashMap<u32, JoinHandle<()>>,
@@ -106,38 +76,23 @@ struct Far {
 }
 
 impl Far {
-    fn now_ns(&self) -> u64 {
-        self.since.elapsed().as_nanos() as u64
-    }
-
     fn send(&mut self, piece: Piece) -> Result<(), AgentError> {
-        Ok(self.post.send(self.order.launcher(), &Up::Forward(piece))?)
+        self.membership.send(self.launcher, &Up::Forward(piece))
     }
 
-    fn frame(&mut self, route: Route, Frame { header, payload }: &Frame) -> Result<(), AgentError> {
-        let (from, now_ns) = (header.from, self.now_ns());
-        match header.kind {
-            FrameKind::Passage => {
-                let address = self.order.gateways.first().map_or_else(String::new, |first| first.address.clone());
-                let passage = Passage::decode(payload).map_err(|source| ClientError::Wire { address, source })?;
-                self.post.passage(route, from.site, &passage);
+    fn frame(&mut self, route: Route, frame: &Frame) -> Result<(), AgentError> {
+        let from = frame.header.from;
+        for message in self.membership.take::<Down>(route, frame)? {
+            if from != self.launcher {
+                return Err(AgentError::Message { from, problem: "only the launcher forwards ports" });
             }
-            FrameKind::Undeliverable => self.post.undeliverable(route, from, now_ns),
-            FrameKind::Refused => self.post.refused(route, from, now_ns),
-            kind if kind.acknowledges() => {
-                let messages = self.post.receive::<Down>(route, header, payload, now_ns)?;
-                if from != self.order.launcher() {
-                    return Err(AgentError::Message { from, problem: "only the launcher forwards ports" });
-                }
-                messages.into_iter().try_for_each(|message| self.down(message))?;
-            }
-            _ => {}
+            self.down(message)?;
         }
         Ok(())
     }
 
     fn down(&mut self, message: Down) -> Result<(), AgentError> {
-        let from = self.order.launcher();
+        let from = self.launcher;
         match message {
             Down::Forward(Piece::Check { target }) => {
                 let problem = self.refusal(&target);
@@ -176,7 +131,7 @@ impl Far {
     fn open(&mut self, stream: u32, target: Target) -> Result<(), AgentError> {
         if self.streams.contains(stream) || self.dialling.contains_key(&stream) {
             let problem = "opened a stream twice";
-            return Err(AgentError::Message { from: self.order.launcher(), problem });
+            return Err(AgentError::Message { from: self.launcher, problem });
         }
         let crowded = self.streams.len() + self.dialling.len() >= MOST;
         let crowded = crowded.then(|| format!("{MOST} connections are open already"));

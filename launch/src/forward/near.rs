@@ -16,6 +16,7 @@ use wire::control::JobMessage;
 
 use super::streams::Streams;
 use super::{MOST, Piece};
+use crate::launcher::own_gateways::OwnGateways;
 use crate::launcher::session::{Connection, Incoming, Session};
 use crate::launcher::{Interrupts, SessionError, Sites};
 use crate::message::{Down, Up};
@@ -84,8 +85,7 @@ pub async fn run(
         target: request.target,
         streams: Streams::new(),
         last: 0,
-        gateways: BTreeSet::from([0]),
-        unreached: BTreeSet::new(),
+        gateways: OwnGateways::new(&request.home),
         note,
     };
     let result = tokio::select! {
@@ -117,10 +117,7 @@ struct Open<N> {
     streams: Streams,
     /// The number of the latest stream.
     last: u32,
-    /// Gateways of the home that are connected.
-    gateways: BTreeSet<usize>,
-    /// Those of them that have no way to the target's site.
-    unreached: BTreeSet<usize>,
+    gateways: OwnGateways,
     note: N,
 }
 
@@ -202,12 +199,10 @@ impl<N: FnMut(String)> Open<N> {
             Incoming::Up(from, Up::Forward(piece)) if from == self.far => return Ok(Some(piece)),
             Incoming::Up(..) => {}
             Incoming::Note(text) => (self.note)(text),
-            Incoming::GatewayOpen(gateway) => {
-                self.gateways.insert(gateway);
-                self.unreached.remove(&gateway);
-            }
-            Incoming::GatewayLost(gateway, _) => {
-                self.gateways.remove(&gateway);
+            Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
+            Incoming::GatewayLost(gateway, reason) => {
+                self.gateways.disconnected(gateway);
+                self.check_reached(reason)?;
             }
             Incoming::Job(gateway, message) => match message {
                 JobMessage::Refused { site, reason, .. } => return Err(ForwardError::Site { site, reason }),
@@ -216,15 +211,11 @@ impl<N: FnMut(String)> Open<N> {
                     return Err(ForwardError::Site { site, reason });
                 }
                 JobMessage::MemberLost { reason, .. } => return Err(self.failed(reason)),
-                JobMessage::SiteLost { site, reason, .. } if site == self.site => {
-                    self.unreached.insert(gateway);
-                    if self.gateways.is_subset(&self.unreached) {
-                        return Err(ForwardError::Site { site, reason });
-                    }
+                JobMessage::SiteLost { site, seen_from, reason, .. } => {
+                    self.gateways.lost(gateway, &seen_from, &site);
+                    self.check_reached(reason)?;
                 }
-                JobMessage::SiteFound { site, .. } if site == self.site => {
-                    self.unreached.remove(&gateway);
-                }
+                JobMessage::SiteFound { site, .. } => self.gateways.found(gateway, &site),
                 JobMessage::Closed { site, led: true, .. } => {
                     return Err(ForwardError::Site { site, reason: "its gateway closed the forward".to_owned() });
                 }
@@ -232,6 +223,14 @@ impl<N: FnMut(String)> Open<N> {
             },
         }
         Ok(None)
+    }
+
+    /// The forward ends when none of our gateways reaches the target's site. There is no third site in it.
+    fn check_reached(&self, reason: String) -> Result<(), ForwardError> {
+        match self.gateways.unreached() {
+            Some(site) => Err(ForwardError::Site { site: site.to_owned(), reason }),
+            None => Ok(()),
+        }
     }
 
     /// What the far end sent. `listening`: one connection that fails is not the end.

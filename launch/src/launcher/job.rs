@@ -18,6 +18,7 @@ use wire::control::Traffic;
 use super::cause::{ABORT, Cause, EFFECT, LOST, LOST_CODE, MPI_ERROR, SIGNAL, Weight, of_end};
 use super::input::Flow;
 use super::outcome::{Failure, SiteSummary, Summary};
+use super::own_gateways::OwnGateways;
 use super::session::Incoming;
 use crate::fence::{Fence, FenceError, Fences};
 use crate::group::first_agent;
@@ -93,8 +94,6 @@ struct SiteState {
     closed: Option<Option<Traffic>>,
     /// What gateways that do not lead the job counted.
     relayed: Traffic,
-    /// Own gateways that cannot reach it any more.
-    unreached: BTreeSet<usize>,
 }
 
 #[derive(Debug)]
@@ -121,9 +120,8 @@ pub(super) struct Job {
     cause: Cause,
     signal: i32,
     signals: u32,
-    /// Own gateways that are connected, by their numbers; 0 leads the job.
-    gateways: BTreeSet<usize>,
-    /// Those of them that were told to close the job, and have not said that nothing is left of it.
+    gateways: OwnGateways,
+    /// Own gateways that were told to close the job, and have not said that nothing is left of it.
     unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
     input: Flow,
@@ -159,7 +157,7 @@ impl Job {
             cause: Cause::default(),
             signal: 15,
             signals: 0,
-            gateways: BTreeSet::from([0]),
+            gateways: OwnGateways::new(home),
             unclosed: BTreeSet::new(),
             actions: VecDeque::new(),
             input: Flow::new((0..roster.size()).filter(|rank| input.reaches(*rank))),
@@ -370,12 +368,7 @@ impl Job {
     pub(super) fn incoming(&mut self, incoming: Incoming, now: Instant) {
         match incoming {
             Incoming::Job(gateway, message) => self.gateway_says(gateway, message, now),
-            Incoming::GatewayOpen(gateway) => {
-                self.gateways.insert(gateway);
-                self.sites.iter_mut().for_each(|site| {
-                    site.unreached.remove(&gateway);
-                });
-            }
+            Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
             Incoming::GatewayLost(gateway, reason) => self.gateway_lost(gateway, &reason, now),
             Incoming::Note(text) => self.actions.push_back(Action::Note(text)),
             Incoming::Up(agent, message) => match self.nodes.iter().position(|node| node.agent == agent) {

@@ -8,6 +8,7 @@ mod input;
 mod job;
 mod observer;
 pub mod outcome;
+pub(crate) mod own_gateways;
 pub mod placement;
 pub(crate) mod session;
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use types::sites::{Gateway, Site};
 use types::{Identity, JobId, Roster, SiteId, SitesFile, Slot};
 use wire::control::{AllocationMessage, JobMessage, NodeAsk, Part};
-use wire::{Control, FrameKind, Passage, Secret};
+use wire::{Control, FrameKind, Secret};
 
 use crate::message::Up;
 use member::{Post, PostError};
@@ -364,43 +364,22 @@ impl Session {
         }
     }
 
-    fn frame(&mut self, gateway: usize, frame: Frame) -> Result<Vec<Incoming>, SessionError> {
-        let route = Route(gateway as u8);
+    fn frame(&mut self, gateway: usize, Frame { header, payload }: Frame) -> Result<Vec<Incoming>, SessionError> {
+        if header.kind != FrameKind::Control {
+            let (from, now_ns) = (header.from, self.now_ns());
+            let messages = self.post.take(Route(gateway as u8), &header, &payload, now_ns)?;
+            return Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).collect());
+        }
         let address = || self.name_of(gateway).to_owned();
         let unreadable = |source| self.lost(ClientError::Wire { address: address(), source });
-        match frame.header.kind {
-            FrameKind::Control => {
-                match Control::decode(&frame.payload).map_err(unreadable)? {
-                    Control::Job(message) => Ok(vec![Incoming::Job(gateway, message)]),
-                    // How far a site was in finding nodes, which it has found by now.
-                    Control::Allocation(_) => Ok(Vec::new()),
-                    other => {
-                        tracing::warn!(gateway = address(), ?other, "not a message about the job");
-                        Ok(Vec::new())
-                    }
-                }
-            }
-            FrameKind::Passage => {
-                let passage = Passage::decode(&frame.payload).map_err(unreadable)?;
-                self.post.passage(route, frame.header.from.site, &passage);
+        match Control::decode(&payload).map_err(unreadable)? {
+            Control::Job(message) => Ok(vec![Incoming::Job(gateway, message)]),
+            // How far a site was in finding nodes, which it has found by now.
+            Control::Allocation(_) => Ok(Vec::new()),
+            other => {
+                tracing::warn!(gateway = address(), ?other, "not a message about the job");
                 Ok(Vec::new())
             }
-            FrameKind::Undeliverable => {
-                // A lost agent is told by a control message, with its reason.
-                self.post.undeliverable(route, frame.header.from, self.now_ns());
-                Ok(Vec::new())
-            }
-            FrameKind::Refused => {
-                self.post.refused(route, frame.header.from, self.now_ns());
-                Ok(Vec::new())
-            }
-            kind if kind.acknowledges() => {
-                let from = frame.header.from;
-                let now_ns = self.now_ns();
-                let messages = self.post.receive(route, &frame.header, &frame.payload, now_ns)?;
-                Ok(messages.into_iter().map(|message| Incoming::Up(from, message)).collect())
-            }
-            _ => Ok(Vec::new()),
         }
     }
 }

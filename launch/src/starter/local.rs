@@ -11,18 +11,9 @@ pub(super) struct LocalStarter;
 
 impl AgentStarter for LocalStarter {
     fn start(&self, order: AgentOrder) -> Started {
-        start(order)
+        let words = agent_words(None)?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Child)?))
     }
-
-    fn start_beside(&self, order: AgentOrder) -> Started {
-        start(order)
-    }
-}
-
-/// Starts an agent as a child of this process.
-pub(super) fn start(order: AgentOrder) -> Started {
-    let words = agent_words(None)?;
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
-    Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Child)?))
 }

@@ -33,6 +33,11 @@ pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
     }
 }
 
+/// The starter of the agents that run beside a gateway: those that forward ports.
+pub fn beside() -> Box<dyn AgentStarter> {
+    Box::new(local::LocalStarter)
+}
+
 type Started = Result<Box<dyn AgentHandle>, StartError>;
 
 /// The line that tells an agent what to do.

@@ -41,8 +41,4 @@ impl AgentStarter for PbsStarter {
             )),
         }
     }
-
-    fn start_beside(&self, order: AgentOrder) -> Started {
-        super::local::start(order)
-    }
 }

@@ -85,10 +85,6 @@ impl AgentStarter for SlurmStarter {
         }
         Ok(Box::new(start_salloc(&self.salloc_words(&order.job.to_string(), &order.ask))?))
     }
-
-    fn start_beside(&self, order: AgentOrder) -> Started {
-        super::local::start(order)
-    }
 }
 
 /// Starts salloc with these words, beside a program that keeps the job.

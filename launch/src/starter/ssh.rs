@@ -86,10 +86,6 @@ impl AgentStarter for SshStarter {
             .map_err(|StartError(e)| StartError(format!("{e}: install an ssh client where the gateway runs")))?;
         Ok(Box::new(process.explained(explain)))
     }
-
-    fn start_beside(&self, order: AgentOrder) -> Started {
-        super::local::start(order)
-    }
 }
 
 #[cfg(test)]

@@ -38,10 +38,6 @@ impl AgentStarter for TemplateStarter {
         command.args(&words[1..]);
         Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Remote)?))
     }
-
-    fn start_beside(&self, order: AgentOrder) -> Started {
-        super::local::start(order)
-    }
 }
 
 #[cfg(test)]

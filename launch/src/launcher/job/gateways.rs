@@ -1,12 +1,11 @@
 //! What gateways say of a job, and what becomes of it without them. Part of [`Job`].
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use tokio::time::Instant;
 use wire::control::JobMessage;
 
-use super::{Action, Job, Node, NodeState, Phase, SiteState};
+use super::{Action, Job, Node, NodeState, Phase};
 use crate::launcher::LOOK;
 use crate::launcher::outcome::Failure;
 
@@ -18,7 +17,7 @@ impl Job {
 
     /// One of several own gateways is lost.
     pub(super) fn gateway_lost(&mut self, gateway: usize, reason: &str, now: Instant) {
-        self.gateways.remove(&gateway);
+        self.gateways.disconnected(gateway);
         if self.phase == Phase::Closing {
             // It closes connections when it has closed the job.
             self.unclosed.remove(&gateway);
@@ -40,9 +39,8 @@ impl Job {
 
     /// A site that no own gateway reaches is lost.
     fn check_reached(&mut self, reason: &str, now: Instant) {
-        let lost = |site: &SiteState| !site.unreached.is_empty() && self.gateways.is_subset(&site.unreached);
-        let Some(at) = self.sites.iter().position(lost) else { return };
-        let name = self.roster.sites()[at].name.clone();
+        let Some(name) = self.gateways.unreached().map(str::to_owned) else { return };
+        let Some(at) = self.site_index(&name) else { return };
         self.sites[at].closed = Some(None);
         for node in self.nodes.iter_mut().filter(|node| node.site == name) {
             node.state = NodeState::Ended;
@@ -96,19 +94,10 @@ impl Job {
                 self.actions.push_back(Action::Note(text));
             }
             JobMessage::SiteLost { site, seen_from, reason, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    // What another site cannot reach does not get better by our own gateways.
-                    let all = self.gateways.clone();
-                    let gateways = if seen_from == self.home { BTreeSet::from([gateway]) } else { all };
-                    self.sites[at].unreached.extend(gateways);
-                }
+                self.gateways.lost(gateway, &seen_from, &site);
                 self.check_reached(&reason, now);
             }
-            JobMessage::SiteFound { site, .. } => {
-                if let Some(at) = self.site_index(&site) {
-                    self.sites[at].unreached.remove(&gateway);
-                }
-            }
+            JobMessage::SiteFound { site, .. } => self.gateways.found(gateway, &site),
             JobMessage::Closed { site, traffic, .. } => {
                 if let Some(at) = self.site_index(&site) {
                     self.sites[at].closed = Some(Some(traffic));

@@ -28,6 +28,7 @@ fn who_says_all_the_time_that_he_can_come_is_passed_on_now_and_then() {
     assert!(host.may_tell(one, two, start + AGAIN));
 }
 
+#[derive(Debug)]
 struct Nobody;
 
 impl AgentStarter for Nobody {
