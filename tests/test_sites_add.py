@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accounts import PORT, wan
-from harness import LANDBRIDGE, PROGRAMS, ROOT
+from harness import LANDBRIDGE, PROGRAMS, PROVIDER, ROOT
 
 pytestmark = [
     pytest.mark.slow,
@@ -119,6 +119,34 @@ def test_three_commands_then_a_job(person, mpich_only):
     assert not person.file(LAPTOP).exists(), "the last site is gone, and with it what the command wrote"
     left = [path for host in ("a-gw1", "b-gw1") for path in person.home(host).rglob("*") if path.is_file() and ".bench" not in path.name]
     assert not left, f"left at the sites: {left}"
+
+
+def test_programs_are_copied_compressed_and_only_what_changed(person):
+    """Through an sshd that does not compress."""
+    person = person(logins=("a-gw1",), sshd="Compression no\n")
+    received = ["cat", "/proc/net/dev"]
+    before = person.types(*received, on="a-gw1", must=True)
+    person.adds("lyon", "a-gw1")
+    after = person.types(*received, on="a-gw1", must=True)
+    again = person.adds("lyon", "a-gw1")
+    last = person.types(*received, on="a-gw1", must=True)
+    # Another program of the same size takes its place there.
+    swap = "set -- ~/.local/share/landbridge/*/landbridge; cp $1 ~/new; echo x | dd of=$HOME/new conv=notrunc; mv ~/new $1"
+    person.types("sh", "-c", swap, on="a-gw1", must=True)
+    repaired = person.adds("lyon", "a-gw1")
+    results = person.run()
+
+    def bytes_of(which):
+        lines = [line.split(":") for line in results[which].out.splitlines()[2:]]
+        return sum(int(rest.split()[0]) for name, rest in lines if name.strip() != "lo")
+
+    total = sum(path.stat().st_size for path in (LANDBRIDGE, PROVIDER))
+    counts = [bytes_of(which) for which in (before, after, last)]
+    assert counts[1] - counts[0] < total / 2, (counts, total)
+    assert counts[2] - counts[1] < total / 50, (counts, total)
+    assert "copying" not in results[again].good().err, str(results[again])
+    assert "copying landbridge (" in results[repaired].good().err, str(results[repaired])
+    assert "copying liblandbridge" not in results[repaired].err, str(results[repaired])
 
 
 def test_a_job_typed_where_no_site_is(person, mpich_only):

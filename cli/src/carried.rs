@@ -10,9 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use types::sites::Site;
 
+use crate::bar::Bar;
 use crate::run::working_directory;
 use crate::runtime;
-use crate::sites_add::{Lines, asking};
+use crate::sites_add::asking;
 
 /// The site to carry a job to, if no site's key is here (or not that of the site named by `--from`).
 pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'a Site> {
@@ -55,7 +56,7 @@ pub(crate) async fn carry_to(
     let directory = if command == ["run"] { directory } else { home.clone().unwrap_or(directory) };
     let carried =
         carry::request(&site.name, command, words.into_iter(), &directory, home.as_deref(), std::env::vars_os())?;
-    Ok(carry::carry(site, &sites.file, carried, asking(), output, errors, signals()?, &mut Lines).await?)
+    Ok(carry::carry(site, &sites.file, carried, asking(), output, errors, signals()?, &mut Bar::new()).await?)
 }
 
 /// What was typed after this word of the command line.

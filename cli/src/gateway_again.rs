@@ -10,7 +10,8 @@ use setup::Progress;
 use setup::remedy::remedy;
 use tokio::time::timeout;
 
-use crate::sites_add::{Lines, asking};
+use crate::bar::Bar;
+use crate::sites_add::asking;
 use crate::sites_args::StartArgs;
 use crate::{runtime, sites_file};
 
@@ -27,7 +28,7 @@ pub(crate) fn start(args: &StartArgs) -> Result<i32> {
     let runtime = runtime()?;
     let mut failed = 0;
     for site in wanted {
-        match runtime.block_on(setup::start::start(site, asking(), &mut Lines)) {
+        match runtime.block_on(setup::start::start(site, asking(), &mut Bar::new())) {
             Ok(note) => writeln!(std::io::stdout(), "{}: {note}", site.name)?,
             Err(error) => {
                 failed += 1;
@@ -44,12 +45,12 @@ pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
     match started {
         Ok(None) => {
             if let Some(unread) = runtime()?.block_on(unread(sites, home)) {
-                Lines.step(home, &format!("{unread}: `landbridge sites apply` has every gateway work by it"));
+                Bar::new().step(home, &format!("{unread}: `landbridge sites apply` has every gateway work by it"));
             }
             Ok(())
         }
         Ok(Some(note)) => {
-            Lines.step(home, &note);
+            Bar::new().step(home, &note);
             Ok(())
         }
         Err(error) => {

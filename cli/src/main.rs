@@ -6,6 +6,7 @@
 mod agent;
 mod alone;
 mod args;
+mod bar;
 mod carried;
 mod files;
 mod forward;

@@ -9,18 +9,10 @@ use setup::add::{Outcome, Wish, prepare};
 use setup::book::Book;
 use tokio::io::BufReader;
 
+use crate::bar::Bar;
 use crate::sites_args::{AddArgs, ListArgs, RemoveArgs};
 use crate::sites_check::table;
 use crate::{runtime, sites_file};
-
-/// Lines on standard error, so that standard output holds the result alone.
-pub(crate) struct Lines;
-
-impl Progress for Lines {
-    fn step(&mut self, site: &str, text: &str) {
-        let _ = writeln!(std::io::stderr(), "landbridge: {site}: {text}");
-    }
-}
 
 /// Somebody can be asked for a password.
 pub(crate) fn asking() -> bool {
@@ -48,8 +40,8 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
     };
     let outcome = runtime()?.block_on(async {
         // Until something changes, Ctrl-C ends it at once; from then on it is carried to its end, which is seconds away.
-        let prepared = interruptible(prepare(book, wish, &mut Lines)).await??;
-        anyhow::Ok(prepared.commit(&mut Lines).await?)
+        let prepared = interruptible(prepare(book, wish, &mut Bar::new())).await??;
+        anyhow::Ok(prepared.commit(&mut Bar::new()).await?)
     })?;
     if args.json {
         writeln!(std::io::stdout(), "{}", crate::json::object(&outcome)?)?;
@@ -78,7 +70,8 @@ async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T> {
 /// Takes a site out and gives the exit code.
 pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
     let book = Book::open(&sites_file::place(&args.sites)?)?;
-    let removal = runtime()?.block_on(setup::remove::remove(book, &args.name, args.force, asking(), &mut Lines))?;
+    let removal =
+        runtime()?.block_on(setup::remove::remove(book, &args.name, args.force, asking(), &mut Bar::new()))?;
     let mut out = std::io::stdout();
     if args.json {
         writeln!(out, "{}", crate::json::object(&removal)?)?;

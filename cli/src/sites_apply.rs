@@ -5,7 +5,8 @@ use std::io::Write;
 use anyhow::Result;
 use setup::book::Book;
 
-use crate::sites_add::{Lines, asking};
+use crate::bar::Bar;
+use crate::sites_add::asking;
 use crate::sites_args::ListArgs;
 use crate::{runtime, sites_file};
 
@@ -13,7 +14,7 @@ use crate::{runtime, sites_file};
 pub(crate) fn apply(args: &ListArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let mut book = Book::open(&path)?;
-    let all = runtime()?.block_on(setup::apply::apply(&mut book, asking(), &mut Lines))?;
+    let all = runtime()?.block_on(setup::apply::apply(&mut book, asking(), &mut Bar::new()))?;
     let ok = all.iter().all(|applied| applied.problem.is_none());
     let mut out = std::io::stdout();
     if args.json {

@@ -8,14 +8,15 @@ use setup::book::Book;
 use setup::here::folders::Folders;
 use setup::ticket::Ticket;
 
-use crate::sites_add::{Lines, asking, print};
+use crate::bar::Bar;
+use crate::sites_add::{asking, print};
 use crate::sites_args::{InviteArgs, JoinArgs};
 use crate::{runtime, sites_file};
 
 /// Prints a ticket and gives the exit code.
 pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
     let book = Book::open(&sites_file::locate(&args.sites)?)?;
-    let (at, seconds, mut lines) = (args.at.as_deref(), args.minutes * 60, Lines);
+    let (at, seconds, mut lines) = (args.at.as_deref(), args.minutes * 60, Bar::new());
     let (site, ticket) = runtime()?.block_on(setup::join::invite(&book, at, seconds, asking(), &mut lines))?;
     let (mut out, ticket) = (std::io::stdout(), ticket.to_string());
     if args.json {
@@ -53,7 +54,7 @@ pub(crate) fn join(args: JoinArgs) -> Result<i32> {
         nodes: args.nodes,
         ..Wish::default()
     };
-    let outcome = runtime()?.block_on(setup::join::join(wish, &ticket, &mut Lines))?;
+    let outcome = runtime()?.block_on(setup::join::join(wish, &ticket, &mut Bar::new()))?;
     if args.json {
         writeln!(std::io::stdout(), "{}", crate::json::object(&outcome)?)?;
     } else {

@@ -28,24 +28,41 @@ say "base $base"
 for name in $(ls -t "$base" 2>/dev/null); do
     if [ -x "$base/$name/landbridge" ]; then say "release $name"; fi
 done
+command -v gzip >/dev/null 2>&1 && say "unpacks gzip"
+sum_of() { sha256sum <"$1" | cut -c1-64; }
+# Size, inode and times of a file: whatever writes to it or replaces it changes this. Nothing where stat is another one.
+stamp() { stat -c '%s.%i.%y.%z' "$1" 2>/dev/null | tr ' ' '_'; }
+# Remembers a file's sum, beside it: a file that has not changed is not hashed again.
+remember() { now=$(stamp "$folder/$1"); [ -z "$now" ] || echo "$2 $now" 2>/dev/null >"$folder/.$1.sum"; }
 for name in landbridge liblandbridge-fi.so; do
-    if [ -f "$folder/$name" ]; then say "have $name $(sha256sum <"$folder/$name" | cut -c1-64)"; fi
+    [ -f "$folder/$name" ] || continue
+    sum='' was=''
+    [ ! -f "$folder/.$name.sum" ] || read -r sum was <"$folder/.$name.sum"
+    if [ -z "$was" ] || [ "$was" != "$(stamp "$folder/$name")" ]; then
+        sum=$(sum_of "$folder/$name")
+        remember "$name" "$sum"
+    fi
+    say "have $name $sum"
 done
 say ready
 part=$folder/.part-$$
 trap 'rm -f "$part"' EXIT
+# What follows is unpacked by this command.
+unpack=cat
 while read -r verb name size sum; do
     case $verb in
+    gzip) unpack='gzip -dc' ;;
     put)
         words=$(mkdir -p "$folder" 2>&1) || fail "cannot make $folder: $(printf %s "$words" | one_line)"
-        words=$({ head -c "$size" >"$part"; } 2>&1) ||
+        words=$({ head -c "$size" | $unpack >"$part"; } 2>&1) ||
             { rm -f "$part"; fail "cannot write $folder/$name: $(printf %s "$words" | one_line)"; }
-        if [ "$(sha256sum <"$part" | cut -c1-64)" != "$sum" ]; then
+        if [ "$(sum_of "$part")" != "$sum" ]; then
             rm -f "$part"
             fail "$folder/$name did not arrive whole (a full disk, or a quota?)"
         fi
         words=$({ chmod 755 "$part" && mv -f "$part" "$folder/$name"; } 2>&1) ||
             fail "cannot put $folder/$name in its place: $(printf %s "$words" | one_line)"
+        remember "$name" "$sum"
         say "put $name"
         ;;
     go)

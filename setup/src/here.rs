@@ -197,6 +197,7 @@ fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError
     }
     folders.remove(&folders.sites_file())?;
     folders.remove(&folders.sites_file_before())?;
+    folders.remove(&folders.sums())?;
     folders.remove(&launch::tunnel::known_hosts(&folders.configuration))?;
     link::remove(base.as_ref())?;
     folders::remove_releases(base.as_ref())?;

@@ -32,6 +32,7 @@ pub mod remove;
 pub mod slurm;
 pub mod start;
 pub mod status;
+mod sums;
 pub mod ticket;
 pub mod tunnel;
 

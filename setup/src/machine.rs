@@ -6,6 +6,7 @@
 
 mod ssh;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::message::{Reply, Request};
 use crate::place::Place;
-use crate::release::Release;
+use crate::release::{File, Release};
 use crate::{Progress, SetupError};
 
 const SCRIPT: &str = include_str!("bootstrap.sh");
@@ -61,6 +62,8 @@ pub struct Facts {
     pub releases: Vec<String>,
     /// Files of the release that are there, with their sums.
     have: HashMap<String, String>,
+    /// It has gzip.
+    unpacks: bool,
 }
 
 /// How to reach a machine.
@@ -118,26 +121,49 @@ impl Machine {
         let mut machine = Machine::open(way, &release.id, progress).await?;
         let id = machine.suits(release)?;
         // Another machine's release is there already; ours would be of no use.
-        let files = if id == release.id { release.files.as_slice() } else { &[] };
-        for file in files {
-            if machine.facts.have.get(file.name) == Some(&file.sum) {
-                continue;
-            }
-            let size = file.bytes.len();
-            progress.step(way.site, &format!("copying {} ({:.1} MB)", file.name, size as f64 / 1e6));
-            machine.write(format!("put {} {size} {}\n", file.name, file.sum).as_bytes()).await?;
-            for piece in file.bytes.chunks(PIECE_LEN) {
-                // A machine that has given up says why; what it says comes out of the next line.
-                if machine.write(piece).await.is_err() {
-                    break;
-                }
-            }
-            machine.expect("put", PIECE).await?;
-            machine.copied += 1;
+        if id == release.id {
+            machine.copy(release, progress).await?;
         }
         machine.write(format!("go {id}\n").as_bytes()).await?;
         machine.expect("go", STEP).await?;
         Ok(machine)
+    }
+
+    /// Copies the files that are missing there, compressed if both ends have gzip.
+    async fn copy(&mut self, release: &Release, progress: &mut dyn Progress) -> Result<(), SetupError> {
+        let missing = |file: &&File| self.facts.have.get(file.name) != Some(&file.sum);
+        let missing: Vec<&File> = release.files.iter().filter(missing).collect();
+        let is_packed = self.facts.unpacks
+            && self.place != Place::Here
+            && missing.iter().all(|file| file.packed().is_some())
+            && !missing.is_empty();
+        if is_packed {
+            self.write(b"gzip\n").await?;
+        }
+        let mut contents = Vec::new();
+        for file in &missing {
+            contents.push(match file.packed().filter(|_| is_packed) {
+                Some(packed) => Cow::Borrowed(packed),
+                None => Cow::Owned(file.bytes()?),
+            });
+        }
+        let (mut done, total) = (0, contents.iter().map(|bytes| bytes.len() as u64).sum());
+        for (file, bytes) in missing.iter().zip(&contents) {
+            let (size, how) = (bytes.len() as f64 / 1e6, if is_packed { " compressed" } else { "" });
+            progress.step(&self.site, &format!("copying {} ({size:.1} MB{how})", file.name));
+            self.write(format!("put {} {} {}\n", file.name, bytes.len(), file.sum).as_bytes()).await?;
+            for piece in bytes.chunks(PIECE_LEN) {
+                // A machine that has given up says why; what it says comes out of the next line.
+                if self.write(piece).await.is_err() {
+                    break;
+                }
+                done += piece.len() as u64;
+                progress.part(&self.site, done, total);
+            }
+            self.expect("put", PIECE).await?;
+            self.copied += 1;
+        }
+        Ok(())
     }
 
     async fn open(way: &Way<'_>, id: &str, progress: &mut dyn Progress) -> Result<Machine, SetupError> {
@@ -210,6 +236,7 @@ impl Machine {
                 "folder" => self.facts.folder = value,
                 "base" => self.facts.base = value,
                 "release" => self.facts.releases.push(value),
+                "unpacks" => self.facts.unpacks = true,
                 "have" => {
                     let (name, sum) = value.split_once(' ').unwrap_or((&value, ""));
                     self.facts.have.insert(name.to_owned(), sum.to_owned());

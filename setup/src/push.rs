@@ -17,6 +17,7 @@ use crate::message::{Item, ItemKind, Reply, Request};
 use crate::parcel::Parcel;
 use crate::place::Place;
 use crate::release::Release;
+use crate::sums::Sums;
 use crate::{Progress, SetupError};
 
 /// Most items of a request, and most bytes that follow one unless a single file is longer.
@@ -52,10 +53,10 @@ pub async fn push(
     progress: &mut dyn Progress,
 ) -> Result<Vec<Pushed>, SetupError> {
     let release = Release::read(None)?;
-    let mut all = Vec::new();
+    let (mut all, mut sums) = (Vec::new(), Sums::of_user());
     for site in sites {
         let mut pushed = Pushed { site: site.name.clone(), ..Pushed::default() };
-        let done = push_to(site, parcel, &release, asking, &mut pushed, progress).await;
+        let done = push_to(site, parcel, &release, asking, &mut pushed, &mut sums, progress).await;
         pushed.problem = done.err().map(|error| error.to_string());
         all.push(pushed);
     }
@@ -68,6 +69,7 @@ async fn push_to(
     release: &Release,
     asking: bool,
     pushed: &mut Pushed,
+    sums: &mut Sums,
     progress: &mut dyn Progress,
 ) -> Result<(), SetupError> {
     let name = &site.name;
@@ -86,7 +88,8 @@ async fn push_to(
     };
     let way = Way { site: name, place: &place, folder: site.folder.as_deref(), asking };
     let mut machine = Machine::reach(&way, release, progress).await?;
-    let mut sending = Sending { site: name, machine: &mut machine, pushed, total: parcel.bytes(), done: 0, progress };
+    let mut sending =
+        Sending { site: name, machine: &mut machine, pushed, total: parcel.bytes(), done: 0, progress, sums };
     for items in parcel.items.chunks(ITEMS) {
         sending.batch(items).await?;
     }
@@ -110,6 +113,7 @@ struct Sending<'a> {
     total: u64,
     done: u64,
     progress: &'a mut dyn Progress,
+    sums: &'a mut Sums,
 }
 
 impl Sending<'_> {
@@ -125,7 +129,7 @@ impl Sending<'_> {
         for ((path, item), sum) in items.iter().zip(sums) {
             let mut item = item.clone();
             if let ItemKind::File { mode, length } = item.kind {
-                if sum.is_some_and(|sum| sum_of(path).is_ok_and(|own| own == sum)) {
+                if sum.is_some_and(|sum| self.sums.of(path).is_ok_and(|own| own == sum)) {
                     item.kind = ItemKind::Mode { mode };
                     self.pushed.unchanged += 1;
                     self.advance(length);
@@ -193,16 +197,5 @@ impl Sending<'_> {
     fn advance(&mut self, bytes: u64) {
         self.done += bytes;
         self.progress.part(self.site, self.done, self.total);
-    }
-}
-
-/// SHA-256 of a file, in hexadecimal digits.
-pub(crate) fn sum_of(path: &Path) -> std::io::Result<String> {
-    let (mut file, mut digest, mut piece) = (File::open(path)?, Sha256::new(), vec![0; PIECE]);
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(crate::release::hex(&digest.finalize())),
-            count => digest.update(&piece[..count]),
-        }
     }
 }

@@ -1,12 +1,16 @@
 //! What is copied to a site: the command and the provider, as files of one release.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use launch::environment::Environment;
 use launch::mpi::{PROVIDER_FILE, find_provider};
 use sha2::{Digest, Sha256};
 
 use crate::SetupError;
+use crate::sums::Sums;
 
 /// File name of the command.
 pub const COMMAND_FILE: &str = "landbridge";
@@ -23,20 +27,42 @@ pub struct Release {
 }
 
 /// A file of a release.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct File {
     /// Its name.
     pub name: &'static str,
-    /// Its content.
-    pub bytes: Vec<u8>,
+    /// Where it is here.
+    pub path: PathBuf,
     /// SHA-256 of its content, in hexadecimal digits.
     pub sum: String,
+    /// Its content, compressed. `None`: this machine has no gzip.
+    packed: OnceLock<Option<Vec<u8>>>,
 }
 
-impl std::fmt::Debug for File {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "File({}, {} bytes)", self.name, self.bytes.len())
+impl File {
+    pub(crate) fn new(name: &'static str, path: &Path, sum: String) -> File {
+        File { name, path: path.to_owned(), sum, packed: OnceLock::new() }
     }
+
+    /// Its content.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn bytes(&self) -> Result<Vec<u8>, SetupError> {
+        std::fs::read(&self.path).map_err(|source| SetupError::File { path: self.path.clone(), source })
+    }
+
+    /// Its content, compressed by gzip; `None`: this machine has none. It is compressed once, for all sites.
+    pub fn packed(&self) -> Option<&[u8]> {
+        self.packed.get_or_init(|| gzip(&self.path)).as_deref()
+    }
+}
+
+fn gzip(path: &Path) -> Option<Vec<u8>> {
+    let file = std::fs::File::open(path).ok()?;
+    let mut command = Command::new("gzip");
+    command.args(["-c", "-1"]).stdin(file).stderr(Stdio::null());
+    command.output().ok().filter(|output| output.status.success()).map(|output| output.stdout)
 }
 
 impl Release {
@@ -57,15 +83,15 @@ impl Release {
     }
 
     fn of(provider: &Path, command: &Path) -> Result<Release, SetupError> {
-        let mut digest = Sha256::new();
-        let mut files = Vec::new();
+        let (mut digest, mut sums) = (Sha256::new(), Sums::of_user());
+        let (mut files, mut architectures) = (Vec::new(), Vec::new());
         for (name, path) in [(PROVIDER_FILE, provider), (COMMAND_FILE, command)] {
-            let bytes = std::fs::read(path).map_err(|source| SetupError::File { path: path.to_owned(), source })?;
-            let sum = hex(&Sha256::digest(&bytes));
+            let wrong = |source| SetupError::File { path: path.to_owned(), source };
+            let sum = sums.of(path).map_err(wrong)?;
             digest.update(sum.as_bytes());
-            files.push(File { name, bytes, sum });
+            architectures.push(architecture(path).map_err(wrong)?);
+            files.push(File::new(name, path, sum));
         }
-        let architectures: Vec<_> = files.iter().map(|file| architecture(&file.bytes)).collect();
         let Some(architecture) = architectures[1].filter(|_| architectures[0] == architectures[1]) else {
             let text = format!("{} and {} are not programs for one machine", provider.display(), command.display());
             return Err(SetupError::Request(text));
@@ -80,15 +106,17 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 /// The machine a program is for, as `uname -m` calls it: ELF's `e_machine`, little endian as all these are.
-fn architecture(bytes: &[u8]) -> Option<&'static str> {
-    let machine = bytes.get(18..20).filter(|_| bytes.starts_with(b"\x7fELF"))?;
-    match u16::from_le_bytes([machine[0], machine[1]]) {
+fn architecture(path: &Path) -> std::io::Result<Option<&'static str>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(20).read_to_end(&mut bytes)?;
+    let Some(machine) = bytes.get(18..20).filter(|_| bytes.starts_with(b"\x7fELF")) else { return Ok(None) };
+    Ok(match u16::from_le_bytes([machine[0], machine[1]]) {
         62 => Some("x86_64"),
         183 => Some("aarch64"),
         243 => Some("riscv64"),
         21 => Some("ppc64le"),
         _ => None,
-    }
+    })
 }
 
 #[cfg(test)]

@@ -75,6 +75,11 @@ impl Folders {
         [self.state.join(format!("{site}.log")), self.state.join(format!("{site}.log.old"))]
     }
 
+    /// Sums of large files that were hashed here.
+    pub(crate) fn sums(&self) -> PathBuf {
+        self.state.join("sums")
+    }
+
     /// What the sites file says, if there is one.
     pub(crate) fn read_sites(&self) -> Result<Option<String>, HereError> {
         read(&self.sites_file())

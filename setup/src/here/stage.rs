@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::error::HereError;
 use crate::message::{Item, ItemKind, Reply};
 use crate::parcel::place as place_of;
-use crate::push::sum_of;
+use crate::sums::Sums;
 
 /// How long the next piece may take.
 const PIECE: Duration = Duration::from_secs(120);
@@ -29,11 +29,12 @@ const PART: &str = ".landbridge-part";
 /// There is no home directory.
 pub(crate) fn offer(items: &[Item]) -> Result<Reply, HereError> {
     let home = std::env::home_dir().ok_or(HereError::NoHome)?;
+    let mut sums = Sums::of_user();
     let sum = |item: &Item| {
         let ItemKind::File { length, .. } = item.kind else { return None };
         let path = place_of(&home, &item.path, item.below_home);
         let found = std::fs::symlink_metadata(&path).ok()?;
-        sum_of(&path).ok().filter(|_| found.is_file() && found.len() == length)
+        (found.is_file() && found.len() == length).then(|| sums.of(&path).ok()).flatten()
     };
     Ok(Reply::Has { sums: items.iter().map(sum).collect() })
 }
