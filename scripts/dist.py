@@ -114,9 +114,8 @@ def stage(machine, files, share):
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / place)
         (folder / place).chmod(0o755)
-        print(
-            f"dist: {machine}: {place}: {source.stat().st_size / 1e6:.1f} MB, glibc {'.'.join(map(str, check_symbols(folder / place)))}"
-        )
+        glibc = ".".join(map(str, check_symbols(folder / place)))
+        print(f"dist: {machine}: {place}: {source.stat().st_size / 1e6:.1f} MB, glibc {glibc}")
     shutil.copytree(share, folder / "share")
     licences = folder / "share" / "licenses" / "landbridge"
     licences.mkdir(parents=True)
@@ -196,9 +195,9 @@ def main():
     targets = {machine: f"{machine}-unknown-linux-gnu" for machine in wanted}
     missing = [machine for machine in wanted if not has_library(targets[machine])]
     for machine in missing:
+        how = f"rustup target add {targets[machine]}, in this folder"
         print(
-            f"dist: {machine} is left out: this Rust has no standard library for {targets[machine]}: rustup target add {targets[machine]}, or "
-            f"Debian's rustc-web, cargo-web and libstd-rust-web-dev of that architecture",
+            f"dist: {machine} is left out: this Rust has no standard library for {targets[machine]}: {how}",
             file=sys.stderr,
         )
     if missing and os.environ.get("STRICT", "") not in ("", "0"):

@@ -1,10 +1,9 @@
-"""The recipes of packaging/: parsed and, where what reads them is here, loaded."""
+"""The recipes of packaging/: parsed and, where what reads them is here, rendered. test_dist.py loads the modulefile."""
 
 import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,9 +15,7 @@ from harness import ROOT
 
 PACKAGING = ROOT / "packaging"
 VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
-# Lmod's own variable goes first: beside environment-modules it cannot be installed as Debian has it.
-LMOD = Path(os.environ.get("LMOD_CMD", "/usr/share/lmod/lmod/libexec/lmod"))
-YAML = ROOT / ".venv-dist" / "bin" / "python"
+DIST_PYTHON = ROOT / ".venv-dist" / "bin" / "python"
 
 
 def test_spacks_recipe_names_what_there_is():
@@ -36,13 +33,29 @@ def test_spacks_recipe_names_what_there_is():
     assert f"rust@{floor}:" in named("depends_on")
 
 
-@pytest.mark.skipif(not YAML.exists(), reason=f"{YAML} is not there: make dist makes it")
-def test_condas_recipe_is_yaml_with_what_rattler_build_needs():
-    read = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)"
-    with (PACKAGING / "conda" / "recipe.yaml").open() as file:
-        recipe = json.loads(subprocess.run([YAML, "-c", read], stdin=file, stdout=subprocess.PIPE, check=True).stdout)
-    assert {"schema_version", "context", "package", "source", "build", "requirements", "tests", "about"} == set(recipe)
-    assert recipe["context"]["version"] == VERSION
+# What release.py puts in, then what rattler-build makes of it for a machine with conda-forge's compilers.
+RENDER = """
+import json, sys
+from rattler_build import PlatformConfig, RenderConfig, Stage0Recipe, VariantConfig
+compilers = {"c_compiler": ["gcc"], "rust_compiler": ["rust"], "c_stdlib": ["sysroot"], "c_stdlib_version": ["2.17"]}
+target = RenderConfig(platform=PlatformConfig(target_platform=sys.argv[1]))
+(made,) = Stage0Recipe.from_yaml(sys.stdin.read()).render(VariantConfig(compilers), target)
+json.dump(made.recipe.to_dict(), sys.stdout)
+"""
+
+
+@pytest.mark.skipif(not DIST_PYTHON.exists(), reason=f"{DIST_PYTHON} is not there: make dist makes it")
+@pytest.mark.parametrize("platform", ["linux-64", "linux-aarch64"])
+def test_rattler_build_renders_condas_recipe(platform):
+    text = (PACKAGING / "conda" / "recipe.yaml").read_text()
+    filled = text.replace("@HOMEPAGE@", "https://landbridge.example").replace("@SHA256@", 64 * "0")
+    done = subprocess.run([DIST_PYTHON, "-c", RENDER, platform], input=filled, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    recipe = json.loads(done.stdout)
+    assert recipe["package"] == {"name": "landbridge", "version": VERSION}
+    [source] = recipe["source"]
+    assert source["url"].endswith(f"/v{VERSION}/landbridge-{VERSION}.tar.gz"), source
+    assert f"rust_{platform}" in recipe["requirements"]["build"], recipe["requirements"]
     assert all((ROOT / name).exists() or name == "THIRD-PARTY.txt" for name in recipe["about"]["license_file"])
 
 
@@ -53,44 +66,6 @@ def test_apptainers_definition_has_each_section_once():
     assert re.search(r"^Bootstrap: docker$\s^From: \S+$", text, re.MULTILINE)
     post = text.split("%post")[1].split("%runscript")[0]
     subprocess.run(["sh", "-n"], input=post, text=True, check=True)
-
-
-@pytest.fixture
-def modules(tmp_path):
-    """A folder of modules, and an installed Landbridge of this version below another."""
-    folder = tmp_path / "modules" / "landbridge"
-    folder.mkdir(parents=True)
-    shutil.copy(PACKAGING / "modulefiles" / "landbridge.lua", folder / f"{VERSION}.lua")
-    (tmp_path / "opt" / VERSION / "bin").mkdir(parents=True)
-    return tmp_path
-
-
-def load(modules):
-    words = [LMOD, "bash", "load", "landbridge"]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(modules),
-        "MODULEPATH": str(modules / "modules"),
-        "LMOD_SYSTEM_DEFAULT_MODULES": "",
-        "LANDBRIDGE_ROOT_FOLDER": str(modules / "opt"),
-    }
-    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.skipif(not LMOD.exists(), reason=f"{LMOD} is not there: install Lmod, or set LMOD_CMD")
-def test_lmod_loads_the_modulefile(modules):
-    refused = load(modules)
-    assert "unpack Landbridge's tar.zst to" in refused.stderr, refused
-    (modules / "opt" / VERSION / "bin" / "landbridge").write_text("")
-    loaded = load(modules)
-    root = modules / "opt" / VERSION
-    script = loaded.stdout + 'printf "%s\\n" "$PATH" "$MANPATH" "${LANDBRIDGE_PROVIDER-none}"'
-    path, manuals, provider = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert (
-        path.split(":")[0] == f"{root}/bin" and manuals.split(":")[0] == f"{root}/share/man" and provider == "none"
-    ), loaded
 
 
 def test_a_release_is_refused_while_it_has_no_address():
@@ -104,3 +79,19 @@ def test_a_release_is_refused_while_it_has_no_address():
         words, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "REHEARSAL": "1"}
     )
     assert rehearsed.returncode == 0 and "no tag" in rehearsed.stderr, rehearsed
+
+
+@pytest.mark.skipif(not DIST_PYTHON.exists(), reason=f"{DIST_PYTHON} is not there: make dist makes it")
+def test_dist_names_what_a_machine_lacks(tmp_path):
+    """A Rust without any standard library: each machine is named with the command that brings it; nothing is built."""
+    (tmp_path / "rustc").write_text(f"#!/bin/sh\necho {tmp_path}\n")
+    (tmp_path / "rustc").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for strict, verdict in [("1", "STRICT: a release needs"), ("0", "this machine's own")]:
+        words = [DIST_PYTHON, ROOT / "scripts" / "dist.py"]
+        settings = {**environment, "STRICT": strict}
+        done = subprocess.run(words, env=settings, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and f"dist: {verdict}" in done.stderr, done
+        for machine in ("x86_64", "aarch64"):
+            assert f"dist: {machine} is left out" in done.stderr, done
+            assert f"rustup target add {machine}-unknown-linux-gnu" in done.stderr, done

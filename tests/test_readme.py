@@ -10,12 +10,14 @@ import pytest
 
 from accounts import PORT, wan
 from harness import LANDBRIDGE, POISSON, ROOT
+from test_dist import README_INSTALL
 from test_sites_add import LAPTOP, Person
 
 # Who else runs what `make TARGET` runs.
 MAKES = {
     "build": "all tests, which are of what it built",
     "demo": "test_demo.py",
+    "dist": "make test-dist, whose tests are of what it built",
     "test": "continuous integration, this test among others",
 }
 
@@ -35,7 +37,7 @@ def blocks_with(word):
 def test_every_command_is_one_of_those_below():
     known = [
         line
-        for word in ("make", "export PATH", "landbridge lab", "landbridge run -n 4", "landbridge sites add")
+        for word in ("make", README_INSTALL, "export PATH", "landbridge lab", "landbridge run -n 4", "landbridge sites add")
         for block in blocks_with(word)
         for line in block
     ]
