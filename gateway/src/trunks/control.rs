@@ -1,4 +1,5 @@
-//! Control messages between two gateways: kept until the other has them, so that none is lost with a link. No I/O.
+//! Control messages between two gateways. Each is kept until the other gateway has it, so that none is lost with a
+//! link. No I/O.
 
 use std::collections::VecDeque;
 
@@ -10,40 +11,37 @@ use wire::{Control, FrameHeader, FrameKind, WireError};
 
 use crate::path::forward::GATEWAY;
 
-/// Bytes under way; the longest message fits twice.
+/// Bytes in flight; the longest message fits twice.
 const WINDOW: u32 = 2 << 20;
-/// Messages under way, at most.
-const UNDER_WAY: u32 = 1024;
-/// Bytes that wait beyond the window, at most; what a message takes beside its bytes counts too.
+/// Most messages in flight.
+const IN_FLIGHT: u32 = 1024;
+/// Most bytes queued beyond the window, counting [`MESSAGE`] bytes of memory for each message besides its payload.
 const WAITING: usize = 4 << 20;
 const MESSAGE: usize = 128;
 
 /// Why a message cannot be sent.
 #[derive(Debug, Error)]
 pub(crate) enum ControlError {
-    /// It cannot be written down.
+    /// It cannot be encoded.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The other gateway takes nothing.
-    #[error("{waiting} bytes of control messages wait for it, and it acknowledges none")]
-    Full {
-        /// Bytes.
-        waiting: usize,
-    },
+    /// The other gateway acknowledges nothing.
+    #[error("{waiting} bytes of control messages are queued for it and it acknowledges none")]
+    Full { waiting: usize },
 }
 
-/// One direction each of what two gateways tell each other.
+/// Control messages in both directions between two gateways.
 #[derive(Debug)]
 pub(crate) struct ControlChannel {
     outbound: Outbound<(JobId, Vec<u8>)>,
-    /// The number of the first message that the other has not acknowledged.
+    /// The number of the first message that the other gateway has not acknowledged.
     acknowledged: u32,
     inbound: Inbound<Control>,
-    /// Beyond the window.
+    /// Messages that do not fit the window yet.
     queue: VecDeque<(JobId, Vec<u8>)>,
-    /// Bytes of it.
+    /// Bytes in `queue`, as [`WAITING`] counts them.
     waiting: usize,
-    /// Which run of its program the other gateway is, once it is known.
+    /// The run number of the other gateway's process, once it is known.
     run: Option<u32>,
 }
 
@@ -59,8 +57,8 @@ impl ControlChannel {
         }
     }
 
-    /// The other gateway says which run of its program it is. Whether it is another than the one before, which took
-    /// with it all that it was told.
+    /// Notes the run number of the other gateway's process and returns whether that process is new. A new process knows
+    /// nothing of what its predecessor received.
     pub(crate) fn meets(&mut self, run: u32) -> bool {
         let another = self.run.is_some_and(|known| known != run);
         if another {
@@ -70,10 +68,10 @@ impl ControlChannel {
         another
     }
 
-    /// Takes a message to be sent.
+    /// Queues a message.
     ///
     /// # Errors
-    /// It is too long, or too many wait already.
+    /// It is too long, or the queue is full.
     pub(crate) fn push(&mut self, message: &Control) -> Result<(), ControlError> {
         let payload = message.encode()?;
         let after = self.waiting + payload.len() + MESSAGE;
@@ -85,39 +83,40 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// About how many bytes of memory it takes.
+    /// Approximate memory in bytes.
     pub(crate) fn held(&self) -> u64 {
         self.waiting as u64 + self.outbound.in_flight()
     }
 
-    /// The next frame to be sent by this link, if any may go, and the job it is about.
+    /// The next frame to send on this link, if one may go, and the job it is about.
     pub(crate) fn next(&mut self, link: Route) -> Option<(JobId, Vec<u8>)> {
         if let Some(frame) = self.outbound.resend(link) {
             return Some(frame.clone());
         }
         let (_, payload) = self.queue.front()?;
         let bytes = (HEADER_LEN + payload.len()) as u32;
-        let under_way = self.outbound.next().wrapping_sub(self.acknowledged);
-        if under_way >= UNDER_WAY || !self.outbound.may_send(bytes) {
+        let in_flight = self.outbound.next().wrapping_sub(self.acknowledged);
+        if in_flight >= IN_FLIGHT || !self.outbound.may_send(bytes) {
             return None;
         }
         let (job, payload) = self.queue.pop_front()?;
         self.waiting -= payload.len() + MESSAGE;
         let plain = FrameHeader::plain(FrameKind::Control, job, GATEWAY, GATEWAY);
         let header = FrameHeader { sequence: self.outbound.next(), ack: self.inbound.acknowledge(), ..plain };
-        // Its length was checked when it was encoded.
+        // The length was checked when the message was encoded.
         let frame = header.with_payload(&payload).ok()?;
         self.outbound.sent(link, bytes, (job, frame.clone()));
         Some((job, frame))
     }
 
-    /// What was under way by this link is lost.
+    /// What was in flight on this link is lost.
     pub(crate) fn lost(&mut self, link: Route) {
         self.outbound.lost(link);
         self.inbound.ack_lost();
     }
 
-    /// A message came; gives those whose turn it is now. Each is acknowledged: they are rare.
+    /// Takes a message that arrived and returns those that are now next in order. Each is acknowledged at once: they
+    /// are rare.
     pub(crate) fn came(&mut self, header: &FrameHeader, message: Control) -> Result<Vec<Control>, ChannelError> {
         self.acknowledged(header.ack)?;
         let bytes = HEADER_LEN as u32 + header.length;
@@ -136,14 +135,14 @@ impl ControlChannel {
 
     pub(crate) fn acknowledged(&mut self, ack: u32) -> Result<(), ChannelError> {
         self.outbound.acknowledged(ack)?;
-        // An older one changes nothing.
+        // An older acknowledgement changes nothing.
         if self.outbound.next().wrapping_sub(ack) < self.outbound.next().wrapping_sub(self.acknowledged) {
             self.acknowledged = ack;
         }
         Ok(())
     }
 
-    /// The acknowledgement to be sent, if one is due.
+    /// The acknowledgement to send, if one is due.
     pub(crate) fn ack(&mut self) -> Option<[u8; HEADER_LEN]> {
         let plain = FrameHeader::plain(FrameKind::Ack, JobId::default(), GATEWAY, GATEWAY);
         self.inbound.ack_is_due().then(|| FrameHeader { ack: self.inbound.acknowledge(), ..plain }.encode())
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_a_link_and_come_in_order() {
+    fn messages_survive_a_link_and_arrive_in_order() {
         let (mut a, mut b) = (ControlChannel::new(), ControlChannel::new());
         (1..=4).for_each(|job| a.push(&closed(job)).unwrap());
         let (job, first) = a.next(LINK).unwrap();
@@ -181,7 +180,7 @@ mod tests {
         a.lost(Route(1));
         b.lost(Route(1));
         assert_eq!(take(&mut b, &a.next(LINK).unwrap().1), [closed(2), closed(3)]);
-        assert_eq!(take(&mut b, &first), [], "it came before");
+        assert_eq!(take(&mut b, &first), [], "it has arrived before");
         assert_eq!(take(&mut b, &a.next(LINK).unwrap().1), [closed(4)]);
         let ack = FrameHeader::decode(&b.ack().unwrap(), 0).unwrap();
         a.acknowledged(ack.ack).unwrap();
@@ -189,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn another_run_begins_anew() {
+    fn a_restarted_peer_starts_over() {
         let mut a = ControlChannel::new();
         assert!(!a.meets(5) && !a.meets(5));
         a.push(&closed(1)).unwrap();
         let _ = a.next(LINK);
         assert!(a.meets(6));
         a.lost(LINK);
-        assert_eq!(a.next(LINK), None, "what was for another run is gone");
+        assert_eq!(a.next(LINK), None, "messages for the previous run are gone");
     }
 
     #[test]

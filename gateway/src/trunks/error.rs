@@ -1,4 +1,4 @@
-//! Why a trunk does not do what it is asked for, and why a link cannot be had.
+//! Why a trunk cannot carry out a request, and why a link cannot be established.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ pub(crate) enum TrunkError {
     UnknownSite { own: String, site: String },
     #[error("this is site {0}")]
     OtherSite(String),
-    /// It is not up: what went wrong last.
+    /// The trunk is not up; the text is its last problem.
     #[error("{0}")]
     Down(String),
-    /// It is not in the sites file any more.
+    /// The other gateway was removed from the sites file.
     #[error("{0}")]
     Retired(String),
     #[error(
@@ -59,7 +59,7 @@ pub(crate) enum LinkError {
     Handshake(#[from] HandshakeError),
     #[error("handshake took longer than {0} s: is it a gateway?")]
     Slow(u64),
-    /// The key that it shows, or a place that is not up.
+    /// The other end presents a wrong key, or the place to meet is not up.
     #[error(transparent)]
     Trunk(#[from] TrunkError),
     #[error("site {site}: gateway {gateway} at {address}: {source}{advice}", advice = source.advice(address))]
@@ -69,20 +69,20 @@ pub(crate) enum LinkError {
     /// This gateway was started without a way to run ssh.
     #[error("the program that runs this gateway cannot start ssh")]
     NoTunneller,
-    /// The tunnel has failed: why.
+    /// The reason why the tunnel failed.
     #[error("{0}")]
     Tunnel(String),
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
     Meeting(#[from] MeetingError),
-    /// No place was one where the two could meet.
+    /// No place let the two meet.
     #[error("{0}")]
     Unmet(String),
 }
 
 impl LinkError {
-    /// What may be in the way to an address that does not answer.
+    /// Names what may block an address that does not answer.
     fn advice(&self, address: &str) -> String {
         let port = address.rsplit_once(':').map_or(address, |(_, port)| port);
         match self {
@@ -100,7 +100,7 @@ impl LinkError {
         }
     }
 
-    /// Whether nobody listens there.
+    /// Whether the other machine refused the connection, so that nothing listens at the port.
     pub(crate) fn is_refused(&self) -> bool {
         match self {
             LinkError::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
@@ -110,7 +110,7 @@ impl LinkError {
     }
 }
 
-/// Why two gateways do not meet somewhere.
+/// Why two gateways cannot meet at a place.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub(crate) enum MeetingError {
@@ -128,7 +128,7 @@ pub(crate) enum MeetingError {
     NotConnected { site: String, gateway: String },
     #[error("you asked a moment ago")]
     Hasty,
-    #[error("{0} links of others meet there, and its `memory` allows no more")]
+    #[error("{0} links already meet there, and its `memory` allows no more")]
     Full(usize),
     #[error("its sites file does not let others meet there")]
     NotLet,
@@ -140,22 +140,22 @@ pub(crate) enum MeetingError {
     Over,
     #[error("no random numbers: {0}")]
     Random(getrandom::Error),
-    /// What the place says.
+    /// The reason that the place sent.
     #[error("{0}")]
     Denied(String),
     #[error("no answer within {0} s")]
     NoAnswer(u64),
-    #[error("asked once more meanwhile")]
+    #[error("a newer request replaced this one")]
     AskedAgain,
-    #[error("nothing happens within {0} s")]
+    #[error("the other gateway did not arrive within {0} s")]
     NothingHappens(u64),
-    #[error("the other does not begin")]
+    #[error("the other gateway did not start its handshake")]
     NotBegun,
-    #[error("the other is no gateway")]
+    #[error("the other end is not a gateway")]
     NoGateway,
 }
 
-/// Why whoever came inside TLS is nobody's.
+/// Why a connection with TLS was not admitted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ArrivalError {
@@ -172,7 +172,7 @@ pub(crate) enum ArrivalError {
          for site {own}?"
     )]
     OurKeyToGateway { whose: String, peer: SocketAddr, fingerprint: Fingerprint, own: String },
-    /// It was told this.
+    /// Refused; the peer got this text.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]

@@ -32,19 +32,20 @@ use crate::path::shares::Shares;
 use crate::table::TrunkId;
 use crate::trunks::trunk::Trunk;
 
-/// From how many bytes of their job that wait for a link on members pause.
+/// Members of a job pause while at least this many of its bytes are queued for a link.
 const BACKED_UP: usize = 1 << 20;
-/// Bytes of answers (to pings, and acknowledgements of control messages) that wait for a link, at most: who has more
-/// coming asks and does not read.
+/// Most bytes of replies (to pings, and acknowledgements of control messages) queued for a link: a peer for which more
+/// are queued sends requests and does not read.
 const ANSWERS: usize = 512 << 10;
-/// From how many bytes of their job that wait for a link on notices are kept back, one for each pair of members.
+/// While at least this many bytes of a job are queued for a link, only one notice per pair of members is kept.
 const NOTICES: usize = 256 << 10;
-/// Pairs for which that is done, for each link.
+/// Most pairs for which notices are kept, per link.
 const PAIRS: usize = 4096;
-/// So many bytes are sealed and wait for the socket, at least, while others wait for their turn.
+/// Records are encrypted ahead until this many bytes wait for the socket; the rest waits unencrypted, in one queue per
+/// job.
 const AHEAD: usize = 64 << 10;
 
-/// Why frames from one member to another were not deliverable.
+/// For each pair of members, why frames from the first to the second were not deliverable.
 type Notices = HashMap<(Identity, Identity), String>;
 
 /// One TLS connection of a trunk.
@@ -53,13 +54,13 @@ pub(crate) struct Link {
     pub trunk: TrunkId,
     pub index: usize,
     pub address: SocketAddr,
-    /// The key that its other end has shown.
+    /// The key that the other end presented.
     pub key: Option<Fingerprint>,
     session: RefCell<Session>,
     outlet: Outlet,
-    /// What does not go straight to the socket.
+    /// Frames that did not go straight to the socket.
     waiting: RefCell<Shares>,
-    /// Less of some job waits.
+    /// Notified when the queue of a job has shrunk far enough for its members to continue.
     drained: Notify,
     pub pending: RefCell<Vec<Range<usize>>>,
     /// Bytes of frames.
@@ -70,19 +71,19 @@ pub(crate) struct Link {
     cut: Notify,
     cut_reason: RefCell<String>,
     pub pings: RefCell<HashMap<u64, (Instant, oneshot::Sender<Duration>)>>,
-    /// The least round trip that pings have shown, where the kernel cannot know it.
+    /// The shortest round trip of pings, for links whose path the kernel cannot see.
     pub measured: Cell<Option<Duration>>,
-    /// Notices that are kept back: frames of this job from the first to the second were not deliverable.
+    /// Notices kept back while the job's queue is long.
     notices: RefCell<HashMap<JobId, Notices>>,
 }
 
 impl Link {
-    /// Its number in channels over this trunk.
+    /// Its route number in channels over this trunk.
     pub(crate) fn route(&self) -> Route {
         Route(self.index as u8)
     }
 
-    /// Sends a frame made here.
+    /// Sends a frame that this gateway made.
     pub(crate) fn send_own(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
             Ok(bytes) => self.send(gateway, header.job, &bytes),
@@ -90,7 +91,7 @@ impl Link {
         }
     }
 
-    /// Sends an answer: ahead of all jobs, so that a peer that reads has it soon.
+    /// Sends a reply ahead of all jobs' frames, so that a peer that reads gets it soon.
     pub(crate) fn answer(&self, gateway: &Gateway, header: FrameHeader, payload: &[u8]) {
         match header.with_payload(payload) {
             Ok(bytes) => self.send(gateway, JobId::default(), &bytes),
@@ -98,8 +99,8 @@ impl Link {
         }
     }
 
-    /// Sends a notice that a frame was not deliverable. While much of its job waits, one for each pair of members is
-    /// kept: the last says what those before it said.
+    /// Sends a notice that a frame was not deliverable. While much of the job is queued, only the latest notice for
+    /// each pair of members is kept: it says what the earlier ones said.
     pub(crate) fn notice(&self, gateway: &Gateway, header: FrameHeader, reason: &[u8]) {
         if self.queued_of(header.job) < NOTICES {
             return self.send_own(gateway, header, reason);
@@ -112,19 +113,19 @@ impl Link {
         }
     }
 
-    /// Whether more answers wait than a peer that reads would leave.
+    /// An error if more replies are queued than a peer that reads would leave.
     fn is_not_read(&self) -> Option<String> {
         let waiting = self.queued_of(JobId::default());
-        (waiting > ANSWERS).then(|| format!("{waiting} bytes of answers wait for it: it does not read them"))
+        (waiting > ANSWERS).then(|| format!("{waiting} bytes of replies are queued for it: it does not read them"))
     }
 
-    /// Sends the frames that were gathered from `bytes`. They are of one job: what one member sends is.
+    /// Sends the pending frames out of `bytes`. All are of one job, because a member sends only frames of its job.
     pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8], job: JobId) {
         let mut ranges = self.pending.borrow_mut();
         if let [range] = ranges.as_slice() {
             self.send(gateway, job, &bytes[range.clone()]);
         } else {
-            // A record each would cost more than the copy.
+            // A TLS record for each would cost more than the copy.
             let mut stage = gateway.path.stage.take();
             ranges.iter().for_each(|range| stage.extend_from_slice(&bytes[range.clone()]));
             self.send(gateway, job, &stage);
@@ -134,7 +135,7 @@ impl Link {
         ranges.clear();
     }
 
-    /// Sends whole frames of a job: at once if nothing waits, else in turn.
+    /// Sends whole frames of a job, at once if nothing is queued, else in the job's turn.
     pub(crate) fn send(&self, gateway: &Gateway, job: JobId, frames: &[u8]) {
         if self.outlet.is_closed() {
             return;
@@ -151,7 +152,7 @@ impl Link {
         }
     }
 
-    /// Seals what waits, in turn, until enough lies before the socket.
+    /// Encrypts queued frames, job by job, until enough waits for the socket.
     fn refill(&self, gateway: &Gateway) {
         let mut waiting = self.waiting.borrow_mut();
         while self.outlet.queued() < AHEAD
@@ -189,27 +190,27 @@ impl Link {
         }
     }
 
-    /// What the kernel knows of the connection.
+    /// The kernel's figures about the connection.
     pub(crate) fn kernel(&self) -> std::io::Result<TcpInfo> {
         TcpInfo::of(self.outlet.socket())
     }
 
-    /// Bytes that wait.
+    /// Bytes queued, encrypted or not.
     pub(crate) fn queued(&self) -> usize {
         self.waiting.borrow().len() + self.outlet.queued()
     }
 
-    /// Bytes of a job that wait for their turn.
+    /// Bytes of a job that wait for its turn.
     pub(crate) fn queued_of(&self, job: JobId) -> usize {
         self.waiting.borrow().of(job)
     }
 
-    /// Whether members of a job should not send more.
+    /// Whether members of a job should pause.
     pub(crate) fn is_backed_up(&self, job: JobId) -> bool {
         self.queued_of(job) >= BACKED_UP && !self.outlet.is_closed()
     }
 
-    /// Waits until members of a job may go on.
+    /// Waits until members of a job may continue.
     pub(crate) async fn drained(&self, job: JobId) {
         loop {
             let drained = self.drained.notified();
@@ -220,16 +221,16 @@ impl Link {
         }
     }
 
-    /// Whether it is ending.
+    /// Whether the link is closing.
     pub(crate) fn is_cut(&self) -> bool {
         self.outlet.is_closed()
     }
 
-    /// Ends the link, and forgets what waits for it.
+    /// Closes the link and drops what is queued for it.
     pub(crate) fn cut(&self, reason: String) {
         self.cut_reason.replace(reason);
         self.outlet.seal();
-        // Unless it ends because something cannot be sealed, which holds what waits.
+        // The queue is borrowed if encrypting its frames has failed; it is then cleared when the link has closed.
         if let Ok(mut waiting) = self.waiting.try_borrow_mut() {
             waiting.clear();
         }
@@ -237,10 +238,10 @@ impl Link {
         self.cut.notify_one();
     }
 
-    /// Sends a ping and waits for the answer; `None`: the link broke.
+    /// Sends a ping and waits for the reply; `None` if the link broke.
     ///
     /// # Errors
-    /// There is none within `limit`.
+    /// No reply within `limit`.
     pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Option<Duration>, Elapsed> {
         let (sender, receiver) = oneshot::channel();
         let id = gateway.path.next_id();
@@ -252,38 +253,38 @@ impl Link {
         Ok(answer?.ok())
     }
 
-    /// An answer to a ping came.
+    /// Handles the reply to a ping.
     pub(crate) fn pong(&self, payload: &[u8]) {
         let Ok(id) = payload.try_into().map(u64::from_le_bytes) else { return };
         if let Some((sent, answer)) = self.pings.borrow_mut().remove(&id) {
-            // Whoever asked may have given up.
+            // The receiver is gone if the caller has stopped waiting.
             let _ = answer.send(sent.elapsed());
         }
     }
 
-    /// Pings a peer that says nothing; returns when it has been silent for too long. One that says something hears each second
+    /// Pings a silent peer and returns when it has been silent for too long. A peer that sends is told once per second
     /// that this gateway is alive.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let since = |at: Instant| (at - self.since).as_nanos() as u64;
         let (mut pulse, mut nod) = (Pulse::new(LINK_SILENCE_S, 0), Nod::new(0));
-        let say = |kind| self.send_own(gateway, FrameHeader::plain(kind, JobId::default(), GATEWAY, GATEWAY), &[]);
+        let signal = |kind| self.send_own(gateway, FrameHeader::plain(kind, JobId::default(), GATEWAY, GATEWAY), &[]);
         loop {
             sleep(Duration::from_nanos(LOOK_NS)).await;
             let (now_ns, heard_ns) = (since(gateway.path.tick()), since(self.heard.get()));
             if nod.is_due(heard_ns, now_ns) && self.queued() == 0 {
-                say(FrameKind::Pong);
+                signal(FrameKind::Pong);
             }
             pulse.heard(heard_ns);
             match pulse.look(now_ns) {
                 Beat::Quiet => {}
-                Beat::Ping => say(FrameKind::Ping),
+                Beat::Ping => signal(FrameKind::Ping),
                 Beat::Lost(seconds) => return format!("no sign of life for {seconds} s"),
             }
         }
     }
 }
 
-/// Serves an established link until it ends. `run`: of the other gateway's program.
+/// Serves an established link until it closes. `run`: the run number of the other gateway's process.
 pub(crate) async fn serve(
     gateway: &Rc<Gateway>,
     trunk: &Rc<Trunk>,
@@ -292,7 +293,7 @@ pub(crate) async fn serve(
     address: SocketAddr,
 ) {
     let key = stream.session().peer();
-    // The sites file may have changed while hands were shaken.
+    // The sites file may have changed during the handshake.
     if let Err(error) = trunk.check(key) {
         let reason = error.to_string();
         log!(warn, &trunk.site, site = trunk.site, gateway = trunk.gateway, %address, reason, "link refused");
@@ -307,7 +308,7 @@ pub(crate) async fn serve(
         address,
         key,
         session: RefCell::new(session),
-        // Nobody waits for it: members wait for their job's turn.
+        // No sender waits for the outlet: members wait for their job's turn.
         outlet: Outlet::new(write, gateway.counters.clone(), usize::MAX),
         waiting: RefCell::new(Shares::new(gateway.counters.clone())),
         drained: Notify::new(),
@@ -368,8 +369,7 @@ async fn read_loop(
             let come = decipher.read(cx, read, &gateway.path, &link.session, &link.outlet, &mut plain[start..]);
             let (count, closed) = ready!(share.of(come))?;
             if link.outlet.is_closed() {
-                // What it says now may be of a time that is over: another link has taken its place, or its site is
-                // gone.
+                // The link has been replaced or its site removed: what still arrives is outdated.
                 return Poll::Ready(Err(Stop::Lost(link.cut_reason.borrow().clone())));
             }
             link.heard.set(gateway.path.tick());

@@ -1,9 +1,10 @@
-//! Measuring the way to another site: its round trip, and what it carries.
+//! Measuring the path to another site: its round trip and its rate.
 //!
-//! A user's command asks a gateway of its own site, which orders it from a gateway of the site that is to send. That one pings over its
-//! trunk, then sends frames that the other end answers one by one, and looks how fast the answers come. They take turns with jobs on the
-//! links as a job of their own, so that running jobs lose no more by them than by another job. Only gateways may ask gateways, one
-//! measurement is under way at a gateway at a time, and each is bounded: [`MOST`] bytes, [`LONGEST`], [`AHEAD`] held here for each link.
+//! A user's command asks a gateway of its own site, which passes the order to a gateway of the sending site. That
+//! gateway pings over its trunk, then sends frames that the other end acknowledges one by one, and times the
+//! acknowledgements. The frames count as a job of their own and take turns with other jobs on the links, so running
+//! jobs lose no more to them than to another job. Only gateways may ask gateways, a gateway runs one measurement at a
+//! time, and each is bounded: [`MOST`] bytes, [`LONGEST`], [`AHEAD`] bytes queued here for each link.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,47 +25,49 @@ use crate::table::error::Violation;
 use crate::trunks::error::TrunkError;
 use crate::trunks::trunk::Trunk;
 
-/// Bytes of frames that a transfer sends at most.
+/// Most bytes of frames that a transfer sends.
 const MOST: u64 = 8 << 20;
-/// How long a transfer lasts on a short path, and at most. On a long one it takes TCP some round trips to begin.
+/// How long a transfer lasts on a short path, plus this many round trips, at most `LONGEST`. On a long path TCP needs
+/// some round trips to reach full speed.
 const LASTS: Duration = Duration::from_millis(500);
 const ROUND_TRIPS: u32 = 10;
 const LONGEST: Duration = Duration::from_secs(2);
-/// Bytes of a transfer that are sent before the first is acknowledged; then as many more as have been. So a slow way is not full of it for
-/// long after its end, and a long one does not wait for us: TCP begins with less.
+/// Bytes of a transfer that are sent before the first is acknowledged; then twice as many more as were acknowledged. A
+/// slow path is then not full of the transfer long after its end, and a long one does not wait for us, because TCP
+/// starts with less.
 const FIRST: u64 = 64 << 10;
-/// From how many bytes of a transfer that wait here for a link on no more are added.
+/// No frames are added while this many bytes of a transfer are queued for a link.
 const AHEAD: usize = 256 << 10;
-/// Links say nothing when they drain; what they have drained is looked up this often.
+/// Links do not report that they drain, so their queues are checked this often.
 const LOOK: Duration = Duration::from_millis(2);
 /// Bytes of one frame of a transfer.
 const FRAME: u64 = HEADER_LEN as u64 + MAX_DATA as u64;
 
-/// How long a probe waits for a trunk that is not up, and for the answer to its ping.
+/// How long a probe waits for a trunk that is not up, and for the reply to its ping.
 pub(crate) const PROBE_UP: Duration = Duration::from_millis(3000);
-/// ssh takes longer: it has to log in first.
+/// The same through ssh, which has to log in first.
 const PROBE_UP_SSH: Duration = Duration::from_secs(8);
 const PROBE_PING: Duration = Duration::from_secs(2);
-/// How long a trunk that is down is waited for.
+/// How long a measurement waits for a trunk that is down.
 const UP: Duration = Duration::from_secs(1);
-/// How long the first ping may take.
+/// Time limit for the first ping.
 const PING: Duration = Duration::from_secs(2);
-/// Further pings; the least counts.
+/// Further pings; the shortest counts.
 const PINGS: usize = 2;
-/// How long another gateway may take with what it was ordered; it needs `UP`, the pings and `LONGEST`.
+/// Time limit for an order to another gateway, which needs `UP`, the pings and `LONGEST`.
 const ORDER: Duration = Duration::from_millis(6000);
 
-/// What a gateway measures, or has ordered to be measured: one thing at a time.
+/// The one measurement that a gateway makes or has ordered.
 #[derive(Debug, Default)]
 pub(crate) struct Measuring {
     busy: Cell<bool>,
     order: RefCell<Option<Order>>,
     transfer: RefCell<Option<Transfer>>,
-    /// An answer to a frame of the transfer came.
+    /// Notified when a frame of the transfer is acknowledged.
     acknowledged: Notify,
 }
 
-/// What another gateway was asked for.
+/// A measurement ordered from another gateway.
 #[derive(Debug)]
 struct Order {
     trunk: TrunkId,
@@ -73,13 +76,13 @@ struct Order {
     answer: oneshot::Sender<Measurement>,
 }
 
-/// Frames on their way and back.
+/// The state of a transfer: frames sent and acknowledged.
 #[derive(Debug)]
 struct Transfer {
     job: JobId,
     sent: u64,
     acknowledged: u64,
-    /// When how many had been acknowledged; those of one look at the clock are one entry.
+    /// How many frames had been acknowledged by when; frames acknowledged at the same instant share one entry.
     marks: Vec<(Instant, u64)>,
 }
 
@@ -90,7 +93,7 @@ impl Transfer {
 
     fn acknowledged(&mut self, now: Instant) {
         if self.acknowledged == self.sent {
-            // Nobody asked for that.
+            // An acknowledgement of nothing that was sent.
             return;
         }
         self.acknowledged += 1;
@@ -100,7 +103,8 @@ impl Transfer {
         }
     }
 
-    /// Bytes, and the time in which they were acknowledged: at least the later half, since the beginning is TCP's.
+    /// Bytes, and the time in which they were acknowledged. Counts at least the later half, because TCP is still
+    /// speeding up in the earlier.
     fn rate(&self) -> Option<(u64, Duration)> {
         let (end, all) = *self.marks.last()?;
         let (begin, before) = *self.marks.iter().rev().find(|(_, count)| count * 2 <= all)?;
@@ -110,7 +114,7 @@ impl Transfer {
 }
 
 impl Measuring {
-    /// An answer to a frame of a transfer came.
+    /// A frame of a transfer was acknowledged.
     pub(crate) fn acknowledged(&self, job: JobId, now: Instant) {
         if let Some(transfer) = self.transfer.borrow_mut().as_mut().filter(|transfer| transfer.job == job) {
             transfer.acknowledged(now);
@@ -118,22 +122,22 @@ impl Measuring {
         }
     }
 
-    /// Another gateway has measured. What nobody waits for any more is ignored.
+    /// Takes another gateway's result. A result that nobody waits for is ignored.
     fn measured(&self, trunk: TrunkId, from: &str, to: &str, found: Measurement) {
         let asked = |order: &mut Order| order.trunk == trunk && order.from == from && order.to == to;
         if let Some(order) = self.order.borrow_mut().take_if(asked) {
-            // Whoever asked may have given up.
+            // The receiver is gone if the caller has stopped waiting.
             let _ = order.answer.send(found);
         }
     }
 
-    /// The turn to measure, if it is free.
+    /// The permission to measure, if nothing else is being measured.
     fn turn(&self) -> Option<Turn<'_>> {
         (!self.busy.replace(true)).then_some(Turn(self))
     }
 }
 
-/// Nobody else measures while it is held.
+/// Held by the one measurement in progress.
 struct Turn<'a>(&'a Measuring);
 
 impl Drop for Turn<'_> {
@@ -145,7 +149,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Gateway {
-    /// Tries a trunk for a user's command and answers it.
+    /// Probes a trunk for a user's command and replies.
     pub(crate) fn probe_later(&self, member: Rc<Member>, site: String) {
         self.beside(async move |gateway| {
             let (problem, rtt) = match gateway.probe(&site).await {
@@ -166,7 +170,7 @@ impl Gateway {
         self.trunk_to(site, limit).await?.ping(self, PROBE_PING).await
     }
 
-    /// Measures for a user's command, or orders it from a gateway of the site that is to send, and answers.
+    /// Measures for a user's command, or orders it from a gateway of the sending site, and replies.
     fn measure_later(&self, member: Rc<Member>, from: String, to: String, transfer: bool) {
         self.beside(async move |gateway| {
             let found = match gateway.trunks.measuring.turn() {
@@ -179,10 +183,10 @@ impl Gateway {
         });
     }
 
-    /// A message about measuring came from a member.
+    /// Handles a measurement message from a member.
     ///
     /// # Errors
-    /// It may not say that: close its connection.
+    /// A member may not send this message: close its connection.
     pub(crate) fn measurement_from_member(
         &self,
         member: &Rc<Member>,
@@ -200,7 +204,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// A message about measuring came over a trunk.
+    /// Handles a measurement message from a trunk.
     ///
     /// # Errors
     /// No gateway that follows the protocol can have sent it: close the link.
@@ -218,7 +222,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Measures for another gateway and answers it.
+    /// Measures for another gateway and replies.
     fn measure_asked(&self, asker: TrunkId, from: String, to: String, transfer: bool) {
         self.beside(async move |gateway| {
             let found = match gateway.trunks.measuring.turn() {
@@ -231,7 +235,7 @@ impl Gateway {
         });
     }
 
-    /// Has a gateway of another site measure.
+    /// Orders a measurement from a gateway of another site.
     async fn order(&self, from: &str, to: &str, transfer: bool) -> Result<Measurement, TrunkError> {
         let trunk = self.trunk_to(from, UP).await?;
         let (answer, answered) = oneshot::channel();
@@ -247,7 +251,7 @@ impl Gateway {
         }
     }
 
-    /// Measures the way from here.
+    /// Measures the path from this gateway.
     async fn measure(&self, to: &str, transfer: bool) -> Result<Measurement, TrunkError> {
         let trunk = self.trunk_to(to, UP).await?;
         let mut rtt = trunk.ping(self, PING).await?;
@@ -259,9 +263,9 @@ impl Gateway {
         Ok(Measurement::Done { rtt_ns: nanoseconds(rtt), bytes, transfer_ns: nanoseconds(lasted) })
     }
 
-    /// Sends as fast as the trunk takes it, for a moment; gives how many bytes arrived in how much time.
+    /// Sends for a moment as fast as the trunk takes it; returns how many bytes arrived in how much time.
     async fn transfer(&self, trunk: &Trunk, rtt: Duration) -> Result<(u64, Duration), TrunkError> {
-        // Of no job, so that no member can send or get anything of it.
+        // A number that no job has, so that no member can send or receive any of it.
         let job = loop {
             let job = JobId(getrandom::u32().map_err(TrunkError::Random)?);
             if job != JobId::default() && !self.table().jobs.contains_key(&job) {
@@ -292,13 +296,13 @@ impl Gateway {
         })
     }
 
-    /// Gives the links what they have room for.
+    /// Queues frames on the links that have room.
     fn fill(&self, trunk: &Trunk, job: JobId, frame: &[u8]) -> Result<(), TrunkError> {
         let links = trunk.up_links();
         if links.is_empty() {
             return Err(TrunkError::Down(trunk.problem()));
         }
-        // Others have their turn before more is added than may wait.
+        // Other tasks run before more is queued than the limit for all links.
         let most = links.len() * AHEAD / frame.len();
         for link in links.iter().cycle().take(most) {
             let Some((sent, acknowledged)) = self.progress() else { return Ok(()) };
@@ -331,11 +335,11 @@ mod tests {
     fn the_later_half_counts() {
         let start = Instant::now();
         let mut transfer = Transfer::new(JobId(1), start);
-        assert_eq!(transfer.rate(), None, "nothing came back");
+        assert_eq!(transfer.rate(), None, "nothing was acknowledged");
         transfer.sent = 100;
         // A slow beginning, then ten frames every ten milliseconds.
         (0..4).for_each(|_| transfer.acknowledged(at(start, 400)));
-        assert_eq!(transfer.rate(), Some((4 * FRAME, Duration::from_millis(400))), "there is no better");
+        assert_eq!(transfer.rate(), Some((4 * FRAME, Duration::from_millis(400))), "nothing better is known");
         for turn in 1..=5 {
             (0..10).for_each(|_| transfer.acknowledged(at(start, 400 + turn * 10)));
         }
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_not_acknowledged_than_was_sent() {
+    fn no_more_is_acknowledged_than_was_sent() {
         let start = Instant::now();
         let mut transfer = Transfer::new(JobId(1), start);
         transfer.sent = 2;
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_measured_at_a_time_and_strangers_answer_nothing() {
+    fn one_measurement_at_a_time_and_results_of_strangers_are_ignored() {
         let measuring = Measuring::default();
         let turn = measuring.turn();
         assert!(turn.is_some() && measuring.turn().is_none());

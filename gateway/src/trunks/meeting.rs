@@ -7,13 +7,13 @@
 //! place  → both     Welcome, once the second is there; from now on what one says, the other hears
 //! first  → second   the TLS handshake of a link, and the link
 //! ```
-//! Of two sites the earlier in the sites file is the first: it asks, asks elsewhere when a place says no or falls silent, and
-//! comes again when the link ends, as whoever dials does. The second comes when it is called; when it reaches a place it lets the
-//! first know (`CanCome`), which may have asked in vain. To both the link is one like every other, with the keys of the two pinned:
-//! the place carries ciphertext that it can drop and not read.
+//! The site that is earlier in the sites file is the first: it asks, asks elsewhere when a place refuses or falls
+//! silent, and comes again when the link closes, as a dialling gateway does. The second comes when it is called. When
+//! it reaches a place it notifies the first (`CanCome`), which may have asked in vain. To both the link is like any
+//! other, with both keys pinned: the place carries ciphertext that it can drop but not read.
 //!
-//! Here is what a place remembers, without I/O: who asked, whose seat is taken, which pairs talk. [`host`] does a place's I/O,
-//! [`pipe`] carries the bytes, [`visit`] is the side of the two.
+//! This file is what a place remembers, without I/O: who asked, which seats are taken, which pairs talk. [`host`] does
+//! a place's I/O, [`pipe`] carries the bytes, [`visit`] is the side of the two that meet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,24 +31,24 @@ pub(crate) mod host;
 mod pipe;
 pub(crate) mod visit;
 
-/// A pair that asks again this soon is sent away: nobody who dials is in such a hurry, and each time costs both a message.
+/// A pair that asks again this soon is refused: a gateway that dials pauses longer, and each request costs both a
+/// message.
 const AGAIN: Duration = Duration::from_millis(40);
 
-/// A gateway at the end of a trunk, as somebody who may meet others here.
+/// A gateway at the other end of a trunk, as a guest that may meet others here.
 #[derive(Clone, Debug)]
 pub(crate) struct Guest {
     pub trunk: TrunkId,
     pub site: String,
     pub gateway: String,
-    /// Links that its trunks have.
+    /// The links its trunks have.
     pub links: Links,
-    /// Nobody can dial it.
+    /// Whether nobody can dial it.
     pub hidden: bool,
-    /// Its trunk is up.
     pub up: bool,
 }
 
-/// Whom a gateway wants to meet.
+/// The gateway that another wants to meet, and for which link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub site: String,
@@ -56,15 +56,16 @@ pub(crate) struct Wish {
     pub link: u16,
 }
 
-/// A link of the trunk between two guests: the smaller trunk first.
+/// A link of the trunk between two guests, the smaller trunk id first.
 type Pair = (TrunkId, TrunkId, u16);
 
-/// The meetings at one place. `S`: a guest's connection. Everything in it is bounded by its pairs, and those by `most`.
+/// The meetings at one place. `S`: a guest's connection. The memory is bounded by the number of pairs, and that by
+/// `most`.
 #[derive(Debug)]
 pub(crate) struct Meetings<S> {
-    /// Waiting for one or both.
+    /// Meetings that wait for one guest or both.
     open: BTreeMap<Pair, Meeting<S>>,
-    /// Talking.
+    /// Pairs that have met and are connected.
     talks: BTreeMap<Pair, JobId>,
     most: usize,
     numbers: u32,
@@ -85,18 +86,18 @@ struct Seat<S> {
     came: Option<S>,
 }
 
-/// What to tell whom of a new meeting.
+/// The messages that call two guests to a new meeting.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub number: JobId,
     pub messages: [(TrunkId, MeetingMessage); 2],
 }
 
-/// Two that have met.
+/// Two guests that have met.
 #[derive(Debug)]
 pub(crate) struct Met<S> {
     pub number: JobId,
-    /// Who they are, for the log.
+    /// Their names, for the log.
     pub names: [String; 2],
     pub streams: [S; 2],
     /// The talk that this one replaces.
@@ -104,16 +105,16 @@ pub(crate) struct Met<S> {
 }
 
 impl<S> Meetings<S> {
-    /// `most`: pairs that may meet or talk at once.
+    /// `most`: how many pairs may meet or talk at once.
     pub(crate) fn new(most: usize) -> Meetings<S> {
         Meetings { open: BTreeMap::new(), talks: BTreeMap::new(), most, numbers: 0 }
     }
 
-    /// The gateway at the end of trunk `asker` wants to meet another. `secrets`: random ones. An open meeting of the pair is
-    /// replaced.
+    /// Opens a meeting: the gateway at the end of trunk `asker` wants to meet another. `secrets`: two random ones. An
+    /// open meeting of the pair is replaced.
     ///
     /// # Errors
-    /// Why not, for the user of the asker.
+    /// The meeting is refused; the error is meant for the user of the asker.
     pub(crate) fn ask(
         &mut self,
         asker: TrunkId,
@@ -171,10 +172,10 @@ impl<S> Meetings<S> {
         Ok(Calls { number, messages })
     }
 
-    /// What this gateway proves at this meeting.
+    /// The secret that this gateway must prove at this meeting.
     ///
     /// # Errors
-    /// There is no seat for it.
+    /// It has no seat there, or the seat is taken.
     pub(crate) fn secret(&self, number: JobId, site: &str, gateway: &str) -> Result<Secret, MeetingError> {
         let meeting = self.open.values().find(|meeting| meeting.number == number);
         let seat = meeting.and_then(|meeting| meeting.seats.iter().find(|seat| seat.is_of(site, gateway)));
@@ -188,10 +189,10 @@ impl<S> Meetings<S> {
         }
     }
 
-    /// A gateway that has proved its secret is there. `None`: it waits for the other.
+    /// Seats a gateway that has proved its secret. `None`: it waits for the other.
     ///
     /// # Errors
-    /// The meeting is over or the seat was taken meanwhile; gives the connection back.
+    /// The meeting is over or the seat was taken meanwhile; returns the connection.
     #[allow(clippy::result_large_err, reason = "gives the connection back to be refused")]
     pub(crate) fn arrive(
         &mut self,
@@ -220,7 +221,8 @@ impl<S> Meetings<S> {
         Ok(Some(Met { number, names, streams, replaces }))
     }
 
-    /// A meeting has been open for long enough. Gives whoever came, and why it met nobody.
+    /// Ends a meeting that has been open for long enough. Returns the guest that came, if one did, and why it met
+    /// nobody.
     pub(crate) fn expire(&mut self, number: JobId) -> Option<(S, String)> {
         let (_, meeting) = self.take(number)?;
         let absent = meeting.seats.iter().find(|seat| seat.came.is_none()).map(Seat::name)?;
@@ -228,7 +230,6 @@ impl<S> Meetings<S> {
         Some((came, format!("{absent} was called and did not come")))
     }
 
-    /// A talk has ended.
     pub(crate) fn over(&mut self, number: JobId) {
         self.talks.retain(|_, talk| *talk != number);
     }

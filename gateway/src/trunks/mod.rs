@@ -1,5 +1,5 @@
-//! Everything between this gateway and another: links, what the two tell each other, meetings where neither can be
-//! dialled, measurements.
+//! Everything between this gateway and another: links, control messages, measurements, and meetings where neither
+//! gateway can be dialled.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -26,12 +26,12 @@ pub(crate) mod meeting;
 pub(crate) mod trunk;
 mod tunnel;
 
-/// The trunks, and what goes on at their ends.
+/// All trunks of this gateway, with the state of measurements, meetings and tunnels.
 pub(crate) struct Trunks {
-    /// Sites may be added and taken out; ids stay.
+    /// Sites may be added and removed while the gateway runs; ids stay valid.
     list: RefCell<Vec<Rc<Trunk>>>,
     pub measuring: Measuring,
-    /// Meetings of others here, and its own elsewhere.
+    /// Meetings that this gateway hosts for others, and its own at other gateways.
     pub host: Host,
     pub visits: Visits,
     /// Opens tunnels to gateways that are reached through ssh.
@@ -39,7 +39,7 @@ pub(crate) struct Trunks {
 }
 
 impl Trunks {
-    /// Of the gateway of these numbers in the sites file.
+    /// `own`: the indices of this gateway's site and of this gateway in the sites file.
     pub(crate) fn new(sites: &SitesFile, own: (usize, usize), tunneller: Option<Arc<dyn Tunneller>>) -> Trunks {
         let list = trunks(sites, own).into_iter().map(Rc::new).collect();
         Trunks {
@@ -51,35 +51,33 @@ impl Trunks {
         }
     }
 
-    /// A trunk by its number.
     pub(crate) fn get(&self, id: TrunkId) -> Rc<Trunk> {
         self.list.borrow()[id.0].clone()
     }
 
-    /// One more.
     pub(crate) fn add(&self, trunk: Rc<Trunk>) {
         debug_assert_eq!(trunk.id, TrunkId(self.list.borrow().len()));
         self.list.borrow_mut().push(trunk);
     }
 
-    /// Those of the sites file.
+    /// Trunks to gateways in the sites file.
     pub(crate) fn in_use(&self) -> Vec<Rc<Trunk>> {
         self.list.borrow().iter().filter(|trunk| !trunk.is_retired()).cloned().collect()
     }
 
-    /// Those that were taken out of it.
+    /// Trunks to gateways that were removed from the sites file.
     pub(crate) fn retired(&self) -> Vec<Rc<Trunk>> {
         self.list.borrow().iter().filter(|trunk| trunk.is_retired()).cloned().collect()
     }
 
-    /// Dials all that are down and wait.
+    /// Makes every trunk that is down dial now rather than after its pause.
     pub(crate) fn kick(&self) {
         self.list.borrow().iter().for_each(|trunk| trunk.kick());
     }
 }
 
 impl Gateway {
-    /// Says why a trunk is not up before anything was tried.
+    /// Records why a trunk is not up before the first attempt has ended.
     pub(crate) fn expect(&self, trunk: &Trunk) {
         let (site, name) = (&trunk.site, &trunk.gateway);
         let problem = match trunk.dials() {
@@ -97,22 +95,22 @@ impl Gateway {
         trunk.expect(problem);
     }
 
-    /// Starts to dial a trunk's links, or to ask for meetings, if that is for this side.
+    /// Starts to dial a trunk's links, or to ask for meetings, if this side does that.
     pub(crate) fn dial_trunk(&self, trunk: &Rc<Trunk>) {
         self.dial_links(trunk, 0..trunk.wanted());
     }
 
-    /// The same of some links.
+    /// The same for the links in `which`.
     pub(crate) fn dial_links(&self, trunk: &Rc<Trunk>, which: Range<u16>) {
         if trunk.dials().is_some() || trunk.asks() {
             which.for_each(|index| self.beside(|gateway| trunk::keep_dialling(gateway, trunk.clone(), index)));
         }
     }
 
-    /// A trunk to another site, once it is up; it is waited for as long as `limit`.
+    /// The trunk to another site, once it is up. Waits for at most `limit`.
     ///
     /// # Errors
-    /// There is none, or it did not come up: why, for the user.
+    /// The trunk does not exist or did not come up; the error is meant for the user.
     pub(crate) async fn trunk_to(&self, site: &str, limit: Duration) -> Result<Rc<Trunk>, TrunkError> {
         if site == self.site {
             return Err(TrunkError::Itself(site.to_owned()));
@@ -125,8 +123,8 @@ impl Gateway {
     }
 }
 
-/// The trunks of a gateway: to every gateway of every other site. [`Dialling`] says who dials; where neither can, the gateway of
-/// the earlier site in the file asks for a meeting.
+/// One trunk to every gateway of every other site. [`Dialling`] says who dials; where neither side can, the gateway of
+/// the site that is earlier in the file asks for a meeting.
 pub(crate) fn trunks(sites: &SitesFile, (own_site, own_gateway): (usize, usize)) -> Vec<Trunk> {
     let own = &sites.sites[own_site].gateways[own_gateway];
     let mut trunks = Vec::new();

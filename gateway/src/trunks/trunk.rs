@@ -1,4 +1,4 @@
-//! Trunks: everything between this gateway and one other. Dialling, accepting, which links are up, control messages.
+//! A trunk: everything between this gateway and one other. Dialling, accepting, choosing a link, control messages.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,24 +32,24 @@ use crate::trunks::tunnel;
 
 mod messages;
 
-/// Unsent bytes the kernel may hold per link. What is sent and not acknowledged comes on top, as the path needs it.
+/// Most unsent bytes in the kernel per link. Bytes sent and not acknowledged come on top, as many as the path needs.
 const UNSENT: u32 = 256 << 10;
 
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REDIAL_FIRST: Duration = Duration::from_millis(100);
 const REDIAL_MOST: Duration = Duration::from_secs(2);
-/// Through ssh: login nodes ban whoever knocks too often.
+/// The longest pause through ssh is longer: login nodes ban addresses that connect too often.
 const REDIAL_MOST_SSH: Duration = Duration::from_secs(30);
 const WATCH: Duration = Duration::from_millis(500);
-/// Links through ssh, at least, unless the sites file gives a number: one carries on while the other is dialled again.
+/// Fewest links through ssh, unless the sites file gives a number: one carries on while the other is dialled again.
 const LINKS_THROUGH_SSH: u16 = 2;
-/// Pings that measure a link through ssh, the least counts; and how long each may take.
+/// The pings that measure a link through ssh, of which the shortest counts, and the time limit for each.
 const PINGS: usize = 3;
 const PING: Duration = Duration::from_secs(2);
-/// From how many queued bytes on another link takes frames of a pair, if it has less queued.
+/// A frame takes the link with the shortest queue once the usual link of its pair has this many bytes queued.
 const SPILL: usize = 64 << 10;
 
-/// See the module.
+/// See the module docs.
 #[derive(Debug)]
 pub(crate) struct Trunk {
     pub id: TrunkId,
@@ -58,35 +58,35 @@ pub(crate) struct Trunk {
     dials: bool,
     /// Whether neither end can be dialled, so that they must meet somewhere else.
     pub hidden: bool,
-    /// Where they met last.
+    /// The place of the last meeting.
     met: RefCell<Option<String>>,
-    /// The keys of the site at the other end.
+    /// Keys accepted from the other end: its site's.
     keys: Cell<Keys>,
-    /// It is not in the sites file any more: why.
+    /// Why the other gateway was removed from the sites file, if it was.
     retired: RefCell<Option<String>>,
-    /// How often it was taken out of the sites file.
+    /// How often it was removed from the sites file. Tasks that keep dialling stop when this changes.
     times_retired: Cell<u32>,
-    /// Somebody looks whether the other gateway runs.
+    /// Whether a task is checking if the other gateway runs.
     watched: Cell<bool>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
     how_many: Links,
-    /// How many there should be; more is wanted when the way turns out to be longer.
+    /// How many links there should be; grows when the round trip turns out to be long.
     wanted: Cell<u16>,
-    /// Whether a link is there.
+    /// Whether at least one link is up.
     up: Cell<bool>,
     control: RefCell<ControlChannel>,
-    /// What of memory it is counted for.
+    /// Bytes of memory counted for `control`.
     held: Cell<u64>,
-    /// What links that are gone have carried.
+    /// Totals of the links that have closed.
     pub gone: Cell<Gone>,
-    /// It came up.
+    /// Notified when the trunk comes up.
     changed: Notify,
-    /// Dial now.
+    /// Notified to dial now.
     kick: Notify,
     problem: RefCell<String>,
 }
 
-/// Links of a trunk that are gone, and the bytes of frames that they carried.
+/// Closed links of a trunk, and the bytes of frames that they carried.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gone {
     pub links: u64,
@@ -98,15 +98,14 @@ pub(crate) struct Gone {
 #[derive(Debug)]
 pub(crate) struct TrunkEnd {
     pub site: String,
-    /// The name of its gateway.
     pub gateway: String,
-    /// Where it can be dialled, if anywhere.
+    /// Its address, if it can be dialled.
     pub address: Option<String>,
-    /// Where this side logs in by ssh instead, and what it dials from there.
+    /// The login by ssh that is used instead, and the address dialled from there.
     pub login: Option<(Login, String)>,
-    /// The links go through ssh, whichever side dials.
+    /// Whether links go through ssh, whichever side dials.
     pub through_ssh: bool,
-    /// Whether others may meet there.
+    /// Whether other gateways may meet there.
     pub lets_meet: bool,
 }
 
@@ -119,7 +118,7 @@ impl Deref for Trunk {
 }
 
 impl Trunk {
-    /// How this side dials; `None`: the other side does, or they meet elsewhere.
+    /// How this side dials; `None` if the other side dials or the two meet elsewhere.
     pub(crate) fn dials(&self) -> Option<Approach<'_>> {
         match &self.login {
             _ if !self.dials => None,
@@ -137,17 +136,17 @@ impl Trunk {
         self.up.get()
     }
 
-    /// What went wrong last.
+    /// The last problem.
     pub(crate) fn problem(&self) -> String {
         self.problem.borrow().clone()
     }
 
-    /// The two have met there.
+    /// Notes the place of the last meeting.
     pub(crate) fn met_at(&self, place: String) {
         self.met.replace(Some(place));
     }
 
-    /// Where the other end of a link is, for messages.
+    /// Describes, for messages, where the other end of a link is.
     pub(crate) fn whereabouts(&self, address: SocketAddr) -> String {
         match &*self.met.borrow() {
             Some(place) => format!("met at {place}, {address}"),
@@ -183,7 +182,7 @@ impl Trunk {
         }
     }
 
-    /// The same with this number.
+    /// The same trunk with another id.
     pub(crate) fn numbered(self, id: TrunkId) -> Trunk {
         Trunk { id, ..self }
     }
@@ -196,7 +195,8 @@ impl Trunk {
         self.retired.borrow().is_some()
     }
 
-    /// The site at the other end has these keys from now on. Links by another are cut: they come again by one of these, or not.
+    /// Replaces the keys of the site at the other end. Links that were opened with another key are cut; they are
+    /// dialled again and admitted if the key is one of the new ones.
     pub(crate) fn trust(&self, keys: Keys) {
         self.keys.set(keys);
         for link in self.up_links() {
@@ -206,7 +206,7 @@ impl Trunk {
         }
     }
 
-    /// It is not in the sites file any more.
+    /// Marks the other gateway as removed from the sites file and cuts all links.
     pub(crate) fn retire(&self, reason: &str) {
         self.retired.replace(Some(reason.to_owned()));
         self.times_retired.set(self.times_retired.get() + 1);
@@ -214,13 +214,13 @@ impl Trunk {
         self.kick.notify_waiters();
     }
 
-    /// It is in the sites file again. What the two gateways have told each other goes on from where it was.
+    /// Marks the other gateway as listed in the sites file again. Control messages continue where they stopped.
     pub(crate) fn take_back(&self, keys: Keys) {
         self.keys.set(keys);
         self.retired.replace(None);
     }
 
-    /// Whether it is dialled, and where, as the other is.
+    /// Whether both trunks are dialled in the same way, at the same address.
     pub(crate) fn is_dialled_like(&self, other: &Trunk) -> bool {
         let how = |trunk: &Trunk| {
             let TrunkEnd { address, login, through_ssh, lets_meet, .. } = &trunk.end;
@@ -229,10 +229,10 @@ impl Trunk {
         how(self) == how(other)
     }
 
-    /// Whether who presents this key may be the other end.
+    /// Checks whether a peer that presents this key may be the other end.
     ///
     /// # Errors
-    /// Why not.
+    /// The key is wrong, or the other gateway was removed from the sites file.
     pub(crate) fn check(&self, presented: Option<Fingerprint>) -> Result<(), TrunkError> {
         if let Some(reason) = &*self.retired.borrow() {
             return Err(TrunkError::Retired(reason.clone()));
@@ -244,7 +244,7 @@ impl Trunk {
         Err(TrunkError::WrongKey { presented, keys })
     }
 
-    /// How many links there are at most.
+    /// The most links there may be.
     pub(crate) fn most_links(&self) -> u16 {
         self.how_many.most()
     }
@@ -254,13 +254,13 @@ impl Trunk {
         self.wanted.get()
     }
 
-    /// Those that are up.
+    /// The links that are up.
     pub(crate) fn up_links(&self) -> Vec<Rc<Link>> {
         self.links.borrow().iter().flatten().cloned().collect()
     }
 
-    /// The link for a frame of this pair: the same as long as it keeps up, so that frames need not overtake each other.
-    /// `None` while the trunk is down.
+    /// The link for a frame of this pair of members: the same one as long as it keeps up, so that frames rarely
+    /// overtake each other. `None` while the trunk is down.
     pub(crate) fn link(&self, from: Identity, to: Identity) -> Option<Rc<Link>> {
         let links = self.links.borrow();
         if let [only] = &links[..] {
@@ -276,29 +276,29 @@ impl Trunk {
         up().min_by_key(|link| link.queued()).cloned()
     }
 
-    /// Dials at once if it is waiting to.
+    /// If the trunk is down, dials at once instead of after the pause.
     pub(crate) fn kick(&self) {
         if !self.up.get() {
             self.kick.notify_waiters();
         }
     }
 
-    /// Notes why the trunk is not up, and logs it if it is news.
+    /// Notes why the trunk is not up, and logs the reason if it is new.
     pub(crate) fn failed(&self, gateway: &Gateway, problem: String) {
         gateway.change(|table| table.trunk_problem(self.id, problem.clone()));
-        // Part of what was said last is no news either.
+        // A part of the last message is not new either.
         if !self.problem.borrow().contains(&problem) {
             log!(warn, &self.site, site = self.site, gateway = self.gateway, problem = short(&problem), "trunk down");
             self.problem.replace(problem);
         }
     }
 
-    /// Why it is not up before anything was tried.
+    /// Sets the problem reported before the first attempt has ended.
     pub(crate) fn expect(&self, problem: String) {
         self.problem.replace(problem);
     }
 
-    /// Waits until the trunk is up; `Err` with the last problem when that takes too long.
+    /// Waits until the trunk is up. An error carries the last problem when that takes longer than `limit`.
     pub(crate) async fn wait_up(&self, limit: Duration) -> Result<(), TrunkError> {
         let wait = async {
             loop {
@@ -313,7 +313,7 @@ impl Trunk {
         timeout(limit, wait).await.map_err(|_| TrunkError::Down(self.problem()))
     }
 
-    /// Sends a ping over one of its links and waits for the answer.
+    /// Sends a ping over one of the links and waits for the reply.
     pub(crate) async fn ping(&self, gateway: &Gateway, limit: Duration) -> Result<Duration, TrunkError> {
         let link = self.link(GATEWAY, GATEWAY).ok_or_else(|| TrunkError::Down(self.problem()))?;
         match link.ping(gateway, limit).await {
@@ -335,7 +335,7 @@ impl Trunk {
     }
 }
 
-/// Keeps one link of a trunk up, for as long as it is in the sites file.
+/// Keeps one link of a trunk up while the other gateway is in the sites file.
 pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index: u16) {
     let index = usize::from(index);
     let mut pause = REDIAL_FIRST;
@@ -362,19 +362,19 @@ pub(crate) async fn keep_dialling(gateway: Rc<Gateway>, trunk: Rc<Trunk>, index:
                 }
             }
         }
-        // At least this long, however often somebody is impatient.
+        // The shortest pause, however often `kick` is called.
         sleep(REDIAL_FIRST / 2).await;
         let _ = timeout(pause.mul_f64(jitter()), trunk.kick.notified()).await;
         pause = (pause * 2).min(if trunk.through_ssh { REDIAL_MOST_SSH } else { REDIAL_MOST });
     }
 }
 
-/// Between 0.5 and 1.5, so that sites that lost each other at once do not dial at once for ever.
+/// Between 0.5 and 1.5, so that sites that lost each other at once do not keep dialling at the same moment.
 fn jitter() -> f64 {
     0.5 + f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
-/// Looks whether the other gateway runs, while it should dial and does not.
+/// While the other gateway should dial and does not, checks whether it runs.
 async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience: Duration) {
     let since = Instant::now();
     while !trunk.up.get() && since.elapsed() < patience {
@@ -393,10 +393,10 @@ async fn watch(gateway: Rc<Gateway>, trunk: Rc<Trunk>, address: String, patience
 /// A link that was dialled.
 pub(crate) struct Dialled {
     pub stream: TlsStream,
-    /// Of the other gateway's program.
+    /// The run number of the other gateway's process.
     pub run: u32,
     pub peer: SocketAddr,
-    /// What carries it, if it goes through ssh.
+    /// The tunnel that carries it, if it goes through ssh.
     pub tunnel: Option<Box<dyn Tunnel>>,
 }
 
@@ -412,7 +412,6 @@ async fn dial(gateway: &Gateway, trunk: &Trunk, index: usize, address: &str) -> 
     dialled.await.map_err(at)
 }
 
-/// Dials an address.
 pub(crate) async fn connect(gateway: &Gateway, address: &str) -> Result<TcpStream, LinkError> {
     match gateway.patiently(DIAL_TIMEOUT, TcpStream::connect(address)).await {
         Ok(connected) => Ok(connected?),
@@ -420,7 +419,7 @@ pub(crate) async fn connect(gateway: &Gateway, address: &str) -> Result<TcpStrea
     }
 }
 
-/// The dialling side of a link's handshake, with whoever is at the other end; gives the run of its program as well.
+/// The dialling side of a link's handshake. Returns the run number of the other gateway's process as well.
 pub(crate) async fn shake(
     gateway: &Gateway,
     trunk: &Trunk,
@@ -460,7 +459,7 @@ pub(crate) fn prepare(tcp: &TcpStream) -> std::io::Result<()> {
     socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT)
 }
 
-/// The accepting side of TLS, and of a link's handshake. The caller bounds its time.
+/// The accepting side of TLS and of a link's handshake. The caller limits its time.
 pub(crate) async fn accept(gateway: &Rc<Gateway>, tcp: TcpStream, peer: SocketAddr) -> Result<Arrival, ArrivalError> {
     prepare(&tcp)?;
     let credentials = gateway.sites.credentials();
@@ -521,7 +520,10 @@ fn admit(
     let refusal = Refusal::new;
     let (site, name) = (&hello.site, &hello.gateway);
     if hello.purpose != Purpose::Trunk {
-        return Err(refusal(RefusalCode::Purpose, "inside TLS ranks and meetings are not served".to_owned()));
+        return Err(refusal(
+            RefusalCode::Purpose,
+            "a connection with TLS cannot be a rank's or a meeting's".to_owned(),
+        ));
     }
     let known = gateway.trunks.in_use().into_iter().find(|trunk| trunk.site == *site && trunk.gateway == *name);
     let trunk = known.ok_or_else(|| {
@@ -548,14 +550,15 @@ fn admit(
 }
 
 impl Gateway {
-    /// The other gateway's machine says that it does not run: whatever it knew of jobs is gone.
+    /// The other gateway's machine refuses connections, so the gateway does not run and has lost all that it knew of
+    /// jobs.
     fn does_not_run(&self, trunk: &Trunk, problem: &str) {
         if !trunk.up.get() {
             self.change(|table| table.trunk_lost(trunk.id, problem));
         }
     }
 
-    /// A link is there; with the first one its trunk is up.
+    /// Registers a link; with the first one the trunk is up.
     pub(crate) fn link_up(&self, trunk: &Trunk, link: &Rc<Link>, run: u32) {
         let replaced = |old: &Rc<Link>, reason: String| {
             self.link_down(trunk, old, &reason, false);
@@ -566,7 +569,7 @@ impl Gateway {
             replaced(&old, format!("replaced by a new connection from {}", link.address));
         }
         if trunk.control.borrow_mut().meets(run) {
-            let reason = format!("site {}: gateway {} was started anew", trunk.site, trunk.gateway);
+            let reason = format!("site {}: gateway {} was restarted", trunk.site, trunk.gateway);
             trunk.up_links().iter().for_each(|old| replaced(old, reason.clone()));
             self.change(|table| table.trunk_lost(trunk.id, &reason));
         }
@@ -584,8 +587,8 @@ impl Gateway {
         trunk.flush_control(self);
     }
 
-    /// A new link shows how long the path is, and so how many links there should be. The kernel knows, except where ssh carries
-    /// the link: there it is measured.
+    /// A new link shows how long the path is, and so how many links there should be. The kernel knows the round trip,
+    /// except through ssh, where pings measure it.
     fn want_links(&self, trunk: &Trunk, link: &Rc<Link>) {
         if !trunk.through_ssh {
             return self.want_links_for(trunk, link, link.kernel().map_or(Duration::ZERO, |kernel| kernel.round_trip));
@@ -615,8 +618,8 @@ impl Gateway {
         self.dial_links(&self.trunks.get(trunk.id), had..wanted);
     }
 
-    /// A link is gone, and what was under way on it. Another takes over; without any the trunk is down. `for_good`: the other
-    /// gateway said goodbye.
+    /// A link has closed, and what was in flight on it is lost. Another link takes over; without any the trunk is down.
+    /// `for_good`: the other gateway sent a goodbye.
     pub(crate) fn link_down(&self, trunk: &Trunk, link: &Rc<Link>, reason: &str, for_good: bool) {
         let current = trunk.links.borrow()[link.index].as_ref().is_some_and(|l| Rc::ptr_eq(l, link));
         if !current {

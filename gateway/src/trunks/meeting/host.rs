@@ -1,4 +1,4 @@
-//! The place where two others meet: messages, connections and timers around [`Meetings`].
+//! The place where two other gateways meet: messages, connections and timers around [`Meetings`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,43 +22,44 @@ use crate::table::TrunkId;
 use crate::trunks::error::{ArrivalError, MeetingError};
 use crate::trunks::trunk::{self, Trunk};
 
-/// What a gateway keeps as a place where others meet.
+/// The state of a gateway as a place where others meet.
 #[derive(Debug)]
 pub(crate) struct Host {
     meetings: RefCell<Meetings<TcpStream>>,
-    /// Ends a talk.
+    /// For each talk, the means to end it.
     cuts: RefCell<HashMap<JobId, Rc<Notify>>>,
-    /// When one end of a trunk last had the other end of another told that it can come.
-    told: RefCell<HashMap<(TrunkId, TrunkId), Instant>>,
+    /// When the gateway at the end of the first trunk last had the one at the end of the second notified that it can
+    /// come.
+    notified: RefCell<HashMap<(TrunkId, TrunkId), Instant>>,
 }
 
 impl Host {
-    /// For a gateway of this much memory.
+    /// `memory`: the gateway's configured memory in bytes.
     pub(crate) fn new(memory: u64) -> Host {
-        // Windows of members take half of it.
+        // Members' windows take half of the memory.
         let most = (memory / 8 / pipe::MOST_HELD).max(1);
         Host {
             meetings: RefCell::new(Meetings::new(most as usize)),
             cuts: RefCell::default(),
-            told: RefCell::default(),
+            notified: RefCell::default(),
         }
     }
 }
 
 impl Host {
-    /// Whether `from` may have `to` told something now: one that says it all the time fills another's trunk.
-    fn may_tell(&self, from: TrunkId, to: TrunkId, now: Instant) -> bool {
-        let before = self.told.borrow().get(&(from, to)).copied();
+    /// Whether `from` may have `to` notified now. Without this limit a gateway could fill another's trunk with notices.
+    fn may_notify(&self, from: TrunkId, to: TrunkId, now: Instant) -> bool {
+        let before = self.notified.borrow().get(&(from, to)).copied();
         let may = before.is_none_or(|before| now.saturating_duration_since(before) >= AGAIN);
         if may {
-            self.told.borrow_mut().insert((from, to), now);
+            self.notified.borrow_mut().insert((from, to), now);
         }
         may
     }
 }
 
 impl Gateway {
-    /// A gateway wants to meet another here: both are called, or it is told why not.
+    /// Handles a request to meet another gateway here: calls both, or refuses.
     pub(super) fn host_wish(&self, asker: TrunkId, wish: Wish) {
         match self.introduce(asker, &wish) {
             Ok(calls) => calls.into_iter().for_each(|(trunk, call)| self.trunks.get(trunk).send_control(self, call)),
@@ -70,14 +71,14 @@ impl Gateway {
         }
     }
 
-    /// A gateway that was called in vain, or not yet, is there now: who asks for it learns that.
+    /// A gateway that was called in vain, or not yet, is reachable now: notifies the gateway that asks to meet it.
     pub(super) fn host_news(&self, from: TrunkId, site: &str, gateway: &str) {
         let guests = self.guests();
         let find = |is_it: &dyn Fn(&Guest) -> bool| guests.iter().find(|guest| guest.hidden && is_it(guest));
         let here = find(&|guest| guest.trunk == from);
         let asks = find(&|guest| guest.up && guest.site == site && guest.gateway == gateway);
         if let (Some(here), Some(asks)) = (here, asks)
-            && self.trunks.host.may_tell(here.trunk, asks.trunk, Instant::now())
+            && self.trunks.host.may_notify(here.trunk, asks.trunk, Instant::now())
         {
             let (site, gateway) = (here.site.clone(), here.gateway.clone());
             self.trunks.get(asks.trunk).send_control(self, MeetingMessage::CanCome { site, gateway });
@@ -100,7 +101,7 @@ impl Gateway {
         let now = Instant::now();
         let calls = self.trunks.host.meetings.borrow_mut().ask(asker, wish, &guests, bytes.map(Secret::new), now)?;
         self.beside(async move |gateway| {
-            // Whether it comes about or not.
+            // Whether the two meet or not, the meeting expires then.
             let _ = gateway.patiently(HANDSHAKE_TIMEOUT, std::future::pending::<()>()).await;
             let left = gateway.trunks.host.meetings.borrow_mut().expire(calls.number);
             if let Some((stream, reason)) = left {
@@ -110,7 +111,7 @@ impl Gateway {
         Ok(calls.messages)
     }
 
-    /// Everybody at the end of a trunk.
+    /// All gateways at the ends of trunks.
     fn guests(&self) -> Vec<Guest> {
         let sites = self.sites.file.borrow();
         let entry = |trunk: &Trunk| {
@@ -130,7 +131,8 @@ impl Gateway {
     }
 }
 
-/// A connection for a meeting, after its hello. The caller bounds its time. Gives both connections when it is the second.
+/// Admits a connection for a meeting, after its hello. The caller limits its time. Returns both connections when this
+/// is the second.
 pub(crate) async fn admit(
     gateway: &Gateway,
     mut stream: TcpStream,
@@ -140,7 +142,7 @@ pub(crate) async fn admit(
     let secret = gateway.trunks.host.meetings.borrow().secret(hello.job, &hello.site, &hello.gateway);
     let admitted = match secret {
         Ok(secret) => match accepting.challenge(&mut stream, &secret, "not the secret of this seat", &[]).await {
-            // No await from here on: nobody can take the seat meanwhile.
+            // No await between here and the end of the block: nobody can take the seat meanwhile.
             Ok(()) => {
                 let arrived =
                     gateway.trunks.host.meetings.borrow_mut().arrive(hello.job, &hello.site, &hello.gateway, stream);
@@ -162,7 +164,7 @@ pub(crate) async fn admit(
     }
 }
 
-/// Lets two talk that have met, until they end.
+/// Connects two guests that have met, until one closes.
 pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
     let Met { number, names: [one, two], mut streams, replaces } = met;
     if let Some(older) = replaces
@@ -175,7 +177,7 @@ pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
     let welcome = Handshake::Welcome(Welcome { max_payload: 0, window: 0, run: 0 });
     let mut welcomed = Ok(());
     for stream in &mut streams {
-        // A socket that was not written to before takes these few bytes at once.
+        // A socket that nothing was written to before takes these few bytes at once.
         welcomed = match welcomed.and_then(|()| Ok(trunk::prepare(stream)?)) {
             Ok(()) => handshake::write(stream, &welcome).await,
             failed => failed,
@@ -193,7 +195,7 @@ pub(crate) async fn serve(gateway: &Gateway, met: Met<TcpStream>) {
     gateway.trunks.host.meetings.borrow_mut().over(number);
 }
 
-/// Best effort: it may be gone.
+/// Best effort: the peer may be gone.
 async fn send_away(mut stream: TcpStream, refusal: Refusal) {
     if handshake::write(&mut stream, &Handshake::Refuse(refusal)).await.is_ok() {
         let _ = stream.shutdown().await;

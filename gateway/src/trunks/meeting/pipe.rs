@@ -1,4 +1,4 @@
-//! What carries bytes between two that have met: as they are, both ways, until one of them ends.
+//! Carries bytes between two gateways that have met, unchanged, both ways, until one of them closes.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,13 +17,14 @@ use crate::path::outlet::{LINGER, Outlet};
 
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
-/// From how many queued bytes on the sender is not read.
+/// Above this many queued bytes we stop reading from the sender.
 const BACKED_UP: usize = 16 << 10;
-/// The most that a pair may make the gateway hold: both ways, with what a chunk of a queue has to spare.
+/// Most memory that a pair can make the gateway hold: both directions, each with the spare room of a queue's chunk.
 pub(crate) const MOST_HELD: u64 = 2 * (BACKED_UP + 2 * PIECE) as u64;
 
-/// Carries until one side ends, and then for a moment what the other has still to say; gives how many bytes that were. Only the
-/// kernel's buffers, and at most [`MOST_HELD`] here, stand between the two: who does not read holds up who writes.
+/// Carries bytes until one side closes, and then for a moment what the other still sends. Returns the number of bytes.
+/// Only the kernel's buffers, and at most [`MOST_HELD`] bytes here, lie between the two, so a slow reader stops the
+/// writer.
 pub(crate) async fn carry(gateway: &Gateway, streams: [TcpStream; 2]) -> u64 {
     let [(mut read_one, write_one), (mut read_two, write_two)] = streams.map(TcpStream::into_split);
     let outlets = [write_one, write_two].map(|write| Outlet::new(write, Arc::clone(&gateway.counters), BACKED_UP));
@@ -32,7 +33,7 @@ pub(crate) async fn carry(gateway: &Gateway, streams: [TcpStream; 2]) -> u64 {
         let there = one_way(gateway, &mut read_one, &outlets[1], &bytes);
         let back = one_way(gateway, &mut read_two, &outlets[0], &bytes);
         tokio::pin!(there, back);
-        // A connection that broke has nothing to say, and nobody listens there.
+        // A broken connection has nothing left to deliver, so the other direction is not waited for.
         tokio::select! {
             ended = &mut there => if ended.is_ok() { let _ = timeout(LINGER, back).await; },
             ended = &mut back => if ended.is_ok() { let _ = timeout(LINGER, there).await; },

@@ -1,4 +1,4 @@
-//! The table alone: connections are words.
+//! The table alone; connections are strings.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ const A: TrunkId = TrunkId(0);
 const B: TrunkId = TrunkId(1);
 /// Another gateway of site b.
 const B2: TrunkId = TrunkId(2);
-/// It can be dialled.
+/// A gateway that can be dialled.
 const C: TrunkId = TrunkId(3);
 
 fn guests() -> Vec<Guest> {
@@ -48,7 +48,7 @@ impl Place {
         Place { meetings: Meetings::new(most), now: Instant::now() }
     }
 
-    /// Long enough after the last time.
+    /// Asks long enough after the last request.
     fn ask(&mut self, asker: TrunkId, wish: &Wish) -> Result<Calls, MeetingError> {
         self.now += AGAIN;
         self.meetings.ask(asker, wish, &guests(), secrets(1), self.now)
@@ -104,14 +104,14 @@ fn both_are_called_with_secrets_of_their_own_and_meet_once() {
 }
 
 #[test]
-fn what_nobody_may_wish_is_refused_and_says_why() {
+fn a_request_that_nobody_may_make_is_refused_with_the_reason() {
     let mut place = Place::new(8);
     place.refuses(A, &wish("b", "gw9", 0), "its sites file has no gateway gw9 of site b");
     place.refuses(A, &wish("x", "gw1", 0), "no gateway gw1 of site x");
     place.refuses(A, &wish("c", "gw1", 0), "its sites file says where gateway gw1 of site c is dialled");
     place.refuses(C, &wish("a", "gw1", 0), "its sites file says where gateway gw1 of site c is dialled");
     place.refuses(A, &wish("b", "gw1", 2), "link 2: its sites file has 2");
-    // Who asks is known by its trunk: a wish for somebody else would have to come by another's.
+    // The asker is identified by its trunk, so a request on another's behalf is impossible.
     place.refuses(B, &wish("b", "gw2", 0), "two gateways of one site");
     place.refuses(A, &wish("a", "gw1", 0), "two gateways of one site");
     place.refuses(TrunkId(77), &wish("a", "gw1", 0), "does not know you");
@@ -123,19 +123,19 @@ fn what_nobody_may_wish_is_refused_and_says_why() {
 }
 
 #[test]
-fn a_wish_replaces_the_open_meeting_of_its_pair_but_not_at_once() {
+fn a_request_replaces_the_open_meeting_of_its_pair_but_not_at_once() {
     let mut place = Place::new(8);
     let first = place.ask(A, &wish("b", "gw1", 0)).unwrap().number;
     place.arrives(first, "b", "from b").unwrap();
     let hasty = place.meetings.ask(B, &wish("a", "gw1", 0), &guests(), secrets(3), place.now).unwrap_err();
     assert!(hasty.to_string().contains("a moment ago"), "{hasty}");
-    // The other asks, for the same link.
+    // The other gateway asks for the same link.
     let second = place.ask(B, &wish("a", "gw1", 0)).unwrap().number;
     assert!(place.arrives(first, "a", "late").unwrap_err().to_string().contains("no meeting"));
     assert_eq!(place.sizes(), (1, 0));
     place.arrives(second, "a", "from a").unwrap();
     assert!(place.arrives(second, "b", "from b").unwrap().is_some());
-    // And while they talk, they may come again: the older talk makes room.
+    // A pair that talks may come again: the newer talk replaces the older.
     let third = place.ask(A, &wish("b", "gw1", 0)).unwrap().number;
     place.arrives(third, "a", "from a").unwrap();
     assert_eq!(place.arrives(third, "b", "from b").unwrap().unwrap().replaces, Some(second));
@@ -144,7 +144,7 @@ fn a_wish_replaces_the_open_meeting_of_its_pair_but_not_at_once() {
 }
 
 #[test]
-fn who_comes_alone_is_told_who_did_not() {
+fn a_guest_that_came_alone_learns_which_one_did_not() {
     let mut place = Place::new(8);
     let number = place.ask(A, &wish("b", "gw1", 0)).unwrap().number;
     place.arrives(number, "a", "from a").unwrap();
@@ -164,8 +164,8 @@ fn no_more_pairs_than_memory_allows() {
     place.arrives(first, "a", "a").unwrap();
     place.arrives(first, "b", "b").unwrap();
     place.ask(A, &wish("b", "gw1", 1)).unwrap();
-    place.refuses(A, &wish("b", "gw2", 0), "2 links of others meet there");
-    // Those who have a place already may come again.
+    place.refuses(A, &wish("b", "gw2", 0), "2 links already meet there");
+    // A pair that has a meeting may ask again.
     place.ask(A, &wish("b", "gw1", 0)).unwrap();
     place.meetings.over(first);
     place.refuses(A, &wish("b", "gw2", 0), "2 links");
@@ -196,13 +196,13 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn whatever_happens_only_those_who_were_called_meet_and_nothing_piles_up(events in events()) {
+    fn in_any_order_of_events_only_called_gateways_meet_and_memory_stays_bounded(events in events()) {
         const MOST: usize = 2;
         let (guests, mut now) = (guests(), Instant::now());
         let mut meetings = Meetings::<(JobId, usize)>::new(MOST);
         let (mut called, mut seated) = (Vec::new(), HashSet::new());
         for event in events {
-            // The latest ones are those that something happens to.
+            // Events happen to the latest meetings.
             let recent = |called: &Vec<(JobId, [usize; 2])>, back: usize| {
                 called.len().checked_sub(back + 1).map(|at| called[at].0)
             };
@@ -212,8 +212,9 @@ proptest! {
                     let whom = &guests[whom];
                     let wish = wish(&whom.site, &whom.gateway, link);
                     if let Ok(calls) = meetings.ask(TrunkId(asker), &wish, &guests, secrets(1), now) {
-                        prop_assert!(guests[asker].hidden && whom.hidden && guests[asker].site != whom.site && link < 2);
-                        called.push((calls.number, [asker, whom.trunk.0]));
+                        let asker = &guests[asker];
+                        prop_assert!(asker.hidden && whom.hidden && asker.site != whom.site && link < 2);
+                        called.push((calls.number, [asker.trunk.0, whom.trunk.0]));
                     }
                 }
                 Event::Arrive { meeting, who } => {

@@ -1,4 +1,4 @@
-//! The side of those who meet: asking for a meeting, going there, and the trunk's link through it.
+//! The side of the gateways that meet: asking for a meeting, going there, and the trunk's link through it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,12 +28,12 @@ use crate::trunks::trunk::{self, DIAL_TIMEOUT, Dialled, Trunk};
 /// A link of a trunk.
 type LinkId = (TrunkId, u16);
 
-/// What a gateway keeps of its own meetings, at most one for each link.
+/// The state of a gateway's own meetings, at most one for each link.
 #[derive(Debug, Default)]
 pub(crate) struct Visits {
-    /// Links for which a place was asked, until it answers.
+    /// Links for which this gateway has asked a place and waits for the reply.
     asked: RefCell<HashMap<LinkId, Asked>>,
-    /// Links for which this gateway was called, and is on its way.
+    /// Links for which this gateway was called and is connecting.
     coming: RefCell<HashMap<LinkId, AbortHandle>>,
 }
 
@@ -43,7 +43,7 @@ struct Asked {
     answer: oneshot::Sender<Result<Seat, MeetingError>>,
 }
 
-/// Where to be, and what to prove there.
+/// A seat at a meeting, and the secret to prove there.
 #[derive(Debug)]
 struct Seat {
     meeting: JobId,
@@ -51,7 +51,7 @@ struct Seat {
 }
 
 impl Gateway {
-    /// A message about meetings came over a trunk.
+    /// Handles a meeting message from a trunk.
     pub(crate) fn meeting_from_trunk(&self, from: TrunkId, message: MeetingMessage) {
         match message {
             MeetingMessage::Ask { site, gateway, link } => self.host_wish(from, Wish { site, gateway, link }),
@@ -68,13 +68,13 @@ impl Gateway {
         }
     }
 
-    /// Where this gateway may meet the one at the other end of a trunk, in the order of the sites file.
+    /// The places where this gateway may meet the one at the other end of a trunk, in the order of the sites file.
     fn places(&self, trunk: &Trunk) -> Vec<Rc<Trunk>> {
         let lets = |place: &Rc<Trunk>| place.lets_meet && place.site != trunk.site;
         self.trunks.in_use().into_iter().filter(lets).collect()
     }
 
-    /// Why a trunk whose ends cannot be dialled is not up, before anything else is known.
+    /// Why a trunk whose ends cannot be dialled is not up, before an attempt has ended.
     pub(crate) fn unmet(&self, trunk: &Trunk) -> String {
         let places = self.places(trunk);
         let names = places.iter().map(|place| match place.is_up() {
@@ -92,8 +92,8 @@ impl Gateway {
         }
     }
 
-    /// A trunk came up. If others may meet at its end: whoever asks for meetings does so now, and whoever does not lets those
-    /// know who do.
+    /// A trunk came up. If others may meet at its end, trunks of this gateway that ask for meetings ask now; for those
+    /// that do not, the place is asked to notify the gateways that do.
     pub(crate) fn place_reached(&self, place: &Trunk) {
         if !place.lets_meet {
             return;
@@ -107,7 +107,7 @@ impl Gateway {
         }
     }
 
-    /// What was said of trunks that wait to be met anywhere may be otherwise now.
+    /// Updates what is reported of all trunks that wait to be met: it may have changed.
     pub(crate) fn expect_meetings(&self) {
         let trunks: Vec<_> = self.trunks.in_use().into_iter().filter(|trunk| trunk.hidden && !trunk.is_up()).collect();
         for trunk in trunks {
@@ -124,7 +124,7 @@ impl Gateway {
         self.trunks.in_use().into_iter().find(is_it)
     }
 
-    /// A place answers, or calls.
+    /// Handles a place's reply or call.
     fn called(&self, place: TrunkId, wish: &Wish, answer: Result<Seat, MeetingError>) {
         let Wish { site, gateway, link } = wish;
         let Some(trunk) = self.hidden(site, gateway).filter(|trunk| *link < trunk.most_links()) else {
@@ -136,14 +136,14 @@ impl Gateway {
                 site,
                 gateway,
                 link,
-                "called to a meeting with somebody this gateway would not meet"
+                "called to a meeting with a gateway that this gateway does not meet"
             );
             return;
         };
         let id = (trunk.id, *link);
         if trunk.asks() {
             let mut asked = self.trunks.visits.asked.borrow_mut();
-            // An answer that nobody waits for any more is late.
+            // A late answer is dropped.
             if asked.get(&id).is_some_and(|asked| asked.place == place)
                 && let Some(asked) = asked.remove(&id)
             {
@@ -160,7 +160,7 @@ impl Gateway {
     }
 }
 
-/// Meets the other end of a trunk at the first place where that can be done, and makes a link of it.
+/// Meets the other end of a trunk at the first place that lets them, and makes a link of it.
 pub(crate) async fn meet(gateway: &Gateway, trunk: &Trunk, index: usize) -> Result<Dialled, LinkError> {
     let places = gateway.places(trunk);
     if places.is_empty() {
@@ -190,7 +190,6 @@ async fn meet_at(gateway: &Gateway, trunk: &Trunk, index: usize, place: &Trunk) 
     Ok(Dialled { stream, run, peer, tunnel: None })
 }
 
-/// Asks a place for a meeting.
 async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Result<Seat, MeetingError> {
     let (answer, waiting) = oneshot::channel();
     let id = (trunk.id, link);
@@ -206,7 +205,7 @@ async fn ask(gateway: &Gateway, trunk: &Trunk, link: u16, place: &Trunk) -> Resu
     }
 }
 
-/// Why a gateway that was called did not meet whoever called it.
+/// Why a called gateway did not meet the gateway that asked.
 #[derive(Debug, Error)]
 enum VisitError {
     #[error(transparent)]
@@ -217,7 +216,7 @@ enum VisitError {
     Arrival(#[from] ArrivalError),
 }
 
-/// Comes where it was called, and serves what the other makes of it.
+/// Goes to the place that called and serves the link.
 async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Trunk>, seat: Seat) {
     let accepted = async {
         let (tcp, peer) = take(gateway, seat, link, place).await?;
@@ -228,7 +227,7 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
         }
     };
     let accepted = accepted.await;
-    // From here on nobody ends this for a later call: a link is replaced once the later one is there.
+    // From here on a later call no longer aborts this task: the link is replaced once the later one is up.
     gateway.trunks.visits.coming.borrow_mut().remove(&(trunk.id, link));
     match accepted {
         Ok((Accepted { trunk, index, stream, run }, peer)) => {
@@ -245,7 +244,7 @@ async fn come(gateway: &Rc<Gateway>, trunk: &Rc<Trunk>, link: u16, place: &Rc<Tr
     }
 }
 
-/// Takes a seat; returns when the other is there too.
+/// Takes a seat; returns once the other guest is there.
 async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result<(TcpStream, SocketAddr), LinkError> {
     let address = place.address.as_deref().unwrap_or_default();
     let mut tcp = trunk::connect(gateway, address).await?;
@@ -262,7 +261,7 @@ async fn take(gateway: &Gateway, seat: Seat, link: u16, place: &Trunk) -> Result
         link,
         nonce: [0; 32],
     };
-    // Longer than the place waits for the other, whose absence it then tells.
+    // Longer than the place waits for the other guest, so that its report arrives.
     let limit = HANDSHAKE_TIMEOUT + DIAL_TIMEOUT;
     match gateway.patiently(limit, initiate(&mut tcp, hello, &seat.secret, &[])).await {
         Ok(welcome) => welcome?,

@@ -1,4 +1,5 @@
-//! Control messages of a trunk: which link they take, what they are counted for, and who takes none.
+//! Control messages of a trunk: which link they take, their memory, and what happens to a gateway that acknowledges
+//! none.
 
 use channel::ChannelError;
 use types::JobId;
@@ -10,7 +11,8 @@ use crate::trunks::control::ControlError;
 use crate::trunks::trunk::Trunk;
 
 impl Trunk {
-    /// Sends a message, now or as soon as a link is up. A gateway that acknowledges none loses its links when too many wait.
+    /// Sends a message, now or as soon as a link is up. A gateway that acknowledges none loses its links when too many
+    /// are queued.
     pub(crate) fn send_control(&self, gateway: &Gateway, message: impl Into<Control>) {
         let pushed = self.control.borrow_mut().push(&message.into());
         self.flush_control(gateway);
@@ -24,7 +26,7 @@ impl Trunk {
         }
     }
 
-    /// Sends what waits of messages and their acknowledgements.
+    /// Sends queued messages and the acknowledgement that is due.
     pub(super) fn flush_control(&self, gateway: &Gateway) {
         self.send_waiting(gateway);
         let held = self.control.borrow().held();
@@ -36,7 +38,7 @@ impl Trunk {
         let Some(link) = self.links.borrow().iter().flatten().next().cloned() else { return };
         let mut control = self.control.borrow_mut();
         while let Some((job, frame)) = control.next(link.route()) {
-            // Behind what its job has sent before.
+            // In the job's own queue, behind the frames that the job has sent before.
             link.send(gateway, job, &frame);
         }
         if let Some(ack) = control.ack() {
@@ -44,7 +46,7 @@ impl Trunk {
         }
     }
 
-    /// A message came; gives those whose turn it is.
+    /// Takes a message that arrived and returns those that are now next in order.
     ///
     /// # Errors
     /// The peer broke the rules.
@@ -59,7 +61,7 @@ impl Trunk {
         Ok(ready)
     }
 
-    /// The other gateway has these.
+    /// The other gateway has all messages before `ack`.
     ///
     /// # Errors
     /// The peer broke the rules.

@@ -1,4 +1,4 @@
-//! A place with a real port; the two who meet there are this test.
+//! A place with a real port; this test plays the two gateways that meet there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use crate::GatewayConfig;
 use crate::door::listener;
 
 #[test]
-fn who_says_all_the_time_that_he_can_come_is_passed_on_now_and_then() {
+fn repeated_notices_that_a_gateway_can_come_are_limited() {
     let (host, start) = (Host::new(64 << 20), Instant::now());
     let (one, two, three) = (TrunkId(1), TrunkId(2), TrunkId(3));
-    let told = (0..1000).filter(|_| host.may_tell(one, two, start)).count();
-    assert_eq!((told, host.may_tell(one, three, start), host.may_tell(three, two, start)), (1, true, true));
-    assert!(host.may_tell(one, two, start + AGAIN));
+    let notified = (0..1000).filter(|_| host.may_notify(one, two, start)).count();
+    assert_eq!((notified, host.may_notify(one, three, start), host.may_notify(three, two, start)), (1, true, true));
+    assert!(host.may_notify(one, two, start + AGAIN));
 }
 
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Place {
         Place { gateway, address }
     }
 
-    /// Site a wishes to meet site b, as if both their trunks were up. Gives the meeting and both secrets.
+    /// Site a asks to meet site b, as if both trunks were up. Returns the meeting and both secrets.
     fn call(&self, link: u16) -> (JobId, [Secret; 2]) {
         let mut guests = self.gateway.guests();
         guests.iter_mut().for_each(|guest| guest.up = true);
@@ -113,7 +113,7 @@ fn content(length: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_one_says_the_other_hears_and_both_end_together() {
+fn each_gets_what_the_other_sends_and_both_close_together() {
     within(async || {
         let place = Place::open().await;
         let [mut a, mut b] = place.meet(0).await;
@@ -143,14 +143,14 @@ fn what_one_says_the_other_hears_and_both_end_together() {
 }
 
 #[test]
-fn who_was_not_called_gets_no_seat_and_harms_nobody() {
+fn an_uncalled_gateway_gets_no_seat_and_harms_nobody() {
     within(async || {
         let place = Place::open().await;
         let (number, [one, two]) = place.call(0);
         for (number, site, secret, words) in [
             (JobId(number.0 + 1), "a", &one, "no meeting 1"),
             (number, "z", &one, "no meeting 0 with gateway gw1 of site z"),
-            // Who does not know the secret cannot tell that the place does, and leaves.
+            // A guest without the secret cannot tell whether the place knows it, and leaves.
             (number, "a", &two, "it does not know our secret"),
             (number, "b", &one, "it does not know our secret"),
             (number, "a", &Secret::NONE, "it does not know our secret"),
@@ -160,7 +160,7 @@ fn who_was_not_called_gets_no_seat_and_harms_nobody() {
             assert!(fault && error.to_string().contains(words), "{error}");
         }
         let (a, b) = tokio::join!(place.go(number, "a", &one), async {
-            // It comes again while it waits, as somebody who listened in might.
+            // A second connection with the same secret, as an eavesdropper might try.
             sleep(Duration::from_millis(50)).await;
             let error = place.go(number, "a", &one).await.unwrap_err().to_string();
             assert!(error.contains("this seat is taken"), "{error}");
@@ -176,19 +176,19 @@ fn who_was_not_called_gets_no_seat_and_harms_nobody() {
 }
 
 #[test]
-fn who_does_not_read_holds_up_who_writes_and_no_more_is_kept_than_allowed() {
+fn a_slow_reader_stops_the_writer_and_memory_stays_bounded() {
     within(async || {
         let place = Place::open().await;
         let [a, mut b] = place.meet(0).await;
         let sent = content(40 << 20, 3);
         let mut at = 0;
-        // As much as all buffers on the way take.
+        // Writes as much as all buffers on the path take.
         while timeout(Duration::from_millis(300), a.writable()).await.is_ok() {
             match a.try_write(&sent[at..]) {
                 Ok(count) => at += count,
                 Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
             }
-            assert!(at < sent.len(), "nothing holds up the writer");
+            assert!(at < sent.len(), "nothing stops the writer");
         }
         let held = place.gateway.counters.snapshot().high_water;
         assert!(held > 0 && held <= pipe::MOST_HELD / 2, "{held}");
@@ -205,7 +205,7 @@ fn a_later_meeting_of_a_pair_ends_the_earlier_one_and_no_other() {
         let [_a, mut b] = place.meet(0).await;
         let [mut other_a, mut other_b] = place.meet(1).await;
         let [mut new_a, mut new_b] = place.meet(0).await;
-        assert_eq!(b.read(&mut [0; 8]).await.unwrap(), 0, "the earlier one is over");
+        assert_eq!(b.read(&mut [0; 8]).await.unwrap(), 0, "the earlier talk is over");
         for (a, b) in [(&mut other_a, &mut other_b), (&mut new_a, &mut new_b)] {
             a.write_all(b"x").await.unwrap();
             assert_eq!(b.read_u8().await.unwrap(), b'x');
