@@ -18,6 +18,7 @@ use types::SitesFile;
 
 use crate::args::RunArgs;
 use crate::jobs::host;
+use crate::parts::TypedPart;
 
 /// The name of the site.
 pub(crate) const SITE: &str = "here";
@@ -79,9 +80,9 @@ impl Running {
 }
 
 /// Refuses options that name what only a sites file has.
-pub(crate) fn check(args: &RunArgs) -> Result<()> {
+pub(crate) fn check(args: &RunArgs, parts: &[TypedPart]) -> Result<()> {
     let options = [
-        ("--site", !args.per_site.is_empty()),
+        ("--site", parts.iter().any(|part| !part.per_site.is_empty())),
         ("--host", !args.hosts.is_empty()),
         ("--hostfile", args.hostfile.is_some()),
         ("--push", !args.push.is_empty()),

@@ -169,7 +169,8 @@ impl BindTo {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Run a program on nodes of several sites.\n\n\
-        Everything after PROGRAM is the program's; `--` before it is allowed and never needed.\n\n\
+        Everything after PROGRAM belongs to the program; `--` before it is allowed and never needed. `:` and an option \
+        begin another program of the same job, with its own -n, --site, -x and --wdir.\n\n\
         Without --site, ranks are spread evenly over all sites in contiguous blocks, in the order of the sites file, and \
         evenly over each site's nodes. The program must be at the same path on every node, unless --site or the sites file says where else; \
         it gets your environment and working directory. Its output comes here line by line. If any rank, node or gateway fails, everything ends and the \
@@ -179,6 +180,7 @@ impl BindTo {
     after_help = "Examples:\n  \
         landbridge run -n 4 ./solver --size 512\n  \
         landbridge run -n 4 -x OMP_NUM_THREADS=2 --timeout 30min ./solver\n  \
+        landbridge run -n 1 ./coupler : -n 8 ./ocean : -n 8 ./air   several programs in one job\n  \
         landbridge run --site lyon=32 --site nancy=16 --prefix -- python3 train.py\n  \
         landbridge run --site lyon=32:./solver-avx512 --site nancy=16 -- ./solver\n  \
         landbridge run -n 8 --ranks-per-node 2 --mpi intel --json=run.json -- ./solver"

@@ -20,6 +20,7 @@ mod key;
 mod lab;
 mod log;
 mod page;
+mod parts;
 mod push;
 mod run;
 #[cfg(feature = "share")]

@@ -1,5 +1,6 @@
 //! `landbridge run`.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
@@ -12,44 +13,50 @@ use launch::home::{TYPED_DIRECTORY, homes};
 use launch::hosts::{self, Host};
 use launch::launcher::Request;
 use launch::launcher::placement::{SitePlacement, place};
-use launch::message::{Family, InputTo, MpiChoice, Otherwise, Program};
+use launch::message::{Family, InputTo, MpiChoice, Part};
+use launch::parts::{Joined, PartWish, join};
 use launch::spread::{SpreadError, Wish, counts};
-use launch::tailor::Typed;
+use launch::tailor::{self, Typed};
 use types::SitesFile;
 
 use crate::alone::{self, Alone};
 use crate::args::{MapBy, Mpi, RunArgs};
 use crate::files::Files;
 use crate::input::Input;
+use crate::parts::TypedPart;
 use crate::terminal::Terminal;
-use crate::{carried, gateway_again, jobs, json, push, runtime, sites_file};
+use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file};
 
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
+    let parts = parts::parts(&args).unwrap_or_else(|error| error.exit());
     if args.detach {
         // Options end where the program begins.
         let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
         let kept = words.iter().enumerate().skip(1).filter(|(at, word)| *at >= end || *word != "--detach");
         return jobs::detach(&kept.map(|(_, word)| word.clone()).collect::<Vec<_>>());
     }
-    let origin = origin(&args)?;
-    let mut sites = match &origin {
+    let origin = origin(&args, &parts)?;
+    let whole = match &origin {
         Origin::File(file) => sites_file::read(file)?,
         Origin::ThisMachine(alone) => alone.sites.clone(),
     };
-    let per_site = args.per_site.iter().map(|share| (share.site.clone(), share.ranks)).collect();
+    let mut sites = whole.clone();
+    let wishes: Vec<PartWish> = parts.iter().map(TypedPart::wish).collect();
+    let Joined { ranks, per_site, firsts } = join(&mut sites.file, &wishes)?;
     // Ranks on one machine have nowhere else to go, so it needs no `slots`.
     let fill = args.map_by == MapBy::Slot && matches!(origin, Origin::File(_));
-    let mut wish = Wish { ranks: args.ranks, ranks_per_node: args.ranks_per_node, fill, per_site };
+    let mut wish = Wish { ranks, ranks_per_node: args.ranks_per_node, fill, per_site };
     let hosts = hosts(&args)?;
     let (output, verbose) = (args.output_filename.clone(), args.verbose);
     let local_files = local_files(&args);
     let summary_to = args.json.clone();
     let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
-    let push_to: Vec<String> = args.per_site.iter().map(|share| share.site.clone()).collect();
+    let push_to: BTreeSet<String> =
+        parts.iter().flat_map(|part| &part.per_site).map(|share| share.site.clone()).collect();
+    let push_to: Vec<String> = push_to.into_iter().collect();
     let pushed = if dry { Vec::new() } else { args.push.clone() };
-    let typed = typed(args)?;
-    let whole = sites.clone();
+    let typed = typed(&args, parts, &firsts)?;
     hosts::choose(&mut sites.file, &mut wish, &hosts)?;
     // Wrong numbers and unknown sites are reported before the network is tried.
     let checked = counts(&sites.file, &wish);
@@ -58,7 +65,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     }
     push::before_run(&sites, &push_to, &pushed)?;
     let elsewhere = match &origin {
-        Origin::File(_) => carried::destination(&sites, from.as_deref()),
+        Origin::File(_) => carried::destination(&whole, from.as_deref()),
         Origin::ThisMachine(_) => None,
     };
     if let Some(site) = elsewhere {
@@ -68,10 +75,14 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
                 site.name
             );
         }
-        return if dry { show(&sites.file, &wish, &typed, summary_to) } else { carried::run(&whole, site, words) };
+        return if dry {
+            show(&sites.file, &wish, &typed, summary_to)
+        } else {
+            carried::run(&whole, site, parts::with_values(words)?)
+        };
     }
     let home = match &origin {
-        Origin::File(_) => sites_file::own_site(&sites, from.as_deref())?,
+        Origin::File(_) => sites_file::own_site(&whole, from.as_deref())?,
         Origin::ThisMachine(_) => alone::SITE.to_owned(),
     };
     let runtime = runtime()?;
@@ -83,12 +94,12 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         return show(&sites.file, &wish, &typed, summary_to);
     }
     let ranks: u32 = counts(&sites.file, &wish)?.iter().sum();
-    if let InputTo::Rank(rank) = typed.program.input
+    if let InputTo::Rank(rank) = typed.input
         && rank >= ranks
     {
         bail!("--stdin {rank}: the job has {ranks} rank(s), numbered from 0; give one of them, or all, or none");
     }
-    let input: Option<Box<dyn std::io::Read + Send>> = match typed.program.input {
+    let input: Option<Box<dyn std::io::Read + Send>> = match typed.input {
         InputTo::None => None,
         InputTo::All | InputTo::Rank(_) => Some(Box::new(Input)),
     };
@@ -126,11 +137,11 @@ enum Origin {
     ThisMachine(Box<Alone>),
 }
 
-fn origin(args: &RunArgs) -> Result<Origin> {
+fn origin(args: &RunArgs, parts: &[TypedPart]) -> Result<Origin> {
     if let Some(file) = sites_file::find(&args.sites)? {
         return Ok(Origin::File(file));
     }
-    alone::check(args)?;
+    alone::check(args, parts)?;
     Ok(Origin::ThisMachine(Box::new(Alone::new()?)))
 }
 
@@ -151,42 +162,48 @@ fn local_files(args: &RunArgs) -> Option<&'static str> {
     hostfile.or(args.output_filename.as_ref().map(|_| "--output-filename"))
 }
 
-/// What was typed, for whichever site it is.
-fn typed(args: RunArgs) -> Result<Typed> {
-    let variables = args.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
-    let mut settings = variables.collect::<Result<Vec<_>, _>>()?;
-    settings.extend(args.bind_to.map(|to| (b"LANDBRIDGE_BIND".to_vec(), to.value().into())));
+/// What was typed, for whichever site it is. `firsts`: the first rank of each program.
+fn typed(args: &RunArgs, parts: Vec<TypedPart>, firsts: &[u32]) -> Result<Typed> {
+    let bind = args.bind_to.map(|to| (b"LANDBRIDGE_BIND".to_vec(), to.value().into()));
     let from = working_directory()?;
     let below = |folder: PathBuf| if folder.starts_with("~") { folder } else { from.join(folder) };
-    let wdir = args.wdir.map(|folder| below(folder).into_os_string().into_vec());
-    let own_programs = args.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
-    let own_programs = own_programs.collect();
-    Ok(Typed {
-        program: Program { settings, input: args.stdin, ..program(args.program, args.mpi)? },
-        own_programs,
-        wdir,
-        homes: homes(),
-    })
+    let part = |(part, &first): (TypedPart, &u32)| {
+        let variables = part.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
+        let mut settings = variables.collect::<Result<Vec<_>, _>>()?;
+        settings.extend(bind.clone());
+        let own_programs =
+            part.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
+        Ok(tailor::TypedPart {
+            part: Part { first, settings, ..command(part.command)? },
+            own_programs: own_programs.collect(),
+            wdir: part.wdir.map(|folder| below(folder).into_os_string().into_vec()),
+        })
+    };
+    let parts = parts.into_iter().zip(firsts).map(part).collect::<Result<_>>()?;
+    Ok(Typed { input: args.stdin, ..of_parts(parts, args.mpi) })
 }
 
-/// What to run, as the agents are told.
-pub(crate) fn program(command: Vec<OsString>, mpi: Mpi) -> Result<Program> {
-    Ok(Program {
-        command: command.into_iter().map(OsStringExt::into_vec).collect(),
-        directory: working_directory()?.into_os_string().into_vec(),
-        environment: travelling(std::env::vars_os()),
-        modules: Vec::new(),
-        settings: Vec::new(),
-        input: InputTo::None,
-        mpi: match mpi {
-            Mpi::Auto => MpiChoice::Auto,
-            Mpi::Mpich => MpiChoice::Named(Family::Mpich),
-            Mpi::Intel => MpiChoice::Named(Family::Intel),
-            Mpi::Openmpi => MpiChoice::Named(Family::OpenMpi),
-            Mpi::None => MpiChoice::Libfabric,
-        },
-        otherwise: Otherwise::default(),
-    })
+/// One program that is the same at all sites.
+pub(crate) fn program(words: Vec<OsString>) -> Result<Typed> {
+    let part = tailor::TypedPart { part: command(words)?, ..tailor::TypedPart::default() };
+    Ok(of_parts(vec![part], Mpi::Auto))
+}
+
+fn command(words: Vec<OsString>) -> Result<Part> {
+    let command = words.into_iter().map(OsStringExt::into_vec).collect();
+    Ok(Part { command, directory: working_directory()?.into_os_string().into_vec(), ..Part::default() })
+}
+
+/// These programs in this environment.
+fn of_parts(parts: Vec<tailor::TypedPart>, mpi: Mpi) -> Typed {
+    let mpi = match mpi {
+        Mpi::Auto => MpiChoice::Auto,
+        Mpi::Mpich => MpiChoice::Named(Family::Mpich),
+        Mpi::Intel => MpiChoice::Named(Family::Intel),
+        Mpi::Openmpi => MpiChoice::Named(Family::OpenMpi),
+        Mpi::None => MpiChoice::Libfabric,
+    };
+    Typed { parts, mpi, environment: travelling(std::env::vars_os()), input: InputTo::None, homes: homes() }
 }
 
 /// Where the user typed this. By the name that the shell has for it, since links may lie differently at other sites.
@@ -213,17 +230,27 @@ fn show(file: &SitesFile, wish: &Wish, typed: &Typed, json: Option<Option<PathBu
     Ok(0)
 }
 
-/// A line for each node, with what its site runs on the site's first.
+/// A line for each node and program, with the program where it is another than on the line before.
 fn table(places: &[SitePlacement]) -> String {
     let mut rows = vec![["site", "node", "ranks", "program"].map(str::to_owned)];
     for place in places {
-        let program = format!("{} in {}", place.command.join(" "), place.directory);
-        match &place.nodes {
-            None => rows.push([place.name.clone(), "(batch system)".to_owned(), range(&place.ranks), program]),
-            Some(nodes) => rows.extend(nodes.iter().enumerate().map(|(at, node)| {
-                let program = if at == 0 { program.clone() } else { String::new() };
-                [place.name.clone(), node.name.clone(), range(&node.ranks), program]
-            })),
+        let mut before = None;
+        let nodes = match &place.nodes {
+            None => vec![("(batch system)", &place.ranks)],
+            Some(nodes) => nodes.iter().map(|node| (node.name.as_str(), &node.ranks)).collect(),
+        };
+        for (node, ranks) in nodes {
+            for (at, part) in place.parts.iter().enumerate() {
+                let ranks: Vec<u32> = ranks.iter().filter(|rank| part.ranks.contains(rank)).copied().collect();
+                if ranks.is_empty() {
+                    continue;
+                }
+                let program = match before.replace(at) == Some(at) {
+                    true => String::new(),
+                    false => format!("{} in {}", part.command.join(" "), part.directory),
+                };
+                rows.push([place.name.clone(), node.to_owned(), range(&ranks), program]);
+            }
         }
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);

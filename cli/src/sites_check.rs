@@ -6,7 +6,7 @@ use anyhow::Result;
 use launch::check::{Finding, check as check_everything};
 use launch::measure::{Pair, measure};
 
-use crate::args::{CheckArgs, Mpi};
+use crate::args::CheckArgs;
 use crate::{carried, run, runtime, sites_file};
 
 /// Checks, prints, and gives the exit code.
@@ -17,7 +17,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
         return carried::command(&sites, site, &["sites", "check"], carried::typed_after("check"));
     }
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
-    let program = run::program(args.program, Mpi::Auto)?;
+    let program = run::program(args.program)?;
     let (findings, pairs) = runtime()?.block_on(async {
         let findings = check_everything(&sites, &home, &program).await;
         let measured = measure(&sites, &home, !args.quick, progress).await;

@@ -75,6 +75,56 @@ fn it_is_typed_as_mpiexec_is() {
     stage.nothing_left();
 }
 
+#[test]
+fn programs_are_separated_as_mpiexec_does() {
+    let stage = Stage::new();
+    let echo = |name: &str| format!("echo {name} $PMI_RANK/$PMI_SIZE $LANDBRIDGE_SITE_NAME $A $PWD $1");
+    let (a, b, c) = (echo("a"), echo("b"), echo("c"));
+    let here = stage.folder.path().display().to_string();
+    let mut words = vec!["run", "-np", "1", "-x", "A=1", "bash", "-c", &a, "name", ":", ":"];
+    words.extend(["-np", "3", "--wdir", "/usr", "bash", "-c", &b, ":", "-n", "2", "-x", "A=3", "--", "bash", "-c", &c]);
+    let done = stage.start(&words).finish(SOON);
+    let expected = [
+        format!("a 0/6 a 1 {here} :"),
+        "b 1/6 a /usr".to_owned(),
+        "b 2/6 a /usr".to_owned(),
+        "b 3/6 b /usr".to_owned(),
+        format!("c 4/6 b 3 {here}"),
+        format!("c 5/6 b 3 {here}"),
+    ];
+    assert_eq!((done.code, lines(&done.out)), (Some(0), expected.iter().map(String::as_str).collect()), "{done:?}");
+
+    // Each program at a site of its own, in the order of the programs.
+    let words =
+        ["run", "--site", "b=2:/bin/bash", "sh", "-c", &a, ":", "--site", "a=1", "sh", "-c", &b, "n", ":", "-n", "x"];
+    let done = stage.start(&words[..words.len() - 3]).finish(SOON);
+    let expected = [format!("a 0/3 b {here}"), format!("a 1/3 b {here}"), format!("b 2/3 a {here}")];
+    assert_eq!((done.code, lines(&done.out)), (Some(0), expected.iter().map(String::as_str).collect()), "{done:?}");
+    let done = stage.start(&words).finish(SOON);
+    assert!(done.code == Some(2) && done.err.contains("invalid value 'x' for '--ranks <N>'"), "{done:?}");
+    stage.nothing_left();
+}
+
+#[test]
+fn what_does_not_fit_several_programs_is_named() {
+    let stage = Stage::new();
+    for (words, code, expected) in [
+        ("-n 1 true : --prefix -n 2 true", 2, "--prefix holds for the whole job: give it before the first program."),
+        ("-n 1 true : --wdir / sh", 1, "program 2 (sh): how many ranks? Give -n N, or --site NAME=N for each site"),
+        ("--site a=1 true : -n 1 sh", 1, "program 2 (sh) has no --site, and another one has"),
+        ("--site a=1 x : --site b=1 y : --site a=1 z", 1, "--site a: the ranks of a site have successive numbers"),
+        ("-n 1 true : -n 3 ./no-such-program", 1, "program ./no-such-program not found"),
+        ("-n 2 true : -n 1 sh -c exit\\ 7", 7, "rank 2 exited with code 7"),
+    ] {
+        let words = words.replace("\\ ", "\u{a0}");
+        let words: Vec<String> = words.split(' ').map(|word| word.replace('\u{a0}', " ")).collect();
+        let words = [&["run"][..], &words.iter().map(String::as_str).collect::<Vec<_>>()].concat();
+        let done = stage.start(&words).finish(SOON);
+        assert!(done.code == Some(code) && done.err.contains(expected), "{words:?}: {done:?}");
+    }
+    stage.nothing_left();
+}
+
 /// Runs a script on ranks with this on standard input.
 fn fed(stage: &Stage, options: &[&str], script: &str, input: File) -> Done {
     let words = [&["run"], options, &["--", "bash", "-c", script]].concat();
@@ -183,6 +233,23 @@ fn a_dry_run_says_who_would_run_where_and_starts_nothing() {
     let done = stage.script(&["--site", "b=3", "--dry-run", "--wdir", "/w"], "touch /tmp/never");
     let expected = "site  node  ranks  program\nb     n1    0-1    bash -c touch /tmp/never in /w\nb     n2    2\n";
     assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (Some(0), expected, ""), "{done:?}");
+    let words = ["run", "--dry-run", "-n", "3", "/x/a", "1", ":", "-n", "3", "--wdir", "/w", "b"];
+    let done = stage.start(&words).finish(SOON);
+    let at = stage.folder.path().display();
+    let expected = format!(
+        "site  node  ranks  program\na     n1    0-1    /x/a 1 in {at}\na     n2    2\nb     n1    3-4    b in /w\nb     n2    5\n"
+    );
+    assert_eq!((done.code, done.out), (Some(0), expected));
+    let done = stage.start(&[&words[..2], &["--host", "a/n1"], &words[2..]].concat()).finish(SOON);
+    let expected =
+        format!("site  node  ranks  program\na     n1    0-2    /x/a 1 in {at}\na     n1    3-5    b in /w\n");
+    assert_eq!((done.code, done.out), (Some(0), expected));
+    let done = stage.start(&[&words[..2], &["--json"], &words[2..]].concat()).finish(SOON);
+    let shown: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(
+        shown["sites"][1]["parts"][0],
+        serde_json::json!({"ranks": [3, 4, 5], "command": ["b"], "directory": "/w"})
+    );
     let done = stage.script(&["-n", "4", "--dry-run", "--json"], "true");
     let shown: serde_json::Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!(shown["ranks"], 4);

@@ -17,10 +17,9 @@ use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
 use wire::Control;
 use wire::control::{AllocationMessage, JobMessage, NodeAsk};
 
-use crate::home::homes;
 use crate::launcher::session::{Connection, Incoming};
 use crate::launcher::{SessionError, Sites};
-use crate::message::{Down, Program, Up};
+use crate::message::{Down, Up};
 use crate::tailor::Typed;
 
 /// How long all agents together may take to come and answer.
@@ -93,8 +92,8 @@ pub enum CheckError {
     },
 }
 
-/// Tries everything, from the user's own site `home`; `program` is looked for on every node, if its command is not empty.
-pub async fn check(sites: &Sites, home: &str, program: &Program) -> Vec<Finding> {
+/// Tries everything, from the user's own site `home`; and the `typed` program on every node, if its command is not empty.
+pub async fn check(sites: &Sites, home: &str, typed: &Typed) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for site in &sites.file.sites {
         findings.extend(check_key(sites, site, site.name == home));
@@ -115,7 +114,7 @@ pub async fn check(sites: &Sites, home: &str, program: &Program) -> Vec<Finding>
     for site in sites.file.sites.iter().filter(|site| site.starter.allocates() && linked.contains(&site.name)) {
         findings.push(Finding::new(&site.name, "nodes", try_nodes(sites, home, &site.name).await));
     }
-    findings.extend(check_nodes(sites, home, &linked, program).await);
+    findings.extend(check_nodes(sites, home, &linked, typed).await);
     findings
 }
 
@@ -231,7 +230,7 @@ fn nodes_advice(site: &str, reason: &str) -> String {
 }
 
 /// Starts an agent on every node in a job without ranks, and asks it for provider and program.
-async fn check_nodes(sites: &Sites, home: &str, linked: &[String], program: &Program) -> Vec<Finding> {
+async fn check_nodes(sites: &Sites, home: &str, linked: &[String], typed: &Typed) -> Vec<Finding> {
     let reached = sites.file.sites.iter().filter(|site| linked.contains(&site.name));
     let rostered = reached.map(|site| SiteRoster {
         name: site.name.clone(),
@@ -242,7 +241,7 @@ async fn check_nodes(sites: &Sites, home: &str, linked: &[String], program: &Pro
         Err(error) => return vec![Finding::new(home, "nodes", Err(error))],
     };
     let mut asked = Asked::new(&roster);
-    if let Err(error) = ask(sites, home, &roster, program, &mut asked).await {
+    if let Err(error) = ask(sites, home, &roster, typed, &mut asked).await {
         asked.fail_rest(|_| true, || CheckError::Told(error.to_string()));
     }
     let (what, log) = ("its agent did not answer", "the gateway's log");
@@ -250,14 +249,7 @@ async fn check_nodes(sites: &Sites, home: &str, linked: &[String], program: &Pro
     asked.findings(&roster)
 }
 
-async fn ask(
-    sites: &Sites,
-    home: &str,
-    roster: &Roster,
-    program: &Program,
-    asked: &mut Asked,
-) -> Result<(), SessionError> {
-    let typed = Typed { program: program.clone(), homes: homes(), ..Typed::default() };
+async fn ask(sites: &Sites, home: &str, roster: &Roster, typed: &Typed, asked: &mut Asked) -> Result<(), SessionError> {
     let mut session = Connection::new(sites, home).await?.open(roster).await?;
     let end = Instant::now() + AGENTS;
     while !asked.complete() {

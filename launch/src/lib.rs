@@ -29,6 +29,7 @@ pub mod message;
 pub mod modules;
 pub mod mpi;
 pub mod order;
+pub mod parts;
 pub mod pmi;
 pub mod processes;
 pub mod program;

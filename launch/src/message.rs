@@ -1,5 +1,7 @@
 //! What launcher and agents say to each other, inside ordinary frames that gateways relay unread.
 
+mod program;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +9,8 @@ use types::Identity;
 
 use crate::fence::Fence;
 use crate::forward::Piece;
+
+pub use program::{Otherwise, Part, Program};
 
 /// Key and value put into the PMI key-value space.
 pub type Entry = (String, String);
@@ -22,13 +26,20 @@ pub enum Family {
     OpenMpi,
 }
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Family {
+    /// The word of `--mpi`.
+    pub fn name(self) -> &'static str {
+        match self {
             Family::Mpich => "mpich",
             Family::Intel => "intel",
             Family::OpenMpi => "openmpi",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -63,40 +74,6 @@ impl InputTo {
             InputTo::Rank(only) => only == rank,
         }
     }
-}
-
-/// What an agent is to run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Program {
-    /// The program (looked up in `PATH` unless it has a slash) and its arguments, as raw bytes. Empty: none, the agent
-    /// only says whether it could.
-    pub command: Vec<Vec<u8>>,
-    /// The directory to run in, as raw bytes. `~/` at its beginning, or at the program's, is the user's home on the node.
-    pub directory: Vec<u8>,
-    /// The user's environment.
-    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Environment modules to load first.
-    pub modules: Vec<String>,
-    /// Variables that hold whatever the user's environment and the modules say.
-    pub settings: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Which MPI.
-    pub mpi: MpiChoice,
-    pub input: InputTo,
-    /// What to do when the program or the directory is not there.
-    pub otherwise: Otherwise,
-}
-
-/// What to do on a node where the program or its directory is not at its path.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Otherwise {
-    /// The path of the program where it was typed; used if it exists on the node.
-    pub program: Option<Vec<u8>>,
-    /// The directory where it was typed; used if it exists on the node.
-    pub directory: Option<Vec<u8>>,
-    /// How to say where the program is at this site, for the user.
-    pub program_advice: String,
-    /// How to say which directory to use at this site, for the user.
-    pub directory_advice: String,
 }
 
 /// How a rank's process ended.

@@ -6,25 +6,39 @@ use types::sites::{RunSettings, Site};
 
 use crate::environment;
 use crate::home::portable;
-use crate::message::{Otherwise, Program};
+use crate::message::{InputTo, MpiChoice, Otherwise, Part, Program};
 
 /// What the user typed for a job.
 #[derive(Clone, Debug, Default)]
 pub struct Typed {
-    /// What to run.
-    pub program: Program,
+    /// The programs, in the order of their ranks.
+    pub parts: Vec<TypedPart>,
+    /// The user's environment.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    pub mpi: MpiChoice,
+    pub input: InputTo,
+    /// The home directories that typed paths may be below, as [`crate::home::homes`] finds them.
+    pub homes: Vec<Vec<u8>>,
+}
+
+/// One of the programs that the user typed.
+#[derive(Clone, Debug, Default)]
+pub struct TypedPart {
+    /// What to run, with paths as they were typed.
+    pub part: Part,
     /// Other programs for single sites, by name.
     pub own_programs: Vec<(String, Vec<u8>)>,
-    /// The working directory at every site, whatever the sites file says.
+    /// The working directory at every site, whatever the sites file has.
     pub wdir: Option<Vec<u8>>,
-    /// The home directories that paths in it may be below, as [`crate::home::homes`] finds them.
-    pub homes: Vec<Vec<u8>>,
 }
 
 impl Typed {
     /// What the site called `name` is to run when `run` was typed at site `home`.
     pub fn from_home(&self, home: &str, file: &SitesFile, name: &str) -> Program {
-        let mut program = file.site(name).map_or_else(|| self.program.clone(), |(_, site)| self.at(site));
+        let mut program = match file.site(name) {
+            Some((_, site)) => self.at(site),
+            None => self.with(self.parts.iter().map(|typed| typed.part.clone()).collect(), Vec::new()),
+        };
         if name != home {
             environment::leave_site(&mut program.environment);
         }
@@ -33,28 +47,35 @@ impl Typed {
 
     /// What a site is to run.
     ///
-    /// A program typed for this very site goes before the sites file's, and that before the program typed for all. What was
-    /// typed and is below home here is below home there; paths in the sites file stay as they are.
+    /// A program typed for this very site overrides the sites file's, which overrides the program typed for all sites.
+    /// What was typed and is below home here is below home there; paths in the sites file stay as they are.
     pub fn at(&self, site: &Site) -> Program {
-        let mut program = self.program.clone();
+        self.with(self.parts.iter().map(|typed| self.part_at(site, typed)).collect(), site.run.modules.clone())
+    }
+
+    fn with(&self, parts: Vec<Part>, modules: Vec<String>) -> Program {
+        Program { parts, modules, environment: self.environment.clone(), mpi: self.mpi, input: self.input }
+    }
+
+    fn part_at(&self, site: &Site, typed: &TypedPart) -> Part {
+        let mut part = typed.part.clone();
         let mut otherwise = Otherwise::default();
-        if let Some(word) = program.command.first_mut() {
-            (*word, otherwise.program, otherwise.program_advice) = self.program_at(site, word);
+        if let Some(word) = part.command.first_mut() {
+            (*word, otherwise.program, otherwise.program_advice) = self.program_at(site, typed, word);
         }
-        (program.directory, otherwise.directory, otherwise.directory_advice) = self.directory_at(site);
-        program.otherwise = otherwise;
-        program.modules.clone_from(&site.run.modules);
+        (part.directory, otherwise.directory, otherwise.directory_advice) = self.directory_at(site, typed);
+        part.otherwise = otherwise;
         let variables = site.run.environment.iter();
         let variables = variables.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
-        // What was typed for this job goes before what always holds at the site: the last one counts.
-        program.settings.splice(0..0, variables);
-        program
+        // The last one counts: what was typed for this job overrides what always applies at the site.
+        part.settings.splice(0..0, variables);
+        part
     }
 
     /// The program of a site, the path to use if it is not there, and advice.
-    fn program_at(&self, site: &Site, word: &[u8]) -> (Vec<u8>, Option<Vec<u8>>, String) {
+    fn program_at(&self, site: &Site, typed: &TypedPart, word: &[u8]) -> (Vec<u8>, Option<Vec<u8>>, String) {
         let name = &site.name;
-        if let Some((_, own)) = self.own_programs.iter().find(|(site, _)| site == name) {
+        if let Some((_, own)) = typed.own_programs.iter().find(|(site, _)| site == name) {
             let (path, otherwise) = self.carried(own);
             return (path, otherwise, format!("; --site {name}=N:PATH names another path"));
         }
@@ -71,8 +92,8 @@ impl Typed {
         }
     }
 
-    fn directory_at(&self, site: &Site) -> (Vec<u8>, Option<Vec<u8>>, String) {
-        if let Some(directory) = &self.wdir {
+    fn directory_at(&self, site: &Site, typed: &TypedPart) -> (Vec<u8>, Option<Vec<u8>>, String) {
+        if let Some(directory) = &typed.wdir {
             let (path, otherwise) = self.carried(directory);
             return (path, otherwise, "; --wdir DIR names another one".to_owned());
         }
@@ -80,7 +101,7 @@ impl Typed {
         match &site.run.directory {
             Some(directory) => (directory.clone().into_bytes(), None, advice),
             None => {
-                let (path, otherwise) = self.carried(&self.program.directory);
+                let (path, otherwise) = self.carried(&typed.part.directory);
                 (path, otherwise, advice)
             }
         }
@@ -111,6 +132,10 @@ fn site_run(site: &Site, line: &str) -> String {
 mod tests {
     use super::*;
 
+    fn typed(part: Part) -> Typed {
+        Typed { parts: vec![TypedPart { part, ..TypedPart::default() }], ..Typed::default() }
+    }
+
     #[test]
     fn the_path_of_a_provider_stays_at_its_site_unless_it_was_typed() {
         let site = |name: &str| {
@@ -124,12 +149,12 @@ mod tests {
         let provider = (b"LANDBRIDGE_PROVIDER".to_vec(), b"/opt/fi.so".to_vec());
         let other = (b"A".to_vec(), b"1".to_vec());
         let environment = vec![provider.clone(), other.clone()];
-        let program = Program { environment, settings: vec![provider.clone()], ..Program::default() };
-        let typed = Typed { program, ..Typed::default() };
+        let part = Part { settings: vec![provider.clone()], ..Part::default() };
+        let typed = Typed { environment, ..typed(part) };
         let at = |name: &str| typed.from_home("a", &file, name);
         assert_eq!(at("a").environment, [provider.clone(), other.clone()]);
         assert_eq!(at("b").environment, [other], "a module set it, for site a");
-        assert_eq!(at("b").settings, [provider], "-x was meant for all");
+        assert_eq!(at("b").parts[0].settings, [provider], "-x was meant for all");
     }
 
     #[test]
@@ -140,30 +165,41 @@ mod tests {
             "0".repeat(64)
         );
         let file = SitesFile::parse(&text, "x.toml").unwrap();
-        let program = |word: &str| Program { command: vec![word.into(), b"arg".to_vec()], ..Program::default() };
-        let typed = |word: &str| Typed { program: program(word), homes: vec![b"/home/u".to_vec()], ..Typed::default() };
-        let named = |word: &str, own: &str| Typed { own_programs: vec![("a".into(), own.into())], ..typed(word) };
-        let site = &file.sites[0];
-        assert_eq!(typed("./solver").at(site).command, [b"/opt/solver".to_vec(), b"arg".to_vec()]);
-        assert_eq!(named("./solver", "./mine").at(site).command[0], b"./mine");
-        assert_eq!(typed("other").at(site).command[0], b"other");
-        let mut set = typed("other");
-        set.program.settings = vec![(b"A".to_vec(), b"2".to_vec())];
-        let settings = set.at(site).settings;
+        let part = |word: &str| Part { command: vec![word.into(), b"arg".to_vec()], ..Part::default() };
+        let homes = || vec![b"/home/u".to_vec()];
+        let at = |typed: TypedPart| {
+            let typed = Typed { parts: vec![typed], homes: homes(), ..Typed::default() };
+            typed.at(&file.sites[0])
+        };
+        let first = |typed: TypedPart| at(typed).parts.remove(0);
+        let all = |word: &str| TypedPart { part: part(word), ..TypedPart::default() };
+        let named = |word: &str, own: &str| TypedPart { own_programs: vec![("a".into(), own.into())], ..all(word) };
+        assert_eq!(first(all("./solver")).command, [b"/opt/solver".to_vec(), b"arg".to_vec()]);
+        assert_eq!(first(named("./solver", "./mine")).command[0], b"./mine");
+        assert_eq!(first(all("other")).command[0], b"other");
+        let mut set = all("other");
+        set.part.settings = vec![(b"A".to_vec(), b"2".to_vec())];
+        let settings = first(set).settings;
         assert_eq!(settings.last(), Some(&(b"A".to_vec(), b"2".to_vec())), "what was typed comes last, and counts");
-        let there = named("other", "/home/u/own").at(site);
+        let there = first(named("other", "/home/u/own"));
         assert_eq!((&there.command[0][..], &there.directory[..]), (&b"~/own"[..], &b"~/x"[..]));
         assert_eq!(there.otherwise.program.as_deref(), Some(&b"/home/u/own"[..]));
         assert!(there.otherwise.program_advice.contains("--site a=N:PATH"), "{}", there.otherwise.program_advice);
-        let below = typed("/home/u/bin/x").at(site);
+        let below = first(all("/home/u/bin/x"));
         assert_eq!(below.command[0], b"~/bin/x");
         assert!(below.otherwise.program_advice.ends_with(
             "write into [site.run] of its entry in the sites file:\n  programs = { \"~/bin/x\" = \"/path/at/a\" }"
         ));
-        let typed = Typed { wdir: Some(b"/w".to_vec()), ..typed("other") };
-        assert_eq!(typed.at(site).directory, b"/w");
-        assert_eq!(typed.at(site).modules, ["m/1"]);
-        assert_eq!(typed.at(site).settings, [(b"A".to_vec(), b"1".to_vec())]);
+        let typed = TypedPart { wdir: Some(b"/w".to_vec()), ..all("other") };
+        assert_eq!(first(typed.clone()).directory, b"/w");
+        assert_eq!(first(typed.clone()).settings, [(b"A".to_vec(), b"1".to_vec())]);
+        assert_eq!(at(typed.clone()).modules, ["m/1"]);
+        // Each of several programs is changed by itself.
+        let second = TypedPart { part: Part { first: 2, ..part("./solver") }, ..TypedPart::default() };
+        let both = Typed { parts: vec![typed, second], homes: homes(), ..Typed::default() }.at(&file.sites[0]);
+        let shown: Vec<_> =
+            both.parts.iter().map(|part| (part.first, &part.command[0][..], &part.directory[..])).collect();
+        assert_eq!(shown, [(0, &b"other"[..], &b"/w"[..]), (2, b"/opt/solver", b"~/x")]);
     }
 
     #[test]
@@ -177,13 +213,10 @@ mod tests {
             SitesFile::parse(&text, "x.toml").unwrap()
         };
         for key in ["/home/u/x", "~/x"] {
-            let program = Program {
-                command: vec![b"/home/u/x".to_vec()],
-                directory: b"/home/u/w".to_vec(),
-                ..Program::default()
-            };
-            let typed = Typed { program, homes: vec![b"/home/u".to_vec()], ..Typed::default() };
-            let there = typed.at(&file(key).sites[0]);
+            let part =
+                Part { command: vec![b"/home/u/x".to_vec()], directory: b"/home/u/w".to_vec(), ..Part::default() };
+            let typed = Typed { homes: vec![b"/home/u".to_vec()], ..typed(part) };
+            let there = typed.at(&file(key).sites[0]).parts.remove(0);
             assert_eq!((&there.command[0][..], &there.directory[..]), (&b"/opt/x"[..], &b"~/w"[..]));
             assert_eq!((there.otherwise.program, there.otherwise.directory), (None, Some(b"/home/u/w".to_vec())));
         }

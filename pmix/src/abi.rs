@@ -71,6 +71,9 @@ pub(crate) mod key {
     pub(crate) const NODE_RANK: &CStr = c"pmix.nrank";
     pub(crate) const NODEID: &CStr = c"pmix.nodeid";
     pub(crate) const APPNUM: &CStr = c"pmix.appnum";
+    pub(crate) const APP_INFO_ARRAY: &CStr = c"pmix.app.arr";
+    pub(crate) const APP_SIZE: &CStr = c"pmix.app.size";
+    pub(crate) const APP_LEADER: &CStr = c"pmix.aldr";
     pub(crate) const GROUP_MEMBERSHIP: &CStr = c"pmix.grp.mbrs";
     pub(crate) const GROUP_CONTEXT_ID: &CStr = c"pmix.grp.ctxid";
     pub(crate) const GROUP_ENDPT_DATA: &CStr = c"pmix.grp.endpt";

@@ -39,6 +39,8 @@ pub struct Node {
 pub struct Job<'a> {
     /// All nodes, in the order of their ranks.
     pub nodes: &'a [Node],
+    /// The ranks of each program, in order: all ranks of the job. What MPI calls `MPI_APPNUM` is an index of this.
+    pub programs: &'a [Range<u32>],
     /// Index of this node among them.
     pub here: usize,
     /// A folder for files of the ranks of this node. In it each rank has a folder named after its number.
@@ -213,7 +215,14 @@ fn describe(job: Job<'_>) -> Result<Table, PmixError> {
     for name in [key::LOCAL_SIZE, key::NODE_SIZE] {
         table.number(name, local.len() as u32);
     }
-    table.number(key::JOB_NUM_APPS, 1);
+    table.number(key::JOB_NUM_APPS, job.programs.len().max(1) as u32);
+    for (number, ranks) in job.programs.iter().enumerate().filter(|_| job.programs.len() > 1) {
+        let mut one = Table::default();
+        one.number(key::APPNUM, number as u32);
+        one.number(key::APP_SIZE, ranks.len() as u32);
+        one.rank(key::APP_LEADER, ranks.start);
+        table.table(key::APP_INFO_ARRAY, one);
+    }
     table.number(key::NUM_NODES, job.nodes.len() as u32);
     // Plain lists: every version accepts them, while each version compresses in its own way.
     let names: Vec<&str> = job.nodes.iter().map(|node| node.name.as_str()).collect();
@@ -234,7 +243,8 @@ fn describe(job: Job<'_>) -> Result<Table, PmixError> {
             one.short(key::LOCAL_RANK, local as u16);
             one.short(key::NODE_RANK, local as u16);
             one.number(key::NODEID, at as u32);
-            one.number(key::APPNUM, 0);
+            let program = job.programs.iter().position(|ranks| ranks.contains(&rank)).unwrap_or(0);
+            one.number(key::APPNUM, program as u32);
             one.text(key::HOSTNAME, &node.name)?;
             if at == job.here {
                 one.text(key::PROCDIR, path_text(&job.folder.join(rank.to_string()))?)?;

@@ -17,8 +17,10 @@ use std::time::Duration;
 use client::key;
 use launch::check::{Finding, check, check_trunk};
 use launch::environment::travelling;
+use launch::home::homes;
 use launch::launcher::Sites;
-use launch::message::{InputTo, MpiChoice, Otherwise, Program};
+use launch::message::Part;
+use launch::tailor::{Typed, TypedPart};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use types::SitesFile;
@@ -167,17 +169,10 @@ fn entry<'a>(sites: &'a Sites, name: &str) -> Result<&'a types::sites::Site, Her
 }
 
 /// No program: agents only say whether they could run one.
-fn nothing() -> Program {
-    Program {
-        command: Vec::new(),
-        directory: b"/".to_vec(),
-        environment: travelling(std::env::vars_os()),
-        modules: Vec::new(),
-        settings: Vec::new(),
-        input: InputTo::None,
-        mpi: MpiChoice::Auto,
-        otherwise: Otherwise::default(),
-    }
+fn nothing() -> Typed {
+    let part = Part { directory: b"/".to_vec(), ..Part::default() };
+    let parts = vec![TypedPart { part, ..TypedPart::default() }];
+    Typed { parts, environment: travelling(std::env::vars_os()), homes: homes(), ..Typed::default() }
 }
 
 /// Removes what a site has here. Copies and the sites file go with the last site of this account.

@@ -305,19 +305,21 @@ impl Agent {
     fn serve(&mut self, mut prepared: Prepared) -> Result<Up, PrepareError> {
         let notes = std::mem::take(&mut prepared.notes);
         let mapping = process_mapping(&prepared.roster);
-        let (size, local) = (prepared.roster.size(), prepared.count as usize);
+        let (size, local) = (prepared.roster.size(), prepared.program_numbers());
         match prepared.pmix.take() {
-            Some(library) if local > 0 => {
+            Some(library) if !local.is_empty() => {
                 let ranks = prepared.first.0..prepared.first.0 + prepared.count;
                 self.locks = self.folder.create(ranks, &[])?;
-                mpi::openmpi::share_memory_in(&mut prepared.environment, self.folder.memory());
+                for part in &mut prepared.parts {
+                    mpi::openmpi::share_memory_in(&mut part.environment, self.folder.memory());
+                }
                 let (path, order) = (self.folder.path(), &self.order);
                 let started = Pmix::start(library, order.job, &prepared, prepared.index, path, &self.hear);
                 self.pmix = Some(started?);
             }
             _ => {
                 self.own_shared_files(&mut prepared);
-                self.pmi = Some(Server::new(self.order.job, size, local, mapping));
+                self.pmi = Some(Server::new(self.order.job, size, &local, mapping));
             }
         }
         let peers = prepared.roster.site(self.order.site_id).map_or(0, |site| site.size());
@@ -340,7 +342,9 @@ impl Agent {
             Err(error) => return tracing::warn!(%error, "files that killed ranks leave will stay"),
         }
         if prepared.mpi == Some(Family::Intel) {
-            mpi::intel::share_memory_in(&mut prepared.environment, self.folder.memory());
+            for part in &mut prepared.parts {
+                mpi::intel::share_memory_in(&mut part.environment, self.folder.memory());
+            }
         }
     }
 
@@ -370,7 +374,10 @@ impl Agent {
         let started = match self.pmix.as_ref().map(|pmix| pmix.admit(local)).transpose() {
             Ok(variables) => {
                 rank::start(prepared, local, window, self.open_files, variables, self.inputs.take(local), &self.sinks)
-                    .map_err(|error| format!("cannot start {:?}: {error}", prepared.words.first()))
+                    .map_err(|error| {
+                        let program = prepared.part(local).and_then(|part| part.words.first());
+                        format!("cannot start {program:?}: {error}")
+                    })
             }
             Err(error) => Err(error.to_string()),
         };
@@ -467,7 +474,8 @@ impl Agent {
     /// A rank that speaks PMI-1 is in `MPI_Init`.
     fn initialised(&mut self, local: usize) -> Result<(), AgentError> {
         if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none() && !prepared.uses_libfabric) {
-            let program = self.prepared.as_ref().and_then(|prepared| prepared.path.clone()).unwrap_or_default();
+            let part = self.prepared.as_ref().and_then(|prepared| prepared.part(local as u32));
+            let program = part.and_then(|part| part.path.clone()).unwrap_or_default();
             let reason = format!(
                 "started an MPI library, but {} did not show which: name it with --mpi mpich or --mpi intel; --mpi none is for programs without one",
                 program.display()

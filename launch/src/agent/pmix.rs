@@ -76,7 +76,7 @@ impl Pmix {
         // Nobody listens any more when the agent ends.
         let deliver = move |upcall| drop(sink.send(Heard::Rank(upcall)));
         let server = pmix::Server::start(library, Options { namespace: &namespace, host, folder }, deliver)?;
-        server.register(Job { nodes: &nodes, here, folder })?;
+        server.register(Job { nodes: &nodes, programs: &prepared.programs, here, folder })?;
         Ok(Pmix {
             server,
             heard: heard.clone(),

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ use super::memory::{Shared, share};
 use crate::environment::Environment;
 use crate::folder::FolderError;
 use crate::home::expand;
-use crate::message::{Family, InputTo, Otherwise, Program};
+use crate::message::{Family, InputTo, MpiChoice, Otherwise, Part, Program};
 use crate::mpi::{self, MpiError};
 use crate::order::Order;
 use crate::program::{self, ProgramError};
@@ -48,6 +49,12 @@ pub enum PrepareError {
     /// What Open MPI's ranks need to start.
     #[error(transparent)]
     Pmix(#[from] pmix::PmixError),
+    /// Several programs that cannot be in one job.
+    #[error(
+        "program {first} uses {first_mpi}, and {other} uses {other_mpi}: all programs of a job need the same MPI library; \
+         where it cannot be recognised, name it with --mpi"
+    )]
+    Mixed { first: String, first_mpi: &'static str, other: String, other_mpi: &'static str },
     /// The roster.
     #[error(transparent)]
     Roster(#[from] types::roster::RosterError),
@@ -68,14 +75,10 @@ pub enum PrepareError {
 /// All that is needed to start the ranks of this node.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The file to run; `None` when the job runs none.
-    pub path: Option<PathBuf>,
-    /// The program's name as the user wrote it, and its arguments.
-    pub words: Vec<OsString>,
-    /// Where to run it.
-    pub directory: PathBuf,
-    /// The environment that all ranks of the node share.
-    pub environment: Environment,
+    /// The programs of this node's ranks.
+    pub parts: Vec<PreparedPart>,
+    /// The number of each of the job's programs, by the ranks that run it.
+    pub programs: Vec<Range<u32>>,
     /// The recognised MPI.
     pub mpi: Option<Family>,
     /// Whether the program uses libfabric without an MPI.
@@ -104,6 +107,23 @@ pub struct Prepared {
     pub input: InputTo,
     /// What ranks prove. Not in their environment, which whatever they start would inherit.
     pub secret: Secret,
+}
+
+/// A program that this node can run.
+#[derive(Debug)]
+pub struct PreparedPart {
+    /// Ranks of this node that run it, by their numbers on the node.
+    pub local: Range<u32>,
+    /// The file to run; `None` when the job runs none.
+    pub path: Option<PathBuf>,
+    /// The program's name as the user wrote it, and its arguments.
+    pub words: Vec<OsString>,
+    pub directory: PathBuf,
+    /// The environment that these ranks share.
+    pub environment: Environment,
+    mpi: Option<Family>,
+    uses_libfabric: bool,
+    pmix: Option<pmix::Library>,
 }
 
 /// How a rank finds whoever tells it who it is.
@@ -144,73 +164,64 @@ pub fn prepare(
     let count = node.ranks;
     let mut environment = Environment::new(&program.environment, std::env::vars_os());
     loaded.iter().for_each(|(name, value)| environment.set_raw(name.clone(), value.clone()));
-    let settings = program.settings.iter().map(|(name, value)| (OsStr::from_bytes(name), OsStr::from_bytes(value)));
-    settings.for_each(|(name, value)| environment.set_raw(name.into(), value.into()));
-    let otherwise = &program.otherwise;
-    let mut notes = Vec::new();
-    let directory = here(&environment, &program.directory, otherwise.directory.as_deref(), &mut notes);
-    let mut words: Vec<OsString> = program.command.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect();
-    if let (Some(first), Some(word)) = (words.first_mut(), program.command.first()) {
-        *first = here(&environment, word, otherwise.program.as_deref(), &mut notes).into_os_string();
-    }
-    let (mut path, mut mpi, mut pmix) = (None, None, None);
-    let provider = mpi::find_provider(&environment);
     let crosses = roster.sites().iter().filter(|site| site.size() > 0).count() > 1;
-    let mut uses_libfabric = false;
-    if let Some(name) = words.first() {
-        let found = program::find(name.as_ref(), &directory, &environment);
-        let found = found.map_err(|problem| not_here(problem, otherwise))?;
-        if let Some(library) = mpi::library(program.mpi, &found, &environment)? {
-            notes.extend(mpi::settings(&library, &mut environment, &provider, crosses));
-            if library.family == Family::OpenMpi {
-                pmix = Some(mpi::find_pmix(&library, &environment)?);
-            }
-            mpi = Some(library.family);
-        } else {
-            mpi::openmpi::refuse_unnamed(&mut environment);
-            uses_libfabric = mpi::uses_libfabric(program.mpi, &found, &environment);
-            if uses_libfabric {
-                notes.extend(mpi::libfabric_settings(&mut environment, &provider, crosses));
-            }
+    let programs = program.ranks(roster.size());
+    let (mut parts, mut notes): (Vec<PreparedPart>, Vec<String>) = (Vec::new(), Vec::new());
+    for (part, ranks) in program.parts.iter().zip(&programs) {
+        let on_node = |rank: u32| rank.clamp(first.0, first.0 + count) - first.0;
+        let local = on_node(ranks.start)..on_node(ranks.end);
+        // A node without ranks checks whatever could be run there.
+        if local.is_empty() && count > 0 {
+            continue;
         }
-        let ours = environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge");
-        if ours && (mpi.is_some() || uses_libfabric) && !provider.is_file() {
-            return Err(MpiError::NoProvider(provider).into());
+        let prepared = prepare_part(part, program.mpi, local, environment.clone(), crosses, &mut notes)?;
+        if let Some(before) = parts.first() {
+            same_mpi(before, &prepared)?;
         }
-        path = Some(found);
+        parts.push(prepared);
     }
     // Nodes without ranks are there for a check of everything a job could need.
-    if count == 0 && !provider.is_file() {
-        return Err(MpiError::NoProvider(provider).into());
-    }
-    mpi::use_fabric(order.fabric.as_ref(), &mut environment);
-    environment.set("PWD", &directory);
-    describe(&mut environment, order, reach, &roster)?;
-    let shared = share(order, &roster)?;
-    if let Some(shared) = &shared {
-        environment.set("LANDBRIDGE_MEMORY", shared.path());
-    }
-    let cores = cores::shares(count, &environment)?;
-    let crowd = std::thread::available_parallelism().map_or(1, |cores| count.div_ceil(cores.get() as u32));
-    if crowd > 1 {
-        environment.set("LANDBRIDGE_CROWDED", crowd.to_string());
-        if let Some(family) = mpi {
-            mpi::share_cores(family, &mut environment);
+    if count == 0 {
+        let provider = mpi::find_provider(parts.first().map_or(&environment, |part| &part.environment));
+        if !provider.is_file() {
+            return Err(MpiError::NoProvider(provider).into());
         }
-        // Who has no core now has not posted its receives either, and what nobody waits for is copied twice: asking costs less.
-        environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
     }
+    let mpi = parts.first().and_then(|part| part.mpi);
+    let uses_libfabric = parts.first().is_some_and(|part| part.uses_libfabric);
+    let pmix = parts.iter_mut().find_map(|part| part.pmix.take());
+    let shared = share(order, &roster)?;
+    let crowd = std::thread::available_parallelism().map_or(1, |cores| count.div_ceil(cores.get() as u32));
+    for PreparedPart { environment, directory, .. } in &mut parts {
+        mpi::use_fabric(order.fabric.as_ref(), environment);
+        environment.set("PWD", directory.as_path());
+        describe(environment, order, reach, &roster)?;
+        if let Some(shared) = &shared {
+            environment.set("LANDBRIDGE_MEMORY", shared.path());
+        }
+        if crowd > 1 {
+            environment.set("LANDBRIDGE_CROWDED", crowd.to_string());
+            if let Some(family) = mpi {
+                mpi::share_cores(family, environment);
+            }
+            // A rank that has no core now has not posted its receives either, and what nobody waits for is copied twice:
+            // asking costs less.
+            environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
+        }
+        if let Some(what) = mpi.filter(|_| count > 1).and_then(|family| mpi::own_memory(family, environment)) {
+            environment.set("LANDBRIDGE_MPI_SHM", what);
+        }
+    }
+    let cores = match parts.first() {
+        Some(part) => cores::shares(count, &part.environment)?,
+        None => None,
+    };
     let slack = mpi.and_then(|family| mpi::timer_slack(family, crowd));
     let timer_slack = slack.and_then(|slack| NonZeroU64::new(slack.as_nanos() as u64));
-    if let Some(what) = mpi.filter(|_| count > 1).and_then(|family| mpi::own_memory(family, &environment)) {
-        environment.set("LANDBRIDGE_MPI_SHM", what);
-    }
     let place = format!("site {}: node {}: ", order.site, order.node);
     Ok(Prepared {
-        path,
-        words,
-        directory,
-        environment,
+        parts,
+        programs,
         mpi,
         uses_libfabric,
         first,
@@ -225,6 +236,77 @@ pub fn prepare(
         input: program.input,
         roster,
         secret: order.secret.clone(),
+    })
+}
+
+/// Checks one of the programs. `environment`: that of the user and of the modules.
+fn prepare_part(
+    part: &Part,
+    choice: MpiChoice,
+    local: Range<u32>,
+    mut environment: Environment,
+    crosses: bool,
+    notes: &mut Vec<String>,
+) -> Result<PreparedPart, PrepareError> {
+    let settings = part.settings.iter().map(|(name, value)| (OsStr::from_bytes(name), OsStr::from_bytes(value)));
+    settings.for_each(|(name, value)| environment.set_raw(name.into(), value.into()));
+    let otherwise = &part.otherwise;
+    let mut told = Vec::new();
+    let directory = here(&environment, &part.directory, otherwise.directory.as_deref(), &mut told);
+    let mut words: Vec<OsString> = part.command.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect();
+    if let (Some(first), Some(word)) = (words.first_mut(), part.command.first()) {
+        *first = here(&environment, word, otherwise.program.as_deref(), &mut told).into_os_string();
+    }
+    let (mut path, mut mpi, mut pmix, mut uses_libfabric) = (None, None, None, false);
+    if let Some(name) = words.first() {
+        let found = program::find(name.as_ref(), &directory, &environment);
+        let found = found.map_err(|problem| not_here(problem, otherwise))?;
+        let provider = mpi::find_provider(&environment);
+        if let Some(library) = mpi::library(choice, &found, &environment)? {
+            told.extend(mpi::settings(&library, &mut environment, &provider, crosses));
+            if library.family == Family::OpenMpi {
+                pmix = Some(mpi::find_pmix(&library, &environment)?);
+            }
+            mpi = Some(library.family);
+        } else {
+            mpi::openmpi::refuse_unnamed(&mut environment);
+            uses_libfabric = mpi::uses_libfabric(choice, &found, &environment);
+            if uses_libfabric {
+                told.extend(mpi::libfabric_settings(&mut environment, &provider, crosses));
+            }
+        }
+        let ours = environment.get("FI_PROVIDER").is_some_and(|name| name == "landbridge");
+        if ours && (mpi.is_some() || uses_libfabric) && !provider.is_file() {
+            return Err(MpiError::NoProvider(provider).into());
+        }
+        path = Some(found);
+    }
+    // Programs of one job mostly give rise to the same notes.
+    for note in told {
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    Ok(PreparedPart { local, path, words, directory, environment, mpi, uses_libfabric, pmix })
+}
+
+/// All programs of a node need the same MPI library; the launcher compares nodes.
+fn same_mpi(first: &PreparedPart, other: &PreparedPart) -> Result<(), PrepareError> {
+    if (first.mpi, first.uses_libfabric) == (other.mpi, other.uses_libfabric) {
+        return Ok(());
+    }
+    let name =
+        |part: &PreparedPart| part.words.first().map_or(String::new(), |word| word.to_string_lossy().into_owned());
+    let library = |part: &PreparedPart| match (part.mpi, part.uses_libfabric) {
+        (Some(family), _) => family.name(),
+        (None, true) => "libfabric without an MPI",
+        (None, false) => "no MPI",
+    };
+    Err(PrepareError::Mixed {
+        first: name(first),
+        first_mpi: library(first),
+        other: name(other),
+        other_mpi: library(other),
     })
 }
 
@@ -280,9 +362,20 @@ fn ipv4(address: IpAddr) -> Result<Ipv4Addr, PrepareError> {
 }
 
 impl Prepared {
+    /// The program of one rank, by its number on the node.
+    pub fn part(&self, local: u32) -> Option<&PreparedPart> {
+        self.parts.iter().find(|part| part.local.contains(&local))
+    }
+
+    /// The number of each rank's program (`MPI_APPNUM`), for the ranks of this node in their order.
+    pub fn program_numbers(&self) -> Vec<u32> {
+        let number = |rank| self.programs.iter().position(|ranks| ranks.contains(&rank)).unwrap_or(0) as u32;
+        (self.first.0..self.first.0 + self.count).map(number).collect()
+    }
+
     /// The environment of one rank, by its number on the node.
     pub fn rank_environment(&self, local: u32, window: u32, start: &Start) -> Environment {
-        let mut environment = self.environment.clone();
+        let mut environment = self.part(local).map_or_else(Environment::default, |part| part.environment.clone());
         let rank = (self.first.0 + local).to_string();
         environment.set("LANDBRIDGE_RANK", &rank);
         environment.set("LANDBRIDGE_LOCAL_RANK", local.to_string());
@@ -332,25 +425,32 @@ mod tests {
         roster: &str,
         settings: &[(&str, &str)],
     ) -> Result<Prepared, PrepareError> {
-        let reach = Reach {
-            gateways: [("gw1", "10.0.0.1:7700"), ("gw2", "10.0.0.2:7700")]
-                .map(|(name, address)| GatewayAddress { name: name.into(), address: address.into() })
-                .to_vec(),
-            local: "10.0.0.7".parse().unwrap(),
-        };
-        let program = Program {
+        let part = Part {
             command: command.iter().map(|word| word.as_bytes().to_vec()).collect(),
             directory: b"/tmp".to_vec(),
+            settings: vec![(b"X".to_vec(), b"s".to_vec())],
+            ..Part::default()
+        };
+        let program = Program {
+            parts: vec![part],
             environment: vec![(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec()), (b"X".to_vec(), b"y".to_vec())],
             mpi,
-            settings: vec![(b"X".to_vec(), b"s".to_vec())],
             ..Program::default()
         };
         let mut order = example(Memory::Node, 0);
         order.0.job = types::JobId(0xabc);
         let mut machine = vec![("X".into(), "m".into()), ("M".into(), "m".into())];
         machine.extend(settings.iter().map(|(name, value)| (name.into(), value.into())));
-        prepare(&order, &reach, &program, roster, &machine)
+        prepare(&order, &reach(), &program, roster, &machine)
+    }
+
+    fn reach() -> Reach {
+        Reach {
+            gateways: [("gw1", "10.0.0.1:7700"), ("gw2", "10.0.0.2:7700")]
+                .map(|(name, address)| GatewayAddress { name: name.into(), address: address.into() })
+                .to_vec(),
+            local: "10.0.0.7".parse().unwrap(),
+        }
     }
 
     #[test]
@@ -440,6 +540,55 @@ mod tests {
         assert_eq!(shared(Family::Mpich, 1, &[]), None, "nobody is beside it");
         assert_eq!(shared(Family::Mpich, 2, &[("MPIR_CVAR_NOLOCAL", "1")]), None);
         assert_eq!(shared(Family::Intel, 2, &[("I_MPI_FABRICS", "ofi")]), Some("messages".into()), "its collectives");
+    }
+
+    #[test]
+    fn a_node_prepares_only_the_programs_of_its_ranks() {
+        let part = |first, word: &str, setting: &str| Part {
+            first,
+            command: vec![word.into()],
+            directory: b"/tmp".to_vec(),
+            settings: vec![(b"X".to_vec(), setting.into())],
+            ..Part::default()
+        };
+        let try_parts = |parts: Vec<Part>, roster: &str| {
+            let program =
+                Program { parts, environment: vec![(b"PATH".to_vec(), b"/bin".to_vec())], ..Program::default() };
+            prepare(&example(Memory::Node, 0), &reach(), &program, roster, &[])
+        };
+        // The node has ranks 2 to 4.
+        let parts = || vec![part(0, "no-such-program", "a"), part(2, "sh", "b"), part(4, "true", "c")];
+        let prepared = try_parts(parts(), "a:n1*2;b:n1*3").unwrap();
+        let words: Vec<_> = prepared.parts.iter().map(|part| (&part.words[0], part.local.clone())).collect();
+        assert_eq!(words, [(&"sh".into(), 0..2), (&"true".into(), 2..3)]);
+        assert_eq!(prepared.program_numbers(), [1, 1, 2]);
+        let settings = [0, 1, 2].map(|local| {
+            let environment = prepared.rank_environment(local, 65536, &Start::Pmi(9));
+            environment.get("X").unwrap().to_owned()
+        });
+        assert_eq!(settings, ["b", "b", "c"]);
+        let error = try_parts(parts(), "a:n1*1;b:n1*3").unwrap_err().to_string();
+        assert!(error.starts_with("program no-such-program not found"), "{error}");
+    }
+
+    #[test]
+    fn programs_of_different_libraries_are_not_mixed() {
+        let part = |word: &str, mpi, uses_libfabric| PreparedPart {
+            local: 0..1,
+            path: None,
+            words: vec![word.into()],
+            directory: "/tmp".into(),
+            environment: Environment::default(),
+            mpi,
+            uses_libfabric,
+            pmix: None,
+        };
+        let mpich = part("./a", Some(Family::Mpich), false);
+        assert!(same_mpi(&mpich, &part("./b", Some(Family::Mpich), false)).is_ok());
+        let error = same_mpi(&mpich, &part("./b", None, false)).unwrap_err().to_string();
+        assert!(error.starts_with("program ./a uses mpich, and ./b uses no MPI: all programs"), "{error}");
+        let error = same_mpi(&mpich, &part("./b", Some(Family::OpenMpi), false)).unwrap_err().to_string();
+        assert!(error.contains("./b uses openmpi"), "{error}");
     }
 
     #[test]

@@ -141,7 +141,8 @@ pub(super) fn start(
     input: Option<Feed>,
     sinks: &Sinks,
 ) -> io::Result<RankHandle> {
-    let path = prepared.path.as_deref().ok_or_else(|| io::Error::other("no program"))?;
+    let part = prepared.part(local).ok_or_else(|| io::Error::other("no program"))?;
+    let path = part.path.as_deref().ok_or_else(|| io::Error::other("no program"))?;
     let (ours, theirs) = StdUnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let theirs = OwnedFd::from(theirs);
@@ -158,7 +159,7 @@ pub(super) fn start(
     let cores = prepared.cores.as_ref().and_then(|cores| cores.get(local as usize));
     let limits = Limits { cores: cores.copied(), open_files, timer_slack: prepared.timer_slack };
     let stdin = if input.is_some() { Stdio::piped() } else { Stdio::null() };
-    let mut child = spawn(path, &prepared.words, &prepared.directory, &environment, inherited, limits, stdin)?;
+    let mut child = spawn(path, &part.words, &part.directory, &environment, inherited, limits, stdin)?;
     let pid = child.id().ok_or_else(|| io::Error::other("ended at once"))?;
     let (exited, watch_exit) = watch::channel(false);
     let local = local as usize;

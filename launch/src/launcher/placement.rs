@@ -17,9 +17,20 @@ pub struct SitePlacement {
     pub ranks: Vec<u32>,
     /// Its nodes that have any; `None`: a batch system gives them when the job is run.
     pub nodes: Option<Vec<NodePlacement>>,
-    /// The program there and its arguments.
+    /// The program of its first rank there, and its arguments.
     pub command: Vec<String>,
-    /// The working directory there.
+    /// The working directory of that program.
+    pub directory: String,
+    /// All programs that have ranks there.
+    pub parts: Vec<PartPlacement>,
+}
+
+/// One of several programs at a site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PartPlacement {
+    /// The site's ranks that run it.
+    pub ranks: Vec<u32>,
+    pub command: Vec<String>,
     pub directory: String,
 }
 
@@ -42,6 +53,7 @@ pub fn place(file: &SitesFile, wish: &Wish, typed: &Typed) -> Result<Vec<SitePla
     // A home without ranks relays nothing that needs memory for ranks of its own.
     check_memory(file, "", &counts)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let size = counts.iter().sum();
     let (mut next, mut places) = (0, Vec::new());
     for (site, count) in file.sites.iter().zip(counts).filter(|(_, count)| *count > 0) {
         let first = next;
@@ -56,13 +68,18 @@ pub fn place(file: &SitesFile, wish: &Wish, typed: &Typed) -> Result<Vec<SitePla
         });
         next = first + count;
         let program = typed.at(site);
-        places.push(SitePlacement {
-            name: site.name.clone(),
-            ranks: (first..next).collect(),
-            nodes,
-            command: program.command.iter().map(|word| text(word)).collect(),
-            directory: text(&program.directory),
+        let parts = program.ranks(size).into_iter().zip(&program.parts).filter_map(|(ranks, part)| {
+            let ranks: Vec<u32> = (ranks.start.max(first)..ranks.end.min(next)).collect();
+            let command = part.command.iter().map(|word| text(word)).collect();
+            (!ranks.is_empty()).then(|| PartPlacement { ranks, command, directory: text(&part.directory) })
         });
+        let parts: Vec<PartPlacement> = parts.collect();
+        let (command, directory) = match parts.first() {
+            Some(part) => (part.command.clone(), part.directory.clone()),
+            None => (Vec::new(), String::new()),
+        };
+        let ranks = (first..next).collect();
+        places.push(SitePlacement { name: site.name.clone(), ranks, nodes, command, directory, parts });
     }
     Ok(places)
 }
@@ -70,7 +87,8 @@ pub fn place(file: &SitesFile, wish: &Wish, typed: &Typed) -> Result<Vec<SitePla
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Program;
+    use crate::message::Part;
+    use crate::tailor::TypedPart;
 
     #[test]
     fn ranks_are_numbered_site_by_site_and_a_batch_systems_nodes_are_left_open() {
@@ -86,8 +104,14 @@ mod tests {
             );
         }
         let file = SitesFile::parse(&text, "x.toml").unwrap();
-        let program = Program { command: vec![b"p".to_vec()], directory: b"/here".to_vec(), ..Program::default() };
-        let typed = Typed { program, ..Typed::default() };
+        let part = |first, name: &str| Part {
+            first,
+            command: vec![name.into()],
+            directory: b"/here".to_vec(),
+            ..Part::default()
+        };
+        let typed = |part| TypedPart { part, ..TypedPart::default() };
+        let typed = Typed { parts: vec![typed(part(0, "p")), typed(part(4, "q"))], ..Typed::default() };
         let per_site = vec![("a".into(), 3), ("b".into(), 2), ("c".into(), 1)];
         let places = place(&file, &Wish { per_site, ..Wish::default() }, &typed).unwrap();
         let shown: Vec<_> =
@@ -99,6 +123,10 @@ mod tests {
         assert_eq!(nodes(0), Some(vec![("n1".to_owned(), vec![0, 1]), ("n2".to_owned(), vec![2])]));
         assert_eq!(nodes(1), None::<Vec<(String, Vec<u32>)>>);
         assert_eq!(nodes(2), Some(vec![("m".to_owned(), vec![5])]));
+        let parts = |at: usize| places[at].parts.iter().map(|part| (part.command[0].clone(), part.ranks.clone()));
+        assert_eq!(parts(0).collect::<Vec<_>>(), [("p".to_owned(), vec![0, 1, 2])]);
+        assert_eq!(parts(1).collect::<Vec<_>>(), [("p".to_owned(), vec![3]), ("q".to_owned(), vec![4])]);
+        assert_eq!(parts(2).collect::<Vec<_>>(), [("q".to_owned(), vec![5])]);
         assert!(place(&file, &Wish::default(), &typed).unwrap_err().to_string().contains("how many ranks"));
     }
 }

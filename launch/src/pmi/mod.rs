@@ -80,6 +80,8 @@ pub struct Server {
 
 #[derive(Clone, Debug, Default)]
 struct Local {
+    /// Which of the job's programs it runs: its `MPI_APPNUM`.
+    program: u32,
     state: MpiState,
     in_barrier: bool,
 }
@@ -90,10 +92,12 @@ pub fn space_name(job: JobId) -> String {
 }
 
 impl Server {
-    /// A server for `job` of `size` ranks, `local` of them on this node; `mapping` says which ranks share a node.
-    pub fn new(job: JobId, size: u32, local: usize, mapping: String) -> Server {
+    /// A server for `job` of `size` ranks. `local`: for each rank of this node, the number of its program. `mapping` says
+    /// which ranks share a node.
+    pub fn new(job: JobId, size: u32, local: &[u32], mapping: String) -> Server {
         let values = HashMap::from([("PMI_process_mapping".to_owned(), mapping)]);
-        Server { kvs_name: space_name(job), size, values, fresh: Vec::new(), ranks: vec![Local::default(); local] }
+        let ranks = local.iter().map(|&program| Local { program, ..Local::default() }).collect();
+        Server { kvs_name: space_name(job), size, values, fresh: Vec::new(), ranks }
     }
 
     /// How far a rank of this node came.
@@ -116,7 +120,7 @@ impl Server {
                 events
             }
             "get_maxes" => reply(format!("cmd=maxes kvsname_max=256 keylen_max={KEY_MAX} vallen_max={VALUE_MAX} rc=0")),
-            "get_appnum" => reply("cmd=appnum appnum=0 rc=0".into()),
+            "get_appnum" => reply(format!("cmd=appnum appnum={} rc=0", rank.program)),
             "get_universe_size" => reply(format!("cmd=universe_size size={} rc=0", self.size)),
             "get_my_kvsname" => reply(format!("cmd=my_kvsname kvsname={} rc=0", self.kvs_name)),
             "put" => self.put(local, command),

@@ -15,7 +15,7 @@ fn replies(events: &[Event]) -> Vec<(usize, &str)> {
 }
 
 fn server() -> Server {
-    Server::new(types::JobId(7), 4, 2, "(vector,(0,2,2))".into())
+    Server::new(types::JobId(7), 4, &[0, 1], "(vector,(0,2,2))".into())
 }
 
 #[test]
@@ -27,6 +27,8 @@ fn a_rank_learns_who_it_is_with() {
     let events = say(&mut server, 1, "cmd=get kvsname=landbridge key=PMI_process_mapping");
     assert_eq!(replies(&events), [(1, "cmd=get_result rc=0 msg=success value=(vector,(0,2,2))")]);
     assert_eq!(replies(&say(&mut server, 1, "cmd=get_universe_size")), [(1, "cmd=universe_size size=4 rc=0")]);
+    let numbers = [0, 1].map(|local| replies(&say(&mut server, local, "cmd=get_appnum"))[0].1.to_owned());
+    assert_eq!(numbers, ["cmd=appnum appnum=0 rc=0", "cmd=appnum appnum=1 rc=0"]);
     assert_eq!((server.state(0), server.state(1)), (MpiState::Untouched, MpiState::Running));
     say(&mut server, 1, "cmd=finalize");
     assert_eq!(server.state(1), MpiState::Finalised);
@@ -80,7 +82,7 @@ fn an_abort_has_code_and_message() {
 #[test]
 fn two_jobs_on_a_node_do_not_share_a_name() {
     let name = |job| {
-        let mut server = Server::new(types::JobId(job), 1, 1, String::new());
+        let mut server = Server::new(types::JobId(job), 1, &[0], String::new());
         replies(&say(&mut server, 0, "cmd=get_my_kvsname"))[0].1.to_owned()
     };
     assert_ne!(name(1), name(2));

@@ -1,0 +1,75 @@
+//! What an agent is to run.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::{InputTo, MpiChoice};
+
+/// What the ranks of a site run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// In the order of their first ranks. A job has one part unless several programs were typed, separated by `:`.
+    pub parts: Vec<Part>,
+    /// The user's environment.
+    pub environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Environment modules to load first.
+    pub modules: Vec<String>,
+    pub mpi: MpiChoice,
+    pub input: InputTo,
+}
+
+/// A command and the ranks that run it: from `first` to the first rank of the next part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    pub first: u32,
+    /// The program (looked up in `PATH` unless it has a slash) and its arguments, as raw bytes. Empty: there is none,
+    /// and the agent only reports whether it could run one.
+    pub command: Vec<Vec<u8>>,
+    /// The directory to run in, as raw bytes. `~/` at its beginning, or at the program's, is the user's home on the
+    /// node.
+    pub directory: Vec<u8>,
+    /// Variables that override the user's environment and the modules.
+    pub settings: Vec<(Vec<u8>, Vec<u8>)>,
+    pub otherwise: Otherwise,
+}
+
+/// What to do on a node where the program or its directory is not at its path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Otherwise {
+    /// The path of the program where it was typed; used if it exists on the node.
+    pub program: Option<Vec<u8>>,
+    /// The directory where it was typed; used if it exists on the node.
+    pub directory: Option<Vec<u8>>,
+    /// For the user: how to tell Landbridge where the program is at this site.
+    pub program_advice: String,
+    /// For the user: how to choose the directory at this site.
+    pub directory_advice: String,
+}
+
+impl Program {
+    /// The ranks of each part in a job of `size` ranks.
+    pub fn ranks(&self, size: u32) -> Vec<Range<u32>> {
+        let ends = self.parts.iter().skip(1).map(|part| part.first).chain([size]);
+        self.parts.iter().zip(ends).map(|(part, end)| part.first..end).collect()
+    }
+
+    /// The number of the part that a rank belongs to, which MPI calls `MPI_APPNUM`.
+    pub fn part_of(&self, rank: u32) -> u32 {
+        self.parts.iter().skip(1).filter(|part| part.first <= rank).count() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rank_belongs_to_one_part() {
+        let part = |first| Part { first, ..Part::default() };
+        let program = Program { parts: vec![part(0), part(1), part(4)], ..Program::default() };
+        assert_eq!(program.ranks(6), [0..1, 1..4, 4..6]);
+        assert_eq!((0..6).map(|rank| program.part_of(rank)).collect::<Vec<_>>(), [0, 1, 1, 1, 2, 2]);
+        assert_eq!(Program::default().part_of(3), 0);
+    }
+}
