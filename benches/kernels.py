@@ -6,6 +6,7 @@ ms.
 """
 
 from against import Case
+from direct import direct
 from machine import (
     LANDBRIDGE,
     OURS,
@@ -131,37 +132,10 @@ def _once(delay, way, arguments, problems, build=OURS):
 
 
 def _direct():
-    """How MPICH's own launcher starts a program on all nodes, and the network it uses: one where every node reaches
-    every other."""
-    nodes = [
-        (f"10.{site}.0.{node}", f"{name}-n{node}")
-        for site, name in ((1, "a"), (2, "b"))
-        for node in range(1, NODES + 1)
-    ]
-    environment = {
-        **libraries("mpich"),
-        "BENCH_HOSTS": " ".join(f"{address}={host}" for address, host in nodes),
-        "BENCH_LANDBRIDGE": str(LANDBRIDGE),
-        "FI_PROVIDER": "tcp",
-        "FI_TCP_IFACE": "eth0",
-        "MPIR_CVAR_CH4_NETMOD": "ofi",
-        "MPIR_CVAR_NOLOCAL": "1",
-    }
-    hosts = ",".join(f"{address}:1" for address, _ in nodes)
-    start = [
-        VENV["mpich"] / "bin" / "mpiexec",
-        "-launcher",
-        "ssh",
-        "-launcher-exec",
-        PROGRAMS / "lab-launcher",
-        "-iface",
-        "eth0",
-        "-hosts",
-        hosts,
-        "-n",
-        2 * NODES,
-    ]
-    return start, environment
+    """How MPICH's own launcher starts a program with one rank on each node, all on one network."""
+    sites = ((1, "a"), (2, "b"))
+    hosts = {f"10.{site}.0.{node}": f"{name}-n{node}" for site, name in sites for node in range(1, NODES + 1)}
+    return direct("mpich", hosts)
 
 
 def table(result):

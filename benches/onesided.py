@@ -4,74 +4,14 @@ network with the same delay.
 Ranks 0 and 1 are at one site, and operate on rank 2 at the other.
 """
 
-from machine import LANDBRIDGE, PROGRAMS, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need, program
+from direct import direct
+from machine import LANDBRIDGE, PROVIDER, VENV, Failed, describe, in_lab, libraries, load, need, program
 from report import columns, summary
 
 DELAYS = ["0", "5ms"]
 HOSTS = {"10.1.0.1": "a-n1", "10.1.0.2": "a-n2", "10.2.0.1": "b-n1"}
 # The first gateway of a site is also its router.
 LAB = ["--sites", "2", "--nodes", "2", "--gateways", "1", "--nic-rate", "0", "--wan-rate", "0", "--route-directly"]
-
-
-def direct(mpi):
-    """How an MPI's own launcher starts a program on the three nodes, and the network it then uses."""
-    home, launcher = VENV[mpi], str(PROGRAMS / "lab-launcher")
-    environment = {
-        **libraries(mpi),
-        "BENCH_HOSTS": " ".join(f"{address}={host}" for address, host in HOSTS.items()),
-        "BENCH_LANDBRIDGE": str(LANDBRIDGE),
-        "FI_PROVIDER": "tcp",
-        "FI_TCP_IFACE": "eth0",
-    }
-    if mpi == "openmpi":
-        # Its windows crash with a segmentation fault on libfabric's tcp here, so they use its own tcp.
-        environment |= {
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "PRTE_MCA_plm_ssh_agent": launcher,
-            "PRTE_MCA_prte_if_include": "eth0",
-            "OMPI_MCA_pml": "cm",
-            "OMPI_MCA_mtl": "ofi",
-            "OMPI_MCA_mtl_ofi_provider_include": "tcp",
-            "OMPI_MCA_btl": "self,sm,tcp",
-            "OMPI_MCA_btl_tcp_if_include": "eth0",
-        }
-        return [
-            home / "bin" / "mpiexec",
-            "--host",
-            ",".join(f"{address}:1" for address in HOSTS),
-            "--map-by",
-            "ppr:1:node",
-            "-n",
-            len(HOSTS),
-        ], environment
-    if mpi == "intel":
-        environment |= {"I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER": "tcp", "FI_PROVIDER_PATH": str(home / "lib")}
-        words = [
-            "-bootstrap",
-            "ssh",
-            "-bootstrap-exec",
-            launcher,
-            "-iface",
-            "eth0",
-            "-hosts",
-            ",".join(HOSTS),
-            "-ppn",
-            1,
-        ]
-    else:
-        environment |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
-        words = [
-            "-launcher",
-            "ssh",
-            "-launcher-exec",
-            launcher,
-            "-iface",
-            "eth0",
-            "-hosts",
-            ",".join(f"{address}:1" for address in HOSTS),
-        ]
-    return [home / "bin" / "mpiexec", *words, "-n", len(HOSTS)], environment
 
 
 def measure(arguments):
@@ -83,7 +23,7 @@ def measure(arguments):
     for mpi in [arguments.mpi] if arguments.mpi else [mpi for mpi in VENV if VENV[mpi].exists()]:
         # Each of Open MPI's accumulates takes several round trips, whether or not it is flushed.
         words = [program("onesided", mpi), counts[0] // (10 if mpi == "openmpi" else 1), counts[1]]
-        start, environment = direct(mpi)
+        start, environment = direct(mpi, HOSTS)
         commands = [
             {
                 "name": "landbridge",

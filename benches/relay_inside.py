@@ -11,7 +11,8 @@ import time
 import tomllib
 from pathlib import Path
 
-from machine import PROGRAMS, VENV, Failed, clean_environment, json_lines, run
+from direct import direct
+from machine import PROGRAMS, Failed, clean_environment, json_lines, run
 
 SERVE, SOCAT_A, SOCAT_B, SSHD, SSH = 5003, 5001, 5002, 5022, 5004
 LATENCY_SIZE, STREAM_SIZE = 64, 262144
@@ -140,28 +141,11 @@ def program(kind, seconds):
 
 def mpi_direct(lab):
     """MPICH's own launcher and libfabric's tcp provider over the routed path."""
-    home = VENV["mpich"]
+    hosts = {lab.near: "a-n1", lab.far: "b-n1"}
 
     def command(kind, seconds, streams):
-        environment = {
-            "BENCH_HOSTS": f"{lab.near}=a-n1 {lab.far}=b-n1", "BENCH_LANDBRIDGE": lab.lab, "FI_PROVIDER": "tcp",
-            "FI_TCP_IFACE": "eth0", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1",
-        }
-        each = streams if kind == "stream" else 1
-        return [
-            home / "bin" / "mpiexec",
-            "-launcher",
-            "ssh",
-            "-launcher-exec",
-            PROGRAMS / "lab-launcher",
-            "-iface",
-            "eth0",
-            "-hosts",
-            f"{lab.near}:{each},{lab.far}:{each}",
-            "-n",
-            2 * each,
-            *program(kind, seconds),
-        ], environment
+        words, environment = direct("mpich", hosts, streams if kind == "stream" else 1, lab.lab)
+        return [*words, *program(kind, seconds)], environment
     return command
 
 
