@@ -25,6 +25,8 @@ use crate::operation::{
 use crate::protocol::Protocol;
 use crate::site_link::SiteLink;
 
+mod waiting;
+
 /// Why an endpoint could not open.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -386,11 +388,9 @@ impl Endpoint {
 
     fn sleep(&self, timeout: Duration) {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        let site = self.site.poll_fd();
-        let others = [self.memory.as_ref().map(MemoryLink::poll_fd), self.gateway.as_ref().map(GatewayLink::poll_fd)];
-        let mut fds = [site; 3].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let mut count = 1;
-        for fd in others.into_iter().flatten() {
+        let mut fds = [self.site.poll_fd(); 3].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut count = 0;
+        for fd in self.wait_fds() {
             fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             count += 1;
         }

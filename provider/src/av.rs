@@ -4,6 +4,7 @@
 //! be inserted several times: whoever matches by sender compares addresses, not numbers, and a sender's number is the
 //! lowest of its address.
 
+mod format;
 mod text;
 
 use std::collections::HashMap;
@@ -13,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use types::Address;
+
+pub(crate) use format::Format;
 
 use crate::abi::border::{self, Behind, Object, array, behind, guard, hand_out, take_back, write_out, write_text};
 use crate::abi::constants::{
@@ -31,7 +34,7 @@ pub(crate) struct Av {
     table: Mutex<Table>,
     /// Counts removals: what others remember of the table is void after one.
     removals: AtomicU64,
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 #[derive(Default)]
@@ -78,7 +81,7 @@ impl Table {
 
 impl Av {
     fn new(domain: Arc<Domain>) -> Av {
-        Av { table: Mutex::default(), removals: AtomicU64::new(0), _domain: domain }
+        Av { table: Mutex::default(), removals: AtomicU64::new(0), domain }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -249,12 +252,12 @@ unsafe extern "C" fn insert(
     count(guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let av: &Object<Arc<Av>> = unsafe { behind(av) }?;
-        // SAFETY: and `total` addresses of the format we announced, 16 bytes each.
-        let addresses = unsafe { array(addresses.cast::<[u8; ADDRESS_LEN]>(), total) }?;
+        // SAFETY: and `total` addresses of the domain's format.
+        let addresses = unsafe { av.inner.domain.format.read_all(addresses, total) }?;
         let report = Report::new(numbers, flags, context)?;
         // SAFETY: fi_av(3): the output arrays have `total` elements.
         let set = |index, number, result| unsafe { report.set(index, number, result) };
-        Ok(av.inner.insert(addresses.iter().map(Address::from_bytes), set))
+        Ok(av.inner.insert(addresses.into_iter(), set))
     }))
 }
 
@@ -315,10 +318,15 @@ unsafe extern "C" fn remove(av: *mut fid_av, numbers: *mut u64, total: usize, _:
 ///
 /// # Safety
 /// `length` is null or valid; `buffer` is null or has `*length` bytes.
-pub(crate) unsafe fn give_address(address: Address, buffer: *mut c_void, length: *mut usize) -> Result<(), Errno> {
+pub(crate) unsafe fn give_address(
+    address: Address,
+    format: Format,
+    buffer: *mut c_void,
+    length: *mut usize,
+) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let room = *unsafe { length.as_ref() }.ok_or(EINVAL)?;
-    let bytes = address.to_bytes();
+    let bytes = format.write(address);
     let fitting = room.min(bytes.len());
     if fitting > 0 && buffer.is_null() {
         return Err(EINVAL);
@@ -339,7 +347,7 @@ unsafe extern "C" fn lookup(av: *mut fid_av, number: u64, buffer: *mut c_void, l
         let av: &Object<Arc<Av>> = unsafe { behind(av) }?;
         let address = av.inner.address(number).ok_or(EINVAL)?;
         // SAFETY: and a buffer of the length it gives. fi_av(3): a short buffer is no error.
-        match unsafe { give_address(address, buffer, length) } {
+        match unsafe { give_address(address, av.inner.domain.format, buffer, length) } {
             Err(ETOOSMALL) => Ok(()),
             result => result,
         }
@@ -348,7 +356,7 @@ unsafe extern "C" fn lookup(av: *mut fid_av, number: u64, buffer: *mut c_void, l
 }
 
 unsafe extern "C" fn straddr(
-    _: *mut fid_av,
+    av: *mut fid_av,
     address: *const c_void,
     buffer: *mut c_char,
     length: *mut usize,
@@ -357,12 +365,11 @@ unsafe extern "C" fn straddr(
         if address.is_null() || length.is_null() {
             return std::ptr::null();
         }
-        // SAFETY: libfabric's caller promises an address of the format we announced.
-        let bytes = unsafe { address.cast::<[u8; ADDRESS_LEN]>().read_unaligned() };
-        let text = match Address::from_bytes(&bytes) {
-            Some(address) => text::write(address),
-            None => format!("unknown://{:032x}", u128::from_be_bytes(bytes)),
-        };
+        // SAFETY: libfabric's caller promises a live object.
+        let av: Result<&Object<Arc<Av>>, Errno> = unsafe { behind(av) };
+        let Ok(av) = av else { return std::ptr::null() };
+        // SAFETY: and an address of the domain's format.
+        let text = unsafe { av.inner.domain.format.describe(address) };
         // SAFETY: and a buffer of the length it gives.
         unsafe {
             write_text(buffer, length.read(), &text);

@@ -3,12 +3,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::wait_fd::WaitFd;
+
 /// What moves only while somebody calls it.
 pub(crate) trait Driven: Send + Sync {
     /// Moves what can be moved without waiting; naps if that is due and `may_nap`. Does nothing while another thread is at it.
     fn poll(&self, may_nap: bool);
     /// Sleeps until something arrives or the time is over, then moves what can be moved.
     fn wait(&self, time: Duration);
+    /// Moves what can be moved; if nothing can, prepares for a wait on `wait`, and returns the longest time until it must
+    /// be driven even if nothing arrives. What a [`Driver`](crate::driver::Driver) drives needs no other driving, so it
+    /// does nothing unless `by_driver`.
+    fn arm(&self, wait: &WaitFd, by_driver: bool) -> Option<Duration>;
 }
 
 /// The endpoints that a completion queue or counter is bound to, and so drives.
@@ -58,17 +64,28 @@ impl Bound {
             count => all.iter().for_each(|driven| driven.wait(time / count as u32)),
         }
     }
+
+    /// Prepares for a wait for all of them; see [`Driven::arm`]. `None`: something has moved. Removing one waits until
+    /// this has ended.
+    pub(crate) fn arm(&self, wait: &WaitFd, by_driver: bool) -> Option<Duration> {
+        // Every one is driven, whatever the others say.
+        let all: Vec<Option<Duration>> = self.lock().iter().map(|driven| driven.arm(wait, by_driver)).collect();
+        all.into_iter().try_fold(Duration::MAX, |least, due| Some(least.min(due?)))
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Notes how it was driven.
     #[derive(Default)]
     pub(crate) struct Noted {
         /// For each poll, whether it was allowed to nap.
         pub polls: Mutex<Vec<bool>>,
+        /// How often a wait for it was prepared.
+        pub armed: AtomicUsize,
     }
 
     impl Driven for Noted {
@@ -77,6 +94,11 @@ pub(crate) mod tests {
         }
 
         fn wait(&self, _: Duration) {}
+
+        fn arm(&self, _: &WaitFd, _: bool) -> Option<Duration> {
+            self.armed.fetch_add(1, Ordering::SeqCst);
+            Some(Duration::from_millis(1))
+        }
     }
 
     #[test]

@@ -10,10 +10,11 @@ use crate::abi::constants::{FI_CLASS_CNTR, FI_CNTR_EVENTS_BYTES, FI_CNTR_EVENTS_
 use crate::abi::events::fi_cntr_attr;
 use crate::abi::objects::{fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
 use crate::bound::Bound;
-use crate::cq::{can_wait_with, timeout};
+use crate::cq::timeout;
 use crate::domain::Domain;
-use crate::errno::{Code, EAVAIL, EINVAL, ENOSYS, ETIMEDOUT, Errno};
-use crate::waitable::{Waitable, operations};
+use crate::errno::{Code, EAVAIL, EINVAL, ETIMEDOUT, Errno};
+use crate::wait_fd::WaitFd;
+use crate::waitable::{WaitObject, Waitable, operations};
 
 /// The longest that a waiting reader keeps an endpoint to itself.
 const SLICE: Duration = Duration::from_micros(500);
@@ -25,47 +26,75 @@ pub(crate) struct Cntr {
     counts_bytes: bool,
     value: AtomicU64,
     errors: AtomicU64,
+    /// The sum of both when the user looked last.
+    seen: AtomicU64,
+    wait: WaitObject,
     _domain: Arc<Domain>,
 }
 
 impl Cntr {
     /// An operation of that many bytes has completed.
     pub(crate) fn completed(&self, bytes: u64) {
-        self.value.fetch_add(if self.counts_bytes { bytes } else { 1 }, Ordering::AcqRel);
+        self.value.fetch_add(if self.counts_bytes { bytes } else { 1 }, Ordering::SeqCst);
+        self.wait.signal();
     }
 
     /// An operation has failed.
     pub(crate) fn failed(&self) {
-        self.errors.fetch_add(1, Ordering::AcqRel);
+        self.errors.fetch_add(1, Ordering::SeqCst);
+        self.wait.signal();
+    }
+
+    /// Wakes a thread that waits for this counter, because a wait has to be prepared again.
+    pub(crate) fn wake(&self) {
+        self.wait.signal();
+    }
+
+    /// What a program waits on, if it has been opened.
+    pub(crate) fn wait_fd(&self) -> Option<&WaitFd> {
+        self.wait.get()
+    }
+
+    /// Value and errors.
+    fn look(&self) -> (u64, u64) {
+        self.bound.poll(false);
+        let (value, errors) = (self.value.load(Ordering::SeqCst), self.errors.load(Ordering::SeqCst));
+        self.seen.store(value.wrapping_add(errors), Ordering::SeqCst);
+        (value, errors)
     }
 
     fn read(&self) -> u64 {
-        self.bound.poll(false);
-        self.value.load(Ordering::Acquire)
+        self.look().0
     }
 
     /// Waits until the value is at least `threshold`.
     ///
     /// # Errors
     /// `FI_ETIMEDOUT`. `FI_EAVAIL`: an operation failed meanwhile, fi_cntr(3).
-    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), Errno> {
+    fn wait(self: &Arc<Self>, threshold: u64, timeout: Option<Duration>) -> Result<(), Errno> {
         let start = Instant::now();
-        let errors = self.errors.load(Ordering::Acquire);
+        let before = self.errors.load(Ordering::SeqCst);
         loop {
-            if self.read() >= threshold {
+            let (value, errors) = self.look();
+            if value >= threshold {
                 return Ok(());
             }
-            if self.errors.load(Ordering::Acquire) != errors {
+            if errors != before {
                 return Err(EAVAIL);
             }
-            let slice = match timeout {
-                None => SLICE,
-                Some(timeout) => match timeout.checked_sub(start.elapsed()) {
-                    None | Some(Duration::ZERO) => return Err(ETIMEDOUT),
-                    Some(left) => left.min(SLICE),
-                },
+            let left = match timeout.map(|timeout| timeout.checked_sub(start.elapsed())) {
+                None => Duration::MAX,
+                Some(None | Some(Duration::ZERO)) => return Err(ETIMEDOUT),
+                Some(Some(left)) => left,
             };
-            self.bound.wait(slice);
+            match self.wait.get() {
+                Some(wait) => {
+                    if self.try_wait().is_ok() {
+                        wait.sleep(left);
+                    }
+                }
+                None => self.bound.wait(left.min(SLICE)),
+            }
         }
     }
 }
@@ -78,6 +107,15 @@ impl Behind for Arc<Cntr> {
 impl Waitable for Arc<Cntr> {
     fn bound(&self) -> &Bound {
         &self.bound
+    }
+
+    fn wait_object(&self) -> &WaitObject {
+        &self.wait
+    }
+
+    fn has_news(&self) -> bool {
+        let now = self.value.load(Ordering::SeqCst).wrapping_add(self.errors.load(Ordering::SeqCst));
+        now != self.seen.load(Ordering::SeqCst)
     }
 }
 
@@ -100,14 +138,13 @@ pub(crate) unsafe extern "C" fn open(
         if flags != 0 || !matches!(events, FI_CNTR_EVENTS_COMP | FI_CNTR_EVENTS_BYTES) {
             return Err(EINVAL);
         }
-        if !can_wait_with(wait_obj) {
-            return Err(ENOSYS);
-        }
         let cntr = Cntr {
             bound: Bound::default(),
             counts_bytes: events == FI_CNTR_EVENTS_BYTES,
             value: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            wait: WaitObject::new(wait_obj)?,
             _domain: domain.inner.clone(),
         };
         let fid = fid { fclass: FI_CLASS_CNTR, context, ops: &FID_OPS };
@@ -119,7 +156,7 @@ pub(crate) unsafe extern "C" fn open(
 
 /// # Safety
 /// As [`behind`].
-unsafe fn with<R>(cntr: *mut fid_cntr, work: impl FnOnce(&Cntr) -> R) -> Result<R, Errno> {
+unsafe fn with<R>(cntr: *mut fid_cntr, work: impl FnOnce(&Arc<Cntr>) -> R) -> Result<R, Errno> {
     guard(|| {
         // SAFETY: the caller's promise.
         let object: &Object<Arc<Cntr>> = unsafe { behind(cntr) }?;
@@ -127,38 +164,47 @@ unsafe fn with<R>(cntr: *mut fid_cntr, work: impl FnOnce(&Cntr) -> R) -> Result<
     })
 }
 
+/// What `fi_cntr_add` and the like do.
+///
+/// # Safety
+/// As [`behind`].
+unsafe fn change(cntr: *mut fid_cntr, change: impl FnOnce(&Cntr)) -> c_int {
+    let changed = |cntr: &Arc<Cntr>| {
+        change(cntr);
+        cntr.wake();
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with(cntr, changed) }.code()
+}
+
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
     // SAFETY: libfabric's caller promises a live object.
-    unsafe { with(cntr, Cntr::read) }.unwrap_or(0)
+    unsafe { with(cntr, |cntr| cntr.read()) }.unwrap_or(0)
 }
 
 unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
-    let read = |cntr: &Cntr| {
-        cntr.bound.poll(false);
-        cntr.errors.load(Ordering::Acquire)
-    };
     // SAFETY: as above.
-    unsafe { with(cntr, read) }.unwrap_or(0)
+    unsafe { with(cntr, |cntr| cntr.look().1) }.unwrap_or(0)
 }
 
 unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: as above.
-    unsafe { with(cntr, |cntr| _ = cntr.value.fetch_add(value, Ordering::AcqRel)) }.code()
+    unsafe { change(cntr, |cntr| _ = cntr.value.fetch_add(value, Ordering::SeqCst)) }
 }
 
 unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: as above.
-    unsafe { with(cntr, |cntr| cntr.value.store(value, Ordering::Release)) }.code()
+    unsafe { change(cntr, |cntr| cntr.value.store(value, Ordering::SeqCst)) }
 }
 
 unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: as above.
-    unsafe { with(cntr, |cntr| _ = cntr.errors.fetch_add(value, Ordering::AcqRel)) }.code()
+    unsafe { change(cntr, |cntr| _ = cntr.errors.fetch_add(value, Ordering::SeqCst)) }
 }
 
 unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: as above.
-    unsafe { with(cntr, |cntr| cntr.errors.store(value, Ordering::Release)) }.code()
+    unsafe { change(cntr, |cntr| cntr.errors.store(value, Ordering::SeqCst)) }
 }
 
 unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, millis: c_int) -> c_int {

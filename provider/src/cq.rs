@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use crate::abi::border::{Behind, Object, behind, guard, hand_out, write_out, write_text};
 use crate::abi::constants::{
     FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
-    FI_CQ_FORMAT_UNSPEC, FI_PEER, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, version,
+    FI_CQ_FORMAT_UNSPEC, FI_PEER, version,
 };
 use crate::abi::events::{fi_cq_attr, fi_cq_err_entry, fi_cq_err_entry_1_20, fi_cq_tagged_entry};
 use crate::abi::objects::{fi_ops, fi_ops_cq, fid, fid_cq, fid_domain};
 use crate::bound::Bound;
 use crate::domain::Domain;
 use crate::errno::{Code, EAGAIN, EAVAIL, EINVAL, ENOSYS, Errno};
-use crate::waitable::{Waitable, operations};
+use crate::wait_fd::WaitFd;
+use crate::waitable::{WaitObject, Waitable, operations};
 
 /// A full queue is handed over without driving the endpoints at most that many times in a row.
 const MOST_SKIPS: u32 = 8;
@@ -64,9 +65,10 @@ pub(crate) struct Cq {
     entry_size: usize,
     api: u32,
     queue: Mutex<Queue>,
-    /// How many entries it has, so that who finds none needs no lock.
+    /// How many entries it has, so that a reader that finds none needs no lock.
     count: AtomicUsize,
     signalled: AtomicBool,
+    wait: WaitObject,
     _domain: Arc<Domain>,
 }
 
@@ -87,20 +89,41 @@ impl Cq {
     fn change<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
         let mut queue = self.queue();
         let result = change(&mut queue);
-        self.count.store(queue.entries.len(), Ordering::Release);
+        // Before a waiting reader is signalled, which looks at this after it has prepared to wait.
+        self.count.store(queue.entries.len(), Ordering::SeqCst);
         result
     }
 
     /// Adds a completion.
     pub(crate) fn push(&self, entry: Entry) {
         self.change(|queue| queue.entries.push_back(entry));
+        self.wait.signal();
+    }
+
+    /// Wakes a thread that waits for this queue, because a wait has to be prepared again.
+    pub(crate) fn wake(&self) {
+        self.wait.signal();
+    }
+
+    /// What a program waits on, if it has been opened.
+    pub(crate) fn wait_fd(&self) -> Option<&WaitFd> {
+        self.wait.get()
     }
 
     /// Hands over up to `most` completions.
     ///
     /// # Errors
     /// `FI_EAVAIL`: the next one is an error. `FI_EAGAIN`: none is there.
-    fn read(&self, most: usize, may_nap: bool, mut give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
+    fn read(&self, most: usize, may_nap: bool, give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
+        let result = self.take(most, may_nap, give);
+        // Another thread may have been woken for what is left, and found its signal taken by this one.
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.wait.signal();
+        }
+        result
+    }
+
+    fn take(&self, most: usize, may_nap: bool, mut give: impl FnMut(usize, &Entry)) -> Result<usize, Errno> {
         if self.count.load(Ordering::Acquire) > 0
             && let Some(result) = self.change(|queue| {
                 queue.skips += 1;
@@ -109,7 +132,7 @@ impl Cq {
         {
             return result;
         }
-        // Who has completions to read is not waiting.
+        // A reader with completions to read is not waiting.
         self.bound.poll(may_nap && self.count.load(Ordering::Acquire) == 0);
         if self.count.load(Ordering::Acquire) == 0 {
             return Err(EAGAIN);
@@ -120,9 +143,9 @@ impl Cq {
         })
     }
 
-    /// The same, waiting for up to `timeout` (`None`: for ever) or until signalled.
+    /// The same, waiting for up to `timeout` (`None`: without end) or until signalled.
     fn wait(
-        &self,
+        self: &Arc<Self>,
         most: usize,
         timeout: Option<Duration>,
         mut give: impl FnMut(usize, &Entry),
@@ -130,17 +153,22 @@ impl Cq {
         let start = Instant::now();
         loop {
             let result = self.read(most, false, &mut give);
-            if result != Err(EAGAIN) || self.signalled.swap(false, Ordering::Relaxed) {
+            if result != Err(EAGAIN) || self.signalled.swap(false, Ordering::SeqCst) {
                 return result;
             }
-            let slice = match timeout {
-                None => SLICE,
-                Some(timeout) => match timeout.checked_sub(start.elapsed()) {
-                    None | Some(Duration::ZERO) => return result,
-                    Some(left) => left.min(SLICE),
-                },
+            let left = match timeout.map(|timeout| timeout.checked_sub(start.elapsed())) {
+                None => Duration::MAX,
+                Some(None | Some(Duration::ZERO)) => return result,
+                Some(Some(left)) => left,
             };
-            self.bound.wait(slice);
+            match self.wait.obtain() {
+                Ok(wait) => {
+                    if self.try_wait().is_ok() && !self.signalled.load(Ordering::SeqCst) {
+                        wait.sleep(left);
+                    }
+                }
+                Err(_) => self.bound.wait(left.min(SLICE)),
+            }
         }
     }
 
@@ -197,11 +225,6 @@ fn meaning(number: c_int) -> &'static CStr {
     }
 }
 
-/// Whether a queue or counter can have this wait object: none has one that could be waited on from outside.
-pub(crate) fn can_wait_with(wait_obj: c_int) -> bool {
-    matches!(wait_obj, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_YIELD)
-}
-
 /// A timeout in milliseconds; negative: none.
 pub(crate) fn timeout(millis: c_int) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
@@ -215,6 +238,14 @@ impl Behind for Arc<Cq> {
 impl Waitable for Arc<Cq> {
     fn bound(&self) -> &Bound {
         &self.bound
+    }
+
+    fn wait_object(&self) -> &WaitObject {
+        &self.wait
+    }
+
+    fn has_news(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -241,9 +272,10 @@ pub(crate) unsafe extern "C" fn open(
             FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_TAGGED => size_of::<fi_cq_tagged_entry>(),
             _ => return Err(EINVAL),
         };
-        if !can_wait_with(attr.wait_obj) || attr.flags & FI_PEER != 0 {
+        if attr.flags & FI_PEER != 0 {
             return Err(ENOSYS);
         }
+        let wait = WaitObject::new(attr.wait_obj)?;
         let size = if attr.size == 0 { 1024 } else { attr.size.min(MOST_RESERVED) };
         let cq = Cq {
             bound: Bound::default(),
@@ -252,6 +284,7 @@ pub(crate) unsafe extern "C" fn open(
             queue: Mutex::new(Queue { entries: VecDeque::with_capacity(size), ..Queue::default() }),
             count: AtomicUsize::new(0),
             signalled: AtomicBool::new(false),
+            wait,
             _domain: domain.inner.clone(),
         };
         let fid = fid { fclass: FI_CLASS_CQ, context, ops: &FID_OPS };
@@ -420,7 +453,8 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let cq: &Object<Arc<Cq>> = unsafe { behind(cq) }?;
-        cq.inner.signalled.store(true, Ordering::Relaxed);
+        cq.inner.signalled.store(true, Ordering::SeqCst);
+        cq.inner.wake();
         Ok(())
     })
     .code()
@@ -451,6 +485,7 @@ unsafe extern "C" fn strerror(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::constants::FI_WAIT_NONE;
     use crate::bound::tests::Noted;
 
     fn entry(context: usize, error: Option<Errno>) -> Entry {
@@ -490,6 +525,7 @@ mod tests {
             queue: Mutex::default(),
             count: AtomicUsize::new(0),
             signalled: AtomicBool::new(false),
+            wait: WaitObject::new(FI_WAIT_NONE).unwrap(),
             _domain: Arc::new(Domain::for_tests()),
         };
         let noted = Arc::new(Noted::default());

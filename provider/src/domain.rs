@@ -7,9 +7,11 @@ use ::endpoint::Config;
 use memory::Regions;
 
 use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};
-use crate::abi::constants::{FI_CLASS_DOMAIN, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+use crate::abi::constants::{FI_CLASS_DOMAIN, FI_MR_BASIC, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_PROGRESS_AUTO};
 use crate::abi::info::fi_info;
 use crate::abi::objects::{fi_ops, fi_ops_domain, fid, fid_domain, fid_fabric};
+use crate::av::Format;
+use crate::driver::Driver;
 use crate::errno::{Code, EBUSY, EINVAL, Errno};
 use crate::fabric_object::{Fabric, fabric_behind};
 use crate::progress::Waiting;
@@ -33,6 +35,10 @@ pub(crate) struct Domain {
     pub waiting: Waiting,
     /// Whether messages whose delivery is to be confirmed by default are.
     pub confirms_sends: bool,
+    /// Drives the endpoints, if the user asked for automatic progress.
+    pub driver: Option<Driver>,
+    /// The format of addresses: `FI_SOCKADDR_IN` or `FI_ADDR_STR`.
+    pub format: Format,
     /// Closes after us.
     _fabric: Arc<Fabric>,
 }
@@ -49,6 +55,8 @@ impl Domain {
             config: Config::from_env(|_| None).unwrap(),
             waiting: Waiting::from_env(|_| None).unwrap(),
             confirms_sends: true,
+            driver: None,
+            format: Format::Binary,
             _fabric: Arc::default(),
         }
     }
@@ -114,8 +122,13 @@ pub(crate) unsafe fn open(
 ) -> Result<(), Errno> {
     // SAFETY: libfabric's caller promises a live fabric.
     let (fabric, api) = unsafe { fabric_behind(fabric) }?;
-    // SAFETY: and a valid fi_info, whose attributes are null or valid.
-    let mr_mode = unsafe { info.as_ref().and_then(|info| info.domain_attr.as_ref()) }.ok_or(EINVAL)?.mr_mode;
+    // SAFETY: and a valid fi_info.
+    let info = unsafe { info.as_ref() }.ok_or(EINVAL)?;
+    // SAFETY: whose attributes are null or valid.
+    let attr = unsafe { info.domain_attr.as_ref() }.ok_or(EINVAL)?;
+    let mr_mode = attr.mr_mode;
+    // Control operations (addresses, registration) never need it: they are done when their calls return.
+    let driver = (attr.data_progress == FI_PROGRESS_AUTO).then(Driver::start).transpose()?;
     let (config, waiting, confirms_sends) = configuration()?;
     let domain = Domain {
         api,
@@ -125,6 +138,8 @@ pub(crate) unsafe fn open(
         config,
         waiting,
         confirms_sends,
+        driver,
+        format: Format::of(info.addr_format),
         _fabric: fabric.clone(),
     };
     log::note(format_args!("domain opened, API {}.{}, mr_mode {mr_mode:#x}", api >> 16, api & 0xFFFF));

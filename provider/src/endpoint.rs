@@ -23,6 +23,7 @@ use crate::domain::Domain;
 use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPBADSTATE, Errno};
 use crate::log;
 use crate::progress::{Awaited, Idle, Pause, Ran, Use};
+use crate::wait_fd::{LONGEST, WaitFd};
 
 pub(crate) use calls::{endpoint_behind, open, open2};
 pub(crate) use route::Wanted;
@@ -64,7 +65,24 @@ pub(crate) struct State {
     /// A peek has just found nothing.
     missed: bool,
     idle: Idle,
+    prepared: Prepared,
 }
+
+/// What a wait on a descriptor relies on.
+#[derive(Clone, Copy, Default)]
+struct Prepared {
+    /// Neighbours ring our doorbell; if this ends, waiting threads have to be woken.
+    armed: bool,
+    /// When nothing moved for the first time since something did.
+    quiet_since: Option<Instant>,
+    /// The longest time until a waiting thread looks again.
+    due: Duration,
+}
+
+/// A thread that waits for an endpoint looks again after a quarter of the time for which nothing has moved, within these
+/// limits, and with something in flight at least every `SOON`: retransmissions are decided by time.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_millis(20);
 
 #[expect(clippy::large_enum_variant, reason = "there is one per endpoint, behind an Arc")]
 enum Stage {
@@ -90,6 +108,12 @@ struct Counters {
     recv: Option<Arc<Cntr>>,
     read: Option<Arc<Cntr>>,
     write: Option<Arc<Cntr>>,
+}
+
+impl Counters {
+    fn all(&self) -> impl Iterator<Item = &Arc<Cntr>> {
+        [&self.send, &self.recv, &self.read, &self.write].into_iter().flatten()
+    }
 }
 
 /// What is remembered of the address vector: void once an address was removed.
@@ -166,6 +190,7 @@ impl Endpoint {
             used: Use::default(),
             missed: false,
             idle: Idle::new(domain.waiting),
+            prepared: Prepared::default(),
         };
         Endpoint {
             caps,
@@ -225,8 +250,27 @@ impl Endpoint {
             if carried {
                 state.used.moved();
             }
+            state.prepared.quiet_since = None;
+            if let Stage::Open(transport) = &state.stage
+                && state.prepared.armed
+                && state.prepared.due > SOON
+                && !transport.is_idle()
+            {
+                self.end_waits(state);
+            }
         }
         result
+    }
+
+    /// Wakes all threads that wait on a descriptor for this endpoint: they have to prepare again.
+    fn end_waits(&self, state: &mut State) {
+        if std::mem::take(&mut state.prepared.armed) {
+            [&state.tx.cq, &state.rx.cq].into_iter().flatten().for_each(|cq| cq.wake());
+            state.counters.all().for_each(|cntr| cntr.wake());
+            if let Some(driver) = &self.domain.driver {
+                driver.wait().signal();
+            }
+        }
     }
 
     /// Nothing was there for a reader: yields or naps if that is due, and nobody else is kept by it.
@@ -241,9 +285,15 @@ impl Endpoint {
                 std::thread::yield_now();
                 transport.ask_sockets_soon();
             }
-            Pause::Nap(time) => state.sleep(time, self.caps),
+            Pause::Nap(time) => self.sleep(state, time),
         }
         state.idle.woke(Instant::now(), Ran::now);
+    }
+
+    /// Sleeps until something arrives or the time is over. Keeps the endpoint to itself meanwhile.
+    fn sleep(&self, state: &mut State, time: Duration) {
+        state.sleep(time, self.caps);
+        self.end_waits(state);
     }
 
     /// Cancels a posted receive. Whether there was one.
@@ -307,7 +357,7 @@ impl Endpoint {
     /// # Errors
     /// `FI_ENOAV`, `FI_ENOCQ`: not bound. `FI_ENETUNREACH`, `FI_EADDRNOTAVAIL`: a gateway cannot be reached, the address
     /// cannot be listened at; the reason is on standard error.
-    fn enable(&self) -> Result<(), Errno> {
+    fn enable(self: &Arc<Self>) -> Result<(), Errno> {
         let mut state = self.lock();
         if state.av.is_none() {
             return Err(ENOAV);
@@ -321,13 +371,27 @@ impl Endpoint {
         {
             return Err(ENOCQ);
         }
-        state.open(&self.domain)
+        self.open(&mut state)?;
+        drop(state);
+        if let Some(driver) = &self.domain.driver {
+            driver.add(self.clone());
+        }
+        Ok(())
+    }
+
+    /// Opens the transport if it is not open.
+    fn open(&self, state: &mut State) -> Result<(), Errno> {
+        state.open(&self.domain)?;
+        // Threads that already wait do not watch its descriptors yet.
+        state.prepared.armed = true;
+        self.end_waits(state);
+        Ok(())
     }
 
     /// Its address, final only once it is open; so this opens it.
     fn address(&self) -> Result<Address, Errno> {
         let mut state = self.lock();
-        state.open(&self.domain)?;
+        self.open(&mut state)?;
         match &state.stage {
             Stage::Open(transport) => Ok(transport.address()),
             _ => Err(EOPBADSTATE),
@@ -346,8 +410,16 @@ impl Endpoint {
 
     /// Lets what is queued leave, and forgets everybody.
     fn close(self: &Arc<Self>) {
+        let driven: Arc<dyn Driven> = self.clone();
+        if let Some(driver) = &self.domain.driver {
+            driver.remove(&driven);
+        }
         let mut state = self.lock();
         if let Stage::Open(mut transport) = std::mem::replace(&mut state.stage, Stage::Closed) {
+            let cqs = [&state.tx.cq, &state.rx.cq].into_iter().flatten().filter_map(|cq| cq.wait_fd());
+            let counters = state.counters.all().filter_map(|cntr| cntr.wait_fd());
+            let driver = self.domain.driver.as_ref().map(|driver| driver.wait());
+            cqs.chain(counters).chain(driver).for_each(|wait| wait.unwatch(transport.wait_fds()));
             transport.close();
             state.used.end();
             let endpoint::Traffic { memory, site, gateway } = transport.traffic();
@@ -366,7 +438,6 @@ impl Endpoint {
         let Counters { send, recv, read, write } = std::mem::take(&mut state.counters);
         state.av = None;
         drop(state);
-        let driven: Arc<dyn Driven> = self.clone();
         [tx.cq, rx.cq].iter().flatten().for_each(|cq| cq.bound.remove(&driven));
         [send, recv, read, write].iter().flatten().for_each(|cntr| cntr.bound.remove(&driven));
     }
@@ -379,6 +450,7 @@ impl Driven for Endpoint {
         if transport.progress() {
             state.used.moved();
             state.idle.busy(Instant::now);
+            state.prepared.quiet_since = None;
             state.pass_on(self.caps);
             return;
         }
@@ -402,7 +474,33 @@ impl Driven for Endpoint {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
-        self.lock().sleep(time, self.caps);
+        self.sleep(&mut self.lock(), time);
+    }
+
+    fn arm(&self, wait: &WaitFd, by_driver: bool) -> Option<Duration> {
+        if self.domain.driver.is_some() != by_driver {
+            return Some(Duration::MAX);
+        }
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Stage::Open(transport) = &mut state.stage else { return Some(Duration::MAX) };
+        // Without room for another descriptor, a short wait has to do.
+        let most = if wait.watch(transport.wait_fds()).is_ok() { LONGEST } else { SHORTEST_WAIT };
+        let Some(due) = transport.arm() else {
+            state.used.moved();
+            state.idle.busy(Instant::now);
+            state.prepared.quiet_since = None;
+            state.pass_on(self.caps);
+            return None;
+        };
+        let most = if transport.is_idle() { most } else { most.min(SOON) };
+        let quiet = state.prepared.quiet_since.get_or_insert_with(Instant::now).elapsed();
+        let due = due.min((quiet / 4).clamp(SHORTEST_WAIT, most));
+        state.prepared = Prepared { armed: true, due, ..state.prepared };
+        Some(due)
     }
 }
 
@@ -444,6 +542,7 @@ impl State {
         if transport.wait(time) {
             self.used.moved();
             self.idle.busy(Instant::now);
+            self.prepared.quiet_since = None;
         }
         self.pass_on(caps);
     }

@@ -6,19 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::abi::border::{Behind, Object, array, behind, guard, hand_out, take_back, write_out, write_text};
-use crate::abi::constants::{FI_CLASS_EQ, FI_PEEK};
+use crate::abi::constants::{FI_CLASS_EQ, FI_PEEK, FI_WAIT_UNSPEC};
 use crate::abi::events::{fi_eq_attr, fi_eq_err_entry};
 use crate::abi::objects::{fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric};
-use crate::cq::{can_wait_with, timeout};
-use crate::errno::{Code, EAGAIN, EINVAL, ENOSYS, ETOOSMALL, Errno};
+use crate::cq::timeout;
+use crate::errno::{Code, EAGAIN, EINVAL, ETOOSMALL, Errno};
 use crate::fabric_object::{Fabric, fabric_behind};
+use crate::waitable::WaitObject;
 
-/// How often a waiting reader looks.
+/// How often a waiting reader looks if the queue has no descriptor.
 const SLICE: Duration = Duration::from_millis(1);
 
 /// An event queue.
 pub(crate) struct Eq {
     events: Mutex<VecDeque<(u32, Vec<u8>)>>,
+    wait: WaitObject,
     _fabric: Arc<Fabric>,
 }
 
@@ -40,6 +42,32 @@ impl Eq {
             Some(_) => events.pop_front().ok_or(EAGAIN),
         }
     }
+
+    fn push(&self, kind: u32, bytes: Vec<u8>) {
+        self.events().push_back((kind, bytes));
+        self.wait.signal();
+    }
+
+    /// `fi_trywait`: what is written from now on makes the descriptor readable.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN`: there is an event. `FI_EINVAL`: the queue has no descriptor.
+    pub(crate) fn try_wait(&self) -> Result<(), Errno> {
+        self.wait.obtain()?.begin();
+        if self.events().is_empty() { Ok(()) } else { Err(EAGAIN) }
+    }
+
+    /// Sleeps until an event may be there, at most for this time.
+    fn sleep(&self, time: Duration) {
+        match self.wait.obtain() {
+            Ok(wait) => {
+                if self.try_wait().is_ok() {
+                    wait.sleep(time);
+                }
+            }
+            Err(_) => std::thread::sleep(time.min(SLICE)),
+        }
+    }
 }
 
 impl Behind for Eq {
@@ -47,7 +75,7 @@ impl Behind for Eq {
     type Fid = fid_eq;
 }
 
-static FID_OPS: fi_ops = fi_ops { close, ..fi_ops::REFUSING };
+static FID_OPS: fi_ops = fi_ops { close, control, ..fi_ops::REFUSING };
 static OPS: fi_ops_eq = fi_ops_eq { read, readerr, write, sread, strerror, ..fi_ops_eq::REFUSING };
 
 /// `fi_eq_open`.
@@ -61,11 +89,10 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: libfabric's caller promises a live fabric.
         let (fabric, _) = unsafe { fabric_behind(fabric) }?;
         // SAFETY: and null or a valid structure.
-        if unsafe { attr.as_ref() }.is_some_and(|attr| !can_wait_with(attr.wait_obj)) {
-            return Err(ENOSYS);
-        }
+        let kind = unsafe { attr.as_ref() }.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj);
+        let wait = WaitObject::new(kind)?;
         let fid = fid { fclass: FI_CLASS_EQ, context, ops: &FID_OPS };
-        let eq = Eq { events: Mutex::default(), _fabric: fabric.clone() };
+        let eq = Eq { events: Mutex::default(), wait, _fabric: fabric.clone() };
         // SAFETY: the caller passes a place for the result.
         unsafe { write_out(out, hand_out(fid_eq { fid, ops: &OPS }, eq)) }
     })
@@ -94,7 +121,10 @@ unsafe extern "C" fn sread(
         let (start, timeout) = (Instant::now(), timeout(millis));
         let (kind, bytes) = loop {
             match eq.inner.read(length, flags & FI_PEEK != 0) {
-                Err(EAGAIN) if timeout.is_none_or(|timeout| start.elapsed() < timeout) => std::thread::sleep(SLICE),
+                Err(EAGAIN) => match timeout.map(|timeout| timeout.saturating_sub(start.elapsed())) {
+                    Some(Duration::ZERO) => return Err(EAGAIN),
+                    left => eq.inner.sleep(left.unwrap_or(Duration::MAX)),
+                },
                 result => break result?,
             }
         };
@@ -117,7 +147,7 @@ unsafe extern "C" fn write(eq: *mut fid_eq, event: u32, buffer: *const c_void, l
         }
         // SAFETY: and `length` bytes.
         let bytes = unsafe { array(buffer.cast::<u8>(), length) }?;
-        eq.inner.events().push_back((event, bytes.to_vec()));
+        eq.inner.push(event, bytes.to_vec());
         Ok(length as isize)
     });
     result.unwrap_or_else(|errno| Err(errno).code())
@@ -140,6 +170,16 @@ unsafe extern "C" fn strerror(
         unsafe { write_text(buffer, length, &format!("error {number}")) };
         c"event failed".as_ptr()
     })
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: libfabric's caller promises a live object.
+        let eq: &Object<Eq> = unsafe { behind(fid) }?;
+        // SAFETY: and a place for what the command returns.
+        unsafe { eq.inner.wait.control(command, argument) }
+    })
+    .code()
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {

@@ -17,6 +17,7 @@ pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
 pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
 pub(crate) const EIO: Errno = Errno(libc::EIO);
 pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
+pub(crate) const EMFILE: Errno = Errno(libc::EMFILE);
 pub(crate) const EMSGSIZE: Errno = Errno(libc::EMSGSIZE);
 pub(crate) const ENOSYS: Errno = Errno(libc::ENOSYS);
 pub(crate) const ENOMSG: Errno = Errno(libc::ENOMSG);

@@ -3,11 +3,15 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};
-use crate::abi::constants::FI_CLASS_FABRIC;
+use crate::abi::border::{Behind, Object, array, behind, guard, hand_out, take_back, write_out};
+use crate::abi::constants::{FI_CLASS_CNTR, FI_CLASS_CQ, FI_CLASS_EQ, FI_CLASS_FABRIC};
 use crate::abi::info::{fi_fabric_attr, fi_info};
 use crate::abi::objects::{fi_ops, fi_ops_fabric, fid, fid_domain, fid_fabric};
+use crate::cntr::Cntr;
+use crate::cq::Cq;
+use crate::eq::Eq;
 use crate::errno::{Code, EBUSY, EINVAL, ENODATA, Errno};
+use crate::waitable::Waitable;
 use crate::{domain, eq, info};
 
 /// Holds domains and event queues together: it closes after them.
@@ -97,7 +101,31 @@ unsafe extern "C" fn domain2(
     guard(|| unsafe { domain::open(fabric, info, out, context) }).code()
 }
 
-/// No queue of ours has a wait object, so a caller may always wait: there is nothing to wait on.
-unsafe extern "C" fn trywait(_: *mut fid_fabric, _: *mut *mut fid, _: c_int) -> c_int {
-    0
+/// `fi_trywait`: whether the caller may wait on the descriptors of all these objects.
+unsafe extern "C" fn trywait(_: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    guard(|| {
+        let count = usize::try_from(count).map_err(|_| EINVAL)?;
+        // SAFETY: libfabric's caller promises `count` pointers to live objects.
+        for fid in unsafe { array(fids.cast_const(), count) }? {
+            // SAFETY: as above.
+            unsafe { try_wait(*fid) }?;
+        }
+        Ok(())
+    })
+    .code()
+}
+
+/// # Safety
+/// Null or a live object.
+unsafe fn try_wait(fid: *mut fid) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    match unsafe { fid.as_ref() }.ok_or(EINVAL)?.fclass {
+        // SAFETY: as above; its class says what it is.
+        FI_CLASS_CQ => unsafe { behind::<Arc<Cq>, _>(fid) }?.inner.try_wait(),
+        // SAFETY: as above.
+        FI_CLASS_CNTR => unsafe { behind::<Arc<Cntr>, _>(fid) }?.inner.try_wait(),
+        // SAFETY: as above.
+        FI_CLASS_EQ => unsafe { behind::<Eq, _>(fid) }?.inner.try_wait(),
+        _ => Err(EINVAL),
+    }
 }

@@ -13,7 +13,7 @@ use types::Address;
 use crate::abi::border::{allocate, allocate_bytes, allocate_text, guard, text, write_out};
 use crate::abi::constants::*;
 use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr};
-use crate::av::{self, ADDRESS_LEN};
+use crate::av::{self, Format};
 use crate::domain::configuration;
 use crate::errno::{Code, ENODATA, Errno};
 use crate::log;
@@ -105,12 +105,11 @@ fn addresses(
             Some(address)
         }
     };
-    let hinted = |address: *const c_void, length: usize| {
-        // SAFETY: hints are valid, and an address has the length they say.
-        (!address.is_null() && length == ADDRESS_LEN).then(|| unsafe { &*address.cast::<[u8; ADDRESS_LEN]>() })
-    };
-    let source = hints.and_then(|hints| hinted(hints.src_addr, hints.src_addrlen)).and_then(Address::from_bytes);
-    let destination = hints.and_then(|hints| hinted(hints.dest_addr, hints.dest_addrlen)).and_then(Address::from_bytes);
+    let format = hints.map_or(Format::default(), |hints| Format::of(hints.addr_format));
+    // SAFETY: hints are valid, and an address has the length they say.
+    let hinted = |address: *const c_void, length: usize| unsafe { format.read(address, length) };
+    let source = hints.and_then(|hints| hinted(hints.src_addr, hints.src_addrlen));
+    let destination = hints.and_then(|hints| hinted(hints.dest_addr, hints.dest_addrlen));
     let own = Address::standalone(config.listen);
     Ok(match named {
         Some(named) if flags & FI_SOURCE != 0 => (named, destination),
@@ -204,12 +203,14 @@ fn build(
     let (ep_ref, domain_ref, fabric_ref) = unsafe { (&mut *ep, &mut *domain, &mut *fabric) };
 
     info_ref.caps = offer.caps;
-    info_ref.addr_format = offer.addr_format;
-    info_ref.src_addr = allocate_bytes(&source.to_bytes())?;
-    info_ref.src_addrlen = ADDRESS_LEN;
+    info_ref.addr_format = offer.addr_format.number();
+    let source = offer.addr_format.write(source);
+    info_ref.src_addr = allocate_bytes(&source)?;
+    info_ref.src_addrlen = source.len();
     if let Some(destination) = destination {
-        info_ref.dest_addr = allocate_bytes(&destination.to_bytes())?;
-        info_ref.dest_addrlen = ADDRESS_LEN;
+        let destination = offer.addr_format.write(destination);
+        info_ref.dest_addr = allocate_bytes(&destination)?;
+        info_ref.dest_addrlen = destination.len();
     }
     (info_ref.tx_attr, info_ref.rx_attr, info_ref.ep_attr) = (tx, rx, ep);
     (info_ref.domain_attr, info_ref.fabric_attr) = (domain, fabric);

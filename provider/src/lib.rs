@@ -20,6 +20,7 @@ mod bound;
 mod cntr;
 mod cq;
 mod domain;
+mod driver;
 mod endpoint;
 mod eq;
 mod errno;
@@ -35,6 +36,7 @@ mod secret;
 mod setting;
 mod tagged;
 mod transfer;
+mod wait_fd;
 mod waitable;
 
 use std::ffi::c_void;

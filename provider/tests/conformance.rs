@@ -52,7 +52,10 @@ impl Setup {
         let program = folder.path().join("conformance");
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]).arg(&program);
-        cc.args(["main", "pair", "messages", "objects", "remote"].map(|name| sources.join(name).with_extension("c")));
+        cc.args(
+            ["main", "pair", "messages", "objects", "remote", "waits"]
+                .map(|name| sources.join(name).with_extension("c")),
+        );
         let compiled = cc.args(["-lfabric", "-lpthread"]).output().unwrap();
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         std::os::unix::fs::symlink(provider(), folder.path().join("liblandbridge-fi.so")).unwrap();
@@ -122,7 +125,7 @@ macro_rules! cases {
 cases! {
     hints addresses names busy options waiting events formats tagged untagged matching self_ peek_tagged peek_untagged
     cancel truncation multi_recv selective delivery confirmation directed flood av_remove counters lost_peer refusals threads rma
-    rma_errors registration atomics atomic_forms
+    rma_errors registration atomics atomic_forms wait_fd wait_fd_counters wait_fd_events automatic text_addresses
 }
 
 #[test]

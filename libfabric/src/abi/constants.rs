@@ -60,6 +60,7 @@ pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 pub const FI_FORMAT_UNSPEC: u32 = 0;
 pub const FI_SOCKADDR: u32 = 1;
 pub const FI_SOCKADDR_IN: u32 = 2;
+pub const FI_ADDR_STR: u32 = 9;
 /// Since 1.18; the same as either internet family.
 pub const FI_SOCKADDR_IP: u32 = 18;
 
@@ -93,6 +94,7 @@ pub const FI_CLASS_CNTR: usize = 15;
 
 pub const FI_WAIT_NONE: i32 = 0;
 pub const FI_WAIT_UNSPEC: i32 = 1;
+pub const FI_WAIT_FD: i32 = 3;
 pub const FI_WAIT_YIELD: i32 = 5;
 pub const FI_CQ_FORMAT_UNSPEC: i32 = 0;
 pub const FI_CQ_FORMAT_CONTEXT: i32 = 1;
@@ -105,6 +107,7 @@ pub const FI_CNTR_EVENTS_BYTES: i32 = 1;
 // Commands of `fi_control`.
 pub const FI_GETOPSFLAG: i32 = 2;
 pub const FI_SETOPSFLAG: i32 = 3;
+pub const FI_GETWAIT: i32 = 5;
 pub const FI_ENABLE: i32 = 6;
 pub const FI_REFRESH: i32 = 14;
 pub const FI_GETWAITOBJ: i32 = 16;
@@ -130,9 +133,6 @@ pub const FI_TRANSMIT: u64 = FI_SEND;
 pub const FI_CONTEXT: u64 = 1 << 59;
 pub const FI_CONTEXT2: u64 = 1 << 52;
 pub const FI_THREAD_DOMAIN: i32 = 3;
-pub const FI_WAIT_FD: i32 = 3;
-pub const FI_GETWAIT: i32 = 5;
 pub const FI_MR_LOCAL: i32 = 1 << 2;
 pub const FI_MR_ALLOCATED: i32 = 1 << 5;
 pub const FI_MR_ENDPOINT: i32 = 1 << 9;
-pub const FI_ADDR_STR: u32 = 9;

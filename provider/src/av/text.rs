@@ -10,6 +10,8 @@ use types::{Address, Identity, SiteId, Slot};
 /// libfabric's own prefix of a `sockaddr_in`.
 const PLAIN: &str = "fi_sockaddr_in://";
 const OURS: &str = "landbridge://";
+/// What a text begins with.
+pub(super) const PREFIXES: [&str; 2] = [PLAIN, OURS];
 
 /// Whether a name is meant as such a text.
 pub(super) fn is_text(name: &str) -> bool {

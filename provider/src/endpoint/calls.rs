@@ -1,19 +1,17 @@
 //! The C calls on an endpoint that carry no message.
 
 use std::ffi::{c_int, c_void};
-use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use endpoint::operation::MAX_ATOMIC;
-use types::Address;
 
 use super::Endpoint;
 use crate::abi::border::{Behind, Object, behind, guard, hand_out, take_back, write_out};
 use crate::abi::constants::*;
 use crate::abi::info::fi_info;
 use crate::abi::objects::{fi_ops, fi_ops_cm, fi_ops_collective, fi_ops_ep, fid, fid_domain, fid_ep};
-use crate::av::{ADDRESS_LEN, Av, give_address};
+use crate::av::{Av, give_address};
 use crate::cntr::Cntr;
 use crate::cq::Cq;
 use crate::domain::Domain;
@@ -45,11 +43,6 @@ pub(crate) unsafe fn endpoint_behind<'a>(pointer: *const fid_ep) -> Result<&'a A
     Ok(&object.inner)
 }
 
-/// An address of the format we announced, where an endpoint is to listen.
-fn source(bytes: &[u8; ADDRESS_LEN]) -> Result<SocketAddrV4, Errno> {
-    Address::from_bytes(bytes).map(|address| address.socket).ok_or(EINVAL)
-}
-
 /// `fi_endpoint`.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
@@ -67,10 +60,13 @@ pub(crate) unsafe extern "C" fn open(
         if ep.is_some_and(|ep| !matches!(ep.r#type, FI_EP_UNSPEC | FI_EP_RDM)) {
             return Err(EINVAL);
         }
-        let source = match info.src_addrlen {
-            // SAFETY: an address has the length it says.
-            ADDRESS_LEN if !info.src_addr.is_null() => Some(source(unsafe { &*info.src_addr.cast() })?),
-            _ => None,
+        let source = match (info.src_addr.is_null(), info.src_addrlen) {
+            (true, _) | (_, 0) => None,
+            (false, length) => {
+                // SAFETY: an address has the length it says.
+                let address = unsafe { domain.inner.format.read(info.src_addr, length) }.ok_or(EINVAL)?;
+                Some(address.socket)
+            }
         };
         let op_flags = (tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags));
         let inject_size = inject_size(&domain.inner.config, tx.map_or(0, |tx| tx.inject_size));
@@ -194,7 +190,7 @@ unsafe extern "C" fn getname(endpoint: *mut fid, buffer: *mut c_void, length: *m
         // SAFETY: libfabric's caller promises a live object.
         let endpoint = unsafe { endpoint_behind(endpoint.cast()) }?;
         // SAFETY: and a buffer of the length it gives.
-        unsafe { give_address(endpoint.address()?, buffer, length) }
+        unsafe { give_address(endpoint.address()?, endpoint.domain.format, buffer, length) }
     })
     .code()
 }
@@ -203,11 +199,9 @@ unsafe extern "C" fn setname(endpoint: *mut fid, address: *mut c_void, length: u
     guard(|| {
         // SAFETY: libfabric's caller promises a live object.
         let endpoint = unsafe { endpoint_behind(endpoint.cast()) }?;
-        if address.is_null() || length != ADDRESS_LEN {
-            return Err(EINVAL);
-        }
-        // SAFETY: and an address of that length.
-        endpoint.set_source(source(unsafe { &*address.cast() })?)
+        // SAFETY: and null or an address of that length.
+        let address = unsafe { endpoint.domain.format.read(address, length) }.ok_or(EINVAL)?;
+        endpoint.set_source(address.socket)
     })
     .code()
 }

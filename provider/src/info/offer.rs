@@ -3,6 +3,7 @@
 use endpoint::operation::MAX_ATOMIC;
 
 use crate::abi::constants::*;
+use crate::av::Format;
 use crate::info::{INJECT_SIZE, IOV_LIMIT, MAX_MESSAGE, QUEUE_SIZE, RMA_IOV_LIMIT};
 
 /// What an application asks for first; only those it names are given.
@@ -74,7 +75,7 @@ pub(super) struct Hints {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub caps: u64,
-    pub addr_format: u32,
+    pub addr_format: Format,
     pub tx_op_flags: u64,
     pub rx_op_flags: u64,
     pub queue_size: usize,
@@ -103,7 +104,7 @@ pub(super) fn negotiate(api: u32, hints: Option<&Hints>) -> Result<Offer, &'stat
     check(hints)?;
     Ok(Offer {
         caps: capabilities(hints.caps),
-        addr_format: FI_SOCKADDR_IN,
+        addr_format: Format::of(hints.addr_format),
         tx_op_flags: hints.tx_op_flags,
         rx_op_flags: hints.rx_op_flags,
         queue_size: unless_zero(hints.queue_size, QUEUE_SIZE),
@@ -150,14 +151,13 @@ fn mr_mode(api: u32, asked: i32) -> Result<i32, &'static str> {
 }
 
 fn check(hints: &Hints) -> Result<(), &'static str> {
-    let progress_is_manual = |progress| progress != FI_PROGRESS_AUTO;
-    let known_format = [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IP].contains(&hints.addr_format);
+    let known_format = [FI_FORMAT_UNSPEC, FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IP, FI_ADDR_STR];
     for (fits, reason) in [
         (hints.caps & !ALL == 0, "a capability we do not have"),
         (hints.tx_caps & !(TX_CAPS | ALWAYS) == 0, "a sending capability we do not have"),
         (hints.rx_caps & !(RX_CAPS | ALWAYS) == 0, "a receiving capability we do not have"),
         (hints.domain_caps & !ALWAYS == 0, "a capability of the domain that we do not have"),
-        (known_format, "an address format other than FI_SOCKADDR_IN"),
+        (known_format.contains(&hints.addr_format), "an address format other than FI_SOCKADDR_IN and FI_ADDR_STR"),
         (matches!(hints.ep_type, FI_EP_UNSPEC | FI_EP_RDM), "an endpoint type other than FI_EP_RDM"),
         (matches!(hints.protocol, 0 | LANDBRIDGE_PROTOCOL), "another protocol"),
         (hints.msg_order & !MSG_ORDER == 0, "an order we do not keep"),
@@ -171,8 +171,6 @@ fn check(hints: &Hints) -> Result<(), &'static str> {
         (hints.max_order_war_size <= MAX_ORDER_WAR, "a larger max_order_war_size"),
         (hints.contexts <= 1, "several contexts per endpoint"),
         (hints.auth_key_size == 0, "authorisation keys"),
-        (progress_is_manual(hints.control_progress), "automatic control progress"),
-        (progress_is_manual(hints.data_progress), "automatic data progress"),
         (hints.mr_key_size <= 8, "a larger mr_key_size"),
         (hints.cq_data_size <= 8, "a larger cq_data_size"),
         (hints.mr_iov_limit <= 1, "a larger mr_iov_limit"),

@@ -36,5 +36,10 @@ void case_rma_errors(void);
 void case_registration(void);
 void case_atomics(void);
 void case_atomic_forms(void);
+void case_wait_fd(void);
+void case_wait_fd_counters(void);
+void case_wait_fd_events(void);
+void case_automatic(void);
+void case_text_addresses(void);
 
 #endif

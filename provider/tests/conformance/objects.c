@@ -78,7 +78,7 @@ void case_hints(void)
 		if (i == 0)
 			hints->ep_attr->type = FI_EP_MSG;
 		if (i == 1)
-			hints->domain_attr->data_progress = FI_PROGRESS_AUTO;
+			hints->caps = FI_RMA | FI_RMA_EVENT;
 		if (i == 2)
 			hints->tx_attr->inject_size = 1 << 20;
 		if (i == 3)
@@ -485,7 +485,7 @@ void case_refusals(void)
 	EQUAL(fi_trecvmsg(a.ep, &tmsg, FI_MULTI_RECV), -FI_EBADFLAGS);
 	EQUAL(fi_barrier(a.ep, 0, NULL), -FI_ENOSYS);
 	EQUAL(fi_connect(a.ep, buffer, NULL, 0), -FI_ENOSYS);
-	struct fi_cq_attr cq_attr = { .wait_obj = FI_WAIT_FD };
+	struct fi_cq_attr cq_attr = { .wait_obj = FI_WAIT_MUTEX_COND };
 	struct fid_cq *cq;
 	EQUAL(fi_cq_open(a.domain, &cq_attr, &cq, NULL), -FI_ENOSYS);
 	struct fi_av_attr av_attr = { .name = "shared", .flags = FI_READ };

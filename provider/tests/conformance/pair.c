@@ -31,6 +31,9 @@ struct fi_info *hints_for(const struct options *options)
 	hints->tx_attr->op_flags = options->tx_flags;
 	hints->domain_attr->av_type = options->av_type;
 	hints->domain_attr->mr_mode = options->mr_mode;
+	hints->domain_attr->control_progress = options->progress;
+	hints->domain_attr->data_progress = options->progress;
+	hints->addr_format = options->format_of_addresses;
 	return hints;
 }
 
@@ -39,9 +42,9 @@ static uint32_t api(const struct options *options)
 	return options->api ? options->api : FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
 }
 
-static void open_counter(struct node *node, struct fid_cntr **counter, uint64_t flags)
+static void open_counter(struct node *node, struct fid_cntr **counter, uint64_t flags, enum fi_wait_obj wait)
 {
-	struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP };
+	struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = wait };
 	EQUAL(fi_cntr_open(node->domain, &attr, counter, NULL), 0);
 	EQUAL(fi_ep_bind(node->ep, &(*counter)->fid, flags), 0);
 }
@@ -58,7 +61,8 @@ void open_node(struct node *node, const struct options *options)
 	struct fi_av_attr av_attr = { .type = options->av_type };
 	EQUAL(fi_av_open(node->domain, &av_attr, &node->av, NULL), 0);
 	CHECK(av_attr.type != FI_AV_UNSPEC);
-	struct fi_cq_attr cq_attr = { .format = options->format ? options->format : FI_CQ_FORMAT_TAGGED };
+	struct fi_cq_attr cq_attr = { .format = options->format ? options->format : FI_CQ_FORMAT_TAGGED,
+				      .wait_obj = options->wait };
 	EQUAL(fi_cq_open(node->domain, &cq_attr, &node->tx, NULL), 0);
 	EQUAL(fi_cq_open(node->domain, &cq_attr, &node->rx, NULL), 0);
 	EQUAL(fi_endpoint(node->domain, node->info, &node->ep, NULL), 0);
@@ -66,10 +70,10 @@ void open_node(struct node *node, const struct options *options)
 	EQUAL(fi_ep_bind(node->ep, &node->tx->fid, FI_TRANSMIT | options->bind_flags), 0);
 	EQUAL(fi_ep_bind(node->ep, &node->rx->fid, FI_RECV | options->bind_flags), 0);
 	if (options->counters) {
-		open_counter(node, &node->sent, FI_SEND);
-		open_counter(node, &node->received, FI_RECV);
-		open_counter(node, &node->reads, FI_READ);
-		open_counter(node, &node->writes, FI_WRITE);
+		open_counter(node, &node->sent, FI_SEND, options->wait);
+		open_counter(node, &node->received, FI_RECV, options->wait);
+		open_counter(node, &node->reads, FI_READ, options->wait);
+		open_counter(node, &node->writes, FI_WRITE, options->wait);
 	}
 	EQUAL(fi_enable(node->ep), 0);
 }
@@ -98,11 +102,11 @@ void close_node(struct node *node)
 
 fi_addr_t introduce(struct node *node, struct node *other)
 {
-	char name[64];
+	char name[128];
 	size_t length = sizeof name;
 	fi_addr_t number = FI_ADDR_NOTAVAIL;
 	EQUAL(fi_getname(&other->ep->fid, name, &length), 0);
-	EQUAL(length, 16);
+	EQUAL(length, node->info->addr_format == FI_ADDR_STR ? strlen(name) + 1 : 16);
 	EQUAL(fi_av_insert(node->av, name, 1, &number, 0, NULL), 1);
 	return number;
 }

@@ -49,6 +49,9 @@ struct options {
 	int mr_mode;
 	uint32_t api;           /* 0: that of the headers */
 	bool counters;
+	enum fi_wait_obj wait;  /* of queues and counters */
+	enum fi_progress progress;
+	uint32_t format_of_addresses;
 };
 
 struct node {

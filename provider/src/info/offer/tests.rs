@@ -60,7 +60,7 @@ fn open_mpi_gets_what_it_asks_for_without_device_memory() {
 
 #[test]
 fn what_we_do_not_have_is_refused() {
-    let refused: [fn(&mut Hints); 15] = [
+    let refused: [fn(&mut Hints); 14] = [
         |h| h.msg_order |= 1 << 6, // FI_ORDER_SAR
         |h| h.caps |= FI_RMA_EVENT,
         |h| h.tx_caps |= FI_RECV,
@@ -73,7 +73,6 @@ fn what_we_do_not_have_is_refused() {
         |h| h.inject_size = INJECT_SIZE + 1,
         |h| h.rma_iov_limit = 2,
         |h| h.contexts = usize::MAX,
-        |h| h.data_progress = FI_PROGRESS_AUTO,
         |h| h.cq_data_size = 9,
         |h| h.mr_mode = FI_MR_BASIC | FI_MR_SCALABLE,
     ];
@@ -112,4 +111,19 @@ fn directions_and_formats() {
     };
     assert_eq!(format(1), 1, "FI_TAG_MPI");
     assert_eq!(format(0x00FF_0000_0000_FFFF), FI_TAG_GENERIC);
+}
+
+#[test]
+fn automatic_progress_and_text_are_given_to_those_who_ask() {
+    let all = negotiate(version(2, 5), None).unwrap();
+    assert_eq!((all.control_progress, all.data_progress), (FI_PROGRESS_MANUAL, FI_PROGRESS_MANUAL));
+    assert_eq!(all.addr_format, Format::Binary);
+    // ADIOS2's SST asks for control only.
+    let control = Hints { control_progress: FI_PROGRESS_AUTO, ..mpich() };
+    let control = Hints { data_progress: 0, ..control };
+    let offer = negotiate(version(1, 5), Some(&control)).unwrap();
+    assert_eq!((offer.control_progress, offer.data_progress), (FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL));
+    let both = Hints { data_progress: FI_PROGRESS_AUTO, addr_format: FI_ADDR_STR, ..control };
+    let offer = negotiate(version(1, 5), Some(&both)).unwrap();
+    assert_eq!((offer.data_progress, offer.addr_format), (FI_PROGRESS_AUTO, Format::Text));
 }

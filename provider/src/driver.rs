@@ -1,0 +1,128 @@
+//! The thread behind `FI_PROGRESS_AUTO`: it drives the endpoints of one domain while their program does something else.
+//!
+//! A domain has one only if its user asked for automatic progress of data. It sleeps as a program with `FI_WAIT_FD`
+//! does, so that an idle endpoint costs four looks a second. What it completes lies in the user's queues and counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use crate::bound::{Bound, Driven};
+use crate::errno::{ENOMEM, Errno};
+use crate::log;
+use crate::wait_fd::{LONGEST, WaitFd};
+
+/// The thread. Dropping this ends it.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    endpoints: Bound,
+    wait: WaitFd,
+    ended: AtomicBool,
+}
+
+impl Driver {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`: the system has no thread or descriptor left; the reason is on standard error.
+    pub(crate) fn start() -> Result<Driver, Errno> {
+        let failed = |error: std::io::Error| {
+            log::fatal(format_args!("cannot start the thread for FI_PROGRESS_AUTO: {error}"));
+            ENOMEM
+        };
+        let wait = WaitFd::new().map_err(|error| failed(error.into()))?;
+        let shared = Arc::new(Shared { endpoints: Bound::default(), wait, ended: AtomicBool::new(false) });
+        let of_thread = shared.clone();
+        let builder = std::thread::Builder::new().name("landbridge".into());
+        let thread = without_signals(|| builder.spawn(move || of_thread.run())).map_err(failed)?;
+        Ok(Driver { shared, thread: Some(thread) })
+    }
+
+    /// Drives this endpoint from now on.
+    pub(crate) fn add(&self, endpoint: Arc<dyn Driven>) {
+        self.shared.endpoints.add(endpoint);
+        self.shared.wait.signal();
+    }
+
+    /// No longer drives this endpoint.
+    pub(crate) fn remove(&self, endpoint: &Arc<dyn Driven>) {
+        self.shared.endpoints.remove(endpoint);
+    }
+
+    /// What the thread sleeps on.
+    pub(crate) fn wait(&self) -> &WaitFd {
+        &self.shared.wait
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.shared.wait.signal();
+        if let Some(thread) = self.thread.take() {
+            // A panic of ours would have been reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        while !self.ended.load(Ordering::SeqCst) {
+            self.wait.begin();
+            let due = self.endpoints.arm(&self.wait, true);
+            if let Some(due) = due
+                && !self.ended.load(Ordering::SeqCst)
+            {
+                self.wait.sleep(due.min(LONGEST));
+            }
+        }
+    }
+}
+
+/// Runs this with all signals of the calling thread blocked, which a thread started in it inherits: signals are for
+/// the program's own threads.
+fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are writable; the first call fills in `all`, and the second `before`, unless it fails, which it
+    // cannot with these arguments.
+    let blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    let result = work();
+    if blocked {
+        // SAFETY: `before` was filled in above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bound::tests::Noted;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn it_drives_what_it_is_given_until_it_is_dropped() {
+        let driver = Driver::start().unwrap();
+        let noted = Arc::new(Noted::default());
+        driver.add(noted.clone());
+        let begun = Instant::now();
+        while noted.armed.load(Ordering::SeqCst) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it drives nothing");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(driver);
+        let after = noted.armed.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(noted.armed.load(Ordering::SeqCst), after, "it has ended");
+        assert_eq!(Arc::strong_count(&noted), 1);
+    }
+}
