@@ -1,8 +1,9 @@
 //! Which cores each rank of a node may run on.
 //!
-//! Each gets an equal share, whole cores and neighbours where possible, so that two ranks that wake each other do not end
-//! up on one core while another is free (in virtual machines Linux does that all the time), and a rank's threads still have
-//! their cores. A share, not one core: two jobs on one node then get into each other's way no more than without it.
+//! Each rank gets an equal share of the cores, whole cores and neighbours where possible. Two ranks that wake each
+//! other then do not end up on one core while another is free (Linux in virtual machines often does that), and a rank's
+//! threads still have several cores. It is a share, not one core, so that two jobs on a node disturb each other no more
+//! than without binding.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use crate::environment::Environment;
 const VARIABLE: &str = "LANDBRIDGE_BIND";
 const TOPOLOGY: &str = "/sys/devices/system/cpu";
 
-/// Ranks cannot be bound as the user wants.
+/// Why ranks cannot be bound as the user wants.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BindError {
     #[error(
@@ -27,8 +28,8 @@ pub enum BindError {
     TooFew { cores: usize, ranks: u32 },
 }
 
-/// The share of each of a node's ranks; `None`: they run where the system likes, because the user wants that, there are fewer cores
-/// than ranks, or the system does not tell.
+/// The share of each of a node's ranks. `None`: they run wherever the system puts them, because the user wants that,
+/// there are fewer cores than ranks, or the system does not say which cores this process may use.
 ///
 /// # Errors
 /// [`BindError`].
@@ -39,7 +40,7 @@ pub fn shares(ranks: u32, environment: &Environment) -> Result<Option<Vec<CpuSet
         Some("none") => return Ok(None),
         Some(other) => return Err(BindError::Unknown(other.to_owned())),
     };
-    // More cores than a set can name: such a machine has one for everybody.
+    // This fails on machines with more cores than a set can hold, where cores are not scarce.
     let Ok(allowed) = sched_getaffinity(None) else { return Ok(None) };
     let mut cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
     cores.sort_by_key(|core| neighbourhood(Path::new(TOPOLOGY), *core));
@@ -49,7 +50,7 @@ pub fn shares(ranks: u32, environment: &Environment) -> Result<Option<Vec<CpuSet
     Ok(split(&cores, ranks as usize))
 }
 
-/// One core each, with all its threads. `cores` are numbers of threads, sorted by their place.
+/// One core each, with all its threads. `cores`: hardware threads, sorted by `place`.
 fn whole(cores: &[usize], place: impl Fn(usize) -> (u32, u32, usize), ranks: u32) -> Result<Vec<CpuSet>, BindError> {
     let same = |a: &usize, b: &usize| (place(*a).0, place(*a).1) == (place(*b).0, place(*b).1);
     let groups: Vec<&[usize]> = cores.chunk_by(same).collect();
@@ -64,7 +65,7 @@ fn whole(cores: &[usize], place: impl Fn(usize) -> (u32, u32, usize), ranks: u32
     Ok(groups.iter().take(ranks as usize).map(set).collect())
 }
 
-/// Equal shares of cores, as far as the number allows.
+/// Shares of cores that differ by at most one core.
 fn split(cores: &[usize], ranks: usize) -> Option<Vec<CpuSet>> {
     if ranks < 2 || cores.len() < ranks {
         return None;
@@ -77,8 +78,8 @@ fn split(cores: &[usize], ranks: usize) -> Option<Vec<CpuSet>> {
     Some((0..ranks).map(share).collect())
 }
 
-/// Package, core in it, and number: threads of one core are then next to each other. A core that the system does not tell is one for
-/// each thread.
+/// Package, core in the package, and number, so that sorting puts the threads of a core next to each other. If the
+/// system does not say which core a thread belongs to, it counts as a core of its own.
 fn neighbourhood(topology: &Path, core: usize) -> (u32, u32, usize) {
     let number = |what: &str| {
         let text = std::fs::read_to_string(topology.join(format!("cpu{core}/topology/{what}"))).ok()?;
@@ -96,17 +97,18 @@ mod tests {
     }
 
     #[test]
-    fn everybody_gets_as_much() {
+    fn shares_are_equal() {
         assert_eq!(listed(&split(&[0, 1], 2).unwrap()), [[0], [1]]);
         assert_eq!(listed(&split(&[3, 7, 5, 9, 11], 2).unwrap()), [vec![3, 7], vec![5, 9, 11]]);
         assert_eq!(split(&[0, 1], 3), None, "fewer cores than ranks");
-        assert_eq!(split(&[0, 1, 2, 3], 1), None, "nobody to keep apart");
+        assert_eq!(split(&[0, 1, 2, 3], 1), None, "a single rank is not bound");
     }
 
     #[test]
     fn threads_of_a_core_stay_together() {
         let folder = tempfile::tempdir().unwrap();
-        // Two packages of two cores of two threads, numbered as Linux does on most machines: 4 is the other thread of 0.
+        // Two packages of two cores of two threads, numbered as Linux does on most machines: 4 is the other thread of
+        // 0.
         for cpu in 0..8 {
             let topology = folder.path().join(format!("cpu{cpu}/topology"));
             std::fs::create_dir_all(&topology).unwrap();
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_that_is_none_is_named() {
+    fn an_unknown_value_is_named() {
         let mut environment = Environment::default();
         environment.set(VARIABLE, "socket");
         assert!(shares(2, &environment).unwrap_err().to_string().contains("LANDBRIDGE_BIND=socket: give `share`"));

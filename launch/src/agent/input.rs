@@ -1,4 +1,4 @@
-//! The standard input of a node's ranks: kept here from the launcher's message until their pipes take it.
+//! Standard input of a node's ranks, kept from the launcher's message until the ranks' pipes take it.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ struct Input {
     local: u32,
     /// `None` after the end of the file.
     sender: Option<mpsc::UnboundedSender<Arc<[u8]>>>,
-    /// Until the rank is started.
+    /// Taken when the rank starts.
     feed: Option<Feed>,
 }
 
 impl Inputs {
-    /// For `count` ranks from `first` on.
+    /// `count` ranks, the first of them rank `first`.
     pub(super) fn new(to: InputTo, first: u32, count: u32) -> Inputs {
         let locals = (0..count).filter(|local| to.reaches(first + local));
         let inputs = locals.map(|local| {
@@ -32,19 +32,19 @@ impl Inputs {
         Inputs(inputs.collect())
     }
 
-    /// The feed of a rank that is about to start; `None`: its standard input is empty.
+    /// The feed of a rank that is about to start. `None`: its standard input is empty.
     pub(super) fn take(&mut self, local: u32) -> Option<Feed> {
         self.0.iter_mut().find(|input| input.local == local)?.feed.take()
     }
 
-    /// The next bytes; none: the end of the file.
+    /// Passes the next bytes on. Empty means the end of the file.
     pub(super) fn push(&mut self, bytes: Vec<u8>) {
         let bytes: Arc<[u8]> = bytes.into();
         for input in &mut self.0 {
             if bytes.is_empty() {
                 input.sender = None;
             } else if let Some(sender) = &input.sender {
-                // A rank that has ended, or has closed its standard input, misses nothing.
+                // A failed send means that the rank has ended or closed its standard input.
                 let _ = sender.send(bytes.clone());
             }
         }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rank_that_gets_input_gets_all_of_it_and_then_its_end() {
+    fn each_rank_with_input_gets_all_of_it_and_then_the_end() {
         let mut inputs = Inputs::new(InputTo::All, 4, 2);
         inputs.push(b"one".to_vec());
         let mut feeds = [inputs.take(0).unwrap(), inputs.take(1).unwrap()];
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rank_alone_gets_it() {
+    fn a_single_rank_gets_it() {
         let mut inputs = Inputs::new(InputTo::Rank(5), 4, 2);
         assert!(inputs.take(0).is_none() && inputs.take(1).is_some());
         assert!(Inputs::new(InputTo::Rank(9), 4, 2).take(0).is_none());

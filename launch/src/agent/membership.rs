@@ -1,5 +1,5 @@
-//! An agent as a member of its job: its connections to the site's gateways, the messages that it exchanges over them,
-//! and what ends it from outside.
+//! An agent as a member of its job: its connections to the site's gateways, the messages it exchanges over them, and
+//! the events that end it from outside.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::order::Order;
 /// How long gateways may take to close connections after a goodbye.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// What became of whatever started an agent.
+/// What happened to the process that started an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifeline {
-    /// It wants the agent to end.
+    /// It orders the agent to end.
     Cut,
-    /// It is gone. Where the site has other gateways, the job goes on.
+    /// It is gone. If the site has other gateways, the job continues.
     Torn,
 }
 
@@ -37,21 +37,21 @@ pub(crate) struct Membership {
     job: JobId,
     connections: Connections,
     post: Post,
-    /// Times of the post count from here.
+    /// Zero of the post's clock.
     since: Instant,
-    /// `None` once it is torn.
+    /// `None` after the lifeline has fired.
     lifeline: Option<oneshot::Receiver<Lifeline>>,
     terminate: Signal,
-    /// Caught, and no more: whatever started this agent hung up, but the job may go on by other gateways. The lifeline
-    /// says which.
+    /// Caught and ignored: SIGHUP means that the process that started this agent is gone, but the job may continue
+    /// through other gateways. The lifeline says which.
     _hangup: Signal,
 }
 
 impl Membership {
-    /// Connects to the gateways of the order. Also gives where ranks find them.
+    /// Connects to the gateways of the order. Also returns the addresses at which ranks reach them.
     ///
     /// # Errors
-    /// No address of the first gateway answers, or the system gives no signals.
+    /// No address of the first gateway answers, or signals cannot be caught.
     pub(crate) async fn join(
         order: &Order,
         lifeline: oneshot::Receiver<Lifeline>,
@@ -78,11 +78,11 @@ impl Membership {
         Ok((Membership { job, connections, post, since, lifeline, terminate, _hangup: hangup }, reach))
     }
 
-    /// Sends what is due, then waits for the next frame, which [`Membership::take`] takes. `None`: something else
+    /// Sends what is due, then waits for the next frame, to be passed to [`Membership::take`]. `None`: something else
     /// happened, and more may be due. Cancel-safe.
     ///
     /// # Errors
-    /// The agent must end: its last gateway is lost, or whatever started it wants so or is gone.
+    /// The agent must end: its last gateway is lost, or the process that started it orders so or is gone.
     pub(crate) async fn next(&mut self) -> Result<Option<(Route, Frame)>, AgentError> {
         while let Some((route, header, payload)) = self.post.next_frame(self.now_ns()) {
             self.connections.send(usize::from(route.0), header, payload);
@@ -118,13 +118,13 @@ impl Membership {
                 if self.connections.open().next().is_none() {
                     return Err(error.into());
                 }
-                tracing::warn!(%error, "gateway lost; others are there");
+                tracing::warn!(%error, "gateway lost; the job continues through the others");
             }
         }
         Ok(None)
     }
 
-    /// Takes a frame, and gives the messages it completes.
+    /// Takes a frame and returns the messages that it completes.
     ///
     /// # Errors
     /// The correspondent violated the rules.
@@ -149,7 +149,7 @@ impl Membership {
         self.post.has_room(to)
     }
 
-    /// Says goodbye. What is still queued no longer matters: the launcher has let go of the job.
+    /// Sends a goodbye to the gateways. What is still queued no longer matters: the launcher has let go of the job.
     pub(crate) async fn leave(self) {
         self.connections.goodbye(self.job, GOODBYE).await;
     }
@@ -159,8 +159,8 @@ impl Membership {
     }
 }
 
-/// Where ranks find the gateways that do not lead the job. A name that does not resolve here is left out: the job runs
-/// without that gateway.
+/// The addresses of the gateways that do not lead the job. A gateway whose name does not resolve here is left out: the
+/// job runs without it.
 async fn resolved(gateways: &[GatewayAddress]) -> Vec<GatewayAddress> {
     let mut found = Vec::new();
     for GatewayAddress { name, address } in gateways {

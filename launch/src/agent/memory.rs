@@ -1,8 +1,8 @@
-//! The memory that a node's ranks share: made before they start, gone after they have ended.
+//! The memory that a node's ranks share, made before they start and gone after they have ended.
 //!
-//! Inside a node the region has no name: whoever dies, in whatever way, it goes with the last process that has it open,
-//! and ranks inherit it, or open it through this agent's entry in `/proc`. A pool's region has a name, for nodes share no `/proc`; it is
-//! made by the site's first agent, and removed by whichever agent or keeper of the site ends first.
+//! Inside a node the region has no name. Ranks inherit it, or open it through this agent's entry in `/proc`, and it
+//! disappears with the last process that has it open, however that ends. A pool's region has a name, because nodes
+//! share no `/proc`. The site's first agent makes it, and the first agent or keeper of the site to end removes it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,13 +17,13 @@ use crate::keeper;
 use crate::order::Order;
 
 const IN_NODE: &str = "/dev/shm";
-/// How long the region of a pool may take to show on another node, after the launcher has heard that it is there.
+/// How long a pool's region may take to appear on another node after the launcher has been notified that it exists.
 const APPEARS: Duration = Duration::from_secs(3);
 
-/// The region of this node's ranks.
+/// The region that this node's ranks share.
 #[derive(Debug)]
 pub struct Shared {
-    /// Kept open for ranks that open it through us.
+    /// Kept open for ranks that open it through this agent.
     region: Option<OpenRegion>,
     /// Where ranks open it.
     path: PathBuf,
@@ -39,8 +39,8 @@ impl std::fmt::Debug for OpenRegion {
     }
 }
 
-/// Makes the region that this node's ranks need, if they need one. A job without ranks, which only tries things out, tries
-/// this too.
+/// Makes the region that this node's ranks need, if they need one. A job without ranks, which only checks the site,
+/// tries this as well.
 ///
 /// # Errors
 /// [`PoolError`].
@@ -63,7 +63,7 @@ pub fn share(order: &Order, roster: &Roster) -> Result<Option<Shared>, PoolError
             let ranks = roster.site(order.site_id).map_or(0, |site| site.size());
             let path = Region::name(folder, &order.site, order.job);
             if trying {
-                // Every node tries for itself, so each needs a name of its own.
+                // Every node tries this, so each needs a name of its own.
                 let name = format!("{}-{}", order.site, order.node);
                 Region::named(folder, &name, shape(0, 1))?;
                 Region::remove(&Region::name(folder, &name, order.job));
@@ -84,7 +84,7 @@ pub fn share(order: &Order, roster: &Roster) -> Result<Option<Shared>, PoolError
     }
 }
 
-/// The folder must be there before anybody waits for a file in it.
+/// Checks that the folder exists before anything waits for a file in it.
 fn check_folder(folder: &Path) -> Result<(), PoolError> {
     let error = |source| PoolError::Folder { folder: folder.to_owned(), source };
     std::fs::read_dir(folder).map(drop).map_err(error)
@@ -96,7 +96,8 @@ impl Shared {
         &self.path
     }
 
-    /// For a rank to inherit: one in a user namespace of its own may not open what another process has. `None`: it has a name.
+    /// A descriptor for a rank to inherit, because a rank in a user namespace of its own may not open another
+    /// process's. `None`: the region has a name.
     ///
     /// # Errors
     /// Too many open files.
@@ -105,7 +106,7 @@ impl Shared {
         unnamed.map(|OpenRegion(region)| region.file().try_clone().map(OwnedFd::from)).transpose()
     }
 
-    /// Makes sure that this node sees the region. Blocks, though not for long; at once where all is well.
+    /// Checks that this node sees the region. Blocks for up to [`APPEARS`], but not if all is well.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_or_asked_not_to_shares_nothing() {
+    fn a_lone_rank_and_memory_off_share_nothing() {
         assert!(shared(Memory::Node, 0, "a:n1*2;b:n1*1,n2*4").unwrap().is_none());
         assert!(shared(Memory::Off, 0, "a:n1*2;b:n1*3,n2*4").unwrap().is_none());
         assert!(shared(Memory::Pool("/no/such".into()), 0, "a:n1*2;b:n1*1,n2*0").unwrap().is_none());

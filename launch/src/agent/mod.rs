@@ -1,7 +1,8 @@
-//! The agent of a node: finds out whether the program can run, runs the node's ranks, serves them PMI-1 or PMIx, and ends them.
+//! The agent of a node: checks whether the program can run, runs the node's ranks, serves PMI-1 or PMIx to them, and
+//! ends them.
 //!
-//! It owns every process below it and nothing else. Whatever it loses (its last gateway, the launcher, its keeper), it ends
-//! them all and itself; it never tries to go on alone.
+//! It owns every process below it and nothing else. When it loses its last gateway, the launcher or its keeper, it ends
+//! all of them and itself; it never continues alone.
 
 pub mod cores;
 mod fence;
@@ -48,25 +49,23 @@ use member::PostError;
 
 /// How long ranks have between the first signal and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long after SIGKILL output that nobody takes is waited for.
+/// How long after SIGKILL to wait for the remaining output to be taken.
 const DUMP_AFTER: Duration = Duration::from_millis(1500);
-/// How long ending everything may take.
+/// Time limit for ending all processes.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Why an agent ended before its job did.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// Its order.
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// The gateway.
     #[error(transparent)]
     Gateway(#[from] ClientError),
-    /// The gateway's name.
+    /// The gateway's name does not resolve.
     #[error("gateway {address}: {source}")]
     Resolve {
-        /// As the sites file has it.
+        /// As written in the sites file.
         address: String,
         /// What the system said.
         source: std::io::Error,
@@ -74,35 +73,35 @@ pub enum AgentError {
     /// A correspondent broke the rules.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// A message that makes no sense now.
+    /// A message that is not valid now.
     #[error("{from}: {problem}")]
     Message {
-        /// Who sent it.
+        /// The sender.
         from: Identity,
-        /// What is wrong with it.
+        /// What is wrong with the message.
         problem: &'static str,
     },
-    /// Whoever started it is gone.
+    /// The process that started the agent is gone.
     #[error("{0} ended")]
     Orphaned(&'static str),
-    /// The system.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What failed.
+        /// What it was for.
         what: &'static str,
         /// What the system said.
         source: std::io::Error,
     },
 }
 
-/// Runs an agent until its job is over. `lifeline` fires (or is dropped) when whoever started the agent is gone. `folder` is
-/// for files of the node's ranks, made when it is needed and removed at the end.
+/// Runs an agent until its job is over. `lifeline` fires (or is dropped) when the process that started the agent is
+/// gone. `folder` is for files of the node's ranks; it is made when needed and removed at the end.
 ///
-/// Must run on the process's main thread, in a runtime of one thread: ranks are killed when the thread that started them
-/// ends.
+/// Must run on the process's main thread, in a runtime of one thread, because ranks are killed when the thread that
+/// started them ends.
 ///
 /// # Errors
-/// [`AgentError`]; everything below this process has been ended then too.
+/// [`AgentError`]; every process below this one has ended by then too.
 pub async fn run(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
     let result = match order.forward.clone() {
         Some(allowed) => far::work(order, allowed, lifeline).await,
@@ -152,26 +151,26 @@ struct Agent {
     sinks: Sinks,
     events: mpsc::Receiver<RankEvent>,
     outputs: mpsc::Receiver<Output>,
-    /// Of each rank.
+    /// The limit on open files of each rank.
     open_files: Rlimit,
     prepared: Option<Prepared>,
     ranks: Vec<Running>,
-    /// Their standard input.
+    /// The ranks' standard input.
     inputs: Inputs,
-    /// The window that ranks get; `None`: nobody waits to be started.
+    /// The window that ranks get; `None`: no rank is waiting to start.
     starting: Option<u32>,
     folder: Folder,
-    /// Of the folder.
+    /// Locks on the claims in `folder`.
     locks: Vec<std::fs::File>,
     pmi: Option<Server>,
-    /// For ranks of Open MPI.
+    /// The PMIx server, if the ranks use Open MPI.
     pmix: Option<Pmix>,
     heard: mpsc::UnboundedReceiver<Heard>,
     hear: mpsc::UnboundedSender<Heard>,
-    /// Fences of the site's nodes; used at the site's first agent.
+    /// Fences of the site's nodes, gathered by the site's first agent.
     fences: Fences<Identity>,
-    told_mpi: bool,
-    /// Next step of ending: SIGKILL, then giving up on output.
+    reported_mpi: bool,
+    /// When to take the next step of ending: SIGKILL, then giving up on output.
     deadline: Option<Instant>,
     killed: bool,
     dumping: bool,
@@ -180,7 +179,7 @@ struct Agent {
 }
 
 struct Running {
-    /// `None` when it could not be started.
+    /// `None` if it could not be started.
     handle: Option<RankHandle>,
     lines: Lines,
     alive: bool,
@@ -194,7 +193,7 @@ impl Agent {
         reach: Reach,
         open_files: Rlimit,
     ) -> Result<Agent, AgentError> {
-        // Ranks that wait for PMIx have one request each under way, so this cannot grow.
+        // Each rank that waits for PMIx has one request in flight, so this stays bounded.
         let (hear, heard) = mpsc::unbounded_channel();
         let (event_sink, events) = mpsc::channel(256);
         let (output_sink, outputs) = mpsc::channel(4);
@@ -221,7 +220,7 @@ impl Agent {
             heard,
             hear,
             fences: Fences::default(),
-            told_mpi: false,
+            reported_mpi: false,
             deadline: None,
             killed: false,
             dumping: false,
@@ -261,7 +260,7 @@ impl Agent {
                 let events = self.sinks.events.clone();
                 tokio::spawn(async move {
                     let loaded = modules::load(&program.modules).await;
-                    // An agent that is gone needs no modules.
+                    // If the agent has ended, nothing needs the modules.
                     let _ = events.send(RankEvent::Modules { program, roster, loaded }).await;
                 });
                 Ok(())
@@ -301,7 +300,7 @@ impl Agent {
         self.report(&answer)
     }
 
-    /// Starts what the ranks will ask who they are.
+    /// Starts the server that ranks ask for their rank numbers and for each other.
     fn serve(&mut self, mut prepared: Prepared) -> Result<Up, PrepareError> {
         let notes = std::mem::take(&mut prepared.notes);
         let mapping = process_mapping(&prepared.roster);
@@ -329,7 +328,7 @@ impl Agent {
         Ok(Up::Ready { mpi, notes })
     }
 
-    /// Makes sure that what the ranks' MPI library puts into shared memory is removed, however they end.
+    /// Ensures that what the ranks' MPI library puts into shared memory is removed, however the ranks end.
     fn own_shared_files(&mut self, prepared: &mut Prepared) {
         let claims = match prepared.mpi {
             Some(Family::Mpich) => mpi::mpich::shared_files(&space_name(self.order.job)),
@@ -338,8 +337,8 @@ impl Agent {
         };
         match self.folder.create(0..0, &claims) {
             Ok(locks) => self.locks = locks,
-            // The ranks can do without, and remove their files themselves at an orderly end.
-            Err(error) => return tracing::warn!(%error, "files that killed ranks leave will stay"),
+            // The ranks can run without, and remove their files themselves when they end normally.
+            Err(error) => return tracing::warn!(%error, "files left by killed ranks will not be removed"),
         }
         if prepared.mpi == Some(Family::Intel) {
             for part in &mut prepared.parts {
@@ -359,8 +358,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts the next rank, if one waits. Hundreds take a busy machine seconds, and an agent that is silent meanwhile is taken for
-    /// lost, so it starts one between any two things that it does.
+    /// Starts the next rank, if one is waiting. Starting hundreds takes a busy machine seconds, and an agent that is
+    /// silent meanwhile is considered lost, so it starts one between any two other events.
     fn start_next(&mut self) -> Result<(), AgentError> {
         let (Some(window), Some(prepared)) = (self.starting, &self.prepared) else {
             self.starting = None;
@@ -396,7 +395,7 @@ impl Agent {
     fn rank_event(&mut self, event: Option<RankEvent>) -> Result<(), AgentError> {
         match event {
             None => Ok(()),
-            // It was told to end meanwhile.
+            // It was ordered to end meanwhile.
             Some(RankEvent::Modules { .. }) if self.ended || self.deadline.is_some() => Ok(()),
             Some(RankEvent::Modules { program, roster, loaded: Ok(loaded) }) => {
                 self.prepare(&program, &roster, &loaded)
@@ -423,12 +422,12 @@ impl Agent {
                 self.report(&Up::InputTaken { rank: self.rank_number(local), bytes })
             }
             Some(RankEvent::Exited { local, end }) => {
-                // Its last output was queued before; it must be told before its end.
+                // Its last output is already queued, and must be reported before its end.
                 while let Ok(output) = self.outputs.try_recv() {
                     self.output(Some(output))?;
                 }
                 self.ranks[local].alive = false;
-                // What it told libpmix before its end was queued before, too.
+                // Its last calls to libpmix are already queued, too.
                 while let Ok(heard) = self.heard.try_recv() {
                     self.heard(heard)?;
                 }
@@ -471,7 +470,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A rank that speaks PMI-1 is in `MPI_Init`.
+    /// A rank that uses PMI-1 has entered `MPI_Init`.
     fn initialised(&mut self, local: usize) -> Result<(), AgentError> {
         if self.prepared.as_ref().is_some_and(|prepared| prepared.mpi.is_none() && !prepared.uses_libfabric) {
             let part = self.prepared.as_ref().and_then(|prepared| prepared.part(local as u32));
@@ -486,13 +485,13 @@ impl Agent {
     }
 
     fn uses_mpi(&mut self) -> Result<(), AgentError> {
-        if !std::mem::replace(&mut self.told_mpi, true) {
+        if !std::mem::replace(&mut self.reported_mpi, true) {
             self.report(&Up::UsesMpi)?;
         }
         Ok(())
     }
 
-    /// All ranks of this node are in a PMI-1 barrier.
+    /// All ranks of this node have entered a PMI-1 barrier.
     fn barrier(&mut self, entries: &[Entry]) -> Result<(), AgentError> {
         let size = self.prepared.as_ref().map_or(0, |prepared| prepared.roster.size());
         self.fence(Fence::plain(Group::all(size)), fence::write_entries(entries))
@@ -518,7 +517,7 @@ impl Agent {
     }
 
     fn kill(&mut self, signal: i32) -> Result<(), AgentError> {
-        // Each rank is told, and each reports its end.
+        // Every rank gets the signal, and every rank's end is reported, so all must be started first.
         while self.starting.is_some() {
             self.start_next()?;
         }
@@ -532,7 +531,7 @@ impl Agent {
         self.check_ended()
     }
 
-    /// The deadline is over: SIGKILL, and when that was sent, no more waiting for output to be taken.
+    /// The deadline has passed: sends SIGKILL, or, if that was sent, stops waiting for output to be taken.
     fn harden(&mut self) {
         if std::mem::replace(&mut self.killed, true) {
             self.dumping = true;

@@ -1,4 +1,4 @@
-//! The one corner of this crate that needs `unsafe`: what a rank's process does between fork and exec.
+//! The only part of this crate that needs `unsafe`: what a rank's process does between fork and exec.
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
@@ -15,20 +15,20 @@ use tokio::process::{Child, Command};
 
 use crate::environment::Environment;
 
-/// What a rank's process may use.
+/// Limits of a rank's process.
 pub(super) struct Limits {
     /// `None`: all cores of the agent.
     pub cores: Option<CpuSet>,
     pub open_files: Rlimit,
-    /// In nanoseconds; `None`: as the agent has it.
+    /// In nanoseconds; `None`: the agent's.
     pub timer_slack: Option<NonZeroU64>,
 }
 
-/// Starts a rank in a process group of its own. It inherits these descriptors and no others, and is killed when this thread
-/// ends.
+/// Starts a rank in a process group of its own. It inherits the descriptors `inherited` and no others, and is killed
+/// when this thread ends.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) fn spawn(
     path: &Path,
     words: &[OsString],
@@ -57,7 +57,7 @@ pub(super) fn spawn(
             set_current_timer_slack(limits.timer_slack)?;
         }
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The agent may have died before the line above; nobody would kill this process then.
+        // The agent may have died before the call above, and then nothing would kill this process.
         if getppid() != Some(agent) {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()));
         }

@@ -19,10 +19,10 @@ use crate::agent::membership::{Lifeline, Membership};
 use crate::message::{Down, Up};
 use crate::order::Order;
 
-/// How long connecting to a target may take.
+/// Time limit for connecting to a target.
 const DIAL: Duration = Duration::from_secs(10);
 
-/// A target that was dialled for a stream, and what came of it.
+/// A stream's number, and the outcome of dialling its target.
 type Dialled = (u32, Result<TcpStream, String>);
 
 /// Connects streams until the job is over.
@@ -118,7 +118,7 @@ impl Far {
         }
     }
 
-    /// Why a target may not be reached.
+    /// Why a target is not allowed; `None`: it is.
     fn refusal(&self, target: &Target) -> Option<String> {
         (!self.allowed.allows(target)).then(|| {
             format!(
@@ -153,7 +153,7 @@ impl Far {
     }
 
     fn connected(&mut self, stream: u32, outcome: Result<TcpStream, String>) -> Result<(), AgentError> {
-        // It was reset meanwhile: its connection closes.
+        // The stream was reset meanwhile, so its connection is dropped.
         if self.dialling.remove(&stream).is_none() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! The near end: a launcher that accepts connections and has the far end connect each to the target.
+//! The near end: a launcher that accepts connections and makes the far end connect each of them to the target.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,12 +21,12 @@ use crate::launcher::session::{Connection, Incoming, Session};
 use crate::launcher::{Interrupts, SessionError, Sites};
 use crate::message::{Down, Up};
 
-/// How long opening a forward may take on a machine that is well.
+/// Time limit for opening a forward, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
-/// How long gateways may take to close it.
+/// Time limit for gateways to close it.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Which port is to be reached.
+/// The port to reach.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub sites: Sites,
@@ -37,11 +37,11 @@ pub struct Request {
     pub target: Target,
 }
 
-/// What is connected to the target.
+/// What to connect to the target.
 pub enum Near {
-    /// Every connection to this port.
+    /// Every connection to this listener.
     Listener(TcpListener),
-    /// These two ends of a byte stream, once; the forward ends with it.
+    /// One byte stream, given by its two halves; the forward ends with it.
     Stream(Box<dyn AsyncRead + Unpin + Send>, Box<dyn AsyncWrite + Unpin + Send>),
 }
 
@@ -63,8 +63,8 @@ pub enum ForwardError {
     Interrupted(i32),
 }
 
-/// Forwards until it is interrupted, or the one stream has ended. `ready` is called once, when the target's site is there and
-/// allows the target; `note` for what goes wrong with single connections.
+/// Forwards until it is interrupted or the one stream has ended. `ready` is called once, when the target's site is
+/// connected and allows the target; `note` gets the problems of single connections.
 ///
 /// # Errors
 /// [`ForwardError`].
@@ -96,7 +96,8 @@ pub async fn run(
     result
 }
 
-/// The home's part is empty; the target's site has the machine of its gateway. Beside the roster: who the far end is.
+/// The roster of a forward: no node at home, and one node, the gateway's machine, at the target's site. Also returns
+/// the far end's identity.
 fn roster(home: &str, site: &str) -> Result<(Roster, Identity), RosterError> {
     let far = SiteRoster { name: site.to_owned(), nodes: vec![NodeRoster { name: FORWARDER.to_owned(), ranks: 0 }] };
     let mut sites = vec![far];
@@ -159,7 +160,7 @@ impl<N: FnMut(String)> Open<N> {
         Ok(())
     }
 
-    /// Waits until all sites have opened the job and the far end has said that the target is allowed.
+    /// Waits until all sites have opened the job and the far end has confirmed that the target is allowed.
     async fn prepare(&mut self) -> Result<(), ForwardError> {
         let (mut opened, mut least) = (BTreeSet::new(), u32::MAX);
         let mut relays = false;
@@ -179,7 +180,7 @@ impl<N: FnMut(String)> Open<N> {
             if opened.len() == self.roster.sites().len() && !relays {
                 relays = true;
                 self.session.open_relays(&self.roster, least);
-                // The post keeps it until the far end is there.
+                // The post keeps the message until the far end is connected.
                 self.send(Piece::Check { target: self.target.clone() })?;
             }
         }
@@ -193,7 +194,7 @@ impl<N: FnMut(String)> Open<N> {
         Ok(self.session.send(self.far, &Down::Forward(piece))?)
     }
 
-    /// What gateways report of the job; gives what the far end sent.
+    /// Handles a report about the job; returns what the far end sent.
     fn incoming(&mut self, incoming: Incoming) -> Result<Option<Piece>, ForwardError> {
         match incoming {
             Incoming::Up(from, Up::Forward(piece)) if from == self.far => return Ok(Some(piece)),
@@ -225,7 +226,7 @@ impl<N: FnMut(String)> Open<N> {
         Ok(None)
     }
 
-    /// The forward ends when none of our gateways reaches the target's site. There is no third site in it.
+    /// The forward ends when none of the home's gateways reaches the target's site. No third site takes part.
     fn check_reached(&self, reason: String) -> Result<(), ForwardError> {
         match self.gateways.unreached() {
             Some(site) => Err(ForwardError::Site { site: site.to_owned(), reason }),
@@ -233,7 +234,7 @@ impl<N: FnMut(String)> Open<N> {
         }
     }
 
-    /// What the far end sent. `listening`: one connection that fails is not the end.
+    /// Handles what the far end sent. `listening`: a connection that fails does not end the forward.
     fn piece(&mut self, piece: Piece, listening: bool) -> Result<(), ForwardError> {
         match piece {
             Piece::Opened { stream } => self.streams.opened(stream),
@@ -262,7 +263,7 @@ impl<N: FnMut(String)> Open<N> {
         }
     }
 
-    /// Closes the job everywhere; what does not answer in time is closed by its gateway.
+    /// Closes the job everywhere. If no reply arrives in time, the gateways close it.
     async fn close(mut self) {
         let _ = self.session.send(self.far, &Down::Finish);
         self.session.flush();
@@ -286,7 +287,7 @@ impl<N: FnMut(String)> Open<N> {
 
 async fn accept(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
     match listener {
-        // Out of descriptors: not the end, and not to be tried again at once.
+        // Typically out of descriptors: the forward goes on, and retries after a pause.
         Some(listener) => match listener.accept().await {
             Ok((tcp, _)) => Ok(tcp),
             Err(error) => {

@@ -1,4 +1,5 @@
-//! The streams of one end: a task that reads each socket and one that writes it, and the windows between the two ends.
+//! The streams of one end: for each, a task that reads the socket, one that writes it, and the windows of both
+//! directions.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,10 +18,10 @@ use super::{Piece, WINDOW};
 
 /// Most bytes in one piece.
 const CHUNK: usize = 16 << 10;
-/// Events that wait for the end to have room for more pieces.
+/// Most events queued until the end has room for more pieces.
 const EVENTS: usize = 16;
 
-/// The other end broke the rules of a stream.
+/// The other end violated a stream's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("stream {stream}: {problem}")]
 pub(crate) struct Misuse {
@@ -41,14 +42,14 @@ enum Kind {
     Read(Vec<u8>),
     /// No more will be read.
     ReadAll,
-    /// So many bytes were written.
+    /// This many bytes were written.
     Wrote(u32),
     /// Everything was written, and the socket's sending side is shut.
     WroteAll,
     Broken(io::Error),
 }
 
-/// What a writing task is to do.
+/// An order to a writing task.
 enum Write {
     Bytes(Vec<u8>),
     Shut,
@@ -65,7 +66,7 @@ struct Stream {
     write: mpsc::UnboundedSender<Write>,
     read_all: bool,
     wrote_all: bool,
-    /// To reset the connection, so that its peer does not take a broken stream for a complete one.
+    /// For resetting the connection, so that its peer does not mistake a broken stream for a complete one.
     socket: Option<OwnedFd>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -97,12 +98,13 @@ impl Streams {
         self.open.contains_key(&stream)
     }
 
-    /// Takes a connection. `connected`: the other end is there, so reading may begin; else [`Streams::opened`] begins it.
+    /// Adds a connection. `connected`: whether the other end is connected, so that reading may begin; else
+    /// [`Streams::opened`] begins it.
     ///
     /// # Errors
     /// The system has no descriptor left.
     pub(super) fn add_tcp(&mut self, stream: u32, tcp: TcpStream, connected: bool) -> io::Result<()> {
-        // What is typed or asked goes at once; failing costs only time.
+        // Short requests and keystrokes are sent at once; without this they only take longer.
         let _ = tcp.set_nodelay(true);
         let socket = tcp.as_fd().try_clone_to_owned()?;
         let (read, write) = tcp.into_split();
@@ -110,7 +112,7 @@ impl Streams {
         Ok(())
     }
 
-    /// The same for any two halves.
+    /// Adds any two halves of a byte stream, like [`Streams::add_tcp`].
     pub(super) fn add(
         &mut self,
         stream: u32,
@@ -120,7 +122,7 @@ impl Streams {
         connected: bool,
     ) {
         let credit = Arc::new(Semaphore::new(if connected { WINDOW as usize } else { 0 }));
-        // Windows bound it.
+        // The window bounds it.
         let (sender, orders) = mpsc::unbounded_channel();
         let tasks = [
             tokio::spawn(reading(stream, read, credit.clone(), self.sink.clone())),
@@ -141,7 +143,7 @@ impl Streams {
         }
     }
 
-    /// Ends a stream whose other end is gone; its connection here is reset. Whether there was one.
+    /// Ends a stream whose other end is gone and resets its connection here. Returns whether it existed.
     pub(super) fn reset(&mut self, stream: u32) -> bool {
         let Some(found) = self.open.remove(&stream) else { return false };
         if let Some(socket) = &found.socket {
@@ -150,10 +152,10 @@ impl Streams {
         true
     }
 
-    /// What the other end sent on a stream. Streams that are gone here are not spoken of any more.
+    /// Handles what the other end sent on a stream. Pieces for streams that have ended here are ignored.
     ///
     /// # Errors
-    /// It broke the rules.
+    /// The other end violated the protocol.
     pub(super) fn receive(&mut self, piece: Piece) -> Result<(), Misuse> {
         match piece {
             Piece::Bytes { stream, bytes } => {
@@ -162,7 +164,7 @@ impl Streams {
                 if bytes.len() > CHUNK || found.held > WINDOW {
                     return Err(Misuse { stream, problem: "more bytes than its window allows" });
                 }
-                // A writer that is gone has reported why.
+                // A writing task that has ended has reported the reason.
                 let _ = found.write.send(Write::Bytes(bytes));
             }
             Piece::Shut { stream } => {
@@ -184,16 +186,16 @@ impl Streams {
         Ok(())
     }
 
-    /// What happens next at a socket of this end. May be dropped before it is done. Never ends by itself.
+    /// The next event at a socket of this end. Cancel-safe. Never returns without an event.
     pub(super) async fn next(&mut self) -> Event {
         match self.events.recv().await {
             Some(event) => event,
-            // This end holds a sender.
+            // Unreachable: `sink` is a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// What the other end is to be sent about it.
+    /// Handles an event; returns what to send to the other end.
     pub(super) fn piece(&mut self, Event { stream, kind }: Event) -> Option<Piece> {
         let found = self.open.get_mut(&stream)?;
         let piece = match kind {
@@ -262,7 +264,7 @@ async fn writing(
     while let Some(order) = orders.recv().await {
         let (done, last) = match order {
             Write::Bytes(bytes) => {
-                // Flushed, because standard output buffers.
+                // Flushed, because standard output is buffered.
                 let written = async {
                     to.write_all(&bytes).await?;
                     to.flush().await
@@ -288,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// One end with a stream 1; the socket's other side.
+    /// One end with stream 1, and the other side of its socket.
     fn end(connected: bool) -> (Streams, tokio::io::DuplexStream) {
         let (inner, outer) = duplex(1 << 20);
         let (read, write) = tokio::io::split(inner);
@@ -306,7 +308,7 @@ mod tests {
     async fn no_more_than_a_window_is_read_until_the_other_end_takes_it() {
         let (mut streams, mut socket) = end(false);
         socket.write_all(&vec![7; 3 * WINDOW as usize]).await.unwrap();
-        assert_eq!(next_piece(&mut streams).await, None, "the other end is not there yet");
+        assert_eq!(next_piece(&mut streams).await, None, "the other end is not connected yet");
         streams.opened(1);
         let mut sent = 0;
         while let Some(Piece::Bytes { bytes, .. }) = next_piece(&mut streams).await {
@@ -326,7 +328,7 @@ mod tests {
         socket.shutdown().await.unwrap();
         assert_eq!(next_piece(&mut streams).await, Some(Piece::Bytes { stream: 1, bytes: b"ask".to_vec() }));
         assert_eq!(next_piece(&mut streams).await, Some(Piece::Shut { stream: 1 }));
-        assert_eq!(streams.len(), 1, "the answer is still to come");
+        assert_eq!(streams.len(), 1, "the answer is still missing");
         streams.receive(Piece::Bytes { stream: 1, bytes: b"answer".to_vec() }).unwrap();
         streams.receive(Piece::Shut { stream: 1 }).unwrap();
         assert_eq!(next_piece(&mut streams).await, Some(Piece::Took { stream: 1, bytes: 6 }));
