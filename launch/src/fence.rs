@@ -1,8 +1,9 @@
-//! Fences: meetings of a group of ranks at which everybody's data reaches everybody.
+//! Fences: synchronisations of a group of ranks that give every rank the data of all.
 //!
-//! PMI-1's barrier (with what was put since the last one) and PMIx's fence are both this. A node's agent brings what its ranks
-//! have to the agent of its site's first node, that one brings what its site has to the launcher, and the whole comes back
-//! the same way. A fence among the ranks of one site stays there, one among the ranks of one node does not leave the agent.
+//! PMI-1's barrier (with what was put since the last one) and PMIx's fence are both fences. A node's agent sends its
+//! ranks' data to the agent of its site's first node, which sends the site's data to the launcher, and the whole
+//! returns the same way. A fence among the ranks of one site stays in the site; one among the ranks of one node does
+//! not leave the agent.
 
 use std::collections::HashMap;
 
@@ -11,18 +12,18 @@ use thiserror::Error;
 
 use crate::group::Group;
 
-/// Most data of one fence, in bytes. Open MPI puts about 150 bytes a rank, MPICH 300.
+/// Most data of one fence, in bytes. Open MPI puts about 150 bytes per rank, MPICH 300.
 pub const MAX_DATA: usize = 16 << 20;
-/// Most fences under way at one time. MPI libraries have one or two.
+/// Most fences in progress at one time. MPI libraries have one or two.
 const MAX_OPEN: usize = 1024;
 
-/// Which fence.
+/// Identifies a fence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fence {
-    /// Who takes part.
+    /// The ranks that take part.
     pub group: Group,
-    /// What tells it from others of the same ranks; empty for the plain ones, which come one after the other. A named fence goes
-    /// to the launcher in any case, and gets a number there.
+    /// Distinguishes it from other fences of the same ranks. Empty for plain fences, which follow each other. A named
+    /// fence always goes to the launcher, which numbers it.
     pub name: String,
 }
 
@@ -33,31 +34,31 @@ impl Fence {
     }
 }
 
-/// A fence that cannot be.
+/// Why a fence is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FenceError {
-    /// A group that this job does not have.
+    /// The group has ranks that this job does not have.
     #[error("a fence of ranks that this job does not have")]
     Group,
-    /// Somebody else's fence.
-    #[error("a fence from somebody who does not take part")]
+    /// The member does not take part.
+    #[error("a fence from a member that does not take part")]
     Stranger,
-    /// Somebody came twice.
+    /// A member entered twice.
     #[error("a second fence inside one fence")]
     Twice,
-    /// Too many at a time.
+    /// Too many fences in progress.
     #[error("more than {MAX_OPEN} fences at one time")]
     TooMany,
     /// Too much data.
     #[error("its ranks exchange {length} bytes at start-up; at most {MAX_DATA} are allowed")]
     TooLong {
-        /// How much.
+        /// How many bytes.
         length: usize,
     },
 }
 
-/// The fences under way at one place. `K` names who comes there.
+/// The fences in progress at an agent or the launcher. `K` names a member of a fence there.
 #[derive(Debug)]
 pub struct Fences<K> {
     open: HashMap<Fence, Open<K>>,
@@ -77,7 +78,7 @@ impl<K> Default for Fences<K> {
 }
 
 impl<K: PartialEq + Clone> Fences<K> {
-    /// One of `members` has come with its data; gives everybody's data when it was the last.
+    /// One of `members` has entered with its data. Returns the data of all if it was the last.
     ///
     /// # Errors
     /// [`FenceError`].

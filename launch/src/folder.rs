@@ -1,9 +1,9 @@
-//! The folder of an agent: files that MPI libraries and libpmix write on its node while the job runs, and the names of those
-//! that they write elsewhere.
+//! The folder of an agent: files that MPI libraries and libpmix write on its node while the job runs, and the names of
+//! files that they write elsewhere.
 //!
-//! The agent makes it when a job needs it. Both the agent and its keeper remove it, so that it is gone whichever of them is
-//! killed. A folder whose agent and keeper were both killed is removed by the next agent of the same user. With a folder goes
-//! whatever its job left in other places (see `leftovers.rs`).
+//! The agent makes the folder when a job needs it. Both the agent and its keeper remove it, so that it is gone
+//! whichever of the two is killed. If both are killed, the next agent of the same user removes it. Files that the job
+//! left in other places are removed with it (see `leftovers.rs`).
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -18,14 +18,14 @@ use thiserror::Error;
 
 use crate::leftovers::{remove_claimed, remove_strays};
 
-/// Names of all agents' folders begin so.
+/// The prefix of all agents' folders.
 const PREFIX: &str = "landbridge-agent-";
-/// A file in the folder that is locked as long as the agent or its keeper lives.
+/// A file in the folder that stays locked while the agent or its keeper runs.
 const LOCK: &str = "lock";
-/// A file in the folder: how paths of the job's files elsewhere begin, each followed by a zero byte.
+/// A file in the folder that lists path prefixes of the job's files elsewhere, each followed by a zero byte.
 const CLAIMS: &str = "claims";
 
-/// Where files are in memory.
+/// A folder whose files are in memory.
 const MEMORY: &str = "/dev/shm";
 
 /// A folder that cannot be made.
@@ -36,7 +36,8 @@ pub struct FolderError {
     source: io::Error,
 }
 
-/// Where the folder is or would be: two of one name, one of them in memory if the node has such a place.
+/// The place of the folder, whether it exists or not: two paths with the same name, one of them in memory if the node
+/// has such a place.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -44,7 +45,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A place that nobody else uses, in the node's folder for temporary files.
+    /// A new place, in the node's folder for temporary files.
     ///
     /// # Errors
     /// The system has no random numbers.
@@ -55,19 +56,18 @@ impl Folder {
         Ok(Folder::at(std::env::temp_dir().join(name)))
     }
 
-    /// The place an agent was told.
+    /// The place that an agent was given.
     pub fn at(path: PathBuf) -> Folder {
         let place = Path::new(MEMORY);
         let memory = path.file_name().filter(|_| place.is_dir()).map_or_else(|| path.clone(), |name| place.join(name));
         Folder { path, memory }
     }
 
-    /// The place.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The place for files that ranks map to share memory.
+    /// The place for files that ranks map as shared memory.
     pub fn memory(&self) -> &Path {
         &self.memory
     }
@@ -76,11 +76,11 @@ impl Folder {
         [self.path(), self.memory()].into_iter().take(if self.path == self.memory { 1 } else { 2 })
     }
 
-    /// Makes it, with a folder inside for each of these ranks. Files elsewhere whose paths begin with one of `claims` go with
-    /// it. It stays locked until the result is dropped.
+    /// Makes the folder, with a folder inside for each of these ranks. Files elsewhere whose paths begin with one of
+    /// `claims` are removed with it. It stays locked until the result is dropped.
     ///
     /// # Errors
-    /// What could not be made.
+    /// Names what could not be made.
     pub fn create(&self, ranks: Range<u32>, claims: &[PathBuf]) -> Result<Vec<File>, FolderError> {
         let mut locks = Vec::new();
         for path in self.both() {
@@ -102,7 +102,8 @@ impl Folder {
         Ok(locks)
     }
 
-    /// Removes it, what is in it, and what its job left elsewhere, if it is there. Everything that could write more is dead.
+    /// Removes the folder with its contents, and what its job left elsewhere. By then every process that could write
+    /// more must have ended.
     pub fn remove(&self) {
         self.both().for_each(remove);
     }
@@ -114,7 +115,7 @@ fn make(path: &Path) -> io::Result<()> {
 
 fn create(path: &Path) -> io::Result<File> {
     make(path)?;
-    // Locked before it has its name: nobody ever sees it unlocked while we live.
+    // Locked before it gets its final name, so that no process ever sees it unlocked while this one runs.
     let fresh = path.join("lock.new");
     let lock = File::create_new(&fresh)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -127,7 +128,7 @@ fn remove(path: &Path) {
     for claim in claims.split(|byte| *byte == 0).filter(|claim| !claim.is_empty()) {
         remove_claimed(Path::new(OsStr::from_bytes(claim)));
     }
-    // The lock was made before the first rank was.
+    // The lock is older than the first rank.
     if let Ok(since) = std::fs::metadata(path.join(LOCK)).and_then(|lock| lock.modified()) {
         remove_strays(since);
     }
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abandoned_folder_goes_when_the_next_one_comes() {
+    fn the_next_folder_made_removes_abandoned_ones() {
         let parent = tempfile::tempdir().unwrap();
         let place = |name: &str| Folder::at(parent.path().join(format!("{PREFIX}{name}")));
         let number = std::process::id();

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use types::{Identity, NodeId, Roster, SiteId, Slot};
 
-/// A set of ranks, in the one form that two equal sets have.
+/// A set of ranks in canonical form: equal sets compare equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Group(Vec<(u32, u32)>);
 
@@ -27,7 +27,7 @@ impl Group {
         Group(runs)
     }
 
-    /// Whether it is a group that a job of this size can have; what came from another process may be anything.
+    /// Whether a job of this size can have this group. Groups from other processes may be anything.
     pub fn is_valid(&self, size: u32) -> bool {
         let ordered = self.0.windows(2).all(|pair| pair[0].1 < pair[1].0);
         ordered && !self.0.is_empty() && self.0.iter().all(|(first, last)| first <= last && *last < size)

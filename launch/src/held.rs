@@ -1,4 +1,4 @@
-//! The batch job inside which `run` was typed, if it was: its nodes are the user's already.
+//! The batch job inside which `run` was started, if any: the user has its nodes already.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::spread::Wish;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A batch job whose environment makes no sense.
+/// A batch job whose environment is not usable.
 #[derive(Debug, Error)]
 #[error("site {site}: this is batch job {id}, but {problem}")]
 pub struct HeldError {
@@ -23,28 +23,27 @@ pub struct HeldError {
     problem: Problem,
 }
 
-/// What is wrong with what a batch system says of a job.
+/// What is wrong with a batch job's environment.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// A variable is missing.
     #[error("{0} is not set: run landbridge in the job's script, not under srun or ssh")]
     Unset(&'static str),
-    /// A job in every task of a step.
+    /// A launcher was started in every task of a step.
     #[error("srun started several of this: type `landbridge run` once, in the job's script")]
     Several,
-    /// Numbers that do not fit the nodes.
+    /// The numbers of tasks do not fit the nodes.
     #[error("SLURM_TASKS_PER_NODE=`{tasks}` does not fit its {nodes} nodes")]
     Tasks {
-        /// The numbers.
+        /// The variable's value.
         tasks: String,
-        /// How many nodes.
+        /// The number of nodes.
         nodes: usize,
     },
-    /// Slurm does not read its own list.
+    /// Slurm cannot expand its own list.
     #[error("`scontrol show hostnames {list}` failed: {problem}")]
     HostNames {
-        /// The list.
         list: String,
         /// Why.
         problem: String,
@@ -60,7 +59,7 @@ pub enum Problem {
     /// The file of nodes is empty.
     #[error("PBS_NODEFILE {0} names no node")]
     NoNode(String),
-    /// What the job's script tells is something else.
+    /// The job's script reported something unexpected.
     #[error("`{0}` is not a job and its tasks")]
     Grant(String),
 }
@@ -68,7 +67,7 @@ pub enum Problem {
 /// The batch job around this process, if the site has the batch system that made it.
 ///
 /// # Errors
-/// There is one, but its nodes cannot be found out.
+/// There is one, but its nodes cannot be determined.
 pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let id = match site.starter {
@@ -93,7 +92,7 @@ pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     Ok(Some(HeldAllocation { id, nodes }))
 }
 
-/// Makes the nodes of the user's batch job those of its site. A wish without numbers means all of its places.
+/// Makes the nodes of the user's batch job those of its site. A wish without numbers means all of its slots.
 pub fn fill(file: &mut SitesFile, site: &str, held: &HeldAllocation, wish: &mut Wish) {
     for entry in file.sites.iter_mut().filter(|entry| entry.name == site) {
         entry.nodes = as_nodes(&held.nodes);
@@ -111,7 +110,7 @@ pub fn as_nodes(nodes: &[AllocatedNode]) -> Vec<Node> {
 /// Pairs nodes with Slurm's numbers of tasks, such as `2(x3),1`.
 ///
 /// # Errors
-/// Not such a text, or not one number for each node.
+/// The text has another form, or does not give one number for each node.
 pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>, Problem> {
     let wrong = || Problem::Tasks { tasks: tasks.to_owned(), nodes: names.len() };
     let mut slots = Vec::new();
@@ -132,7 +131,7 @@ pub fn with_slots(names: Vec<String>, tasks: &str) -> Result<Vec<AllocatedNode>,
     Ok(names.into_iter().zip(slots).map(|(name, slots)| AllocatedNode { name, slots }).collect())
 }
 
-/// Slurm's own reading of a list such as `n[1-3,07]`.
+/// Expands a list such as `n[1-3,07]` with Slurm's own command.
 async fn host_names(list: &str) -> Result<Vec<String>, Problem> {
     let mut command = Command::new("scontrol");
     command.args(["show", "hostnames", list]).kill_on_drop(true);
@@ -147,7 +146,7 @@ async fn host_names(list: &str) -> Result<Vec<String>, Problem> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// PBS writes one line for each place of a rank, nodes in order.
+/// Reads PBS's file: one line for each slot, nodes in order.
 fn node_file(path: &Path) -> Result<Vec<AllocatedNode>, Problem> {
     let name = || path.display().to_string();
     let unread = |e: std::io::Error| Problem::NodeFile { path: name(), problem: e.to_string() };
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_are_counted_out_to_nodes() {
+    fn each_node_gets_its_number_of_tasks() {
         let names = |count: usize| (1..=count).map(|n| format!("n{n}")).collect::<Vec<_>>();
         let slots = |tasks: &str, count| {
             with_slots(names(count), tasks).map(|nodes| nodes.iter().map(|node| node.slots).collect::<Vec<_>>())
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_node_file_are_places() {
+    fn lines_of_a_node_file_are_slots() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "n1\nn1\nn2\n\nn1\n").unwrap();
         let nodes = node_file(file.path()).unwrap();

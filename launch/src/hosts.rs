@@ -1,4 +1,4 @@
-//! Nodes chosen by name, as `--host` and `--hostfile` do. Pure: a sites file comes in, and goes out with these nodes alone.
+//! Nodes chosen by name, for `--host` and `--hostfile`. No I/O: takes a sites file and leaves only these nodes in it.
 
 use std::str::FromStr;
 
@@ -15,7 +15,7 @@ pub struct Host {
     pub slots: Option<u32>,
 }
 
-/// Nodes that cannot be chosen.
+/// Why nodes cannot be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HostError {
@@ -52,7 +52,7 @@ impl FromStr for Host {
     }
 }
 
-/// The hosts of a hostfile: one a line, with Open MPI's `slots=N` or with `:N`; `#` begins a comment.
+/// The hosts of a hostfile: one per line, with Open MPI's `slots=N` or with `:N`; `#` starts a comment.
 ///
 /// # Errors
 /// [`HostError::Malformed`].
@@ -70,8 +70,8 @@ pub fn parse_file(text: &str) -> Result<Vec<Host>, HostError> {
     lines.filter(|line| !line.is_empty()).map(host).collect()
 }
 
-/// Leaves their sites these nodes alone, in this order, and settles how many ranks each site gets. Without a number of ranks, a host
-/// without slots of its own gets one rank.
+/// Reduces the sites of these hosts to these nodes, in this order, and settles how many ranks each site gets. If no
+/// number of ranks is given, a host without slots gets one rank.
 ///
 /// # Errors
 /// [`HostError`].
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_chosen_is_named() {
+    fn errors_name_what_cannot_be_chosen() {
         for (hosts, ranks, expected) in [
             ("x/n1", None, "unknown site `x`: the sites file has a, b, c"),
             ("a/n9", None, "host a/n9: site a has no node `n9`: the sites file has n1, n2"),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostfile_has_a_host_a_line() {
+    fn a_hostfile_has_one_host_per_line() {
         let hosts = parse_file("# mine\na/n1\nb/n2 slots=3 \n\nb/n3:2 # fast\n").unwrap();
         let slots: Vec<_> = hosts.iter().map(|host| (host.node.as_str(), host.slots)).collect();
         assert_eq!(slots, [("n1", None), ("n2", Some(3)), ("n3", Some(2))]);

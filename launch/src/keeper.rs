@@ -1,8 +1,8 @@
-//! The keeper: the parent of an agent, which outlives it only to end what it left behind.
+//! The keeper: the parent of an agent, which outlives it only to end the processes that it left behind.
 //!
-//! A gateway starts `landbridge agent`; that process keeps, and starts the agent proper below itself. If the agent is
-//! killed, its ranks' processes become children of the keeper, which ends them all. If the keeper is killed, the agent
-//! hears of it and ends the same processes itself.
+//! A gateway starts `landbridge agent`. That process is the keeper, and starts the agent proper as its child. If the
+//! agent is killed, its ranks' processes become children of the keeper, which ends them all. If the keeper is killed,
+//! the agent gets a signal and ends the same processes itself.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -20,17 +20,17 @@ use crate::folder::Folder;
 use crate::processes::{adopt_orphans, end_descendants};
 use crate::starter::salloc::give_back;
 
-/// The word by which the keeper starts the agent proper.
+/// The subcommand by which the keeper starts the agent proper.
 pub const WORKER: &str = "agent-worker";
 
-/// Settings of libpmix in the agent, as far as it takes them only from its environment. Data in the agent's memory, not in files
-/// that it shares with ranks; no credentials but the user's id, which is what the system says of a local connection.
+/// Settings of libpmix in the agent that it takes only from the environment: data in the agent's memory, not in files
+/// that it shares with ranks; no credentials but the user's id, which the system reports for a local connection.
 const LIBPMIX: [(&str, &str); 2] = [("PMIX_MCA_gds", "hash"), ("PMIX_MCA_psec", "native")];
 
-/// How long ending what an agent left behind may take.
+/// Time limit for ending the processes that an agent left behind.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Starts the agent proper with this process's standard input and keeps it. Gives the exit code to end with.
+/// Starts the agent proper with this process's standard input, and waits for it. Returns the exit code to end with.
 ///
 /// # Errors
 /// The agent cannot be started.
@@ -39,11 +39,12 @@ pub async fn keep() -> std::io::Result<i32> {
     let folder = Folder::fresh()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // A connection that hangs up says nothing to a keeper. The agent notices by itself whether the job goes on.
-    let _heard = signal(SignalKind::hangup())?;
+    // Caught and ignored: a hangup does not end the keeper. The agent decides whether the job goes on.
+    let _hangup = signal(SignalKind::hangup())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(WORKER).arg(getpid().as_raw_nonzero().to_string()).arg(folder.path());
-    // A gateway that was itself started by a launcher of that kind would make libpmix in the agent a client of it.
+    // If the gateway was itself started by a launcher with PMIx, its variables would make libpmix in the agent a client
+    // of that launcher.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PMIX_")) {
         command.env_remove(name);
     }
@@ -70,36 +71,36 @@ pub async fn keep() -> std::io::Result<i32> {
     Ok(code)
 }
 
-/// Called in the agent proper: its keeper removes this file in the end, however the agent ends.
+/// Called in the agent proper: makes the keeper remove this file in the end, however the agent ends.
 pub fn remove_in_the_end(path: &Path) {
     let name = [b"\0", path.as_os_str().as_bytes(), b"\0"].concat();
-    // The agent's standard output goes to its keeper. Without one (in tests) there is nobody to ask.
+    // The agent's standard output goes to its keeper. In tests there is no keeper.
     if getppid().is_some() && std::env::args().nth(1).is_some_and(|word| word == WORKER) {
         let _ = rustix::io::write(rustix::stdio::stdout(), &name);
     }
 }
 
-/// Removes the files that the agent has named. All processes that could write more are dead.
+/// Removes the files that the agent has named. By then every process that could write more has ended.
 async fn remove_all(mut names: ChildStdout) {
     let mut bytes = Vec::new();
     if tokio::time::timeout(Duration::from_secs(1), names.read_to_end(&mut bytes)).await.is_err() {
-        tracing::debug!("somebody else holds the agent's standard output");
+        tracing::debug!("another process still has the agent's standard output open");
     }
     for path in bytes.split(|byte| *byte == 0).map(|name| Path::new(OsStr::from_bytes(name))) {
-        // Libraries in the agent may print to its standard output too.
+        // Libraries in the agent may print to its standard output as well.
         if pool::Region::is_name(path) {
             pool::Region::remove(path);
         }
     }
 }
 
-/// Makes this process, the agent proper, hear SIGTERM when `keeper` dies.
+/// Makes this process, the agent proper, receive SIGTERM when `keeper` dies.
 ///
 /// # Errors
 /// The keeper is dead already, or the system refuses.
 pub fn end_with_keeper(keeper: i32) -> std::io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // It may have died before the line above.
+    // It may have died before the call above.
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(keeper) {
         return Err(std::io::Error::other("the keeper of this agent is gone"));
     }

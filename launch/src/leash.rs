@@ -1,8 +1,9 @@
-//! A leash: a program that hears SIGTERM when whoever started it dies, by whatever means.
+//! A leash: makes a program receive SIGTERM when the process that started it dies, however it dies.
 //!
-//! For programs that must not outlive their starter and do not read standard input while they wait, as `salloc` in a
-//! queue. [`become_leashed`] replaces this process, for the wish survives `exec`. [`hold`] stays as the program's parent, and
-//! lets go of the leash when the program says so: a batch job that has begun belongs to the agents in it.
+//! For programs that must not outlive their starter and do not read standard input while they wait, such as `salloc` in
+//! a queue. [`become_leashed`] replaces this process by the program, because the setting survives `exec`. [`hold`]
+//! stays as the program's parent, and drops the leash when the program says so: a batch job that has begun belongs to
+//! the agents in it.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,14 +13,14 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The word by which a program is started on a leash; the starter's process id and the program's words follow.
+/// The subcommand that starts a program on a leash; the starter's process id and the program's words follow.
 pub const LEASH: &str = "leash";
-/// The same, for a program that may be let go.
+/// The same, for a program that may be released.
 pub const HOLD: &str = "hold";
-/// Where such a program finds the process that takes SIGUSR1 as the word to let go.
+/// The variable in which such a program finds the process id to which it sends SIGUSR1 to be released.
 pub const HOLDER: &str = "LANDBRIDGE_HOLDER";
 
-/// Becomes the program; returns only if that fails.
+/// Replaces this process by the program; returns only if that fails.
 pub fn become_leashed(holder: i32, words: &[OsString]) -> io::Error {
     if let Err(error) = follow(holder) {
         return error;
@@ -30,11 +31,11 @@ pub fn become_leashed(holder: i32, words: &[OsString]) -> io::Error {
     }
 }
 
-/// Starts the program and waits for it; gives its exit code. Until the program has said that it may be let go, SIGTERM and the
+/// Starts the program, waits for it, and returns its exit code. Until the program asks to be released, SIGTERM and the
 /// starter's death end it.
 ///
 /// # Errors
-/// It cannot be started.
+/// The program cannot be started.
 pub async fn hold(holder: i32, words: &[OsString]) -> io::Result<i32> {
     let (mut terminate, mut let_go) = (signal(SignalKind::terminate())?, signal(SignalKind::user_defined1())?);
     follow(holder)?;
@@ -51,19 +52,19 @@ pub async fn hold(holder: i32, words: &[OsString]) -> io::Result<i32> {
             }
             _ = let_go.recv() => held = false,
             _ = terminate.recv() => if let Some(program) = program.filter(|_| held) {
-                // It may have ended meanwhile, which is what is wanted.
+                // An error means that it has ended meanwhile.
                 let _ = kill_process(program, Signal::TERM);
             },
         }
     }
 }
 
-/// Has this process hear SIGTERM when `holder`, its parent, dies.
+/// Makes this process receive SIGTERM when `holder`, its parent, dies.
 fn follow(holder: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
-    // It may have died before the line above.
+    // It may have died before the call above.
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(holder) {
-        return Err(io::Error::other("whoever started this is gone"));
+        return Err(io::Error::other("the process that started this one is gone"));
     }
     Ok(())
 }

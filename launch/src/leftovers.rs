@@ -1,16 +1,17 @@
-//! Files by which an MPI library's ranks share memory, and which it removes only at the ranks' orderly end.
+//! Files through which an MPI library's ranks share memory, and which it removes only when the ranks end normally.
 //!
-//! Two kinds. *Claimed*: the name begins with something that no other job has, so the file is the job's. *Strays*: MPICH and
-//! Intel MPI make files of random names for windows and unlink them once all ranks have them open; ranks that are killed in
-//! between leave them. A stray is removed only if it is the user's own, appeared while the job ran, and no process has it
-//! open. Whoever makes such a file has it open until it is unlinked, so a living neighbour's is never taken.
+//! There are two kinds. *Claimed*: the name begins with a prefix that no other job has, so the file is the job's.
+//! *Strays*: MPICH and Intel MPI make files with random names for windows and unlink them once all ranks have them
+//! open; ranks that are killed in between leave them. A stray is removed only if it is the user's own, appeared while
+//! the job ran, and no process has it open. The process that makes such a file has it open until it is unlinked, so the
+//! file of another running job is never removed.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Where MPI libraries share memory, and how the random names of their files begin.
+/// The folders in which MPI libraries share memory, and the prefixes of their files' random names.
 const STRAYS: [(&str, &str); 4] =
     [("/dev/shm", "mpich_shar_tmp"), ("/tmp", "mpich_shar_tmp"), ("/dev/shm", "Intel_MPI_"), ("/tmp", "Intel_MPI_")];
 
@@ -20,12 +21,12 @@ pub(crate) fn remove_claimed(claim: &Path) {
         return;
     };
     for path in files(folder, begin) {
-        // At an orderly end the ranks have done so.
+        // After a normal end the ranks have removed them.
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// Removes the strays that appeared after `since`. Everything that could make one for the job is dead.
+/// Removes the strays that appeared after `since`. By then every process that could make one for the job has ended.
 pub(crate) fn remove_strays(since: SystemTime) {
     let all = STRAYS.iter().flat_map(|(folder, begin)| files(Path::new(folder), begin));
     remove_unheld(all.filter(|path| is_ours(path, since)).collect());
@@ -58,11 +59,11 @@ fn is_ours(path: &Path, since: SystemTime) -> bool {
     })
 }
 
-/// Which of these files any process of the user's has open or mapped.
+/// Those of these files that any process of the user has open or mapped.
 fn held(files: &HashSet<PathBuf>) -> HashSet<PathBuf> {
     let mut held = HashSet::new();
     for process in std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path()) {
-        // What is not a process has neither, and other users' are not to be read.
+        // Entries that are not processes have neither file, and those of other users are not readable.
         let maps = std::fs::read_to_string(process.join("maps")).unwrap_or_default();
         let mapped = maps.lines().filter_map(|line| line.find('/').and_then(|at| line.get(at..)).map(PathBuf::from));
         held.extend(mapped.filter(|path| files.contains(path)));
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_begins_with_a_claim_goes() {
+    fn only_files_with_the_claimed_prefix_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["mpich_shm_ab_0", "mpich_shm_ab_12", "mpich_shm_abc_0", "mpich_vci_ab_0", "users"] {
             std::fs::write(folder.path().join(name), "").unwrap();
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_open_stays() {
+    fn open_files_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("free"), "x").unwrap();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_not_ours() {
+    fn older_files_are_not_ours() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let now = SystemTime::now();
         assert!(is_ours(file.path(), now - std::time::Duration::from_secs(60)));

@@ -1,9 +1,9 @@
 //! Jobs: the launcher behind `landbridge run`, an agent per node, starters of agents, a PMI-1 server.
 //!
-//! Owns how a program starts on the nodes of several sites, how its output, exit codes and signals come back, and how
-//! all of it ends. Refuses to know MPI's data, and prints nothing: who calls it hands it an [`launcher::Observer`].
+//! Owns how a program starts on the nodes of several sites, how its output, exit codes and signals return, and how all
+//! of it ends. It knows nothing of MPI's data and prints nothing: the caller passes a [`launcher::Observer`].
 //!
-//! Start reading at [`message`], what launcher and agents say to each other; then [`launcher`] and [`agent`].
+//! Start reading at [`message`], the messages between launcher and agents; then [`launcher`] and [`agent`].
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -39,7 +39,8 @@ pub mod starter;
 pub mod tailor;
 pub mod tunnel;
 pub mod watch;
-/// Waits until a time in nanoseconds after `since`; for ever where there is none.
+
+/// Waits until a time in nanoseconds after `since`; forever if there is none.
 pub(crate) async fn until(since: tokio::time::Instant, at_ns: Option<u64>) {
     match at_ns {
         Some(at_ns) => tokio::time::sleep_until(since + std::time::Duration::from_nanos(at_ns)).await,

@@ -3,12 +3,12 @@
 /// A line longer than this is passed on in pieces, in bytes.
 pub const MAX_LINE: usize = 64 << 10;
 
-/// The beginning of a line whose end has not come yet.
+/// The beginning of a line whose end has not arrived yet.
 #[derive(Debug, Default)]
 pub struct LineBuffer(Vec<u8>);
 
 impl LineBuffer {
-    /// Takes bytes and gives the whole lines there are now, newlines included; empty if none.
+    /// Takes bytes and returns the whole lines available now, newlines included; empty if none.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let split = match bytes.iter().rposition(|byte| *byte == b'\n') {
             Some(end) => end + 1,
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_lines_come_out() {
+    fn only_whole_lines_are_returned() {
         let mut lines = LineBuffer::default();
         assert_eq!(lines.push(b"one"), b"");
         assert_eq!(lines.push(b" line\nand\nhalf"), b"one line\nand\n");

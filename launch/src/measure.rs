@@ -1,4 +1,4 @@
-//! How far sites are from each other, and what the way between them carries: every ordered pair, one at a time.
+//! Measuring round trips and rates between sites: every ordered pair, one at a time.
 
 use std::time::Duration;
 
@@ -9,30 +9,33 @@ use wire::control::Measurement;
 
 use crate::launcher::{SessionError, Sites};
 
-/// How often a gateway that measures for somebody else is asked again, and how long to wait before; what it is at takes a few seconds.
+/// How often to ask a gateway that is busy with another measurement, and the pause between; a measurement takes a few
+/// seconds.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(600);
 
-/// What was found about the way from one site to another.
+/// The figures for the path from one site to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
     /// The site that sends.
     pub from: String,
-    /// The site that is sent to.
+    /// The site that receives.
     pub to: String,
     /// Round trip over a trunk, in milliseconds.
     pub rtt_ms: Option<f64>,
-    /// What a trunk carried of a short transfer, in millions of bits of frames per second; `None` also if there was to be none.
+    /// The rate of a short transfer over a trunk, in millions of bits of frames per second; `None` also if no transfer
+    /// was requested.
     pub mbit_s: Option<f64>,
     /// Why there are no figures, for the user.
     pub problem: Option<String>,
 }
 
-/// Measures from every site to every other, by way of a gateway of the user's own site `home`; `transfer`: what they carry, too.
-/// `progress` is told before each pair which it is, how many were done, and how many there are. Takes some seconds a pair at most.
+/// Measures from every site to every other, through a gateway of the user's own site `home`. `transfer`: measure rates,
+/// too. `progress` is called before each pair with the two sites, how many pairs are done, and how many there are. A
+/// pair takes some seconds at most.
 ///
 /// # Errors
-/// No gateway of the own site can be used: nothing was measured.
+/// No gateway of `home` can be used, so nothing was measured.
 pub async fn measure(
     sites: &Sites,
     home: &str,
@@ -90,7 +93,9 @@ impl Pair {
                 let (from, to) = (from.to_owned(), to.to_owned());
                 Pair { from, to, rtt_ms: Some(rtt_ns as f64 / 1e6), mbit_s, problem: None }
             }
-            Measurement::Busy => Pair::failed(from, to, "its gateways measure for somebody else: try again".to_owned()),
+            Measurement::Busy => {
+                Pair::failed(from, to, "its gateways are busy with another measurement: try again".to_owned())
+            }
             Measurement::Failed { problem } => Pair::failed(from, to, problem),
         }
     }

@@ -1,4 +1,4 @@
-//! Environment modules: what loading them changes in the environment of a login shell on this node.
+//! Environment modules: the changes that loading them makes to the environment of a login shell on this node.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,10 +9,11 @@ use thiserror::Error;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// How long a login shell and all modules may take: less than the launcher waits for a node to be ready.
+/// Time limit for a login shell and all modules: less than the launcher waits for a node to be ready.
 const LIMIT: Duration = Duration::from_secs(12);
 
-/// Prints the environment, a mark, and the environment with all modules. Whatever modules say goes to standard error.
+/// Prints the environment, a separator, and the environment with all modules. The modules' own output goes to standard
+/// error.
 const SCRIPT: &str = r#"
 command -v module >/dev/null || { echo "this login shell has no command \`module\`" >&2; exit 1; }
 env -0; printf '=\0'
@@ -20,7 +21,7 @@ for name; do module load "$name" >&2 || { echo "module load $name failed" >&2; e
 env -0
 "#;
 
-/// Modules that were not loaded.
+/// Modules could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("modules {names}: {problem}: correct `modules` in [site.run]; `bash -lc 'module avail'` there lists them")]
 pub struct ModulesError {
@@ -28,10 +29,10 @@ pub struct ModulesError {
     problem: String,
 }
 
-/// Loads modules in a login shell; gives the variables that this changed. One that was unset is empty.
+/// Loads modules in a login shell and returns the variables that changed. A variable that was unset has an empty value.
 ///
 /// # Errors
-/// [`ModulesError`], with what the shell said.
+/// [`ModulesError`], with the shell's output.
 pub async fn load(names: &[String]) -> Result<Vec<(OsString, OsString)>, ModulesError> {
     let wrong = |problem: String| ModulesError { names: names.join(" "), problem };
     let mut command = Command::new("bash");
@@ -40,18 +41,18 @@ pub async fn load(names: &[String]) -> Result<Vec<(OsString, OsString)>, Modules
         Err(_) => return Err(wrong(format!("not loaded within {} s", LIMIT.as_secs()))),
         Ok(output) => output.map_err(|e| wrong(format!("cannot start bash: {e}")))?,
     };
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let printed = printed.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
     let changed = changes(&output.stdout);
     match changed {
-        // Old releases of Environment Modules end well even if there is no such module.
+        // Old releases of Environment Modules exit with 0 even if there is no such module.
         Some(changed) if output.status.success() && !changed.is_empty() => Ok(changed),
-        Some(_) if output.status.success() => Err(wrong(format!("loading them changed nothing ({said})"))),
-        _ => Err(wrong(if said.is_empty() { output.status.to_string() } else { said })),
+        Some(_) if output.status.success() => Err(wrong(format!("loading them changed nothing ({printed})"))),
+        _ => Err(wrong(if printed.is_empty() { output.status.to_string() } else { printed })),
     }
 }
 
-/// What differs between the two environments that the script printed.
+/// The difference between the two environments that the script printed.
 fn changes(text: &[u8]) -> Option<Vec<(OsString, OsString)>> {
     let mut entries = text.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
     let split = |entry: &[u8]| {

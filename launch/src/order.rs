@@ -1,7 +1,7 @@
-//! What a starter tells an agent: one line of JSON on its standard input, which then stays open.
+//! The order that a starter gives to an agent: one line of JSON on its standard input, which then stays open.
 //!
-//! Standard input because the order holds the job's secret, which must not show in a process list. When it is closed,
-//! the starter is gone and the agent ends.
+//! It goes through standard input because it holds the job's secret, which must not appear in a process list. When
+//! standard input is closed, the starter is gone and the agent ends.
 
 use std::io::BufRead;
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use types::{Identity, Slot};
 
 const MAX_ORDER: u64 = 64 << 10;
 
-/// Everything an agent must know to join its job.
+/// Everything that an agent needs to join its job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Order(pub AgentOrder);
@@ -26,26 +26,26 @@ impl Deref for Order {
     }
 }
 
-/// An order that cannot be followed.
+/// Why an agent has no usable order.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OrderError {
-    /// None came.
+    /// Standard input ended without an order.
     #[error("no order on standard input: agents are started by a gateway, not by hand")]
     Missing,
-    /// It could not be read.
+    /// Standard input could not be read.
     #[error("standard input: {0}")]
     Io(#[from] std::io::Error),
-    /// It is not an order.
+    /// The line is not an order.
     #[error("unreadable order: {0}: is this landbridge the same release as the gateway's?")]
     Format(#[from] serde_json::Error),
-    /// A node number beyond what addresses can name.
+    /// A node number larger than addresses can hold.
     #[error("node number {0} is too large")]
     Node(u32),
 }
 
 impl Order {
-    /// The line, newline included.
+    /// The order as a line, newline included.
     ///
     /// # Errors
     /// [`OrderError::Format`], never in practice.
@@ -55,7 +55,7 @@ impl Order {
         Ok(line)
     }
 
-    /// Reads an order and not one byte more than its line, if the reader does not buffer.
+    /// Reads an order, and not one byte beyond its line if the reader does not buffer.
     ///
     /// # Errors
     /// [`OrderError`].
@@ -68,7 +68,7 @@ impl Order {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Who the agent is.
+    /// The agent's identity.
     ///
     /// # Errors
     /// [`OrderError::Node`].
@@ -82,13 +82,13 @@ impl Order {
         client::Gateway { site: self.site.clone(), name: name.to_owned(), address, keys: Some(self.keys) }
     }
 
-    /// Who the launcher is.
+    /// The launcher's identity.
     pub fn launcher(&self) -> Identity {
         Identity { site: self.home, slot: Slot::LAUNCHER }
     }
 }
 
-/// An order as tests of agents need it: of site b's node with that number, from 0.
+/// An order for tests of agents: for the node of site b with this number, from 0.
 #[cfg(test)]
 pub(crate) fn example(memory: types::sites::Memory, node: u32) -> Order {
     Order(AgentOrder {

@@ -1,7 +1,7 @@
-//! The processes below this one: finding and ending all of them, also those that left their process group.
+//! The processes below this one: finding and ending all of them, including those that left their process group.
 //!
-//! A process that calls [`adopt_orphans`] becomes the parent of every descendant whose own parent dies, so that the
-//! tree below it never loses a branch.
+//! A process that calls [`adopt_orphans`] becomes the parent of every descendant whose own parent dies, so that no
+//! descendant leaves its process tree.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -36,21 +36,22 @@ pub fn descendants() -> Vec<Pid> {
     found
 }
 
-/// The parent of a process that exists.
+/// The parent of a process; `None` if the process does not exist.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may itself hold blanks and parentheses: "pid (name) state parent …".
+    // The name in parentheses may itself contain blanks and parentheses: "pid (name) state parent …".
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Kills everything below this process and collects it, again and again until nothing is left or `limit` is over.
+/// Kills all processes below this one and collects their exit codes, repeatedly until none is left or `limit` has
+/// passed. Returns whether none is left.
 ///
-/// Collects every child, so nobody else in this process may be waiting for one. Says whether nothing is left.
+/// It collects every child, so nothing else in this process may be waiting for one.
 pub fn end_descendants(limit: Duration) -> bool {
     let end = Instant::now() + limit;
     loop {
         for pid in descendants() {
-            // It may have ended meanwhile, which is what is wanted.
+            // An error means that it has ended meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
@@ -64,7 +65,7 @@ pub fn end_descendants(limit: Duration) -> bool {
     }
 }
 
-/// Sends a signal to a process group; a group that has ended is no error.
+/// Sends a signal to a process group. A group that has ended is not an error.
 pub fn signal_group(leader: u32, signal: i32) {
     let pid = i32::try_from(leader).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {

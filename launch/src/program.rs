@@ -11,23 +11,23 @@ use crate::environment::Environment;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// It is nowhere.
+    /// It was not found.
     #[error("program {program} not found (looked in {places}): put it there on this node too, or give another path")]
     Missing {
         /// As the user wrote it.
         program: String,
-        /// Where it was looked for.
+        /// Where the agent looked for it.
         places: String,
     },
-    /// It is there but no program.
+    /// The file exists but cannot be run.
     #[error("program {path} is {problem}")]
     NotExecutable {
-        /// Where it is.
+        /// The path.
         path: String,
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// The directory is not there.
+    /// The working directory does not exist.
     #[error("working directory {0} does not exist here: make it, or start from a directory that every node has")]
     Directory(String),
 }
@@ -35,7 +35,7 @@ pub enum ProgramError {
 /// The path of `program`, relative to `directory` or in the `PATH` of `environment`.
 ///
 /// # Errors
-/// [`ProgramError`], naming where it was looked for.
+/// [`ProgramError`], which names the places searched.
 pub fn find(program: &Path, directory: &Path, environment: &Environment) -> Result<PathBuf, ProgramError> {
     if !directory.is_dir() {
         return Err(ProgramError::Directory(directory.display().to_string()));
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_a_shell_would() {
+    fn programs_are_found_as_a_shell_does() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         let mut environment = Environment::default();

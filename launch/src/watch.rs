@@ -1,4 +1,4 @@
-//! Looking at the gateways of one site again and again: connecting, connecting anew, what changed since the last look.
+//! Observing the gateways of one site repeatedly: connecting, reconnecting, changes since the last look.
 
 use std::time::Duration;
 
@@ -13,30 +13,28 @@ use crate::launcher::session::dialled;
 use crate::launcher::{SessionError, Sites};
 use crate::rates::{Rates, rates};
 
-/// The least and the most that one look may take; between them, as long as the interval.
+/// The shortest and the longest time limit of one look; between them, it is the interval.
 const LIMITS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 
 /// One look at all gateways of a site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// The site.
     pub site: String,
-    /// Its gateways, in the order of the sites file.
+    /// The site's gateways, in the order of the sites file.
     pub gateways: Vec<Look>,
 }
 
 /// One look at one gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Look {
-    /// Its name.
     pub gateway: String,
-    /// Where it was asked.
+    /// The address at which it was asked.
     pub address: String,
-    /// Why it did not answer, and what to do; `None` when it did.
+    /// Why it did not reply, and what to do; `None` if it did.
     pub problem: Option<String>,
-    /// What it shows.
+    /// The state that it reports.
     pub view: Option<Box<View>>,
-    /// What it did since the last look; `None` the first time, also after its connection was lost.
+    /// Its activity since the last look; `None` at the first look, and at the first after its connection was lost.
     pub rates: Option<Rates>,
 }
 
@@ -57,7 +55,8 @@ struct Watched {
 }
 
 impl Watch {
-    /// Will look at the gateways of this site each `interval`, whose key is here. Connects to none yet.
+    /// Prepares to look at this site's gateways each `interval`. The site's key must be on this machine. Connects to
+    /// none yet.
     ///
     /// # Errors
     /// The site is unknown, or its key cannot be used.
@@ -70,7 +69,7 @@ impl Watch {
         Ok(Watch { site: site.name.clone(), role, limit, gateways: gateways.collect() })
     }
 
-    /// Looks at all gateways at once. Takes no longer than a few seconds, whatever they do.
+    /// Looks at all gateways at once. Takes a few seconds at most, whatever the gateways do.
     pub async fn look(&mut self) -> Round {
         let mut looking = JoinSet::new();
         for (at, mut watched) in std::mem::take(&mut self.gateways).into_iter().enumerate() {
@@ -90,7 +89,7 @@ impl Watch {
         Round { site: self.site.clone(), gateways: looks }
     }
 
-    /// Looks each `every`, in a task of its own, as long as somebody takes the rounds. Needs a runtime around it.
+    /// Looks each `every`, in a task of its own, while the receiver exists. Must be called in a runtime.
     pub fn follow(mut self, every: Duration) -> mpsc::Receiver<Round> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -121,7 +120,7 @@ impl Watched {
                 Look { gateway, address, problem: None, view: Some(view), rates }
             }
             Err(problem) => {
-                // An answer may still come, and when it is back it may have been started anew.
+                // A late reply may still arrive, and the gateway may be restarted before the next look.
                 (self.client, self.last) = (None, None);
                 Look { gateway, address, problem: Some(problem), view: None, rates: None }
             }
@@ -138,12 +137,12 @@ impl Watched {
 }
 
 impl Round {
-    /// Whether at least one gateway answered.
+    /// Whether at least one gateway replied.
     pub fn answered(&self) -> bool {
         self.gateways.iter().any(|look| look.view.is_some())
     }
 
-    /// Why none answered, gateway by gateway.
+    /// Why none replied, gateway by gateway.
     pub fn problems(&self) -> String {
         let named = |look: &Look| Some(format!("{}: {}", look.gateway, look.problem.as_ref()?));
         self.gateways.iter().filter_map(named).collect::<Vec<_>>().join("; ")

@@ -10,17 +10,17 @@ use crate::environment::Environment;
 /// Most files looked at for one program.
 const MAX_FILES: usize = 500;
 
-/// A library some file of a program needs.
+/// A library that some file of a program needs.
 pub(super) struct Needed {
-    /// The name it is asked by, such as `libmpi.so.12`.
+    /// Its name in the ELF file, such as `libmpi.so.12`.
     pub name: String,
-    /// Where it is, if it is anywhere.
+    /// Where it is, if it was found.
     pub file: Option<PathBuf>,
     /// Whether it is only in the `lib` folder beside the program's own folder, where the dynamic linker does not look.
     pub beside: bool,
 }
 
-/// Everything `program` needs, directly or not. `None`: it is no ELF file.
+/// All libraries that `program` needs, directly or indirectly. `None`: it is not an ELF file.
 pub(super) fn needed(program: &Path, environment: &Environment) -> Option<Vec<Needed>> {
     let mut found: Vec<Needed> = Vec::new();
     let mut seen = HashSet::new();
@@ -45,8 +45,8 @@ pub(super) fn needed(program: &Path, environment: &Environment) -> Option<Vec<Ne
     elf.then_some(found)
 }
 
-/// The names a file needs, and the folders it says to look in: before those of `LD_LIBRARY_PATH` (its RPATH), or after
-/// them (its RUNPATH, next to which an RPATH does not count); ld.so(8).
+/// The names that a file needs, and the folders it lists: its RPATH is searched before `LD_LIBRARY_PATH`, its RUNPATH
+/// after it, and an RPATH beside a RUNPATH is ignored; see ld.so(8).
 struct Direct {
     names: Vec<String>,
     before: Vec<PathBuf>,

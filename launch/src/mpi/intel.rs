@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::provider::is_ours;
-use super::{confirm_no_sends, insist};
+use super::{do_not_confirm_sends, insist};
 use crate::environment::Environment;
 
-/// The installation a library file belongs to, and the folders its libraries are in.
+/// The installation that a library file belongs to, and the folders of its libraries.
 fn installation(library: &Path) -> Option<(PathBuf, Vec<PathBuf>)> {
     let folder = library.parent()?;
     let lib = if folder.ends_with("release") || folder.ends_with("debug") { folder.parent()? } else { folder };
@@ -25,7 +25,7 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
         for folder in folders.iter().rev() {
             environment.prepend("LD_LIBRARY_PATH", folder.as_os_str());
         }
-        // Another provider, chosen to compare, is among Intel's own.
+        // A provider that the user chose for comparison is among Intel's own.
         if !is_ours(environment) {
             let has_providers = |folder: &PathBuf| folder.join("libtcp-fi.so").is_file();
             let own = folders.iter().flat_map(|folder| [folder.join("prov"), folder.clone()]).find(has_providers);
@@ -41,8 +41,8 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
     }
     if crosses {
         insist(environment, "I_MPI_OFI_PROVIDER", "landbridge", &mut notes);
-        // oneCCL would bring its ranks together by TCP connections of its own, which do not reach another site. Over MPI it
-        // needs none; it takes its key-value store from MPI only if its data goes that way too.
+        // oneCCL would connect its ranks by TCP connections of its own, which do not reach another site. Over MPI it
+        // needs none; it takes its key-value store from MPI only if its data goes through MPI too.
         environment.set_default("CCL_ATL_TRANSPORT", "mpi");
         environment.set_default("CCL_KVS_MODE", "mpi");
     } else {
@@ -50,19 +50,20 @@ pub(super) fn settings(environment: &mut Environment, library: Option<&Path>, cr
         environment.set_default("I_MPI_OFI_PROVIDER", chosen);
     }
     environment.set_default("LANDBRIDGE_INJECT", "16KiB");
-    confirm_no_sends(environment);
+    do_not_confirm_sends(environment);
     // Hydra is not there to pin ranks, and several jobs or sites may share a machine.
     environment.set_default("I_MPI_PIN", "0");
     notes
 }
 
-/// Lets ranks of one node put what they share into this folder, which is removed however they end.
+/// Makes ranks of one node put their shared files into this folder, which is removed however they end.
 pub fn share_memory_in(environment: &mut Environment, folder: &Path) {
     environment.set_default("I_MPI_SHM_FILE_PREFIX_4K", folder);
 }
 
-/// Its ranks yield where they share cores, in its own shared memory too, if its mpiexec has told them of the node's cores; without
-/// that they must be told to. A few looks between two yields cost no time there, and 64 ranks start in 3.7 s rather than 4.4.
+/// Makes ranks that share cores yield, in Intel MPI's own shared memory too. Its mpiexec would have passed on the
+/// number of the node's cores; without it, ranks must be told to yield. A few polls between two yields cost no time
+/// then, and 64 ranks start in 3.7 s rather than 4.4.
 pub(super) fn share_cores(environment: &mut Environment) {
     environment.set_default("I_MPI_WAIT_MODE", "1");
     environment.set_default("I_MPI_SPIN_COUNT", "20");

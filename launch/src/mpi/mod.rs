@@ -1,5 +1,5 @@
-//! MPI libraries: which one a program uses, and how each is made to use our provider. A program may also use libfabric without
-//! any MPI.
+//! MPI libraries: which one a program uses, and how to make each of them use our provider. A program may also use
+//! libfabric without any MPI.
 
 mod elf;
 pub mod intel;
@@ -20,36 +20,36 @@ pub use recognise::recognise;
 use crate::environment::Environment;
 use crate::message::{Family, MpiChoice};
 
-/// Why a program's MPI cannot be set up. Says what to do.
+/// Why a program's MPI cannot be set up. The messages say what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MpiError {
-    /// It was not possible to say which MPI it is.
+    /// The program's MPI could not be determined.
     #[error(
         "cannot tell which MPI {program} uses: {problem}. Name it: --mpi mpich, --mpi intel or --mpi openmpi; or --mpi none if it uses libfabric without an MPI"
     )]
     Unsure {
         /// The program.
         program: String,
-        /// What was looked at and what was found there.
+        /// What was examined and found.
         problem: String,
     },
-    /// The program loads another than the user said.
+    /// The program loads another MPI than the user named.
     #[error("--mpi {wish}, but {program} loads {}, which is {found}'s: put the library that you mean into LD_LIBRARY_PATH, or leave --mpi out", .file.display())]
     Other {
-        /// What the user said.
+        /// The user's choice.
         wish: Family,
         /// The program.
         program: String,
-        /// What it is.
+        /// The MPI that the program loads.
         found: Family,
-        /// Its file.
+        /// The file of that MPI.
         file: PathBuf,
     },
     /// An Open MPI that cannot be started.
     #[error("{} is Open MPI before 4.1, which cannot start under Landbridge: use 4.1 or 5", .0.display())]
     TooOld(PathBuf),
-    /// No provider.
+    /// The provider is missing.
     #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command or in ../lib/landbridge from there, or say where it is with LANDBRIDGE_PROVIDER", .0.display())]
     NoProvider(PathBuf),
 }
@@ -57,17 +57,17 @@ pub enum MpiError {
 /// A program's MPI library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// Which.
+    /// Which MPI it is.
     pub family: Family,
-    /// Its file, when it was found.
+    /// Its file, if it was found.
     pub file: Option<PathBuf>,
-    /// Whether the dynamic linker must be told where it is.
+    /// Whether its folder must be added to LD_LIBRARY_PATH for the dynamic linker to find it.
     pub beside: bool,
-    /// Whether the program itself is linked to it: no other can come instead.
+    /// Whether the program itself is linked to it, so that no other MPI can take its place.
     pub linked: bool,
 }
 
-/// Finds out which MPI a program uses: as the user says, or by looking. `None`: none was recognised.
+/// Determines a program's MPI: the user's choice, or by examining the program. `None`: no MPI was recognised.
 ///
 /// # Errors
 /// [`MpiError::Unsure`], [`MpiError::TooOld`].
@@ -76,10 +76,10 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
     let library = match choice {
         MpiChoice::Auto => seen?,
         MpiChoice::Libfabric => None,
-        // The file still tells where the library's other parts are.
+        // The file is still needed: it shows where the library's other parts are.
         MpiChoice::Named(family) => {
             match seen {
-                // Its ranks would start, and not find each other.
+                // The ranks would start and not find each other.
                 Ok(Some(Library { family: found, file: Some(file), linked: true, .. })) if found != family => {
                     return Err(MpiError::Other { wish: family, program: program.display().to_string(), found, file });
                 }
@@ -94,8 +94,8 @@ pub fn library(choice: MpiChoice, program: &Path, environment: &Environment) -> 
     Ok(library)
 }
 
-/// Sets what `library` needs to use the provider at `provider`. Gives notes for the user about settings of theirs that
-/// could not stay. `crosses` says that the job has ranks at several sites.
+/// Sets what `library` needs in order to use the provider at `provider`. Returns notes for the user about settings of
+/// theirs that had to change. `crosses`: whether the job has ranks at several sites.
 pub fn settings(library: &Library, environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
     let mut notes = provider::settings(environment, provider, crosses);
     if let Some(folder) = library.file.as_deref().filter(|_| library.beside).and_then(Path::parent) {
@@ -109,7 +109,7 @@ pub fn settings(library: &Library, environment: &mut Environment, provider: &Pat
     notes
 }
 
-/// Whether a program in which no MPI was recognised uses libfabric itself: because the user says so, or because it is linked to
+/// Whether a program in which no MPI was recognised uses libfabric itself: the user says so, or it is linked to
 /// libfabric.
 pub fn uses_libfabric(choice: MpiChoice, program: &Path, environment: &Environment) -> bool {
     match choice {
@@ -120,12 +120,12 @@ pub fn uses_libfabric(choice: MpiChoice, program: &Path, environment: &Environme
     }
 }
 
-/// Makes a program without an MPI use the provider at `provider`. The notes are as for [`settings`].
+/// Makes a program without an MPI use the provider at `provider`. Returns notes as [`settings`] does.
 pub fn libfabric_settings(environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
     provider::settings(environment, provider, crosses)
 }
 
-/// Sets what `family` needs to know on a node with more ranks than cores.
+/// Sets what `family` needs on a node with more ranks than cores.
 pub fn share_cores(family: Family, environment: &mut Environment) {
     match family {
         Family::Intel => intel::share_cores(environment),
@@ -133,34 +133,34 @@ pub fn share_cores(family: Family, environment: &mut Environment) {
     }
 }
 
-/// From more ranks to a core than this on, Open MPI's wait with fewer looks.
+/// With more ranks per core than this, Open MPI's waiting ranks must poll less often.
 const CROWDED: u32 = 4;
-/// How late their timers may be then.
+/// How late their timers may then be.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// How late the timers of ranks may be, of which so many share a core; `None`: as the system has it.
+/// How late the timers of ranks may be when `crowd` of them share a core. `None`: the system's default.
 ///
-/// While Open MPI's ranks wait for each other in `MPI_Init` and `MPI_Finalize` they look 10,000 times a second each
-/// (`OMPI_LAZY_WAIT_FOR_COMPLETION`: a look, `usleep(100)`), before any provider is there that could nap. 64 of them on two cores
-/// keep Linux 6.18 from ever running a process that sleeps less often, such as the launcher that they wait for: starts took 3 to
-/// 51 s. A thousand looks a second leave room, and no start took more than 4 s.
+/// While Open MPI's ranks wait for each other in `MPI_Init` and `MPI_Finalize`, each polls 10,000 times a second
+/// (`OMPI_LAZY_WAIT_FOR_COMPLETION`: one poll, then `usleep(100)`), and no provider is loaded yet that could sleep
+/// longer. With 64 of them on two cores, Linux 6.18 hardly ever runs processes that sleep less often, such as the
+/// launcher that they wait for: starts took 3 to 51 s. With a thousand polls a second, no start took more than 4 s.
 pub fn timer_slack(family: Family, crowd: u32) -> Option<Duration> {
     (family == Family::OpenMpi && crowd > CROWDED).then_some(SLACK)
 }
 
-/// What ranks of `family` wait for in shared memory of its own when there are others beside them on their node, as the provider's
-/// `LANDBRIDGE_MPI_SHM` has it.
+/// What ranks of `family` wait for in the MPI library's own shared memory when other ranks run on their node, as a
+/// value of the provider's `LANDBRIDGE_MPI_SHM`.
 pub fn own_memory(family: Family, environment: &Environment) -> Option<&'static str> {
     match family {
         Family::Mpich => mpich::has_own_memory(environment).then_some("messages"),
-        // Its collectives use it also with I_MPI_FABRICS=ofi.
+        // Its collectives use shared memory even with I_MPI_FABRICS=ofi.
         Family::Intel => Some("messages"),
-        // It gives all messages to the provider.
+        // It passes all messages to the provider.
         Family::OpenMpi => Some("windows"),
     }
 }
 
-/// Sets a variable that only one value works for; says so if the user had another.
+/// Sets a variable to the only value that works; adds a note if the user had set another.
 fn insist(environment: &mut Environment, name: &str, value: &str, notes: &mut Vec<String>) {
     if let Some(old) = environment.get(name).filter(|old| *old != value) {
         notes.push(format!("{name}={} cannot work across sites; using {name}={value}", old.display()));
@@ -168,9 +168,9 @@ fn insist(environment: &mut Environment, name: &str, value: &str, notes: &mut Ve
     environment.set(name, value);
 }
 
-/// MPICH and its kin open their endpoints for confirmed delivery because their one-sided operations need it, and would then pay
-/// a message of confirmation for each send, which they do not need.
-fn confirm_no_sends(environment: &mut Environment) {
+/// MPICH and its derivatives open their endpoints for confirmed delivery, because their one-sided operations need it.
+/// Each send would then cost a confirmation that it does not need.
+fn do_not_confirm_sends(environment: &mut Environment) {
     environment.set_default("LANDBRIDGE_CONFIRM_SENDS", "no");
 }
 

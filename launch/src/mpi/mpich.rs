@@ -1,25 +1,25 @@
-//! MPICH: its OFI netmod, whatever it was configured to prefer.
+//! MPICH: always its OFI netmod, whatever it was configured to prefer.
 
 use std::path::{Path, PathBuf};
 
-use super::{confirm_no_sends, insist};
+use super::{do_not_confirm_sends, insist};
 use crate::environment::Environment;
 
 pub(super) fn settings(environment: &mut Environment) -> Vec<String> {
     let mut notes = Vec::new();
     insist(environment, "MPIR_CVAR_CH4_NETMOD", "ofi", &mut notes);
-    confirm_no_sends(environment);
+    do_not_confirm_sends(environment);
     notes
 }
 
-/// Messages inside a node go through MPICH's own shared memory unless the user has switched that off.
+/// Whether messages inside a node go through MPICH's own shared memory: yes, unless the user has switched that off.
 pub(super) fn has_own_memory(environment: &Environment) -> bool {
     let off = environment.get("MPIR_CVAR_NOLOCAL").and_then(|value| value.to_str()).unwrap_or_default();
     !["1", "yes", "true", "on"].iter().any(|word| off.eq_ignore_ascii_case(word))
 }
 
-/// How the paths of the files begin by which ranks of one job share memory, from MPICH 4.2 on: it names them after a hash of
-/// the job's key-value space (FNV-1a), followed by the number of the node.
+/// The prefixes of the paths of the files through which ranks of one job share memory, from MPICH 4.2 on. MPICH names
+/// them after a hash (FNV-1a) of the job's key-value space, followed by the number of the node.
 pub fn shared_files(space: &str) -> Vec<PathBuf> {
     let hash = space.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     ["shm", "vci"].iter().map(|kind| Path::new("/dev/shm").join(format!("mpich_{kind}_{hash:x}_"))).collect()
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn files_are_named_as_mpich_names_them() {
-        // Seen with MPICH 5.0.
+        // Observed with MPICH 5.0.
         let files = shared_files("landbridge-72bdd5a3");
         assert_eq!(files, ["/dev/shm/mpich_shm_f2ebd3bc_", "/dev/shm/mpich_vci_f2ebd3bc_"].map(PathBuf::from));
     }

@@ -1,4 +1,4 @@
-//! Where the libfabric provider is, and how libfabric is told.
+//! Where the libfabric provider is, and the settings that make libfabric load it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +7,11 @@ use types::sites::Fabric;
 use super::insist;
 use crate::environment::Environment;
 
-/// File name of the provider: libfabric takes files that end in `-fi.so`.
+/// File name of the provider. libfabric loads files whose names end in `-fi.so`.
 pub const PROVIDER_FILE: &str = "liblandbridge-fi.so";
 
-/// Where the provider should be on this node: `LANDBRIDGE_PROVIDER` of the node, then of the user, else beside this
-/// program, else in `../lib/landbridge` from there, where packages put it. Whether it is there is for the caller to see.
+/// Where the provider should be on this node: as `LANDBRIDGE_PROVIDER` of the node, then of the user, says; else beside
+/// this program; else in `../lib/landbridge` from there, where packages put it. The caller checks whether it exists.
 pub fn find_provider(environment: &Environment) -> PathBuf {
     const VARIABLE: &str = "LANDBRIDGE_PROVIDER";
     let named = std::env::var_os(VARIABLE).or_else(|| environment.get(VARIABLE).map(Into::into));
@@ -28,9 +28,10 @@ fn beside(program: &Path) -> PathBuf {
     packaged.filter(|packaged| packaged.is_file() && !beside.is_file()).unwrap_or(beside)
 }
 
-/// Makes libfabric load and choose the provider. Within one site another provider may be chosen (to compare).
+/// Makes libfabric load and choose the provider. In a job within one site, the user may choose another provider for
+/// comparison.
 ///
-/// `FI_PROVIDER_PATH` gets one directory: not every libfabric splits it at colons.
+/// `FI_PROVIDER_PATH` gets a single directory, because not every libfabric splits it at colons.
 pub(super) fn settings(environment: &mut Environment, provider: &Path, crosses: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if crosses {
@@ -44,8 +45,8 @@ pub(super) fn settings(environment: &mut Environment, provider: &Path, crosses: 
     notes
 }
 
-/// Tells our provider, if it is the one that will be used, of the site's own network. A libfabric that the node names in
-/// `LANDBRIDGE_LIBFABRIC` goes before the site's.
+/// If our provider will be used, passes the site's own network on to it. A libfabric named by the node's
+/// `LANDBRIDGE_LIBFABRIC` takes precedence over the site's.
 pub fn use_fabric(fabric: Option<&Fabric>, environment: &mut Environment) {
     const LIBRARY: &str = "LANDBRIDGE_LIBFABRIC";
     let Some(fabric) = fabric.filter(|_| is_ours(environment)) else { return };
@@ -72,10 +73,10 @@ mod tests {
         let program = root.path().join("bin/landbridge");
         let (here, packaged) = (root.path().join("bin"), root.path().join("lib/landbridge"));
         [&here, &packaged].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
-        assert_eq!(beside(&program), here.join(PROVIDER_FILE), "there is none: the first place is named");
+        assert_eq!(beside(&program), here.join(PROVIDER_FILE), "there is none: the first place is returned");
         std::fs::write(packaged.join(PROVIDER_FILE), "").unwrap();
         assert_eq!(beside(&program), packaged.join(PROVIDER_FILE));
         std::fs::write(here.join(PROVIDER_FILE), "").unwrap();
-        assert_eq!(beside(&program), here.join(PROVIDER_FILE), "what was built here goes first");
+        assert_eq!(beside(&program), here.join(PROVIDER_FILE), "the file beside the program takes precedence");
     }
 }

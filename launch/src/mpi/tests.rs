@@ -2,14 +2,14 @@ use super::*;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 
-/// A Python installation with a library of this content, as PyPI's MPI packages make it.
+/// A Python installation with a library file of this content, laid out as PyPI's MPI packages do.
 fn python_with(name: &str, content: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     for inner in ["bin", "lib"] {
         std::fs::create_dir(folder.path().join(inner)).unwrap();
     }
     let python = folder.path().join("bin/python3");
-    // Any ELF program will do for the interpreter.
+    // Any ELF program can stand for the interpreter.
     std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &python).unwrap();
     std::fs::write(folder.path().join("lib").join(name), content).unwrap();
     (folder, python)
@@ -39,7 +39,7 @@ fn python_uses_the_library_beside_it() {
 }
 
 #[test]
-fn doubt_is_said_and_can_be_settled() {
+fn an_unclear_mpi_is_an_error_and_can_be_named() {
     let (_folder, python) = python_with("libmpi.so.12", "nobody's");
     let error = library(MpiChoice::Auto, &python, &environment()).unwrap_err();
     assert!(error.to_string().contains("--mpi mpich"), "{error}");
@@ -56,7 +56,7 @@ fn a_program_without_mpi_has_none() {
 }
 
 #[test]
-fn the_users_settings_stay_where_they_can() {
+fn the_users_settings_are_kept_if_possible() {
     let provider = Path::new("/opt/lb/liblandbridge-fi.so");
     let mpich = Library { family: Family::Mpich, file: None, beside: false, linked: false };
     let mut one_site = environment();
@@ -75,7 +75,7 @@ fn the_users_settings_stay_where_they_can() {
 }
 
 #[test]
-fn intel_learns_where_it_is_installed() {
+fn intel_mpi_gets_its_root() {
     let provider = Path::new("/opt/lb/liblandbridge-fi.so");
     for (file, root, path) in [
         ("/v/lib/libmpi.so.12", "/v", "/v/lib"),
@@ -93,7 +93,7 @@ fn intel_learns_where_it_is_installed() {
     let intel = Library { family: Family::Intel, file: None, beside: false, linked: true };
     let mut inside = environment();
     settings(&intel, &mut inside, provider, false);
-    assert_eq!(inside.get("CCL_KVS_MODE"), None, "within a site oneCCL's own connections do");
+    assert_eq!(inside.get("CCL_KVS_MODE"), None, "within a site oneCCL's own connections work");
     let mut chosen = environment();
     chosen.set("CCL_KVS_MODE", "pmi");
     settings(&intel, &mut chosen, provider, true);
@@ -101,14 +101,14 @@ fn intel_learns_where_it_is_installed() {
 }
 
 #[test]
-fn only_open_mpi_looks_less_often_and_only_in_a_crowd() {
+fn only_open_mpi_polls_less_often_and_only_when_crowded() {
     assert_eq!(timer_slack(Family::OpenMpi, 5), Some(Duration::from_millis(1)));
     assert_eq!(timer_slack(Family::OpenMpi, 4), None);
     assert!([Family::Mpich, Family::Intel].iter().all(|family| timer_slack(*family, 99).is_none()));
 }
 
 #[test]
-fn who_has_memory_of_its_own_and_who_is_told_to_yield() {
+fn own_shared_memory_and_yielding_by_family() {
     let mut environment = environment();
     share_cores(Family::Mpich, &mut environment);
     assert_eq!(environment.get("I_MPI_WAIT_MODE"), None);
@@ -151,7 +151,7 @@ fn linked_program(folder: &Path, dtags: &str) -> PathBuf {
 }
 
 #[test]
-fn libraries_are_looked_for_where_the_dynamic_linker_does() {
+fn libraries_are_searched_as_the_dynamic_linker_does() {
     let mut environment = Environment::default();
     for (dtags, expected) in [("--enable-new-dtags", Family::Intel), ("--disable-new-dtags", Family::Mpich)] {
         let folder = tempfile::tempdir().unwrap();
@@ -183,7 +183,7 @@ fn a_program_linked_to_libfabric_alone_uses_it() {
 }
 
 #[test]
-fn another_mpi_than_the_user_said_is_named() {
+fn an_mpi_other_than_the_user_named_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let program = linked_program(folder.path(), "--enable-new-dtags");
     let error = library(MpiChoice::Named(Family::Intel), &program, &Environment::default()).unwrap_err().to_string();

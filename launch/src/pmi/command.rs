@@ -1,4 +1,4 @@
-//! A PMI-1 command: bytes to words.
+//! PMI-1 commands: parsing bytes into words.
 
 use thiserror::Error;
 
@@ -8,26 +8,25 @@ const MAX_LINE: usize = 64 << 10;
 /// The most lines of a multi-line command: a spawn has one for each argument and hint.
 const MAX_WORDS: usize = 4096;
 
-/// One command: its name and `key=value` words.
+/// One command: a name and `key=value` words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The name.
     pub name: String,
     words: Vec<(String, String)>,
 }
 
 impl Command {
-    /// The value of a word.
+    /// The value of the word `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.words.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a word, as a number.
+    /// The value of the word `key`, as a number.
     pub fn number(&self, key: &str) -> Option<i64> {
         self.get(key)?.parse().ok()
     }
 
-    /// Reads one line. The last of `value`, `error_msg` and `message` may contain blanks.
+    /// Parses one line. The last of `value`, `error_msg` and `message` may contain blanks.
     fn parse(line: &str) -> Option<Command> {
         let mut words = Vec::new();
         let mut rest = line.trim_end_matches(['\r', ' ']);
@@ -46,7 +45,7 @@ impl Command {
     }
 }
 
-/// What is not PMI-1.
+/// Input that is not PMI-1.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PmiError {
@@ -56,12 +55,12 @@ pub enum PmiError {
     /// A command that does not end.
     #[error("a PMI-1 command of more than {MAX_WORDS} lines")]
     LongCommand,
-    /// A line that is something else.
+    /// A line that is not a command.
     #[error("`{0}` is not a PMI-1 command")]
     NoCommand(String),
 }
 
-/// Bytes of a rank, cut into commands.
+/// Cuts the bytes of a rank into commands.
 #[derive(Debug, Default)]
 pub struct Lines {
     buffer: Vec<u8>,
@@ -69,10 +68,10 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes bytes and gives the commands they complete.
+    /// Takes bytes and returns the commands that they complete.
     ///
     /// # Errors
-    /// What is not PMI-1.
+    /// The input is not PMI-1.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Command>, PmiError> {
         self.buffer.extend_from_slice(bytes);
         let mut commands = Vec::new();
@@ -98,7 +97,7 @@ impl Lines {
             if command.words.len() >= MAX_WORDS {
                 return Err(PmiError::LongCommand);
             }
-            // One word a line, whose value may contain blanks.
+            // One word per line, whose value may contain blanks.
             let (key, value) = line.split_once('=').ok_or_else(wrong)?;
             command.words.push((key.to_owned(), value.to_owned()));
             return Ok(None);
@@ -117,7 +116,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn commands_come_in_pieces() {
+    fn commands_may_arrive_in_pieces() {
         let mut lines = Lines::default();
         assert_eq!(lines.feed(b"cmd=put kvsname=k key=a va").unwrap(), vec![]);
         let commands = lines.feed(b"lue=x y z\ncmd=finalize\n").unwrap();
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused() {
+    fn other_protocols_are_refused() {
         assert!(Lines::default().feed(b"GET / HTTP/1.1\n").unwrap_err().to_string().contains("GET / HTTP"));
         assert!(Lines::default().feed(&vec![b'x'; MAX_LINE + 1]).is_err());
     }

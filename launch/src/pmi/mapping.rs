@@ -1,12 +1,12 @@
-//! `PMI_process_mapping`: which ranks share a node, in MPICH's words.
+//! `PMI_process_mapping`: which ranks share a node, in MPICH's format.
 
 use std::fmt::Write;
 
 use types::Roster;
 
-/// The mapping of a roster: `(vector,(first node,nodes,ranks per node),…)`, nodes counted over all sites.
+/// The mapping of a roster: `(vector,(first node,nodes,ranks per node),…)`, with nodes numbered over all sites.
 ///
-/// From it MPICH and Intel MPI decide who shares memory with whom.
+/// MPICH and Intel MPI decide from it which ranks share memory.
 pub fn process_mapping(roster: &Roster) -> String {
     let mut blocks: Vec<(u32, u32, u32)> = Vec::new();
     for (at, (_, _, _, node)) in roster.nodes().enumerate() {

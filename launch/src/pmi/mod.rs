@@ -1,8 +1,9 @@
-//! PMI-1, the protocol by which MPICH and Intel MPI ask their launcher who they are and exchange addresses.
+//! PMI-1, the protocol by which ranks of MPICH and Intel MPI get their rank numbers from the launcher and exchange
+//! addresses.
 //!
-//! [`Server`] is the server of one node as a pure state machine: lines come in, replies and events go out. The sockets
-//! are in [`crate::agent`]. Barriers leave the node as an event and come back by [`Server::barrier_out`], with the entries
-//! that ranks of other nodes have put meanwhile: in PMI-1 a `get` is only defined after a barrier that follows the `put`.
+//! [`Server`] is the server of one node as a pure state machine: lines go in, replies and events come out. The sockets
+//! are in [`crate::agent`]. A barrier leaves the node as an event and returns through [`Server::barrier_out`], with the
+//! entries that ranks of other nodes have put: in PMI-1 a `get` is defined only after a barrier that follows the `put`.
 //!
 //! The wire protocol is described in Balaji et al., *PMI: A Scalable Parallel Process-Management Interface for
 //! Extreme-Scale Systems* (EuroMPI 2010), and by what MPICH 5.0 and Intel MPI 2021 send.
@@ -18,14 +19,14 @@ use types::JobId;
 
 use crate::message::{Entry, MpiState};
 
-// Limits told to the ranks, in bytes.
+// Limits sent to the ranks, in bytes.
 const KEY_MAX: usize = 64;
 const VALUE_MAX: usize = 4096;
 
-/// What follows from a line.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Write this to the rank with this local number.
+    /// Write this line to the rank with this local number.
     Reply {
         /// Number of the rank on its node.
         local: usize,
@@ -37,11 +38,8 @@ pub enum Event {
         /// Number of the rank on its node.
         local: usize,
     },
-    /// All ranks of the node are in the barrier; these entries are new.
-    Barrier {
-        /// The entries.
-        entries: Vec<Entry>,
-    },
+    /// All ranks of the node have entered the barrier; these entries are new.
+    Barrier { entries: Vec<Entry> },
     /// A rank called `MPI_Abort`.
     Abort {
         /// Number of the rank on its node.
@@ -51,18 +49,18 @@ pub enum Event {
         /// Its message, possibly empty.
         message: String,
     },
-    /// A rank called `MPI_Comm_spawn`, and was told that this is not supported.
+    /// A rank called `MPI_Comm_spawn`, and was refused.
     SpawnRefused {
         /// Number of the rank on its node.
         local: usize,
-        /// The program it wanted.
+        /// The program that it wanted to start.
         program: String,
     },
-    /// A rank broke the protocol; the text says how.
+    /// A rank violated the protocol.
     Broken {
         /// Number of the rank on its node.
         local: usize,
-        /// What it did.
+        /// How.
         problem: String,
     },
 }
@@ -70,7 +68,7 @@ pub enum Event {
 /// The PMI-1 server of a node.
 #[derive(Debug)]
 pub struct Server {
-    /// Differs between jobs: MPICH names its shared memory on a node after it.
+    /// Differs between jobs, because MPICH names its shared memory on a node after it.
     kvs_name: String,
     size: u32,
     values: HashMap<String, String>,
@@ -100,7 +98,7 @@ impl Server {
         Server { kvs_name: space_name(job), size, values, fresh: Vec::new(), ranks }
     }
 
-    /// How far a rank of this node came.
+    /// How far a rank of this node has got with MPI.
     pub fn state(&self, local: usize) -> MpiState {
         self.ranks.get(local).map_or(MpiState::Untouched, |rank| rank.state)
     }
@@ -112,7 +110,7 @@ impl Server {
         match command.name.as_str() {
             "init" => {
                 rank.state = MpiState::Running;
-                // Subversion 2 brings barriers over groups of ranks; nobody insists on it.
+                // Subversion 2 adds barriers over groups of ranks, which no MPI library requires.
                 let subversion = command.number("pmi_subversion").unwrap_or(0).min(1);
                 let line = format!("cmd=response_to_init pmi_version=1 pmi_subversion={subversion} rc=0");
                 let mut events = reply(line);
@@ -136,11 +134,11 @@ impl Server {
             "abort" => {
                 let code = command.number("exitcode").unwrap_or(1) as i32;
                 let message = command.get("error_msg").or(command.get("message")).unwrap_or_default();
-                // What MPICH sends when it has nothing to say.
+                // MPICH's placeholder for no message.
                 let message = if message == "abort" { String::new() } else { message.to_owned() };
                 vec![Event::Abort { local, code, message }]
             }
-            // MPI_Comm_spawn would need new ranks, the name service other jobs; MPI turns rc into its own error.
+            // MPI_Comm_spawn would need new ranks, and the name service other jobs. MPI turns rc into its own error.
             "spawn" => spawn(local, command),
             "publish_name" => reply("cmd=publish_result rc=-1 msg=unsupported".into()),
             "unpublish_name" => reply("cmd=unpublish_result rc=-1 msg=unsupported".into()),
@@ -172,7 +170,7 @@ impl Server {
         Vec::new()
     }
 
-    /// Every rank of the job is in the barrier: stores what others put and lets this node's ranks go on.
+    /// Every rank of the job has entered the barrier: stores what others put, and lets this node's ranks continue.
     pub fn barrier_out(&mut self, entries: Vec<Entry>) -> Vec<Event> {
         self.values.extend(entries);
         let line = "cmd=barrier_out rc=0\n";
@@ -184,7 +182,7 @@ impl Server {
     }
 }
 
-/// Refuses a spawn. Of several programs each comes in a command of its own, and only the last is answered.
+/// Refuses a spawn. Several programs come in one command each, and only the last command gets a reply.
 fn spawn(local: usize, command: &Command) -> Vec<Event> {
     if command.number("spawnssofar") < command.number("totspawns") {
         return Vec::new();

@@ -1,7 +1,7 @@
 use super::*;
 
-/// A rank as a test sees it.
-fn say(server: &mut Server, local: usize, line: &str) -> Vec<Event> {
+/// Sends a line as a rank does.
+fn send(server: &mut Server, local: usize, line: &str) -> Vec<Event> {
     let commands = Lines::default().feed(format!("{line}\n").as_bytes()).unwrap();
     commands.iter().flat_map(|command| server.command(local, command)).collect()
 }
@@ -19,63 +19,63 @@ fn server() -> Server {
 }
 
 #[test]
-fn a_rank_learns_who_it_is_with() {
+fn a_rank_gets_its_job_and_mapping() {
     let mut server = server();
-    let events = say(&mut server, 1, "cmd=init pmi_version=1 pmi_subversion=2");
+    let events = send(&mut server, 1, "cmd=init pmi_version=1 pmi_subversion=2");
     assert_eq!(replies(&events), [(1, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0")]);
     assert!(events.contains(&Event::Initialised { local: 1 }));
-    let events = say(&mut server, 1, "cmd=get kvsname=landbridge key=PMI_process_mapping");
+    let events = send(&mut server, 1, "cmd=get kvsname=landbridge key=PMI_process_mapping");
     assert_eq!(replies(&events), [(1, "cmd=get_result rc=0 msg=success value=(vector,(0,2,2))")]);
-    assert_eq!(replies(&say(&mut server, 1, "cmd=get_universe_size")), [(1, "cmd=universe_size size=4 rc=0")]);
-    let numbers = [0, 1].map(|local| replies(&say(&mut server, local, "cmd=get_appnum"))[0].1.to_owned());
+    assert_eq!(replies(&send(&mut server, 1, "cmd=get_universe_size")), [(1, "cmd=universe_size size=4 rc=0")]);
+    let numbers = [0, 1].map(|local| replies(&send(&mut server, local, "cmd=get_appnum"))[0].1.to_owned());
     assert_eq!(numbers, ["cmd=appnum appnum=0 rc=0", "cmd=appnum appnum=1 rc=0"]);
     assert_eq!((server.state(0), server.state(1)), (MpiState::Untouched, MpiState::Running));
-    say(&mut server, 1, "cmd=finalize");
+    send(&mut server, 1, "cmd=finalize");
     assert_eq!(server.state(1), MpiState::Finalised);
 }
 
 #[test]
 fn a_barrier_carries_what_was_put_since_the_last() {
     let mut server = server();
-    say(&mut server, 0, "cmd=put kvsname=landbridge key=bc-0 value=one two");
-    assert_eq!(say(&mut server, 0, "cmd=barrier_in"), []);
+    send(&mut server, 0, "cmd=put kvsname=landbridge key=bc-0 value=one two");
+    assert_eq!(send(&mut server, 0, "cmd=barrier_in"), []);
     let entries = vec![("bc-0".to_owned(), "one two".to_owned())];
-    assert_eq!(say(&mut server, 1, "cmd=barrier_in"), [Event::Barrier { entries }]);
+    assert_eq!(send(&mut server, 1, "cmd=barrier_in"), [Event::Barrier { entries }]);
     let out = server.barrier_out(vec![("bc-2".into(), "remote".into())]);
     assert_eq!(replies(&out), [(0, "cmd=barrier_out rc=0"), (1, "cmd=barrier_out rc=0")]);
-    let got = say(&mut server, 0, "cmd=get kvsname=landbridge key=bc-2");
+    let got = send(&mut server, 0, "cmd=get kvsname=landbridge key=bc-2");
     assert_eq!(replies(&got), [(0, "cmd=get_result rc=0 msg=success value=remote")]);
-    say(&mut server, 0, "cmd=barrier_in");
-    assert_eq!(say(&mut server, 1, "cmd=barrier_in"), [Event::Barrier { entries: vec![] }]);
+    send(&mut server, 0, "cmd=barrier_in");
+    assert_eq!(send(&mut server, 1, "cmd=barrier_in"), [Event::Barrier { entries: vec![] }]);
 }
 
 #[test]
 fn unknown_keys_spawn_and_nonsense_get_errors() {
     let mut server = server();
-    assert!(replies(&say(&mut server, 0, "cmd=get kvsname=k key=none"))[0].1.contains("rc=-1"));
-    assert!(replies(&say(&mut server, 0, "mcmd=spawn\nnprocs=1\nendcmd"))[0].1.contains("spawn_result rc=-1"));
+    assert!(replies(&send(&mut server, 0, "cmd=get kvsname=k key=none"))[0].1.contains("rc=-1"));
+    assert!(replies(&send(&mut server, 0, "mcmd=spawn\nnprocs=1\nendcmd"))[0].1.contains("spawn_result rc=-1"));
     let long = format!("cmd=put kvsname=k key=k value={}", "x".repeat(5000));
-    assert!(replies(&say(&mut server, 0, &long))[0].1.contains("too_long"));
+    assert!(replies(&send(&mut server, 0, &long))[0].1.contains("too_long"));
     assert!(
-        matches!(&say(&mut server, 0, "cmd=dance")[..], [Event::Broken { problem, .. }] if problem.contains("dance"))
+        matches!(&send(&mut server, 0, "cmd=dance")[..], [Event::Broken { problem, .. }] if problem.contains("dance"))
     );
-    say(&mut server, 0, "cmd=barrier_in");
-    assert!(matches!(&say(&mut server, 0, "cmd=barrier_in")[..], [Event::Broken { .. }]));
+    send(&mut server, 0, "cmd=barrier_in");
+    assert!(matches!(&send(&mut server, 0, "cmd=barrier_in")[..], [Event::Broken { .. }]));
 }
 
 #[test]
 fn a_spawn_of_several_programs_is_refused_once() {
     let mut server = server();
     let first = "mcmd=spawn\nnprocs=1\nexecname=./a\ntotspawns=2\nspawnssofar=1\nendcmd";
-    assert_eq!(say(&mut server, 0, first), []);
-    let events = say(&mut server, 0, "mcmd=spawn\nnprocs=1\nexecname=./b c\ntotspawns=2\nspawnssofar=2\nendcmd");
+    assert_eq!(send(&mut server, 0, first), []);
+    let events = send(&mut server, 0, "mcmd=spawn\nnprocs=1\nexecname=./b c\ntotspawns=2\nspawnssofar=2\nendcmd");
     assert_eq!(replies(&events).len(), 1);
     assert_eq!(events[1], Event::SpawnRefused { local: 0, program: "./b c".into() });
 }
 
 #[test]
 fn an_abort_has_code_and_message() {
-    let events = say(&mut server(), 1, "cmd=abort exitcode=7 error_msg=all is lost");
+    let events = send(&mut server(), 1, "cmd=abort exitcode=7 error_msg=all is lost");
     assert_eq!(events, [Event::Abort { local: 1, code: 7, message: "all is lost".into() }]);
 }
 
@@ -83,7 +83,7 @@ fn an_abort_has_code_and_message() {
 fn two_jobs_on_a_node_do_not_share_a_name() {
     let name = |job| {
         let mut server = Server::new(types::JobId(job), 1, &[0], String::new());
-        replies(&say(&mut server, 0, "cmd=get_my_kvsname"))[0].1.to_owned()
+        replies(&send(&mut server, 0, "cmd=get_my_kvsname"))[0].1.to_owned()
     };
     assert_ne!(name(1), name(2));
 }
