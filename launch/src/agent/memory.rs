@@ -106,7 +106,7 @@ impl Shared {
         unnamed.map(|OpenRegion(region)| region.file().try_clone().map(OwnedFd::from)).transpose()
     }
 
-    /// Checks that this node sees the region. Blocks for up to [`APPEARS`], but not if all is well.
+    /// Checks that this node sees the region. Blocks for a few seconds at most, and not if all is well.
     ///
     /// # Errors
     /// [`PoolError`].
