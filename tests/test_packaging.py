@@ -69,16 +69,32 @@ def test_apptainers_definition_has_each_section_once():
 
 
 def test_a_release_is_refused_while_it_has_no_address():
-    words = [sys.executable, ROOT / "scripts" / "release.py", "check"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "REHEARSAL=1" in done.stderr, done
-    assert "report = security@landbridge.example" in done.stderr and "SECURITY.md does not name" not in done.stderr, (
-        done
-    )
-    rehearsed = subprocess.run(
-        words, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "REHEARSAL": "1"}
-    )
+    report = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["metadata"]["release"]["report"]
+    assert report in (ROOT / "SECURITY.md").read_text(), "SECURITY.md and Cargo.toml name the same address"
+    if not report.endswith(".example"):
+        pytest.skip(f"{report} is no placeholder")
+
+    def check(rehearsal):
+        words = [sys.executable, ROOT / "scripts" / "release.py", "check"]
+        environment = {**os.environ, "REHEARSAL": rehearsal}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+    refused = check("")
+    assert refused.returncode == 1 and "REHEARSAL=1" in refused.stderr, refused
+    assert f"report = {report}" in refused.stderr and "SECURITY.md does not name" not in refused.stderr, refused
+    rehearsed = check("1")
     assert rehearsed.returncode == 0 and "no tag" in rehearsed.stderr, rehearsed
+
+
+def test_crates_and_packages_have_one_address():
+    """One home page for Cargo, Spack and conda: the constant in Cargo.toml, which release.py puts into the recipes."""
+    homepage = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["metadata"]["release"]["homepage"]
+    for recipe in ("spack/package.py", "conda/recipe.yaml"):
+        text = (PACKAGING / recipe).read_text()
+        assert "@HOMEPAGE@" in text and homepage not in text and "https://" not in text, recipe
+    listed = subprocess.run(["git", "grep", "-lF", ".example", "--", "*.toml", "SECURITY.md"], cwd=ROOT, text=True,
+                            stdout=subprocess.PIPE, check=False).stdout.split()  # fmt: skip
+    assert set(listed) <= {"Cargo.toml", "SECURITY.md"}, listed
 
 
 @pytest.mark.skipif(not DIST_PYTHON.exists(), reason=f"{DIST_PYTHON} is not there: make dist makes it")

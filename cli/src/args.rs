@@ -10,6 +10,7 @@ use launch::message::InputTo;
 use thiserror::Error;
 use types::quantity::QuantityError;
 
+use crate::doctor::DoctorArgs;
 use crate::forward::ForwardArgs;
 use crate::sites_args::SitesArgs;
 
@@ -24,7 +25,6 @@ use crate::sites_args::SitesArgs;
     after_help = examples()
 )]
 pub(crate) struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -67,6 +67,7 @@ pub(crate) enum Command {
     #[cfg(feature = "top")]
     Top(TopArgs),
     Forward(ForwardArgs),
+    Doctor(DoctorArgs),
     Page(PageArgs),
     #[cfg(feature = "lab")]
     Lab(LabArgs),
@@ -111,7 +112,6 @@ pub(crate) enum Command {
     },
 }
 
-/// Where the sites file is.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SitesFileArgs {
     /// The sites file [default: $LANDBRIDGE_SITES, else ~/.config/landbridge/sites.toml]
@@ -119,7 +119,6 @@ pub(crate) struct SitesFileArgs {
     pub sites: Option<PathBuf>,
 }
 
-/// An MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mpi {
     /// Look at the program
@@ -134,7 +133,6 @@ pub(crate) enum Mpi {
     None,
 }
 
-/// How ranks are placed on nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MapBy {
     /// Evenly over all nodes
@@ -143,7 +141,6 @@ pub(crate) enum MapBy {
     Slot,
 }
 
-/// Which cores a rank may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BindTo {
     /// All of the node

@@ -8,6 +8,7 @@ mod alone;
 mod args;
 mod bar;
 mod carried;
+mod doctor;
 mod files;
 mod forward;
 mod gateway_again;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "top")]
         Command::Top(args) => top::top(&args),
         Command::Forward(args) => forward::forward(args),
+        Command::Doctor(args) => doctor::doctor(args),
         Command::Page(args) => page::page(&args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::lab(args),

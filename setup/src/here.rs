@@ -169,7 +169,7 @@ fn entry<'a>(sites: &'a Sites, name: &str) -> Result<&'a types::sites::Site, Her
 }
 
 /// No program: agents only say whether they could run one.
-fn nothing() -> Typed {
+pub(crate) fn nothing() -> Typed {
     let part = Part { directory: b"/".to_vec(), ..Part::default() };
     let parts = vec![TypedPart { part, ..TypedPart::default() }];
     Typed { parts, environment: travelling(std::env::vars_os()), homes: homes(), ..Typed::default() }

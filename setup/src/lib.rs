@@ -16,6 +16,7 @@ pub mod apply;
 pub mod book;
 pub mod carry;
 mod company;
+pub mod doctor;
 mod error;
 pub mod here;
 pub mod join;

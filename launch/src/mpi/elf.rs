@@ -67,7 +67,7 @@ fn direct(file: &Path) -> Option<Direct> {
     Some(Direct { names, before, after: folders(&elf.runpaths) })
 }
 
-fn system_folders() -> Vec<PathBuf> {
+pub(super) fn system_folders() -> Vec<PathBuf> {
     let multiarch = format!("{}-linux-gnu", std::env::consts::ARCH);
     let mut folders: Vec<PathBuf> = Vec::new();
     folders.extend(["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"].map(PathBuf::from));

@@ -2,6 +2,7 @@
 //! libfabric without any MPI.
 
 mod elf;
+mod installed;
 pub mod intel;
 pub mod mpich;
 pub mod openmpi;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+pub use installed::{Installed, Libfabric, installed};
 pub use openmpi::find_pmix;
 pub use provider::{PROVIDER_FILE, find_provider, use_fabric};
 pub use recognise::recognise;

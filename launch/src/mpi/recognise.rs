@@ -92,7 +92,7 @@ fn family_of(library: &Needed) -> Option<Family> {
 
 /// The MPI that a library file belongs to, by the version text inside. Intel's is checked first, because it descends
 /// from MPICH.
-fn family_of_file(file: &Path) -> Option<Family> {
+pub(super) fn family_of_file(file: &Path) -> Option<Family> {
     let bytes = std::fs::read(file).ok()?;
     let contains = |text: &str| memchr::memmem::find(&bytes, text.as_bytes()).is_some();
     if contains("Intel(R) MPI Library") {

@@ -1,0 +1,137 @@
+//! `landbridge doctor`: looks at everything that a job needs on this machine and at the sites, and writes what it finds
+//! into one text that a user can attach to a report.
+//!
+//! Start at [`examine`]. Each file below looks at one thing and adds findings and sections to the [`Report`]. Nothing
+//! here changes anything, and each command and connection that it makes has a time limit. Keys are never read; what
+//! looks like a secret in settings and logs is left out.
+
+mod command;
+mod installation;
+mod libraries;
+mod limits;
+mod logs;
+mod reach;
+mod secrets;
+mod variables;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use launch::environment::{Environment, travelling};
+use launch::launcher::Sites;
+use serde::Serialize;
+
+use crate::SetupError;
+use crate::here::folders::Folders;
+
+/// What is to be examined.
+pub struct Question {
+    /// Version of the command, such as `0.1.0 (1f2e3d4c5b6a)`.
+    pub version: String,
+    /// The sites file, where it is or would be.
+    pub path: PathBuf,
+    /// Its content, or why it cannot be used. `None`: there is none.
+    pub sites: Option<Result<Sites, String>>,
+    /// The site that this machine belongs to, if a site's key is here.
+    pub home: Option<String>,
+    /// The environment of the command.
+    pub variables: Vec<(OsString, OsString)>,
+}
+
+impl Question {
+    fn environment(&self) -> Environment {
+        let variables = self.variables.iter().cloned();
+        Environment::new(&travelling(variables.clone()), variables)
+    }
+
+    fn variable(&self, name: &str) -> Option<&OsString> {
+        let found = self.variables.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value).filter(|value| !value.is_empty())
+    }
+}
+
+/// How a finding is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It works.
+    Ok,
+    /// It works, and the detail may explain something.
+    Note,
+    /// It does not work.
+    Failed,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was looked at, such as `provider` or `a: gateway gw1`.
+    pub part: String,
+    /// How it is to be taken.
+    pub verdict: Verdict,
+    /// What was found.
+    pub detail: String,
+    /// What to do; for what failed, unless `detail` says it.
+    pub remedy: Option<String>,
+}
+
+/// A part of the file to attach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// Its heading.
+    pub title: String,
+    /// Its text, without secrets.
+    pub text: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The findings, in the order in which they were made.
+    pub findings: Vec<Finding>,
+    /// The other parts of the file.
+    pub sections: Vec<Section>,
+}
+
+impl Report {
+    /// Whether nothing failed.
+    pub fn ok(&self) -> bool {
+        self.findings.iter().all(|finding| finding.verdict != Verdict::Failed)
+    }
+
+    /// The sections as one text.
+    pub fn text(&self) -> String {
+        let part = |section: &Section| format!("\n== {} ==\n{}\n", section.title, section.text.trim_end());
+        self.sections.iter().map(part).collect()
+    }
+
+    fn add(&mut self, part: impl Into<String>, verdict: Verdict, detail: impl Into<String>) {
+        let (part, detail) = (part.into(), secrets::without(&detail.into()));
+        self.findings.push(Finding { part, verdict, detail, remedy: None });
+    }
+
+    fn failed(&mut self, part: impl Into<String>, detail: impl Into<String>, remedy: impl Into<String>) {
+        let (part, detail) = (part.into(), secrets::without(&detail.into()));
+        self.findings.push(Finding { part, verdict: Verdict::Failed, detail, remedy: Some(remedy.into()) });
+    }
+
+    fn section(&mut self, title: impl Into<String>, text: &str) {
+        self.sections.push(Section { title: title.into(), text: secrets::without(text) });
+    }
+}
+
+/// Looks at everything. What cannot be looked at is a finding.
+///
+/// # Errors
+/// The user has no home directory.
+pub async fn examine(question: &Question) -> Result<Report, SetupError> {
+    let folders = Folders::of_user()?;
+    let mut report = Report::default();
+    installation::examine(question, &mut report).await;
+    variables::examine(question, &mut report);
+    libraries::examine(question, &mut report);
+    limits::examine(&mut report);
+    reach::examine(question, &mut report).await;
+    logs::examine(question, &folders, &mut report);
+    Ok(report)
+}

@@ -1,0 +1,71 @@
+//! The ends of logs: of gateways, of detached jobs, and of a rank.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::{Question, Report};
+use crate::here::folders::Folders;
+
+/// How much of one log is kept.
+const TAIL_BYTES: u64 = 32 << 10;
+/// How many logs of one kind are kept, the newest.
+const MOST: usize = 5;
+
+pub(super) fn examine(question: &Question, folders: &Folders, report: &mut Report) {
+    let mut logs = newest(entries(&folders.state).filter(|path| {
+        let name = path.to_string_lossy();
+        name.ends_with(".log") || name.ends_with(".log.old")
+    }));
+    logs.extend(newest(entries(&folders.state.join("jobs")).map(|job| job.join("output"))));
+    logs.extend(question.variable("LANDBRIDGE_LOG_FILE").map(PathBuf::from));
+    for path in logs {
+        match tail(&path) {
+            Ok(text) => report.section(format!("end of {}", path.display()), &text),
+            Err(error) => report.section(format!("end of {}", path.display()), &error.to_string()),
+        }
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// The files that exist, the newest first, and not too many.
+fn newest(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let mut dated: Vec<_> =
+        paths.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path))).collect();
+    dated.sort_by(|one, other| other.cmp(one));
+    dated.into_iter().map(|(_, path)| path).take(MOST).collect()
+}
+
+/// The last lines of a file.
+fn tail(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let cut = length > TAIL_BYTES;
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let text = text.split_once('\n').filter(|_| cut).map_or(&*text, |(_, rest)| rest);
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log_begins_with_a_whole_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        std::fs::write(&path, "short\n").unwrap();
+        assert_eq!(tail(&path).unwrap(), "short\n");
+        let long: String = (0..10_000).map(|line| format!("line {line}\n")).collect();
+        std::fs::write(&path, long).unwrap();
+        let kept = tail(&path).unwrap();
+        assert!(kept.starts_with("line ") && kept.ends_with("line 9999\n") && kept.len() <= TAIL_BYTES as usize);
+        assert_eq!(newest([path.clone(), folder.path().join("gone")].into_iter()), [path]);
+    }
+}

@@ -1,0 +1,126 @@
+//! The sites file, this site's gateway and nodes, and the gateways that ssh reaches.
+
+use std::time::Duration;
+
+use launch::check::check;
+use launch::launcher::Sites;
+use tokio::time::timeout;
+use types::sites::Login;
+
+use super::command::output;
+use super::{Question, Report, Verdict};
+use crate::Progress;
+use crate::book::Book;
+use crate::company::whereabouts;
+use crate::here::nothing;
+use crate::remedy::remedy;
+use crate::status::status;
+
+/// How long all sites together may take to answer over ssh.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) async fn examine(question: &Question, report: &mut Report) {
+    let path = question.path.display();
+    let sites = match &question.sites {
+        None => {
+            let detail =
+                format!("none at {path}: jobs run on this machine; `landbridge sites add NAME [USER@]HOST` begins one");
+            report.add("sites file", Verdict::Note, detail);
+            return ssh(report, &[]).await;
+        }
+        Some(Err(problem)) => {
+            report.failed(
+                "sites file",
+                problem,
+                format!("correct {path}; `sites.toml.old` beside it is the one before"),
+            );
+            return ssh(report, &[]).await;
+        }
+        Some(Ok(sites)) => sites,
+    };
+    let names: Vec<&str> = sites.file.sites.iter().map(|site| site.name.as_str()).collect();
+    report.add("sites file", Verdict::Ok, format!("{path}: {}", names.join(", ")));
+    report.section(format!("sites file {path}"), &std::fs::read_to_string(&question.path).unwrap_or_default());
+    let logins: Vec<Login> = sites.file.sites.iter().filter_map(|site| site.ssh.as_deref()?.parse().ok()).collect();
+    ssh(report, &logins).await;
+    match &question.home {
+        Some(home) => from_site(question, sites, home, report).await,
+        None => report.add("site", Verdict::Note, "no site's key is here, so jobs go to a site over ssh"),
+    }
+    gateways(question, sites, report).await;
+}
+
+/// All that `landbridge sites check` tries, from the site that this machine belongs to.
+async fn from_site(question: &Question, sites: &Sites, home: &str, report: &mut Report) {
+    for finding in check(sites, home, &nothing()).await {
+        let part = format!("{}: {}", finding.site, finding.part);
+        if finding.ok {
+            report.add(part, Verdict::Ok, finding.detail);
+            continue;
+        }
+        let is_gateway = finding.part.starts_with("gateway") || finding.part.starts_with("trunk");
+        let site = sites.file.sites.iter().find(|site| site.name == finding.site).filter(|_| is_gateway);
+        let remedy =
+            site.map_or("`landbridge sites check` tries it again".to_owned(), |site| remedy(site, &question.path));
+        report.failed(part, finding.detail, remedy);
+    }
+}
+
+/// The gateways of the sites whose machine this is, or that ssh reaches without asking.
+async fn gateways(question: &Question, sites: &Sites, report: &mut Report) {
+    let known = |name: &str| {
+        let site = sites.file.sites.iter().find(|site| site.name == name);
+        site.is_some_and(|site| matches!(whereabouts(site), Ok(Some(_))))
+    };
+    if !sites.file.sites.iter().any(|site| known(&site.name)) {
+        return;
+    }
+    let again = "`landbridge sites status` asks again";
+    let asked = async { status(&Book::open(&question.path)?, false, &mut Silent).await };
+    match timeout(LIMIT, asked).await {
+        Err(_) => report.failed("gateways", format!("no answer over ssh within {} s", LIMIT.as_secs()), again),
+        Ok(Err(error)) => report.failed("gateways", error.to_string(), again),
+        Ok(Ok(all)) => {
+            for site in all.into_iter().filter(|site| known(&site.site)) {
+                let part = format!("{}: status", site.site);
+                match site.problem {
+                    Some(problem) => report.failed(part, problem, again),
+                    None => report.add(part, Verdict::Ok, format!("its gateway runs at {}", site.place)),
+                }
+            }
+        }
+    }
+}
+
+/// The ssh that reaches the sites, and whether it shares connections.
+async fn ssh(report: &mut Report, logins: &[Login]) {
+    let Some(version) = output(&["ssh", "-V"]).await else {
+        if logins.is_empty() {
+            report.add("ssh", Verdict::Note, "not on PATH; `sites add` needs it");
+        } else {
+            report.failed(
+                "ssh",
+                "not on PATH, and the sites file has sites that it reaches",
+                "install OpenSSH's client",
+            );
+        }
+        return;
+    };
+    report.add("ssh", Verdict::Ok, &version);
+    let mut text = version;
+    for login in logins {
+        let arguments = login.arguments();
+        let words: Vec<&str> = ["ssh", "-G"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+        let settings = output(&words).await.unwrap_or_else(|| "`ssh -G` fails".to_owned());
+        let kept = ["hostname ", "user ", "port ", "controlmaster ", "controlpath ", "controlpersist ", "proxyjump "];
+        let kept = settings.lines().filter(|line| kept.iter().any(|name| line.starts_with(name)));
+        text += &format!("\n{}: {}", login.target, kept.collect::<Vec<_>>().join(", "));
+    }
+    report.section("ssh", &text);
+}
+
+struct Silent;
+
+impl Progress for Silent {
+    fn step(&mut self, _site: &str, _text: &str) {}
+}
