@@ -199,6 +199,51 @@ def test_check_asks_slurm_and_makes_no_job(workshop, mpich_only, slurm):
     assert not nodes["b"][0] and "nvalid partition" in nodes["b"][1], nodes
 
 
+def test_check_with_a_job_proves_an_agent_in_it_and_gives_it_back(workshop, mpich_only, slurm):
+    """Each site on its own: one is refused, one is an ssh site, one grants a node once its partition is up again."""
+    sites = {"a": slurm_site('partition = "shut"'), "b": slurm_site('partition = "nosuch"')}
+    check = [LANDBRIDGE, "sites", "check", "--job", "--json", "--quick", "--", "sh"]
+    running = start(workshop, sites, watched(check))
+    waits = "a: Slurm job 1 waits in the queue (PENDING, PartitionDown)"
+    wait_until(lambda: waits in running.err() or running.child.poll() is not None, 60, "the queue")
+    assert waits in running.err(), running.err()
+    [supervisor] = [process for process in running.processes("gateway") if process.words[-1] == "a"]
+    opens = ["nsenter", "-t", supervisor.pid, "-a", "scontrol", "update", "PartitionName=shut", "State=UP"]
+    workshop.run(opens, environment={"SLURM_CONF": "/run/slurm-a/slurm.conf"}).check()
+    done = running.finish()
+    assert done.code == 1 and EMPTY in done.out, str(done)
+    findings = json.loads(done.out.splitlines()[0])["findings"]
+    found = {(one["site"], one["part"]): (one["ok"], one["detail"]) for one in findings}
+    assert found["a", "job"][0] and "a batch job got n1 after" in found["a", "job"][1], findings
+    assert found["a", "node n1"] == (True, "agent and provider work"), findings
+    assert not found["b", "job"][0] and "nvalid partition" in found["b", "job"][1], findings
+    assert "`landbridge sites add b --slurm partition=NAME`" in found["b", "job"][1], findings
+
+
+def test_check_with_a_job_ends_its_wait_and_needs_no_batch_system(workshop, mpich_only, slurm):
+    sites = {"a": ssh_site("a"), "b": slurm_site('partition = "shut"')}
+    check = [LANDBRIDGE, "sites", "check", "--job", "--wait", "3s", "--quick", "--", "no-such-program"]
+    done = start(workshop, sites, watched(check, "b")).finish()
+    assert done.code == 1 and EMPTY in done.out, str(done)
+    for words in (r"b +job +FAILED .*no nodes after 3 s.*--wait", r"a +node n1 +FAILED +.*no-such-program"):
+        assert re.search(words, done.out), str(done)
+
+
+def test_check_finds_everything_while_no_gateway_answers(workshop, mpich_only, slurm):
+    """What Slurm says is asked by the check itself."""
+    sites = {"a": slurm_site('partition = "nosuch"'), "b": slurm_site()}
+    check = words([LANDBRIDGE, "sites", "check", "--quick"])
+    script = f"pkill -9 -f '[g]ateway.*--site a$'; sleep 1; {check}; code=$?; {queue('a')}; exit $code"
+    done = start(workshop, sites, ["bash", "-c", script], host="a-gw1").finish()
+    for found in (
+        r"a +gateway gw1 +FAILED .*`landbridge sites start a`",
+        r"b +gateway gw1 +ok +198\.18\.2\.1:\d+ accepts connections from this machine",
+        r"a +nodes +FAILED .*nvalid partition.*`landbridge sites add a --slurm partition=NAME`",
+    ):
+        assert re.search(found, done.out), f"{found}: {done}"
+    assert done.code == 1 and EMPTY in done.out, str(done)
+
+
 def test_run_under_srun_says_where_it_belongs(workshop, mpich_only, slurm):
     """Every task of a step would start the whole job."""
     sites = {"a": slurm_site(), "b": slurm_site()}

@@ -2,6 +2,7 @@
 that were edited."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -236,7 +237,8 @@ kill -INT $page; wait $page; echo ended $?; {LANDBRIDGE} page >{person.folder}/a
 for i in $(seq 100); do test -s {person.folder}/again && break; sleep 0.1; done
 kill -9 $page; sleep 2; pgrep -f '[1]27.0.0.1:7780' && echo left; test -s {person.folder}/again"""
     page = person.types("bash", "-c", script)
-    kills(person, "lyon")
+    for name, _ in SITES:
+        kills(person, name)
     down = person.types("landbridge", "sites", "check", "--quick")
     top_down = person.types("landbridge", "top", "--once")
     results = person.run(limit=400)
@@ -249,5 +251,12 @@ kill -9 $page; sleep 2; pgrep -f '[1]27.0.0.1:7780' && echo left; test -s {perso
     assert results[at_the_site].good().out == "http://127.0.0.1:7780/\n"
     assert "<html" in results[page].good().out.lower() and "ended 130" in results[page].out, str(results[page])
     assert "left" not in results[page].out.splitlines(), str(results[page])
-    results[down].bad("lyon", "gateway gw1", "FAILED")
+    # Everything that is wrong, not only what is wrong first; and what works without a gateway.
+    for found in (
+        rf"lyon +gateway gw1 +FAILED .*{re.escape(starts('lyon'))}",
+        rf"kyoto +gateway gw1 +FAILED .*port 7700.*{re.escape(starts('kyoto'))}",
+        r"lyon +node a-gw1 +ok +an agent starts there and finds the provider",
+        r"2 things do not work",
+    ):
+        assert re.search(found, results[down].bad().out), f"{found}: {results[down]}"
     results[top_down].bad(starts("lyon"))

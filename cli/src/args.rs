@@ -369,33 +369,6 @@ pub(crate) struct KeyArgs {
     pub json: bool,
 }
 
-/// Try everything a run needs, link by link
-#[derive(Debug, Args)]
-#[command(
-    long_about = "Try everything a run needs: the sites file, keys, your site's gateway, a trunk to every other site, an \
-        agent on every node, the provider there, and a program if one is given. Prints a table of what works, what does not \
-        and what to do. Then measures the way between all sites: from each to each other the round trip and what one trunk carries of a \
-        transfer of 8 MiB or half a second (up to two on long ways), one pair at a time, in turns with running jobs. Exit code 1 if \
-        anything does not work.",
-    after_help = "Examples:\n  landbridge sites check\n  landbridge sites check --quick\n  landbridge sites check --json -- ./solver"
-)]
-pub(crate) struct CheckArgs {
-    #[command(flatten)]
-    pub sites: SitesFileArgs,
-    /// The site this is typed at [default: as for run]
-    #[arg(long, value_name = "SITE")]
-    pub from: Option<String>,
-    /// Print as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// No transfers between sites, only round trips
-    #[arg(long)]
-    pub quick: bool,
-    /// A program (and its MPI) to look for on every node
-    #[arg(last = true, value_name = "PROGRAM")]
-    pub program: Vec<OsString>,
-}
-
 /// Watch what the gateways of your site do
 #[cfg(feature = "top")]
 #[derive(Debug, Args)]

@@ -1,12 +1,17 @@
 //! `landbridge sites check`.
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::Result;
-use launch::check::{Finding, check as check_everything};
+use launch::check::{Finding, check_with};
+use launch::launcher::Sites;
 use launch::measure::{Pair, measure};
+use setup::Progress;
+use setup::remedy::remedy;
 
-use crate::args::CheckArgs;
+use crate::bar::Bar;
+use crate::sites_args::CheckArgs;
 use crate::{carried, run, runtime, sites_file};
 
 /// Checks, prints, and gives the exit code.
@@ -19,7 +24,10 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
     let program = run::program(args.program)?;
     let (findings, pairs) = runtime()?.block_on(async {
-        let findings = check_everything(&sites, &home, &program).await;
+        let (mut bar, job) = (Bar::new(), args.job.then_some(args.wait));
+        let mut news = |site: &str, state: &str| bar.step(site, state);
+        let mut findings = check_with(&sites, &home, &program, job, &mut news).await;
+        advise(&mut findings, &sites, &home, &path);
         let measured = measure(&sites, &home, !args.quick, progress).await;
         // Without a gateway of the own site there is nothing to measure by, and that is among the findings.
         (findings, measured.unwrap_or_default())
@@ -39,6 +47,16 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
         out.write_all(text.as_bytes())?;
     }
     Ok(i32::from(failed > 0))
+}
+
+/// Adds what starts a gateway again to the findings about gateways that do not answer.
+fn advise(findings: &mut [Finding], sites: &Sites, home: &str, file: &Path) {
+    for finding in findings.iter_mut().filter(|finding| !finding.ok) {
+        let is_gateway = finding.part.starts_with("gateway ") || finding.part == format!("trunk from {home}");
+        if let Some(site) = sites.site(&finding.site).ok().filter(|_| is_gateway) {
+            finding.detail += &format!("; if the gateway of site {} does not run, {}", site.name, remedy(site, file));
+        }
+    }
 }
 
 /// Findings for people.

@@ -34,6 +34,7 @@ use self::pmix::{Heard, Pmix, spawn_refused};
 use self::prepare::{PrepareError, Prepared, Reach, prepare};
 use self::rank::{Output, RankEvent, RankHandle, Sinks};
 use crate::descriptors;
+use crate::environment::Environment;
 use crate::fence::{Fence, Fences};
 use crate::folder::Folder;
 use crate::forward::far;
@@ -73,6 +74,9 @@ pub enum AgentError {
     /// A correspondent broke the rules.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// The provider is missing.
+    #[error(transparent)]
+    Provider(#[from] mpi::MpiError),
     /// A message that is not valid now.
     #[error("{from}: {problem}")]
     Message {
@@ -104,12 +108,20 @@ pub enum AgentError {
 /// [`AgentError`]; every process below this one has ended by then too.
 pub async fn run(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
     let result = match order.forward.clone() {
+        // A check while no gateway answers: that this program runs and has its provider is all it can show.
+        _ if order.gateways.is_empty() => find_provider(),
         Some(allowed) => far::work(order, allowed, lifeline).await,
         None => work(order, folder.clone(), lifeline).await,
     };
     end_descendants(LIMIT);
     folder.remove();
     result
+}
+
+/// Whether the provider is on this node.
+fn find_provider() -> Result<(), AgentError> {
+    let path = mpi::find_provider(&Environment::default());
+    if path.is_file() { Ok(()) } else { Err(mpi::MpiError::NoProvider(path).into()) }
 }
 
 async fn work(order: Order, folder: Folder, lifeline: oneshot::Receiver<Lifeline>) -> Result<(), AgentError> {
