@@ -278,7 +278,7 @@ def test_nodes_stay_when_the_gateway_that_asked_for_them_is_lost(workshop, mpich
     asked = [which for which in (1, 2) if leads(workshop, site, which)]
     assert len(asked) == 1, asked
     gateways(running, site)[asked[0] - 1].kill(number)
-    wait_until(lambda: "goes on by other" in running.err() or running.child.poll() is not None, 20, "the loss to be seen")
+    wait_until(lambda: "continues through other" in running.err() or running.child.poll() is not None, 20, "the loss to be seen")
     time.sleep(2)
     assert running.child.poll() is None, str(running.finish())
     more.touch()

@@ -271,8 +271,8 @@ impl Sender {
         self.welcome
     }
 
-    /// Sends a frame (its length is set here), within [`SEND_TIMEOUT`]. After an error, or when dropped before it is
-    /// done, the connection is useless.
+    /// Sends a frame (its length is set here), within [`SEND_TIMEOUT`]. Not cancel-safe: after an error, or if the
+    /// future is dropped early, the connection is useless.
     ///
     /// # Errors
     /// [`ClientError::Io`], [`ClientError::Timeout`], or a payload longer than any frame's.

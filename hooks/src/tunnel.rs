@@ -1,5 +1,5 @@
-//! How a gateway has a link of a trunk carried where it cannot dial: by a [`Tunneller`], which the program that
-//! runs it passes in.
+//! How a gateway opens a link of a trunk that it cannot dial: a [`Tunneller`] carries the link. The program that runs
+//! the gateway passes the tunneller in.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -25,10 +25,10 @@ pub struct TunnelOrder {
 /// Carries links of trunks through programs such as ssh.
 ///
 /// The gateway calls it on its one thread, inside its tokio runtime. A tunnel must not outlive the gateway, even when
-/// the gateway is killed: that is the tunneller's business.
+/// the gateway is killed: the tunneller ensures that.
 pub trait Tunneller: Send + Sync + std::fmt::Debug {
-    /// Opens a tunnel between a connected stream socket and the other gateway. Returns at once; a failure that shows
-    /// later is the tunnel's end.
+    /// Opens a tunnel between a connected stream socket and the other gateway. Returns at once; if it fails later, the
+    /// tunnel ends.
     ///
     /// # Errors
     /// Why it could not be started.
@@ -37,7 +37,7 @@ pub trait Tunneller: Send + Sync + std::fmt::Debug {
 
 /// A tunnel that was opened. Dropping it closes it.
 pub trait Tunnel {
-    /// Waits until it has ended; gives the reason, for the user, or nothing if the gateway closed its socket. May be
-    /// dropped before it is done and called again.
+    /// Waits until the tunnel has ended. Returns the reason, for the user, or nothing if the gateway closed its socket.
+    /// Cancel-safe, and may be called again.
     fn ended(&mut self) -> Pin<Box<dyn Future<Output = String> + '_>>;
 }

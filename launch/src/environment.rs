@@ -1,4 +1,4 @@
-//! The environment of a rank: what the user had where `run` was typed, what belongs to the node, what MPI and the
+//! The environment of a rank: the user's variables where `run` was typed, the node's, and those that MPI and the
 //! provider need.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::home::{TYPED_DIRECTORY, TYPED_HOME};
 /// Variables of an environment, as raw bytes.
 pub type RawEnvironment = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Variables that describe the machine or session of `run`, not the program's settings; a node has its own or none.
+/// Variables that describe the machine or session of `run`, not the program's settings. A node has its own, or none.
 const HOST_SPECIFIC: &[&str] = &[
     "_",
     "DBUS_SESSION_BUS_ADDRESS",
@@ -39,10 +39,10 @@ const HOST_SPECIFIC: &[&str] = &[
     "XDG_VTNR",
 ];
 
-/// Variables a node's own value goes before the user's.
+/// Variables for which a node's own value takes precedence over the user's.
 const NODE_FIRST: &[&str] = &["HOME", "HOSTNAME", "LOGNAME", "SHELL", "TMPDIR", "USER", "XDG_RUNTIME_DIR"];
 
-/// Traces of another launcher, from which an MPI library would conclude that it was started by that one.
+/// Variables of other launchers, from which an MPI library would conclude that it was started by one of them.
 const FOREIGN: &[&str] = &[
     "PMI_",
     "PMI2_",
@@ -61,10 +61,10 @@ const FOREIGN: &[&str] = &[
     "MPI_LOCALRANKID",
 ];
 
-/// Variables that hold at all nodes of the site where `run` was typed, and at no other: a module sets them there.
+/// Variables that apply to all nodes of the site where `run` was typed, and to no other site: a module sets them there.
 const SITE_SPECIFIC: &[&str] = &["LANDBRIDGE_PROVIDER"];
 
-/// What Landbridge tells each rank; a value from an outer job would be wrong.
+/// Variables that Landbridge sets for each rank; a value from an outer job would be wrong.
 const OURS: &[&str] = &[
     "LANDBRIDGE_JOB",
     "LANDBRIDGE_SECRET",
@@ -92,18 +92,18 @@ const OURS: &[&str] = &[
 /// Why a variable cannot be set for ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SettingError {
-    /// No name.
+    /// The variable has no name.
     #[error("-x {0}: not NAME or NAME=VALUE")]
     Nameless(String),
-    /// No value given, and none here.
+    /// No value is given, and the variable is not set here.
     #[error("-x {0}: there is no such variable here; -x {0}=VALUE sets it")]
     Unset(String),
-    /// The launcher's.
-    #[error("-x {0}: this variable is for the launcher to set: it tells a rank which one it is")]
+    /// The launcher sets it.
+    #[error("-x {0}: only the launcher may set this variable: it identifies a rank")]
     Ours(String),
 }
 
-/// A variable as it is given for a job, `NAME=VALUE`, or `NAME` for the value that `here` knows.
+/// Parses a variable for a job: `NAME=VALUE`, or `NAME` for the value that `here` returns.
 ///
 /// # Errors
 /// It has no name or no value, or a launcher sets it.
@@ -137,7 +137,7 @@ pub fn travelling(variables: impl Iterator<Item = (OsString, OsString)>) -> RawE
         .collect()
 }
 
-/// Removes what means nothing at another site.
+/// Removes variables that mean nothing at another site.
 pub fn leave_site(environment: &mut RawEnvironment) {
     environment.retain(|(name, _)| !SITE_SPECIFIC.iter().any(|kept| kept.as_bytes() == name));
 }
@@ -147,7 +147,7 @@ pub fn leave_site(environment: &mut RawEnvironment) {
 pub struct Environment(BTreeMap<OsString, OsString>);
 
 impl Environment {
-    /// The user's variables, with the node's own where those count.
+    /// The user's variables, and the node's own where those take precedence.
     pub fn new(user: &RawEnvironment, node: impl Iterator<Item = (OsString, OsString)>) -> Environment {
         let mut variables: BTreeMap<OsString, OsString> = user
             .iter()
@@ -159,12 +159,10 @@ impl Environment {
         Environment(variables)
     }
 
-    /// The value of a variable.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.0.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    /// Sets a variable.
     pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
         self.0.insert(name.into(), value.into());
     }
@@ -174,12 +172,12 @@ impl Environment {
         self.0.insert(name, value);
     }
 
-    /// Sets a variable unless the user did.
+    /// Sets a variable unless the user has set it.
     pub fn set_default(&mut self, name: &str, value: impl Into<OsString>) {
         self.0.entry(name.into()).or_insert_with(|| value.into());
     }
 
-    /// Puts a directory before those of a colon-separated list.
+    /// Puts a directory first in a colon-separated list.
     pub fn prepend(&mut self, name: &str, directory: &OsStr) {
         let mut list = directory.to_owned();
         if let Some(old) = self.get(name).filter(|old| !old.is_empty()) {
@@ -192,7 +190,6 @@ impl Environment {
         self.set(name, list);
     }
 
-    /// All variables.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
@@ -207,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_of_other_launchers_stay_behind() {
+    fn variables_of_other_launchers_are_left_out() {
         let here = variables(&[
             ("OMP_NUM_THREADS", "2"),
             ("PMIX_NAMESPACE", "x"),

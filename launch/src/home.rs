@@ -1,20 +1,20 @@
-//! Paths below the user's home directory, which is a different directory at every site: `~/` stands for it on the way.
+//! Paths below the user's home directory, which differs between sites: they travel as `~/…`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// The home directory on the machine where a job was typed that ssh carries to this one.
+/// The home directory on the machine where a job was typed, if ssh carries the job to this machine.
 pub const TYPED_HOME: &str = "LANDBRIDGE_TYPED_HOME";
-/// The directory in which it was typed there, with `~/` for that home directory. It need not exist here.
+/// The directory in which the job was typed, with `~/` for that home directory. It may not exist here.
 pub const TYPED_DIRECTORY: &str = "LANDBRIDGE_TYPED_DIRECTORY";
 
-/// The home directories that typed paths may be below: where the job was typed, and here.
+/// The home directories that typed paths may be below: on the machine where the job was typed, and here.
 pub fn homes() -> Vec<Vec<u8>> {
     [TYPED_HOME, "HOME"].into_iter().filter_map(std::env::var_os).map(OsString::into_vec).collect()
 }
 
-/// The path with `~/` for the first of these home directories that it is below; else as it is.
+/// The path with `~/` for the first of these home directories that it is below; unchanged if there is none.
 pub fn portable(path: &[u8], homes: &[Vec<u8>]) -> Vec<u8> {
     let below = homes.iter().find_map(|home| {
         // Everything is below `/`, which is nobody's home.
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_below_home_here_is_below_home_there() {
+    fn a_path_below_home_here_is_below_home_there() {
         let homes = [b"/home/u".to_vec(), b"/users/b/v/".to_vec(), b"/".to_vec(), b"".to_vec()];
         for (path, portable_path, there) in [
             ("/home/u/work", "~/work", "/h/work"),

@@ -1,29 +1,29 @@
-//! What changed between two looks at a gateway, per second. No I/O, no clock: time passes as the gateway's own uptime says.
+//! Rates of a gateway between two looks at it. No I/O, no clock: the gateway's own uptime is the time.
 //!
-//! Counts of a gateway never go back while it runs. Where one does, or the uptime does, the gateway was started anew between the
-//! two looks, and nothing can be said of what it did meanwhile: that is no rate, not a negative one.
+//! A gateway's counts never decrease while it runs. If one does, or the uptime does, the gateway was restarted between
+//! the two looks, and its activity meanwhile is unknown: there is then no rate, rather than a negative one.
 
 use serde::{Deserialize, Serialize};
 use types::JobId;
 use wire::View;
 use wire::view::{JobView, LinkView, TrunkView};
 
-/// What a gateway does, per second.
+/// The activity of a gateway, per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     /// Seconds between the two looks.
     pub seconds: f64,
-    /// Frames that it relays.
+    /// Frames relayed.
     pub frames_per_s: Option<f64>,
-    /// Their bits, headers included, in millions.
+    /// Bits of these frames, headers included, in millions.
     pub relayed_mbit_s: Option<f64>,
-    /// Of its trunks, in the order of the view.
+    /// The rates of its trunks, in the order of the view.
     pub trunks: Vec<TrunkRates>,
-    /// Of its jobs, in the order of the view.
+    /// The rates of its jobs, in the order of the view.
     pub jobs: Vec<JobRates>,
 }
 
-/// What a trunk carries, per second.
+/// The traffic of a trunk, per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrunkRates {
     /// The site at its other end.
@@ -32,28 +32,28 @@ pub struct TrunkRates {
     pub gateway: String,
     /// Bits of frames sent, in millions.
     pub sent_mbit_s: Option<f64>,
-    /// Bits of frames that came, in millions.
+    /// Bits of frames received, in millions.
     pub received_mbit_s: Option<f64>,
-    /// Segments that the kernel had to send again, of links that are up.
+    /// Segments that the kernel retransmitted on links that are up.
     pub retransmissions_per_s: Option<f64>,
-    /// Of its links, in the order of the view.
+    /// The rates of its links, in the order of the view.
     pub links: Vec<LinkRates>,
 }
 
-/// What a link carries, per second.
+/// The traffic of a link, per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkRates {
-    /// Which of the trunk's.
+    /// The link's number in its trunk.
     pub index: u32,
     /// As [`TrunkRates::sent_mbit_s`].
     pub sent_mbit_s: Option<f64>,
     /// As [`TrunkRates::received_mbit_s`].
     pub received_mbit_s: Option<f64>,
-    /// Segments that the kernel had to send again.
+    /// Segments that the kernel retransmitted.
     pub retransmissions_per_s: Option<f64>,
 }
 
-/// What a job moves through a gateway, per second.
+/// The traffic of a job through a gateway, per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRates {
     /// The job.
@@ -66,7 +66,7 @@ pub struct JobRates {
     pub local_mbit_s: Option<f64>,
 }
 
-/// What happened between two looks at one gateway; `None` if it was started anew meanwhile, or no time has passed.
+/// The rates between two looks at one gateway; `None` if it was restarted meanwhile, or no time has passed.
 pub fn rates(before: &View, after: &View) -> Option<Rates> {
     let passed = Passed::between(before, after)?;
     let trunk = |trunk: &TrunkView| {
@@ -107,7 +107,7 @@ impl Passed {
         self.rate(before, after).map(|bytes| bytes * 8.0 / 1e6)
     }
 
-    /// A trunk that was not there before was added meanwhile, and began with nothing.
+    /// A trunk that did not exist before was added meanwhile, and started from zero.
     fn trunk(self, before: Option<&TrunkView>, after: &TrunkView) -> TrunkRates {
         let (sent, received) = before.map_or((0, 0), |before| (before.sent, before.received));
         let old = |link: &LinkView| before?.links.iter().find(|old| old.index == link.index);
@@ -122,9 +122,9 @@ impl Passed {
         }
     }
 
-    /// A link that came up meanwhile began with nothing, though one of its number was there before.
+    /// A link that came up meanwhile started from zero, even if an earlier link had its number.
     fn link(self, before: Option<&LinkView>, after: &LinkView) -> LinkRates {
-        // Uptimes are cut to milliseconds one by one; a link that is lost is not dialled again sooner than this.
+        // Uptimes are truncated to milliseconds; a lost link is not dialled again sooner than this.
         const SAME_MS: u64 = 20;
         let came_up = self.to.saturating_sub(after.up_ms);
         let same = |before: &&LinkView| self.from.saturating_sub(before.up_ms).abs_diff(came_up) <= SAME_MS;
@@ -139,7 +139,7 @@ impl Passed {
         }
     }
 
-    /// A job that was not there before was opened meanwhile.
+    /// A job that did not exist before was opened meanwhile.
     fn job(self, before: Option<&JobView>, after: &JobView) -> JobRates {
         let old = before.map_or_else(Default::default, |before| before.traffic);
         let new = after.traffic;
@@ -198,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_was_started_anew_has_no_rate() {
+    fn a_restarted_gateway_has_no_rate() {
         let before = view(10_000, 1_000_000, vec![]);
         assert_eq!(rates(&before, &view(900, 2_000_000, vec![])), None, "its uptime went back");
         assert_eq!(rates(&before, &before), None, "no time has passed");
-        // It is up for longer than when it was seen last, but it is another run of it.
+        // It has run for longer than at the last look, but it is another process.
         let found = rates(&before, &view(11_000, 10, vec![])).unwrap();
         assert_eq!((found.frames_per_s, found.relayed_mbit_s), (None, None));
         assert_eq!((found.trunks[0].sent_mbit_s, found.jobs[0].received_mbit_s), (None, None));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_meanwhile_began_with_nothing() {
+    fn new_trunks_links_and_jobs_start_from_zero() {
         let mut before = view(10_000, 1_000_000, vec![link(0, 5_000, 900_000, 50)]);
         before.jobs.clear();
         // The link was lost and dialled again: fewer bytes, fewer segments, the same number.
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_counts_make_no_nonsense() {
+    fn the_largest_counts_give_finite_rates() {
         let (mut before, mut after) =
             (view(1, 0, vec![]), view(2, u64::MAX, vec![link(0, u64::MAX, u64::MAX, u64::MAX)]));
         assert!(rates(&before, &after).unwrap().relayed_mbit_s.unwrap().is_finite());

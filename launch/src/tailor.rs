@@ -1,5 +1,5 @@
-//! A program as one site is to run it: what the user typed, changed by what the user typed for this site and by the
-//! site's entry in the sites file. Pure.
+//! The program of one site: what the user typed for all sites, changed by what was typed for this site and by the
+//! site's entry in the sites file. No I/O.
 
 use types::SitesFile;
 use types::sites::{RunSettings, Site};
@@ -24,16 +24,16 @@ pub struct Typed {
 /// One of the programs that the user typed.
 #[derive(Clone, Debug, Default)]
 pub struct TypedPart {
-    /// What to run, with paths as they were typed.
+    /// The program, with paths as they were typed.
     pub part: Part,
-    /// Other programs for single sites, by name.
+    /// Programs typed for single sites, by the site's name.
     pub own_programs: Vec<(String, Vec<u8>)>,
-    /// The working directory at every site, whatever the sites file has.
+    /// The working directory at every site, regardless of the sites file.
     pub wdir: Option<Vec<u8>>,
 }
 
 impl Typed {
-    /// What the site called `name` is to run when `run` was typed at site `home`.
+    /// The program of the site called `name` when `run` was typed at site `home`.
     pub fn from_home(&self, home: &str, file: &SitesFile, name: &str) -> Program {
         let mut program = match file.site(name) {
             Some((_, site)) => self.at(site),
@@ -45,10 +45,10 @@ impl Typed {
         program
     }
 
-    /// What a site is to run.
+    /// The program of a site.
     ///
     /// A program typed for this very site overrides the sites file's, which overrides the program typed for all sites.
-    /// What was typed and is below home here is below home there; paths in the sites file stay as they are.
+    /// A typed path below home here is below home there; paths in the sites file stay as they are.
     pub fn at(&self, site: &Site) -> Program {
         self.with(self.parts.iter().map(|typed| self.part_at(site, typed)).collect(), site.run.modules.clone())
     }
@@ -67,12 +67,12 @@ impl Typed {
         part.otherwise = otherwise;
         let variables = site.run.environment.iter();
         let variables = variables.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
-        // The last one counts: what was typed for this job overrides what always applies at the site.
+        // The last value counts: settings typed for this job override those that always apply at the site.
         part.settings.splice(0..0, variables);
         part
     }
 
-    /// The program of a site, the path to use if it is not there, and advice.
+    /// The program of a site, the path to use if it does not exist there, and advice.
     fn program_at(&self, site: &Site, typed: &TypedPart, word: &[u8]) -> (Vec<u8>, Option<Vec<u8>>, String) {
         let name = &site.name;
         if let Some((_, own)) = typed.own_programs.iter().find(|(site, _)| site == name) {
@@ -115,7 +115,7 @@ impl Typed {
     }
 }
 
-/// How to say in the sites file where something is at a site.
+/// Advice for writing into the sites file where something is at a site.
 fn site_run(site: &Site, line: &str) -> String {
     let name = &site.name;
     match site.run == RunSettings::default() {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_of_a_provider_stays_at_its_site_unless_it_was_typed() {
+    fn a_providers_path_stays_at_its_site_unless_typed() {
         let site = |name: &str| {
             let fingerprint = "0".repeat(64);
             format!(
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_for_a_site_goes_before_its_entry() {
+    fn a_program_typed_for_a_site_overrides_its_entry() {
         let text = format!(
             "[[site]]\nname=\"a\"\nfingerprint=\"sha256:{}\"\ngateway=[{{name=\"g\",inside=\"h:1\"}}]\nnode=[{{name=\"n\"}}]\n\
              [site.run]\nprograms={{\"./solver\"=\"/opt/solver\"}}\ndirectory=\"~/x\"\nmodules=[\"m/1\"]\nenvironment={{A=\"1\"}}\n",
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(first(typed.clone()).directory, b"/w");
         assert_eq!(first(typed.clone()).settings, [(b"A".to_vec(), b"1".to_vec())]);
         assert_eq!(at(typed.clone()).modules, ["m/1"]);
-        // Each of several programs is changed by itself.
+        // Each of several programs is tailored separately.
         let second = TypedPart { part: Part { first: 2, ..part("./solver") }, ..TypedPart::default() };
         let both = Typed { parts: vec![typed, second], homes: homes(), ..Typed::default() }.at(&file.sites[0]);
         let shown: Vec<_> =

@@ -1,9 +1,9 @@
 //! Links of trunks through the user's own ssh: `ssh -W`, one process and one connection for each link.
 //!
-//! It never asks a question, and it ends with the gateway, whatever way that ends: see [`crate::leash`]. It logs in with
-//! the key that `sites add` made for this, if that lies beside the sites file, else as the user's configuration says. What
-//! it carries is inside the gateways' own TLS, so a host key that is seen for the first time is accepted and remembered:
-//! whoever answers in its stead gets ciphertext. A key that has changed is refused.
+//! ssh never asks a question, and it ends with the gateway, however the gateway ends: see [`crate::leash`]. It logs in
+//! with the key that `sites add` made for this, if that is beside the sites file, else as the user's configuration
+//! says. The bytes that it carries are in the gateways' own TLS, so an unknown host key is accepted and remembered: an
+//! impostor would get ciphertext. A changed host key is refused.
 
 use std::fs::File;
 use std::future::Future;
@@ -20,8 +20,8 @@ use tokio::process::{Child, Command};
 use crate::leash::LEASH;
 use crate::starter::process::last_words;
 
-/// What must hold; ssh takes the first value it sees of an option. A shared connection would be one TCP connection for
-/// all links.
+/// Options that must hold; ssh takes the first value of an option. A shared connection would put all links on one TCP
+/// connection.
 const OPTIONS: [&str; 13] = [
     "-oBatchMode=yes",
     "-oStrictHostKeyChecking=accept-new",
@@ -41,12 +41,12 @@ const OPTIONS: [&str; 13] = [
 /// How many of ssh's last lines are shown.
 const WORDS: usize = 3;
 
-/// The private key with which the gateways of site `own` log in at other sites. `folder`: where the sites file lies.
+/// The private key with which the gateways of site `own` log in at other sites. `folder`: the sites file's folder.
 pub fn key_file(folder: &Path, own: &str) -> PathBuf {
     folder.join(format!("{own}.trunk"))
 }
 
-/// The host keys that were seen there.
+/// The file of host keys seen so far.
 pub fn known_hosts(folder: &Path) -> PathBuf {
     folder.join("trunk_known_hosts")
 }
@@ -58,7 +58,7 @@ pub struct SshTunneller {
 }
 
 impl SshTunneller {
-    /// `folder`: where the sites file lies.
+    /// `folder`: the sites file's folder.
     pub fn new(folder: &Path) -> SshTunneller {
         SshTunneller { folder: folder.to_owned() }
     }
@@ -82,13 +82,13 @@ impl Tunneller for SshTunneller {
     fn open(&self, order: &TunnelOrder, socket: OwnedFd) -> Result<Box<dyn Tunnel>, StartError> {
         let wrong = |what: &str, error: io::Error| StartError(format!("cannot {what}: {error}"));
         let words = memfd_create("landbridge-ssh", MemfdFlags::CLOEXEC);
-        let words = File::from(words.map_err(|e| wrong("keep what ssh says", e.into()))?);
-        let theirs = words.try_clone().map_err(|e| wrong("keep what ssh says", e))?;
+        let words = File::from(words.map_err(|e| wrong("keep ssh's output", e.into()))?);
+        let theirs = words.try_clone().map_err(|e| wrong("keep ssh's output", e))?;
         let input = socket.try_clone().map_err(|e| wrong("hand ssh its socket", e))?;
-        // The running program, also after its file was replaced by a newer one.
+        // The running program, even if its file was replaced by a newer one.
         let mut command = Command::new("/proc/self/exe");
         command.args([LEASH, &std::process::id().to_string(), "--"]).args(self.words(order));
-        // A group of its own: Ctrl-C is for the gateway, which says goodbye first.
+        // A process group of its own: Ctrl-C is for the gateway, which sends a goodbye first.
         command.stdin(input).stdout(socket).stderr(theirs).kill_on_drop(true).process_group(0);
         let child = command.spawn().map_err(|e| wrong("start ssh", e))?;
         Ok(Box::new(SshTunnel { child, words, order: order.clone(), folder: self.folder.clone() }))
@@ -113,7 +113,7 @@ impl Tunnel for SshTunnel {
     }
 }
 
-/// What ssh wrote, on one line, without banners and what it says when all is well.
+/// ssh's output on one line, without banners and messages that report no problem.
 fn tidied(words: &str) -> String {
     let lines = words.lines().map(|line| line.trim().trim_matches('@').trim());
     let lines: Vec<&str> =
@@ -121,7 +121,7 @@ fn tidied(words: &str) -> String {
     lines[lines.len().saturating_sub(WORDS)..].join("; ")
 }
 
-/// Why it ended, and what to do; nothing if it was told to end.
+/// Why ssh ended, and what to do; empty if it was ended on purpose.
 fn explain(status: io::Result<ExitStatus>, words: &str, order: &TunnelOrder, folder: &Path) -> String {
     let ended = match status {
         Ok(status) if status.success() => return String::new(),
@@ -137,12 +137,12 @@ fn explain(status: io::Result<ExitStatus>, words: &str, order: &TunnelOrder, fol
                 key.display()
             ),
             false => format!(
-                "; no key of this account is let in without a question: `landbridge sites add {site}` makes one for this"
+                "; no key of this account is accepted without a question: `landbridge sites add {site}` makes one for this"
             ),
         }
     } else if words.contains("ost key") || words.contains("HOST IDENTIFICATION") {
         format!(
-            "; if the machine was set up anew, remove its old key: `ssh-keygen -R {} -f {}`",
+            "; if the machine was reinstalled, remove its old key: `ssh-keygen -R {} -f {}`",
             match login.port {
                 Some(port) => format!("'[{}]:{port}'", login.host()),
                 None => login.host().to_owned(),
@@ -150,17 +150,19 @@ fn explain(status: io::Result<ExitStatus>, words: &str, order: &TunnelOrder, fol
             known_hosts(folder).display()
         )
     } else if words.contains("prohibited") {
-        format!("; the sshd there must allow forwarding to {to} (AllowTcpForwarding, PermitOpen): ask who runs it")
+        format!(
+            "; the sshd there must allow forwarding to {to} (AllowTcpForwarding, PermitOpen): ask its administrator"
+        )
     } else if words.contains("open failed") {
         format!("; ssh works, but nobody answers at {to}: is the gateway of site {site} running?")
     } else if words.contains("timed out") || words.contains("No route") {
         let port = login.port.unwrap_or(22);
-        format!("; does a firewall drop what goes to port {port} of {}?", login.host())
+        format!("; does a firewall drop packets to port {port} of {}?", login.host())
     } else {
         String::new()
     };
     match words.is_empty() {
-        true => format!("ssh ended without a word, {ended}{advice}"),
+        true => format!("ssh ended without a message, {ended}{advice}"),
         false => format!("{words}{advice}"),
     }
 }
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_made_for_it_is_used_if_it_is_there() {
+    fn the_key_for_trunks_is_used_if_it_exists() {
         let folder = tempfile::tempdir().unwrap();
         let tunneller = SshTunneller::new(folder.path());
         let line = tunneller.words(&order()).join(" ");
@@ -193,18 +195,15 @@ mod tests {
     }
 
     #[test]
-    fn the_kinds_of_failure_say_what_to_do() {
+    fn each_kind_of_failure_says_what_to_do() {
         let said = |words: &str| explain(Ok(ExitStatus::from_raw(255 << 8)), words, &order(), Path::new("/x"));
         for (words, advice) in [
             ("me@login.kyoto: Permission denied (publickey).", "landbridge sites add kyoto"),
             ("Host key verification failed.", "ssh-keygen -R '[login.kyoto]:2222' -f /x/trunk_known_hosts"),
             ("channel 0: open failed: administratively prohibited: open failed", "AllowTcpForwarding"),
             ("channel 0: open failed: connect failed: Connection refused", "is the gateway of site kyoto running?"),
-            (
-                "ssh: connect to host login.kyoto port 2222: Connection timed out",
-                "firewall drop what goes to port 2222",
-            ),
-            ("", "without a word"),
+            ("ssh: connect to host login.kyoto port 2222: Connection timed out", "firewall drop packets to port 2222"),
+            ("", "without a message"),
         ] {
             let text = said(words);
             assert!(text.contains(words) && text.contains(advice), "{text}");

@@ -1,4 +1,4 @@
-"""One of several programs of a job: prints its name, its rank and what MPI has as its number, then talks to the others."""
+"""One of several programs of a job: prints its name, rank and number (`MPI_APPNUM`), then talks to the others."""
 
 import os
 import sys

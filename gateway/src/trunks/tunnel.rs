@@ -1,9 +1,9 @@
 //! Links through ssh, where a firewall lets nothing else pass.
 //!
-//! The gateway makes a pair of connected sockets, keeps one, and hands the other to a [`Tunneller`](hooks::Tunneller),
-//! which has ssh carry it to the other gateway. To the rest of the gateway such a link is like every other: inside its
-//! own TLS, with the other site's key pinned, so nothing rests on what ssh promises. Only what the kernel knows of the
-//! socket says nothing about the path, so the round trip is measured by pings.
+//! The gateway makes a pair of connected sockets, keeps one, and passes the other to a [`Tunneller`](hooks::Tunneller),
+//! which has ssh carry its bytes to the other gateway. To the rest of the gateway such a link is like any other: in its
+//! own TLS, with the other site's key pinned, so nothing depends on ssh's promises. Only the kernel's figures about the
+//! socket say nothing about the path, so pings measure the round trip.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
@@ -20,11 +20,11 @@ use crate::log::{log, short};
 use crate::trunks::error::LinkError;
 use crate::trunks::trunk::{DIAL_TIMEOUT, Dialled, Trunk, shake};
 
-/// How long ssh may take to log in, on top of the link's own handshake.
+/// Time limit for ssh's login, on top of the link's own handshake.
 const LOGIN: Duration = Duration::from_secs(10);
-/// How long a failed tunnel may take to say why.
+/// How long a failed tunnel may take to report the reason.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes that may wait between the gateway and ssh in each direction. More would only delay what comes after it.
+/// Most bytes queued between the gateway and ssh in each direction. More would only delay what follows.
 const BUFFER: u32 = 256 << 10;
 
 /// Dials a link of a trunk through ssh.
@@ -62,7 +62,7 @@ pub(crate) async fn dial(
     })
 }
 
-/// Why a link did not come about: what the tunnel says, if it has failed itself.
+/// Why a link could not be established: the tunnel's reason if the tunnel failed, else `error`.
 async fn reason(tunnel: &mut dyn Tunnel, error: LinkError) -> LinkError {
     match timeout(LAST_WORDS, tunnel.ended()).await {
         Ok(words) if !words.is_empty() => LinkError::Tunnel(words),
@@ -70,7 +70,7 @@ async fn reason(tunnel: &mut dyn Tunnel, error: LinkError) -> LinkError {
     }
 }
 
-/// Lets the tunnel of a link that is over pass on what was written last, and logs why it ended if it failed itself.
+/// Lets the tunnel of a closed link deliver the last bytes, and logs the reason if the tunnel failed.
 pub(crate) fn close(gateway: &Gateway, trunk: &Rc<Trunk>, index: usize, mut tunnel: Box<dyn Tunnel>) {
     let trunk = trunk.clone();
     gateway.beside(async move |_| {
@@ -83,7 +83,7 @@ pub(crate) fn close(gateway: &Gateway, trunk: &Rc<Trunk>, index: usize, mut tunn
     });
 }
 
-/// Two connected sockets. A connection of somebody else to the port, which is open for a moment, is not taken for ours.
+/// Two connected sockets. The port is open for a moment; a stranger's connection to it is not taken for ours.
 async fn pair() -> std::io::Result<(TcpStream, std::net::TcpStream)> {
     let listening = TcpSocket::new_v4()?;
     listening.set_recv_buffer_size(BUFFER)?;
@@ -95,7 +95,7 @@ async fn pair() -> std::io::Result<(TcpStream, std::net::TcpStream)> {
     dialling.set_send_buffer_size(BUFFER)?;
     let near = dialling.connect(listener.local_addr()?).await?;
     let far = accept_from(&listener, &near).await?.into_std()?;
-    // ssh decides for itself whether its socket blocks.
+    // ssh itself decides whether its socket blocks.
     far.set_nonblocking(false)?;
     SockRef::from(&far).set_tcp_nodelay(true)?;
     Ok((near, far))
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_goes_in_at_one_end_comes_out_at_the_other() {
+    async fn bytes_written_at_one_end_arrive_at_the_other() {
         let (mut near, mut far) = pair().await.unwrap();
         near.write_all(b"there").await.unwrap();
         let mut five = [0; 5];
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stranger_who_is_faster_is_not_taken_for_our_own() {
+    async fn a_faster_strangers_connection_is_not_taken_for_ours() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stranger = TcpStream::connect(address).await.unwrap();

@@ -1,8 +1,8 @@
-//! A job from the launcher's side, as a state machine: messages, signals and times come in, actions go out.
+//! A job from the launcher's side, as a state machine: messages, signals and times go in, actions come out.
 //!
-//! Opening (all sites admit it, all agents come) → preparing (all nodes can run the program) → running → closing.
-//! The first failure leads through *settling* (a moment in which a cause may still arrive after its effect) and
-//! *killing* to closing. Every phase has a deadline; running has one where the user gave it.
+//! Opening (all sites admit the job, all agents connect) → preparing (all nodes can run the program) → running →
+//! closing. The first failure leads through *settling* (a moment in which a cause may still arrive after its effect)
+//! and *killing* to closing. Every phase has a deadline, running only if the user set one.
 
 mod gateways;
 
@@ -25,32 +25,33 @@ use crate::group::first_agent;
 use crate::message::{Down, End, Family, InputTo, MpiState, Program, Stream, Up};
 use crate::processes::signal_name;
 
-/// The next site must have admitted the job, in this time on a machine that is well.
+/// Time limit until the next site has admitted the job, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_millis(4500);
-/// The next agent must have come, or have checked the program, in this time on a machine that is well.
+/// Time limit until the next agent has connected, or has checked the program, on a machine that is not overloaded.
 const PREPARE: Duration = Duration::from_secs(15);
-/// How long a cause may arrive after its effect: a moment if what came may well be the cause, longer if it hardly is.
+/// How long after its effect a cause may arrive: short if the known failure may well be the cause, longer if it
+/// probably is not.
 const SETTLE: Duration = Duration::from_millis(250);
 const SETTLE_EFFECT: Duration = Duration::from_millis(1000);
 /// How long agents have to end their ranks (one second until SIGKILL, and the rest).
 const KILL: Duration = Duration::from_millis(2500);
-/// How long gateways have to say that nothing is left.
+/// How long gateways have to confirm that nothing is left.
 const CLOSE: Duration = Duration::from_millis(1500);
-/// What `run` exits with when ranks have run as long as they may: as `timeout` of coreutils does.
+/// `run`'s exit code when ranks have reached their time limit: that of coreutils' `timeout`.
 const TIMEOUT_CODE: i32 = 124;
 
-/// What is to be done.
+/// What the caller must do.
 #[derive(Debug)]
 pub(super) enum Action {
     /// Send this to an agent.
     Send(Identity, Down),
-    /// Pass on what a rank wrote.
+    /// Pass on a rank's output.
     Output { agent: Identity, rank: u32, stream: Stream, bytes: Vec<u8> },
-    /// Tell what is going on.
+    /// Show what the job is doing.
     Progress(Option<String>),
-    /// Tell the user.
+    /// Show a note to the user.
     Note(String),
-    /// Have the other gateways of all sites let frames of this job pass too, with this window.
+    /// Ask the other gateways of all sites to relay frames of this job too, with this window.
     OpenRelays { roster: Roster, window: u32 },
     /// Close the job at the gateways.
     Close,
@@ -90,9 +91,9 @@ struct Node {
 #[derive(Debug, Default)]
 struct SiteState {
     window: Option<u32>,
-    /// `Some(None)`: it will never report.
+    /// `Some(None)`: the site will never report.
     closed: Option<Option<Traffic>>,
-    /// What gateways that do not lead the job counted.
+    /// Bytes counted by the gateways that do not lead the job.
     relayed: Traffic,
 }
 
@@ -107,7 +108,7 @@ pub(super) struct Job {
     deadline: Option<Instant>,
     /// How long ranks may run.
     timeout: Option<Duration>,
-    /// Of opening and preparing: since when, and how long.
+    /// Start and patience of the current wait, while opening and preparing.
     wait: (Instant, Patience),
     nodes: Vec<Node>,
     sites: Vec<SiteState>,
@@ -115,13 +116,14 @@ pub(super) struct Job {
     uses_mpi: bool,
     mpi: Option<Family>,
     fences: Fences<SiteId>,
-    /// Of named fences. They become communicators' numbers and count down, since Open MPI's own count up.
+    /// The number of the latest named fence. Such numbers become communicators' numbers; they count down because Open
+    /// MPI's own count up.
     numbers: u32,
     cause: Cause,
     signal: i32,
     signals: u32,
     gateways: OwnGateways,
-    /// Own gateways that were told to close the job, and have not said that nothing is left of it.
+    /// Own gateways that were ordered to close the job and have not confirmed that nothing is left of it.
     unclosed: BTreeSet<usize>,
     actions: VecDeque<Action>,
     input: Flow,
@@ -183,7 +185,7 @@ impl Job {
         self.phase == Phase::Over
     }
 
-    /// The sites in words, for messages.
+    /// The sites' names, for messages.
     pub(super) fn site_names(&self) -> String {
         self.roster.sites().iter().map(|site| site.name.as_str()).collect::<Vec<_>>().join(", ")
     }
@@ -198,7 +200,7 @@ impl Job {
         self.deadline = Some(now + calm);
     }
 
-    /// A site or an agent did what all are waited for.
+    /// A site or an agent has done what all are waited for.
     fn progress(&mut self, now: Instant) {
         if matches!(self.phase, Phase::Opening | Phase::Preparing) {
             let (begun, patience) = &mut self.wait;
@@ -207,22 +209,22 @@ impl Job {
         }
     }
 
-    /// How long has been waited, for messages.
+    /// Seconds waited so far, for messages.
     fn waited(&self, now: Instant) -> u64 {
         (now - self.wait.0).as_secs()
     }
 
-    /// What the running job needs is lost, or what it needs to run is not there.
+    /// Something that the running job needs is lost, or something that it needs to start is missing.
     fn lost(&mut self, failure: Failure, now: Instant) {
         self.fail_now(LOST, failure, self.lost_code(), now);
     }
 
-    /// The exit code for what is lost: before ranks run, it is that of a job that cannot be started.
+    /// The exit code for a loss; before ranks run, it is that of a job that cannot be started.
     fn lost_code(&self) -> i32 {
         if self.phase < Phase::Running { 1 } else { LOST_CODE }
     }
 
-    /// The launcher's own connection is lost, or the user does not want the job any more.
+    /// The launcher's own connection is lost, or the user has ended the job.
     pub(super) fn broken(&mut self, failure: Failure, code: Option<i32>) {
         let code = code.unwrap_or_else(|| self.lost_code());
         self.cause.add(LOST, failure, code);
@@ -245,7 +247,7 @@ impl Job {
                     self.deadline = Some(self.deadline.map_or(settled, |deadline| deadline.min(settled)));
                 }
             }
-            // What comes while we kill is our own doing.
+            // Failures while the job is being ended are our own doing.
             Phase::Killing | Phase::Draining | Phase::Closing | Phase::Over => {}
         }
     }
@@ -278,7 +280,7 @@ impl Job {
         }
     }
 
-    /// `everything`: whatever was written has been passed on.
+    /// `everything`: whether all output has been passed on.
     pub(super) fn heard(&mut self, everything: bool) {
         if self.phase == Phase::Draining && everything && self.actions.is_empty() {
             self.close(Instant::now());
@@ -293,7 +295,7 @@ impl Job {
         self.actions.push_back(Action::Close);
     }
 
-    /// The user wants it to end.
+    /// The user interrupts the job.
     pub(super) fn interrupted(&mut self, signal: i32, now: Instant) {
         self.signals += 1;
         let failure = Failure::new(format!("interrupted by {}", signal_name(signal)));
@@ -319,7 +321,7 @@ impl Job {
         self.fail_now(LOST, Failure::new(format!("cannot write output: {error}")), code, now);
     }
 
-    /// A deadline is over. `slowness`: of this machine.
+    /// A deadline has passed. `slowness`: of this machine.
     pub(super) fn deadline_over(&mut self, now: Instant, slowness: Slowness) {
         if matches!(self.phase, Phase::Opening | Phase::Preparing) {
             let later = self.wait.0 + self.wait.1.deadline(slowness);
@@ -344,7 +346,7 @@ impl Job {
                 let silent = self.nodes.iter().find(|node| node.state < NodeState::Ready);
                 let failure = silent.map(|node| {
                     let what = if node.state == NodeState::Awaited {
-                        "its agent did not come"
+                        "its agent did not connect"
                     } else {
                         "its agent did not answer"
                     };
@@ -373,12 +375,12 @@ impl Job {
             Incoming::Note(text) => self.actions.push_back(Action::Note(text)),
             Incoming::Up(agent, message) => match self.nodes.iter().position(|node| node.agent == agent) {
                 Some(node) => self.up(node, message, now),
-                None => tracing::warn!(from = %agent, "a message from somebody who is no agent of the job"),
+                None => tracing::warn!(from = %agent, "a message from a member that is not an agent of the job"),
             },
         }
     }
 
-    /// What is under way at most between two members: what every site grants.
+    /// Most bytes in flight between two members: the smallest window that a site grants.
     fn window(&self) -> u32 {
         self.sites.iter().filter_map(|site| site.window).min().unwrap_or(0)
     }
@@ -444,7 +446,7 @@ impl Job {
                 }
             }
             Up::Trouble { rank, reason } => {
-                // What ranks lack while they are being ended is our own doing.
+                // Ranks that lack something while they are being ended are our own doing.
                 if matches!(self.phase, Phase::Running | Phase::Settling) {
                     let failure = self.at_rank(rank, reason);
                     self.cause.add_trouble(failure);
@@ -468,7 +470,7 @@ impl Job {
             Up::Aborted { rank, code, message } => {
                 let message = if message.is_empty() { String::new() } else { format!(": {message}") };
                 let failure = self.at_rank(rank, format!("called MPI_Abort with code {code}{message}"));
-                // A job that was aborted has not succeeded, whatever code was given.
+                // An aborted job has not succeeded, whatever code it was given.
                 let code = if code & 0xff == 0 { 1 } else { code & 0xff };
                 self.fail_now(if code == MPI_ERROR { EFFECT } else { ABORT }, failure, code, now);
             }
@@ -483,12 +485,12 @@ impl Job {
                 self.nodes[at].state = NodeState::Ended;
                 self.check_ended(now);
             }
-            // Agents of ranks forward no ports, and what they send beyond that changes nothing.
+            // Agents that run ranks forward no ports; other pieces are ignored.
             Up::Forward(_) => {}
         }
     }
 
-    /// All ranks of a site that are in the fence's group are in it.
+    /// All ranks of a site that are in the fence's group have entered it.
     fn fence_in(&mut self, at: usize, fence: Fence, data: &[u8], now: Instant) {
         let sites = fence.group.sites(&self.roster);
         let arrived = match fence.group.is_valid(self.roster.size()) {
@@ -542,7 +544,7 @@ impl Job {
         self.phase == Phase::Running && self.input.has_room()
     }
 
-    /// The next bytes of standard input; none: its end.
+    /// The next bytes of standard input; empty at its end.
     pub(super) fn input(&mut self, bytes: Vec<u8>) {
         let ranks: Vec<u32> = self.input.send(bytes.len()).collect();
         let reached = self.nodes.iter().filter(|node| ranks.iter().any(|rank| node.ranks.contains(rank)));

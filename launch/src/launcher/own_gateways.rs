@@ -2,27 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the module docs. Gateways count from 0, which leads the job and is connected from the start.
+/// See the module docs. Gateways are numbered from 0, which leads the job and is connected from the start.
 #[derive(Debug)]
 pub(crate) struct OwnGateways {
     home: String,
     connected: BTreeSet<usize>,
-    /// By site: the gateways that do not reach it. Never empty for a site that is in here.
+    /// For each site, the gateways that do not reach it. Sites that all gateways reach are not in the map.
     lost: BTreeMap<String, BTreeSet<usize>>,
 }
 
 impl OwnGateways {
-    /// Those of site `home`, before any but the first is connected.
+    /// The gateways of site `home`, before any but the first is connected.
     pub(crate) fn new(home: &str) -> OwnGateways {
         OwnGateways { home: home.to_owned(), connected: BTreeSet::from([0]), lost: BTreeMap::new() }
     }
 
-    /// How many are connected.
+    /// The number of connected gateways.
     pub(crate) fn len(&self) -> usize {
         self.connected.len()
     }
 
-    /// A gateway is connected, maybe again; it may have been started anew, so it counts as reaching every site.
+    /// A gateway is connected, maybe again. It may have been restarted, so it counts as reaching every site.
     pub(crate) fn connected(&mut self, gateway: usize) {
         self.connected.insert(gateway);
         let sites: Vec<String> = self.lost.keys().cloned().collect();
@@ -34,8 +34,8 @@ impl OwnGateways {
         self.connected.remove(&gateway);
     }
 
-    /// A gateway reports that site `seen_from` has lost `site`. If that is another site, our own gateways are no way
-    /// around it.
+    /// A gateway reports that site `seen_from` has lost `site`. If `seen_from` is another site, our own gateways offer
+    /// no way around the loss.
     pub(crate) fn lost(&mut self, gateway: usize, seen_from: &str, site: &str) {
         let own = seen_from == self.home;
         let gateways = if own { BTreeSet::from([gateway]) } else { self.connected.clone() };

@@ -1,4 +1,4 @@
-//! A connection to one's own gateway, and the job opened over it.
+//! A connection to a gateway of the user's own site, and the job opened over it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use member::{Post, PostError};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// No such site.
+    /// The sites file has no such site.
     #[error("unknown site `{site}`: the sites file has {known}")]
     UnknownSite {
         /// The name.
@@ -30,7 +30,7 @@ pub enum SessionError {
         /// The names there are.
         known: String,
     },
-    /// The sites file names no key for the own site.
+    /// The sites file names no key for the user's own site.
     #[error("site {0} has no `key` in the sites file: jobs are opened at one's own site (--from), whose key is here")]
     NoKey(String),
     /// The key.
@@ -43,31 +43,31 @@ pub enum SessionError {
         site: String,
         /// The gateway's name.
         gateway: String,
-        /// What.
+        /// What went wrong.
         source: ClientError,
     },
     /// The gateway closed the connection.
     #[error("site {0}: the gateway closed the connection")]
     Closed(String),
-    /// An agent broke the rules.
+    /// An agent violated the protocol.
     #[error(transparent)]
     Post(#[from] PostError),
     /// The system gives no random numbers.
     #[error("no random numbers: {0}")]
     Random(String),
-    /// The roster does not have the own site.
+    /// The roster does not have the user's own site.
     #[error("site {0} is not in the job's roster")]
     NotInRoster(String),
 }
 
-/// A sites file and where it lies: keys are relative to it.
+/// A sites file and its folder: paths of keys are relative to it.
 #[derive(Clone, Debug)]
 pub struct Sites {
-    /// What it says.
+    /// The file's content.
     pub file: SitesFile,
-    /// The folder it lies in.
+    /// The file's folder.
     pub folder: PathBuf,
-    /// What users prove to the gateway of the only site, if that site's key is in no file.
+    /// The secret that users prove to the gateway of the only site, if that site's key is in no file.
     pub secret: Option<Secret>,
 }
 
@@ -86,7 +86,7 @@ impl Sites {
         self.file.site(name).map(|(_, site)| site).ok_or_else(unknown)
     }
 
-    /// What users of a site prove to its gateways; checks that the key is the one of the sites file.
+    /// The secret that users of a site prove to its gateways. Checks that the key is the one of the sites file.
     ///
     /// # Errors
     /// [`SessionError::NoKey`], [`SessionError::Key`].
@@ -103,10 +103,10 @@ impl Sites {
         Ok(key.client_secret())
     }
 
-    /// Connects to a gateway of the user's own site: the first that answers, and its name.
+    /// Connects to a gateway of the user's own site: the first that replies. Also returns its name.
     ///
     /// # Errors
-    /// Of the last one tried.
+    /// The error of the last gateway tried.
     pub async fn connect(&self, site: &Site) -> Result<(Client, String), SessionError> {
         let role = Role::Client { secret: self.client_secret(site)? };
         let mut error = SessionError::Closed(site.name.clone());
@@ -122,7 +122,7 @@ impl Sites {
     }
 }
 
-/// A gateway of a site, as its users dial it.
+/// A gateway of a site, at the address that its users dial.
 pub(crate) fn dialled(site: &Site, gateway: &Gateway) -> client::Gateway {
     let (site, keys) = (site.name.clone(), Some(site.keys()));
     client::Gateway { site, name: gateway.name.clone(), address: gateway.inside.clone(), keys }
@@ -143,7 +143,7 @@ pub(crate) struct Connection {
     asked: Vec<String>,
 }
 
-/// Who a launcher is before it has opened its job.
+/// A launcher's identity before it has opened its job.
 const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
 
 impl Connection {
@@ -162,14 +162,14 @@ impl Connection {
         Ok(Connection { job, secret, home, gateway, others, role, receiver, sender, asked: Vec::new() })
     }
 
-    /// Asks a site for nodes. Must not be dropped before it is done.
+    /// Asks a site for nodes. Not cancel-safe.
     pub(crate) async fn ask(&mut self, site: &str, ask: NodeAsk) -> Result<(), SessionError> {
         self.asked.push(site.to_owned());
         let (job, site, home) = (self.job, site.to_owned(), self.home.clone());
         self.control(AllocationMessage::Ask { job, site, home, ask }).await
     }
 
-    /// The gateway's next message. May be dropped before it is done.
+    /// The gateway's next message. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Control, SessionError> {
         loop {
             let frame = self.receiver.receive().await;
@@ -186,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// Lets go of what was asked for, and waits until it is given back, not longer than `limit`.
+    /// Gives the requested nodes back, and waits for the confirmation for at most `limit`.
     pub(crate) async fn give_back(mut self, limit: Duration) {
         let all = async {
             self.control(JobMessage::Close { job: self.job }).await?;
@@ -195,7 +195,7 @@ impl Connection {
             }
             Ok::<(), SessionError>(())
         };
-        // If it takes longer, or fails, the gateway does it without us.
+        // If it takes longer, or fails, the gateway gives them back without us.
         let _ = timeout(limit, all).await;
     }
 
@@ -244,31 +244,31 @@ pub(crate) struct Session {
     /// The site's other gateways, until they are used.
     others: Vec<client::Gateway>,
     role: Role,
-    /// Names of those that are used, from number 1.
+    /// Names of the other gateways in use, from number 1.
     named: Vec<String>,
     post: Post,
     connections: Connections,
-    /// Times of the post count from here.
+    /// Zero of the post's clock.
     since: Instant,
-    /// Gateways were told to close the job: they close connections when they have.
+    /// Whether gateways were ordered to close the job: they close their connections when they have.
     closing: bool,
 }
 
-/// The gateway at which the job was opened first, and which leads it at the own site.
+/// The gateway at which the job was first opened, and which leads it at the user's own site.
 const LEAD: Route = Route(0);
 
-/// What came.
+/// An event of the session.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    /// Of the job, from the gateway of this number; 0 leads the job.
+    /// A message about the job, from the gateway with this number; 0 leads the job.
     Job(usize, JobMessage),
-    /// The gateway of this number is there (again).
+    /// The gateway with this number is connected, maybe again.
     GatewayOpen(usize),
-    /// The gateway of this number is lost, for this reason; others are there.
+    /// The gateway with this number is lost, for this reason; others are connected.
     GatewayLost(usize, String),
-    /// For the user.
+    /// A note for the user.
     Note(String),
-    /// From an agent.
+    /// A message from an agent.
     Up(Identity, Up),
 }
 
@@ -278,34 +278,34 @@ impl Session {
         Ok(self.post.send(to, message)?)
     }
 
-    /// Notes output that is kept here, so that its agent stops sending more.
+    /// Notes output that is queued here, so that its agent stops sending more.
     pub(crate) fn hold(&mut self, agent: Identity, bytes: u64) {
         self.post.hold(agent, bytes);
     }
 
-    /// Notes that it is gone.
+    /// Notes that queued output has been handled.
     pub(crate) fn release(&mut self, agent: Identity, bytes: u64) {
         self.post.release(agent, bytes);
     }
 
-    /// Whether more may be produced for an agent; what must not wait is sent all the same.
+    /// Whether more may be produced for an agent; messages that must not wait are sent in any case.
     pub(crate) fn has_room(&self, agent: Identity) -> bool {
         self.post.has_room(agent)
     }
 
-    /// Sends what may be sent.
+    /// Sends all queued messages that may be sent now.
     pub(crate) fn flush(&mut self) {
         while let Some((route, header, payload)) = self.post.next_frame(self.now_ns()) {
             self.connections.send(usize::from(route.0), header, payload);
         }
     }
 
-    /// Has the other gateways of all sites let frames of the job pass too.
+    /// Asks the other gateways of all sites to relay frames of the job too.
     pub(crate) fn open_relays(&mut self, roster: &Roster, window: u32) {
         let open = open_message(self.job, &self.secret, roster, &self.home, Part::Relay { window });
         let lead = usize::from(LEAD.0);
         self.connections.control(lead, open.clone());
-        // Started anew, it is one more gateway to take.
+        // If the lead is restarted, it is one more gateway that relays.
         self.connections.reopen_with(lead, open.clone());
         for gateway in std::mem::take(&mut self.others) {
             self.named.push(gateway.name.clone());
@@ -313,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Closes the job at the gateways; gives the numbers of those that will say when they have.
+    /// Orders the gateways to close the job; returns the numbers of those that will confirm it.
     pub(crate) fn close(&mut self) -> Vec<usize> {
         self.closing = true;
         let open: Vec<usize> = self.connections.open().collect();
@@ -333,11 +333,11 @@ impl Session {
         gateway.checked_sub(1).and_then(|at| self.named.get(at)).unwrap_or(&self.gateway)
     }
 
-    /// What came next. May be dropped before it is done.
+    /// The next events. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Vec<Incoming>, SessionError> {
         let (gateway, news) = tokio::select! {
             next = self.connections.next() => next,
-            // Whoever calls flushes next.
+            // The caller flushes next.
             () = crate::until(self.since, self.post.next_tick_ns()) => return Ok(Vec::new()),
         };
         let route = Route(gateway as u8);
@@ -374,7 +374,7 @@ impl Session {
         let unreadable = |source| self.lost(ClientError::Wire { address: address(), source });
         match Control::decode(&payload).map_err(unreadable)? {
             Control::Job(message) => Ok(vec![Incoming::Job(gateway, message)]),
-            // How far a site was in finding nodes, which it has found by now.
+            // Reports about the wait for nodes, which have been granted by now.
             Control::Allocation(_) => Ok(Vec::new()),
             other => {
                 tracing::warn!(gateway = address(), ?other, "not a message about the job");

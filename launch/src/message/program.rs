@@ -1,4 +1,4 @@
-//! What an agent is to run.
+//! The program that an agent runs.
 
 use std::ops::Range;
 

@@ -90,7 +90,7 @@ pub fn space_name(job: JobId) -> String {
 }
 
 impl Server {
-    /// A server for `job` of `size` ranks. `local`: for each rank of this node, the number of its program. `mapping` says
+    /// A server for `job` of `size` ranks. `local`: for each rank of this node, the number of its program. `mapping`:
     /// which ranks share a node.
     pub fn new(job: JobId, size: u32, local: &[u32], mapping: String) -> Server {
         let values = HashMap::from([("PMI_process_mapping".to_owned(), mapping)]);

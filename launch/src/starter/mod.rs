@@ -1,7 +1,7 @@
-//! Starters: how a gateway starts the agents of its site, one file for each way the sites file can name.
+//! Starters: how a gateway starts the agents of its site, one file for each kind of starter in the sites file.
 //!
 //! Every starter runs one program per node that passes its standard input on to the node's agent. That input is the
-//! agent's order and then its lifeline: it ends with the gateway, whatever way that ends, and the agent with it.
+//! agent's order and then its lifeline: it ends with the gateway, however the gateway ends, and the agent ends with it.
 
 mod held;
 mod local;
@@ -22,7 +22,7 @@ use types::sites::Starter;
 
 use crate::order::Order;
 
-/// The starter of a site. `folder`: where the sites file lies.
+/// The starter of a site. `folder`: the sites file's folder.
 pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
     match site {
         Starter::Local => Box::new(local::LocalStarter),
@@ -33,19 +33,19 @@ pub fn starter(site: &Starter, folder: &Path) -> Box<dyn AgentStarter> {
     }
 }
 
-/// The starter of the agents that run beside a gateway: those that forward ports.
+/// The starter of the agents that run beside a gateway and forward ports.
 pub fn beside() -> Box<dyn AgentStarter> {
     Box::new(local::LocalStarter)
 }
 
 type Started = Result<Box<dyn AgentHandle>, StartError>;
 
-/// The line that tells an agent what to do.
+/// The line that gives an agent its order.
 fn order_line(order: AgentOrder) -> Result<Vec<u8>, StartError> {
     Order(order).line().map_err(|e| StartError(e.to_string()))
 }
 
-/// The command of an agent on a node: `landbridge` as the sites file says, else this very program.
+/// The command of an agent on a node: `landbridge` as set in the sites file, else this very program.
 fn agent_words(landbridge: Option<&str>) -> Result<Vec<String>, StartError> {
     let own = || {
         let path = std::env::current_exe()

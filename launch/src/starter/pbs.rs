@@ -1,6 +1,6 @@
 //! `pbs`: agents over ssh, on the nodes of the PBS job in which `run` is typed.
 //!
-//! Not by `pbsdsh`, which passes no standard input on and so has no lifeline.
+//! `pbsdsh` is not used: it does not pass standard input on, so agents would have no lifeline.
 
 use std::path::Path;
 

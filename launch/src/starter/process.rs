@@ -1,4 +1,4 @@
-//! The program beside the gateway that stands for one agent: the agent itself, or ssh, srun and the like.
+//! The program beside the gateway that represents one agent: the agent itself, or ssh, srun and the like.
 
 use std::fs::File;
 use std::future::Future;
@@ -17,40 +17,40 @@ use tokio::time::{Instant, sleep_until};
 use crate::descriptors;
 use crate::processes::signal_name;
 
-/// How much of a program's standard error is kept for messages, in bytes.
+/// Most bytes of a program's standard error that messages quote.
 const KEEP: u64 = 2048;
-/// How long an agent may take to clean up before it is killed itself.
+/// How long an agent may take to clean up before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long an agent elsewhere has to notice the end of its standard input before its connection is cut.
+/// How long an agent on another machine has to notice the end of its standard input before its connection is cut.
 const HANGUP: Duration = Duration::from_millis(300);
 
-/// What an agent reads on its standard input, after its order, when it is to end.
+/// What an agent reads on its standard input, after its order, when it must end.
 const END: &[u8] = b"end\n";
 
-/// How a program is made to end.
+/// How to end a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// It is the agent: SIGTERM tells it.
+    /// It is the agent: by SIGTERM.
     Child,
-    /// It carries standard input to the agent: the end of that tells it, a signal would only cut the line.
+    /// It carries standard input to the agent: by ending that input. A signal would only cut the connection.
     Remote,
 }
 
-/// Tells what an exit code and last words mean, if it knows better than "exit status 1: words".
+/// Explains an exit code and the last words of standard error, if it knows better than "exit status 1: words".
 type Explain = Box<dyn Fn(i32, &str) -> Option<String> + Send>;
 
-/// An agent that was started.
+/// A started agent.
 pub(super) struct AgentProcess {
     child: Child,
     manner: Manner,
-    /// Open as long as the agent shall live.
+    /// Open while the agent must run.
     stdin: Option<ChildStdin>,
-    /// Its standard error: a file without a name, because the agent may outlive this process, and a program such as srun ends
-    /// when it cannot pass on what the agent writes.
+    /// Its standard error: a file without a path, because the agent may outlive this process, and a program such as
+    /// srun ends when it cannot pass on the agent's output.
     words: File,
-    /// What is still to be written to its standard input.
+    /// What must still be written to its standard input.
     order: Option<Vec<u8>>,
-    /// It is closed after that.
+    /// Whether to close standard input after that.
     last: bool,
     next: Option<(Instant, Signal)>,
     explain: Explain,
@@ -59,7 +59,7 @@ pub(super) struct AgentProcess {
 impl AgentProcess {
     /// Starts a program in a process group of its own and gives it `order`.
     pub(super) fn start(mut command: Command, order: Vec<u8>, manner: Manner) -> Result<AgentProcess, StartError> {
-        let no_file = |e: std::io::Error| StartError(format!("cannot keep what agents say: {e}"));
+        let no_file = |e: std::io::Error| StartError(format!("cannot keep the output of agents: {e}"));
         let words = memfd_create("landbridge-agent", MemfdFlags::CLOEXEC).map_err(|e| no_file(e.into()))?;
         let words = File::from(words);
         let theirs = words.try_clone().map_err(no_file)?;
@@ -73,7 +73,7 @@ impl AgentProcess {
         Ok(AgentProcess { child, manner, stdin, words, order: Some(order), last: false, next: None, explain })
     }
 
-    /// The same, with somebody who knows what its exit codes mean.
+    /// The same, with a function that explains its exit codes.
     pub(super) fn explained(mut self, explain: impl Fn(i32, &str) -> Option<String> + Send + 'static) -> AgentProcess {
         self.explain = Box::new(explain);
         self
@@ -109,7 +109,8 @@ impl AgentProcess {
 
     async fn ended(&mut self) -> String {
         loop {
-            // Order first: until the agent has it, nothing else happens. An order is one write below a pipe's capacity.
+            // The order comes first: until the agent has it, nothing else happens. An order is one write, shorter than
+            // a pipe's capacity.
             if let (Some(stdin), Some(order)) = (self.stdin.as_mut(), self.order.take())
                 && (stdin.write_all(&order).await.is_err() || self.last)
             {
@@ -146,19 +147,19 @@ impl AgentProcess {
     }
 }
 
-/// The end of what was written.
+/// The end of the file, at most [`KEEP`] bytes.
 pub(crate) fn last_words(file: &File) -> String {
     let length = file.metadata().map_or(0, |found| found.len());
     let begin = length.saturating_sub(KEEP);
     let mut bytes = vec![0; (length - begin) as usize];
-    // Whoever writes may still be doing so; what is there is there.
+    // The program may still be writing; what is there is used.
     match file.read_exact_at(&mut bytes, begin) {
         Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(_) => String::new(),
     }
 }
 
-/// The signal, when it is time for it.
+/// Waits until the next signal is due, and returns it.
 async fn due(next: Option<(Instant, Signal)>) -> Signal {
     match next {
         Some((deadline, signal)) => {

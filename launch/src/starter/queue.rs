@@ -1,23 +1,23 @@
-//! What Slurm says of a job that waits in its queue, and whether it can ever start.
+//! Slurm's report on a job in its queue, and whether the job can ever start.
 
 /// A job's line in the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
-    /// Such as `PENDING`.
+    /// For example `PENDING`.
     state: String,
-    /// Such as `Resources`; empty if Slurm gives none.
+    /// For example `Resources`; empty if Slurm gives none.
     reason: String,
 }
 
 impl Queued {
-    /// From squeue's `%T|%r`.
+    /// Parses squeue's `%T|%r`.
     pub(super) fn read(line: &str) -> Queued {
         let (state, reason) = line.trim().split_once('|').unwrap_or((line.trim(), ""));
         let reason = if reason == "None" { "" } else { reason };
         Queued { state: state.to_owned(), reason: reason.to_owned() }
     }
 
-    /// In a sentence about job `id`.
+    /// Describes it in a sentence about job `id`.
     pub(super) fn describe(&self, id: &str) -> String {
         let Queued { state, reason } = self;
         match (state.is_empty(), reason.is_empty()) {
@@ -27,8 +27,8 @@ impl Queued {
         }
     }
 
-    /// Why it never starts unless somebody changes the job or Slurm's configuration. What goes by itself, such as a partition that is
-    /// down or a limit that other jobs use up, is none.
+    /// Why it never starts unless somebody changes the job or Slurm's configuration. Reasons that pass by themselves,
+    /// such as a partition that is down or a limit that other jobs use up, do not count.
     pub(super) fn never_starts(&self) -> Option<&'static str> {
         if self.state != "PENDING" {
             return None;
@@ -36,12 +36,12 @@ impl Queued {
         let reason = self.reason.as_str();
         let why = match reason {
             "PartitionConfig" => "the partition's configuration does not allow such a job",
-            "PartitionNodeLimit" => "the partition does not allow so many nodes",
-            "PartitionTimeLimit" => "the partition does not allow so long a time",
+            "PartitionNodeLimit" => "the partition does not allow this number of nodes",
+            "PartitionTimeLimit" => "the partition does not allow a job of this length",
             "AccountNotAllowed" | "InvalidAccount" => "the account may not be used here",
             "QOSNotAllowed" | "InvalidQOS" => "the quality of service may not be used here",
-            "BadConstraints" => "no nodes have what the job asks for",
-            "DependencyNeverSatisfied" => "the job that it depends on did not end as it must",
+            "BadConstraints" => "no nodes have what the job requests",
+            "DependencyNeverSatisfied" => "the job that it depends on did not end as required",
             _ if reason.ends_with("PerJob") || reason.ends_with("PerJobLimit") => "a limit for one job is exceeded",
             _ => return None,
         };
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_never_start_is_told_from_what_waits() {
+    fn jobs_that_can_never_start_are_distinguished() {
         for (line, words) in [
             ("PENDING|Resources", "Slurm job 5 waits in the queue (PENDING, Resources)"),
             ("CONFIGURING|None\n", "Slurm job 5 waits in the queue (CONFIGURING)"),

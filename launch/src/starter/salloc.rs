@@ -1,9 +1,9 @@
-//! A Slurm job that was asked for: salloc's child process, from the queue to the end of the job.
+//! A requested Slurm job: salloc's child process, from the queue to the end of the job.
 //!
-//! salloc keeps the job as long as the program runs that it was given (`SCRIPT` in [`super::slurm`]), which reads standard input
-//! and ends when it is told to. While it waits in the queue a signal takes it out (see [`crate::leash`]). A gateway that dies leaves
-//! salloc and that program behind: the job is given back when the last agent in it has ended, by them or by an agent's keeper
-//! ([`give_back`]). When salloc itself is killed, the gateway cancels the job by its number.
+//! salloc keeps the job while the program that it was given runs (`SCRIPT` in [`super::slurm`]), which reads standard
+//! input and ends on request. While the job waits in the queue, a signal removes it (see [`crate::leash`]). A gateway
+//! that dies leaves salloc and that program behind: the job is given back when its last agent has ended, by them or by
+//! an agent's keeper ([`give_back`]). If salloc itself is killed, the gateway cancels the job by its number.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,19 +21,19 @@ use super::queue::Queued;
 use super::slurm::{ALLOCATION, slurm_command};
 use crate::held::{Problem, with_slots};
 
-/// How often a waiting job is asked what it waits for.
+/// How often to ask Slurm why a job waits.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long Slurm may take to answer, and to cancel.
+/// Time limits for Slurm to reply, and to cancel.
 const ANSWER: Duration = Duration::from_secs(5);
 const CANCEL: Duration = Duration::from_secs(2);
-/// Most of salloc's words that are kept, in bytes.
+/// Most bytes of salloc's messages that are kept.
 const KEEP: usize = 64 << 10;
 
-/// Tells the program inside the job that it is to end.
+/// Ends the program inside the job.
 const END: &[u8] = b"end\n";
 
-/// Called by the keeper of an agent at its end: gives back the job around it if that was made for it and nobody else is left who
-/// would, since the gateway that started the agent is gone.
+/// Called by the keeper of an agent at its end: gives back the job around it, if the job was made for it and nothing
+/// else is left to do so because the gateway that started the agent is gone.
 pub(crate) async fn give_back() {
     let variable = |name| std::env::var(name).ok();
     let (Some(name), Some(id)) = (variable(ALLOCATION), variable("SLURM_JOB_ID")) else { return };
@@ -41,7 +41,7 @@ pub(crate) async fn give_back() {
     let mut polled = [PollFd::new(&stdin, PollFlags::empty())];
     let gone = poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::HUP);
     if gone {
-        // The name keeps a job of the user's own safe.
+        // The name protects the user's own jobs.
         let mut cancel = slurm_command("scancel");
         let status = cancel.args(["--quiet", &format!("--name={name}"), &id]).kill_on_drop(true).status();
         let _ = timeout(CANCEL, status).await;
@@ -50,11 +50,11 @@ pub(crate) async fn give_back() {
 
 pub(super) struct Salloc {
     child: Child,
-    /// The gateway's end of what keeps the job.
+    /// The gateway's end of the standard input of the program that keeps the job.
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
     stderr: Option<ChildStderr>,
-    told: String,
+    output: String,
     words: String,
     /// Its command line, for messages.
     line: String,
@@ -63,7 +63,7 @@ pub(super) struct Salloc {
     ended: Option<String>,
     state: String,
     look: Instant,
-    /// The last look showed a reason for which it never starts.
+    /// Whether the last look showed a reason for which the job never starts.
     doomed: bool,
 }
 
@@ -71,14 +71,14 @@ impl Salloc {
     /// Takes over a salloc whose standard files are pipes.
     pub(super) fn new(mut child: Child, line: String) -> Salloc {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (told, words, state) = (String::new(), String::new(), String::new());
+        let (output, words, state) = (String::new(), String::new(), String::new());
         let look = Instant::now() + LOOK / 5;
         Salloc {
             child,
             stdin,
             stdout,
             stderr,
-            told,
+            output,
             words,
             line,
             id: None,
@@ -93,7 +93,7 @@ impl Salloc {
     async fn next(&mut self) -> AllocationNews {
         loop {
             if let Some(reason) = &self.ended {
-                // Cancelling a job that is over is no error, and the only safe thing after a salloc that was killed.
+                // Cancelling a job that is over is not an error, and the only safe step after salloc was killed.
                 let reason = reason.clone();
                 if let Some(id) = self.id.take() {
                     let mut cancel = slurm_command("scancel");
@@ -106,13 +106,13 @@ impl Salloc {
                 biased;
                 bytes = read_some(&mut self.stderr) => self.hear(&bytes),
                 bytes = read_some(&mut self.stdout) => {
-                    self.told.push_str(&String::from_utf8_lossy(&bytes));
+                    self.output.push_str(&String::from_utf8_lossy(&bytes));
                     if let Some(news) = self.grant() {
                         return news;
                     }
                 }
                 status = self.child.wait() => {
-                    // What it said last may still be in the pipe.
+                    // Its last messages may still be in the pipe.
                     while let Ok(bytes) = timeout(CANCEL / 10, read_some(&mut self.stderr)).await {
                         self.hear(&bytes);
                         if self.stderr.is_none() {
@@ -126,7 +126,8 @@ impl Salloc {
                     let queued = self.queued().await;
                     let state = queued.describe(self.id.as_deref().unwrap_or_default());
                     if let Some(why) = queued.never_starts() {
-                        // Slurm judges anew when it has just started or its configuration was read: once may be a mistake.
+                        // Just after a start or a change of its configuration, Slurm's verdict may be wrong, so a
+                        // single one does not count.
                         if self.doomed {
                             self.ended = Some(format!("{state}, and never starts as it is: {why}; the job was cancelled"));
                             continue;
@@ -143,7 +144,7 @@ impl Salloc {
         }
     }
 
-    /// salloc's messages: the number of the job is in the first that has one.
+    /// Reads salloc's messages: the first that has a job number gives the number of the job.
     fn hear(&mut self, bytes: &[u8]) {
         if self.words.len() < KEEP {
             self.words.push_str(&String::from_utf8_lossy(bytes));
@@ -153,9 +154,9 @@ impl Salloc {
         }
     }
 
-    /// What the script inside the job told, once it is complete: the job and its tasks, its nodes, an empty line.
+    /// The output of the script inside the job, once it is complete: the job and its tasks, its nodes, an empty line.
     fn grant(&mut self) -> Option<AllocationNews> {
-        let text = self.told.strip_suffix("\n\n").filter(|_| !self.granted)?;
+        let text = self.output.strip_suffix("\n\n").filter(|_| !self.granted)?;
         self.granted = true;
         match granted(text) {
             Ok((id, nodes)) => {
@@ -164,13 +165,13 @@ impl Salloc {
             }
             Err(problem) => {
                 self.release();
-                self.words = format!("its answer makes no sense: {problem}");
+                self.words = format!("its reply is not usable: {problem}");
                 None
             }
         }
     }
 
-    /// What squeue says of the job.
+    /// squeue's report on the job.
     async fn queued(&self) -> Queued {
         let id = self.id.as_deref().unwrap_or_default();
         let mut squeue = slurm_command("squeue");
@@ -192,15 +193,15 @@ impl Salloc {
 
     fn why(&self, code: Option<i32>) -> String {
         let words: Vec<&str> = self.words.lines().map(|line| line.trim().trim_start_matches("salloc: ")).collect();
-        let said = words.join("; ");
+        let messages = words.join("; ");
         match (&self.id, self.granted) {
             (Some(id), true) => {
-                format!("Slurm job {id} is over: it was cancelled, lost a node, or reached its time limit ({said})")
+                format!("Slurm job {id} is over: it was cancelled, lost a node, or reached its time limit ({messages})")
             }
-            (Some(id), false) => format!("Slurm job {id} was taken out of the queue: {said}"),
+            (Some(id), false) => format!("Slurm job {id} was taken out of the queue: {messages}"),
             (None, _) => {
                 let code = code.map_or("killed".to_owned(), |code| format!("exit status {code}"));
-                format!("Slurm gave no nodes: `{}`: {code}: {said}", self.line)
+                format!("Slurm gave no nodes: `{}`: {code}: {messages}", self.line)
             }
         }
     }
@@ -215,7 +216,7 @@ impl AllocationHandle for Salloc {
         if let Some(stdin) = self.stdin.take().and_then(|stdin| stdin.into_owned_fd().ok()) {
             let _ = rustix::io::write(stdin, END);
         }
-        // It waits in the queue, where it does not look at its input.
+        // A job in the queue does not read its input.
         if !self.granted
             && let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id as i32))
         {
@@ -226,14 +227,14 @@ impl AllocationHandle for Salloc {
 
 impl Drop for Salloc {
     fn drop(&mut self) {
-        // Given up by whoever waited for it: salloc is killed, so only this ends the job.
+        // Dropping kills salloc, so only this ends the job.
         if let Some(id) = self.id.take() {
             let _ = slurm_command("scancel").args(["--quiet", &id]).spawn();
         }
     }
 }
 
-/// Reads what there is; at the end, nothing more will come.
+/// Reads what is available. At its end, `pipe` becomes `None`.
 async fn read_some(pipe: &mut Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut buffer = [0; 1024];
     let count = match pipe {
@@ -265,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_of_a_job_is_read() {
+    fn the_output_of_a_job_is_read() {
         let (id, nodes) = granted("12 2(x2),1\nn1\nn2\nn9").unwrap();
         let nodes: Vec<_> = nodes.iter().map(|node| (node.name.as_str(), node.slots)).collect();
         assert_eq!((id.as_str(), &nodes[..]), ("12", &[("n1", 2), ("n2", 2), ("n9", 1)][..]));

@@ -1,17 +1,17 @@
-//! Words for a shell on another machine. Pure.
+//! Quoting words for a shell on another machine. No I/O.
 
 /// One line that any shell, csh and fish included, splits into these words again.
 pub(super) fn line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as it must be written. Plain ones stay as they are, which keeps messages readable.
+/// A word quoted for a shell. A plain word stays as it is, which keeps messages readable.
 pub(super) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "%+,-./:=@_".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
     }
-    // A tilde at the beginning stays outside the quotes: it is the login's home.
+    // A leading tilde stays outside the quotes: it stands for the login's home.
     let (home, rest) = match word.strip_prefix("~/") {
         Some(rest) => ("~/", rest),
         None => ("", word),

@@ -1,4 +1,4 @@
-//! `slurm`: agents as steps of a Slurm job, one per node; the job is the user's own, or made by `salloc`.
+//! `slurm`: agents as steps of a Slurm job, one per node. The job is the user's own, or made by `salloc`.
 
 use std::process::Stdio;
 
@@ -14,8 +14,9 @@ use super::trial::Trial;
 use super::{Started, agent_words, order_line};
 use crate::leash::HOLD;
 
-/// What salloc runs beside the gateway: tells job, tasks and nodes, then keeps the job. It is the gateway's until the gateway
-/// says `end`; if the gateway dies without a word, it is kept as long as agents run in it, for other gateways may carry on.
+/// The script that salloc runs beside the gateway: it prints job, tasks and nodes, then keeps the job. The job belongs
+/// to the gateway until the gateway sends `end`. If the gateway dies without sending it, the job is kept while agents
+/// run in it, because other gateways may continue.
 const SCRIPT: &str = r#"trap '' TERM HUP
 kill -USR1 "$LANDBRIDGE_HOLDER"
 echo "$SLURM_JOB_ID $SLURM_TASKS_PER_NODE" && scontrol show hostnames "$SLURM_JOB_NODELIST" && echo || exit
@@ -26,7 +27,7 @@ while :; do
     scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING || exit
     sleep 0.5
 done"#;
-/// How a keeper learns the name of the job in which it runs, if that was made for it.
+/// The variable that gives a keeper the name of the job in which it runs, if the job was made for it.
 pub(crate) const ALLOCATION: &str = "LANDBRIDGE_ALLOCATION";
 
 /// A name that no job of the user's own has.
@@ -64,11 +65,11 @@ impl AgentStarter for SlurmStarter {
     fn start(&self, order: AgentOrder) -> Started {
         let id = order.allocation.clone().ok_or_else(|| StartError("its Slurm job is over".into()))?;
         let mut command = slurm_command("srun");
-        // One task that may use all that the job has on the node, beside the user's own steps.
+        // One task that may use all that the job has on the node, besides the user's own steps.
         command.args(["--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--quiet"]);
         command.arg(format!("--jobid={id}")).arg(format!("--nodelist={}", order.node));
         command.env(ALLOCATION, job_name(order.job));
-        // The gateway's working directory need not be there; ranks get the user's.
+        // The gateway's working directory may not exist there; ranks get the user's.
         command.args(["--chdir=/", "--"]).args(agent_words(self.slurm.landbridge.as_deref())?);
         Ok(Box::new(AgentProcess::start(command, order_line(order)?, Manner::Remote).map_err(unavailable)?))
     }
@@ -87,7 +88,7 @@ impl AgentStarter for SlurmStarter {
     }
 }
 
-/// Starts salloc with these words, beside a program that keeps the job.
+/// Starts salloc with these words, through a program that keeps the job.
 fn start_salloc(words: &[String]) -> Result<Salloc, StartError> {
     let mut command = slurm_command(
         std::env::current_exe().map_err(|e| StartError(format!("cannot find the landbridge command itself: {e}")))?,
@@ -99,7 +100,7 @@ fn start_salloc(words: &[String]) -> Result<Salloc, StartError> {
     Ok(Salloc::new(child, words.join(" ")))
 }
 
-/// A command of Slurm's, with nothing of a job in which the gateway itself may have been started.
+/// A Slurm command, without the variables of a job in which the gateway itself may have been started.
 pub(super) fn slurm_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_job_is_asked_with() {
+    fn options_of_salloc() {
         let slurm = Slurm {
             partition: Some("gpu".into()),
             time: Some("1:00:00".into()),

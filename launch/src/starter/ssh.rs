@@ -1,7 +1,7 @@
-//! `ssh`: agents by a login on every node, with the user's own ssh and its configuration.
+//! `ssh`: agents started by a login on every node, with the user's own ssh and its configuration.
 //!
-//! Never asks a question: nobody sits before a gateway. A lost connection ends both sides within seconds: ssh here by
-//! its keep-alive, the agent there by the end of its standard input or of its connection to the gateway.
+//! Never asks a question, because nobody sits at a gateway. A lost connection ends both sides within seconds: ssh here
+//! by its keep-alive, the agent there by the end of its standard input or of its connection to the gateway.
 
 use std::path::Path;
 
@@ -12,20 +12,20 @@ use types::sites::Ssh;
 use super::process::{AgentProcess, Manner};
 use super::{Started, agent_words, order_line, shell};
 
-/// How ssh says that it failed itself, rather than the command it ran.
+/// ssh's exit code when ssh itself failed, rather than the command it ran.
 const OWN_FAILURE: i32 = 255;
-/// How shells say that they do not find a command, or may not run it.
+/// Exit codes of shells that do not find a command, or may not run it.
 const NOT_FOUND: i32 = 127;
 const NOT_EXECUTABLE: i32 = 126;
 
-/// What must hold. ssh takes the first value it sees of an option, so these stand before the user's own words.
+/// Options that must hold. ssh takes the first value of an option, so these stand before the user's own words.
 const ALWAYS: [&str; 3] = ["-T", "-o", "BatchMode=yes"];
-/// What holds unless those say otherwise.
+/// Options that hold unless the user's words override them.
 const DEFAULTS: [&str; 6] = ["-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"];
 
 #[derive(Debug)]
 pub(super) struct SshStarter {
-    /// `ssh` and everything before the node.
+    /// `ssh` and all words before the node.
     words: Vec<String>,
     landbridge: Option<String>,
 }
@@ -39,7 +39,7 @@ impl SshStarter {
         flag("-l", ssh.user.clone());
         flag("-p", ssh.port.map(|port| port.to_string()));
         if let Some(identity) = &ssh.identity {
-            // ssh itself knows what `~/` stands for.
+            // ssh itself expands `~/`.
             let path = if identity.starts_with("~/") { identity.into() } else { folder.join(identity) };
             flag("-i", Some(path.display().to_string()));
             flag("-o", Some("IdentitiesOnly=yes".to_owned()));
@@ -55,16 +55,16 @@ impl SshStarter {
         self.words.iter().cloned().chain(rest).collect()
     }
 
-    /// What to tell the user about an exit code, and what to do.
+    /// Explains an exit code to the user, and says what to do.
     fn explain(&self, node: &str, landbridge: &str, code: i32, words: &str) -> Option<String> {
         let by_hand = shell::line(&self.command(node, "true"));
-        let said = if words.is_empty() { "without a word".to_owned() } else { format!("saying: {words}") };
+        let message = if words.is_empty() { "without a message".to_owned() } else { format!("saying: {words}") };
         match code {
             OWN_FAILURE if words.contains("Host key verification failed") => Some(format!(
-                "ssh to {node} failed, {said}. Accept the node's key once where the gateway runs: `{}`",
+                "ssh to {node} failed, {message}. Accept the node's key once where the gateway runs: `{}`",
                 by_hand.replace("BatchMode=yes", "BatchMode=no")
             )),
-            OWN_FAILURE => Some(format!("ssh to {node} failed, {said}. Try it where the gateway runs: `{by_hand}`")),
+            OWN_FAILURE => Some(format!("ssh to {node} failed, {message}. Try it where the gateway runs: `{by_hand}`")),
             NOT_FOUND | NOT_EXECUTABLE => Some(format!(
                 "{landbridge} cannot be run there ({words}): put it there, or set `landbridge` in [site.starter] to where it is"
             )),

@@ -1,4 +1,5 @@
-//! `template`: agents by any command of the site that runs another one on a node, such as `rsh` or a batch system's.
+//! `template`: agents started by any command of the site that runs another command on a node, such as `rsh` or a batch
+//! system's.
 
 use hooks::{AgentOrder, AgentStarter, StartError};
 use tokio::process::Command;

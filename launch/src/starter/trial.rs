@@ -1,4 +1,4 @@
-//! A question instead of an allocation: would the batch system give nodes?
+//! A trial instead of an allocation: would the batch system grant nodes?
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -10,50 +10,51 @@ use tokio::time::timeout;
 
 use super::salloc::Salloc;
 
-/// How long the batch system may take to answer.
+/// Time limit for the batch system's reply.
 const LIMIT: Duration = Duration::from_secs(8);
 
 pub(super) struct Trial {
-    /// Asks, by a job that is held in the queue and so never starts.
+    /// A job that is held in the queue, and so never starts, for asking Slurm.
     salloc: Option<Salloc>,
     answered: bool,
-    told: VecDeque<AllocationNews>,
+    news: VecDeque<AllocationNews>,
 }
 
 impl Trial {
-    /// By a job that `salloc --hold` puts into the queue. It is cancelled when the trial is released.
+    /// A trial by a job that `salloc --hold` puts into the queue. It is cancelled when the trial is released.
     ///
-    /// Asked like a run's own job, and not by `sbatch --test-only`: a site may treat batch and interactive jobs differently.
+    /// It asks as a run's own job does, not by `sbatch --test-only`, because a site may treat batch and interactive
+    /// jobs differently.
     pub(super) fn held(salloc: Salloc) -> Trial {
-        Trial { salloc: Some(salloc), answered: false, told: VecDeque::new() }
+        Trial { salloc: Some(salloc), answered: false, news: VecDeque::new() }
     }
 
-    /// Of what is known already.
+    /// A trial whose answer is known already.
     pub(super) fn known(answer: &str) -> Trial {
-        Trial { salloc: None, answered: true, told: granted(answer.to_owned()) }
+        Trial { salloc: None, answered: true, news: granted(answer.to_owned()) }
     }
 
     async fn next(&mut self) -> AllocationNews {
         loop {
-            if let Some(news) = self.told.pop_front() {
+            if let Some(news) = self.news.pop_front() {
                 return news;
             }
-            // Without a job there is nothing to wait for: the end comes when this is released.
+            // Without a job there is nothing to wait for: the end comes with the release.
             let Some(salloc) = &mut self.salloc else { return std::future::pending().await };
-            let news = match self.answered {
+            let next = match self.answered {
                 true => salloc.news().await,
                 false => timeout(LIMIT, salloc.news())
                     .await
                     .unwrap_or_else(|_| ended(&format!("Slurm did not answer within {} s", LIMIT.as_secs()))),
             };
-            match news {
-                AllocationNews::Ended(_) => return news,
+            match next {
+                AllocationNews::Ended(_) => return next,
                 // Slurm refuses at once or not at all, so a job in the queue is the answer.
                 AllocationNews::Waiting(_) | AllocationNews::Granted { .. } if !self.answered => {
                     self.answered = true;
                     let partition = salloc.partition().await;
                     let partition = partition.map_or(String::new(), |name| format!(" in partition {name}"));
-                    self.told = granted(format!("Slurm accepts jobs{partition}, as a held job showed"));
+                    self.news = granted(format!("Slurm accepts jobs{partition}, as a held job showed"));
                 }
                 AllocationNews::Waiting(_) | AllocationNews::Granted { .. } => {}
             }
@@ -75,10 +76,10 @@ impl AllocationHandle for Trial {
     }
 
     fn release(&mut self) {
-        self.told.clear();
+        self.news.clear();
         match &mut self.salloc {
             Some(salloc) => salloc.release(),
-            None => self.told.push_back(ended("nothing was made")),
+            None => self.news.push_back(ended("nothing was made")),
         }
     }
 }

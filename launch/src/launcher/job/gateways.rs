@@ -1,4 +1,4 @@
-//! What gateways say of a job, and what becomes of it without them. Part of [`Job`].
+//! How a job reacts to gateways' messages and to their loss. Part of [`Job`].
 
 use std::ops::Range;
 
@@ -10,16 +10,16 @@ use crate::launcher::LOOK;
 use crate::launcher::outcome::Failure;
 
 impl Job {
-    /// These gateways were told to close it.
+    /// These gateways have been sent the order to close the job.
     pub(crate) fn closing_at(&mut self, gateways: &[usize]) {
         self.unclosed = gateways.iter().copied().filter(|gateway| *gateway > 0).collect();
     }
 
-    /// One of several own gateways is lost.
+    /// An own gateway is lost while others are connected.
     pub(super) fn gateway_lost(&mut self, gateway: usize, reason: &str, now: Instant) {
         self.gateways.disconnected(gateway);
         if self.phase == Phase::Closing {
-            // It closes connections when it has closed the job.
+            // A gateway closes its connections once it has closed the job.
             self.unclosed.remove(&gateway);
             self.sites.iter_mut().filter(|_| gateway == 0).for_each(|site| {
                 site.closed.get_or_insert(None);
@@ -30,10 +30,10 @@ impl Job {
             return self.lost(Failure::new(reason.to_owned()), now);
         }
         if let Some(home) = self.site_index(&self.home).filter(|_| gateway == 0) {
-            // Its lead will never report.
+            // The site's lead will never report.
             self.sites[home].closed = Some(None);
         }
-        self.actions.push_back(Action::Note(format!("{reason}; the job goes on by other gateways")));
+        self.actions.push_back(Action::Note(format!("{reason}; the job continues through other gateways")));
         self.check_reached(reason, now);
     }
 
@@ -82,15 +82,16 @@ impl Job {
                 self.agent_lost(|known| known.site == site && known.name == node, &reason, now);
             }
             JobMessage::MemberLost { member, reason, .. } => {
-                // A rank's end is told by its agent, with more detail.
+                // A rank's end is reported by its agent, with more detail.
                 self.agent_lost(|known| known.agent == member, &reason, now);
             }
             JobMessage::LeadLost { site, reason, .. } => {
                 if let Some(at) = self.site_index(&site) {
-                    // It will never report.
+                    // The lead will never report.
                     self.sites[at].closed = Some(None);
                 }
-                let text = format!("site {site}: its leading gateway was lost: {reason}; the job goes on by others");
+                let text =
+                    format!("site {site}: its leading gateway was lost: {reason}; the job continues through others");
                 self.actions.push_back(Action::Note(text));
             }
             JobMessage::SiteLost { site, seen_from, reason, .. } => {
@@ -137,7 +138,7 @@ impl Job {
     }
 }
 
-/// Names the ranks that went with an agent.
+/// Names the ranks that were lost with an agent.
 fn with(ranks: &Range<u32>) -> String {
     match ranks.len() {
         0 => String::new(),

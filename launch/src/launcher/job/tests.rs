@@ -5,7 +5,7 @@ use wire::control::JobMessage;
 
 const JOB: JobId = JobId(1);
 
-/// A job of two sites of one node and two ranks each, and what its gateways and agents say.
+/// A job of two sites with one node and two ranks each, and the messages of its gateways and agents.
 struct Play {
     job: Job,
     now: Instant,
@@ -91,7 +91,7 @@ impl Play {
 }
 
 #[test]
-fn ranks_run_as_long_as_they_may() {
+fn ranks_run_until_their_time_limit() {
     let mut play = Play::with_timeout(Some(Duration::from_secs(90))).run();
     let started = play.now;
     play.later();
@@ -133,7 +133,7 @@ fn a_signal_that_comes_after_its_effect_is_still_the_cause() {
 }
 
 #[test]
-fn a_peers_complaint_is_not_the_cause() {
+fn a_peers_error_is_not_the_cause() {
     for (end, state, code) in [(End::Code(9), MpiState::Running, 9), (End::Code(0), MpiState::Running, 1)] {
         let mut play = Play::running();
         play.up(0, Up::UsesMpi);
@@ -157,7 +157,7 @@ fn an_exit_code_alone_ends_the_job_after_a_moment() {
 }
 
 #[test]
-fn agents_that_never_end_are_not_waited_for_for_ever() {
+fn agents_that_never_end_are_not_waited_for_forever() {
     let mut play = Play::running();
     play.exits(2, End::Signal(9));
     play.later();
@@ -235,7 +235,7 @@ fn fences_go_once_to_each_site() {
 }
 
 #[test]
-fn questions_for_published_data_find_their_way_and_back() {
+fn requests_for_published_data_and_replies_are_routed() {
     let mut play = Play::running();
     play.sent();
     play.up(0, Up::ModexAsk { ticket: 7, rank: 3 });
@@ -266,7 +266,7 @@ fn a_site_is_lost_when_no_own_gateway_reaches_it() {
     play.job.incoming(Incoming::GatewayOpen(1), play.now);
     play.site_lost(0, "a");
     assert_eq!(play.job.phase, Phase::Running);
-    // It is reached again, by a gateway that was started anew.
+    // A restarted gateway reaches it again.
     play.job.incoming(Incoming::GatewayLost(0, "gone".into()), play.now);
     play.job.incoming(Incoming::GatewayOpen(0), play.now);
     play.site_lost(1, "a");
@@ -298,7 +298,7 @@ fn what_another_site_cannot_reach_is_lost() {
 }
 
 #[test]
-fn a_job_goes_on_without_those_who_led_it() {
+fn a_job_continues_without_the_gateways_that_led_it() {
     let mut play = Play::running();
     play.job.incoming(Incoming::GatewayOpen(1), play.now);
     play.control(JobMessage::LeadLost { job: JOB, site: "b".into(), reason: "killed".into() });
@@ -319,7 +319,7 @@ fn a_job_goes_on_without_those_who_led_it() {
 }
 
 #[test]
-fn what_a_running_job_loses_has_a_code_of_its_own() {
+fn a_loss_while_running_has_its_own_exit_code() {
     let lost = || JobMessage::AgentLost { job: JOB, site: "b".into(), node: "n1".into(), reason: "gone".into() };
     let mut play = Play::new();
     play.control(lost());
@@ -331,7 +331,7 @@ fn what_a_running_job_loses_has_a_code_of_its_own() {
 }
 
 #[test]
-fn a_rank_in_trouble_is_told_and_not_its_mpis_complaint() {
+fn a_rank_in_trouble_is_reported_rather_than_its_mpis_error() {
     for (end, rank) in [(End::Code(15), 0), (End::Signal(6), 3)] {
         let mut play = Play::running();
         play.up(0, Up::Trouble { rank: 1, reason: "cannot go on: memory is full".into() });
@@ -347,7 +347,7 @@ fn a_rank_in_trouble_is_told_and_not_its_mpis_complaint() {
 }
 
 #[test]
-fn a_busy_machine_gets_more_time_and_progress_starts_the_clock_again() {
+fn a_busy_machine_gets_more_time_and_progress_restarts_the_clock() {
     let mut play = Play::new();
     let begun = play.now;
     play.control(JobMessage::Opened { job: JOB, site: "a".into(), window: 1 });
