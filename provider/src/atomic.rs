@@ -1,6 +1,7 @@
 //! `fi_ops_atomic`: operations on peers' registered memory that no other operation splits.
 //!
-//! Which operation exists on which datatype is [`memory::atomic`]'s knowledge. Operands are copied when the call is made.
+//! Which operation exists on which datatype is [`memory::atomic`]'s knowledge. Operands are copied when the call is
+//! made.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;

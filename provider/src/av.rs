@@ -1,7 +1,7 @@
 //! `fid_av`: addresses under small numbers.
 //!
-//! Both kinds, `FI_AV_TABLE` and `FI_AV_MAP`, number addresses from 0 and reuse the numbers of removed ones. An address may
-//! be inserted several times: whoever matches by sender compares addresses, not numbers, and a sender's number is the
+//! Both kinds, `FI_AV_TABLE` and `FI_AV_MAP`, number addresses from 0 and reuse the numbers of removed ones. An address
+//! may be inserted several times: matching by sender compares addresses, not numbers, and a sender's number is the
 //! lowest of its address.
 
 mod format;
@@ -32,7 +32,7 @@ pub(crate) const ADDRESS_LEN: usize = types::id::ADDRESS_LEN;
 /// An address vector.
 pub(crate) struct Av {
     table: Mutex<Table>,
-    /// Counts removals: what others remember of the table is void after one.
+    /// Counts removals: what others remember of the table is invalid after one.
     removals: AtomicU64,
     domain: Arc<Domain>,
 }
@@ -88,7 +88,7 @@ impl Av {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes when an address is removed.
+    /// A count that changes when an address is removed.
     pub(crate) fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
@@ -103,7 +103,7 @@ impl Av {
         self.table().numbers.get(&address.key()).map(|numbers| numbers[0] as u64)
     }
 
-    /// Inserts addresses; `None` stands for one that makes no sense. `report` hears each one's place, number and error.
+    /// Inserts addresses; `None` stands for an invalid one. `report` is called with each one's index, number and error.
     /// Gives how many were inserted.
     fn insert(
         &self,

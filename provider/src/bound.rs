@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use crate::wait_fd::WaitFd;
 
-/// What moves only while somebody calls it.
+/// An endpoint, which moves data only while it is driven.
 pub(crate) trait Driven: Send + Sync {
-    /// Moves what can be moved without waiting; naps if that is due and `may_nap`. Does nothing while another thread is at it.
+    /// Moves what can be moved without waiting; naps if that is due and `may_nap`. Does
+    /// nothing while another thread drives it.
     fn poll(&self, may_nap: bool);
     /// Sleeps until something arrives or the time is over, then moves what can be moved.
     fn wait(&self, time: Duration);
-    /// Moves what can be moved; if nothing can, prepares for a wait on `wait`, and returns the longest time until it must
-    /// be driven even if nothing arrives. What a [`Driver`](crate::driver::Driver) drives needs no other driving, so it
-    /// does nothing unless `by_driver`.
+    /// Moves what can be moved; if nothing can, prepares for a wait on `wait`, and returns the longest time until it
+    /// must be driven even if nothing arrives. What a [`Driver`](crate::driver::Driver) drives needs no other driving,
+    /// so it does nothing unless `by_driver`.
     fn arm(&self, wait: &WaitFd, by_driver: bool) -> Option<Duration>;
 }
 
@@ -50,7 +51,7 @@ impl Bound {
         self.lock().is_empty()
     }
 
-    /// Drives all of them once; naps if that is due and `may_nap`. Leaves those alone that another thread is driving.
+    /// Drives all of them once; naps if that is due and `may_nap`. Skips those that another thread is driving.
     pub(crate) fn poll(&self, may_nap: bool) {
         let Ok(all) = self.all.try_lock() else { return };
         all.iter().for_each(|driven| driven.poll(may_nap));
@@ -68,7 +69,7 @@ impl Bound {
     /// Prepares for a wait for all of them; see [`Driven::arm`]. `None`: something has moved. Removing one waits until
     /// this has ended.
     pub(crate) fn arm(&self, wait: &WaitFd, by_driver: bool) -> Option<Duration> {
-        // Every one is driven, whatever the others say.
+        // Every one is driven, whatever the others return.
         let all: Vec<Option<Duration>> = self.lock().iter().map(|driven| driven.arm(wait, by_driver)).collect();
         all.into_iter().try_fold(Duration::MAX, |least, due| Some(least.min(due?)))
     }

@@ -97,8 +97,8 @@ pub(crate) fn configuration() -> Result<(Config, Waiting, bool), Errno> {
     })
 }
 
-/// As `LANDBRIDGE_CONFIRM_SENDS` says: `no` where whoever asks for confirmations of everything needs them of one-sided
-/// operations only, as MPICH and Intel MPI do (MPICH's `ofi_init.c` says so).
+/// As `LANDBRIDGE_CONFIRM_SENDS` says: `no` for programs that ask for confirmation of everything but need it for
+/// one-sided operations only, as MPICH and Intel MPI do (see MPICH's `ofi_init.c`).
 fn confirms_sends(lookup: impl Fn(&str) -> Option<String>) -> Result<bool, SettingError> {
     match lookup("LANDBRIDGE_CONFIRM_SENDS").as_deref() {
         None | Some("" | "yes") => Ok(true),

@@ -1,7 +1,7 @@
-//! `fid_ep`: an endpoint, its bindings, and the way its completions take.
+//! `fid_ep`: an endpoint, its bindings, and how its completions reach queues and counters.
 //!
-//! One lock per endpoint; what holds it either begins an operation or drives the endpoint, and always takes the
-//! completions that are then due to their queues and counters.
+//! Each endpoint has one lock. Its holder either begins an operation or drives the endpoint, and then passes all
+//! completions on to their queues and counters.
 
 mod calls;
 mod route;
@@ -28,7 +28,7 @@ use crate::wait_fd::{LONGEST, WaitFd};
 pub(crate) use calls::{endpoint_behind, open, open2};
 pub(crate) use route::Wanted;
 
-/// What fits a multi-receive's buffer at least while it takes messages, unless `FI_OPT_MIN_MULTI_RECV` says otherwise.
+/// The least room left in a multi-receive's buffer while it takes messages, unless `FI_OPT_MIN_MULTI_RECV` is set.
 const MIN_MULTI_RECV: usize = 64;
 
 /// Numbers the endpoints of this process; peers tell them apart by it, so no number is used twice.
@@ -48,7 +48,7 @@ pub(crate) struct Endpoint {
     pub min_multi_recv: AtomicUsize,
     domain: Arc<Domain>,
     state: Mutex<State>,
-    /// Threads that wait for `state`; who drives the endpoint gives way to them.
+    /// Threads that wait for `state`; a thread that drives the endpoint gives way to them.
     waiting: AtomicU32,
 }
 
@@ -79,8 +79,8 @@ struct Prepared {
     due: Duration,
 }
 
-/// A thread that waits for an endpoint looks again after a quarter of the time for which nothing has moved, within these
-/// limits, and with something in flight at least every `SOON`: retransmissions are decided by time.
+/// A thread that waits for an endpoint looks again after a quarter of the time for which nothing has moved, within
+/// these limits, and with something in flight at least every `SOON`: retransmissions are decided by time.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_millis(20);
 
@@ -116,7 +116,7 @@ impl Counters {
     }
 }
 
-/// What is remembered of the address vector: void once an address was removed.
+/// What is remembered of the address vector: invalid once an address was removed.
 #[derive(Default)]
 struct Known {
     removals: u64,
@@ -242,7 +242,7 @@ impl Endpoint {
         let carried = state.used.is_counted() || transport.traffic() != endpoint::Traffic::default();
         state.missed = false;
         state.pass_on(self.caps);
-        // Whoever peeks in a loop waits: MPI_Probe does, and mpi4py's receives.
+        // A program that peeks in a loop waits: MPI_Probe does, and so do mpi4py's receives.
         if state.missed && !moved {
             self.maybe_pause(state, |_| Awaited::Arrival);
         } else {
@@ -273,7 +273,7 @@ impl Endpoint {
         }
     }
 
-    /// Nothing was there for a reader: yields or naps if that is due, and nobody else is kept by it.
+    /// A reader found nothing: yields or naps if that is due and no other thread waits for the endpoint.
     fn maybe_pause(&self, state: &mut State, awaited: impl FnOnce(&endpoint::Endpoint) -> Awaited) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
@@ -355,8 +355,8 @@ impl Endpoint {
     /// Opens the endpoint: from now on peers can reach it.
     ///
     /// # Errors
-    /// `FI_ENOAV`, `FI_ENOCQ`: not bound. `FI_ENETUNREACH`, `FI_EADDRNOTAVAIL`: a gateway cannot be reached, the address
-    /// cannot be listened at; the reason is on standard error.
+    /// `FI_ENOAV`, `FI_ENOCQ`: not bound. `FI_ENETUNREACH`, `FI_EADDRNOTAVAIL`: a gateway cannot be reached, the
+    /// address cannot be listened at; the reason is on standard error.
     fn enable(self: &Arc<Self>) -> Result<(), Errno> {
         let mut state = self.lock();
         if state.av.is_none() {
@@ -408,7 +408,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets what is queued leave, and forgets everybody.
+    /// Sends what is queued, and releases queues and counters.
     fn close(self: &Arc<Self>) {
         let driven: Arc<dyn Driven> = self.clone();
         if let Some(driver) = &self.domain.driver {
@@ -424,7 +424,8 @@ impl Endpoint {
             state.used.end();
             let endpoint::Traffic { memory, site, gateway } = transport.traffic();
             log::note(format_args!(
-                "endpoint {:?} closed; sent through memory {} items of {} bytes, over the site's network {} of {}, by gateways {} of {}",
+                "endpoint {:?} closed; sent through memory {} items of {} bytes, over the site's network {} of {}, \
+                 by gateways {} of {}",
                 transport.address(),
                 memory.items,
                 memory.bytes,

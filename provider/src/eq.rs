@@ -1,4 +1,4 @@
-//! `fid_eq`: an event queue. Nothing we do is asynchronous in a way that reports here, so it holds what its users write.
+//! `fid_eq`: an event queue. No operation of ours reports there, so it holds only what its users write.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};

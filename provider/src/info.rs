@@ -80,12 +80,12 @@ pub(crate) unsafe extern "C" fn getinfo(
     .code()
 }
 
-/// The longest message that may be injected by who asks for `wanted` bytes.
+/// The longest message that may be injected, for a program that asks for `wanted` bytes.
 pub(crate) fn inject_size(config: &Config, wanted: usize) -> usize {
     (config.limits.inject as usize).max(wanted).min(INJECT_SIZE)
 }
 
-/// Where endpoints listen, and whom the caller named.
+/// Where endpoints listen, and the peer that the caller named.
 fn addresses(
     config: &Config,
     name: (Option<&str>, Option<&str>),

@@ -1,14 +1,16 @@
 //! The libfabric provider: libfabric's C ABI in front of [`Endpoint`](::endpoint::Endpoint).
 //!
-//! Loaded by libfabric's core through `FI_PROVIDER_PATH`; the core finds [`fi_prov_ini`], and everything else through the
-//! tables it leads to. Owns the ABI (`abi`), negotiation (`info`), address vectors, completion queues, counters and the
-//! translation of calls to operations. Knows nothing of matching, protocols or links. One file per libfabric object:
-//! start reading at `endpoint`.
+//! libfabric's core loads it through `FI_PROVIDER_PATH`, calls [`fi_prov_ini`], and finds everything else through the
+//! tables that it returns. It owns the ABI (`abi`), negotiation (`info`), address vectors, completion queues, counters
+//! and the translation of calls to operations. It knows nothing of matching, protocols or links. There is one file per
+//! libfabric object: start reading at `endpoint`.
 //!
-//! Environment: the variables of [`Config`](::endpoint::Config), `LANDBRIDGE_SECRET_FD` (the descriptor of a file with the job's
-//! secret), `LANDBRIDGE_SPIN` (how long to poll before napping, microseconds or `always`), `LANDBRIDGE_CONFIRM_SENDS` (`no`: sends are
-//! complete when they have left, even on an endpoint opened for confirmed delivery) and `LANDBRIDGE_LOG_FILE` (a file for notes; by
-//! default there are none).
+//! Environment: the variables of [`Config`](::endpoint::Config), and
+//! - `LANDBRIDGE_SECRET_FD`: the descriptor of a file with the job's secret.
+//! - `LANDBRIDGE_SPIN`: how long to poll before a nap, in microseconds, or `always`.
+//! - `LANDBRIDGE_CONFIRM_SENDS`: with `no`, sends are complete when they have been sent, even on an endpoint opened for
+//!   confirmed delivery.
+//! - `LANDBRIDGE_LOG_FILE`: a file for notes; by default none are written.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -48,8 +50,8 @@ use abi::info::fi_provider;
 /// Our own version: 0.1.
 const VERSION: u32 = version(0, 1);
 
-/// libfabric refuses a provider whose claim is lower than the version an application asks for, and nothing happens if it
-/// is higher: structures are compatible upwards (see `abi`).
+/// libfabric refuses a provider whose claim is lower than the version an application asks for, and nothing happens if
+/// it is higher: structures are compatible upwards (see `abi`).
 const CLAIMED: u32 = version(9, 99);
 
 /// What libfabric's core calls first: describes the provider.
@@ -71,5 +73,5 @@ pub extern "C" fn fi_prov_ini() -> *mut c_void {
     Box::into_raw(Box::new(provider)).cast()
 }
 
-/// Everything belongs to objects that their users close.
+/// There is nothing to clean up: everything belongs to objects that their users close.
 unsafe extern "C" fn cleanup() {}

@@ -1,4 +1,4 @@
-//! What the provider has to say about itself.
+//! Notes and messages of the provider.
 //!
 //! libfabric's own log is a symbol that we would have to import, and symbols of a libfabric inside an MPI library's
 //! wheel are not visible to us. So notes go to the file that `LANDBRIDGE_LOG_FILE` names, if any: appended, one line
@@ -36,7 +36,7 @@ pub(crate) fn fatal(message: Arguments<'_>) {
     say(message);
 }
 
-/// Something the user should know that ends nothing: to the log, and to standard error once a node.
+/// Something the user should know although the program goes on: to the log, and to standard error once per node.
 pub(crate) fn warn(message: Arguments<'_>) {
     static SAID: Once = Once::new();
     note(message);

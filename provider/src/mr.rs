@@ -1,7 +1,7 @@
 //! `fid_mr`: memory that peers may read, write and update.
 //!
-//! We need no registration of local buffers. Remote access is by a key of the user's choice and an offset, or, where the
-//! negotiated `mr_mode` says so, by a key of ours and a virtual address.
+//! We need no registration of local buffers. Remote access is by a key of the user's choice and an offset, or, where
+//! the negotiated `mr_mode` says so, by a key of ours and a virtual address.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -17,8 +17,8 @@ use crate::abi::transfers::iovec;
 use crate::domain::Domain;
 use crate::errno::{self, Code, EINVAL, ENOSYS, Errno};
 
-/// One registration. It may outlive its domain: with a window that the program has not freed, `MPI_Finalize` of Intel MPI and
-/// MPICH closes the domain before, and fails if that is refused.
+/// One registration. It may outlive its domain: with a window that the program has not freed, `MPI_Finalize` of Intel
+/// MPI and MPICH closes the domain before, and fails if that is refused.
 pub(crate) struct Mr {
     regions: Arc<Regions>,
     key: u64,

@@ -23,7 +23,8 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        // SAFETY: libfabric's caller promises a live endpoint and a buffer that is ours until the completion, fi_msg(3).
+        // SAFETY: libfabric's caller promises a live endpoint and a buffer that is ours until the completion,
+        // fi_msg(3).
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
         let flags = endpoint.rx_flags.load(Ordering::Relaxed);
         transfer::receive(endpoint, buffer, start as usize, Receiving { from, tag: None, flags, context })

@@ -1,20 +1,21 @@
-//! Who drives an endpoint, and when it may sleep.
+//! When a program that reads in a loop may sleep.
 //!
-//! Nothing moves by itself: reading a completion queue or counter drives the endpoints bound to it. MPI libraries read
-//! in a tight loop while they wait, so a reader that has found nothing for a while sleeps in the endpoint, which gives the core
-//! to whoever is to send (other ranks, a gateway). A nap ends early when a socket has something or a neighbour rings. Its
-//! length follows the time already waited, so it delays by a fraction of that time at most.
+//! Reading a completion queue or counter drives the endpoints bound to it. MPI libraries read in a tight loop while
+//! they wait, so a reader that has found nothing for a while sleeps inside the endpoint. That leaves the core to the
+//! process it waits for (another rank, a gateway). A nap ends early when a socket has something or a neighbour rings.
+//! Its length follows the time already waited, so it delays a message by a fraction of that time at most.
 //!
-//! An MPI library with shared memory of its own reads on while it waits for that, which wakes nobody who naps here, and we do not
-//! see where one such wait ends and the next begins: naps would make messages there a hundred times slower. So beside such memory
-//! naps only who awaits something of ours; where messages may come either way, only if ranks share cores. The others yield.
+//! An MPI library with shared memory of its own also reads in a loop while it waits for that memory. Nothing there ends
+//! a nap, and we cannot tell where one such wait ends and the next begins: naps would make messages there a hundred
+//! times slower. So beside such memory a reader naps only if something of ours is awaited. Where messages may come
+//! either way, it naps only if ranks share cores; otherwise it yields.
 //!
-//! How long to spin before that cannot be right for all: over memory an answer takes a microsecond, over a network a
-//! hundred, and a spin that ends just before the answer comes has cost a core and then the latency of waking as well. So it
-//! adapts, as KVM's halt polling does: a wait that ended soon after falling asleep makes the next spin longer, up to the
-//! longest that is worth it; a wait that was longer than any spin makes it shorter. The longest is what neighbours that compute
-//! between messages are apart, not what a message takes, so whoever spins for long offers its core to others (a gateway, another
-//! job) at every look at the clock.
+//! No fixed time to spin before a nap is right everywhere: over memory an answer takes a microsecond, over a network a
+//! hundred, and a spin that ends just before the answer comes has cost a core and then the latency of waking as well.
+//! So it adapts, as KVM's halt polling does: a wait that ended soon after falling asleep makes the next spin longer, up
+//! to a limit; a wait that was longer than any spin makes it shorter. The limit is the time that neighbours compute
+//! between messages, not the time that a message takes, so a reader that spins for long offers its core to others (a
+//! gateway, another job) at every look at the clock.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,19 +28,19 @@ use crate::setting::SettingError;
 /// Set it to `always` when every rank has a core of its own and nothing but latency counts, to 0 where power does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spin {
-    /// Whatever has helped lately, up to `most`.
+    /// As long as has helped lately, up to `most`.
     Adaptive {
         /// The longest.
         most: Duration,
     },
-    /// That long.
+    /// For this long.
     For(Duration),
     /// Never nap.
     Always,
 }
 
 impl Spin {
-    /// With fewer cores than ranks: whoever spins keeps from its core the one it waits for.
+    /// With fewer cores than ranks: a rank that spins keeps the rank that it waits for from running.
     pub(crate) const CROWDED: Spin = Spin::Adaptive { most: Duration::from_micros(20) };
 }
 
@@ -64,10 +65,10 @@ impl FromStr for Spin {
     }
 }
 
-/// What the MPI library may wait for in shared memory of its own, where nobody wakes who naps here.
+/// What the MPI library may wait for in shared memory of its own, where nothing ends a nap of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnMemory {
-    /// Nothing: all comes through the provider.
+    /// Nothing: everything comes through the provider.
     None,
     /// Windows and their locks: Open MPI's.
     Windows,
@@ -85,8 +86,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// As `LANDBRIDGE_SPIN`, `LANDBRIDGE_CROWDED` and `LANDBRIDGE_MPI_SHM` say. The second is set where ranks share cores, to how
-    /// many do; the third where ranks are beside each other on their node.
+    /// As `LANDBRIDGE_SPIN`, `LANDBRIDGE_CROWDED` and `LANDBRIDGE_MPI_SHM` say. The second is set where ranks share
+    /// cores, to how many do; the third where ranks are beside each other on their node.
     ///
     /// # Errors
     /// What is wrong, with variable and value.
@@ -110,7 +111,7 @@ impl Waiting {
         Ok(Waiting { spin, crowd, own_memory })
     }
 
-    /// The longest nap. Who wakes has to look, and where many share a core their looks alone would fill it.
+    /// The longest nap. Every nap ends with a look, and where many ranks share a core, looks alone would fill it.
     fn longest(self, of_several: bool) -> Duration {
         let times = if self.crowd <= FEW { 1 } else { self.crowd.min(MOST_CROWD) };
         (if of_several { LONGEST_OF_SEVERAL } else { LONGEST }) * times
@@ -120,25 +121,26 @@ impl Waiting {
 /// Where adapting begins, and the least it grows to.
 const FIRST: Duration = Duration::from_micros(50);
 const GROWN: Duration = Duration::from_micros(10);
-/// Beyond that a spinning reader offers its core.
+/// After this time a spinning reader offers its core.
 const POLITE: Duration = Duration::from_micros(100);
-/// A nap is at least that long; shorter ones cost more than they give.
+/// The shortest nap; shorter ones cost more than they give.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// A nap is at most that long: who naps so long uses a few percent of a core.
+/// The longest nap: with naps of this length a reader uses a few percent of a core.
 const LONGEST: Duration = Duration::from_micros(1250);
-/// The same in a process with several endpoints in use, where what comes to another one waits for the end of the nap.
+/// The same in a process with several endpoints in use, where a message to another one waits for the end of the nap.
 const LONGEST_OF_SEVERAL: Duration = Duration::from_micros(250);
-/// With more ranks to a core than `FEW` naps are as many times longer, up to `MOST_CROWD` times.
+/// With more than `FEW` ranks to a core, naps are longer by the number of ranks, up to `MOST_CROWD` times.
 const FEW: u32 = 4;
 const MOST_CROWD: u32 = 16;
-/// Readers that wait come back sooner than this, our own work included. Who comes back later was busy elsewhere, looks in now and
-/// then, and must not be kept: with naps in such looks, MPICH's `MPI_Get_accumulate` to itself took 30 times longer, and a
-/// program that computes for 10 µs between two calls of `MPI_Test` would come to a standstill. Unless others had its core: where
-/// ranks share cores, a reader that yields, as MPICH's do with `MPI_THREAD_MULTIPLE`, is back as late.
+/// A reader that waits comes back sooner than this, our own work included. One that comes back later was busy elsewhere
+/// and only looks in now and then; it must not be kept. With naps in such looks, MPICH's `MPI_Get_accumulate` to itself
+/// took 30 times longer, and a program that computes for 10 µs between two calls of `MPI_Test` would come to a
+/// standstill. The exception is a reader whose core others had: where ranks share cores, a reader that yields, as
+/// MPICH's do with `MPI_THREAD_MULTIPLE`, is back as late.
 const AWAY: Duration = Duration::from_micros(8);
-/// The clock is read once in so many looks: it costs as much as looking.
+/// The clock is read once in this many looks, because it costs as much as a look.
 const LOOKS: u32 = 8;
-/// While bytes of ours are under way, we wait this many times longer before napping, and at most so long.
+/// While bytes of ours are in flight, a reader waits this many times longer before a nap, up to `MOST_PATIENT`.
 const PATIENCE: u32 = 20;
 const MOST_PATIENT: Duration = Duration::from_millis(4);
 
@@ -147,21 +149,21 @@ const MOST_PATIENT: Duration = Duration::from_millis(4);
 pub(crate) enum Pause {
     /// Nothing: it spins.
     None,
-    /// Offers its core to who else could use it.
+    /// Offers its core to other processes.
     Yield,
-    /// Sleeps that long, or until something arrives.
+    /// Sleeps for this time, or until something arrives.
     Nap(Duration),
 }
 
 /// What a reader may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// Nothing of this endpoint: it looks in while it waits for what we do not see, such as the MPI library's own shared memory,
-    /// or takes what comes unasked.
+    /// Nothing of this endpoint: it looks in while it waits for what we do not see, such as the MPI library's own
+    /// shared memory, or takes what comes unasked.
     Nothing,
     /// A message that is yet to come.
     Arrival,
-    /// The end of what is under way.
+    /// The end of an operation in flight.
     Departure,
 }
 
@@ -178,8 +180,8 @@ impl Ran {
     /// Of the calling thread.
     pub(crate) fn now() -> Ran {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `usage` is writable and as large as the call fills in, and all zeroes is a value of it should the call fail,
-        // which with these arguments it does not.
+        // SAFETY: `usage` is writable and as large as the call fills in, and all zeroes is a value of it should the
+        // call fail, which with these arguments it does not.
         let usage = unsafe {
             libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
             usage.assume_init()
@@ -193,7 +195,7 @@ impl Ran {
 #[derive(Debug)]
 pub(crate) struct Idle {
     waiting: Waiting,
-    /// How long it spins at present.
+    /// How long it spins before a nap at present.
     current: Duration,
     since: Option<Instant>,
     /// It has napped since then.
@@ -231,9 +233,9 @@ impl Idle {
         }
     }
 
-    /// Nothing moved: what to do now. `ran`: what this thread has done; asked for if the last look was long ago. `awaited`:
-    /// what it may wait for. `others`: how much the endpoints of this process have done, if there are others: where they go on,
-    /// nobody waits for this one alone.
+    /// Nothing moved: what to do now. `ran`: what this thread has done; asked for if the last look was long ago.
+    /// `awaited`: what it may wait for. `others`: how much the endpoints of this process have done, if there are
+    /// others: where they go on, nobody waits for this one alone.
     pub(crate) fn pause(
         &mut self,
         clock: impl FnOnce() -> Instant,
@@ -292,9 +294,9 @@ impl Idle {
     }
 }
 
-/// Endpoints of this process that have carried something: Open MPI opens a second one for windows. A nap in one keeps the others
-/// waiting, so all of them have to be idle, and naps are short then. What comes first to one that has carried nothing waits for the
-/// end of a nap, like what we do not see.
+/// Endpoints of this process that have carried something: Open MPI opens a second one for windows. A nap in one keeps
+/// the others waiting, so all of them have to be idle, and naps are short then. What comes first to one that has
+/// carried nothing waits for the end of a nap, like what we do not see.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// How often something has moved at one of several.
 static MOVES: AtomicU64 = AtomicU64::new(0);
@@ -306,7 +308,7 @@ pub(crate) struct Use {
 }
 
 impl Use {
-    /// It carries something now.
+    /// Something has moved at this endpoint.
     pub(crate) fn moved(&mut self) {
         if !std::mem::replace(&mut self.counted, true) {
             USED.fetch_add(1, Ordering::Relaxed);
@@ -326,7 +328,7 @@ impl Use {
         (USED.load(Ordering::Relaxed) > usize::from(self.counted)).then(|| MOVES.load(Ordering::Relaxed))
     }
 
-    /// It is closed.
+    /// The endpoint is closed.
     pub(crate) fn end(&mut self) {
         USED.fetch_sub(usize::from(std::mem::take(&mut self.counted)), Ordering::Relaxed);
     }
@@ -354,7 +356,8 @@ mod tests {
         if let Pause::Nap(time) = pause { Some(time.as_micros()) } else { None }
     }
 
-    /// Looks every microsecond from `from` to `to`, without pausing; gives the last answer of those that looked at the clock.
+    /// Looks every microsecond from `from` to `to`, without pausing; gives the last answer of those that looked at the
+    /// clock.
     fn last_pause(idle: &mut Idle, start: Instant, from: u64, to: u64, pending: bool) -> Pause {
         idle.looks = 0;
         let mut last = Pause::None;
@@ -416,8 +419,8 @@ mod tests {
         assert!(look(&mut idle, start, 200_250, 200_257, false).is_some());
     }
 
-    /// Looks every 100 µs for 100 ms, of which the thread ran so long and gave up its core so often each time; how often it
-    /// is kept.
+    /// Looks every 100 µs for 100 ms, of which the thread ran so long and gave up its core so often each time; how
+    /// often it is kept.
     fn late_looks(ran: u64, waits: i64) -> usize {
         let (mut idle, start) = (pinned(50), Instant::now());
         let looks = 0..1000;

@@ -1,7 +1,7 @@
 //! `fi_ops_rma`: reads from and writes into peers' registered memory.
 //!
-//! A write completes when its bytes are in the peer's memory, whatever completion level is asked for: MPI libraries take
-//! the completion (or the count) of a write for just that when they close an epoch, also that of an injected one.
+//! A write completes when its bytes are in the peer's memory, whatever completion level is asked for: MPI libraries
+//! take the completion (or the count) of a write for just that when they close an epoch, also that of an injected one.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -89,7 +89,8 @@ unsafe extern "C" fn read(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        // SAFETY: libfabric's caller promises a live endpoint and a buffer that is ours until the completion, fi_rma(3).
+        // SAFETY: libfabric's caller promises a live endpoint and a buffer that is ours until the completion,
+        // fi_rma(3).
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
         let flags = endpoint.tx_flags.load(Ordering::Relaxed);
         start_read(endpoint, buffer, Target { peer, key, address }, flags, Notify::context(context))

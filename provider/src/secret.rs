@@ -1,8 +1,8 @@
-//! The job's secret, which this process was handed in an open file.
+//! The job's secret, which this process inherits in an open file.
 //!
-//! An environment is inherited by whatever a program starts, printed by what it crashes with, and copied by languages when they
-//! start (Python's `os.environ`), so unsetting a variable comes too late. A descriptor that is closed as soon as the provider is
-//! loaded is inherited by nobody.
+//! An environment variable is no place for it: child processes inherit it, crash reports print it, and some languages
+//! copy it when they start (Python's `os.environ`), so unsetting it comes too late. A descriptor that is closed as soon
+//! as the provider is loaded is inherited by no other process.
 
 use std::fs::File;
 use std::io;
@@ -28,8 +28,8 @@ fn from(number: &str) -> io::Result<String> {
     if std::fs::read_link(format!("/proc/self/fd/{number}"))?.as_os_str() != TARGET {
         return Err(io::ErrorKind::NotFound.into());
     }
-    // SAFETY: the descriptor is open, and it is the agent's file: no code of this process has made one of this name, and whatever
-    // else has inherited it has it to no other end than this call, which is made once (`SECRET`).
+    // SAFETY: the descriptor is open, and it is the agent's file: no code of this process has made one of this name,
+    // and it was inherited for no other purpose than this call, which is made once (`SECRET`).
     let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
     let mut bytes = [0; LENGTH];
     // At an offset of its own: another process may have the same open file.

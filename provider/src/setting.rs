@@ -1,11 +1,11 @@
-//! A setting in this process's environment that makes no sense.
+//! Invalid settings in this process's environment.
 
 use std::fmt;
 use std::num::ParseIntError;
 
 use ::endpoint::ConfigError;
 
-/// Which environment variable does not say what it should. Whoever starts the program must act.
+/// An environment variable with an invalid value. The user who starts the program must correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) enum SettingError {

@@ -35,7 +35,8 @@ unsafe extern "C" fn recv(
     context: *mut c_void,
 ) -> isize {
     guard(|| {
-        // SAFETY: libfabric's caller promises a live endpoint and a buffer that is ours until the completion, fi_tagged(3).
+        // SAFETY: libfabric's caller promises a live endpoint and a buffer that is ours until the completion,
+        // fi_tagged(3).
         let (endpoint, buffer) = unsafe { (endpoint_behind(endpoint)?, buffer(start, length)?) };
         // FI_MULTI_RECV among an endpoint's flags is meant for its untagged receives.
         let flags = endpoint.rx_flags.load(Ordering::Relaxed) & !FI_MULTI_RECV;

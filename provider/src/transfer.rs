@@ -120,7 +120,8 @@ pub(crate) fn send(endpoint: &Endpoint, buffer: Buffer, sending: Sending) -> Res
     if inject {
         check_inject(endpoint, buffer.len())?;
     }
-    // FI_INJECT_COMPLETE and FI_TRANSMIT_COMPLETE: when all bytes have left, the buffer is free and no longer our concern.
+    // FI_INJECT_COMPLETE and FI_TRANSMIT_COMPLETE: when all bytes have left, the buffer is free and no longer our
+    // concern.
     let (complete, buffer) = match (flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0, inject) {
         (true, true) => (CompleteWhen::Delivered, buffer.into_owned()),
         (true, false) => (CompleteWhen::Delivered, buffer),
@@ -184,7 +185,7 @@ pub(crate) fn receive(endpoint: &Endpoint, buffer: Buffer, start: usize, receivi
                 (false, true) => PeekThen::Discard,
                 (false, false) => PeekThen::Leave,
             };
-            // What has arrived at our door counts as arrived; and a peek that never answers helps nobody.
+            // What has reached our sockets counts as arrived, and a peek has to answer at some time.
             active.moved = active.transport.progress();
             let wanted = Wanted { entry: true, peek: true, ..wanted };
             active.transport.peek(matching, then, wanted.with(context));

@@ -124,8 +124,9 @@ macro_rules! cases {
 
 cases! {
     hints addresses names busy options waiting events formats tagged untagged matching self_ peek_tagged peek_untagged
-    cancel truncation multi_recv selective delivery confirmation directed flood av_remove counters lost_peer refusals threads rma
-    rma_errors registration atomics atomic_forms wait_fd wait_fd_counters wait_fd_events automatic text_addresses
+    cancel truncation multi_recv selective delivery confirmation directed flood av_remove counters lost_peer refusals
+    threads rma rma_errors registration atomics atomic_forms wait_fd wait_fd_counters wait_fd_events automatic
+    text_addresses
 }
 
 #[test]

@@ -54,9 +54,8 @@ impl Format {
         }
     }
 
-    /// The addresses that `fi_av_insert` is given. As text they are an array of pointers, fi_av(3), or lie one behind the
-    /// other, as libfabric's shm reads them and several programs pass them. Our text cannot be mistaken for a pointer:
-    /// its first eight bytes are no address that a process can have.
+    /// The addresses that `fi_av_insert` is given. As text they are an array of pointers, fi_av(3), or lie one behind
+    /// the other, as libfabric's shm reads them and Mercury and ADIOS2 pass them. The first eight bytes tell which.
     ///
     /// # Errors
     /// `FI_EINVAL`: null with a count.
@@ -113,17 +112,15 @@ impl Format {
     }
 }
 
-/// Whether one of our texts begins here.
+/// Whether a text begins here, rather than a pointer: a pointer to a process's memory has a zero among its eight bytes,
+/// and a text that is shorter than that is no address.
 ///
 /// # Safety
 /// A text, or at least eight valid bytes.
 unsafe fn is_text(start: *const u8) -> bool {
-    let begins_with = |prefix: &[u8]| {
-        // Stops at the first byte that differs, which is the zero at the latest.
-        // SAFETY: the caller's promise.
-        (0..8).all(|at| unsafe { *start.add(at) } == prefix[at])
-    };
-    text::PREFIXES.iter().any(|prefix| begins_with(prefix.as_bytes()))
+    // Stops at the zero that ends a text.
+    // SAFETY: the caller's promise.
+    (0..8).all(|at| unsafe { *start.add(at) } != 0)
 }
 
 #[cfg(test)]
@@ -158,6 +155,8 @@ mod tests {
         unsafe {
             assert_eq!(Format::Text.read_all(row.as_ptr().cast(), 2), expected);
             assert_eq!(Format::Text.read_all(pointers.as_ptr().cast(), 2), expected);
+            let foreign = c"tcp://10.1.0.7:40001";
+            assert_eq!(Format::Text.read_all(foreign.as_ptr().cast(), 1), Ok(vec![None]));
             assert_eq!(Format::Text.read_all(std::ptr::null(), 0), Ok(vec![]));
             assert_eq!(Format::Text.read_all(std::ptr::null(), 1), Err(EINVAL));
         }

@@ -1,17 +1,16 @@
-//! Addresses as text that can be read back: what `fi_av_straddr` gives, and `fi_av_insertsvc` and `fi_getinfo` take as a node.
+//! Addresses as text that can be read back: what `fi_av_straddr` gives, and what `fi_av_insertsvc` and `fi_getinfo`
+//! take as a node.
 //!
-//! Outside a job it is the text that libfabric itself gives to a `sockaddr_in`, `fi_sockaddr_in://10.1.0.7:40001`. In a job that
-//! would not do, since nodes of two sites may have the same address, so there it names the endpoint as well:
-//! `landbridge://10.1.0.7:40001/JOB/SITE/SLOT`, the last three in hexadecimal. There are no blanks, and unequal addresses
-//! have unequal texts.
+//! Outside a job it is the text that libfabric itself gives to a `sockaddr_in`, `fi_sockaddr_in://10.1.0.7:40001`. In a
+//! job that is not enough, since nodes of two sites may have the same address, so there the text names the endpoint as
+//! well: `landbridge://10.1.0.7:40001/JOB/SITE/SLOT`, the last three in hexadecimal. It may be read with `fi_` before
+//! it, which Mercury adds. Texts contain no blanks, and unequal addresses have unequal texts.
 
 use types::{Address, Identity, SiteId, Slot};
 
 /// libfabric's own prefix of a `sockaddr_in`.
 const PLAIN: &str = "fi_sockaddr_in://";
 const OURS: &str = "landbridge://";
-/// What a text begins with.
-pub(super) const PREFIXES: [&str; 2] = [PLAIN, OURS];
 
 /// Whether a name is meant as such a text.
 pub(super) fn is_text(name: &str) -> bool {
@@ -31,7 +30,7 @@ pub(super) fn read(text: &str) -> Option<Address> {
     if let Some(socket) = text.strip_prefix(PLAIN) {
         return Some(Address::standalone(socket.parse().ok()?));
     }
-    let mut parts = text.strip_prefix(OURS)?.split('/');
+    let mut parts = text.strip_prefix("fi_").unwrap_or(text).strip_prefix(OURS)?.split('/');
     let socket = parts.next()?.parse().ok()?;
     let mut number = || u32::from_str_radix(parts.next()?, 16).ok();
     let (job, site, slot) = (number()?, number()?, number()?);
@@ -65,6 +64,7 @@ mod tests {
             assert_eq!(read(&text), Some(address), "{text}");
         }
         assert_eq!(write(plain), "fi_sockaddr_in://10.1.0.7:40001");
+        assert_eq!(read(&format!("fi_{}", write(all[2]))), Some(all[2]));
     }
 
     #[test]

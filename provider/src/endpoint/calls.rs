@@ -128,8 +128,8 @@ unsafe extern "C" fn bind(endpoint: *mut fid, other: *mut fid, flags: u64) -> c_
                 // SAFETY: its class says so.
                 let cntr: &Object<Arc<Cntr>> = unsafe { behind(other) }?;
                 let kinds = [FI_SEND, FI_RECV, FI_READ, FI_WRITE];
-                // Peers' reads and writes are counted only with FI_RMA_EVENT, fi_endpoint(3), which we do not offer; but
-                // libfabric's own providers let a counter be bound to everything at once, and programs rely on it.
+                // Peers' reads and writes are counted only with FI_RMA_EVENT, fi_endpoint(3), which we do not offer;
+                // but libfabric's own providers let a counter be bound to everything at once, and programs rely on it.
                 let known = kinds.iter().fold(FI_REMOTE_READ | FI_REMOTE_WRITE, |all, kind| all | kind);
                 if flags == 0 || flags & !known != 0 {
                     return Err(EBADFLAGS);

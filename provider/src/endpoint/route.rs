@@ -12,7 +12,7 @@ use crate::cq::{Detail, Entry};
 use crate::errno;
 use crate::log;
 
-/// What an operation wants of its completion; travels with it in [`UserData::flags`].
+/// What an operation's completion has to report; carried in [`UserData::flags`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// An entry in the completion queue also if all goes well.
@@ -46,7 +46,7 @@ impl Wanted {
     }
 }
 
-/// Where the buffers of multi-receives begin: their completions say where in the buffer, users want to know where in memory.
+/// Where the buffers of multi-receives begin: completions hold an offset in the buffer, users are given an address.
 #[derive(Default)]
 pub(crate) struct MultiBuffers {
     starts: Vec<usize>,
@@ -155,8 +155,8 @@ fn detail(failure: &Failure) -> Box<Detail> {
         Failure::Truncated { total, kept } => total.saturating_sub(*kept) as usize,
         _ => 0,
     };
-    // Only what an error number cannot say is worth a text: programs meet the errors of the daily round (a peek that
-    // misses, a cancel, a truncation) with an error entry whose buffer for texts they never set.
+    // A text is given only for what an error number cannot express: programs read everyday errors (a peek that misses,
+    // a cancel, a truncation) with an error entry whose text buffer they never set.
     let text = match failure {
         Failure::Truncated { .. } | Failure::Cancelled | Failure::NoMessage => String::new(),
         _ => failure.to_string(),

@@ -22,8 +22,9 @@ pub(super) const TX_CAPS: u64 = PRIMARY | FI_SEND | FI_READ | FI_WRITE;
 pub(super) const RX_CAPS: u64 = PRIMARY | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | ON_REQUEST;
 
 /// There is one sequence per pair of endpoints, and what arrives takes effect in that order. Two things break it: a
-/// message may wait for credit while later reads and writes pass it (no `RAS`, `WAS`), and the bytes of a read leave the
-/// target when its socket takes them, maybe after a later write or message (no `WAR`, `SAR`; atomics are copied at once).
+/// message may wait for credit while later reads and writes pass it (no `RAS`, `WAS`), and the bytes of a read leave
+/// the target when its socket takes them, maybe after a later write or message (no `WAR`, `SAR`; atomics are copied at
+/// once).
 pub(super) const MSG_ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_SAW
     | FI_ORDER_RAR
@@ -119,7 +120,8 @@ pub(super) fn negotiate(api: u32, hints: Option<&Hints>) -> Result<Offer, &'stat
         threading: unless_zero(hints.threading, FI_THREAD_SAFE),
         control_progress: unless_zero(hints.control_progress, FI_PROGRESS_MANUAL),
         data_progress: unless_zero(hints.data_progress, FI_PROGRESS_MANUAL),
-        // Who names no kind gets "either": with FI_AV_TABLE in the reply it would number the addresses by itself.
+        // A program that names no kind gets "either": with FI_AV_TABLE in the reply it would number addresses by
+        // itself.
         av_type: hints.av_type,
         mr_mode: mr_mode(api, hints.mr_mode)?,
     })

@@ -5,7 +5,8 @@ static const struct { const char *name; void (*run)(void); } CASES[] = {
 #define CASE(name) { #name, case_##name }
 	CASE(hints), CASE(addresses), CASE(names), CASE(busy), CASE(options), CASE(waiting), CASE(events), CASE(formats),
 	CASE(tagged), CASE(untagged), CASE(matching), CASE(self_), CASE(peek_tagged), CASE(peek_untagged), CASE(cancel),
-	CASE(truncation), CASE(multi_recv), CASE(selective), CASE(delivery), CASE(confirmation), CASE(directed), CASE(flood), CASE(av_remove),
+	CASE(truncation), CASE(multi_recv), CASE(selective), CASE(delivery), CASE(confirmation), CASE(directed),
+	CASE(flood), CASE(av_remove),
 	CASE(counters), CASE(lost_peer), CASE(refusals), CASE(threads), CASE(rma), CASE(rma_errors), CASE(registration),
 	CASE(atomics), CASE(atomic_forms), CASE(wait_fd), CASE(wait_fd_counters), CASE(wait_fd_events), CASE(automatic),
 	CASE(text_addresses),

@@ -173,10 +173,12 @@ void case_self_(void)
 	close_pair(&a, &b);
 }
 
-static ssize_t recv_flags(struct node *n, bool tagged, void *buf, size_t len, uint64_t tag, void *context, uint64_t flags)
+static ssize_t recv_flags(struct node *n, bool tagged, void *buf, size_t len, uint64_t tag, void *context,
+			  uint64_t flags)
 {
 	struct iovec iov = { buf, len };
-	struct fi_msg_tagged tmsg = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = tag, .context = context };
+	struct fi_msg_tagged tmsg = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .tag = tag,
+				      .context = context };
 	struct fi_msg msg = { .msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = context };
 	return tagged ? fi_trecvmsg(n->ep, &tmsg, flags) : fi_recvmsg(n->ep, &msg, flags);
 }
@@ -439,7 +441,7 @@ void case_delivery(void)
 	close_pair(&a, &b);
 }
 
-/* Endpoints opened for confirmed delivery, with and without confirmations of sends that do not ask for one themselves. */
+/* Endpoints opened for confirmed delivery, with and without confirmation of sends that do not ask for it themselves. */
 void case_confirmation(void)
 {
 	const char *settings[] = { NULL, "yes", "no" };

@@ -102,7 +102,8 @@ void case_addresses(void)
 	EQUAL(ntohs(in(reply->src_addr)->sin_port), 7778);
 	CHECK(!reply->dest_addr);
 	/* In hints too. */
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(7779), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(7779),
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	fi_freeinfo(reply);
 	hints->dest_addr = malloc(sizeof address);
 	memcpy(hints->dest_addr, &address, sizeof address);

@@ -111,7 +111,7 @@ void case_wait_fd(void)
 		pthread_create(&thread, NULL, send_later, &sender);
 		EQUAL(fi_cq_sread(n[1].rx, &taken, 1, NULL, -1), 1);
 		pthread_join(thread, NULL);
-		/* With something to read there is nothing to wait for, whoever took part of it. */
+		/* With something left to read there is nothing to wait for. */
 		int small[2];
 		for (int i = 0; i < 2; i++) {
 			EQUAL(fi_recv(n[1].ep, &small[i], 4, NULL, FI_ADDR_UNSPEC, NULL), 0);
@@ -155,7 +155,7 @@ void case_wait_fd_counters(void)
 	CHECK(wait_for(&n[1], fid, fd, has_counted, 10) >= 0);
 	pthread_join(thread, NULL);
 	EQUAL(in, 9);
-	/* A change that the program has not read is news, whoever made it. */
+	/* A change that the program has not read is news, also one of its own. */
 	EQUAL(fi_cntr_add(n[1].received, 1), 0);
 	EQUAL(fi_trywait(n[1].fabric, &fid, 1), -FI_EAGAIN);
 	EQUAL(fi_cntr_read(n[1].received), 2);
