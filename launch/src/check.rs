@@ -1,6 +1,7 @@
-//! Tries everything that a run needs: keys, the own gateway, trunks, an agent on every node, provider and program there.
+//! Checks everything that a run needs: keys, the user's own gateway, trunks, an agent on every node, provider and
+//! program there.
 //!
-//! Start reading at [`check()`]. Without the own gateway, `alone` tries what can be tried without it.
+//! Start reading at [`check()`]. While the own gateway does not answer, `alone` checks what works without it.
 
 mod alone;
 mod batch;
@@ -22,15 +23,15 @@ use types::sites::{Dialling, Site, SitesFile};
 use crate::launcher::{SessionError, Sites};
 use crate::tailor::Typed;
 
-/// How long all agents together may take to start and answer.
+/// Time limit for all agents together to start and reply.
 const AGENTS: Duration = Duration::from_secs(8);
 
-/// One thing that was tried.
+/// One finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The site.
     pub site: String,
-    /// What of it, such as `gateway gw1` or `node n2`.
+    /// The part of the site, such as `gateway gw1` or `node n2`.
     pub part: String,
     /// Whether it works.
     pub ok: bool,
@@ -47,14 +48,14 @@ impl Finding {
     }
 }
 
-/// What does not work, in words that do not repeat the place.
+/// What does not work. The messages do not repeat the place.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
     /// The own site has no key.
     #[error("the sites file names no `key`, so no job can be opened from here")]
     NoKey,
-    /// Others may read a key.
+    /// Other users may read a key.
     #[error("{path} can be read by others (mode {mode:o}): chmod 600 {path}", path = .path.display())]
     Readable {
         /// The key.
@@ -65,7 +66,7 @@ pub enum CheckError {
     /// A key.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The way to the own gateway, or to a job.
+    /// Connecting to the own gateway, or opening a job.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The own gateway.
@@ -80,10 +81,10 @@ pub enum CheckError {
     /// An agent that does not start.
     #[error("its agent could not be started: {0}")]
     NotStarted(String),
-    /// An answer did not come.
+    /// No reply arrived in time.
     #[error("{what} within {seconds} s: look at {log}")]
     Silent {
-        /// Whose.
+        /// What is missing.
         what: &'static str,
         seconds: u64,
         /// Where to look.
@@ -94,16 +95,18 @@ pub enum CheckError {
     Undialled { address: String, port: String, source: std::io::Error },
 }
 
-/// Reports how far a site is in finding nodes, for a person who waits.
+/// Reports the state of a site's request for nodes, for a person who waits.
 pub type News<'a> = &'a mut dyn FnMut(&str, &str);
 
-/// Tries everything, from the user's own site `home`; and the `typed` program on every node, if its command is not empty.
+/// Checks everything, from the user's own site `home`, and the `typed` program on every node if its command is not
+/// empty.
 pub async fn check(sites: &Sites, home: &str, typed: &Typed) -> Vec<Finding> {
     check_with(sites, home, typed, None, &mut |_, _| {}).await
 }
 
-/// The same. `job`: at sites whose nodes come from a batch system, a job is made, an agent started in it, and the job given
-/// back; how long it may wait in the queue. `None`: the batch system is only asked whether it would take a job.
+/// Like [`check()`], and with `job`, at sites whose nodes come from a batch system: makes a job, starts an agent in it,
+/// and gives the job back; `job` is how long it may wait in the queue. `None`: only asks the batch system whether it
+/// would take a job.
 pub async fn check_with(
     sites: &Sites,
     home: &str,
@@ -136,7 +139,7 @@ pub async fn check_with(
     findings
 }
 
-/// A key: needed at its own site; elsewhere it should not even be.
+/// Checks a key: it is needed at its own site, and should not exist elsewhere.
 fn check_key(sites: &Sites, site: &Site, home: bool) -> Option<Finding> {
     let Some(path) = sites.key_path(site) else {
         return home.then(|| Finding::new(&site.name, "key", Err(CheckError::NoKey)));
@@ -176,7 +179,7 @@ async fn check_gateway(sites: &Sites, own: &Site) -> Vec<Finding> {
     findings
 }
 
-/// Tries the trunk from the user's own site to another.
+/// Checks the trunk from the user's own site to another.
 pub async fn check_trunk(sites: &Sites, own: &Site, site: &Site) -> Finding {
     let probed = async {
         let (mut client, _) = sites.connect(own).await?;

@@ -1,5 +1,5 @@
-//! What can be tried while no gateway of the own site answers: other sites' gateways, as this machine dials them, and the
-//! own site's nodes, by the starter that its gateway would use.
+//! Checks that work while no gateway of the own site answers: other sites' gateways, as this machine dials them, and
+//! the own site's nodes, through the starter that its gateway would use.
 
 use std::io;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::{AGENTS, CheckError, Finding};
 use crate::launcher::Sites;
 use crate::starter::starter;
 
-/// How long a connection may take.
+/// Time limit for a connection.
 const DIAL: Duration = Duration::from_secs(2);
 
-/// Tries all of it at once.
+/// Runs all these checks at once.
 pub(super) async fn check(sites: &Sites, own: &Site) -> Vec<Finding> {
     let others = sites.file.sites.iter().filter(|site| site.name != own.name);
     let gateways = others.flat_map(|site| site.gateways.iter().map(move |gateway| (site, gateway)));
@@ -36,7 +36,7 @@ pub(super) async fn check(sites: &Sites, own: &Site) -> Vec<Finding> {
     dialled.into_iter().flatten().chain(nodes).collect()
 }
 
-/// Connects to another site's gateway, if that is how it is reached.
+/// Connects to another site's gateway, if this machine can dial it.
 async fn dial(site: &Site, gateway: &Gateway) -> Option<Finding> {
     let address = gateway.advertise.as_ref().filter(|_| gateway.ssh.is_none())?;
     let connected = timeout(DIAL, TcpStream::connect(address)).await;
@@ -51,7 +51,7 @@ async fn dial(site: &Site, gateway: &Gateway) -> Option<Finding> {
     Some(Finding::new(&site.name, format!("gateway {}", gateway.name), result))
 }
 
-/// Asks the batch system of this machine whether it would give nodes; makes no job.
+/// Asks the batch system of this machine whether it would grant nodes; makes no job.
 async fn would_give(starter: &dyn AgentStarter, site: &str) -> Result<String, CheckError> {
     let ask =
         NodeAsk { ranks: 0, per_node: None, wait_s: AGENTS.as_secs() as u32, held: None, elsewhere: 0, beyond_home: 0 };
@@ -73,7 +73,7 @@ async fn would_give(starter: &dyn AgentStarter, site: &str) -> Result<String, Ch
     let answer = timeout(2 * AGENTS, answer).await;
     asked.release();
     let end = async { while !matches!(asked.news().await, AllocationNews::Ended(_)) {} };
-    // What is not given back by then goes when this process ends.
+    // Anything not given back by then ends with this process.
     let _ = timeout(Duration::from_secs(2), end).await;
     let (what, log, seconds) = ("no answer from the batch system", "its own log", 2 * AGENTS.as_secs());
     answer.unwrap_or(Err(CheckError::Silent { what, seconds, log })).map(|()| state)

@@ -1,4 +1,5 @@
-//! Sites whose nodes come from a batch system: whether it would give nodes, and, if the user wants, a job that shows it.
+//! Checks of sites whose nodes come from a batch system: whether it would grant nodes, and, on request, a job that
+//! proves it.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use crate::launcher::Sites;
 use crate::launcher::session::Connection;
 use crate::tailor::Typed;
 
-/// How long the agent of a job may take to start and answer, once the job has its node.
+/// Time limit for a job's agent to start and reply, once the job has its node.
 const IN_JOB: Duration = Duration::from_secs(60);
-/// How much later than its own limit a site's answer may come.
+/// How much later than its own time limit a site's reply may arrive.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Asks all these sites at once.
@@ -75,7 +76,7 @@ pub(super) async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::O
     waiting.into_iter().filter_map(|(_, result)| result).collect()
 }
 
-/// Asks a site's batch system whether it would give nodes; makes no job.
+/// Asks a site's batch system whether it would grant nodes; makes no job.
 async fn would_give(sites: &Sites, home: &str, site: &str) -> Result<String, CheckError> {
     let mut connection = Connection::new(sites, home).await?;
     connection.ask(site, ask(0, AGENTS)).await?;
@@ -85,7 +86,7 @@ async fn would_give(sites: &Sites, home: &str, site: &str) -> Result<String, Che
     granted.map(|_| state)
 }
 
-/// Makes a job for one rank, starts an agent in it, asks that for provider and program, and gives the job back.
+/// Makes a job for one rank, starts an agent in it, checks provider and program there, and gives the job back.
 async fn run_job(
     sites: &Sites,
     home: &str,
@@ -142,7 +143,7 @@ fn ask(ranks: u32, wait: Duration) -> NodeAsk {
     NodeAsk { ranks, per_node: None, wait_s, held: None, elsewhere: 0, beyond_home: 0 }
 }
 
-/// Waits for a site's nodes; `state` gets each state of the queue. Gives its nodes.
+/// Waits for a site's nodes and returns them. `state` is called with each state of the queue.
 async fn granted(
     connection: &mut Connection,
     site: &str,
@@ -167,13 +168,13 @@ async fn granted(
     answer.unwrap_or(Err(CheckError::Silent { what, seconds: limit.as_secs(), log }))
 }
 
-/// The command that sets what Slurm wants of every job.
+/// The command that sets an option that Slurm requires of every job.
 pub(super) fn nodes_advice(site: &str, reason: &str) -> String {
     if !reason.contains("salloc") {
         return String::new();
     }
     let reason = reason.to_lowercase();
-    // What salloc was asked with stands in backquotes; what it answered comes after.
+    // salloc's command line is in backquotes; its reply follows.
     let answer = reason.rsplit('`').next().unwrap_or_default();
     let key = [
         ("qos", "qos=NAME"),

@@ -1,4 +1,4 @@
-//! An agent on every node: whether it starts, reaches its gateway, loads the provider and finds the program.
+//! Checks of every node by an agent: whether it starts, reaches its gateway, loads the provider and finds the program.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -32,8 +32,8 @@ pub(super) async fn check(sites: &Sites, home: &str, linked: &[String], typed: &
     asked.findings(&roster)
 }
 
-/// Opens a job over this connection, and asks an agent on each of its nodes for provider and program. Every node has an
-/// answer then.
+/// Opens a job over this connection, and asks an agent on each of its nodes for provider and program. When it returns,
+/// every node has a finding.
 pub(super) async fn ask_in(
     connection: Connection,
     sites: &Sites,
@@ -87,7 +87,7 @@ async fn ask(
     }
     session.flush();
     session.close();
-    // The gateways end what is left. Waiting for that keeps the next job from meeting this one.
+    // The gateways end what is left. Waiting for them keeps the next job from meeting this one.
     let closing = async {
         let mut left = roster.sites().len();
         while left > 0 {
@@ -103,7 +103,7 @@ async fn ask(
     }
 }
 
-/// The nodes that were asked, and their answers.
+/// The nodes that were asked, and their replies.
 pub(super) struct Asked {
     nodes: Vec<(Identity, String)>,
     answers: HashMap<Identity, Result<String, CheckError>>,

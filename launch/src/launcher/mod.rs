@@ -84,7 +84,9 @@ pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer
             let failed = tokio::select! {
                 opened = open(&request, connection, &roster) => match opened {
                     Err(error) => Some((Failure::new(error.to_string()), None)),
-                    Ok(session) => drive(session, &mut job, &mut source, &mut teller, &mut interrupts, &request.home).await,
+                    Ok(session) => {
+                        drive(session, &mut job, &mut source, &mut teller, &mut interrupts, &request.home).await
+                    }
                 },
                 signal = interrupts.next() => Some((Failure::new("interrupted"), Some(128 + signal))),
             };
