@@ -1,7 +1,7 @@
 //! `run` without a sites file: a site of this machine alone, whose gateway is a thread of this process.
 //!
-//! The gateway listens on the loopback interface. Its key is in no file, so nobody but this process can open a job there.
-//! When this process ends, in whatever way, its agents end too.
+//! The gateway listens on the loopback interface. Its key is in no file, so no other process can open a job there. When
+//! this process ends, in whatever way, its agents end too.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;

@@ -16,8 +16,8 @@ use crate::sites_args::SitesArgs;
 
 /// Run one unmodified MPI program across private clusters that cannot reach each other.
 ///
-/// Each cluster is a "site" with a gateway; a sites file describes them. Gateways join the sites by encrypted trunks, and a
-/// libfabric provider beside this command lets MPICH and Intel MPI use them without change.
+/// Each cluster is a "site" with a gateway; a sites file describes them. Gateways join the sites by encrypted trunks,
+/// and a libfabric provider beside this command lets MPICH and Intel MPI use them without change.
 #[derive(Debug, Parser)]
 #[command(
     name = "landbridge",
@@ -499,7 +499,8 @@ pub(crate) struct LabArgs {
     /// What the sites file says about each gateway's memory
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub gateway_memory: String,
-    /// TCP connections per trunk: what the sites file says about each gateway's links; without it the round trip decides
+    /// TCP connections per trunk: what the sites file says about each gateway's links; without it the round trip
+    /// decides
     #[arg(long, value_name = "N")]
     pub links: Option<u16>,
     /// Start this instead of `landbridge gateway` ({site}, {gateway}, {sites_file} are replaced); empty: no gateways

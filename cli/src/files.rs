@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use launch::message::Stream;
 
-/// Files that begin alike. Each is opened for each piece of output, so thousands of ranks need no more descriptors than one.
+/// Files whose names begin alike. Each is opened for each piece of output, so thousands of ranks need no more
+/// descriptors than one.
 pub(crate) struct Files {
     prefix: PathBuf,
     /// Digits of the highest rank, so that names sort by rank.

@@ -10,8 +10,8 @@ use rustix::termios::tcgetpgrp;
 /// How often a job in the background looks whether its terminal is its own again.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// This process's standard input. Reading from a terminal waits until the job is in the foreground: the system stops a job in the
-/// background that reads, and its ranks would run on unheard.
+/// This process's standard input. Reading from a terminal waits until the job is in the foreground: the system stops a
+/// background job that reads, and nobody would read what its ranks write.
 pub(crate) struct Input;
 
 impl Read for Input {

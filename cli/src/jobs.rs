@@ -1,7 +1,7 @@
 //! Jobs that run without a terminal: `run --detach`, `jobs`, `logs` and `cancel`.
 //!
-//! Each job has a folder. Its process holds a lock in it as long as it lives, in whatever way it ends, and writes its exit code
-//! there at an orderly end: so a job that was killed is known for what it is.
+//! Each job has a folder. Its process holds a lock in it as long as it lives, and writes its exit code there when it
+//! ends in order. A folder without a lock and without an exit code is that of a job that was killed.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -40,9 +40,9 @@ struct Typed {
 enum State {
     Running,
     Ended,
-    /// It left no exit code.
+    /// It ended and left no exit code.
     Killed,
-    /// On another machine, which alone knows more.
+    /// On another machine; only that machine knows whether it runs.
     Elsewhere,
 }
 
@@ -57,7 +57,7 @@ struct Job {
     folder: PathBuf,
 }
 
-/// Starts `landbridge` with these words apart from this terminal; prints the job's id.
+/// Starts `landbridge` with these words in a process that does not need this terminal; prints the job's id.
 pub(crate) fn detach(words: &[OsString]) -> Result<i32> {
     let all = folder()?;
     forget_old(&all);
@@ -74,7 +74,7 @@ pub(crate) fn detach(words: &[OsString]) -> Result<i32> {
     };
     write("job.json", serde_json::to_string(&typed)?)?;
     let output = OpenOptions::new().create(true).append(true).open(folder.join("output"))?;
-    // A terminal goes away; a file or a pipe stays.
+    // The terminal will be closed; a file or a pipe stays readable.
     let stdin = if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() };
     let mut child = Command::new(std::env::current_exe()?)
         .arg("detached")
@@ -145,7 +145,7 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<i32> {
     let mut out = io::stdout().lock();
     let mut at = 0;
     loop {
-        // Asked first: what a job writes before its end is then printed.
+        // Checked before reading, so that nothing the job writes before its end is missed.
         let over = !args.follow || find(&all, args.id)?.state != State::Running;
         file.seek(SeekFrom::Start(at))?;
         let mut piece = Vec::new();
@@ -175,7 +175,7 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<i32> {
     }
     let pid = read(&job.folder.join("pid")).trim().parse().ok().and_then(Pid::from_raw);
     let pid = pid.with_context(|| format!("job {}: {} has no process id", job.id, job.folder.join("pid").display()))?;
-    // Like Ctrl-C: the second does not wait for the ranks.
+    // As with Ctrl-C, the second signal does not wait for the ranks.
     for signal in [Signal::TERM, Signal::TERM, Signal::KILL] {
         if kill_process(pid, signal).is_err() {
             break;
@@ -202,7 +202,7 @@ fn folder() -> Result<PathBuf> {
     Ok(state.join("landbridge/jobs"))
 }
 
-/// A folder for a new job, which nobody else gets, and only its owner reads.
+/// A new job's folder, which no other job gets and only its owner can read.
 fn fresh(all: &Path) -> Result<(u32, PathBuf)> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::create_dir_all(all).with_context(|| all.display().to_string())?;
@@ -225,7 +225,7 @@ fn numbers(all: &Path) -> Vec<u32> {
 fn all(all: &Path) -> Result<Vec<Job>> {
     let mut numbers = numbers(all);
     numbers.sort_unstable();
-    // One whose description is not written yet is not there yet.
+    // A folder without a description belongs to a job that is just being started.
     Ok(numbers.into_iter().filter_map(|id| job(all, id)).collect())
 }
 
@@ -238,7 +238,7 @@ fn job(all: &Path, id: u32) -> Option<Job> {
     let typed: Typed = serde_json::from_str(&read(&folder.join("job.json"))).ok()?;
     let here = typed.host == host();
     let locked = here && is_locked(&folder.join("lock"));
-    // Looked at after the lock: the code is written before the lock is gone.
+    // Read after the lock was checked: the exit code is written before the lock is released.
     let exit_code = read(&folder.join("exit")).trim().parse().ok();
     let state = match exit_code {
         Some(_) if !locked => State::Ended,
@@ -254,17 +254,17 @@ fn is_locked(path: &Path) -> bool {
     flock(&file, FlockOperation::NonBlockingLockShared).is_err()
 }
 
-/// Of jobs that have ended, the newest stay.
+/// Removes the folders of ended jobs, except the newest.
 fn forget_old(folder: &Path) {
     let Ok(jobs) = all(folder) else { return };
     let ended: Vec<Job> = jobs.into_iter().filter(|job| matches!(job.state, State::Ended | State::Killed)).collect();
     for job in &ended[..ended.len().saturating_sub(KEPT)] {
-        // One that somebody else removes meanwhile is what is wanted.
+        // Another `run --detach` may remove it at the same time.
         let _ = std::fs::remove_dir_all(&job.folder);
     }
 }
 
-/// Whoever reads it sees all of it or nothing.
+/// Replaces a file at once, so that a reader sees all of it or nothing.
 fn replace(path: &Path, text: &str) -> Result<()> {
     let new = path.with_extension("new");
     std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).with_context(|| path.display().to_string())

@@ -26,8 +26,8 @@ pub(crate) fn plain(words: impl Iterator<Item = OsString>, cli: &Command) -> Vec
     }
 }
 
-/// The programs of a job with their arguments: what is typed from the first program on, cut at each `:` before an option
-/// of `run`. All but the first begin with the options of their own.
+/// The programs of a job with their arguments: what is typed from the first program on, cut at each `:` before an
+/// option of `run`. All but the first begin with the options of their own.
 pub(crate) fn programs<'a>(words: &'a [OsString], run: &Command) -> Vec<&'a [OsString]> {
     let (mut programs, mut begin) = (Vec::new(), 0);
     for at in (0..words.len()).filter(|at| separates(&words[*at..], run)) {

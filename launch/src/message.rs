@@ -1,4 +1,4 @@
-//! What launcher and agents say to each other, inside ordinary frames that gateways relay unread.
+//! Messages between the launcher and agents. They travel in ordinary frames, which gateways relay unread.
 
 mod program;
 
@@ -12,7 +12,7 @@ use crate::forward::Piece;
 
 pub use program::{Otherwise, Part, Program};
 
-/// Key and value put into the PMI key-value space.
+/// A key and its value in the PMI key-value space.
 pub type Entry = (String, String);
 
 /// An MPI library that needs its own settings.
@@ -46,10 +46,9 @@ impl fmt::Display for Family {
 /// Which MPI the user named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpiChoice {
-    /// Look at the program.
+    /// The program shows which.
     #[default]
     Auto,
-    /// This one.
     Named(Family),
     /// None: the program uses libfabric itself.
     Libfabric,
@@ -79,14 +78,14 @@ impl InputTo {
 /// How a rank's process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
-    /// With this exit code.
+    /// The exit code.
     Code(i32),
-    /// By this signal.
+    /// The signal that killed it.
     Signal(i32),
 }
 
 impl End {
-    /// The exit code a shell would give: 128 + n for signal n.
+    /// The exit code as a shell has it: 128 + n for signal n.
     pub fn exit_code(self) -> i32 {
         match self {
             End::Code(code) => code,
@@ -95,7 +94,7 @@ impl End {
     }
 }
 
-/// How far a rank came with MPI, as its PMI connection saw it.
+/// How far a rank has come with MPI, as its PMI connection shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpiState {
     /// It never called `MPI_Init`.
@@ -116,154 +115,118 @@ pub enum Stream {
     Err,
 }
 
-/// Towards the ranks: launcher → agents; first agent of a site → its other agents (fences only).
+/// Messages towards the ranks: launcher → agents, and first agent of a site → its other agents (only fences).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Down {
-    /// Find out whether this can run; answer `Ready` or `Refused`.
+    /// Check whether this can run; answer `Ready` or `Refused`.
     Prepare {
-        /// What.
         program: Box<Program>,
-        /// All ranks of the job, in the text form of [`types::Roster`].
+        /// The text form of [`types::Roster`].
         roster: String,
     },
-    /// Start the ranks. `window`: what each may have in flight in all at first, in bytes.
-    Go {
-        /// The window in bytes.
-        window: u32,
-    },
-    /// All ranks of the fence's group are in it.
+    /// Start the ranks. `window`: the bytes that each may have in flight in total at first.
+    Go { window: u32 },
+    /// All ranks of the fence's group have reached it.
     FenceOut {
-        /// Which.
         fence: Fence,
-        /// What they brought, one after the other.
+        /// The data of all of them, one after the other.
         data: Vec<u8>,
-        /// A named fence's number, different from all others of the job.
+        /// For a named fence: a number that no other fence of the job has.
         number: u32,
     },
-    /// An agent's rank wants what a rank of this node has published.
-    ModexAsk {
-        /// The agent that asks.
-        asker: Identity,
-        /// Its number for this question.
-        ticket: u32,
-        /// Whose data.
-        rank: u32,
-    },
-    /// The answer to a question of this agent.
-    ModexTell {
-        /// The question.
-        ticket: u32,
-        /// The data; `None` when there is none.
-        data: Option<Vec<u8>>,
-    },
+    /// A rank of the agent `asker` wants what a rank of this node has published. `ticket`: the asker's number for this
+    /// question.
+    ModexAsk { asker: Identity, ticket: u32, rank: u32 },
+    /// The answer to a question of this agent; no data if the rank has published none.
+    ModexTell { ticket: u32, data: Option<Vec<u8>> },
     /// End every rank: this signal now, SIGKILL a second later. Answer `Ended`.
-    Kill {
-        /// The signal's number.
-        signal: i32,
-    },
-    /// The job is over: end whatever is left, and yourself.
+    Kill { signal: i32 },
+    /// The job is over: end what is left, and yourself.
     Finish,
-    /// The next bytes of standard input for those ranks of the node that get it; empty at its end. Answered by [`Up::InputTaken`], which
-    /// bounds what is under way: an agent acknowledges it at once, so a rank that does not read delays no other message.
+    /// The next bytes of standard input for those ranks of the node that get it; empty at its end. [`Up::InputTaken`]
+    /// answers it and bounds what is in flight. The agent acknowledges the message at once, so a rank that does not
+    /// read delays no other message.
     Input { bytes: Vec<u8> },
     /// To an agent that forwards ports.
     Forward(Piece),
 }
 
-/// Away from the ranks: agents → launcher; agents → first agent of their site (fences only).
+/// Messages away from the ranks: agents → launcher, and agents → first agent of their site (only fences).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Up {
-    /// The agent is there.
+    /// The agent has started.
     Here,
     /// The program can run here.
     Ready {
-        /// The MPI it uses; `None` when none was recognised.
+        /// `None` if no MPI was recognised.
         mpi: Option<Family>,
-        /// Things the user should know, such as an overridden setting.
+        /// For the user, such as an overridden setting.
         notes: Vec<String>,
     },
-    /// The program cannot run here.
+    /// The program cannot run here, for a reason that the user reads.
     Refused {
-        /// Why, for the user.
         reason: String,
     },
     /// A rank of this node called `MPI_Init`; sent once.
     UsesMpi,
-    /// All ranks below that are in the fence's group are in it.
+    /// All ranks below that belong to the fence's group have reached it. `data`: that of all of them, one after the
+    /// other.
     FenceIn {
-        /// Which.
         fence: Fence,
-        /// What they brought, one after the other.
         data: Vec<u8>,
     },
-    /// A rank of this node wants what a rank of another node has published.
+    /// A rank of this node wants what a rank of another node has published. `ticket`: this agent's number for the
+    /// question.
     ModexAsk {
-        /// This agent's number for the question.
         ticket: u32,
-        /// Whose data.
         rank: u32,
     },
-    /// The answer to another agent's question.
+    /// The answer to another agent's question; no data if the rank has published none.
     ModexTell {
-        /// The agent that asked.
         asker: Identity,
-        /// Its number for the question.
         ticket: u32,
-        /// The data; `None` when there is none.
         data: Option<Vec<u8>>,
     },
-    /// A rank's provider lacks what it needs, such as memory; the rank may fail because of it.
+    /// A rank's provider lacks something, such as memory, and the rank may fail because of it. The reason does not
+    /// repeat the place.
     Trouble {
-        /// The rank.
         rank: u32,
-        /// What, for the user; does not repeat the place.
         reason: String,
     },
-    /// Something the user should know about a rank.
+    /// A note for the user about a rank. The text does not repeat the place.
     Note {
-        /// The rank.
         rank: u32,
-        /// What, for the user; does not repeat the place.
         text: String,
     },
-    /// Whole lines a rank wrote.
+    /// Whole lines that a rank wrote.
     Output {
-        /// The rank.
         rank: u32,
-        /// Where it wrote.
         stream: Stream,
-        /// What it wrote.
         bytes: Vec<u8>,
     },
-    /// A rank ended.
     Exited {
-        /// The rank.
         rank: u32,
-        /// How.
         end: End,
-        /// How far it had come with MPI.
         state: MpiState,
     },
-    /// A rank called `MPI_Abort`.
+    /// A rank called `MPI_Abort` with this code. The message may be empty.
     Aborted {
-        /// The rank.
         rank: u32,
-        /// The code it gave.
         code: i32,
-        /// Its message, possibly empty.
         message: String,
     },
-    /// Something went wrong with one rank, or (`None`) with the agent itself.
+    /// One rank failed, or (`None`) the agent itself.
     Failed {
-        /// The rank.
         rank: Option<u32>,
-        /// What, for the user.
         reason: String,
     },
-    /// All ranks of this node have ended, and all they left behind.
+    /// All ranks of this node have ended, and the processes that they left behind.
     Ended,
-    /// A rank's pipe has taken this many more bytes of standard input; `None`: it takes no more.
-    InputTaken { rank: u32, bytes: Option<u32> },
+    /// A rank's pipe has taken this many more bytes of standard input. `None`: it takes no more.
+    InputTaken {
+        rank: u32,
+        bytes: Option<u32>,
+    },
     /// From an agent that forwards ports.
     Forward(Piece),
 }

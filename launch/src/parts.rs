@@ -46,8 +46,8 @@ pub enum PartError {
     TooMany,
 }
 
-/// Numbers the ranks of all programs in turn. Sites of several programs get the order in which they were typed, in `file`
-/// too; a single program leaves it as it is.
+/// Numbers the ranks of all programs in turn. With several programs, sites get the order in which they were typed, in
+/// `file` too. A single program leaves `file` as it is.
 ///
 /// # Errors
 /// [`PartError`], naming the program.

@@ -1,4 +1,4 @@
-//! How many ranks each node of each site gets. Pure: a sites file and a wish come in, a roster goes out.
+//! How many ranks each node of each site gets. Pure: from a sites file and a wish to a roster.
 
 use thiserror::Error;
 use types::sites::Site;
@@ -9,87 +9,51 @@ use types::{NodeRoster, Roster, SiteRoster, SitesFile};
 pub struct Wish {
     /// Ranks in all. `None`: the sum of `per_site`.
     pub ranks: Option<u32>,
-    /// At most so many ranks on one node; nodes are then filled in order. `None`: ranks are spread evenly over nodes.
+    /// Most ranks on one node; nodes are then filled in order. `None`: ranks are spread evenly over nodes.
     pub ranks_per_node: Option<u32>,
-    /// Fill each node's `slots` before the next gets any. `ranks_per_node` fills too.
+    /// Whether each node's `slots` are filled before the next node gets ranks. `ranks_per_node` fills too.
     pub fill: bool,
     /// Ranks of each named site, in any order. Empty: spread evenly over all sites.
     pub per_site: Vec<(String, u32)>,
 }
 
-/// A wish that cannot be fulfilled; says which numbers do not fit.
+/// A wish that cannot be met; the message has the numbers that do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpreadError {
-    /// A site that the sites file does not have.
     #[error("unknown site `{site}`: the sites file has {known}")]
-    UnknownSite {
-        /// The name.
-        site: String,
-        /// The names there are.
-        known: String,
-    },
-    /// A site named twice.
+    UnknownSite { site: String, known: String },
     #[error("--site {0} is given twice: give each site once, as --site {0}=N")]
     Twice(String),
-    /// No ranks at all.
     #[error("0 ranks: a job needs at least one (-n N)")]
     Zero,
     /// Neither a total nor numbers per site.
     #[error("how many ranks? Give -n N, or --site NAME=N for each site")]
     NoNumber,
-    /// The total is not the sum.
     #[error("-n {ranks} is not the sum of the --site options, which is {sum}: leave -n out or correct one of them")]
-    Sum {
-        /// The total asked for.
-        ranks: u32,
-        /// The sum over the sites.
-        sum: u64,
-    },
-    /// A site has too few places.
+    Sum { ranks: u32, sum: u64 },
+    /// A site has too few slots.
     #[error("site {site} has room for {room} ranks on its {nodes} nodes{limit}, but {ranks} are asked of it: {advice}")]
-    Full {
-        /// The site.
-        site: String,
-        /// Its places.
-        room: u64,
-        /// Its nodes.
-        nodes: usize,
-        /// Which limit counts, in words.
-        limit: String,
-        /// The ranks asked of it.
-        ranks: u32,
-        /// What to do.
-        advice: &'static str,
-    },
-    /// All sites together have too few places.
+    Full { site: String, room: u64, nodes: usize, limit: String, ranks: u32, advice: &'static str },
+    /// All sites together have too few slots.
     #[error("all sites together have room for {room} ranks ({detail}), but {ranks} are asked for: {advice}")]
-    AllFull {
-        /// Places in all.
-        room: u64,
-        /// Places per site, in words.
-        detail: String,
-        /// The ranks asked for.
-        ranks: u32,
-        /// What to do.
-        advice: &'static str,
-    },
-    /// Nodes are to be filled, and nothing says when one is full.
+    AllFull { room: u64, detail: String, ranks: u32, advice: &'static str },
+    /// Nodes are to be filled, and the sites file does not say when one is full.
     #[error(
         "--map-by slot fills nodes, but site {site} does not say how many slots node {node} has: add `slots` to the node in the sites \
          file, or give --ranks-per-node K"
     )]
     NoSlots { site: String, node: String },
-    /// Beyond what addresses can name.
+    /// More than addresses can name.
     #[error(transparent)]
     Roster(#[from] types::roster::RosterError),
 }
 
 const ADVICE: &str = "ask for fewer, raise --ranks-per-node or `slots`, or add nodes to the sites file";
 
-/// The roster for a wish. `home` is the launcher's site: it is part of every roster, with no nodes if it gets no ranks.
+/// The roster for a wish. `home` is the launcher's site. It is in every roster, without nodes if it gets no ranks.
 ///
-/// Ranks are in contiguous blocks: sites in the order of the file, nodes in the order of their site.
+/// Ranks form contiguous blocks: sites in the order of the file, nodes in the order of their site.
 ///
 /// # Errors
 /// [`SpreadError`], naming the numbers that do not fit.
@@ -105,7 +69,7 @@ pub fn spread(file: &SitesFile, home: &str, wish: &Wish) -> Result<Roster, Sprea
     Ok(Roster::new(sites)?)
 }
 
-/// How many ranks each site of the file gets. A site whose nodes are not known yet has room for any number.
+/// How many ranks each site of the file gets. A site whose nodes are not known yet takes any number.
 ///
 /// # Errors
 /// [`SpreadError`], naming the numbers that do not fit.
@@ -141,7 +105,7 @@ fn unknown(file: &SitesFile, site: &str) -> SpreadError {
     SpreadError::UnknownSite { site: site.to_owned(), known: file.names() }
 }
 
-/// Its nodes are those of a batch job that is not there yet.
+/// Whether the site's nodes come from a batch job that does not exist yet.
 pub(crate) fn is_unknown(site: &Site) -> bool {
     site.nodes.is_empty() && site.starter.allocates()
 }
@@ -200,7 +164,7 @@ fn room(slots: Option<u32>, per_node: Option<u32>) -> u64 {
     u64::from(slots.unwrap_or(u32::MAX).min(per_node.unwrap_or(u32::MAX)))
 }
 
-/// Shares `total` as evenly as the rooms allow, earlier ones getting the remainder. `None` when it does not fit.
+/// Shares `total` as evenly as the rooms allow; the first ones get the remainder. `None` if it does not fit.
 pub(crate) fn fill_evenly(total: u32, rooms: &[u64]) -> Option<Vec<u32>> {
     let mut counts = vec![0u32; rooms.len()];
     let mut left = total;

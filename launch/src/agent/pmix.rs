@@ -1,7 +1,7 @@
-//! The agent's PMIx server, for ranks of Open MPI: what of it waits, and for whom.
+//! The agent's PMIx server, for ranks of Open MPI: requests that wait for an answer from other nodes.
 //!
-//! libpmix serves the ranks on a thread of its own. What it cannot know comes here: fences with ranks of other nodes, and what
-//! ranks of other nodes have published.
+//! libpmix serves the ranks on its own thread. It passes on what needs other nodes: fences with ranks there, and what
+//! those ranks have published.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -20,18 +20,17 @@ use crate::message::{MpiState, Up};
 /// The longest name of a PMIx group, in bytes.
 const MAX_NAME: usize = 4096;
 
-/// What libpmix's thread tells the agent.
+/// Messages from libpmix's thread to the agent.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// A rank of this node.
+    /// A request of a rank of this node.
     Rank(Upcall),
-    /// What a rank of this node has published, for another agent.
+    /// What a rank of this node has published, requested by another agent.
     Published {
-        /// Who asked.
         asker: Identity,
-        /// Its number for the question.
+        /// The asker's number for the question.
         ticket: u32,
-        /// The data; `None` when there is none.
+        /// `None` if it has published nothing.
         data: Option<Vec<u8>>,
     },
 }
@@ -43,7 +42,7 @@ enum Waiting {
     Group(GroupAnswer),
 }
 
-/// The server, and what waits for an answer from elsewhere.
+/// The server, and the requests that wait for other nodes.
 #[derive(Debug)]
 pub(super) struct Pmix {
     server: pmix::Server,
@@ -54,7 +53,7 @@ pub(super) struct Pmix {
     fences: Vec<(Fence, Waiting)>,
     asks: HashMap<u32, Answer>,
     tickets: u32,
-    /// Questions of other agents: asker, its ticket, the rank asked about.
+    /// Open questions of other agents: asker, its ticket, the rank in question.
     asked: Vec<(Identity, u32, u32)>,
 }
 
@@ -73,7 +72,7 @@ impl Pmix {
         // Two jobs must not have the same name: Open MPI names shared memory after it.
         let namespace = format!("landbridge-{job}");
         let sink = heard.clone();
-        // Nobody listens any more when the agent ends.
+        // The receiver is gone once the agent ends.
         let deliver = move |upcall| drop(sink.send(Heard::Rank(upcall)));
         let server = pmix::Server::start(library, Options { namespace: &namespace, host, folder }, deliver)?;
         server.register(Job { nodes: &nodes, programs: &prepared.programs, here, folder })?;
@@ -95,7 +94,7 @@ impl Pmix {
         self.server.admit(self.first + local)
     }
 
-    /// How far a rank of this node came.
+    /// How far a rank of this node has come with MPI.
     pub(super) fn state(&self, local: usize) -> MpiState {
         self.states.get(local).copied().unwrap_or_default()
     }
@@ -107,7 +106,7 @@ impl Pmix {
         }
     }
 
-    /// Everybody is in the fence.
+    /// All ranks of the fence have reached it.
     pub(super) fn fence_out(&mut self, fence: &Fence, data: Vec<u8>, number: u32) {
         let Some(at) = self.fences.iter().position(|(waiting, _)| waiting == fence) else { return };
         match self.fences.remove(at).1 {
@@ -124,7 +123,7 @@ impl Pmix {
         Some(group).filter(|group| group.is_valid(self.size))
     }
 
-    /// The answer to a question of this node's.
+    /// The answer to a question of this node.
     pub(super) fn told(&mut self, ticket: u32, data: Option<Vec<u8>>) {
         if let Some(answer) = self.asks.remove(&ticket) {
             answer.give(data);
@@ -133,14 +132,14 @@ impl Pmix {
 }
 
 impl Agent {
-    /// libpmix's thread said something.
+    /// Handles a message of libpmix's thread.
     pub(super) fn heard(&mut self, heard: Heard) -> Result<(), AgentError> {
         let Some(pmix) = self.pmix.as_mut() else { return Ok(()) };
         match heard {
             Heard::Published { asker, ticket, data } => {
                 let before = pmix.asked.len();
                 pmix.asked.retain(|(who, number, _)| (*who, *number) != (asker, ticket));
-                // Else it was answered when its rank ended.
+                // Otherwise it was answered when its rank ended.
                 if pmix.asked.len() < before { self.report(&Up::ModexTell { asker, ticket, data }) } else { Ok(()) }
             }
             Heard::Rank(upcall) => self.upcall(upcall),
@@ -192,11 +191,11 @@ impl Agent {
         }
     }
 
-    /// Another agent's rank wants what a rank of this node has published; it may not have done so yet.
+    /// A rank of another node wants what a rank of this node publishes, perhaps before it has done so.
     pub(super) fn modex_asked(&mut self, asker: Identity, ticket: u32, rank: u32) -> Result<(), AgentError> {
         let (first, count) = self.prepared.as_ref().map_or((0, 0), |prepared| (prepared.first.0, prepared.count));
         let local = rank.wrapping_sub(first);
-        // Who is not started yet will be.
+        // A rank that has not been started yet will be.
         let starts = self.starting.is_some() && local < count;
         let alive = self.ranks.get(local as usize).map_or(starts, |rank| rank.alive);
         let asked = match self.pmix.as_mut().filter(|_| alive) {
@@ -216,7 +215,7 @@ impl Agent {
         if asked { Ok(()) } else { self.report(&Up::ModexTell { asker, ticket, data: None }) }
     }
 
-    /// A rank of this node has ended: what it has not published by now it never will.
+    /// A rank of this node has ended; it will publish nothing more.
     pub(super) fn modex_ended(&mut self, rank: u32) -> Result<(), AgentError> {
         let Some(pmix) = self.pmix.as_mut() else { return Ok(()) };
         let (over, left) = std::mem::take(&mut pmix.asked).into_iter().partition(|(_, _, about)| *about == rank);
@@ -229,7 +228,7 @@ impl Agent {
     }
 }
 
-/// What the user is told about a spawn.
+/// The note for the user about a refused `MPI_Comm_spawn`.
 pub(super) fn spawn_refused(rank: u32, program: &str) -> Up {
     let program = if program.is_empty() { "another program" } else { program };
     let text = format!(
@@ -239,13 +238,14 @@ pub(super) fn spawn_refused(rank: u32, program: &str) -> Up {
 }
 
 fn names_refused(rank: u32) -> Up {
-    let text = "published or looked up a name, as MPI_Publish_name, MPI_Comm_accept and MPI_Comm_connect of Open MPI do, which \
-                Landbridge does not support: start all ranks with one `landbridge run`";
+    let text = "published or looked up a name, as MPI_Publish_name, MPI_Comm_accept and MPI_Comm_connect of Open MPI do, \
+                which Landbridge does not support: start all ranks with one `landbridge run`";
     Up::Note { rank, text: text.into() }
 }
 
-/// All nodes of the job, under names that differ even if two sites have nodes of one name: by its name each server knows which
-/// ranks are its own, and Open MPI which of them share memory. What follows a first dot does not count, as in host names.
+/// All nodes of the job, with unique names even if two sites have a node of the same name. By the names each server
+/// knows its own ranks, and Open MPI which ranks share memory. As in host names, only the part before the first dot
+/// counts.
 fn nodes(roster: &Roster) -> Vec<Node> {
     let schemes: [fn(&str, &str, usize) -> String; 3] = [
         |_, node, _| node.to_owned(),

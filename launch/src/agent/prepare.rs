@@ -1,4 +1,4 @@
-//! Finding out, before anything runs, whether this node can run its ranks.
+//! Checks, before anything runs, that this node can run its ranks.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr};
@@ -29,42 +29,38 @@ use crate::program::{self, ProgramError};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// The program.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The program or its directory, with what the launcher advises.
+    /// The program or its directory is missing.
     #[error("{problem}{also}{advice}")]
     NotHere {
         problem: ProgramError,
-        /// Where else it was looked for.
+        /// Where else the node looked.
         also: String,
+        /// The launcher's advice.
         advice: String,
     },
-    /// Its MPI.
     #[error(transparent)]
     Mpi(#[from] MpiError),
-    /// The folder for their files.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// What Open MPI's ranks need to start.
+    /// Open MPI's ranks need libpmix to start.
     #[error(transparent)]
     Pmix(#[from] pmix::PmixError),
-    /// Several programs that cannot be in one job.
+    /// Programs that cannot be in the same job.
     #[error(
         "program {first} uses {first_mpi}, and {other} uses {other_mpi}: all programs of a job need the same MPI library; \
          where it cannot be recognised, name it with --mpi"
     )]
     Mixed { first: String, first_mpi: &'static str, other: String, other_mpi: &'static str },
-    /// The roster.
     #[error(transparent)]
     Roster(#[from] types::roster::RosterError),
     /// The roster does not have this node.
     #[error("node {0} is not in the job's roster")]
     NotInRoster(String),
-    /// The memory they would share.
+    /// The memory that ranks share cannot be made.
     #[error(transparent)]
     Memory(#[from] pool::PoolError),
-    /// Which cores they are to run on.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The ranks need an IPv4 address of this node.
@@ -72,16 +68,16 @@ pub enum PrepareError {
     Address(IpAddr),
 }
 
-/// All that is needed to start the ranks of this node.
+/// Everything needed to start the ranks of this node.
 #[derive(Debug)]
 pub struct Prepared {
     /// The programs of this node's ranks.
     pub parts: Vec<PreparedPart>,
-    /// The number of each of the job's programs, by the ranks that run it.
+    /// The ranks of each of the job's programs. A program's index is its `MPI_APPNUM`.
     pub programs: Vec<Range<u32>>,
     /// The recognised MPI.
     pub mpi: Option<Family>,
-    /// Whether the program uses libfabric without an MPI.
+    /// Whether the programs use libfabric without an MPI.
     pub uses_libfabric: bool,
     /// The job's ranks.
     pub roster: Roster,
@@ -89,23 +85,23 @@ pub struct Prepared {
     pub first: Rank,
     /// How many ranks the node has.
     pub count: u32,
-    /// Which of the job's nodes, in the order of their ranks, this is.
+    /// Index of this node among the job's nodes, in the order of ranks.
     pub index: usize,
-    /// What serves ranks of Open MPI.
+    /// Serves ranks of Open MPI.
     pub pmix: Option<pmix::Library>,
-    /// The memory they share.
+    /// The memory that the node's ranks share.
     pub shared: Option<Shared>,
-    /// The cores of each of them, if they are kept apart.
+    /// The cores of each rank, if ranks are bound.
     pub cores: Option<Vec<CpuSet>>,
-    /// How late their timers may be, in nanoseconds; `None`: as the system has it.
+    /// How late the ranks' timers may be, in nanoseconds. `None`: the system's default.
     pub timer_slack: Option<NonZeroU64>,
-    /// What the ranks' provider begins with when it says why a rank will fail.
+    /// The beginning of a line by which the ranks' provider reports why a rank will fail.
     pub place: String,
-    /// What the user should know.
+    /// For the user.
     pub notes: Vec<String>,
     /// Which ranks get standard input.
     pub input: InputTo,
-    /// What ranks prove. Not in their environment, which whatever they start would inherit.
+    /// The job's secret. Not in the ranks' environment, which every process they start would inherit.
     pub secret: Secret,
 }
 
@@ -126,7 +122,7 @@ pub struct PreparedPart {
     pmix: Option<pmix::Library>,
 }
 
-/// How a rank finds whoever tells it who it is.
+/// How a rank finds the server that gives it its rank.
 #[derive(Clone, Debug)]
 pub enum Start {
     /// A PMI-1 server, on this file descriptor.
@@ -135,16 +131,16 @@ pub enum Start {
     Pmix(Vec<(OsString, OsString)>),
 }
 
-/// What the agent's connection to its gateway showed.
+/// What the agent learned from connecting to its gateway.
 #[derive(Clone, Debug)]
 pub struct Reach {
-    /// The site's gateways, each at its `ip:port`; first the one that leads the job, which is always there.
+    /// The site's gateways with their `ip:port`. The first leads the job and always exists.
     pub gateways: Vec<GatewayAddress>,
-    /// This node's address on that connection.
+    /// This node's address on the connection to the first.
     pub local: IpAddr,
 }
 
-/// Checks everything.
+/// Checks everything that the node's ranks need.
 ///
 /// # Errors
 /// [`PrepareError`], for the user.
@@ -180,7 +176,7 @@ pub fn prepare(
         }
         parts.push(prepared);
     }
-    // Nodes without ranks are there for a check of everything a job could need.
+    // `sites check` makes jobs without ranks, to check everything that a job could need.
     if count == 0 {
         let provider = mpi::find_provider(parts.first().map_or(&environment, |part| &part.environment));
         if !provider.is_file() {
@@ -204,8 +200,8 @@ pub fn prepare(
             if let Some(family) = mpi {
                 mpi::share_cores(family, environment);
             }
-            // A rank that has no core now has not posted its receives either, and what nobody waits for is copied twice:
-            // asking costs less.
+            // A rank without a core has not posted its receives yet. Eager messages would then be copied twice; a
+            // rendezvous costs less.
             environment.set_default("LANDBRIDGE_EAGER_MEMORY", "8KiB");
         }
         if let Some(what) = mpi.filter(|_| count > 1).and_then(|family| mpi::own_memory(family, environment)) {
@@ -281,7 +277,7 @@ fn prepare_part(
         }
         path = Some(found);
     }
-    // Programs of one job mostly give rise to the same notes.
+    // Several programs often cause the same note.
     for note in told {
         if !notes.contains(&note) {
             notes.push(note);
@@ -310,7 +306,7 @@ fn same_mpi(first: &PreparedPart, other: &PreparedPart) -> Result<(), PrepareErr
     })
 }
 
-/// A path on this node: below the user's home here, or as it was typed if only that exists.
+/// A path on this node: below the user's home here, or as it was typed if only that path exists.
 fn here(environment: &Environment, path: &[u8], typed: Option<&[u8]>, notes: &mut Vec<String>) -> PathBuf {
     let own = expand(path, environment.get("HOME"));
     let typed = typed.map(|typed| PathBuf::from(OsStr::from_bytes(typed)));
@@ -323,7 +319,7 @@ fn here(environment: &Environment, path: &[u8], typed: Option<&[u8]>, notes: &mu
     }
 }
 
-/// The problem with where else the node looked and what to do.
+/// Adds to a problem where else the node looked, and what to do.
 fn not_here(problem: ProgramError, otherwise: &Otherwise) -> PrepareError {
     let (typed, advice) = match &problem {
         ProgramError::Directory(_) => (&otherwise.directory, &otherwise.directory_advice),
@@ -337,7 +333,7 @@ fn not_here(problem: ProgramError, otherwise: &Otherwise) -> PrepareError {
     PrepareError::NotHere { problem, also, advice: advice.clone() }
 }
 
-/// What every rank of the node is told about its job.
+/// Sets the variables that describe the job to all ranks of the node.
 fn describe(environment: &mut Environment, order: &Order, reach: &Reach, roster: &Roster) -> Result<(), PrepareError> {
     environment.set("LANDBRIDGE_JOB", order.job.to_string());
     environment.set("LANDBRIDGE_ROSTER", roster.to_string());

@@ -1,4 +1,4 @@
-//! One rank's process as its agent sees it: output in lines, PMI bytes both ways, and its end.
+//! A rank's process: its output in lines, PMI bytes in both directions, and its end.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -28,85 +28,60 @@ use crate::message::{End, Program, Stream};
 use crate::modules::ModulesError;
 use crate::processes::signal_group;
 
-/// How long output may stay silent after a rank's end before it counts as finished, though something holds it open.
+/// After a rank's end, output that stays silent this long counts as finished, even if another process holds it open.
 const SILENCE: Duration = Duration::from_millis(500);
-/// How much output is read after a rank's end; more than a pipe holds comes from a process it left behind.
+/// How much output is read after a rank's end. More than a pipe holds comes from a process that the rank left behind.
 const LATE_OUTPUT: usize = 1 << 20;
 /// How long the PMI connection may stay open after a rank's end.
 const PMI_LINGER: Duration = Duration::from_millis(300);
-/// Replies that may wait for a rank to read them.
+/// Most replies that wait for a rank to read them.
 const REPLIES: usize = 64;
 
-/// What a rank did, or what was done before there was one.
+/// What happens to a rank, or before ranks start.
 #[derive(Debug)]
 pub(super) enum RankEvent {
-    /// The modules of its program are loaded, or not.
+    /// Loading the program's modules has ended.
     Modules {
-        /// The program.
         program: Box<Program>,
-        /// The job's ranks.
         roster: String,
-        /// What they changed.
+        /// The variables that the modules have changed.
         loaded: Result<Vec<(OsString, OsString)>, ModulesError>,
     },
-    /// Its provider lacks what it needs.
-    Trouble {
-        /// Its number on the node.
-        local: usize,
-        /// What, for the user.
-        reason: String,
-    },
-    /// It sent this to its PMI server.
-    Pmi {
-        /// Its number on the node.
-        local: usize,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
-    /// Its pipe has taken bytes of standard input, or (`None`) takes no more.
-    Input {
-        /// Its number on the node.
-        local: usize,
-        bytes: Option<u32>,
-    },
-    /// Its process ended, its output is read and its process group is dead.
-    Exited {
-        /// Its number on the node.
-        local: usize,
-        /// How.
-        end: End,
-    },
+    /// The rank's provider lacks something. `local`, here and below: the rank's number on the node.
+    Trouble { local: usize, reason: String },
+    /// The rank sent this to its PMI server.
+    Pmi { local: usize, bytes: Vec<u8> },
+    /// The rank's pipe has taken bytes of standard input, or (`None`) takes no more.
+    Input { local: usize, bytes: Option<u32> },
+    /// The rank's process has ended, its output is read and its process group is dead.
+    Exited { local: usize, end: End },
 }
 
 /// Whole lines of a rank.
 #[derive(Debug)]
 pub(super) struct Output {
-    /// Its number on the node.
+    /// The rank's number on the node.
     pub local: usize,
-    /// Where it wrote them.
     pub stream: Stream,
-    /// The lines.
     pub bytes: Vec<u8>,
 }
 
-/// Where a rank's doings go. Output has its own, small channel, so that not taking it makes the rank wait.
+/// Channels from ranks to the agent. Output has its own small channel: when the agent does not take it, the rank waits.
 #[derive(Clone, Debug)]
 pub(super) struct Sinks {
-    /// What must not wait.
     pub events: mpsc::Sender<RankEvent>,
-    /// What may.
     pub outputs: mpsc::Sender<Output>,
 }
 
-/// A rank that lets its answers pile up.
+/// A rank that does not read its PMI replies.
 #[derive(Debug, Error)]
 #[error("it does not read the answers to its PMI commands")]
 pub(super) struct NotRead;
 
-/// A rank that was started.
+/// A running rank.
 #[derive(Debug)]
 pub(super) struct RankHandle {
-    /// Leader of its process group.
+    /// The rank's process, which leads its process group.
     pub pid: u32,
     replies: mpsc::Sender<String>,
 }
@@ -115,7 +90,7 @@ impl RankHandle {
     /// Answers the rank's PMI client.
     ///
     /// # Errors
-    /// It does not read its answers.
+    /// The rank does not read its replies.
     pub(super) fn reply(&self, line: String) -> Result<(), NotRead> {
         match self.replies.try_send(line) {
             Err(mpsc::error::TrySendError::Full(_)) => Err(NotRead),
@@ -124,14 +99,14 @@ impl RankHandle {
     }
 }
 
-/// Standard input on its way to a rank. The launcher bounds how much of it there is.
+/// Standard input for a rank. The launcher's credit bounds what is queued here.
 pub(super) type Feed = mpsc::UnboundedReceiver<Arc<[u8]>>;
 
-/// Starts a rank and the tasks that watch it. `input`: its standard input, else it is empty. `pmix`: the variables by which it finds its PMIx server; without them it has a
-/// PMI-1 connection.
+/// Starts a rank and the tasks that serve it. `input`: its standard input, which is empty without it. `pmix`: the
+/// variables by which it finds its PMIx server; without them it gets a PMI-1 connection.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) fn start(
     prepared: &Prepared,
     local: u32,
@@ -182,7 +157,8 @@ pub(super) fn start(
     Ok(RankHandle { pid, replies })
 }
 
-/// The job's secret in a file that is nowhere: the provider reads it and closes it, so that what the rank starts does not have it.
+/// The job's secret in a file without a name. The provider reads and closes it, so processes that the rank starts later
+/// do not have it.
 fn sealed(secret: &Secret) -> io::Result<OwnedFd> {
     let file = memfd_create("landbridge", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = std::fs::File::from(file);
@@ -191,7 +167,7 @@ fn sealed(secret: &Secret) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// What serves a rank while it runs.
+/// The tasks that serve a running rank.
 struct Tasks {
     feeding: Option<AbortHandle>,
     forwards: Vec<JoinHandle<()>>,
@@ -224,10 +200,10 @@ async fn watch_over(
     let _ = events.send(RankEvent::Exited { local, end }).await;
 }
 
-/// Writes standard input into a rank's pipe as the rank reads it. Dropping the sender is the end of the file.
+/// Writes standard input into a rank's pipe as the rank reads it. Dropping the sender ends the input.
 async fn feed(mut pipe: ChildStdin, mut input: Feed, local: usize, events: mpsc::Sender<RankEvent>) {
     while let Some(bytes) = input.recv().await {
-        // A rank that closes its standard input wants no more of it.
+        // The write fails once the rank has closed its standard input.
         let bytes = pipe.write_all(&bytes).await.ok().map(|()| bytes.len() as u32);
         if events.send(RankEvent::Input { local, bytes }).await.is_err() || bytes.is_none() {
             return;
@@ -235,8 +211,8 @@ async fn feed(mut pipe: ChildStdin, mut input: Feed, local: usize, events: mpsc:
     }
 }
 
-/// Passes a rank's output on in whole lines. `place`: what the rank's provider begins with when it says on this stream why the
-/// rank will fail; MPI libraries print their own account after it.
+/// Passes a rank's output on in whole lines. `place`: the beginning of a line by which the rank's provider reports on
+/// this stream why the rank will fail. MPI libraries print their own messages after it.
 async fn forward(
     mut pipe: impl AsyncRead + Unpin,
     local: usize,
@@ -281,7 +257,7 @@ async fn forward(
     }
 }
 
-/// Why a rank will fail, if this is the line by which its provider says it: see `provider/src/log.rs`.
+/// Why a rank will fail, if its provider reports that by this line: see `provider/src/log.rs`.
 fn trouble(line: &[u8], place: &str) -> Option<String> {
     let line = line.strip_prefix(b"landbridge [")?;
     let (process, text) = std::str::from_utf8(line).ok()?.split_once("]: ")?;
@@ -290,7 +266,7 @@ fn trouble(line: &[u8], place: &str) -> Option<String> {
     process.bytes().all(|byte| byte.is_ascii_digit()).then(|| format!("cannot go on: {reason}"))
 }
 
-/// Carries PMI bytes both ways until the rank closes its end.
+/// Carries PMI bytes in both directions until the rank closes its end.
 async fn converse(
     stream: UnixStream,
     local: usize,
@@ -326,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_provider_says_last_is_the_reason() {
+    fn the_providers_last_line_is_the_reason() {
         let place = "site a: node n1: ";
         let reason = |line: &str| trouble(line.as_bytes(), place);
         assert_eq!(reason("landbridge [12]: site a: node n1: memory full").unwrap(), "cannot go on: memory full");

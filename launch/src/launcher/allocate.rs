@@ -1,4 +1,4 @@
-//! Before a job: nodes of sites whose nodes are those of batch jobs. Without such a site nothing is asked.
+//! Before a job: asks batch systems for nodes, where sites have them from batch jobs.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use super::session::{Connection, SessionError};
 use crate::held::as_nodes;
 use crate::spread::{Wish, counts, spread};
 
-/// How much later than its limit a site's own word about the limit may come.
+/// How long after a site's limit its own message about the limit may arrive.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What a site is asked for.
+/// A request for nodes of one site.
 pub(super) struct Ask {
     site: String,
     ask: NodeAsk,
 }
 
-/// What is to be asked of which site, for this wish. `held`: the batch job of the user's own site `home`, whose nodes
-/// `file` has already.
+/// The requests that this wish needs. `held`: the batch job at the user's own site `home`, whose nodes `file` already
+/// has.
 pub(super) fn asks(
     file: &SitesFile,
     home: &str,
@@ -57,7 +57,7 @@ pub(super) fn asks(
         .collect())
 }
 
-/// Refuses what some gateway's memory could not hold, whatever else it holds: before any site queues or starts anything.
+/// Refuses a job that some gateway's memory cannot hold, even alone, before any site queues or starts anything.
 pub(super) fn check_memory(file: &SitesFile, home: &str, counts: &[u32]) -> Result<(), Failure> {
     let total: u64 = counts.iter().map(|ranks| u64::from(*ranks)).sum();
     for (site, ranks) in file.sites.iter().zip(counts).filter(|(site, ranks)| **ranks > 0 || site.name == home) {
@@ -68,8 +68,8 @@ pub(super) fn check_memory(file: &SitesFile, home: &str, counts: &[u32]) -> Resu
             return Err(Failure::at_site(
                 &site.name,
                 format!(
-                    "gateway {} has {has} MiB of memory, too little for {elsewhere} ranks at other sites: set `memory = \"{least}MiB\"` \
-                     or more for it in the sites file and restart it, or ask for fewer ranks",
+                    "gateway {} has {has} MiB of memory, too little for {elsewhere} ranks at other sites: set \
+                     `memory = \"{least}MiB\"` or more for it in the sites file and restart it, or ask for fewer ranks",
                     gateway.name
                 ),
             ));
@@ -78,9 +78,9 @@ pub(super) fn check_memory(file: &SitesFile, home: &str, counts: &[u32]) -> Resu
     Ok(())
 }
 
-/// Asks, and waits until every site has given its nodes; gives the roster with them.
+/// Sends the requests and waits until every site has granted its nodes. Returns the roster with them.
 ///
-/// May be dropped before it is done; the nodes are given back when the connection closes.
+/// If it is dropped early, the nodes are given back when the connection closes.
 pub(super) async fn allocate(
     connection: &mut Connection,
     asks: Vec<Ask>,
@@ -89,7 +89,7 @@ pub(super) async fn allocate(
     wish: &Wish,
     teller: &Teller,
 ) -> Result<Roster, Failure> {
-    // How ranks are shared out between sites is settled by what was asked.
+    // The requests have settled how many ranks each site gets.
     let counts = counts(file, wish).map_err(|e| Failure::new(e.to_string()))?;
     let per_site = file.sites.iter().zip(counts).filter(|(_, ranks)| *ranks > 0);
     let per_site = per_site.map(|(site, ranks)| (site.name.clone(), ranks)).collect();
@@ -112,7 +112,7 @@ pub(super) async fn allocate(
                 continue;
             }
             () = sleep_until(deadline) => {
-                return Err(Failure::at_site(first, "said nothing about nodes in time: look at its gateway's log"));
+                return Err(Failure::at_site(first, "did not answer about nodes in time: look at its gateway's log"));
             }
         };
         match control {

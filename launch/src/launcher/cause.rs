@@ -1,10 +1,10 @@
-//! Why a job fails: of all that went wrong, what brought the rest about.
+//! Why a job fails: which of several failures caused the others.
 
 use super::outcome::Failure;
 use crate::message::{End, MpiState};
 use crate::processes::signal_name;
 
-/// How likely a failure is the cause of others: the most likely one is told.
+/// How likely a failure is the cause of the others. The most likely one is reported.
 pub(super) type Weight = u8;
 pub(super) const EFFECT: Weight = 1;
 const EXIT_CODE: Weight = 2;
@@ -13,15 +13,14 @@ const UNFINALISED: Weight = 3;
 pub(super) const SIGNAL: Weight = 4;
 pub(super) const LOST: Weight = 5;
 
-/// What `run` exits with when what a running job needs is lost (a gateway, a site, an agent, memory): the program is not at
+/// Exit code when a running job loses something it needs (a gateway, a site, an agent, memory). The program is not at
 /// fault, and the job may be run again. `EX_TEMPFAIL` of sysexits.h.
 pub(super) const LOST_CODE: i32 = 75;
 
-/// The exit code of MPICH and Intel MPI for `MPI_ERR_OTHER`, which is what ranks get when a peer is gone: the low byte of
-/// their error code, class 15 with the bit of a dynamic message.
+/// The exit code of MPICH and Intel MPI for `MPI_ERR_OTHER`, which ranks get when a peer is gone: the low byte of their
+/// error code, class 15 with the bit of a dynamic message.
 pub(super) const MPI_ERROR: i32 = 0x8f;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Cause {
     known: Option<(Weight, Failure, i32)>,
@@ -29,19 +28,20 @@ pub(super) struct Cause {
 }
 
 impl Cause {
-    /// Notes a failure and the exit code for it; of several, the weightiest counts, and of those the first.
+    /// Adds a failure and its exit code. The one with the greatest weight counts; among equals the first.
     pub(super) fn add(&mut self, weight: Weight, failure: Failure, code: i32) {
         if self.known.as_ref().is_none_or(|(other, _, _)| *other < weight) {
             self.known = Some((weight, failure, code));
         }
     }
 
-    /// Notes what a rank's provider lacks. A program may go on all the same; if a rank fails, this is why. The first counts.
+    /// Adds what a rank's provider lacks. The program may go on nevertheless; if a rank fails, this is the reason. The
+    /// first counts.
     pub(super) fn add_trouble(&mut self, failure: Failure) {
         self.trouble.get_or_insert(failure);
     }
 
-    /// What is to be told, and the exit code; `None`: nothing failed.
+    /// The failure to report and the exit code; `None` if nothing failed.
     pub(super) fn get(&self) -> Option<(&Failure, i32)> {
         let (weight, failure, code) = self.known.as_ref()?;
         match &self.trouble {
@@ -51,7 +51,7 @@ impl Cause {
     }
 }
 
-/// What the end of a rank says about the job: weight, reason and exit code; `None` if all is well.
+/// What the end of a rank means for the job: weight, reason and exit code. `None` if it is no failure.
 pub(super) fn of_end(end: End, state: MpiState, uses_mpi: bool) -> Option<(Weight, String, i32)> {
     let (weight, reason) = match (end, state) {
         (End::Signal(signal), _) => (SIGNAL, format!("killed by signal {signal} ({})", signal_name(signal))),

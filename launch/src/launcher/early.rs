@@ -1,13 +1,14 @@
-//! Nodes that come before those of other sites: they are held, and paid for, while nothing runs on them. The user is told.
+//! Nodes that are granted before those of other sites: they are held, and paid for, while nothing runs on them. Tells
+//! the user so.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often the user is told, at first; each time it takes twice as long.
+/// Time until the first reminder; each further one takes twice as long.
 const FIRST: Duration = Duration::from_secs(60);
 
-/// The sites whose nodes are there while others still wait.
+/// Sites that have their nodes while others still wait.
 #[derive(Debug)]
 pub(super) struct Early {
     held: Vec<(String, usize, Instant)>,
@@ -20,7 +21,7 @@ impl Early {
         Early { held: Vec::new(), next: None, pause: FIRST }
     }
 
-    /// A site has its nodes; `waiting`: the sites that do not have theirs. Gives what the user should know.
+    /// A site has its nodes; `waiting`: the sites that still wait. Returns what to tell the user.
     pub(super) fn granted(&mut self, site: &str, nodes: usize, waiting: &[&str], now: Instant) -> Vec<String> {
         if waiting.is_empty() {
             let all = self.held.iter().map(|(site, nodes, since)| {
@@ -35,12 +36,12 @@ impl Early {
         vec![format!("site {site} has {}, held and charged from now on until {others} has its nodes", count(nodes))]
     }
 
-    /// When the user is told next.
+    /// Time of the next reminder.
     pub(super) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// What the user is told then.
+    /// The text of that reminder.
     pub(super) fn remind(&mut self, waiting: &[&str], now: Instant) -> Vec<String> {
         self.pause *= 2;
         self.next = Some(now + self.pause);

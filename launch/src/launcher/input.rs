@@ -1,4 +1,4 @@
-//! Standard input on its way to the ranks: read as fast as the ranks that get it read, and no faster.
+//! Standard input for the ranks. It is read as fast as the ranks read it, and no faster.
 
 use std::io::Read;
 
@@ -6,10 +6,10 @@ use tokio::sync::mpsc;
 
 /// Bytes read at once.
 const CHUNK: usize = 32 << 10;
-/// Bytes that may be under way to a rank, or wait at its agent.
+/// Most bytes in flight to a rank or waiting at its agent.
 const WINDOW: u64 = 256 << 10;
 
-/// The thread that reads. Nobody waits for it: a terminal may stay silent for ever.
+/// The thread that reads. Nothing waits for it, since a terminal may stay silent forever.
 pub(super) enum Source {
     Unread(Box<dyn Read + Send>),
     Reading(mpsc::Receiver<Vec<u8>>),
@@ -21,12 +21,12 @@ impl Source {
         input.map_or(Source::Ended, Source::Unread)
     }
 
-    /// The next bytes; empty at the end, which an input that cannot be read has reached. May be dropped before it is done.
+    /// The next bytes; empty at the end. An input that cannot be read is at its end. Cancel-safe.
     pub(super) async fn next(&mut self) -> Vec<u8> {
         if let Source::Unread(_) = self
             && let Source::Unread(input) = std::mem::replace(self, Source::Ended)
         {
-            // One chunk is read ahead, no more: what is not read stays with whoever shares this input.
+            // Only one chunk is read ahead: what is not read stays for other processes that share this input.
             let (sender, receiver) = mpsc::channel(1);
             let work = move || read(input, &sender);
             if let Err(error) = std::thread::Builder::new().name("input".into()).spawn(work) {
@@ -61,10 +61,10 @@ fn read(mut input: impl Read, sender: &mpsc::Sender<Vec<u8>>) {
     }
 }
 
-/// How far the ranks are that get the input.
+/// How much of the input each rank has taken.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// Ranks that still take some, and how many bytes each has taken.
+    /// Ranks that still take input, each with the bytes taken so far.
     taken: Vec<(u32, u64)>,
     sent: u64,
     ended: bool,
@@ -81,14 +81,14 @@ impl Flow {
         !self.ended && slowest.is_some_and(|taken| self.sent.saturating_sub(taken) + CHUNK as u64 <= WINDOW)
     }
 
-    /// Notes what is sent, and gives the ranks that it is for.
+    /// Counts bytes that are sent; returns the ranks to send them to.
     pub(super) fn send(&mut self, bytes: usize) -> impl Iterator<Item = u32> {
         self.sent += bytes as u64;
         self.ended |= bytes == 0;
         self.taken.iter().map(|(rank, _)| *rank)
     }
 
-    /// `None`: the rank takes no more.
+    /// A rank has taken bytes; `None`: it takes no more.
     pub(super) fn taken(&mut self, rank: u32, bytes: Option<u32>) {
         match bytes {
             None => self.taken.retain(|(other, _)| *other != rank),

@@ -1,5 +1,5 @@
-//! The launcher: opens a job at all its sites, has its agents check and then start the ranks, passes on what they
-//! write, and ends everything when the job is done or anything is lost.
+//! The launcher: opens a job at all its sites, has the agents check and then start the ranks, passes on their output,
+//! and ends everything when the job is done or something is lost.
 
 mod allocate;
 mod cause;
@@ -35,37 +35,34 @@ use crate::processes::signal_name;
 use crate::spread::{Wish, spread};
 use crate::tailor::Typed;
 
-/// How long a user's terminal may block after a failed job's end.
+/// How long to wait for a blocked terminal after a failed job.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long nodes may take to be given back when there will be no job.
+/// How long giving nodes back may take when the job does not start.
 const GIVE_BACK: Duration = Duration::from_secs(4);
 
-/// What to do when a site is lost.
+/// What the user can do when a site is lost.
 const LOOK: &str = "`landbridge sites check` shows what works again";
 
 /// A job to run.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The sites.
     pub sites: Sites,
     /// The user's own site.
     pub home: String,
-    /// How many ranks, and where.
     pub wish: Wish,
-    /// The batch job at the own site in which this was typed; the sites have its nodes already.
+    /// The batch job at the own site inside which this was typed. `sites` already has its nodes.
     pub held: Option<HeldAllocation>,
     /// How long to wait for nodes of batch jobs.
     pub wait: Duration,
-    /// How long its ranks may run.
+    /// How long ranks may run.
     pub timeout: Option<Duration>,
-    /// What to run.
     pub typed: Typed,
 }
 
-/// Runs a job from its opening to its end. Never fails itself: the summary says what went wrong.
+/// Runs a job from its opening to its end. It returns no error: the summary has what went wrong.
 ///
-/// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once. `input` is read on a thread of its own for
-/// the ranks that [`Program::input`] names; that thread may outlive the job.
+/// SIGINT, SIGTERM and SIGHUP of this process end the job; a second one ends it at once. `input` is read on its own
+/// thread for the ranks that [`Program::input`] names; that thread may outlive the job.
 pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer: impl Observer) -> Summary {
     let began = StdInstant::now();
     let mut source = Source::new(input);
@@ -96,12 +93,12 @@ pub async fn run(request: Request, input: Option<Box<dyn Read + Send>>, observer
             job.summary(began.elapsed().as_secs_f64())
         }
     };
-    // Without a failure everything has been heard already.
+    // Without a failure the observer has handled everything already.
     teller.finish(LAST_WORDS).await;
     summary
 }
 
-/// What each site of the roster is to run.
+/// What each site of the roster runs.
 fn programs(request: &Request, roster: &Roster) -> Vec<Program> {
     let Request { sites, home, typed, .. } = request;
     roster.sites().iter().map(|site| typed.from_home(home, &sites.file, &site.name)).collect()
@@ -114,7 +111,7 @@ async fn open(request: &Request, connection: Option<Connection>, roster: &Roster
     }
 }
 
-/// Finds out which ranks run where, if need be by asking for nodes; they are held as long as the connection is.
+/// Places all ranks, after asking for nodes where that is needed. Nodes are held as long as the connection lives.
 async fn place(
     request: &Request,
     teller: &Teller,
@@ -132,8 +129,12 @@ async fn place(
     };
     let mut connection = connected.map_err(|e| (Failure::new(e.to_string()), 1))?;
     let placed = tokio::select! {
-        placed = allocate::allocate(&mut connection, asks, file, home, wish, teller) => placed.map_err(|failure| (failure, 1)),
-        signal = interrupts.next() => Err((Failure::new(format!("interrupted by {}", signal_name(signal))), 128 + signal)),
+        placed = allocate::allocate(&mut connection, asks, file, home, wish, teller) => {
+            placed.map_err(|failure| (failure, 1))
+        }
+        signal = interrupts.next() => {
+            Err((Failure::new(format!("interrupted by {}", signal_name(signal))), 128 + signal))
+        }
     };
     match placed {
         Ok(roster) => Ok((roster, Some(connection))),
@@ -145,7 +146,7 @@ async fn place(
     }
 }
 
-/// Runs an open job; gives what broke the launcher's own connection, if that happened.
+/// Runs an open job. Returns the failure if the launcher's own connection breaks.
 async fn drive(
     mut session: Session,
     job: &mut Job,
@@ -219,13 +220,13 @@ async fn drive(
     }
 }
 
-/// An error's text without the site that is named beside it anyway.
+/// The error's text without the site, which the failure already names.
 fn without_site(site: &str, error: &SessionError) -> String {
     let text = error.to_string();
     text.strip_prefix(&format!("site {site}: ")).map_or(text.clone(), str::to_owned)
 }
 
-/// How slow this machine is, as this process has felt it.
+/// How slow this machine is, measured by this process.
 fn slowness() -> Slowness {
     core_time().since(CoreTime::default())
 }

@@ -1,4 +1,4 @@
-//! Who is told what happens: output of ranks, progress, notes. Runs on a thread of its own, because it may block.
+//! The observer of a job: gets the ranks' output, progress and notes. It may block, so it runs on its own thread.
 
 use std::io;
 use std::sync::mpsc as std_mpsc;
@@ -10,9 +10,9 @@ use types::{Identity, Roster};
 
 use crate::message::Stream;
 
-/// Who is told what happens in a job.
+/// Gets what happens in a job.
 pub trait Observer: Send + 'static {
-    /// Which ranks run where; told once, before anything of theirs.
+    /// Which ranks run where. Called once, before any output.
     fn placed(&mut self, roster: &Roster) {
         let _ = roster;
     }
@@ -20,16 +20,16 @@ pub trait Observer: Send + 'static {
     /// A rank wrote whole lines.
     ///
     /// # Errors
-    /// They cannot be passed on; the job then ends.
+    /// The output cannot be passed on; the job then ends.
     fn output(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> io::Result<()>;
 
-    /// What the job is doing now, such as `starting 4 ranks`; `None`: nothing worth saying any more.
+    /// What the job is doing now, such as `starting 4 ranks`; `None` while ranks run.
     fn progress(&mut self, doing: Option<&str>);
 
-    /// Something the user should know.
+    /// A line for the user.
     fn note(&mut self, text: &str);
 
-    /// A tenth of a second went by without any of the above.
+    /// Called after each tenth of a second without any of the above.
     fn tick(&mut self) {}
 }
 
@@ -40,12 +40,12 @@ enum Telling {
     Note(String),
 }
 
-/// What the observer's thread reports back.
+/// Reports of the observer's thread.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// So many bytes of output from this agent are gone.
+    /// This many bytes of an agent's output have been passed on.
     Gone { agent: Identity, bytes: u64 },
-    /// Output cannot be passed on.
+    /// Output could not be passed on.
     Failed(io::Error),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Teller {
     sender: Option<std_mpsc::Sender<Telling>>,
     pub told: mpsc::UnboundedReceiver<Told>,
     thread: Option<JoinHandle<()>>,
-    /// Bytes given to the observer that are not gone.
+    /// Bytes of output that the observer has not passed on yet.
     pub pending: u64,
 }
 
@@ -106,7 +106,7 @@ impl Teller {
         self.tell(Telling::Note(text));
     }
 
-    /// Waits until everything told has been heard, if that is so soon; a blocked observer is left behind.
+    /// Waits until the observer has handled everything, at most for a while; a blocked observer is left behind.
     pub(super) async fn finish(&mut self, limit: Duration) {
         self.progress(None);
         self.sender = None;

@@ -1,4 +1,4 @@
-//! What is to be said about a job when it is over.
+//! The summary of a job.
 
 use std::fmt;
 
@@ -7,18 +7,15 @@ use serde::Serialize;
 /// What went wrong, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// The site, if it was at one.
     pub site: Option<String>,
-    /// The node, if it was on one.
     pub node: Option<String>,
-    /// The rank, if it was one.
     pub rank: Option<u32>,
-    /// What, for the user; does not repeat the place.
+    /// For the user; does not repeat the place.
     pub reason: String,
 }
 
 impl Failure {
-    /// A failure at no particular place.
+    /// A failure that belongs to no place.
     pub fn new(reason: impl Into<String>) -> Failure {
         Failure { reason: reason.into(), ..Failure::default() }
     }
@@ -48,11 +45,9 @@ impl fmt::Display for Failure {
 /// A site's share of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SiteSummary {
-    /// Its name.
     pub name: String,
-    /// Its nodes that took part.
+    /// The nodes that took part.
     pub nodes: Vec<String>,
-    /// The ranks it ran.
     pub ranks: Vec<u32>,
     /// Bytes of frames its gateway sent into trunks for the job; `None` when the site did not report.
     pub bytes_sent: Option<u64>,
@@ -69,7 +64,6 @@ pub struct Summary {
     pub exit_code: i32,
     /// From opening the job to its end, in seconds.
     pub seconds: f64,
-    /// How many ranks.
     pub ranks: u32,
     /// The MPI that was recognised or named.
     pub mpi: Option<String>,
@@ -82,7 +76,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of what failed before there was a job.
+    /// The summary when the job could not be started.
     pub(super) fn without_job(failure: Failure, exit_code: i32, seconds: f64) -> Summary {
         Summary {
             ok: false,

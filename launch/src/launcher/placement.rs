@@ -1,4 +1,4 @@
-//! What a job would be, for `run --dry-run`: which ranks run where, and what. Asks nobody.
+//! Where a job's ranks would run, and which programs, for `run --dry-run`. Contacts no site.
 
 use serde::Serialize;
 use types::SitesFile;
@@ -11,11 +11,9 @@ use crate::tailor::Typed;
 /// A site's part of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SitePlacement {
-    /// The site.
     pub name: String,
-    /// Its ranks.
     pub ranks: Vec<u32>,
-    /// Its nodes that have any; `None`: a batch system gives them when the job is run.
+    /// The nodes that have ranks. `None`: a batch system chooses them when the job runs.
     pub nodes: Option<Vec<NodePlacement>>,
     /// The program of its first rank there, and its arguments.
     pub command: Vec<String>,
@@ -37,16 +35,14 @@ pub struct PartPlacement {
 /// A node's part of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodePlacement {
-    /// The node.
     pub name: String,
-    /// Its ranks.
     pub ranks: Vec<u32>,
 }
 
 /// Places every rank; sites without ranks are left out.
 ///
 /// # Errors
-/// The numbers do not fit, or a gateway's memory could not hold the job: what `run` would say before it asks any site.
+/// The numbers do not fit, or a gateway's memory cannot hold the job: what `run` reports before it contacts any site.
 pub fn place(file: &SitesFile, wish: &Wish, typed: &Typed) -> Result<Vec<SitePlacement>, Failure> {
     let wrong = |error: crate::spread::SpreadError| Failure::new(error.to_string());
     let counts = counts(file, wish).map_err(wrong)?;
