@@ -1,4 +1,4 @@
-//! The command line: every flag, its meaning and its default. What it does is in the other files.
+//! The command line: every flag, its meaning and its default. The other files carry the commands out.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(crate) struct Cli {
     pub command: Command,
 }
 
-/// Commands that this build has.
+/// Examples of commands that this build has.
 fn examples() -> String {
     let line = |command: &str, what: &str| format!("  {command:<76}  {what}\n");
     let mut text = "Examples:\n".to_owned();
@@ -45,7 +45,7 @@ fn examples() -> String {
     text + "\n`landbridge COMMAND --help` explains each command."
 }
 
-/// What to do. What a command does is said once, above its flags: text here would hide its long help.
+/// What to do. Each command is documented at its flags; a doc comment here would replace its long help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),
@@ -90,7 +90,7 @@ pub(crate) enum Command {
         #[arg(last = true, required = true)]
         program: Vec<OsString>,
     },
-    /// Started by gateways: the same, until the program says that it has begun
+    /// Started by gateways: the same, until the program reports that it has started
     #[command(hide = true, name = launch::leash::HOLD)]
     Hold {
         /// Process id of the gateway
@@ -121,7 +121,7 @@ pub(crate) struct SitesFileArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mpi {
-    /// Look at the program
+    /// The one that the program loads
     Auto,
     /// MPICH and its close relatives
     Mpich,
@@ -169,11 +169,13 @@ impl BindTo {
         Everything after PROGRAM belongs to the program; `--` before it is allowed and never needed. `:` and an option \
         begin another program of the same job, with its own -n, --site, -x and --wdir.\n\n\
         Without --site, ranks are spread evenly over all sites in contiguous blocks, in the order of the sites file, and \
-        evenly over each site's nodes. The program must be at the same path on every node, unless --site or the sites file says where else; \
-        it gets your environment and working directory. Its output comes here line by line. If any rank, node or gateway fails, everything ends and the \
-        failure is named.\n\n\
-        Exit code: 0 when every rank's was 0; else the failing rank's, 128+N if signal N killed it; 130 after Ctrl-C; 2 for \
-        wrong options; 124 after --timeout; 75 when what a running job needs was lost; 1 for everything else.",
+        evenly over each site's nodes. Without a sites file, all ranks run on this machine. The program must be at the \
+        same path on every node, unless --site or the sites file names another; it gets your environment and working \
+        directory. Its output comes here line by line. If any rank, node or gateway fails, the whole job ends, and the \
+        last line names the failure.\n\n\
+        Exit code: 0 if every rank ended with 0; otherwise that of the failing rank, or 128+N if signal N killed it; 130 \
+        after Ctrl-C; 2 for wrong options; 124 after --timeout; 75 if a running job lost something it needs; 1 for \
+        everything else.",
     after_help = "Examples:\n  \
         landbridge run -n 4 ./solver --size 512\n  \
         landbridge run -n 4 -x OMP_NUM_THREADS=2 --timeout 30min ./solver\n  \
@@ -189,10 +191,10 @@ pub(crate) struct RunArgs {
     /// Most ranks on one node; nodes are then filled in order
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks_per_node: Option<u32>,
-    /// Nodes that take part, and how many ranks each takes; may be given several times
+    /// Nodes to use, and how many ranks each takes; may be repeated
     #[arg(long = "host", value_name = "SITE/NODE[:N],…", value_delimiter = ',')]
     pub hosts: Vec<Host>,
-    /// The same from a file: a node on each line, with `slots=N` or `:N`
+    /// The same from a file: one node per line, with `slots=N` or `:N`
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
     /// Fill nodes one after the other (slot), or spread ranks over all nodes (node)
@@ -201,10 +203,10 @@ pub(crate) struct RunArgs {
     /// Cores of each rank: an equal share of its node's, one core, or all [default: $LANDBRIDGE_BIND, else share]
     #[arg(long, value_enum)]
     pub bind_to: Option<BindTo>,
-    /// Ranks at this site, and the program there if it is another; give it once for each site that takes part
+    /// Ranks at this site, and the program there if it differs; repeat it for each site that takes part
     #[arg(long = "site", value_name = "NAME=N[:PROGRAM]", value_parser = site_share)]
     pub per_site: Vec<SiteShare>,
-    /// Set a variable in the environment of every rank, or give it the value that it has here
+    /// Set a variable for every rank; without VALUE, to the value that it has here
     #[arg(short = 'x', value_name = "NAME[=VALUE]")]
     pub variables: Vec<OsString>,
     /// Working directory of the ranks [default: this one]
@@ -213,39 +215,39 @@ pub(crate) struct RunArgs {
     /// Which rank gets standard input: a rank's number, all or none; the others read an empty one
     #[arg(long, value_name = "RANK", default_value = "0", value_parser = input_to)]
     pub stdin: InputTo,
-    /// Copy this file or folder to the job's sites first, as `sites push` does; may be given several times
+    /// Copy this file or folder to the job's sites first, as `sites push` does; may be repeated
     #[arg(long, value_name = "PATH")]
     pub push: Vec<PathBuf>,
-    /// End the job when its ranks have run for so long; the exit code is then 124
+    /// End the job after its ranks have run this long; the exit code is then 124
     #[arg(long, value_name = "TIME", value_parser = types::quantity::parse_duration)]
     pub timeout: Option<Duration>,
     /// Run without this terminal: print the job's id and return; see jobs, logs and cancel
     #[arg(long, conflicts_with = "dry_run")]
     pub detach: bool,
-    /// Show which ranks would run where, and what; start nothing and ask no site
+    /// Show which ranks would run where, and which program; start nothing and contact no site
     #[arg(long)]
     pub dry_run: bool,
-    /// How long to wait for nodes, at sites where a batch system gives them
+    /// How long to wait for the nodes of batch systems
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = types::quantity::parse_duration)]
     pub wait: Duration,
     /// The program's MPI library
     #[arg(long, value_enum, default_value = "auto")]
     pub mpi: Mpi,
-    /// Begin every line of output with [site/node/rank]
+    /// Start every line of output with [site/node/rank]
     #[arg(long)]
     pub prefix: bool,
-    /// Write each rank's output to files PREFIX.RANK.out and PREFIX.RANK.err, or DIR/rank.RANK.out, not here
+    /// Write each rank's output to PREFIX.RANK.out and PREFIX.RANK.err, or DIR/rank.RANK.out, instead of here
     #[arg(long, value_name = "DIR_OR_PREFIX")]
     pub output_filename: Option<PathBuf>,
-    /// Say what the job is doing, step by step, with times
+    /// Print each step of the job with its time
     #[arg(short, long)]
     pub verbose: bool,
-    /// Summary as JSON when the program has ended, to FILE or else to standard output
+    /// Write a JSON summary when the job has ended, to FILE or else to standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub json: Option<Option<PathBuf>>,
     #[command(flatten)]
     pub sites: SitesFileArgs,
-    /// The site this is typed at [default: $LANDBRIDGE_SITE_NAME, else the first whose key and gateway are at hand]
+    /// The site where you type this [default: $LANDBRIDGE_SITE_NAME, else the first with a key and a gateway here]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
     /// The program and its arguments
@@ -280,18 +282,16 @@ pub(crate) struct CancelArgs {
     pub id: u32,
 }
 
-/// A site's part in a job.
+/// A site's share of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteShare {
-    /// The site.
     pub site: String,
-    /// Its ranks.
     pub ranks: u32,
-    /// What they run, if it is another program.
+    /// The program there, if it differs.
     pub program: Option<String>,
 }
 
-/// An argument that is not what its option takes.
+/// A value that its option does not accept.
 #[derive(Debug, Error)]
 pub(crate) enum ArgumentError {
     #[error("`{0}` is not NAME=N or NAME=N:PROGRAM, such as lyon=4 or lyon=4:./solver-avx512")]
@@ -328,8 +328,8 @@ fn site_share(text: &str) -> Result<SiteShare, ArgumentError> {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Run the gateway of a site, until it is ended by SIGTERM or SIGINT.\n\n\
-        It needs one port, which the site's nodes and the other sites' gateways dial; sites that cannot be dialled dial out. \
-        It starts the agents of jobs on the site's nodes as the sites file says.\n\n\
+        It needs one port, which the site's nodes and the gateways of other sites dial; sites that cannot be dialled dial \
+        out. It starts the agents of jobs on the site's nodes with the starter of the sites file.\n\n\
         LANDBRIDGE_LOG sets what is logged to standard error: off, error, warn, info (default), debug or trace, and \
         PART=LEVEL for one part of the program, as in info,gateway::trunks=debug.",
     after_help = "Example:\n  landbridge gateway --sites sites.toml --site lyon"
@@ -343,7 +343,7 @@ pub(crate) struct GatewayArgs {
     /// Name of the gateway [default: the site's only one]
     #[arg(long, value_name = "NAME")]
     pub gateway: Option<String>,
-    /// Leave the session it is started in; `sites add` starts gateways so
+    /// Leave the session in which it was started, as `sites add` wants it
     #[arg(long, hide = true)]
     pub background: bool,
 }
@@ -352,8 +352,8 @@ pub(crate) struct GatewayArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Make a site's key, or show the fingerprint of one.\n\n\
-        With a FILE that does not exist, makes a key there, readable only by you. With one that does, leaves it alone. Either \
-        way prints its fingerprint, which goes into everybody's sites file; the key itself stays at its site.",
+        If FILE does not exist, makes a key there that only you can read. An existing one is left alone. Prints the key's \
+        fingerprint, which goes into everybody's sites file; the key itself stays at its site.",
     after_help = "Examples:\n  landbridge key lyon.key         make it, or show it\n  \
         landbridge key --out lyon.key   make it; an error if it exists"
 )]
@@ -373,27 +373,27 @@ pub(crate) struct KeyArgs {
 #[cfg(feature = "top")]
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Watch what the gateways of your own site do: trunks to other sites and what they carry, round trips, segments sent again, \
-        memory, jobs. Looks at every gateway of the site each interval; one that does not answer is shown with its error and tried \
-        again.\n\n\
-        Keys: q ends, l shows links, s sorts by rate, arrows scroll, ? explains. Where standard output is no terminal, one table is \
-        printed after one interval. Exit code 1 if no gateway answers.",
+    long_about = "Watch what the gateways of your own site do: trunks to other sites and what they carry, round trips, \
+        retransmitted segments, memory, jobs. Asks every gateway of the site once per interval; one that does not answer is \
+        shown with its error and asked again.\n\n\
+        Keys: q ends, l shows links, s sorts by rate, arrows scroll, ? explains. If standard output is not a terminal, \
+        prints one table after one interval. Exit code 1 if no gateway answers.",
     after_help = "Examples:\n  landbridge top\n  landbridge top --once\n  \
         landbridge top --json --interval 10s >> gateways.jsonl   an object every ten seconds, until interrupted"
 )]
 pub(crate) struct TopArgs {
-    /// How often to look, from 100ms to 1h
+    /// How often to ask the gateways, from 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
     /// Print one table (or one object) after one interval, and end
     #[arg(long)]
     pub once: bool,
-    /// Print what the gateways show and the rates as JSON, an object per line and interval
+    /// Print the gateways' state and rates as JSON, one object per interval
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub sites: SitesFileArgs,
-    /// The site whose gateways to look at, whose key must be here [default: as for run]
+    /// The site whose gateways to watch; its key must be here [default: as for run]
     #[arg(long, value_name = "SITE")]
     pub from: Option<String>,
 }
@@ -401,8 +401,8 @@ pub(crate) struct TopArgs {
 /// Show where a gateway's page is
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Print the address of the page that a gateway of your site serves on its own machine. On a machine that is no site, ssh \
-        makes the page reachable here as well, until this command ends (Ctrl-C).",
+    long_about = "Print the address of the page that a gateway of your site serves on its own machine. On a machine \
+        outside all sites, ssh makes the page reachable here as well, until this command ends (Ctrl-C).",
     after_help = "Examples:\n  landbridge page\n  landbridge page --from kyoto --port 8080"
 )]
 pub(crate) struct PageArgs {
@@ -442,10 +442,10 @@ pub(crate) enum Isolation {
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     long_about = "Run a command in several sites on this one machine, for trying things out.\n\n\
-        Every node and gateway gets its own network, host name, processes, /tmp and /dev/shm; between sites lies an emulated \
-        WAN. Gateways run, and LANDBRIDGE_SITES names the sites file. The command runs on the first node of the first site; \
-        its exit code is the lab's. Nothing is left afterwards. Works as root, and for ordinary users where the kernel \
-        allows user namespaces.",
+        Every node and gateway gets its own network, host name, processes, /tmp and /dev/shm, with an emulated WAN between \
+        sites. Gateways run, and LANDBRIDGE_SITES names the sites file. The command runs on the first node of the first \
+        site, and its exit code is that of the lab. Nothing is left afterwards. Works as root, and for ordinary users if \
+        the kernel allows user namespaces.",
     after_help = "Examples:\n  \
         landbridge lab -- landbridge run -n 4 -- hostname\n  \
         landbridge lab --sites 3 --delay 20ms --wan-rate 100mbit -- bash\n  \
@@ -496,7 +496,7 @@ pub(crate) struct LabArgs {
     /// How sites are kept apart
     #[arg(long, value_enum, default_value = "auto")]
     pub isolation: Isolation,
-    /// What the sites file says about each gateway's memory
+    /// `memory` of each gateway in the sites file
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub gateway_memory: String,
     /// TCP connections per trunk: what the sites file says about each gateway's links; without it the round trip
@@ -509,7 +509,7 @@ pub(crate) struct LabArgs {
     /// A folder in /run that the nodes of each site share as a pool of memory, such as /run/pool
     #[arg(long, value_name = "DIR")]
     pub pool: Option<PathBuf>,
-    /// How much fits a pool [default: half of the machine's memory]
+    /// The size of each pool [default: half of the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = types::quantity::parse_bytes, requires = "pool")]
     pub pool_size: Option<u64>,
     /// A directory below /tmp, /dev/shm or /run that all hosts see
