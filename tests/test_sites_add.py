@@ -165,6 +165,10 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
     elsewhere = person.types("landbridge", "run", "-n", 2, "--", "true", cwd=str(person.folder / "bin"))
     nowhere = person.types("landbridge", "run", "-n", 2, "--", "true", cwd="/tmp/..//proc/1")
     summary = person.types("landbridge", "run", "-n", 2, "--json=f", "--", "true", **at_home)
+    fed = person.types("sh", "-c", f"echo data | {LANDBRIDGE} run -n 2 wc -c", **at_home)
+    unfed = person.types("sh", "-c", f"echo data | {LANDBRIDGE} run -n 2 --stdin none wc -c; {LANDBRIDGE} run -n 1 cat </dev/null", **at_home)
+    several = f"V=5 {LANDBRIDGE} run -n 1 -x V -x A=1 sh -c 'echo a $V $A' : -n 1 -x V --wdir ~ sh -c 'echo b $V $A; pwd'"
+    several = person.types("sh", "-c", several, **at_home)
     endless = [mpich_only.python, PROGRAMS / "endless.py", working]
     stopped = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *endless, interrupt=str(working), **at_home)
     status = person.types("landbridge", "sites", "status", "--json")
@@ -181,6 +185,11 @@ def test_a_job_typed_where_no_site_is(person, mpich_only):
     results[elsewhere].good()
     results[nowhere].good()
     results[summary].bad("--json=f", "lyon")
+    assert results[fed].good().out.split() == ["0", "0"], str(results[fed])
+    assert results[fed].err.count("standard input is not carried to site lyon") == 1, str(results[fed])
+    assert results[unfed].good().out.split() == ["0", "0"] and "standard input" not in results[unfed].err, str(results[unfed])
+    lines = sorted(results[several].good().out.splitlines())
+    assert lines == [str(person.home("b-gw1")), "a 5 1", "b 5"], str(results[several])
     assert results[stopped].code == 130 and "interrupted" in results[stopped].err, str(results[stopped])
     for place in (status, idle):
         results[place].good()

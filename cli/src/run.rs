@@ -22,7 +22,7 @@ use types::SitesFile;
 use crate::alone::{self, Alone};
 use crate::args::{MapBy, Mpi, RunArgs};
 use crate::files::Files;
-use crate::input::Input;
+use crate::input::{self, Input};
 use crate::parts::TypedPart;
 use crate::terminal::Terminal;
 use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file};
@@ -75,11 +75,18 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
                 site.name
             );
         }
-        return if dry {
-            show(&sites.file, &wish, &typed, summary_to)
-        } else {
-            carried::run(&whole, site, parts::with_values(words)?)
-        };
+        if dry {
+            return show(&sites.file, &wish, &typed, summary_to);
+        }
+        if typed.input != InputTo::None && input::is_given() {
+            let name = &site.name;
+            writeln!(
+                std::io::stderr(),
+                "landbridge: standard input is not carried to site {name}: all ranks read an empty one. Type this at site \
+                 {name}, or let the program read a file, which `--push FILE` copies there"
+            )?;
+        }
+        return carried::run(&whole, site, parts::with_values(words)?);
     }
     let home = match &origin {
         Origin::File(_) => sites_file::own_site(&whole, from.as_deref())?,
@@ -99,7 +106,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     {
         bail!("--stdin {rank}: the job has {ranks} rank(s), numbered from 0; give one of them, or all, or none");
     }
-    let input: Option<Box<dyn std::io::Read + Send>> = match typed.input {
+    let source: Option<Box<dyn std::io::Read + Send>> = match typed.input {
         InputTo::None => None,
         InputTo::All | InputTo::Rank(_) => Some(Box::new(Input)),
     };
@@ -116,7 +123,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     };
     let own = home.clone();
     let request = Request { sites, home, wish, held, wait, timeout, typed };
-    let summary = runtime.block_on(launch::launcher::run(request, input, terminal));
+    let summary = runtime.block_on(launch::launcher::run(request, source, terminal));
     gateway.map_or(Ok(()), alone::Running::end)?;
     if let Some(failure) = &summary.failure {
         // One line, because the last line names what was lost.

@@ -18,7 +18,7 @@ pub(crate) fn apply(args: &ListArgs) -> Result<i32> {
     let ok = all.iter().all(|applied| applied.problem.is_none());
     let mut out = std::io::stdout();
     if args.json {
-        writeln!(out, "{}", serde_json::json!({ "ok": ok, "sites": all }))?;
+        writeln!(out, "{}", crate::json::object(serde_json::json!({ "ok": ok, "sites": all }))?)?;
         return Ok(i32::from(!ok));
     }
     for applied in &all {

@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use launch::launcher::Observer;
 use launch::message::Stream;
+use rustix::termios::tcgetwinsize;
 use types::{Rank, Roster};
 
 use crate::files::Files;
 
 /// How long something may take before it is worth a status line.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The width of a terminal that does not report it.
+const COLUMNS: usize = 80;
 
 /// Writes to this process's standard output and error.
 pub(crate) struct Terminal {
@@ -20,7 +23,8 @@ pub(crate) struct Terminal {
     prefixes: Option<Vec<String>>,
     interactive: bool,
     doing: Option<(String, Instant)>,
-    shown: bool,
+    /// The seconds in the status line, while there is one.
+    shown: Option<u64>,
     /// Where output goes instead.
     files: Option<Files>,
     /// Every step gets a line, with the time since the first.
@@ -39,7 +43,7 @@ impl Terminal {
             prefixes: None,
             interactive,
             doing: None,
-            shown: false,
+            shown: None,
             files,
             verbose,
             began: Instant::now(),
@@ -48,7 +52,7 @@ impl Terminal {
     }
 
     fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
+        if self.shown.take().is_some() {
             let _ = io::stderr().write_all(b"\r\x1b[K");
         }
     }
@@ -125,17 +129,42 @@ impl Observer for Terminal {
 
     fn tick(&mut self) {
         let Some((doing, since)) = &self.doing else { return };
-        if self.interactive && !self.verbose && !self.shown && since.elapsed() >= PATIENCE && !self.open.contains(&true)
-        {
-            let _ = write!(io::stderr(), "landbridge: {doing} …");
-            self.shown = true;
+        let waited = since.elapsed();
+        if !self.interactive || self.verbose || waited < PATIENCE || self.open.contains(&true) {
+            return;
+        }
+        // Drawn again when its last figure changes.
+        if self.shown != Some(waited.as_secs()) {
+            let columns = tcgetwinsize(io::stderr()).map_or(COLUMNS, |size| usize::from(size.ws_col));
+            let _ = write!(io::stderr(), "\r\x1b[K{}", status(doing, waited.as_secs(), columns));
+            self.shown = Some(waited.as_secs());
         }
     }
+}
+
+/// The status line, cut to the width of the terminal: a longer one would stay on the screen.
+fn status(doing: &str, seconds: u64, columns: usize) -> String {
+    let waited = match seconds {
+        0 => " …".to_owned(),
+        seconds @ ..120 => format!(" … {seconds} s"),
+        seconds => format!(" … {} min {} s", seconds / 60, seconds % 60),
+    };
+    let line = format!("landbridge: {doing}");
+    let room = columns.saturating_sub(waited.chars().count() + 1);
+    line.chars().take(room).chain(waited.chars()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_status_line_has_the_time_and_fits_the_terminal() {
+        assert_eq!(status("opening a job at a, b", 0, 80), "landbridge: opening a job at a, b …");
+        assert_eq!(status("opening a job at a, b", 7, 80), "landbridge: opening a job at a, b … 7 s");
+        assert_eq!(status("waiting for nodes: lyon: PENDING", 185, 40), "landbridge: waiting for nod … 3 min 5 s");
+        assert_eq!(status("x", 1, 0), " … 1 s");
+    }
 
     #[test]
     fn every_line_has_its_prefix() {
