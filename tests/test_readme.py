@@ -1,9 +1,12 @@
 """The README's commands, as they stand there: every line of its shell blocks is typed by a test or is a target of
 the Makefile."""
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +101,38 @@ def test_the_first_job_on_real_clusters(workshop, isolated, mpich_only):
         person.types(LANDBRIDGE, *words[1:], on=LAPTOP, must=True, cwd=str(work))
     results = [result.good() for result in person.run()]
     assert "8 as" in results[-1].out and "MFLOPS" in results[-1].out, str(results[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LANDBRIDGE_FRESH_CLONE" not in os.environ, reason="takes minutes: make test-readme")
+def test_its_commands_work_from_a_fresh_clone(workshop):
+    """What somebody types who has only the repository: the demo, the build, the installation, the first job. Packages
+    come from their indexes. Cargo's folder is kept in target/fresh, so that only what changed is built again."""
+    clone, kept = workshop.folder / "clone", ROOT / "target" / "fresh"
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+    kept.mkdir(exist_ok=True)
+    (clone / "target").symlink_to(kept)
+    home = workshop.folder / "venv"
+    subprocess.run([sys.executable, "-m", "venv", home], check=True)
+    environment = {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "ARCH": os.uname().machine, "VIRTUAL_ENV": ""}
+
+    def typed(script, limit):
+        return workshop.run(["bash", "-ec", script], cwd=clone, environment=environment, limit=limit).check()
+
+    demo, test = lines_of_readme()[0]
+    assert "bit for bit" in typed(demo, 1800).out
+    # `make test` takes an hour, and is what runs the other tests: here only that a clone has the target.
+    assert test.split()[1] in typed("make help", 30).out.split()
+    [[build, path]] = blocks_with("export PATH")
+    [[dist, install]] = blocks_with(README_INSTALL)
+    typed(dist, 1800)
+    typed(install, 60)
+    [[lab]] = blocks_with("landbridge lab")
+    [inside] = blocks_with("landbridge run -n 4")
+    first_job = f"{build}\n{path}\n{lab} -c {shlex.quote(' && '.join(inside))}"
+    done = typed(first_job, 600)
+    assert "everything works" in done.out and done.out.count("Hello, World!") == 4, str(done)
+    assert typed(f"{home / 'bin' / 'landbridge'} --version", 30).out.startswith("landbridge "), "from the wheel"
 
 
 def test_it_keeps_its_two_commands():
