@@ -1,7 +1,7 @@
 //! Composes the text of `--version`: the package's version, the commit, the features that were left out.
 //!
-//! The commit is what `LANDBRIDGE_COMMIT` says (`make dist` sets it), else that of the git repository around, else what `git archive`
-//! wrote into `packaging/commit`. A source tree without any of these still builds, and its version has no commit.
+//! The commit comes from `LANDBRIDGE_COMMIT` (set by `make dist`), else from this git repository, else from
+//! `packaging/commit`, which `git archive` fills in. Without any of these, the version has no commit.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

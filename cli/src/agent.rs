@@ -11,26 +11,26 @@ use launch::order::Order;
 
 use crate::runtime;
 
-/// The keeper.
+/// Runs the keeper of a node: the process that the starter started, which outlives no job.
 pub(crate) fn keep() -> Result<i32> {
     Ok(runtime()?.block_on(launch::keeper::keep())?)
 }
 
-/// A program on a leash that may be let go.
+/// Runs a program that ends with its holder until the program reports that it has begun.
 pub(crate) fn hold(holder: i32, program: &[OsString]) -> Result<i32> {
     Ok(runtime()?.block_on(launch::leash::hold(holder, program))?)
 }
 
-/// The agent proper.
+/// Runs the agent, below its keeper.
 pub(crate) fn work(keeper: i32, folder: PathBuf) -> Result<i32> {
     launch::keeper::end_with_keeper(keeper)?;
     let order = Order::read(std::io::stdin().lock())?;
     let (lifeline, gone) = tokio::sync::oneshot::channel();
-    // Standard input stays open as long as the starter lives. A thread, because such a read cannot be cancelled.
+    // Standard input stays open as long as the starter lives. A thread reads it, because the read cannot be cancelled.
     std::thread::Builder::new().name("lifeline".into()).spawn(move || {
         let mut rest = Vec::new();
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
-        // A starter that wants the agent to end says so; one that dies says nothing.
+        // A starter that wants the agent to end sends a byte; one that dies closes the pipe.
         let _ = lifeline.send(if rest.is_empty() { Lifeline::Torn } else { Lifeline::Cut });
     })?;
     runtime()?.block_on(launch::agent::run(order, Folder::at(folder), gone)).map_err(|e| anyhow!(e))?;

@@ -1,4 +1,4 @@
-//! `run`, `sites check` and `top` on a machine that is no site: carried to one over ssh.
+//! `run`, `sites check` and `top` on a machine that is no site: ssh carries them to a site.
 
 use std::ffi::OsString;
 
@@ -15,7 +15,7 @@ use crate::run::working_directory;
 use crate::runtime;
 use crate::sites_add::asking;
 
-/// The site to carry a job to, if no site's key is here (or not that of the site named by `--from`).
+/// The site to carry a command to, if no site's key is here, or not the key of the site that `--from` names.
 pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'a Site> {
     let from = from.map(str::to_owned).or_else(crate::sites_file::named_site);
     let mut here = sites.file.sites.iter().filter(|site| from.as_ref().is_none_or(|from| site.name == *from));
@@ -25,12 +25,12 @@ pub(crate) fn destination<'a>(sites: &'a Sites, from: Option<&str>) -> Option<&'
     carry::destination(&sites.file.sites, from.as_deref())
 }
 
-/// Carries a job to the site and gives its exit code.
+/// Carries `run` to the site and returns its exit code.
 pub(crate) fn run(sites: &Sites, site: &Site, words: Vec<OsString>) -> Result<i32> {
     command(sites, site, &["run"], words.into_iter().skip_while(|word| word != "run").skip(1).collect())
 }
 
-/// Carries a command to the site and gives its exit code. `words`: what follows it on the command line.
+/// Carries a command to the site and returns its exit code. `words` follow it on the command line.
 pub(crate) fn command(sites: &Sites, site: &Site, command: &[&str], words: Vec<OsString>) -> Result<i32> {
     let runtime = runtime()?;
     let code = runtime.block_on(async {
@@ -41,7 +41,7 @@ pub(crate) fn command(sites: &Sites, site: &Site, command: &[&str], words: Vec<O
     code
 }
 
-/// The same, with other places for its output.
+/// Like [`command`], with other streams for its output.
 pub(crate) async fn carry_to(
     sites: &Sites,
     site: &Site,
@@ -52,19 +52,19 @@ pub(crate) async fn carry_to(
 ) -> Result<i32> {
     let directory = working_directory()?;
     let home = std::env::home_dir();
-    // Only a job has files that must be where it runs.
+    // Only a job depends on its working directory.
     let directory = if command == ["run"] { directory } else { home.clone().unwrap_or(directory) };
     let carried =
         carry::request(&site.name, command, words.into_iter(), &directory, home.as_deref(), std::env::vars_os())?;
     Ok(carry::carry(site, &sites.file, carried, asking(), output, errors, signals()?, &mut Bar::new()).await?)
 }
 
-/// What was typed after this word of the command line.
+/// The words after this one on the command line.
 pub(crate) fn typed_after(word: &str) -> Vec<OsString> {
     std::env::args_os().skip_while(|typed| typed != word).skip(1).collect()
 }
 
-/// The signals by which a user ends a job, as they come.
+/// The signals by which a user ends a job, as they arrive.
 pub(crate) fn signals() -> Result<mpsc::Receiver<i32>> {
     let (sender, receiver) = mpsc::channel(4);
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {

@@ -29,10 +29,10 @@ use crate::{json, runtime, sites_file};
         landbridge forward - kyoto:node7:22                    as a ProxyCommand of ssh"
 )]
 pub(crate) struct ForwardArgs {
-    /// Where to listen: a port of 127.0.0.1, or an address and a port; 0 takes a free port; `-`: standard input and output
+    /// Where to listen: a port of 127.0.0.1, or ADDRESS:PORT; 0 takes a free port; `-` is standard input and output
     #[arg(value_name = "[ADDRESS:]PORT", value_parser = listen)]
     pub listen: Listen,
-    /// What to connect to: a port as the machine of the site's gateway reaches it [default host: 127.0.0.1]
+    /// What to connect to, as seen from the machine of the site's gateway [default host: 127.0.0.1]
     #[arg(value_name = "SITE:[HOST:]PORT", value_parser = destination)]
     pub to: Destination,
     /// The site this is typed at [default: as for run]
@@ -45,7 +45,7 @@ pub(crate) struct ForwardArgs {
     pub sites: SitesFileArgs,
 }
 
-/// What is forwarded.
+/// Where connections come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
     At(SocketAddr),
@@ -88,7 +88,7 @@ fn destination(text: &str) -> Result<Destination, ForwardArgumentError> {
     Ok(Destination { site: site.to_owned(), target: target.parse()? })
 }
 
-/// Forwards until it is interrupted and gives the exit code.
+/// Forwards until interrupted, and returns the exit code.
 pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
     let sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
     let home = sites_file::own_site(&sites, args.from.as_deref())?;
@@ -129,7 +129,7 @@ pub(crate) fn forward(args: ForwardArgs) -> Result<i32> {
             Err(error) => Err(error.into()),
         }
     });
-    // A read of standard input that nobody will end must not be waited for.
+    // Do not wait for a read of standard input that may never end.
     runtime.shutdown_background();
     forwarded
 }

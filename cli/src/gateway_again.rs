@@ -1,4 +1,4 @@
-//! A gateway that does not run: started again before a job when this account may, else what to type after the job failed.
+//! A gateway that does not run: started again before a job if this account can, else named after the job has failed.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::sites_add::asking;
 use crate::sites_args::StartArgs;
 use crate::{runtime, sites_file};
 
-/// How long a gateway may take to answer after a job failed: its advice is not worth a longer wait.
+/// How long a gateway may take to answer after a failed job. Better advice is not worth a longer wait.
 const ADVICE: Duration = Duration::from_secs(1);
 
-/// `landbridge sites start`: starts gateways that do not run, and gives the exit code.
+/// `landbridge sites start`: starts gateways that do not run, and returns the exit code.
 pub(crate) fn start(args: &StartArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
@@ -39,7 +39,7 @@ pub(crate) fn start(args: &StartArgs) -> Result<i32> {
     Ok(i32::from(failed > 0))
 }
 
-/// Before a job: starts the gateway of the user's own site again if it ran in the background and has ended.
+/// Before a job: restarts the gateway of the user's own site if it ran in the background and has ended.
 pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
     let started = runtime()?.block_on(setup::here::revive::revive(file, home));
     match started {
@@ -60,13 +60,13 @@ pub(crate) fn ensure(file: &Path, sites: &Sites, home: &str) -> Result<()> {
     }
 }
 
-/// What the gateway has not taken up of the sites file, if it answers.
+/// The edits of the sites file that the gateway has not taken up, if it answers.
 async fn unread(sites: &Sites, home: &str) -> Option<String> {
     let (mut client, _) = sites.connect(sites.site(home).ok()?).await.ok()?;
     client.standing(false).await.ok()?.stale
 }
 
-/// After a job failed: what to type if the reason is a gateway that does not run.
+/// After a failed job: what to type if the cause is a gateway that does not run.
 pub(crate) fn advice(file: &Path, sites: &Sites, home: &str, failure: &Failure) -> Option<String> {
     if failure.node.is_some() || failure.rank.is_some() {
         return None;

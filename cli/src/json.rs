@@ -1,8 +1,8 @@
-//! What `--json` prints: one object a line, with the number of its schema. See `docs/json.md`.
+//! What `--json` prints: one object per line, with the number of its schema. See `docs/json.md`.
 
 use serde::Serialize;
 
-/// Grows when a field changes its meaning or goes; new fields do not change it.
+/// Incremented when a field changes its meaning or is removed; new fields leave it as it is.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -12,7 +12,7 @@ struct Versioned<T> {
     value: T,
 }
 
-/// The object as text, its schema first.
+/// The object as text; the schema comes first.
 pub(crate) fn object(value: impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(&Versioned { schema: SCHEMA, value })
 }

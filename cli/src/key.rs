@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::args::KeyArgs;
 
-/// Makes or shows a key and gives the exit code.
+/// Makes or shows a key, and returns the exit code.
 pub(crate) fn key(args: &KeyArgs) -> Result<i32> {
     let (path, made) = match (&args.out, &args.file) {
         (Some(out), _) => (out, true),

@@ -8,7 +8,7 @@ use lab::{Isolation, LabOptions};
 
 use crate::args::{self, LabArgs, LabCommand};
 
-/// Runs a lab, or does something inside one, and returns the exit code.
+/// Runs a lab, or a command inside one, and returns the exit code.
 pub(crate) fn lab(args: LabArgs) -> Result<i32> {
     match args.command {
         None => run(args),

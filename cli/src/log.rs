@@ -1,5 +1,5 @@
-//! A gateway's log: which lines (`LANDBRIDGE_LOG`), and where they go: standard error, and nowhere while that takes nothing. A full
-//! disk is no reason to end.
+//! A gateway's log: which lines it has (`LANDBRIDGE_LOG`), and how they are written to standard error. While writing
+//! fails, lines are dropped and counted, because a full disk must not end a gateway.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
@@ -10,10 +10,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The variable that says what is logged.
+/// Filters what is logged.
 pub(crate) const VARIABLE: &str = "LANDBRIDGE_LOG";
 
-/// Lines that could not be written since the last one that was.
+/// Lines lost since the last one that could be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// The variable's value is not a filter.
@@ -27,7 +27,7 @@ pub(crate) struct FilterError {
     part: String,
 }
 
-/// Starts logging by the variable's value.
+/// Starts logging, filtered by [`VARIABLE`].
 ///
 /// # Errors
 /// The value is not a filter.
@@ -38,7 +38,7 @@ pub(crate) fn start(value: Option<&OsStr>) -> Result<(), FilterError> {
     Ok(())
 }
 
-/// Levels by part of the program: `LEVEL` for everything else, `PART=LEVEL` for a module and those below it.
+/// Levels: `PART=LEVEL` for a module and those below it, `LEVEL` for everything else.
 fn filter(value: &str) -> Result<Targets, FilterError> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);
     for part in value.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -57,16 +57,16 @@ fn filter(value: &str) -> Result<Targets, FilterError> {
     Ok(targets)
 }
 
-/// By name alone: tracing also takes numbers and nothing, whose meaning nobody remembers.
+/// Levels by name only. tracing also accepts numbers and empty text, whose meaning nobody remembers.
 fn level(name: &str) -> Option<LevelFilter> {
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic()) { name.parse().ok() } else { None }
 }
 
-/// A line of the log on its way.
+/// A line that is being composed.
 pub(crate) struct Line;
 
 impl Line {
-    /// For the subscriber, which wants one for each line.
+    /// A writer for the subscriber, which takes one per line.
     pub(crate) fn new() -> Line {
         Line
     }
@@ -83,7 +83,7 @@ impl Write for Line {
     }
 }
 
-/// Writes a line, and before it how many were lost, or counts it as lost.
+/// Writes a line, preceded by the number of lost ones, or counts it as lost.
 fn write(to: &mut impl Write, line: &[u8], lost: &AtomicU64) {
     let before = lost.load(Relaxed);
     let told = match before {
@@ -100,7 +100,7 @@ fn write(to: &mut impl Write, line: &[u8], lost: &AtomicU64) {
 mod tests {
     use super::*;
 
-    /// A disk with room for so many bytes.
+    /// A disk with room for this many bytes.
     struct Disk(Vec<u8>, usize);
 
     impl Write for Disk {

@@ -1,4 +1,4 @@
-//! The `landbridge` command: reads flags, calls the other crates, prints what they say. No logic of its own.
+//! The `landbridge` command: parses flags, calls the other crates and prints their results. It has no logic itself.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -48,7 +48,7 @@ use crate::args::{Cli, Command};
 use crate::sites_args::SitesCommand;
 
 fn main() -> ExitCode {
-    #[cfg(feature = "lab")] // A lab's own processes are this program started again.
+    #[cfg(feature = "lab")] // A lab starts this program again for its own processes.
     if let Some(code) = ::lab::hidden_main(std::env::args_os().skip(1)) {
         return exit(code);
     }
@@ -103,12 +103,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Exit codes have eight bits; a failure whose low bits are zero stays a failure.
+/// Exit codes have eight bits. A failure whose low eight bits are zero must stay a failure.
 fn exit(code: i32) -> ExitCode {
     ExitCode::from(if code != 0 && code & 0xff == 0 { 1 } else { (code & 0xff) as u8 })
 }
 
-/// A runtime of one thread: this one. What it starts lives no longer than it.
+/// A runtime that uses this thread alone. Its tasks end with it.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }

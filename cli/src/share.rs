@@ -1,4 +1,4 @@
-//! `landbridge share`: what a package puts below its `share` folder, made from the flags themselves.
+//! `landbridge share`: completions and man pages for a package's `share` folder, generated from the flags.
 
 use std::fs;
 use std::path::Path;
@@ -9,14 +9,14 @@ use clap_complete::Shell;
 
 use crate::args::Cli;
 
-/// Each shell and where it looks for completions of `landbridge`, below `share`.
+/// Each shell, and where below `share` it looks for completions of `landbridge`.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions/landbridge"),
     (Shell::Fish, "fish/vendor_completions.d/landbridge.fish"),
     (Shell::Zsh, "zsh/site-functions/_landbridge"),
 ];
 
-/// Writes everything below `folder` and gives the exit code.
+/// Writes everything below `folder`, and returns the exit code.
 pub(crate) fn share(folder: &Path) -> Result<i32> {
     for (shell, place) in COMPLETIONS {
         let file = folder.join(place);
@@ -35,10 +35,10 @@ fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())
 }
 
-/// The command without hidden ones, which clap_complete would offer. What completions do not show is left out, too.
+/// The command without hidden subcommands, which clap_complete would offer, and without what completions do not show.
 fn shown(command: &Command) -> Command {
     let below = command.get_subcommands().filter(|below| !below.is_hide_set()).map(shown);
-    // Clap wants names that last; this process ends soon.
+    // Clap takes static names. Leaking them is harmless, because this process ends soon.
     Command::new(&*command.get_name().to_owned().leak())
         .about(command.get_about().cloned().unwrap_or_default())
         .version(command.get_version().map(|_| crate::version::TEXT).unwrap_or_default())

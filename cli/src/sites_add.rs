@@ -14,12 +14,12 @@ use crate::sites_args::{AddArgs, ListArgs, RemoveArgs};
 use crate::sites_check::table;
 use crate::{runtime, sites_file};
 
-/// Somebody can be asked for a password.
+/// Whether somebody can be asked for a password.
 pub(crate) fn asking() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// Adds or repairs a site and gives the exit code.
+/// Adds or repairs a site, and returns the exit code.
 pub(crate) fn add(args: AddArgs) -> Result<i32> {
     let path = sites_file::place(&args.sites)?;
     let book = Book::open(&path)?;
@@ -39,7 +39,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
         asking: asking(),
     };
     let outcome = runtime()?.block_on(async {
-        // Until something changes, Ctrl-C ends it at once; from then on it is carried to its end, which is seconds away.
+        // Until something has changed, Ctrl-C ends this at once. After that it runs to its end, which takes seconds.
         let prepared = interruptible(prepare(book, wish, &mut Bar::new())).await??;
         anyhow::Ok(prepared.commit(&mut Bar::new()).await?)
     })?;
@@ -51,7 +51,7 @@ pub(crate) fn add(args: AddArgs) -> Result<i32> {
     Ok(i32::from(!outcome.ok))
 }
 
-/// The outcome for people.
+/// Prints the outcome for people.
 pub(crate) fn print(file: &str, outcome: &Outcome) -> Result<()> {
     let mut text = table(file, &outcome.site, &outcome.findings);
     for note in &outcome.notes {
@@ -67,7 +67,7 @@ async fn interruptible<T>(work: impl Future<Output = T>) -> Result<T> {
     }
 }
 
-/// Takes a site out and gives the exit code.
+/// Removes a site, and returns the exit code.
 pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
     let book = Book::open(&sites_file::place(&args.sites)?)?;
     let removal =
@@ -82,7 +82,7 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<i32> {
     Ok(i32::from(!removal.left.is_empty()))
 }
 
-/// Shows the sites file and gives the exit code.
+/// Shows the sites file, and returns the exit code.
 pub(crate) fn list(args: &ListArgs) -> Result<i32> {
     let path = sites_file::place(&args.sites)?;
     let sites = Book::open(&path)?.sites()?.sites;
@@ -117,7 +117,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// Asks every site and gives the exit code.
+/// Asks every site for its status, and returns the exit code.
 pub(crate) fn status(args: &ListArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let book = Book::open(&path)?;
@@ -151,12 +151,12 @@ impl Progress for Silent {
     fn step(&mut self, _site: &str, _text: &str) {}
 }
 
-/// The other end: answers what a user's `sites` command asks, or becomes a job.
+/// The other end: answers the requests of a user's `sites` command, or becomes a job.
 pub(crate) fn other_end() -> Result<i32> {
     let serving = setup::here::serve(BufReader::new(tokio::io::stdin()), tokio::io::stdout(), tokio::io::stderr());
     let runtime = runtime()?;
     let served = runtime.block_on(serving);
-    // A read of standard input that nobody will end must not be waited for.
+    // Do not wait for a read of standard input that may never end.
     runtime.shutdown_background();
     served.context("standard output")
 }

@@ -1,4 +1,4 @@
-//! `landbridge sites apply`: the edited sites file to every site.
+//! `landbridge sites apply`: distributes the edited sites file to every site.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crate::sites_add::asking;
 use crate::sites_args::ListArgs;
 use crate::{runtime, sites_file};
 
-/// Hands the file out and gives the exit code.
+/// Distributes the file, and returns the exit code.
 pub(crate) fn apply(args: &ListArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let mut book = Book::open(&path)?;

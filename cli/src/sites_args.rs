@@ -12,12 +12,11 @@ use crate::args::SitesFileArgs;
 /// Add, remove and check sites
 #[derive(Debug, Args)]
 pub(crate) struct SitesArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: SitesCommand,
 }
 
-/// What to do with sites. As in `Command`, what is said of one stands above its flags.
+/// As in `Command`, a doc comment on a variant would hide the long help of its flags.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SitesCommand {
     Add(AddArgs),
@@ -26,11 +25,11 @@ pub(crate) enum SitesCommand {
     Remove(RemoveArgs),
     /// Show the sites of the sites file
     List(ListArgs),
-    /// Ask every site how its gateway stands
+    /// Ask every site for the state of its gateway
     Status(ListArgs),
     Start(StartArgs),
     Push(PushArgs),
-    /// Hand the sites file out after you edited it; only gateways that must be are restarted
+    /// Distribute the sites file after you edited it; restarts only the gateways that need it
     Apply(ListArgs),
     Check(CheckArgs),
 }
@@ -39,12 +38,12 @@ pub(crate) enum SitesCommand {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Make a cluster you have an account on a site, or repair one. No root, there or here.\n\n\
-        Logs in by your own ssh (its configuration, agent, keys and jump hosts), copies this command and the provider to \
-        ~/.local/share/landbridge there, makes the site's key there (it never leaves), starts the site's gateway in the \
-        background, hands the sites file to every site, and tries every connection. If something does not work, all sites \
-        are as they were before and the sites file is not written. Typed again, it repairs: copies what is missing, \
-        restarts a gateway that has ended.\n\n\
-        Without HOST: for a site of the sites file, the machine it is on; else this machine.",
+        Logs in with your own ssh (its configuration, agent, keys and jump hosts), copies this command and the provider to \
+        ~/.local/share/landbridge there, makes the site's key there (it never leaves the site), starts the site's gateway \
+        in the background, distributes the sites file to every site, and tries every connection. If something does not \
+        work, all sites stay as they were and the sites file is not written. Type the same command again to repair a \
+        site: it copies what is missing and restarts a gateway that has ended.\n\n\
+        Without HOST, a site of the sites file is reached where that file says; a new site is this machine.",
     after_help = "Examples:\n  \
         landbridge sites add lyon user@login.lyon.example\n  \
         landbridge sites add kyoto other@login.kyoto.example:2222 --nodes 'n[1-4]'\n  \
@@ -59,10 +58,10 @@ pub(crate) struct AddArgs {
     /// Its login node as you would give it to ssh: `[USER@]HOST[:PORT]`
     #[arg(value_name = "HOST")]
     pub place: Option<String>,
-    /// Its nodes, such as n[1-4,7],big1; the login node reaches them by ssh [default: those that Slurm gives; without Slurm the login node itself]
+    /// Its nodes, such as n[1-4,7],big1, reached by ssh from the login node [default: from Slurm, else the login node]
     #[arg(long, value_name = "LIST")]
     pub nodes: Option<String>,
-    /// What Slurm wants of every job: partition, account, qos, time, options or landbridge, as in `[site.starter]`; may be repeated
+    /// A field of `[site.starter]` for Slurm: partition, account, qos, time, options or landbridge; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub slurm: Vec<SlurmSetting>,
     /// Port of its gateway [default: the first free one from 7700]
@@ -71,10 +70,10 @@ pub(crate) struct AddArgs {
     /// Where other sites dial its gateway [default: HOST and the port]
     #[arg(long, value_name = "HOST[:PORT]")]
     pub advertise: Option<String>,
-    /// Other sites cannot dial it: it dials them
+    /// Other sites cannot dial it, so it dials them
     #[arg(long)]
     pub dial_out: bool,
-    /// Never give gateways of other sites keys to log in there, not even where nothing but ssh passes a firewall
+    /// Never give other sites' gateways keys to log in there, even where a firewall lets only ssh pass
     #[arg(long)]
     pub no_trunk_ssh: bool,
     /// Where its own nodes dial its gateway [default: the address towards the first node]
@@ -83,10 +82,10 @@ pub(crate) struct AddArgs {
     /// Folder there for the copies [default: ~/.local/share/landbridge]
     #[arg(long, value_name = "DIR")]
     pub folder: Option<String>,
-    /// Copy the programs in this folder here, built for a site with other machines
+    /// Copy the programs in this folder, built for that site's machines, instead of this command's own
     #[arg(long, value_name = "DIR")]
     pub programs: Option<PathBuf>,
-    /// Have its machine start the gateway again by itself, after a reboot too: by your systemd or your crontab there
+    /// Let its machine restart the gateway by itself, also after a reboot, by your systemd or your crontab there
     #[arg(long)]
     pub keep: bool,
     /// Print as JSON
@@ -99,16 +98,16 @@ pub(crate) struct AddArgs {
 /// Make a ticket for a site that can only dial out
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Make a ticket for a cluster that you cannot log in to from here, or that nobody can dial. It is one word, good once; \
-        carry it to that cluster and type `landbridge sites join NAME TICKET` there. Whoever has it can make a site of theirs \
-        one of yours, so treat it as a password.",
+    long_about = "Make a ticket for a cluster that you cannot log in to from here, or that nobody can dial. It is one \
+        word and works once. Carry it to that cluster and type `landbridge sites join NAME TICKET` there. Anybody who \
+        has it can add a site to yours, so treat it as a password.",
     after_help = "Example:\n  landbridge sites invite --minutes 30"
 )]
 pub(crate) struct InviteArgs {
-    /// The site whose gateway the newcomer dials [default: the first that can be dialled]
+    /// The site whose gateway the new site dials [default: the first that can be dialled]
     #[arg(long, value_name = "SITE")]
     pub at: Option<String>,
-    /// How long the ticket is good
+    /// How long the ticket is valid
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=1440))]
     pub minutes: u32,
     /// Print as JSON
@@ -121,8 +120,9 @@ pub(crate) struct InviteArgs {
 /// Make this machine a site by a ticket
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Make this machine a site by a ticket that `landbridge sites invite` printed elsewhere. No ssh from outside is needed: \
-        its gateway, in the background, dials the others. Typed again with a new ticket, it repairs.",
+    long_about = "Make this machine a site by a ticket that `landbridge sites invite` printed elsewhere. No ssh from \
+        outside is needed, because its gateway, in the background, dials the others. Type it again with a new ticket \
+        to repair the site.",
     after_help = "Example:\n  landbridge sites join kyoto lb1/login.lyon:7700/…"
 )]
 pub(crate) struct JoinArgs {
@@ -152,18 +152,18 @@ pub(crate) struct JoinArgs {
     pub json: bool,
 }
 
-/// Take a site out and clean up there
+/// Remove a site and clean up there
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Take a site out of the sites file and of all other sites, end its gateway, and remove what `sites add` left \
-        there: key, log, and with the account's last site the copies and the sites file.",
+    long_about = "Remove a site from the sites file here and at all other sites, end its gateway, and remove what `sites add` \
+        put there: the key, the log and, with the account's last site, the copies and the sites file.",
     after_help = "Example:\n  landbridge sites remove lyon"
 )]
 pub(crate) struct RemoveArgs {
     /// The site
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Even if jobs are open there or it cannot be reached
+    /// Remove it even if jobs are open there or it cannot be reached
     #[arg(long)]
     pub force: bool,
     /// Print as JSON
@@ -176,8 +176,8 @@ pub(crate) struct RemoveArgs {
 /// Start gateways that have ended
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Start the gateways of these sites again if they have ended, here or over ssh. A gateway that runs is left alone, and \
-        no other site is reached.",
+    long_about = "Restart the gateways of these sites if they have ended, here or over ssh. A running gateway is left \
+        alone, and no other site is contacted.",
     after_help = "Examples:\n  landbridge sites start lyon\n  landbridge sites start   every site of the sites file"
 )]
 pub(crate) struct StartArgs {
@@ -192,8 +192,9 @@ pub(crate) struct StartArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Copy files and folders, such as a program or a Python environment, to the sites over ssh. What is below your home \
-        directory here goes to the same place below your home directory there, everything else to the same path. Symbolic links \
-        inside a folder and permissions are kept; what is unchanged is not sent again; nothing is deleted there.",
+        directory here goes to the same place below your home directory there, everything else to the same path. \
+        Permissions and symbolic links inside a folder are kept, unchanged files are not sent again, and nothing is \
+        deleted there.",
     after_help = "Examples:\n  landbridge sites push ./solver\n  landbridge sites push ~/venv --to kyoto"
 )]
 pub(crate) struct PushArgs {
@@ -210,7 +211,7 @@ pub(crate) struct PushArgs {
     pub sites: SitesFileArgs,
 }
 
-/// `landbridge sites list`, `landbridge sites status`
+/// The flags of `landbridge sites list`, `status` and `apply`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// Print as JSON
@@ -242,8 +243,7 @@ pub(crate) struct CheckArgs {
     /// No transfers between sites, only round trips
     #[arg(long)]
     pub quick: bool,
-    /// At sites with a batch system, make a job for one task and start an agent in it; else the batch system is only asked
-    /// whether it would take one
+    /// At sites with a batch system, run one task through it; otherwise only ask whether it would take a job
     #[arg(long)]
     pub job: bool,
     /// How long the job may wait in the queue

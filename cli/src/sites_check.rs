@@ -14,7 +14,7 @@ use crate::bar::Bar;
 use crate::sites_args::CheckArgs;
 use crate::{carried, run, runtime, sites_file};
 
-/// Checks, prints, and gives the exit code.
+/// Checks, prints, and returns the exit code.
 pub(crate) fn check(args: CheckArgs) -> Result<i32> {
     let path = sites_file::locate(&args.sites)?;
     let sites = sites_file::read(&path)?;
@@ -29,7 +29,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<i32> {
         let mut findings = check_with(&sites, &home, &program, job, &mut news).await;
         advise(&mut findings, &sites, &home, &path);
         let measured = measure(&sites, &home, !args.quick, progress).await;
-        // Without a gateway of the own site there is nothing to measure by, and that is among the findings.
+        // Measuring needs the gateway of the own site. If there is none, the findings have it.
         (findings, measured.unwrap_or_default())
     });
     clear();
@@ -59,7 +59,7 @@ fn advise(findings: &mut [Finding], sites: &Sites, home: &str, file: &Path) {
     }
 }
 
-/// Findings for people.
+/// The findings as a table for people.
 pub(crate) fn table(file: &str, home: &str, findings: &[Finding]) -> String {
     rows(file, home, findings) + &verdict(findings.iter().filter(|finding| !finding.ok).count())
 }
@@ -86,7 +86,7 @@ fn verdict(failed: usize) -> String {
     }
 }
 
-/// What lies between the sites: a row for each that sends, a column for each that is sent to, and below what went wrong.
+/// Round trips and rates between sites: a row per sender, a column per receiver, and the problems below.
 fn matrix(pairs: &[Pair]) -> String {
     let mut sites: Vec<&str> = Vec::new();
     for site in pairs.iter().flat_map(|pair| [&pair.from, &pair.to]) {
@@ -113,7 +113,7 @@ fn matrix(pairs: &[Pair]) -> String {
     }
     for pair in pairs {
         if let Some(problem) = &pair.problem {
-            // Words of other gateways: nothing of them steers the terminal.
+            // Text from other gateways: remove what would control the terminal.
             let problem: String = problem.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
             text += &format!("{} to {}: {problem}\n", pair.from, pair.to);
         }
@@ -122,7 +122,7 @@ fn matrix(pairs: &[Pair]) -> String {
     text
 }
 
-/// The figures of one pair.
+/// The cell of one pair.
 fn figures(pair: &Pair) -> String {
     let Some(rtt) = pair.rtt_ms else { return "FAILED".to_owned() };
     let rate = match pair.mbit_s {
@@ -133,7 +133,7 @@ fn figures(pair: &Pair) -> String {
     format!("{rtt:.1} ms{rate}")
 }
 
-/// One line on a terminal, over and over.
+/// Redraws one line on a terminal.
 fn progress(from: &str, to: &str, done: usize, all: usize) {
     if std::io::stderr().is_terminal() {
         let _ = write!(std::io::stderr(), "\r\x1b[Kmeasuring {from} to {to} ({} of {all}) …", done + 1);

@@ -1,4 +1,4 @@
-//! Finding and reading the sites file, and finding out at which site we are.
+//! Finding and reading the sites file, and determining the site of this machine.
 
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -34,7 +34,7 @@ pub(crate) fn find(args: &SitesFileArgs) -> Result<Option<PathBuf>> {
     Ok(Some(path).filter(|path| named || path.exists()))
 }
 
-/// Where it is or would be.
+/// Where the sites file is or would be.
 pub(crate) fn place(args: &SitesFileArgs) -> Result<PathBuf> {
     if let Some(path) = &args.sites {
         return Ok(path.clone());
@@ -45,7 +45,7 @@ pub(crate) fn place(args: &SitesFileArgs) -> Result<PathBuf> {
     Ok(Folders::of_user()?.sites_file())
 }
 
-/// Reads it.
+/// Reads the sites file.
 pub(crate) fn read(path: &Path) -> Result<Sites> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(|| format!("sites file {name}"))?;
@@ -54,7 +54,8 @@ pub(crate) fn read(path: &Path) -> Result<Sites> {
     Ok(Sites { file, folder, secret: None })
 }
 
-/// At which site we are: as said, or the first whose key can be read and whose gateway's machine answers.
+/// The site of this machine: the one named by the user, else the first whose key can be read and whose gateway's
+/// machine answers.
 pub(crate) fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     let named = from.map(str::to_owned).or_else(named_site);
     if let Some(name) = named {
@@ -63,7 +64,7 @@ pub(crate) fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     }
     let usable: Vec<_> = sites.file.sites.iter().filter(|site| sites.client_secret(site).is_ok()).collect();
     let near = usable.iter().find(|site| site.gateways.iter().any(|gateway| answers(&gateway.inside)));
-    // With none near, the first is tried and its error tells what is wrong.
+    // If none answers, the first is used, and its error explains what is wrong.
     let own = near.or(usable.first()).map(|site| site.name.clone());
     if let Some(own) = own {
         return Ok(own);
@@ -73,13 +74,13 @@ pub(crate) fn own_site(sites: &Sites, from: Option<&str>) -> Result<String> {
     Err(anyhow!("at which site is this? No site's key can be used here: {problems}. Say it with --from or {OWN_SITE}"))
 }
 
-/// The site that the environment names.
+/// The site named by [`OWN_SITE`].
 pub(crate) fn named_site() -> Option<String> {
     std::env::var(OWN_SITE).ok().filter(|name| !name.is_empty())
 }
 
-/// Whether a machine answers there, if only by refusing: a gateway that is down is still the gateway of this site, while
-/// those of other sites cannot be reached at all.
+/// Whether a machine answers at this address, even if it refuses the connection: this site's gateway may be down, while
+/// gateways of other sites cannot be reached at their inside address at all.
 fn answers(address: &str) -> bool {
     let mut addresses = address.to_socket_addrs().into_iter().flatten().take(4);
     addresses.any(|address| match TcpStream::connect_timeout(&address, Duration::from_millis(500)) {

@@ -13,7 +13,7 @@ use crate::sites_add::{asking, print};
 use crate::sites_args::{InviteArgs, JoinArgs};
 use crate::{runtime, sites_file};
 
-/// Prints a ticket and gives the exit code.
+/// Prints a ticket, and returns the exit code.
 pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
     let book = Book::open(&sites_file::locate(&args.sites)?)?;
     let (at, seconds, mut lines) = (args.at.as_deref(), args.minutes * 60, Bar::new());
@@ -38,7 +38,7 @@ pub(crate) fn invite(args: &InviteArgs) -> Result<i32> {
     Ok(0)
 }
 
-/// Joins and gives the exit code.
+/// Joins, and returns the exit code.
 pub(crate) fn join(args: JoinArgs) -> Result<i32> {
     let text = match args.ticket.as_str() {
         "-" => std::io::read_to_string(std::io::stdin()).context("the ticket on standard input")?,

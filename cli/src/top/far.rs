@@ -1,4 +1,4 @@
-//! `landbridge top` on a machine that is no site: the site looks, and what it sees is drawn here.
+//! `landbridge top` on a machine that is no site: a site polls its gateways, and the answers are drawn here.
 
 use std::io::IsTerminal;
 
@@ -14,10 +14,10 @@ use super::show;
 use crate::args::TopArgs;
 use crate::{carried, runtime};
 
-/// How much of what a site says may wait to be drawn, in bytes.
+/// How many bytes of a site's answers may wait to be drawn.
 const PIPE: usize = 1 << 20;
 
-/// Shows, and gives the exit code.
+/// Shows the view, and returns the exit code.
 pub(super) fn top(args: &TopArgs, sites: &Sites, site: &Site) -> Result<i32> {
     if args.once || args.json || !std::io::stdout().is_terminal() {
         return carried::command(sites, site, &["top"], carried::typed_after("top"));

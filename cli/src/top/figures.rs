@@ -7,7 +7,7 @@ pub(super) const NOTHING: &str = "–";
 pub(super) fn megabits(rate: Option<f64>) -> String {
     match rate {
         None => NOTHING.to_owned(),
-        // Heartbeats count as nothing.
+        // Heartbeats count as zero.
         Some(rate) if rate < 0.005 => "0".to_owned(),
         Some(rate) if rate < 10.0 => format!("{rate:.2}"),
         Some(rate) if rate < 1000.0 => format!("{rate:.1}"),
@@ -15,7 +15,7 @@ pub(super) fn megabits(rate: Option<f64>) -> String {
     }
 }
 
-/// How many per second.
+/// A count per second.
 pub(super) fn per_second(rate: Option<f64>) -> String {
     match rate {
         None => NOTHING.to_owned(),
@@ -25,7 +25,7 @@ pub(super) fn per_second(rate: Option<f64>) -> String {
     }
 }
 
-/// Bytes, in the unit in which they are readable.
+/// Bytes, in a unit that suits their size.
 pub(super) fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {

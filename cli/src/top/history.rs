@@ -5,11 +5,11 @@ use std::time::Duration;
 
 /// How long values are kept.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Most characters of the line drawn from them.
+/// Maximum length of the line, in characters.
 const WIDTH: usize = 20;
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Values of one trunk, the newest last.
+/// Values of one trunk, oldest first.
 #[derive(Clone, Debug)]
 pub(super) struct History {
     values: VecDeque<f64>,

@@ -1,4 +1,4 @@
-//! `landbridge top`: what the gateways of the user's own site do, live or as text.
+//! `landbridge top`: what the gateways of the user's own site are doing, live or as text.
 
 mod far;
 mod figures;
@@ -43,7 +43,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<i32> {
         match print(rounds, args).await {
             Ok(last) if last.answered() => Ok(0),
             Ok(last) => Err(anyhow!("no gateway of site {home} answers: {}; {}", last.problems(), repair)),
-            // The reader has closed the pipe: it has seen enough.
+            // The reader has closed the pipe, so there is nobody to print for.
             Err(error) if error.downcast_ref().map(std::io::Error::kind) == Some(ErrorKind::BrokenPipe) => Ok(0),
             Err(error) => Err(error),
         }
@@ -114,7 +114,7 @@ struct WholeTerminal(DefaultTerminal);
 impl WholeTerminal {
     fn take() -> Result<WholeTerminal> {
         ratatui::try_init().map(WholeTerminal).map_err(|error| {
-            // It may have been set up in part.
+            // Restore whatever was set up before the error.
             ratatui::restore();
             anyhow!("cannot draw on the terminal: {error}; `landbridge top --once` prints one table")
         })

@@ -104,7 +104,7 @@ fn printable(text: &str) -> String {
     text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// All tables, most interesting first. `past`: what a trunk carried recently, if that column is shown.
+/// All tables, most interesting first. `past` gives a trunk's recent history, if that column is shown.
 pub(super) fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> String>) -> Vec<Table> {
     let mut found = vec![gateways(round), sites(round), trunks(round, choice, past)];
     if choice.links {
@@ -132,7 +132,7 @@ pub(super) fn trunk_rates(round: &Round) -> Vec<(TrunkName, &TrunkView, Option<&
     found
 }
 
-/// Both directions together.
+/// Both directions added.
 pub(super) fn both(out: Option<f64>, back: Option<f64>) -> Option<f64> {
     Some(out? + back?)
 }
@@ -233,7 +233,7 @@ fn trunks(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkName) -> Str
         ];
         cells.extend(past.map(|past| past(&name)));
         cells.extend([
-            // 0: the kernel could not be asked.
+            // 0: the kernel did not answer.
             milliseconds(trunk.links.iter().map(|link| link.rtt_us).filter(|rtt| *rtt > 0).min()),
             per_second(rates.and_then(|rates| rates.retransmissions_per_s)),
             trunk.links.iter().map(|link| link.retransmissions).fold(0, u64::saturating_add).to_string(),

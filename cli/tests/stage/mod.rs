@@ -39,7 +39,7 @@ pub(crate) struct Stage {
     commands: AtomicU32,
 }
 
-/// A command under way.
+/// A running command.
 pub(crate) struct Running {
     pub child: Child,
     out: PathBuf,
@@ -215,8 +215,8 @@ impl Drop for Stage {
     }
 }
 
-/// A port nobody has at the moment, another at each call. Not one of those that Linux gives to outgoing connections (from 32768
-/// on): one may take it between the question and its use.
+/// A port that is free at the moment, another one at each call. It is below 32768, because Linux gives the ports from
+/// there on to outgoing connections, which might take it before it is used.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let begin = std::process::id();
