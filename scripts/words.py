@@ -24,7 +24,7 @@ BANNED = {
 PHRASE = re.compile(r"\b(" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 
 # Not rewritten yet: remove an entry when its files pass.
-NOT_YET = ("setup/", "cli/")
+NOT_YET = ("setup/",)
 
 RUST_OR_C = re.compile(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 

@@ -121,7 +121,7 @@ def test_its_commands_work_from_a_fresh_clone(workshop):
 
     demo, test = lines_of_readme()[0]
     assert "bit for bit" in typed(demo, 1800).out
-    # `make test` takes an hour, and is what runs the other tests: here only that a clone has the target.
+    # `make test` is what runs the other tests, so here only that a clone has the target.
     assert test.split()[1] in typed("make help", 30).out.split()
     [[build, path]] = blocks_with("export PATH")
     [[dist, install]] = blocks_with(README_INSTALL)

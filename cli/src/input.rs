@@ -16,8 +16,8 @@ const LOOK: Duration = Duration::from_millis(300);
 /// background job that reads, and nobody would read what its ranks write.
 pub(crate) struct Input;
 
-/// Whether somebody has given this process data to read: a file that is not empty, or a pipe or socket that is not at its
-/// end. A terminal does not count.
+/// Whether this process was given data to read: a file that is not empty, or a pipe or socket that is not at its end. A
+/// terminal does not count.
 pub(crate) fn is_given() -> bool {
     let stdin = stdin();
     let Ok(status) = fstat(stdin) else { return false };
