@@ -432,6 +432,38 @@ def test_two_sites_closed_but_for_ssh_run_a_checked_job(person, mpich_only):
     assert "landbridge" not in results[gone].out, str(results[gone])
 
 
+@pytest.mark.skipif(not Path("/usr/sbin/iptables").exists(), reason="no iptables: apt install iptables")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a firewall needs root")
+def test_only_the_new_site_can_log_in_at_the_older_one(person, mpich_only):
+    """The older site's gateway cannot dial the new one, nor log in there: the new one logs in at the older site."""
+    person = person()
+    person.adds("lyon", "a-gw1")
+    for host in ("a-gw1", "b-gw1"):
+        person.types(*CLOSED_BUT_FOR_SSH, on=host, must=True)
+    person.types("iptables", "-A", "INPUT", "-s", wan("a-gw1"), "-p", "tcp", "--syn", "-j", "DROP", on="b-gw1", must=True)
+    forbidden = person.adds("kyoto", "b-gw1", "--no-trunk-ssh", must=False)
+    added = person.adds("kyoto", "b-gw1")
+    check = person.types("landbridge", "sites", "check", "--quick", on="a-gw1")
+    keys = person.types("cat", person.home("a-gw1") / ".ssh/authorized_keys", on="a-gw1")
+    none = person.types("ls", person.home("b-gw1") / ".ssh", on="b-gw1")
+    program = [mpich_only.python, "-m", "mpi4py.bench", "helloworld"]
+    job = person.types("landbridge", "run", "-n", 4, "--mpi", "mpich", "--", *program, on="a-gw1")
+    removed = person.types("landbridge", "sites", "remove", "kyoto")
+    gone = person.types("cat", person.home("a-gw1") / ".ssh/authorized_keys", on="a-gw1")
+    results = person.run(limit=400)
+    results[forbidden].bad("firewall", "port 7700", "the sites file is as it was")
+    note = results[added].good()
+    for words in ("only kyoto can log in at lyon", f"through ssh to root@{wan('a-gw1')}:{PORT}", "port 7700"):
+        assert words in note.out, f"does not say `{words}`\n{note}"
+    assert "through ssh" in results[check].good().out, str(results[check])
+    assert "kyoto->lyon" in results[keys].good().out, str(results[keys])
+    assert results[none].code != 0 or not results[none].out, str(results[none])
+    hosts = sorted(line.split()[-1] for line in results[job].good().out.splitlines())
+    assert hosts == ["a-gw1.", "a-gw1.", "b-gw1.", "b-gw1."], str(results[job])
+    results[removed].good()
+    assert "landbridge" not in results[gone].out, str(results[gone])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons in a lab need root")
 @pytest.mark.skipif(not Path("/usr/sbin/slurmctld").exists(), reason="no Slurm: apt install slurm-wlm munge")
 def test_slurm_that_wants_a_partition_and_an_account(person):

@@ -16,7 +16,7 @@ use launch::check::Finding;
 use serde::Serialize;
 use types::sites::Login;
 
-use self::verdict::{Remedy, Verdict, verdict};
+use self::verdict::{Logins, Remedy, Verdict, cut_off, verdict};
 use crate::access::{self, Grant};
 use crate::book::{Book, Entry};
 use crate::company::{Company, whereabouts};
@@ -81,10 +81,14 @@ pub struct Prepared {
     entry: Entry,
     /// How other sites' gateways may log in there.
     login: Option<Login>,
+    /// How its gateway may log in at other sites.
+    logins: Vec<(String, Login)>,
     after: Book,
     company: Company,
     /// The sites files as they were at every machine reached.
     old: Vec<(String, Option<String>)>,
+    /// Other sites that are reached through ssh from now on.
+    changed: Vec<String>,
     findings: Vec<Finding>,
     notes: Vec<String>,
     /// What was left at the site by now.
@@ -184,7 +188,28 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     findings.push(finding(&name, "machine", plan::describe_machine(&survey)));
     let left = format!("{} and {}'s key in ~/.config/landbridge on {}", facts.folder, name, facts.host);
     let login = if wish.no_trunk_ssh { None } else { plan::login(&place).await.ok() };
-    Ok(Prepared { wish, new: old_entry.is_none(), entry, login, after, company, old, findings, notes, left })
+    let mut logins = Vec::new();
+    for site in known.sites.iter().filter(|site| site.name != name && !wish.no_trunk_ssh) {
+        if let Some(there) = whereabouts(site)?
+            && let Ok(login) = plan::login(&there).await
+        {
+            logins.push((site.name.clone(), login));
+        }
+    }
+    Ok(Prepared {
+        wish,
+        new: old_entry.is_none(),
+        entry,
+        login,
+        logins,
+        changed: Vec::new(),
+        after,
+        company,
+        old,
+        findings,
+        notes,
+        left,
+    })
 }
 
 /// The entry of this machine as a site, and the connection to it; nothing else is touched.
@@ -249,13 +274,13 @@ impl Prepared {
         let (mut tried, mut refuted) = (Vec::new(), Vec::new());
         let mut attempt = self.attempt(progress).await;
         while self.new && verdict(&name, &attempt.findings) == Verdict::Fails {
-            let Some(remedy) =
-                verdict::remedy(&self.wish, &self.entry, self.login.is_some(), &attempt.findings, &tried)
-            else {
-                break;
-            };
+            let findings = attempt.findings.as_slice();
+            let apart: Vec<String> = cut_off(&name, findings).into_iter().map(str::to_owned).collect();
+            let there = apart.iter().all(|apart| self.logins.iter().any(|(site, _)| site == apart));
+            let logins = Logins { here: self.login.is_some(), there };
+            let Some(remedy) = verdict::remedy(&self.wish, &self.entry, logins, findings, &tried) else { break };
             self.undo(&attempt).await;
-            self.apply(remedy, progress)?;
+            self.apply(remedy, &apart, progress)?;
             tried.push(remedy);
             refuted.push(std::mem::replace(&mut attempt, self.attempt(progress).await));
         }
@@ -271,6 +296,9 @@ impl Prepared {
                     Remedy::DialOut => format!("dialling out from {name} was tried and fails too: {faults}"),
                     Remedy::ThroughSsh => {
                         format!("ssh from the other sites to {name} was tried and fails too: {faults}")
+                    }
+                    Remedy::ThroughTheirSsh => {
+                        format!("ssh from {name} to the other sites was tried and fails too: {faults}")
                     }
                 });
             }
@@ -311,8 +339,8 @@ impl Prepared {
         attempt
     }
 
-    /// Changes the site's entry for another try.
-    fn apply(&mut self, remedy: Remedy, progress: &mut dyn Progress) -> Result<(), SetupError> {
+    /// Changes the sites file for another try. `apart`: the sites that have no trunk with this one.
+    fn apply(&mut self, remedy: Remedy, apart: &[String], progress: &mut dyn Progress) -> Result<(), SetupError> {
         let name = &self.wish.name;
         match remedy {
             Remedy::DialOut => {
@@ -328,6 +356,20 @@ impl Prepared {
                 progress.step(name, &text);
                 let ssh = self.login.clone();
                 self.after.set_gateway(name, &Entry { advertise: None, ssh, ..self.entry.clone() })
+            }
+            Remedy::ThroughTheirSsh => {
+                self.after.set_gateway(name, &Entry { advertise: None, ssh: None, ..self.entry.clone() })?;
+                for (site, login) in self.logins.iter().filter(|(site, _)| apart.contains(site)) {
+                    let text = format!(
+                        "neither it nor {site} can dial the other, and {site} cannot log in there: trying through ssh from \
+                         {name} to {site}. ~/.ssh/authorized_keys at {site} gets a key of each other site, good for \
+                         reaching its gateway and nothing else"
+                    );
+                    progress.step(name, &text);
+                    self.after.set_login(site, login)?;
+                    self.changed.push(site.clone());
+                }
+                Ok(())
             }
         }
     }
@@ -348,6 +390,19 @@ impl Prepared {
                      sites reach {name} through ssh to {login}. ~/.ssh/authorized_keys there has a key for each of them, good for \
                      reaching {inside} and nothing else; `landbridge sites remove {name}` takes them out again. If administrators \
                      open the port, `landbridge sites add {name} --advertise HOST` uses it"
+                )
+            }
+            Remedy::ThroughTheirSsh => {
+                let sites = self.changed.join(", ");
+                let logins = self.logins.iter().filter(|(site, _)| self.changed.contains(site));
+                let logins = logins.map(|(_, login)| login.to_string()).collect::<Vec<_>>().join(", ");
+                let port = verdict::port(&self.entry.inside);
+                format!(
+                    "a firewall lets neither {name} nor {sites} dial the other on port {port}, and only {name} can log in at \
+                     {sites}, so its gateway reaches {sites} through ssh to {logins}; so do those of all other sites. \
+                     ~/.ssh/authorized_keys there has a key for each of them, good for reaching the gateway and nothing else; \
+                     `landbridge sites remove {name}` takes its key out again. If administrators open the port of {name}, \
+                     `landbridge sites remove {name}` and `landbridge sites add {name} HOST` use it"
                 )
             }
         }
@@ -385,6 +440,26 @@ impl Prepared {
             match self.company.ask(&site, &request).await? {
                 Reply::Findings(found) => findings.extend(found),
                 _ => return Err(SetupError::site(&site, "an answer to another question")),
+            }
+        }
+        self.try_others(findings).await
+    }
+
+    /// Tries the trunks between other sites, if one of them is reached in another way from now on.
+    async fn try_others(&mut self, findings: &mut Vec<Finding>) -> Result<(), SetupError> {
+        let name = self.wish.name.clone();
+        let others: Vec<String> = self.company.names().into_iter().filter(|site| *site != name).collect();
+        for to in self.changed.clone() {
+            for site in others.iter().filter(|site| **site != to) {
+                let probe = Request::Probe { site: site.clone(), to: to.clone() };
+                let Reply::Findings(found) = self.company.ask(site, &probe).await? else {
+                    return Err(SetupError::site(site, "an answer to another question"));
+                };
+                let failed = found.into_iter().filter(|finding| !finding.ok);
+                findings.extend(failed.map(|finding| {
+                    let problem = format!("the trunk from {site} to {to} would not work any more: {}", finding.detail);
+                    Finding::new(&name, "other trunks", Err(problem))
+                }));
             }
         }
         Ok(())

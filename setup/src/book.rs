@@ -225,6 +225,16 @@ impl Book {
         Ok(())
     }
 
+    /// Has other sites reach a site's first gateway through ssh.
+    pub(crate) fn set_login(&mut self, name: &str, login: &Login) -> Result<(), SetupError> {
+        let gateways = self.table(name)?.get_mut("gateway").and_then(Item::as_array_of_tables_mut);
+        let Some(gateway) = gateways.and_then(|gateways| gateways.get_mut(0)) else {
+            return Err(inline(name, "gateway"));
+        };
+        gateway["ssh"] = value(login.to_string());
+        Ok(())
+    }
+
     /// Takes a site out; says whether it was there.
     pub(crate) fn remove(&mut self, name: &str) -> Result<bool, SetupError> {
         let tables = self.tables()?;

@@ -23,6 +23,17 @@ pub(super) enum Remedy {
     DialOut,
     /// The others reach it through ssh, since neither can dial the other.
     ThroughSsh,
+    /// It reaches the others through ssh, since they cannot log in there either.
+    ThroughTheirSsh,
+}
+
+/// Where gateways may log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Logins {
+    /// Those of the other sites at the new one.
+    pub here: bool,
+    /// That of the new site at the others.
+    pub there: bool,
 }
 
 /// Judges a site by the findings about it. What is wrong with other sites does not count, except their trunk from this one.
@@ -36,10 +47,15 @@ pub(super) fn verdict(site: &str, findings: &[Finding]) -> Verdict {
     }
 }
 
-/// What to try next after a try of a new site that failed; `tried`: what was tried besides the entry as planned; `ssh`: whether
-/// other sites may log in there.
-pub(super) fn remedy(wish: &Wish, entry: &Entry, ssh: bool, findings: &[Finding], tried: &[Remedy]) -> Option<Remedy> {
-    // Whoever says how the site is dialled knows why.
+/// What to try next after a try of a new site that failed; `tried`: what was tried besides the entry as planned.
+pub(super) fn remedy(
+    wish: &Wish,
+    entry: &Entry,
+    logins: Logins,
+    findings: &[Finding],
+    tried: &[Remedy],
+) -> Option<Remedy> {
+    // A user who says how the site is dialled knows why.
     if wish.advertise.is_some() {
         return None;
     }
@@ -47,9 +63,22 @@ pub(super) fn remedy(wish: &Wish, entry: &Entry, ssh: bool, findings: &[Finding]
     if undialled && entry.advertise.is_some() && !tried.contains(&Remedy::DialOut) {
         return Some(Remedy::DialOut);
     }
-    let from_it = format!("trunk from {}", wish.name);
-    let apart = undialled || findings.iter().any(|finding| !finding.ok && finding.part == from_it);
-    (apart && ssh && !tried.contains(&Remedy::ThroughSsh)).then_some(Remedy::ThroughSsh)
+    let apart = !cut_off(&wish.name, findings).is_empty();
+    let through = [(Remedy::ThroughSsh, logins.here), (Remedy::ThroughTheirSsh, logins.there)];
+    through.into_iter().find(|(remedy, may)| apart && *may && !tried.contains(remedy)).map(|(remedy, _)| remedy)
+}
+
+/// The other sites whose trunks with this one do not work.
+pub(super) fn cut_off<'a>(site: &str, findings: &'a [Finding]) -> Vec<&'a str> {
+    let from_it = format!("trunk from {site}");
+    let failed = findings.iter().filter(|finding| !finding.ok);
+    failed
+        .filter_map(|finding| match finding.part.strip_prefix("trunk from ") {
+            Some(other) if finding.site == site => Some(other),
+            _ if finding.part == from_it => Some(finding.site.as_str()),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Another site's gateway could not dial this one's.
@@ -86,6 +115,9 @@ mod tests {
         assert_eq!(verdict("kyoto", &findings), Verdict::Fails);
     }
 
+    const NOWHERE: Logins = Logins { here: false, there: false };
+    const HERE: Logins = Logins { here: true, there: false };
+
     #[test]
     fn dialling_out_is_tried_once_and_not_against_the_users_word() {
         let entry = Entry {
@@ -98,20 +130,28 @@ mod tests {
         };
         let wish = Wish { name: "kyoto".into(), ..Wish::default() };
         let findings = [finding("kyoto", "trunk from lyon", false)];
-        let next = |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, false, findings, tried);
+        let next =
+            |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, NOWHERE, findings, tried);
         assert_eq!(next(&entry, &findings, &[]), Some(Remedy::DialOut));
         assert_eq!(next(&entry, &findings, &[Remedy::DialOut]), None);
         assert_eq!(next(&entry, &[finding("lyon", "trunk from kyoto", false)], &[]), None);
         assert_eq!(next(&Entry { advertise: None, ..entry.clone() }, &findings, &[]), None);
-        let told = Wish { advertise: Some("h".into()), ..wish.clone() };
-        assert_eq!(remedy(&told, &entry, true, &findings, &[]), None);
+        let named = Wish { advertise: Some("h".into()), ..wish.clone() };
+        assert_eq!(remedy(&named, &entry, HERE, &findings, &[]), None);
         // ssh comes last, and only where it may.
         let through =
-            |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, true, findings, tried);
+            |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, HERE, findings, tried);
         assert_eq!(through(&entry, &findings, &[]), Some(Remedy::DialOut));
         assert_eq!(through(&entry, &findings, &[Remedy::DialOut]), Some(Remedy::ThroughSsh));
         assert_eq!(through(&Entry { advertise: None, ..entry.clone() }, &findings, &[]), Some(Remedy::ThroughSsh));
         assert_eq!(through(&entry, &findings, &[Remedy::DialOut, Remedy::ThroughSsh]), None);
         assert_eq!(through(&entry, &[finding("kyoto", "node n1", false)], &[]), None);
+        let both = Logins { here: true, there: true };
+        let tried = [Remedy::DialOut, Remedy::ThroughSsh];
+        assert_eq!(remedy(&wish, &entry, both, &findings, &tried), Some(Remedy::ThroughTheirSsh));
+        assert_eq!(remedy(&wish, &entry, both, &findings, &[tried[0], tried[1], Remedy::ThroughTheirSsh]), None);
+        assert_eq!(cut_off("kyoto", &findings), ["lyon"]);
+        let mixed = [finding("nancy", "trunk from kyoto", false), finding("lyon", "trunk from nancy", false)];
+        assert_eq!(cut_off("kyoto", &mixed), ["nancy"]);
     }
 }
