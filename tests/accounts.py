@@ -9,7 +9,9 @@ accounts.py PLAN.json, where the plan has
   slurm      for each site with Slurm: arguments of `Inside.slurm`
   environment   what a login there finds in its environment
   steps      one after the other: `host`, `words`, and perhaps `environment`, `stdin`, `limit`; `interrupt`: a path,
-             when it exists the step gets SIGINT; `background`: it runs until the end. The result of each is written to
+             when it exists the step gets SIGINT; `background`: it runs until the end. Instead of `words`: `follows`,
+             the number of an earlier step; what it printed between backquotes and matches `pattern` is typed as
+             printed, in a shell, with `fill` in place of words such as NAME. The result of each is written to
              results.json.
 
 A private sshd per login, with its own host key and one user key; the user's ssh is the real one, with its own
@@ -19,6 +21,8 @@ configuration.
 import json
 import os
 import pwd
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -67,6 +71,7 @@ class Accounts:
         shim = self.folder / "bin" / "ssh"
         shim.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {config} "$@"\n')
         shim.chmod(0o755)
+        (self.folder / "bin" / "landbridge").symlink_to(self.landbridge)
 
     def sshd(self, host):
         host_key = self.folder / f"{host}.hostkey"
@@ -152,6 +157,8 @@ class Accounts:
             for host in self.plan["logins"]:
                 self.sshd(host)
             for step in self.plan["steps"]:
+                if "follows" in step:
+                    step["words"] = printed(results[step["follows"]], step["pattern"], step["fill"])
                 results.append({"words": step["words"], **self.step(step)})
                 (self.folder / "results.json").write_text(json.dumps(results))
                 if step.get("must") and results[-1]["code"] != 0:
@@ -165,6 +172,18 @@ class Accounts:
                 except subprocess.TimeoutExpired:
                     child.kill()
             self.services.end()
+
+
+def printed(result, pattern, fill):
+    """The shell's words for the command that a result printed."""
+    text = result["out"] + result["err"]
+    found = [command for command in re.findall(r"`([^`]+)`", text) if re.fullmatch(pattern, command)]
+    if not found:
+        return ["sh", "-c", f"echo no command that matches {shlex.quote(pattern)} was printed >&2; exit 99"]
+    command = found[0]
+    for word, value in fill.items():
+        command = command.replace(word, value)
+    return ["sh", "-c", command]
 
 
 def wan(host):

@@ -5,6 +5,7 @@ other way."""
 import getpass
 import os
 import random
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -162,6 +163,6 @@ def test_what_is_wrong_is_named_with_what_to_do(workshop, fault, words):
         assert all(word in done.out for word in words), str(done)
         if fault == "host":
             # The remedy, as printed.
-            remedy = done.out.split("remove its old key: `")[1].split("`")[0]
+            remedy = re.search("`(ssh-keygen -R .* -f .*)`", done.out)[1]
             subprocess.run(remedy, shell=True, check=True, capture_output=True)
             wait_until(lambda: "trunk up" in plain(a.err()), 40, "the trunk")

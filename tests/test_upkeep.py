@@ -92,7 +92,7 @@ def test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there(person):
     shim = person.folder / "bin/crontab"
     person.types("sh", "-c", f"cat >{shim} <<'E'\n{CRONTAB}E\nchmod 755 {shim}", must=True)
     plain = person.adds("lyon", "a-gw1")
-    kept = person.adds("lyon", "a-gw1", "--keep")
+    kept = person.follows(plain, "landbridge sites add lyon --keep")
     twice = person.adds("lyon", "a-gw1", "--keep")
     version = person.types(home / ".local/bin/landbridge", "--version", on="a-gw1")
     kills(person, "lyon")

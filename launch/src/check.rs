@@ -56,7 +56,7 @@ pub enum CheckError {
     #[error("the sites file names no `key`, so no job can be opened from here")]
     NoKey,
     /// Other users may read a key.
-    #[error("{path} can be read by others (mode {mode:o}): chmod 600 {path}", path = .path.display())]
+    #[error("{path} can be read by others (mode {mode:o}): `chmod 600 {path}`", path = .path.display())]
     Readable {
         /// The key.
         path: PathBuf,

@@ -139,7 +139,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
                 if let Err(error) = company.reach(&site.name, &there, site.folder.as_deref(), progress).await {
                     unreached.push(format!(
                         "{error}\nsite {0} must learn of site {name}: make it reachable and try again, or take it out with \
-                         `landbridge sites remove {0}`",
+                         `landbridge sites remove {0} --force`",
                         site.name
                     ));
                 }

@@ -96,7 +96,12 @@ pub async fn remove(
     if let Some(run) = run {
         folders::write(&kept, &run).map_err(|e| SetupError::SitesFile(Box::new(e)))?;
         let kept = kept.display();
-        removal.done.push(format!("its [site.run] is kept in {kept}: `landbridge sites add {name}` puts it back"));
+        removal.done.push(match &site.ssh {
+            Some(place) => {
+                format!("its [site.run] is kept in {kept}: `landbridge sites add {name} {place}` puts it back")
+            }
+            None => format!("its [site.run] is kept in {kept}, for the next site of this name"),
+        });
     }
     book.save()?;
     Ok(removal)
