@@ -40,8 +40,8 @@ def test_bad_options_of_run(workshop, mpich_only, words):
 
 
 def test_no_sites_file(workshop, mpich_only):
-    done = workshop.run([LANDBRIDGE, "run", "-n", "2", "--", *hello(mpich_only)])
-    done.fails_naming("LANDBRIDGE_SITES", within=SOON_S)
+    for words in (["sites", "check"], ["run", "--site", "lyon=2", "--", *hello(mpich_only)]):
+        workshop.run([LANDBRIDGE, *words]).fails_naming("no sites file", "landbridge sites add", within=SOON_S)
     done = workshop.run(
         [LANDBRIDGE, "run", "-n", "2", "--", *hello(mpich_only)],
         environment={"LANDBRIDGE_SITES": "/nowhere/sites.toml"},

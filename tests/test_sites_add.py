@@ -283,7 +283,7 @@ def test_what_cannot_be_reached_changes_nothing(person):
     nodes = person.types("landbridge", "sites", "add", "lyon", f"root@{wan('a-gw1')}:2222", "--nodes", "n[3-1]")
     both = person.types("landbridge", "sites", "add", "lyon", f"root@{wan('a-gw1')}:2222", "--dial-out", "--advertise", "x")
     missing = person.types("landbridge", "sites", "remove", "lyon")
-    run = person.types("landbridge", "run", "-n", 2, "--", "true")
+    run = person.types("landbridge", "run", "--site", "lyon=2", "--", "true")
     nobody_there = person.types("landbridge", "sites", "status")
     results = person.run()
     results[unknown].bad("Host key verification failed", "log in once with `ssh -p 2222")

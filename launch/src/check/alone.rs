@@ -36,13 +36,15 @@ pub(super) async fn check(sites: &Sites, own: &Site) -> Vec<Finding> {
     dialled.into_iter().flatten().chain(nodes).collect()
 }
 
-/// Connects to another site's gateway, if this machine can dial it.
+/// Connects to another site's gateway, if this machine can dial it. Without a route there, as on a node of a private
+/// network, there is no finding: only the own gateway's machine could tell.
 async fn dial(site: &Site, gateway: &Gateway) -> Option<Finding> {
     let address = gateway.advertise.as_ref().filter(|_| gateway.ssh.is_none())?;
     let connected = timeout(DIAL, TcpStream::connect(address)).await;
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", DIAL.as_secs()));
     let result = match connected.unwrap_or_else(|_| Err(late())) {
         Ok(_) => Ok(format!("{address} accepts connections from this machine")),
+        Err(source) if source.kind() == io::ErrorKind::NetworkUnreachable => return None,
         Err(source) => {
             let port = address.rsplit_once(':').map_or("", |(_, port)| port).to_owned();
             Err(CheckError::Undialled { address: address.clone(), port, source })
