@@ -31,7 +31,6 @@ NAMED = {
     "landbridge sites add {name}": "comment in a kept file",
     "landbridge sites add --keep": "comment in a crontab",
     "landbridge sites add SITE": "help text",
-    "landbridge sites add {site}": "not typed yet: in this lab the person's own key lets a gateway in too",
     "landbridge sites join NAME TICKET": "help text",
     "landbridge sites remove": "where a kept file comes from, what ends a crontab line",
     "landbridge sites check": "doctor: what tried it, and shows whether the cause is gone",
@@ -50,6 +49,7 @@ REMEDIES = {
     "landbridge sites add {name} --advertise HOST": (HERE, "test_what_is_printed_about_firewalls"),
     "landbridge sites add {name} --advertise {address}": (HERE, "test_what_is_printed_about_firewalls"),
     "landbridge sites add {name} {place}": (HERE, "test_what_is_printed_about_names_and_removed_sites"),
+    "landbridge sites add {site}": (HERE, "test_what_is_printed_about_a_key_for_trunks"),
     "landbridge sites add {site} --keep": (UPKEEP, "test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there"),
     "landbridge sites add {site} --slurm {setting}": (ADD, "test_slurm_that_wants_a_partition_and_an_account"),
     "landbridge sites apply": (HERE, "test_what_is_printed_about_an_edited_file"),
@@ -192,6 +192,38 @@ def test_what_is_printed_about_firewalls(person):  # noqa: F811
     assert '"advertise":"198.18.2.1:7700"' in results[listed].good().out.replace(" ", ""), str(results[listed])
     assert "through ssh" not in results[direct].good().out, str(results[direct])
     assert "landbridge" not in results[gone].out, str(results[gone])
+
+
+@pytest.mark.slow
+@needs_sshd
+@needs_iptables
+def test_what_is_printed_about_a_key_for_trunks(person):  # noqa: F811
+    """Somebody empties ~/.ssh/authorized_keys at the site that the trunk logs in to."""
+    person = person()
+    for host in ("a-gw1", "b-gw1"):
+        person.types(*CLOSED_BUT_FOR_SSH, on=host, must=True)
+    person.adds("lyon", "a-gw1")
+    person.adds("kyoto", "b-gw1", must=True)
+    # The person's own key is on the person's machine and not at lyon.
+    shim = person.folder / "bin" / "ssh"
+    without_own = f"sed -i '1a case $HOME in */a-gw1) exec /usr/bin/ssh -F none \"$@\";; esac' {shim}"
+    person.types("sh", "-c", without_own, must=True)
+    person.types("sh", "-c", ": >~/.ssh/authorized_keys", on="b-gw1", must=True)
+    ours = f"grep -lz HOME={person.home('a-gw1')} /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3"
+    cut = f'for p in $({ours}); do test "$(cat /proc/$p/comm 2>/dev/null)" = ssh && kill $p; done; true'
+    person.types("bash", "-c", cut, on="a-gw1", must=True)
+    until_refused = (
+        f"for i in $(seq 40); do said=$({LANDBRIDGE} sites check --quick 2>&1); code=$?; "
+        'case $said in *"Permission denied"*) break;; esac; sleep 0.5; done; echo "$said"; exit $code'
+    )
+    refused = person.types("bash", "-c", until_refused, on="a-gw1")
+    steps = [person.follows(refused, "landbridge sites add kyoto")]
+    steps.append(person.types(*until_good("sites check --quick"), on="a-gw1"))
+    steps.append(person.types(*until_good("run -n 2 -- uname -n"), on="a-gw1", cwd="/"))
+    results = person.run(limit=400)
+    results[refused].bad("Permission denied", "lyon.trunk.pub in there")
+    for which in steps:
+        results[which].good()
 
 
 @pytest.mark.slow
