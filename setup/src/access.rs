@@ -1,4 +1,5 @@
-//! Who may log in where: sites whose trunks go through ssh let in the gateways of all others, and nobody else.
+//! Which gateways may log in where: a site whose trunks go through ssh lets in the gateways of all other sites and
+//! nobody else.
 
 use types::sites::SitesFile;
 
@@ -6,19 +7,19 @@ use crate::SetupError;
 use crate::company::Company;
 use crate::message::{Reply, Request};
 
-/// The gateways of a site were let in at another.
+/// A site has let in the gateways of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// The site that lets them in.
     at: String,
-    /// Their site.
+    /// The site whose gateways are let in.
     of: String,
-    /// What they may reach there.
+    /// The address they may reach there.
     to: String,
 }
 
-/// Lets gateways in at every site of the file that is reached through ssh, as far as machines are reached; notes in
-/// `granted` what was not so before.
+/// Lets gateways in at every site of the file that is reached through ssh and whose machine is connected. Appends each
+/// new grant to `granted`.
 pub(crate) async fn grant(
     company: &mut Company,
     sites: &SitesFile,
@@ -41,12 +42,12 @@ pub(crate) async fn grant(
     Ok(())
 }
 
-/// Takes back what was granted.
+/// Revokes a grant.
 pub(crate) async fn withdraw(company: &mut Company, grant: &Grant) -> Result<(), SetupError> {
     set(company, grant, None).await.map(|_| ())
 }
 
-/// The gateways of site `of` are not let in at site `at` any more.
+/// Stops letting the gateways of site `of` in at site `at`.
 pub(crate) async fn forget(company: &mut Company, sites: &SitesFile, of: &str, at: &str) -> Result<(), SetupError> {
     let gateway = sites.site(at).and_then(|(_, site)| site.gateways.iter().find(|gateway| gateway.ssh.is_some()));
     match gateway {

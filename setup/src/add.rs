@@ -1,10 +1,10 @@
-//! Adding a site, or repairing one: the order of things, and what is undone when one of them fails.
+//! Adding or repairing a site: the order of the steps, and what is undone when one fails.
 //!
-//! 1. [`prepare`] reaches the new machine and those of all other sites, copies the programs, makes the key and looks around.
-//!    Nothing that works by then is touched.
-//! 2. [`Prepared::commit`] hands the new sites file to every site, starts the new gateway, has the others take up the new
-//!    site, and tries every connection. If anything about a *new* site does not work, all sites get their old file back and
-//!    the user's own is never written; a site that was there before is left as repaired as it could be.
+//! 1. [`prepare`] reaches the new machine and those of all other sites, copies the programs, makes the key and surveys
+//!    the machine. It touches nothing that already works.
+//! 2. [`Prepared::commit`] writes the new sites file at every site, starts the new gateway, has the others take up the
+//!    new site, and tries every connection. If anything about a *new* site does not work, all sites get their old file
+//!    back and the user's own is never written; a site that existed before is left as repaired as it could be.
 
 mod plan;
 mod settle;
@@ -27,16 +27,15 @@ use crate::release::Release;
 use crate::slurm::SlurmSetting;
 use crate::{Progress, SetupError};
 
-/// What the user wants of a site.
+/// What the user wants for a site.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// Its name.
     pub name: String,
-    /// `[USER@]HOST[:PORT]` of its machine; `None`: where the sites file says, else this machine.
+    /// `[USER@]HOST[:PORT]` of its machine. `None`: the one in the sites file, else this machine.
     pub place: Option<String>,
     /// The folder for the copies there.
     pub folder: Option<String>,
-    /// The folder here with the programs to copy, when they are not those of this release.
+    /// The local folder with the programs to copy, if they are not those of this release.
     pub programs: Option<PathBuf>,
     /// The gateway's port.
     pub port: Option<u16>,
@@ -44,73 +43,72 @@ pub struct Wish {
     pub advertise: Option<String>,
     /// Other sites cannot dial it.
     pub dial_out: bool,
-    /// `host[:port]` that the site's nodes dial.
+    /// `host[:port]` that the site's own nodes dial.
     pub inside: Option<String>,
-    /// Its nodes, as a list.
+    /// The list of its nodes, as typed.
     pub nodes: Option<String>,
-    /// What Slurm is asked for its nodes with.
+    /// The settings with which Slurm is asked for its nodes.
     pub slurm: Vec<SlurmSetting>,
-    /// Gateways of other sites never get keys to log in there.
+    /// Never give gateways of other sites keys to log in there.
     pub no_trunk_ssh: bool,
-    /// The machine is to start the gateway again by itself.
+    /// Have the machine itself restart the gateway.
     pub keep: bool,
-    /// Somebody sits at a terminal and can be asked.
+    /// A user is at the terminal and can be asked.
     pub asking: bool,
 }
 
-/// How it went.
+/// The result of adding or repairing a site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// The site.
     pub site: String,
     /// Whether everything about this site works.
     pub ok: bool,
-    /// What was done and found.
+    /// What was done, and what was found.
     pub findings: Vec<Finding>,
     /// What the user should know.
     pub notes: Vec<String>,
 }
 
-/// Everything that can be done without changing what works.
+/// A site that is ready to be committed: every step that does not affect working sites is done.
 #[derive(Debug)]
 pub struct Prepared {
     wish: Wish,
-    /// It is not in the sites file yet.
+    /// The site is not in the sites file yet.
     new: bool,
-    /// As planned; what the user wrote himself is in `after` alone.
+    /// The entry as planned. Only `after` holds what the user wrote by hand.
     entry: Entry,
-    /// How other sites' gateways may log in there.
+    /// How gateways of other sites may log in at the site.
     login: Option<Login>,
-    /// How its gateway may log in at other sites.
+    /// How the site's gateway may log in at other sites.
     logins: Vec<(String, Login)>,
     after: Book,
     company: Company,
-    /// The sites files as they were at every machine reached.
+    /// The sites file of every machine reached, as it was.
     old: Vec<(String, Option<String>)>,
-    /// Other sites that are reached through ssh from now on.
+    /// Other sites that this change makes reachable through ssh.
     changed: Vec<String>,
     findings: Vec<Finding>,
     notes: Vec<String>,
-    /// What was left at the site by now.
+    /// What has been left on the site's machine so far.
     left: String,
 }
 
-/// One try of the change at all sites.
+/// One attempt to make the change at all sites.
 #[derive(Debug, Default)]
 struct Attempt {
     /// Sites that have the new file.
     touched: Vec<String>,
-    /// Sites whose gateway did not run before.
+    /// Sites whose gateway was not running before.
     started: Vec<String>,
-    /// Gateways that were not let in before.
+    /// Gateways that were newly let in.
     granted: Vec<Grant>,
     findings: Vec<Finding>,
 }
 
-/// Does everything that can be done without changing what works.
+/// Takes every step that does not affect working sites.
 ///
 /// # Errors
-/// The wish makes no sense, a machine cannot be reached, or the site cannot be one.
+/// The wish makes no sense, a machine cannot be reached, or the machine cannot be a site.
 pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Result<Prepared, SetupError> {
     let name = wish.name.clone();
     let known = book.sites()?;
@@ -126,7 +124,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
         _ => format!("copied to {}", facts.folder),
     };
     if !own_release {
-        // The other sites have theirs.
+        // The given programs are for the new site only; the other sites get those of this release.
         company = company.with_release(Release::read(None)?);
     }
     let mut findings = vec![finding(&name, "programs", copied)];
@@ -159,7 +157,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
         let text = company.read_sites(&site).await?;
         if let Some(text) = &text {
             let theirs = Book::of(&PathBuf::from(format!("sites file of site {site}")), text)?;
-            // An older entry of the new site is what this command is about.
+            // An older entry of the new site is skipped: this command replaces it.
             for taken in after.adopt(&theirs, &name)? {
                 notes.push(format!("site {taken} taken over from the sites file of site {site}"));
             }
@@ -212,7 +210,7 @@ pub async fn prepare(book: Book, wish: Wish, progress: &mut dyn Progress) -> Res
     })
 }
 
-/// The entry of this machine as a site, and the connection to it; nothing else is touched.
+/// Connects to this machine as a site and makes its entry; touches nothing else.
 pub(crate) async fn describe_here(
     wish: &Wish,
     known: Option<&types::sites::Site>,
@@ -233,7 +231,7 @@ pub(crate) async fn describe_here(
     let entry = plan::entry(wish, &Place::Here, &survey, nodes, known, &mut Vec::new()).await?;
     let mut book = Book::of(&PathBuf::from("the entry of this site"), "")?;
     book.add(&name, &entry)?;
-    // Where its copies lie is for its own sites file.
+    // The place of its copies belongs only in its own sites file.
     book.identify(&name, &key, None, None)?;
     let findings =
         vec![finding(&name, "programs", programs), finding(&name, "machine", plan::describe_machine(&survey))];
@@ -252,7 +250,7 @@ async fn look_around(
     }
 }
 
-/// What the user did not ask to change stays as it is.
+/// Writes the entry; what the user did not ask to change stays as it is.
 fn write_entry(book: &mut Book, wish: &Wish, known: bool, entry: &Entry) -> Result<(), SetupError> {
     let elsewhere = wish.port.is_some() || wish.advertise.is_some() || wish.inside.is_some() || wish.dial_out;
     match (known, wish.nodes.is_some()) {
@@ -265,7 +263,7 @@ fn write_entry(book: &mut Book, wish: &Wish, known: bool, entry: &Entry) -> Resu
 }
 
 impl Prepared {
-    /// Makes the change at all sites, tries it, and writes the user's sites file; or undoes it.
+    /// Makes the change at all sites and tries it, then writes the user's sites file or undoes the change.
     ///
     /// # Errors
     /// The user's sites file cannot be edited or written. What fails at a site is in the outcome.
@@ -288,7 +286,7 @@ impl Prepared {
         if verdict == Verdict::Fails && self.new {
             progress.step(&name, "something does not work: undoing");
             self.undo(&attempt).await;
-            // The entry as planned is the one to explain; of the other tries it is enough why they failed.
+            // The findings explain the entry as planned. For the other attempts it is enough to say why they failed.
             for (remedy, failed) in tried.iter().zip(refuted.iter().skip(1).chain([&attempt])) {
                 let faults = failed.findings.iter().filter(|finding| verdict::is_fault(&name, finding));
                 let faults = faults.map(|finding| finding.detail.clone()).collect::<Vec<_>>().join("; ");
@@ -311,7 +309,7 @@ impl Prepared {
                 self.notes.push(change);
             }
             self.after.save()?;
-            // What was kept of the site is in the file again.
+            // The `[site.run]` that was kept is in the file again.
             let _ = std::fs::remove_file(self.after.kept_run(&name));
         }
         let settled = verdict == Verdict::Fails || self.settle(&mut attempt.findings).await;
@@ -325,7 +323,7 @@ impl Prepared {
         Ok(Outcome { site: name, ok: verdict == Verdict::Works && settled, findings: self.findings, notes: self.notes })
     }
 
-    /// Hands the file out and tries everything.
+    /// Hands out the sites file and tries everything.
     async fn attempt(&mut self, progress: &mut dyn Progress) -> Attempt {
         let name = self.wish.name.clone();
         let mut attempt = Attempt::default();
@@ -339,7 +337,7 @@ impl Prepared {
         attempt
     }
 
-    /// Changes the sites file for another try. `apart`: the sites that have no trunk with this one.
+    /// Changes the sites file for the next attempt. `apart`: the sites that have no trunk with this one.
     fn apply(&mut self, remedy: Remedy, apart: &[String], progress: &mut dyn Progress) -> Result<(), SetupError> {
         let name = &self.wish.name;
         match remedy {
@@ -374,7 +372,7 @@ impl Prepared {
         }
     }
 
-    /// What was changed, for the user.
+    /// What the remedy changed, in words for the user.
     fn describe(&self, remedy: Remedy) -> String {
         let (name, address) = (&self.wish.name, self.entry.advertise.as_deref().unwrap_or_default());
         match remedy {
@@ -408,7 +406,8 @@ impl Prepared {
         }
     }
 
-    /// Hands the file out and has gateways follow it: the new one first, since the others will dial it.
+    /// Hands out the sites file and has the gateways follow it. The new gateway comes first because the others will
+    /// dial it.
     async fn spread(&mut self, attempt: &mut Attempt, progress: &mut dyn Progress) -> Result<(), SetupError> {
         access::grant(&mut self.company, &self.after.sites()?, &mut attempt.granted).await?;
         let text = self.after.text();
@@ -428,7 +427,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Tries everything from the site, and the way to it from every other.
+    /// Tries everything from the site, and the trunk to it from every other site.
     async fn try_all(&mut self, findings: &mut Vec<Finding>, progress: &mut dyn Progress) -> Result<(), SetupError> {
         let name = self.wish.name.clone();
         progress.step(&name, "trying everything from there");
@@ -445,7 +444,7 @@ impl Prepared {
         self.try_others(findings).await
     }
 
-    /// Tries the trunks between other sites, if one of them is reached in another way from now on.
+    /// Tries the trunks between other sites if this change alters how one of them is reached.
     async fn try_others(&mut self, findings: &mut Vec<Finding>) -> Result<(), SetupError> {
         let name = self.wish.name.clone();
         let others: Vec<String> = self.company.names().into_iter().filter(|site| *site != name).collect();
@@ -465,7 +464,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Gives every site its old file back and has gateways follow it. What cannot be undone is noted.
+    /// Gives every site its old file back and has the gateways follow it. Notes what cannot be undone.
     async fn undo(&mut self, attempt: &Attempt) {
         for grant in &attempt.granted {
             if let Err(error) = access::withdraw(&mut self.company, grant).await {

@@ -1,4 +1,4 @@
-//! Handing the user's sites file out after it was edited, and noticing that it was not.
+//! Handing out the user's sites file after an edit, and noticing when that was not done.
 
 use serde::Serialize;
 use types::SitesFile;
@@ -10,28 +10,27 @@ use crate::message::{Reply, Request};
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
-/// What was done at a site.
+/// What was done at one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Applied {
-    /// The site.
     pub site: String,
     /// What its gateway did with the file.
     pub done: Option<String>,
-    /// Why it does not work by the file yet, and what to do.
+    /// Why the gateway does not follow the file yet, and what to do.
     pub problem: Option<String>,
 }
 
-/// Gives every site the sites file and has its gateway work by it. A gateway is restarted only if it cannot take the change up while it
-/// runs, and never while jobs are open there.
+/// Gives every site the sites file and has its gateway follow it. A gateway is restarted only if it cannot take up the
+/// change while it runs, and never while jobs are open there.
 ///
 /// # Errors
-/// The file makes no sense. What does not work at one site is in its entry and does not stop the others.
+/// The file makes no sense. A failure at one site is in that site's entry and does not stop the others.
 pub async fn apply(book: &mut Book, asking: bool, progress: &mut dyn Progress) -> Result<Vec<Applied>, SetupError> {
     let sites = book.sites()?.sites;
     let mut company = Company::new(Release::read(None)?, asking);
     let mut all: Vec<Applied> =
         sites.iter().map(|site| Applied { site: site.name.clone(), ..Applied::default() }).collect();
-    // First what they have: a site that joined one of them by a ticket must not be lost.
+    // Read the sites' own files first: a site that joined one of them with a ticket must not be lost.
     for (site, applied) in sites.iter().zip(&mut all) {
         let asked = async {
             let Some(place) = whereabouts(site)? else {
@@ -73,8 +72,8 @@ pub async fn apply(book: &mut Book, asking: bool, progress: &mut dyn Progress) -
     Ok(all)
 }
 
-/// Why the sites file `theirs` of another machine is not the user's own, and what to do; `None`: they say the same of the sites that both
-/// name. How sites are reached and where copies lie is each machine's own business.
+/// How the sites file `theirs` of another machine differs from the user's own, and what to do. `None`: they agree on
+/// the sites that both name. How sites are reached and where copies are is each machine's own business.
 pub(crate) fn difference(own: &SitesFile, theirs: &str) -> Option<String> {
     let remedy = "`landbridge sites apply` hands the one here out";
     let Ok(theirs) = SitesFile::parse(theirs, "theirs") else {

@@ -1,4 +1,5 @@
-//! The user's sites file as a document that is edited: what the user wrote in it, comments and order, stays as it is.
+//! The user's sites file as an editable document: what the user wrote in it, comments and order included, stays as it
+//! is.
 
 use std::path::{Path, PathBuf};
 
@@ -10,27 +11,26 @@ use crate::SetupError;
 use crate::here::folders;
 use crate::slurm::{self, SlurmSetting};
 
-/// A sites file in memory, with the path it came from. It may be missing and may have no site yet.
+/// A sites file in memory and its path. The file may not exist yet, and may name no site yet.
 #[derive(Clone, Debug)]
 pub struct Book {
     path: PathBuf,
     document: DocumentMut,
 }
 
-/// What is written of a site that is new.
+/// What is written about a new site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// `host:port` that other sites dial.
     pub advertise: Option<String>,
-    /// How gateways of other sites log in instead.
+    /// How gateways of other sites log in, where they do not dial.
     pub ssh: Option<Login>,
-    /// `host:port` that the site's nodes dial.
+    /// `host:port` that the site's own nodes dial.
     pub inside: String,
     /// `address:port` the gateway binds.
     pub listen: String,
-    /// Its nodes.
     pub nodes: Vec<String>,
-    /// How agents are started there.
+    /// How agents are started on its nodes.
     pub starter: Start,
 }
 
@@ -39,14 +39,14 @@ pub struct Entry {
 pub enum Start {
     /// The node is the gateway's machine.
     Local,
-    /// The gateway's machine reaches the nodes by ssh.
+    /// The gateway's machine reaches the nodes through ssh.
     Ssh,
-    /// Slurm gives nodes when a job needs them.
+    /// Slurm allocates nodes when a job needs them.
     Slurm,
 }
 
 impl Book {
-    /// Reads the sites file at `path`, or begins an empty one.
+    /// Reads the sites file at `path`, or starts an empty one.
     ///
     /// # Errors
     /// It cannot be read, or makes no sense.
@@ -55,10 +55,10 @@ impl Book {
         Book::of(path, &text)
     }
 
-    /// The same from a text; `path` is its name in messages and where it will be saved.
+    /// Parses the text of a sites file; `path` is its name in messages and where it will be saved.
     ///
     /// # Errors
-    /// It makes no sense.
+    /// The text makes no sense.
     pub fn of(path: &Path, text: &str) -> Result<Book, SetupError> {
         let wrong = |e: toml_edit::TomlError| SetupError::Request(format!("{}: {e}", path.display()));
         let document: DocumentMut = text.parse().map_err(wrong)?;
@@ -67,20 +67,18 @@ impl Book {
         Ok(book)
     }
 
-    /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its text.
     pub fn text(&self) -> String {
         self.document.to_string()
     }
 
-    /// The sites in it, checked. Empty if there is none yet.
+    /// The sites in the file, checked. Empty if it names none yet.
     ///
     /// # Errors
-    /// It is no sites file.
+    /// It is not a sites file.
     pub fn sites(&self) -> Result<SitesFile, SetupError> {
         match self.document.get("site") {
             None => Ok(SitesFile { sites: Vec::new() }),
@@ -89,7 +87,7 @@ impl Book {
         }
     }
 
-    /// Writes it; one in which nothing is left is removed.
+    /// Writes the file, or removes it if nothing is left in it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -105,7 +103,7 @@ impl Book {
         folders::write(&self.path, &self.text()).map_err(|e| SetupError::SitesFile(Box::new(e)))
     }
 
-    /// Adds a site at the end.
+    /// Appends a site.
     pub(crate) fn add(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
         let mut site = Table::new();
         site["name"] = value(name);
@@ -120,7 +118,7 @@ impl Book {
         self.describe(name, entry)
     }
 
-    /// Sets what others know a site by and how its user reaches it.
+    /// Sets the fingerprint that others know a site by and how the user reaches its machine.
     pub(crate) fn identify(
         &mut self,
         name: &str,
@@ -144,7 +142,7 @@ impl Book {
         Ok(())
     }
 
-    /// Sets a site's gateway, nodes and starter. What else the user wrote about the gateway stays.
+    /// Sets a site's gateway, nodes and starter. Anything else the user wrote about the gateway stays.
     pub(crate) fn describe(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
         self.set_gateway(name, entry)?;
         let site = self.table(name)?;
@@ -169,7 +167,7 @@ impl Book {
         Ok(())
     }
 
-    /// Has Slurm give a site's nodes, asked with these settings.
+    /// Makes Slurm provide a site's nodes, with these settings.
     pub(crate) fn set_slurm(&mut self, name: &str, settings: &[SlurmSetting]) -> Result<(), SetupError> {
         let site = self.table(name)?;
         site.remove("node");
@@ -177,7 +175,7 @@ impl Book {
         Ok(())
     }
 
-    /// A site's `[site.run]`, as the text of a file of its own.
+    /// A site's `[site.run]`, as the text of a separate file.
     pub(crate) fn run_of(&self, name: &str) -> Option<String> {
         let Some(Item::ArrayOfTables(sites)) = self.document.get("site") else { return None };
         let run = sites.get(position(sites, name)?)?.get("run")?.as_table_like()?;
@@ -186,7 +184,7 @@ impl Book {
         Some(format!("# [site.run] of site {name}, kept for `landbridge sites add {name}`.\n{kept}"))
     }
 
-    /// Gives a site the `[site.run]` of such a text.
+    /// Restores a site's `[site.run]` from the text that [`Book::run_of`] returned.
     pub(crate) fn set_run(&mut self, name: &str, text: &str) -> Result<(), SetupError> {
         let kept: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| SetupError::Request(e.to_string()))?;
         if let Some(run) = kept.get("run").and_then(Item::as_table_like) {
@@ -195,12 +193,12 @@ impl Book {
         Ok(())
     }
 
-    /// Where a site's `[site.run]` stays while the site is not in the file.
+    /// The file that keeps a site's `[site.run]` while the site is not in the sites file.
     pub(crate) fn kept_run(&self, name: &str) -> PathBuf {
         self.path.with_file_name(format!("{name}.run.toml"))
     }
 
-    /// Sets where a site's first gateway is found.
+    /// Sets how a site's first gateway is reached.
     pub(crate) fn set_gateway(&mut self, name: &str, entry: &Entry) -> Result<(), SetupError> {
         let site = self.table(name)?;
         let gateways = site.entry("gateway").or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
@@ -225,7 +223,7 @@ impl Book {
         Ok(())
     }
 
-    /// Has other sites reach a site's first gateway through ssh.
+    /// Makes other sites reach a site's first gateway through ssh.
     pub(crate) fn set_login(&mut self, name: &str, login: &Login) -> Result<(), SetupError> {
         let gateways = self.table(name)?.get_mut("gateway").and_then(Item::as_array_of_tables_mut);
         let Some(gateway) = gateways.and_then(|gateways| gateways.get_mut(0)) else {
@@ -235,7 +233,7 @@ impl Book {
         Ok(())
     }
 
-    /// Takes a site out; says whether it was there.
+    /// Removes a site; returns whether it was in the file.
     pub(crate) fn remove(&mut self, name: &str) -> Result<bool, SetupError> {
         let tables = self.tables()?;
         let Some(at) = position(tables, name) else { return Ok(false) };
@@ -246,7 +244,7 @@ impl Book {
         Ok(true)
     }
 
-    /// Takes over, at the end, the sites of another file that are not in this one, but not `never`; gives their names.
+    /// Appends the sites of another file that this one lacks, except `never`. Returns their names.
     pub(crate) fn adopt(&mut self, other: &Book, never: &str) -> Result<Vec<String>, SetupError> {
         let mut names = Vec::new();
         let Some(Item::ArrayOfTables(theirs)) = other.document.get("site") else { return Ok(names) };
@@ -257,7 +255,7 @@ impl Book {
                 continue;
             }
             let mut site = site.clone();
-            // Where it stood in the other file says nothing about this one: after all that is here.
+            // Its position in the other file means nothing in this one: put it after everything here.
             shift(&mut site, (ours.len() as isize + 1) * MOST_TABLES);
             ours.push(site);
             names.push(name.to_owned());
@@ -267,8 +265,8 @@ impl Book {
         Ok(names)
     }
 
-    /// What the sites in it say that is not for other sites: how a user reaches them, where copies lie, which commands start agents.
-    /// By names of fields.
+    /// Names of the fields in the file that are not for other sites: how a user reaches the sites, where copies are,
+    /// which commands start agents.
     pub(crate) fn not_for_others(&self) -> Vec<String> {
         const SITE: [&str; 7] = ["name", "key", "fingerprint", "next", "gateway", "node", "starter"];
         const GATEWAY: [&str; 7] = ["name", "advertise", "inside", "listen", "memory", "links", "meeting"];
@@ -313,7 +311,7 @@ impl Book {
     }
 }
 
-/// A table on its own, without a place in the file that it comes from.
+/// A copy of the table without its position in the file it came from.
 fn plain(table: &dyn TableLike) -> Table {
     let values = table.iter().filter_map(|(key, item)| Some((key, item.clone().into_value().ok()?)));
     values.map(|(key, value)| (key.to_owned(), value)).collect()
@@ -329,10 +327,10 @@ fn inline(name: &str, what: &str) -> SetupError {
     ))
 }
 
-/// More tables than a file has.
+/// More tables than any file has.
 const MOST_TABLES: isize = 1_000_000;
 
-/// Moves a table and those below it back in the order of the file.
+/// Moves a table and its subtables towards the end of the file.
 fn shift(table: &mut Table, by: isize) {
     if let Some(position) = table.position() {
         table.set_position(position + by);

@@ -1,10 +1,11 @@
-# The first thing that runs at a site's machine: says what is there, receives files, becomes the program among them.
-# What comes on standard input is data and a few words, never shell text. Variables set before this: mark, folder, id.
-# Copies are for this user only; what the gateway's jobs write is not our business.
+# The first program that runs on a site's machine: it reports what the machine has, receives files, and becomes one of
+# them.
+# Standard input carries data and a few words, never shell text. Variables set before this: mark, folder, id.
+# Copies are for this user only. The umask is restored before `exec`, so it does not apply to what jobs write.
 mask=$(umask)
 umask 077
 say() { printf '%s %s\n' "$mark" "$*"; }
-# Swallows the rest of the input: after a failure, what the other end still sends must go nowhere.
+# Reads the rest of the input and drops it: after a failure, what the other end still sends must go nowhere.
 fail() { say "fail $*"; cat >/dev/null; exit 1; }
 one_line() { tr '\n\r' '  '; }
 say "os $(uname -s)"
@@ -30,9 +31,9 @@ for name in $(ls -t "$base" 2>/dev/null); do
 done
 command -v gzip >/dev/null 2>&1 && say "unpacks gzip"
 sum_of() { sha256sum <"$1" | cut -c1-64; }
-# Size, inode and times of a file: whatever writes to it or replaces it changes this. Nothing where stat is another one.
+# Size, inode and times of a file: any write or replacement changes this. Empty where stat is not GNU's.
 stamp() { stat -c '%s.%i.%y.%z' "$1" 2>/dev/null | tr ' ' '_'; }
-# Remembers a file's sum, beside it: a file that has not changed is not hashed again.
+# Stores a file's sum beside it, so that an unchanged file is not hashed again.
 remember() { now=$(stamp "$folder/$1"); [ -z "$now" ] || echo "$2 $now" 2>/dev/null >"$folder/.$1.sum"; }
 for name in landbridge liblandbridge-fi.so; do
     [ -f "$folder/$name" ] || continue
@@ -47,7 +48,7 @@ done
 say ready
 part=$folder/.part-$$
 trap 'rm -f "$part"' EXIT
-# What follows is unpacked by this command.
+# The command that unpacks the files that follow.
 unpack=cat
 while read -r verb name size sum; do
     case $verb in

@@ -1,7 +1,7 @@
-//! `run` on a machine that is no site: it is carried over ssh to a site, where the key is and the gateway.
+//! `run` on a machine that is not a site: the job is carried over ssh to a site, which has the key and the gateway.
 //!
-//! The job runs there as if typed there. Its output, its exit code and the signals of the user pass through; when the connection is
-//! lost, or this process, the job ends. Nothing is forwarded and no key leaves its site.
+//! The job runs there as if it had been typed there. Its output, its exit code and the user's signals pass through. It
+//! ends when the connection is lost or this process dies. Nothing is forwarded, and no key leaves its site.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,9 +22,9 @@ use crate::place::Place;
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
-/// Beginnings of the variables that say how a job runs, wherever that is.
+/// Prefixes of the variables that affect how a job runs, on any machine.
 const SETTINGS: [&str; 6] = ["LANDBRIDGE_", "FI_", "MPIR_CVAR_", "I_MPI_", "OMPI_MCA_", "OMP_"];
-/// Those among them that name places of the machine they were set on.
+/// Variables among them whose values are valid only on the machine they were set on.
 const PLACES: [&str; 9] = [
     TYPED_HOME,
     TYPED_DIRECTORY,
@@ -37,16 +37,17 @@ const PLACES: [&str; 9] = [
     "LANDBRIDGE_TEST_MARKER",
 ];
 
-/// The site to which a job of this machine is carried, if this machine is none: `wanted`, or the first that ssh reaches.
+/// The site to carry a job to when this machine is not a site: `wanted`, or the first that ssh reaches.
 pub fn destination<'a>(sites: &'a [Site], wanted: Option<&str>) -> Option<&'a Site> {
     let mut named = sites.iter().filter(|site| wanted.is_none_or(|wanted| site.name == wanted));
     named.find(|site| matches!(whereabouts(site), Ok(Some(Place::Ssh { .. }))))
 }
 
-/// What is carried: the words after `run`, with `--` before the program, where this was typed, and the settings of this environment.
+/// What is carried: the words after `run`, with `--` before the program; the directory in which it was typed; and the
+/// settings in this environment.
 ///
 /// # Errors
-/// The summary would be written to a file there, or a variable that is to be set has no value here.
+/// The summary would be written to a file there, or a variable to be set has no value here.
 pub fn request(
     site: &str,
     command: &[&str],
@@ -57,7 +58,7 @@ pub fn request(
 ) -> Result<Carry, SetupError> {
     let environment: Vec<(OsString, OsString)> = environment.collect();
     let here = |name: &OsStr| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
-    // The value that a variable has here, for that is what was meant.
+    // The user means the value that the variable has here.
     let with_value = |word: &OsStr| {
         let (name, value) = setting(word, here).map_err(|error| SetupError::Request(error.to_string()))?;
         Ok::<_, SetupError>(OsString::from_vec([name, b"=".to_vec(), value].concat()))
@@ -71,7 +72,7 @@ pub fn request(
                 kept.extend(words);
                 break;
             }
-            // It has a sites file of its own there, this decides from where, and files were pushed from here.
+            // The site has its own sites file, this machine decides `--from`, and `--push` was done from here.
             b"--sites" | b"--from" | b"--push" => drop(words.next()),
             text if [&b"--sites="[..], b"--from=", b"--push="].iter().any(|option| text.starts_with(option)) => {}
             text if text.starts_with(b"--json=") => {
@@ -112,7 +113,7 @@ pub fn request(
     })
 }
 
-/// Runs the job at the site; gives its exit code. `signals`: numbers of the signals that the user sends. `file`: the
+/// Runs the job at the site; returns its exit code. `signals`: numbers of the signals that the user sends. `file`: the
 /// sites file here. Gateways that have ended are started again.
 ///
 /// # Errors
@@ -133,7 +134,7 @@ pub async fn carry(
     let release = Release::read(None)?;
     let ready = async {
         let mut machine = Machine::reach(&way, &release, progress).await?;
-        // A check or a view shows what is; a job needs its gateways.
+        // A check or a view shows the current state and changes nothing; a job needs its gateways.
         if carry.command == ["run"] {
             lift(&mut machine, site, file, asking, progress).await?;
         }

@@ -1,4 +1,4 @@
-//! The machines of several sites, reached once and kept while something is done with all of them.
+//! The machines of several sites, each reached once and kept connected while all of them are worked on.
 
 use types::sites::{LoginError, Site};
 
@@ -10,7 +10,7 @@ use crate::place::Place;
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
-/// Machines that answer, by the names of their sites.
+/// Connected machines, by the names of their sites.
 #[derive(Debug)]
 pub(crate) struct Company {
     release: Release,
@@ -19,17 +19,17 @@ pub(crate) struct Company {
 }
 
 impl Company {
-    /// Nobody yet. `asking`: somebody sits at a terminal and can be asked.
+    /// No machines yet. `asking`: a user is at the terminal and can be asked.
     pub(crate) fn new(release: Release, asking: bool) -> Company {
         Company { release, asking, machines: Vec::new() }
     }
 
-    /// From now on machines get another release.
+    /// Machines reached from now on get another release.
     pub(crate) fn with_release(self, release: Release) -> Company {
         Company { release, ..self }
     }
 
-    /// Reaches a site's machine, unless it is reached already.
+    /// Connects to a site's machine, unless it is connected already.
     pub(crate) async fn reach(
         &mut self,
         site: &str,
@@ -52,23 +52,23 @@ impl Company {
         Ok(&mut self.machines[at].1)
     }
 
-    /// The machine of a site that was reached.
+    /// The machine of a site that has been reached.
     pub(crate) fn machine(&mut self, site: &str) -> Result<&mut Machine, SetupError> {
         let found = self.machines.iter_mut().find(|(name, _)| name == site);
         found.map(|(_, machine)| machine).ok_or_else(|| SetupError::site(site, "was not reached"))
     }
 
-    /// Names of the sites that were reached, in that order.
+    /// Names of the sites that have been reached, in the order in which they were reached.
     pub(crate) fn names(&self) -> Vec<String> {
         self.machines.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Asks a site's machine for something.
+    /// Sends a request to a site's machine and returns the reply.
     pub(crate) async fn ask(&mut self, site: &str, request: &Request) -> Result<Reply, SetupError> {
         self.machine(site)?.ask(request).await
     }
 
-    /// The sites file of a site's machine.
+    /// Reads the sites file of a site's machine.
     pub(crate) async fn read_sites(&mut self, site: &str) -> Result<Option<String>, SetupError> {
         match self.ask(site, &Request::ReadSites).await? {
             Reply::Sites { text } => Ok(text),
@@ -77,8 +77,8 @@ impl Company {
     }
 }
 
-/// Where the machine of a site in the sites file is: this machine if the site lives here; else where ssh says. `None`: it
-/// joined by itself, and only it can be the first to speak.
+/// Where the machine of a site is: this machine if the site's gateway belongs here, else where its `ssh` entry says.
+/// `None`: the site joined by itself, and only it can open a connection.
 pub(crate) fn whereabouts(site: &Site) -> Result<Option<Place>, SetupError> {
     let folders = Folders::of_user()?;
     if background::lives_here(&folders, &site.name) {

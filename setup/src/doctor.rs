@@ -1,9 +1,9 @@
-//! `landbridge doctor`: looks at everything that a job needs on this machine and at the sites, and writes what it finds
+//! `landbridge doctor`: examines everything that a job needs on this machine and at the sites, and writes the findings
 //! into one text that a user can attach to a report.
 //!
-//! Start at [`examine`]. Each file below looks at one thing and adds findings and sections to the [`Report`]. Nothing
-//! here changes anything, and each command and connection that it makes has a time limit. Keys are never read; what
-//! looks like a secret in settings and logs is left out.
+//! Start at [`examine`]. Each file below examines one thing and adds findings and sections to the [`Report`]. Nothing
+//! here changes anything, and each command and connection has a time limit. Keys are never read. Anything in settings
+//! and logs that looks like a secret is left out.
 
 mod command;
 mod installation;
@@ -24,13 +24,13 @@ use serde::Serialize;
 use crate::SetupError;
 use crate::here::folders::Folders;
 
-/// What is to be examined.
+/// What to examine.
 pub struct Question {
     /// Version of the command, such as `0.1.0 (1f2e3d4c5b6a)`.
     pub version: String,
-    /// The sites file, where it is or would be.
+    /// Path of the sites file, whether or not it exists.
     pub path: PathBuf,
-    /// Its content, or why it cannot be used. `None`: there is none.
+    /// The content of the sites file, or why it cannot be used. `None`: there is no such file.
     pub sites: Option<Result<Sites, String>>,
     /// The site that this machine belongs to, if a site's key is here.
     pub home: Option<String>,
@@ -50,7 +50,7 @@ impl Question {
     }
 }
 
-/// How a finding is to be taken.
+/// How to take a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -62,34 +62,32 @@ pub enum Verdict {
     Failed,
 }
 
-/// One thing that was looked at.
+/// The result of examining one thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at, such as `provider` or `a: gateway gw1`.
+    /// What was examined, such as `provider` or `a: gateway gw1`.
     pub part: String,
-    /// How it is to be taken.
     pub verdict: Verdict,
     /// What was found.
     pub detail: String,
-    /// What to do; for what failed, unless `detail` says it.
+    /// What to do. Set for a failure, unless `detail` says it.
     pub remedy: Option<String>,
 }
 
-/// A part of the file to attach.
+/// A part of the text to attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Its heading.
     pub title: String,
     /// Its text, without secrets.
     pub text: String,
 }
 
-/// What was found.
+/// Everything that was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The findings, in the order in which they were made.
     pub findings: Vec<Finding>,
-    /// The other parts of the file.
+    /// The other parts of the text.
     pub sections: Vec<Section>,
 }
 
@@ -120,7 +118,7 @@ impl Report {
     }
 }
 
-/// Looks at everything. What cannot be looked at is a finding.
+/// Examines everything. What cannot be examined becomes a finding.
 ///
 /// # Errors
 /// The user has no home directory.

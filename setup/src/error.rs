@@ -1,4 +1,4 @@
-//! Why a site could not be set up.
+//! Why setting up a site failed.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,52 +9,49 @@ use types::sites::{LoginError, SitesError};
 use crate::here::HereError;
 use crate::nodes::NodesError;
 
-/// Why a site could not be set up. Names the site or the file, and says what to do next.
+/// Why setting up a site failed. Names the site or the file, and says what to do next.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// What the user asked for makes no sense.
+    /// The user's request makes no sense.
     #[error("{0}")]
     Request(String),
     /// A site's machine could not be reached.
     #[error("site {site}: {place}: {problem}")]
     Reach {
-        /// The site.
         site: String,
-        /// Where it was looked for.
+        /// Where the machine should be.
         place: String,
         /// What ssh said, and what to do.
         problem: String,
     },
-    /// Something did not work at a site.
+    /// Something failed at a site.
     #[error("site {site}: {problem}")]
     Site {
-        /// The site.
         site: String,
-        /// What, and what to do.
+        /// What failed, and what to do.
         problem: String,
     },
-    /// A file here.
+    /// A file on this machine cannot be read or written.
     #[error("{path}: {source}")]
     File {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The sites file.
+    /// The sites file makes no sense.
     #[error(transparent)]
     Sites(#[from] SitesError),
     /// The sites file cannot be read or written.
     #[error("sites file {0}")]
     SitesFile(#[source] Box<HereError>),
-    /// The user's own account on this machine.
+    /// The user's own account on this machine has a problem.
     #[error(transparent)]
     Here(Box<HereError>),
-    /// The machine that the user typed.
+    /// The machine that the user typed makes no sense.
     #[error(transparent)]
     Place(#[from] LoginError),
-    /// The list of nodes that the user typed.
+    /// The list of nodes that the user typed makes no sense.
     #[error(transparent)]
     Nodes(#[from] NodesError),
 }

@@ -1,4 +1,4 @@
-//! The other end: what is asked of the program at a site's machine, carried out here.
+//! The other end: the requests to the program on a site's machine, carried out here.
 
 mod access;
 pub mod background;
@@ -31,10 +31,10 @@ use self::folders::Folders;
 use self::keep::Keeping;
 use crate::message::{Reply, Request};
 
-/// How long nobody may ask anything.
+/// How long the sender may stay silent between two requests.
 const SILENCE: Duration = Duration::from_secs(1800);
 
-/// Answers requests until their sender is gone, or until the job is over that it became; gives the exit code.
+/// Answers requests until their sender is gone, or until the job that it has become is over. Returns the exit code.
 ///
 /// # Errors
 /// The answers cannot be written.
@@ -46,7 +46,7 @@ pub async fn serve(
     let mut lines = input.lines();
     while let Ok(Ok(Some(line))) = timeout(SILENCE, lines.next_line()).await {
         let reply = match serde_json::from_str(&line) {
-            // Its words go where everything else of the job goes: to standard error.
+            // Its errors go where everything else of the job's goes: to standard error.
             Ok(Request::Carry(carry)) => match carried::carry_out(&carry, &mut lines).await {
                 Ok(code) => return Ok(code),
                 Err(problem) => {
@@ -119,7 +119,7 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
         Request::Carry(_) | Request::Place { .. } => Err(HereError::OutOfTurn),
         Request::Status { site } => Ok(Reply::Status(Background::new(&folders, site).standing().await)),
         Request::Forget { site, base } => {
-            // Otherwise it might start the gateway again that was stopped a moment ago.
+            // Automatic restarts go first: otherwise they might start the gateway again right after it was stopped.
             let keeping = Keeping::new(&folders, site);
             if keeping.is_installed() {
                 keeping.remove()?;
@@ -130,8 +130,8 @@ async fn carry_out(request: &Request) -> Result<Reply, HereError> {
     }
 }
 
-/// The command on the user's path, and what starts the gateway again by itself: `keep` installs that, else it is only brought up to
-/// this release where it is.
+/// Sets up the command on the user's path and automatic restarts of the gateway. `keep` installs the restarts;
+/// otherwise they are only updated to this release where they are installed.
 fn settle(folders: &Folders, site: &str, keep: bool) -> Reply {
     let keeping = Keeping::new(folders, site);
     let offer = if keep { None } else { keeping.offer().map(str::to_owned) };
@@ -156,7 +156,7 @@ fn make_key(folders: &Folders, site: &str) -> Result<Reply, HereError> {
     Ok(Reply::Key { fingerprint, made })
 }
 
-/// The sites file of this machine.
+/// Reads the sites file of this account.
 pub(crate) fn read(folders: &Folders) -> Result<Sites, HereError> {
     let path = folders.sites_file();
     let text = folders.read_sites()?.ok_or_else(|| HereError::NoSitesFile(path.clone()))?;
@@ -168,14 +168,14 @@ fn entry<'a>(sites: &'a Sites, name: &str) -> Result<&'a types::sites::Site, Her
     Ok(sites.site(name)?)
 }
 
-/// No program: agents only say whether they could run one.
+/// A job without a program: agents only report whether they could run one.
 pub(crate) fn nothing() -> Typed {
     let part = Part { directory: b"/".to_vec(), ..Part::default() };
     let parts = vec![TypedPart { part, ..TypedPart::default() }];
     Typed { parts, environment: travelling(std::env::vars_os()), homes: homes(), ..Typed::default() }
 }
 
-/// Removes what a site has here. Copies and the sites file go with the last site of this account.
+/// Removes a site's files from this account. The copies and the sites file go with the account's last site.
 fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError> {
     folders.remove(&folders.key(site))?;
     for half in folders.trunk_key(site) {
@@ -197,13 +197,13 @@ fn forget(folders: &Folders, site: &str, base: &str) -> Result<String, HereError
     link::remove(base.as_ref())?;
     folders::remove_releases(base.as_ref())?;
     for folder in [&folders.configuration, &folders.state] {
-        // Whatever else lies there is the user's.
+        // Anything else in these folders is the user's.
         let _ = std::fs::remove_dir(folder);
     }
     Ok("key, log, sites file and copies removed".to_owned())
 }
 
-/// A finding about this end that a person reads beside those of [`check`].
+/// A finding about this end that the user sees beside those of [`check`].
 pub(crate) fn finding(site: &str, part: &str, text: impl Into<String>) -> Finding {
     Finding::new(site, part, Ok::<_, std::convert::Infallible>(text.into()))
 }

@@ -1,4 +1,5 @@
-//! A site that nobody can reach joins by itself: a ticket from a site that is there already, and one command typed at the new one.
+//! A site that nobody can reach joins by itself: an existing site issues a ticket, and one command is typed at the new
+//! site.
 
 use std::path::PathBuf;
 
@@ -16,10 +17,10 @@ use crate::release::Release;
 use crate::ticket::Ticket;
 use crate::{Progress, SetupError, add};
 
-/// Makes a ticket at a site: the one named, or the first that can be reached and dialled.
+/// Makes a ticket at the named site, or at the first that can be both reached and dialled.
 ///
 /// # Errors
-/// No such site, or none that can be dialled; its gateway does not run.
+/// There is no such site, no site can be dialled, or its gateway is not running.
 pub async fn invite(
     book: &Book,
     at: Option<&str>,
@@ -49,10 +50,11 @@ pub async fn invite(
     }
 }
 
-/// Makes this machine a site by a ticket. Typed again with a new ticket, it repairs.
+/// Makes this machine a site with a ticket. Run again with a new ticket, it repairs the site.
 ///
 /// # Errors
-/// The wish or the ticket makes no sense, the gateway of the ticket cannot be dialled or refuses, the own gateway does not start.
+/// The wish or the ticket makes no sense, the ticket's gateway cannot be dialled or refuses, or this site's gateway
+/// does not start.
 pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> Result<Outcome, SetupError> {
     let name = wish.name.clone();
     let folders = Folders::of_user()?;
@@ -65,7 +67,7 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     progress.step(&name, &format!("joining at {}", ticket.0.address));
     let text = client::join(&ticket.0, &key, &name, &newcomer.text()).await;
     let text = text.map_err(|e| SetupError::site(&name, e.to_string()))?;
-    // The others' order counts: who dials whom follows from it.
+    // Keep the others' order of sites: it decides which site dials which.
     let mut joined = Book::of(&folders.sites_file(), &text)?;
     for taken in joined.adopt(&here, &name)? {
         progress.step(&name, &format!("site {taken} was in the sites file here already and stays"));
@@ -84,7 +86,7 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
         }
     }
     outcome.findings.push(finding(&name, "joined", format!("at {}", ticket.0.address)));
-    // Other sites may not have been told yet; the one of the ticket has.
+    // Other sites may not know of this one yet; the site that issued the ticket does.
     let host = joined
         .sites()?
         .sites
@@ -100,14 +102,14 @@ pub async fn join(wish: Wish, ticket: &Ticket, progress: &mut dyn Progress) -> R
     Ok(outcome)
 }
 
-/// Takes newcomers into the sites file of a gateway.
+/// Adds newcomers to a gateway's sites file.
 #[derive(Debug)]
 pub struct Doorman {
     file: PathBuf,
 }
 
 impl Doorman {
-    /// For the gateway of this sites file.
+    /// A doorman for the gateway that uses this sites file.
     pub fn new(file: PathBuf) -> Doorman {
         Doorman { file }
     }
@@ -136,7 +138,7 @@ impl Doorkeeper for Doorman {
             Some((_, known)) if known.fingerprint != fingerprint => {
                 Err(NotTaken(format!("the name {site} is taken: choose another")))
             }
-            // It comes back to be repaired.
+            // A known site joins again to be repaired.
             Some(_) => Ok(book.text()),
             None => {
                 book.adopt(&told, "").map_err(not_taken)?;

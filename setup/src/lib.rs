@@ -1,11 +1,11 @@
-//! Putting Landbridge on a user's sites: from two ssh accounts to sites that a job can run on, without root.
+//! Installing Landbridge at a user's sites: from two ssh accounts to sites that can run a job, without root.
 //!
-//! Owns how a site's machine is reached over the user's own ssh, what is copied there, what is asked of the program at the
-//! other end ([`here`]), the editing of the sites file, and gateways that run in the background. Refuses to know jobs and
-//! MPI, and prints nothing: who calls it hands it a [`Progress`].
+//! Owns how a site's machine is reached over the user's own ssh, what is copied there, the requests to the program at
+//! the other end ([`here`]), edits of the sites file, and gateways that run in the background. Knows nothing about jobs
+//! and MPI, and prints nothing: its caller passes a [`Progress`].
 //!
-//! Start reading at [`add`]: what happens in which order, and what is undone when something fails. [`machine`] is the
-//! connection, [`message`] what goes over it, [`here`] the other end.
+//! Start reading at [`add`]: the order of the steps, and what is undone when one fails. [`machine`] is the connection,
+//! [`message`] defines what it carries, and [`here`] is the other end.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -39,12 +39,12 @@ pub mod tunnel;
 
 pub use error::SetupError;
 
-/// Is told what happens, for a person who waits.
+/// Receives progress, for a user who is waiting.
 pub trait Progress {
-    /// Something was done or begun at a site.
+    /// A step at a site was done or has begun.
     fn step(&mut self, site: &str, text: &str);
 
-    /// So many bytes of all that goes to a site are there.
+    /// `done` of the `total` bytes that go to a site have been sent.
     fn part(&mut self, site: &str, done: u64, total: u64) {
         let _ = (site, done, total);
     }

@@ -1,4 +1,5 @@
-//! Before a job is carried to a site: gateways that have ended are started again, there and at the sites that it has lost.
+//! Before a job is carried to a site: gateways that have ended are started again, at that site and at the sites it has
+//! lost.
 
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ use crate::message::{Reply, Request};
 use crate::start::start;
 use crate::{Progress, SetupError};
 
-/// How long a trunk may take after a gateway was started.
+/// How long a trunk may take to come up after a gateway was started.
 const TRUNK: Duration = Duration::from_secs(12);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Starts what has ended. A site that cannot be helped is reported and left: the job will say what it lacks.
+/// Starts gateways that have ended. A site whose gateway cannot be started is reported and skipped: the job will say
+/// what it lacks.
 ///
 /// # Errors
 /// The gateway of the job's own site does not start.
@@ -59,7 +61,7 @@ pub(crate) async fn lift(
     Ok(())
 }
 
-/// Which of the other sites have no trunk, after waiting so long at most for all to have one.
+/// The other sites that have no trunk, after waiting up to `wait` for all trunks to come up.
 async fn lost(machine: &mut Machine, site: &Site, others: &[&Site], wait: Duration) -> Result<Vec<String>, SetupError> {
     let end = Instant::now() + wait;
     loop {

@@ -1,8 +1,8 @@
-//! The connection to a site's machine: one run of the user's own ssh, over which everything goes.
+//! The connection to a site's machine: one run of the user's own ssh, which carries everything.
 //!
-//! A small shell script says what is there, receives the files of a [`Release`] that are missing, and becomes the program
-//! among them (`landbridge site-end`), which then answers requests. One connection, so that whoever needs a password
-//! is asked once. When this process dies, the other end reads the end of its input and ends too.
+//! A small shell script reports what the machine has, receives the files of a [`Release`] that are missing, and becomes
+//! the program among them (`landbridge site-end`), which then answers requests. There is only one connection, so a user
+//! who needs a password is asked once. When this process dies, the other end reads the end of its input and ends too.
 
 mod ssh;
 
@@ -24,24 +24,24 @@ use crate::release::{File, Release};
 use crate::{Progress, SetupError};
 
 const SCRIPT: &str = include_str!("bootstrap.sh");
-/// Where copies go unless the user says otherwise.
+/// Where copies go unless the user names a folder.
 pub const FOLDER: &str = "~/.local/share/landbridge";
-/// How long reaching a machine may take when nobody is asked anything, and when somebody is.
+/// How long reaching a machine may take when nobody can be asked for a password, and when a user can be asked.
 const REACH: Duration = Duration::from_secs(45);
 const REACH_ASKING: Duration = Duration::from_secs(180);
-/// How long a piece of a file may take.
+/// How long one piece of a file may take.
 const PIECE: Duration = Duration::from_secs(60);
-/// How long a step of the script may take.
+/// How long one step of the script may take.
 const STEP: Duration = Duration::from_secs(30);
-/// At which signal waiting for a job's end is given up.
+/// The number of signals after which waiting for a job's end is given up.
 const PATIENCE: u32 = 3;
 const PIECE_LEN: usize = 64 << 10;
-/// The longest line of the other end that is read, in bytes.
+/// The longest line read from the other end, in bytes.
 const MAX_LINE: u64 = 8 << 20;
-/// How much of what ssh says is kept, in bytes.
+/// How much of ssh's standard error is kept, in bytes.
 const KEEP: usize = 4096;
 
-/// What the script said about a machine.
+/// What the script reported about a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// `uname -s`.
@@ -50,41 +50,38 @@ pub struct Facts {
     pub architecture: String,
     /// `uname -n`.
     pub host: String,
-    /// The user there.
     pub user: String,
     /// The C library and its version.
     pub libc: String,
-    /// Where the release is.
+    /// The folder of the release there.
     pub folder: String,
-    /// Where releases are.
+    /// The folder that holds the releases there.
     pub base: String,
-    /// Releases that are there, the newest first.
+    /// Releases that exist there, newest first.
     pub releases: Vec<String>,
-    /// Files of the release that are there, with their sums.
+    /// Files of the release that exist there, by name, with their sums.
     have: HashMap<String, String>,
-    /// It has gzip.
+    /// It has gzip, so files may be sent compressed.
     unpacks: bool,
 }
 
 /// How to reach a machine.
 #[derive(Clone, Debug)]
 pub struct Way<'a> {
-    /// The site, for messages.
+    /// The name of the site, for messages.
     pub site: &'a str,
-    /// The machine.
     pub place: &'a Place,
     /// Where copies go; `None`: [`FOLDER`].
     pub folder: Option<&'a str>,
-    /// Somebody sits at a terminal and can be asked.
+    /// A user is at the terminal and can be asked.
     pub asking: bool,
 }
 
-/// A machine whose program answers.
+/// A machine whose program answers requests.
 #[derive(Debug)]
 pub struct Machine {
-    /// What the script said.
     pub facts: Facts,
-    /// Files that had to be copied.
+    /// How many files had to be copied.
     pub copied: usize,
     site: String,
     place: Place,
@@ -92,18 +89,18 @@ pub struct Machine {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     words: Option<JoinHandle<Vec<u8>>>,
-    /// Where from now on goes what comes on standard error.
+    /// Takes the channel that receives standard error from then on.
     heard: Option<oneshot::Sender<mpsc::Sender<Vec<u8>>>>,
     mark: String,
 }
 
-/// Why nothing more is read from the other end.
+/// Why nothing more can be read from the other end.
 #[derive(Debug, Error)]
 enum Unheard {
-    /// The script says why it cannot go on.
+    /// The script says why it cannot continue.
     #[error("{0}")]
     Failed(String),
-    /// What ssh wrote to its standard error says why.
+    /// The connection was closed; ssh's standard error says why.
     #[error("")]
     Closed,
     #[error("a line longer than {MAX_LINE} bytes")]
@@ -120,7 +117,7 @@ impl Machine {
     pub async fn reach(way: &Way<'_>, release: &Release, progress: &mut dyn Progress) -> Result<Machine, SetupError> {
         let mut machine = Machine::open(way, &release.id, progress).await?;
         let id = machine.suits(release)?;
-        // Another machine's release is there already; ours would be of no use.
+        // Otherwise the machine runs a release of its own, and ours is for another architecture.
         if id == release.id {
             machine.copy(release, progress).await?;
         }
@@ -153,7 +150,7 @@ impl Machine {
             progress.step(&self.site, &format!("copying {} ({size:.1} MB{how})", file.name));
             self.write(format!("put {} {} {}\n", file.name, bytes.len(), file.sum).as_bytes()).await?;
             for piece in bytes.chunks(PIECE_LEN) {
-                // A machine that has given up says why; what it says comes out of the next line.
+                // If the script has given up, the next line that it sends says why.
                 if self.write(piece).await.is_err() {
                     break;
                 }
@@ -213,7 +210,7 @@ impl Machine {
         };
         let limit = if asking { REACH_ASKING } else { REACH };
         let reached = timeout(limit, async {
-            // Without a reader at the other end the reading below says more.
+            // If the other end does not read, reading from it below gives a better error.
             let _ = machine.input.write_all(script.as_bytes()).await;
             machine.listen().await
         });
@@ -224,7 +221,7 @@ impl Machine {
         }
     }
 
-    /// Reads what the script says until it is ready.
+    /// Reads what the script reports until it is ready.
     async fn listen(&mut self) -> Result<(), Unheard> {
         while let Some((key, value)) = self.word().await? {
             match key.as_str() {
@@ -249,7 +246,7 @@ impl Machine {
         Err(Unheard::Closed)
     }
 
-    /// The next line of the script: its first word and the rest. Others, such as a login's greeting, are passed over.
+    /// The next line of the script: its first word and the rest. Other lines, such as a login's greeting, are skipped.
     async fn word(&mut self) -> Result<Option<(String, String)>, Unheard> {
         let mark = format!("{} ", self.mark);
         while let Some(line) = self.line().await? {
@@ -273,7 +270,7 @@ impl Machine {
         }
     }
 
-    /// Which release is to run there: this one, or, on a machine of another kind, one of its own of the same version.
+    /// The release to run there: this one or, on another architecture, one of the machine's own of the same version.
     fn suits(&self, release: &Release) -> Result<String, SetupError> {
         let (facts, ours) = (&self.facts, &release.architecture);
         if facts.os != "Linux" {
@@ -304,7 +301,7 @@ impl Machine {
         }
     }
 
-    /// Waits for the script to say this word.
+    /// Waits for the script to send this word.
     async fn expect(&mut self, wanted: &str, limit: Duration) -> Result<String, SetupError> {
         match timeout(limit, self.word()).await {
             Ok(Ok(Some((key, value)))) if key == wanted => Ok(value),
@@ -316,23 +313,23 @@ impl Machine {
         }
     }
 
-    /// Asks the program at the other end for something.
+    /// Sends a request to the program at the other end and waits for the reply.
     ///
     /// # Errors
-    /// [`SetupError::Site`] with its words, or with why there are none.
+    /// [`SetupError::Site`] with the program's error, or with why there is no reply.
     pub async fn ask(&mut self, request: &Request) -> Result<Reply, SetupError> {
         self.begin(request).await?;
         self.answer(request).await
     }
 
-    /// Sends a request; what belongs to it may follow.
+    /// Sends a request. Its content may follow.
     pub(crate) async fn begin(&mut self, request: &Request) -> Result<(), SetupError> {
         let mut line = serde_json::to_vec(request).map_err(|e| SetupError::site(&self.site, e.to_string()))?;
         line.push(b'\n');
         self.write(&line).await
     }
 
-    /// Waits for the answer to a request.
+    /// Waits for the reply to a request.
     pub(crate) async fn answer(&mut self, request: &Request) -> Result<Reply, SetupError> {
         let limit = request.limit();
         let answer = match timeout(limit, self.line()).await {
@@ -351,11 +348,11 @@ impl Machine {
         }
     }
 
-    /// Hands the connection to the job that the request asks for; gives its exit code. Every signal number is passed on; when
-    /// signals keep coming, the connection is given up, which ends the job too.
+    /// Hands the connection to the job that the request starts; returns the job's exit code. Each signal number is
+    /// passed on. After `PATIENCE` signals the connection is given up, which ends the job too.
     ///
     /// # Errors
-    /// The connection breaks before the job has it, or our own output cannot be written.
+    /// The connection breaks before the job has it, or this process's own output cannot be written.
     pub async fn become_job(
         mut self,
         request: &Request,
@@ -393,13 +390,13 @@ impl Machine {
                     if sent >= PATIENCE {
                         break;
                     }
-                    // The job may be over already; then its exit code comes next.
+                    // The job may be over already; its exit code comes next.
                     let _ = self.input.write_all(format!("{signal}\n").as_bytes()).await;
                     Ok(())
                 }
             };
             if let Err(e) = written {
-                // The other end reads the end of its input and ends the job.
+                // The other end now reads the end of its input and ends the job.
                 return Err(SetupError::Request(format!("output: {e}; the job at site {} ends", self.site)));
             }
         }
@@ -410,7 +407,7 @@ impl Machine {
         }
     }
 
-    /// Why the connection is gone, with what ssh said last.
+    /// Why the connection was lost, with ssh's last words.
     async fn lost(&mut self, problem: String) -> SetupError {
         let refusal = self.end(problem).await;
         SetupError::site(&self.site, format!("{}: the connection is lost: {}", self.place, refusal.problem))
@@ -425,7 +422,7 @@ impl Machine {
             Ok(Ok(status)) => status.code(),
             _ => None,
         };
-        // A connection that others share may keep the pipe open: its words so far must do.
+        // A shared connection may keep the pipe open: use what ssh has written so far.
         let _ = self.child.start_kill();
         let words = match self.words.take() {
             Some(words) => timeout(Duration::from_secs(1), words).await.ok().and_then(Result::ok).unwrap_or_default(),
@@ -440,7 +437,7 @@ async fn pass(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Resu
     to.flush().await
 }
 
-/// What to do about what the script could not do.
+/// The problem that the script reported, with what to do about it.
 fn hint(problem: &str) -> String {
     let advice = if problem.contains("Permission denied") && problem.contains("does not run") {
         "; is that folder on a file system without execution (noexec)? Choose another with --folder DIR"
@@ -455,12 +452,13 @@ fn hint(problem: &str) -> String {
     format!("{problem}{advice}")
 }
 
-/// A word for the shell.
+/// The text as one word for the shell.
 pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The end of what a program wrote to its standard error. As soon as somebody hears it, it goes there instead.
+/// The end of what a program writes to its standard error. Once a receiver arrives through `hears`, output goes there
+/// instead.
 async fn last_words(mut errors: ChildStderr, mut hears: oneshot::Receiver<mpsc::Sender<Vec<u8>>>) -> Vec<u8> {
     let (mut kept, mut buffer) = (Vec::new(), [0; 4096]);
     let mut listener: Option<mpsc::Sender<Vec<u8>>> = None;

@@ -1,4 +1,4 @@
-//! What is asked of the program at a site's machine, and what it answers: a line of JSON each, over [`crate::machine`].
+//! Requests to the program on a site's machine, and its replies: one line of JSON each, over [`crate::machine`].
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,76 +9,58 @@ use types::JobId;
 use wire::Secret;
 use wire::control::TrunkStanding;
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// What is there?
+    /// Survey the machine.
     Survey {
         /// The site's nodes, if the user named them.
         nodes: Vec<String>,
-        /// The port the gateway should have; `None`: a free one.
+        /// The port that the gateway should have. `None`: a free one.
         port: Option<u16>,
-        /// The site: the port that its gateway has already counts as free.
+        /// The site. The port that its gateway already uses counts as free.
         site: String,
     },
-    /// Make the site's key unless it is there; show its fingerprint.
-    Key {
-        /// The site.
-        site: String,
-    },
-    /// Make the key by which the site's gateways log in at other sites, unless it is there; show its public half.
-    TrunkKey {
-        /// The site.
-        site: String,
-    },
+    /// Make the site's key unless it exists; return its fingerprint.
+    Key { site: String },
+    /// Make the key with which the site's gateways log in at other sites, unless it exists; return its public half.
+    TrunkKey { site: String },
     /// Let the gateways of another site log in, to reach this site's gateway and nothing else.
     LetIn {
         /// This site.
         site: String,
-        /// The other.
+        /// The other site.
         of: String,
         /// `host:port` of the gateway.
         to: String,
-        /// Their public key; `None`: they are not let in any more.
+        /// Their public key. `None`: stop letting them in.
         key: Option<String>,
     },
-    /// The sites file of this machine.
+    /// Return the sites file of this machine.
     ReadSites,
-    /// Replace the sites file of this machine; `None`: remove it.
+    /// Replace the sites file of this machine. `None`: remove it.
     WriteSites {
-        /// What it shall say.
+        /// The new text.
         text: Option<String>,
     },
-    /// Make the site's gateway run this release and the sites file as it is now.
-    Gateway {
-        /// The site.
-        site: String,
-    },
-    /// Have the site's gateway work by the sites file as it is now; restart it only if it must be.
-    Reload {
-        /// The site.
-        site: String,
-    },
+    /// Make the site's gateway run this release and follow the current sites file.
+    Gateway { site: String },
+    /// Make the site's gateway follow the current sites file; restart it only if it must be.
+    Reload { site: String },
     /// Start the site's gateway unless it runs.
-    Start {
-        /// The site.
-        site: String,
-    },
-    /// Put the command on the user's path, and have the machine start the site's gateway again by itself.
+    Start { site: String },
+    /// Put the command on the user's path, and make the machine restart the site's gateway automatically.
     Settle {
-        /// The site.
         site: String,
-        /// Also if the user has not asked for it before.
+        /// Install the automatic restarts even if they are not installed yet.
         keep: bool,
     },
-    /// End the site's gateway.
+    /// Stop the site's gateway.
     StopGateway {
-        /// The site.
         site: String,
-        /// Also if jobs are open.
+        /// Stop it even if jobs are open.
         force: bool,
     },
-    /// Try everything a run needs, from this site.
+    /// Try everything that a run needs, from this site.
     Check {
         /// This site.
         site: String,
@@ -87,107 +69,103 @@ pub enum Request {
     Probe {
         /// This site.
         site: String,
-        /// The other.
+        /// The other site.
         to: String,
     },
     /// Make a ticket for a site that wants to join.
     Invite {
-        /// The site.
         site: String,
-        /// How long it is good, in seconds.
+        /// How long the ticket is valid, in seconds.
         seconds: u32,
     },
-    /// Which of these files are here with the same length?
+    /// Return which of these files exist here with the same length.
     Offer {
-        /// What is to be here.
+        /// The items that are to be here.
         items: Vec<Item>,
     },
-    /// Make these. After the request comes the content of each file among them, followed by its SHA-256.
+    /// Make these items. The request is followed by the content of each file among them and its SHA-256.
     Place {
-        /// What is to be here.
+        /// The items that are to be here.
         items: Vec<Item>,
     },
-    /// Run a job; the last request, whose answer is only a failure: else the job has the connection.
+    /// Run a job. This is the last request, and only a failure to start gets a reply: otherwise the job takes over the
+    /// connection.
     Carry(Carry),
-    /// How the site's gateway stands.
-    Status {
-        /// The site.
-        site: String,
-    },
-    /// Remove the site's key, notes and log; and the copies and the sites file when no other site of this account uses them.
+    /// Return the status of the site's gateway.
+    Status { site: String },
+    /// Remove the site's key, notes and log. Also remove the copies and the sites file if no other site of this account
+    /// uses them.
     Forget {
-        /// The site.
         site: String,
         /// Where the copies are.
         base: String,
     },
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// To [`Request::Survey`].
+    /// Answers [`Request::Survey`].
     Survey(Survey),
-    /// To [`Request::Key`].
+    /// Answers [`Request::Key`].
     Key {
         /// The fingerprint, as the sites file shows it.
         fingerprint: String,
         /// Whether the key is new.
         made: bool,
     },
-    /// To [`Request::TrunkKey`].
+    /// Answers [`Request::TrunkKey`].
     TrunkKey {
         /// The public half, as `authorized_keys` has it.
         public: String,
     },
-    /// To [`Request::LetIn`].
+    /// Answers [`Request::LetIn`].
     LetIn {
-        /// It was not so before.
+        /// Whether the request changed anything.
         changed: bool,
     },
-    /// To [`Request::ReadSites`]: what it says, if it is there.
+    /// Answers [`Request::ReadSites`].
     Sites {
-        /// Its text.
+        /// The text of the file, if it exists.
         text: Option<String>,
     },
-    /// It is done.
+    /// The request was carried out.
     Done {
-        /// How, for the user.
+        /// What was done, for the user.
         note: String,
     },
-    /// To [`Request::Gateway`].
+    /// Answers [`Request::Gateway`], [`Request::Reload`] and [`Request::Start`].
     Gateway {
-        /// It was not running before.
+        /// The gateway was not running before.
         started: bool,
-        /// How, for the user.
+        /// What was done, for the user.
         note: String,
     },
-    /// To [`Request::Settle`].
+    /// Answers [`Request::Settle`].
     Settled {
         /// What the user should know.
         notes: Vec<String>,
-        /// What starts the gateway again, or why nothing does; `None`: nobody asked for it.
+        /// What restarts the gateway, or why nothing does. `None`: automatic restarts were not requested.
         kept: Option<Result<String, String>>,
-        /// What could start it again and does not.
+        /// What could restart the gateway and is not set up.
         offer: Option<String>,
     },
-    /// To [`Request::Check`] and [`Request::Probe`].
+    /// Answers [`Request::Check`] and [`Request::Probe`].
     Findings(Vec<Finding>),
-    /// To [`Request::Offer`]: for each item the SHA-256 of a file of that length, in hexadecimal digits.
+    /// Answers [`Request::Offer`]: for each item the SHA-256 of an existing file of that length, in hexadecimal digits.
     Has {
         /// In the order of the offer.
         sums: Vec<Option<String>>,
     },
-    /// To [`Request::Invite`].
+    /// Answers [`Request::Invite`].
     Invited {
         /// The ticket's number.
         ticket: JobId,
         /// Its secret.
         secret: Secret,
     },
-    /// To [`Request::Status`].
+    /// Answers [`Request::Status`].
     Status(Standing),
-    /// It could not be done.
+    /// The request could not be carried out.
     Failed {
         /// Why, for the user.
         problem: String,
@@ -197,23 +175,21 @@ pub enum Reply {
 /// A file, folder or link that is to be at a site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// Where: absolute, or below the home directory there.
+    /// The path: absolute, or relative to the home directory there.
     pub path: Vec<u8>,
-    /// The path is below the home directory.
+    /// The path is relative to the home directory.
     pub below_home: bool,
-    /// What.
     pub kind: ItemKind,
 }
 
 /// What an item is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ItemKind {
-    /// A folder; what else is in it stays.
+    /// A folder. Anything else in it stays.
     Folder {
         /// Its permissions.
         mode: u32,
     },
-    /// A file.
     File {
         /// Its permissions.
         mode: u32,
@@ -224,77 +200,73 @@ pub enum ItemKind {
     Link {
         /// What it points to.
         target: Vec<u8>,
-        /// The target is below the home directory.
+        /// The target is relative to the home directory.
         below_home: bool,
     },
-    /// Permissions of what is there.
-    Mode {
-        /// The permissions.
-        mode: u32,
-    },
+    /// New permissions for an existing item.
+    Mode { mode: u32 },
 }
 
-/// A job of a machine that is no site.
+/// A job from a machine that is not a site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carry {
     /// The site that starts it.
     pub site: String,
     /// The command, such as `run`.
     pub command: Vec<String>,
-    /// The words after it.
+    /// The words after the command.
     pub words: Vec<Vec<u8>>,
-    /// Where it was typed: absolute, or with `~/` for the home directory.
+    /// The directory in which it was typed: absolute, or with `~/` for the home directory.
     pub directory: Vec<u8>,
     /// Variables that are set for it.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a machine offers a site.
+/// What a machine offers to a site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survey {
-    /// Its name, without the domain.
+    /// The machine's name, without the domain.
     pub host: String,
-    /// The gateway's port.
+    /// The port for the gateway.
     pub port: u16,
-    /// The address by which the site's nodes reach it.
+    /// The address at which the site's nodes reach the gateway.
     pub inside: Option<IpAddr>,
-    /// The nodes Slurm knows; `None`: there is no Slurm.
+    /// The nodes that Slurm knows. `None`: there is no Slurm.
     pub slurm: Option<Vec<String>>,
-    /// There is PBS.
+    /// The machine has PBS.
     pub pbs: bool,
-    /// The file system of the home directory, and whether other machines see it too.
+    /// The kind of file system that the home directory is on.
     pub home: String,
-    /// As far as can be told by its kind.
+    /// Whether other machines see the home directory too, judging by that kind.
     pub shared_home: bool,
-    /// Python, if there is one.
+    /// The path of `python3`, if there is one.
     pub python: Option<String>,
-    /// MPI libraries on the path.
+    /// The real path of each `mpiexec` on the path.
     pub mpi: Vec<String>,
 }
 
-/// How a site's gateway stands.
+/// The status of a site's gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// Its process, if it runs.
+    /// Its process number, if it runs.
     pub process: Option<i32>,
-    /// The machine it runs or ran on.
+    /// The machine that it runs on, or last ran on.
     pub host: String,
     /// Its release.
     pub release: String,
-    /// Its log.
+    /// The path of its log.
     pub log: String,
-    /// Open jobs.
+    /// How many jobs are open.
     pub jobs: u32,
-    /// Its trunks.
     pub trunks: Vec<TrunkStanding>,
-    /// Why it works by another sites file than the one that is there, if it does.
+    /// Why it does not follow the current sites file, if it does not.
     pub unread: Option<String>,
-    /// What is wrong, if it runs and does not answer.
+    /// What is wrong, if it runs but does not answer.
     pub problem: Option<String>,
 }
 
 impl Request {
-    /// What it is, for messages.
+    /// The request's name, for messages.
     pub fn name(&self) -> &'static str {
         match self {
             Request::Survey { .. } => "looking around",
@@ -318,11 +290,11 @@ impl Request {
         }
     }
 
-    /// How long the answer may take.
+    /// How long the reply may take.
     pub fn limit(&self) -> Duration {
         Duration::from_secs(match self {
             Request::Check { .. } => 90,
-            // A slow file system may have gigabytes to read.
+            // Hashing may read gigabytes from a slow file system.
             Request::Offer { .. } | Request::Place { .. } => 600,
             Request::Gateway { .. }
             | Request::Start { .. }

@@ -1,16 +1,15 @@
-//! Lists of node names as people and schedulers write them: `n[1-4,7],login`.
+//! Lists of node names, as users and schedulers write them: `n[1-4,7],login`.
 
 use thiserror::Error;
 
-/// Most names a list may stand for.
+/// The most names that a list may stand for.
 const MOST: usize = 16384;
 
-/// A list of nodes that stands for no names.
+/// A list of nodes that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("nodes `{list}`: {problem}; write for example n[1-4,7],big1")]
 #[non_exhaustive]
 pub struct NodesError {
-    /// The list.
     pub list: String,
     /// What is wrong with it.
     pub problem: ListProblem,
@@ -23,27 +22,27 @@ pub enum ListProblem {
     /// It is empty.
     #[error("no name")]
     Empty,
-    /// Brackets that open and do not close, or the other way round, or within each other.
+    /// A bracket is unmatched or nested.
     #[error("brackets do not match")]
     Brackets,
-    /// Between brackets are numbers and ranges of them.
+    /// The text between brackets is not a list of numbers and ranges.
     #[error("`{0}` is not a range of numbers")]
     Range(String),
     /// The end of a range is before its beginning.
     #[error("`{0}` runs backwards")]
     Backwards(String),
-    /// No host is called so.
+    /// The text cannot be a host's name.
     #[error("`{0}` is not a name")]
     Name(String),
-    /// A node is named again.
+    /// A node is named twice.
     #[error("`{0}` appears twice")]
     Twice(String),
-    /// Nobody has as many nodes.
+    /// The list stands for more names than any site has nodes.
     #[error("more than {MOST} names")]
     TooMany,
 }
 
-/// The names that a list stands for, in its order.
+/// The names that a list stands for, in the list's order.
 ///
 /// # Errors
 /// [`NodesError`], which quotes the list and says what is wrong with it.
@@ -67,7 +66,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, NodesError> {
     if names.is_empty() { Err(wrong(ListProblem::Empty)) } else { Ok(names) }
 }
 
-/// The parts between commas outside brackets.
+/// The parts of the list, split at commas outside brackets.
 fn words(list: &str) -> Result<Vec<&str>, ListProblem> {
     let (mut words, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in list.char_indices() {
@@ -106,12 +105,12 @@ fn expand_word(word: &str) -> Result<Vec<String>, ListProblem> {
         if last < first {
             return Err(ListProblem::Backwards(range.to_owned()));
         }
-        // Compared before anything is made: `n[0-4294967295]` must not fill the memory.
+        // The count is checked before any name is made: `n[0-4294967295]` must not fill the memory.
         if (last - first) as usize >= MOST || names.len() + (last - first) as usize * tails.len() > MOST {
             return Err(ListProblem::TooMany);
         }
         for number in first..=last {
-            // Leading zeros are kept, as schedulers do.
+            // Leading zeros are kept, as schedulers keep them.
             names.extend(tails.iter().map(|tail| format!("{before}{number:0width$}{tail}", width = low.len())));
         }
     }

@@ -1,4 +1,4 @@
-//! What is pushed to sites: files, folders with all that is in them, links; and where each goes there.
+//! What is pushed to sites: files, folders with everything in them, and links; and where each goes there.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -9,21 +9,20 @@ use std::path::{Component, Path, PathBuf};
 use crate::SetupError;
 use crate::message::{Item, ItemKind};
 
-/// Bits of a mode that are kept.
+/// The bits of a mode that are kept.
 const MODE: u32 = 0o7777;
 
-/// What is pushed.
 #[derive(Clone, Debug, Default)]
 pub struct Parcel {
-    /// Where each item is here, and what it is to be there. A folder comes before what is in it.
+    /// The local path of each item, and the item to make there. A folder comes before what is in it.
     pub(crate) items: Vec<(PathBuf, Item)>,
 }
 
 impl Parcel {
-    /// All that is at these paths. A link that is named stands for what it points to; links inside a folder stay links.
+    /// Reads everything at these paths. A link among `paths` stands for its target; links inside a folder stay links.
     ///
     /// # Errors
-    /// A path is not there or cannot be read, or is neither file, folder nor link.
+    /// A path does not exist, cannot be read, or is neither a file, a folder nor a link.
     pub fn read(paths: &[PathBuf], home: Option<&Path>) -> Result<Parcel, SetupError> {
         let homes: Vec<PathBuf> =
             home.into_iter().flat_map(|home| [Some(home.to_owned()), home.canonicalize().ok()]).flatten().collect();
@@ -36,7 +35,7 @@ impl Parcel {
         Ok(parcel)
     }
 
-    /// Bytes of all files.
+    /// The total length of all files, in bytes.
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(|(_, item)| if let ItemKind::File { length, .. } = item.kind { length } else { 0 }).sum()
     }
@@ -74,7 +73,7 @@ impl Parcel {
     }
 }
 
-/// The path below the home directory, if it is there.
+/// The path relative to the home directory and `true`, or the path as it is and `false`.
 fn below<'a>(path: &'a Path, homes: &[PathBuf]) -> (&'a [u8], bool) {
     match homes.iter().find_map(|home| path.strip_prefix(home).ok()) {
         Some(below) => (below.as_os_str().as_bytes(), true),
@@ -82,7 +81,7 @@ fn below<'a>(path: &'a Path, homes: &[PathBuf]) -> (&'a [u8], bool) {
     }
 }
 
-/// The path without `..`.
+/// The path with `..` resolved, without following links.
 fn lexical(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -100,7 +99,7 @@ fn file(path: &Path, source: std::io::Error) -> SetupError {
     SetupError::File { path: path.to_owned(), source }
 }
 
-/// Where an item belongs on this machine.
+/// The path of an item on this machine.
 pub(crate) fn place(home: &Path, path: &[u8], below_home: bool) -> PathBuf {
     let path = Path::new(OsStr::from_bytes(path));
     if below_home { home.join(path) } else { path.to_owned() }
@@ -138,7 +137,7 @@ mod tests {
         ];
         assert_eq!(told, expected.map(|(path, kind)| (path.to_owned(), true, kind)));
         assert_eq!(parcel.bytes(), 10);
-        // A link that is named is what it points to.
+        // A link that is named stands for its target.
         let parcel = Parcel::read(&[at("venv/bin/same")], None).unwrap();
         assert!(matches!(parcel.items[0].1, Item { below_home: false, kind: ItemKind::File { .. }, .. }));
         assert!(Parcel::read(&[at("nowhere")], None).unwrap_err().to_string().contains("nowhere"));

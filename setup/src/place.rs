@@ -5,22 +5,21 @@ use std::str::FromStr;
 
 use types::sites::{Login, LoginError};
 
-/// Where a site's machine is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The machine this runs on.
     Here,
-    /// One that the user's ssh reaches.
+    /// A machine that the user's ssh reaches.
     Ssh {
-        /// `[user@]host`; the host may be a name of the user's ssh configuration.
+        /// `[user@]host`; the host may be a name from the user's ssh configuration.
         target: String,
-        /// The port, if not ssh's own.
+        /// The port, if it is not ssh's default.
         port: Option<u16>,
     },
 }
 
 impl Place {
-    /// The words after `ssh` and its options.
+    /// The words that follow `ssh` and its options.
     pub(crate) fn arguments(&self) -> Vec<String> {
         match self {
             Place::Here => Vec::new(),
@@ -31,7 +30,7 @@ impl Place {
         }
     }
 
-    /// The host alone, without user and port; `None` for this machine.
+    /// The host, without user and port. `None` for this machine.
     pub fn host(&self) -> Option<&str> {
         match self {
             Place::Here => None,

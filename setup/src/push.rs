@@ -1,7 +1,7 @@
-//! Copying a user's program to sites: what is there already is not sent again.
+//! Copying a user's program to sites. Files that a site already has are not sent again.
 //!
-//! In batches: the site says which files of the same size it has, by their sums; what differs follows, piece by piece, so that neither
-//! end holds a file in memory. A file is replaced at once or not at all.
+//! Items are sent in batches. The site reports the sums of the files of the same size that it has. Files that differ
+//! follow, piece by piece, so that neither end holds a file in memory. A file is replaced atomically or not at all.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,32 +20,31 @@ use crate::release::Release;
 use crate::sums::Sums;
 use crate::{Progress, SetupError};
 
-/// Most items of a request, and most bytes that follow one unless a single file is longer.
+/// The most items in a request, and the most bytes that follow it unless a single file is longer.
 const ITEMS: usize = 400;
 const BYTES: u64 = 16 << 20;
 const PIECE: usize = 64 << 10;
 
-/// What was done at a site.
+/// What was pushed to one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pushed {
-    /// The site.
     pub site: String,
-    /// Files that were sent.
+    /// How many files were sent.
     pub sent: usize,
-    /// Their bytes.
+    /// The total length of the files that were sent, in bytes.
     pub bytes: u64,
-    /// Files that were there already.
+    /// How many files were already there.
     pub unchanged: usize,
-    /// The site is the machine from which is pushed.
+    /// The site is on the machine that pushes.
     pub here: bool,
-    /// Why it is not complete.
+    /// Why the push is not complete.
     pub problem: Option<String>,
 }
 
-/// Copies a parcel to every one of these sites; a site where that fails does not stop the others.
+/// Copies a parcel to each of these sites; a failure at one site does not stop the others.
 ///
 /// # Errors
-/// This release cannot be read.
+/// This release's files cannot be read.
 pub async fn push(
     sites: &[&Site],
     parcel: &Parcel,
@@ -93,7 +92,7 @@ async fn push_to(
     for items in parcel.items.chunks(ITEMS) {
         sending.batch(items).await?;
     }
-    // Last, so that a folder that nobody may write to can be filled.
+    // Folder modes are set last, so that a read-only folder can be filled first.
     let folders = parcel.items.iter().rev().filter_map(|(_, item)| match item.kind {
         ItemKind::Folder { mode } => Some(Item { kind: ItemKind::Mode { mode }, ..item.clone() }),
         _ => None,
@@ -149,7 +148,7 @@ impl Sending<'_> {
         self.place(wanted, &sources).await
     }
 
-    /// Has the items made there; the content of each file among them follows the request.
+    /// Makes the items at the site. The content of each file among them follows the request.
     async fn place(&mut self, items: Vec<Item>, sources: &[&Path]) -> Result<(), SetupError> {
         if items.is_empty() {
             return Ok(());
@@ -170,7 +169,7 @@ impl Sending<'_> {
         }
     }
 
-    /// The content of a file, then its sum.
+    /// Sends the content of a file, then its sum.
     async fn send(&mut self, path: &Path, length: u64) -> Result<(), SetupError> {
         let wrong = |source| SetupError::File { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(wrong)?;
@@ -179,7 +178,7 @@ impl Sending<'_> {
             let most = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let count = file.read(&mut piece[..most]).map_err(wrong)?;
             if count == 0 {
-                // The site counts on the bytes that were announced, so this connection is of no more use.
+                // The site expects the announced number of bytes, so this connection is no longer usable.
                 return Err(SetupError::Request(format!(
                     "{}: became shorter while it was sent to site {}: push it again when it is complete",
                     path.display(),

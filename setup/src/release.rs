@@ -1,4 +1,4 @@
-//! What is copied to a site: the command and the provider, as files of one release.
+//! What is copied to a site: the command and the provider, as the files of one release.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,24 @@ use sha2::{Digest, Sha256};
 use crate::SetupError;
 use crate::sums::Sums;
 
-/// File name of the command.
 pub const COMMAND_FILE: &str = "landbridge";
 
 /// The files of one release for one architecture.
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// Version and fingerprint of the files: a site may hold several releases side by side.
+    /// Version and a fingerprint of the files: a site may hold several releases side by side.
     pub id: String,
-    /// What machine it runs on, as `uname -m` says.
+    /// The architecture that it runs on, as `uname -m` prints it.
     pub architecture: String,
-    /// The files, the command last: where it is, all is there.
+    /// The files. The command is last: where it exists, the release is complete.
     pub files: Vec<File>,
 }
 
 /// A file of a release.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Its name.
     pub name: &'static str,
-    /// Where it is here.
+    /// The local path.
     pub path: PathBuf,
     /// SHA-256 of its content, in hexadecimal digits.
     pub sum: String,
@@ -44,15 +42,15 @@ impl File {
         File { name, path: path.to_owned(), sum, packed: OnceLock::new() }
     }
 
-    /// Its content.
+    /// Reads its content.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn bytes(&self) -> Result<Vec<u8>, SetupError> {
         std::fs::read(&self.path).map_err(|source| SetupError::File { path: self.path.clone(), source })
     }
 
-    /// Its content, compressed by gzip; `None`: this machine has none. It is compressed once, for all sites.
+    /// Its content, compressed with gzip once for all sites. `None`: this machine has no gzip.
     pub fn packed(&self) -> Option<&[u8]> {
         self.packed.get_or_init(|| gzip(&self.path)).as_deref()
     }
@@ -66,10 +64,10 @@ fn gzip(path: &Path) -> Option<Vec<u8>> {
 }
 
 impl Release {
-    /// The release this program is of, or the one in `folder`.
+    /// Reads the release that this program belongs to, or the one in `folder`.
     ///
     /// # Errors
-    /// A file is missing, or is no program.
+    /// A file is missing or is not a program.
     pub fn read(folder: Option<&Path>) -> Result<Release, SetupError> {
         let (command, provider) = match folder {
             Some(folder) => (folder.join(COMMAND_FILE), folder.join(PROVIDER_FILE)),
@@ -105,7 +103,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The machine a program is for, as `uname -m` calls it: ELF's `e_machine`, little endian as all these are.
+/// The architecture that a program is for, as `uname -m` prints it: ELF's `e_machine`, little-endian on all of these.
 fn architecture(path: &Path) -> std::io::Result<Option<&'static str>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(20).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! What to type when a site's gateway does not run: one sentence for every command that finds it so.
+//! What to type when a site's gateway does not run: one sentence, shared by every command that notices it.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub fn remedy(site: &Site, file: &Path) -> String {
     let sites = if is_default(file) { String::new() } else { format!(" --sites {}", file.display()) };
     match whereabouts(site) {
         Ok(Some(_)) => format!("`landbridge sites start {name}{sites}` starts it again"),
-        // Made by hand, or joined by a ticket: only its own machine can start it.
+        // The site was made by hand or joined with a ticket: only its own machine can start the gateway.
         _ => format!(
             "on its own machine `landbridge sites start {name}` starts it again, or, if `sites add` did not make it, \
              `landbridge gateway --site {name}{sites}`"
@@ -31,7 +31,7 @@ fn is_default(file: &Path) -> bool {
     found.is_some_and(|found| same(&found, file))
 }
 
-/// Whether two paths are one file.
+/// Whether two paths lead to the same file.
 pub(crate) fn same(one: &Path, other: &Path) -> bool {
     let canonical = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     canonical(one) == canonical(other)

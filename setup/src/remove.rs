@@ -1,4 +1,4 @@
-//! Taking a site out: its gateway ends, what was copied there goes, the other sites forget it.
+//! Removing a site: its gateway ends, its copies are removed, the other sites forget it.
 
 use serde::Serialize;
 
@@ -10,10 +10,9 @@ use crate::message::{Reply, Request};
 use crate::release::Release;
 use crate::{Progress, SetupError};
 
-/// How it went.
+/// The result of removing a site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Removal {
-    /// The site.
     pub site: String,
     /// What was done.
     pub done: Vec<String>,
@@ -21,12 +20,14 @@ pub struct Removal {
     pub left: Vec<String>,
 }
 
-/// Takes a site out of the sites file and of all sites. `force`: even if jobs are open there, or it cannot be reached.
+/// Removes a site from the sites file and from all other sites. `force`: even if jobs are open there or it cannot be
+/// reached.
 ///
-/// The sites file is written in any case once the site's own gateway is dealt with: what could not be done elsewhere is told.
+/// Once the site's own gateway is dealt with, the sites file is written in any case. What could not be done elsewhere
+/// is reported.
 ///
 /// # Errors
-/// There is no such site; or it cannot be reached, or jobs are open there, and `force` is not set.
+/// There is no such site. Or it cannot be reached or has open jobs, and `force` is not set.
 pub async fn remove(
     mut book: Book,
     name: &str,

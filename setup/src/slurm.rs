@@ -1,4 +1,4 @@
-//! What a user says of Slurm when adding a site: `--slurm KEY=VALUE`, each a field of the site's `[site.starter]`.
+//! What a user sets for Slurm when adding a site: `--slurm KEY=VALUE`, each a field of the site's `[site.starter]`.
 
 use std::str::FromStr;
 
@@ -7,34 +7,28 @@ use toml_edit::{Array, Item, Table, value};
 
 /// The fields of a starter of kind `slurm`.
 const KEYS: [&str; 6] = ["partition", "account", "qos", "time", "options", "landbridge"];
-/// The one that is a list, for which `--slurm` is repeated.
+/// The field that is a list; `--slurm` is repeated for it.
 const LIST: &str = "options";
 
-/// One field and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmSetting {
     key: &'static str,
     value: String,
 }
 
-/// A text that sets nothing of Slurm.
+/// A text that is not a Slurm setting.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SlurmSettingError {
-    /// There is no `=` in it, or nothing after it.
+    /// The text has no `=`, or nothing after it.
     #[error("`{0}` is not KEY=VALUE, such as account=physics or partition=main")]
     NotASetting(String),
-    /// There is no such field.
+    /// No field has this name.
     #[error("`{0}` is unknown; known are {known}", known = KEYS.join(", "))]
     UnknownKey(String),
-    /// The value would be several words on a command line.
+    /// The value would become several words on a command line.
     #[error("{key}: `{value}` has a blank in it")]
-    Blank {
-        /// The field.
-        key: &'static str,
-        /// The value.
-        value: String,
-    },
+    Blank { key: &'static str, value: String },
 }
 
 impl FromStr for SlurmSetting {
@@ -52,7 +46,7 @@ impl FromStr for SlurmSetting {
     }
 }
 
-/// Puts the settings into a site's table. Fields that are not among them stay if the starter is Slurm's already.
+/// Writes the settings into a site's table. Other fields stay if the starter is already Slurm's.
 pub(crate) fn apply(settings: &[SlurmSetting], site: &mut Table) {
     let kind = site.get("starter").and_then(|starter| starter.get("kind")).and_then(Item::as_str);
     if kind != Some("slurm") {

@@ -1,4 +1,4 @@
-//! How the sites stand: each asked about its own gateway.
+//! The status of all sites: each is asked about its own gateway.
 
 use std::path::Path;
 
@@ -13,25 +13,24 @@ use crate::release::Release;
 use crate::remedy::remedy;
 use crate::{Progress, SetupError};
 
-/// How a site stands.
+/// The status of one site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SiteStatus {
-    /// The site.
     pub site: String,
-    /// Where its machine is.
+    /// Where its machine is, as text.
     pub place: String,
-    /// Whether its gateway runs, answers, has all trunks up and works by the sites file.
+    /// Whether its gateway runs, answers, has all trunks up and follows the current sites file.
     pub ok: bool,
     /// What is wrong, and what to do.
     pub problem: Option<String>,
-    /// What its machine says.
+    /// Its machine's answer.
     pub gateway: Option<Standing>,
 }
 
-/// Asks every site.
+/// Asks every site for its status.
 ///
 /// # Errors
-/// The sites file makes no sense. A site that does not answer is a status, not an error.
+/// The sites file makes no sense. A site that does not answer gets a status, not an error.
 pub async fn status(book: &Book, asking: bool, progress: &mut dyn Progress) -> Result<Vec<SiteStatus>, SetupError> {
     let mut company = Company::new(Release::read(None)?, asking);
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! SHA-256 of files. Sums of large files are remembered, so that a file that has not changed is not read again.
+//! SHA-256 of files. Sums of large files are remembered, so that an unchanged file is not read again.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -11,19 +11,19 @@ use sha2::{Digest, Sha256};
 use crate::here::folders::{self, Folders};
 use crate::release::hex;
 
-/// Smaller files are hashed each time: that costs no more than looking them up.
+/// Smaller files are hashed each time: that costs no more than looking up their sums.
 const WORTH: u64 = 1 << 20;
-/// A file that changed more recently may change again within the same tick of the file system's clock.
+/// A file that changed more recently than this may change again within one tick of the file system's clock.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Most files that are remembered.
+/// The most files that are remembered.
 const MOST: usize = 256;
 const PIECE: usize = 64 << 10;
 
-/// Sums of files by path, size, inode, and times of change. They are kept in a file of the user's account.
+/// Sums of files, by path, size, inode and times of change. They are kept in a file in the user's account.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     kept_in: Option<PathBuf>,
-    /// The most recently used last.
+    /// Most recently used last.
     known: Vec<Known>,
     changed: bool,
 }
@@ -36,7 +36,7 @@ struct Known {
 }
 
 impl Sums {
-    /// Those that this account remembers. An account without a home directory remembers none.
+    /// The sums that this account remembers. An account without a home directory remembers none.
     pub(crate) fn of_user() -> Sums {
         Folders::of_user().map_or_else(|_| Sums::default(), |folders| Sums::kept_in(folders.sums()))
     }
@@ -50,7 +50,7 @@ impl Sums {
     /// The sum of a file, in hexadecimal digits.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub(crate) fn of(&mut self, path: &Path) -> io::Result<String> {
         let found = std::fs::metadata(path)?;
         let stamp = stamp(&found);
@@ -75,7 +75,7 @@ impl Drop for Sums {
         let Some(file) = self.kept_in.as_ref().filter(|_| self.changed) else { return };
         let first = self.known.len().saturating_sub(MOST);
         let text: String = self.known[first..].iter().map(Known::line).collect();
-        // What is not kept is hashed again next time.
+        // A sum that is not kept is computed again next time.
         let _ = folders::write(file, &text);
     }
 }
@@ -92,7 +92,7 @@ impl Known {
     }
 }
 
-/// Whatever writes to a file or replaces it changes this.
+/// A text that changes with every write to the file and every replacement of it.
 fn stamp(found: &Metadata) -> String {
     let (modified, changed) = ((found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec()));
     format!("{}.{}.{}.{}.{}.{}.{}", found.dev(), found.ino(), found.len(), modified.0, modified.1, changed.0, changed.1)
@@ -136,7 +136,7 @@ mod tests {
         }
         let text = std::fs::read_to_string(&kept).unwrap();
         assert!(text.lines().count() == 1 && text.starts_with(&own), "{text}");
-        // A sum that was made up shows that the file is not read.
+        // A made-up sum shows that the file is not read.
         std::fs::write(&kept, text.replace(&own, "made-up")).unwrap();
         assert_eq!(Sums::kept_in(kept.clone()).of(&large).unwrap(), "made-up");
         std::fs::write(&large, vec![2; WORTH as usize]).unwrap();

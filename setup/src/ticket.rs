@@ -1,4 +1,4 @@
-//! A ticket as a person carries it from one terminal to another: one word.
+//! A ticket in the form in which a person copies it from one terminal to another: one word.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,6 @@ use types::JobId;
 
 const HEAD: &str = "lb1";
 
-/// The word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket(pub Invitation);
 
@@ -22,7 +21,7 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// A word that is no ticket. It is not quoted: it may hold a secret.
+/// A word that is not a ticket. It is not quoted, because it may contain a secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("this is no ticket ({what}): `landbridge sites invite` prints one, copy it whole")]
 #[non_exhaustive]

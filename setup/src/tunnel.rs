@@ -1,4 +1,5 @@
-//! A port of this machine that leads, through the user's own ssh, to one of a site's machine; it ends with whoever opened it.
+//! A port on this machine that leads, through the user's own ssh, to a port on a site's machine. It closes when the
+//! process that opened it ends.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -14,11 +15,10 @@ use crate::SetupError;
 use crate::company::whereabouts;
 use crate::place::Place;
 
-/// How long ssh may take: long enough to type a password.
+/// How long ssh may take to open the port: long enough for the user to type a password.
 const OPEN: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(50);
 
-/// An open tunnel.
 #[derive(Debug)]
 pub struct Tunnel {
     /// The port on this machine's loopback.
@@ -28,7 +28,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Opens a port here that leads to `there` at a site's machine. `port`: which; `None`: a free one.
+    /// Opens a port here that leads to `there` on a site's machine. `port`: the port to use; `None`: a free one.
     ///
     /// # Errors
     /// The site cannot be reached, or the port is taken.
@@ -37,7 +37,7 @@ impl Tunnel {
         let Some(place @ Place::Ssh { .. }) = whereabouts(site)? else {
             return Err(wrong("cannot be reached by ssh from here: type this at the site".to_owned()));
         };
-        // Held until ssh has it: nobody else gets it in between, except in the moment when it is let go.
+        // Binding the port checks that it is free. Another program could take it only between here and ssh's own bind.
         let taken = |source: std::io::Error| {
             wrong(format!("port {} here cannot be had: {source}; choose another with --port", port.unwrap_or(0)))
         };
@@ -52,11 +52,11 @@ impl Tunnel {
             "-oServerAliveInterval=10",
             "-oForwardX11=no",
         ]);
-        // Through a connection that others share the port would stay open after this.
+        // On a shared connection, the port would stay open after this process.
         command.args(["-oControlMaster=no", "-oControlPath=none", "-oRemoteCommand=none"]);
         command.arg(if asking { "-oBatchMode=no" } else { "-oBatchMode=yes" });
         command.arg("-L").arg(format!("127.0.0.1:{port}:{there}")).args(place.arguments());
-        // It ends with its input, and so with this process, however that ends.
+        // The remote command ends with its input, and so with this process, however this process ends.
         command.arg("cat >/dev/null");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let child = command.spawn().map_err(|error| wrong(format!("cannot start ssh: {error}")))?;
@@ -74,7 +74,7 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// Waits until ssh ends, and says why it did.
+    /// Waits until ssh ends; returns why it did.
     pub async fn ended(&mut self) -> SetupError {
         let mut words = String::new();
         if let Some(mut errors) = self.child.stderr.take() {

@@ -1,4 +1,4 @@
-//! What a site's entry in the sites file says, from what the user wants and what its machine has.
+//! A site's entry in the sites file, derived from what the user wants and what the machine has.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::message::Survey;
 use crate::place::Place;
 use crate::release::Release;
 
-/// What the user wants, with everything checked that can be checked here.
+/// The user's wish, with everything checked that can be checked here.
 #[derive(Debug)]
 pub(super) struct Checked {
     /// Where the site's machine is.
@@ -24,14 +24,14 @@ pub(super) struct Checked {
     pub folder: Option<String>,
     /// The nodes that the user named.
     pub nodes: Option<Vec<String>>,
-    /// What is copied, if not this release.
+    /// What to copy, if not this release.
     pub programs: Option<Release>,
 }
 
-/// Checks a wish before anything is asked of any machine.
+/// Checks a wish before any machine is asked for anything.
 ///
 /// # Errors
-/// Everything that is wrong with it, a line each.
+/// Everything that is wrong with the wish, one problem a line.
 pub(super) fn check(wish: &Wish, known: Option<&Site>) -> Result<Checked, SetupError> {
     let mut problems = Vec::new();
     let mut note = |error: SetupError| problems.push(error.to_string());
@@ -84,7 +84,7 @@ fn check_name(name: &str) -> Result<(), SetupError> {
     )))
 }
 
-/// Where the site's machine is: as the user says, else as the sites file says, else here.
+/// Where the site's machine is: where the user says, else where the sites file says, else this machine.
 fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
     let name = &wish.name;
     let wanted: Option<Place> = wish.place.as_deref().map(str::parse).transpose()?;
@@ -104,13 +104,13 @@ fn place(wish: &Wish, known: Option<&Site>) -> Result<Place, SetupError> {
                     site.ssh.as_deref().unwrap_or_default()
                 )));
             }
-            // At its own machine there is no need to go out and in again.
+            // On the site's own machine there is no need to go through ssh.
             Ok(there.filter(|there| *there == Place::Here).unwrap_or(wanted))
         }
     }
 }
 
-/// The site's entry. What the user does not say now stays as the sites file says.
+/// Makes the site's entry. What the user does not give now stays as in the sites file.
 pub(super) async fn entry(
     wish: &Wish,
     place: &Place,
@@ -161,7 +161,7 @@ pub(super) async fn entry(
             ));
         }
         (None, _, Some(_)) if !wish.slurm.is_empty() => (Vec::new(), Start::Slurm),
-        // What the sites file says of them is not written anew.
+        // The sites file's own entries for the nodes are not rewritten.
         (None, Some(site), _) => (site.nodes.iter().map(|node| node.name.clone()).collect(), Start::Ssh),
         (None, None, Some(_)) => (Vec::new(), Start::Slurm),
         (None, None, None) => (vec![survey.host.clone()], Start::Local),
@@ -174,12 +174,12 @@ pub(super) async fn entry(
             wish.name, survey.home
         ));
     }
-    // An address that the user gives is to be dialled.
+    // If the user gives an address, other sites dial it instead of using ssh.
     let ssh = old.and_then(|old| old.ssh.clone()).filter(|_| wish.advertise.is_none());
     Ok(Entry { advertise, ssh, inside, listen: format!("0.0.0.0:{port}"), nodes, starter })
 }
 
-/// `host[:port]` with the port that is missing.
+/// `host[:port]`, with `port` added if the text has none.
 fn with_port(flag: &str, text: &str, port: u16) -> Result<String, SetupError> {
     let wrong = || SetupError::Request(format!("{flag} `{text}` is not HOST or HOST:PORT"));
     if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '/' || c == '@') {
@@ -196,7 +196,7 @@ fn with_port(flag: &str, text: &str, port: u16) -> Result<String, SetupError> {
     }
 }
 
-/// Why it cannot be told where others dial a machine.
+/// Why the address at which others dial a machine is unknown.
 #[derive(Debug, Error)]
 pub(super) enum NoHost {
     #[error("it is this machine, whose name outside is not known here")]
@@ -211,17 +211,17 @@ pub(super) enum NoHost {
     Unnamed,
 }
 
-/// The host that ssh dials, which others can probably dial too; or why that cannot be told.
+/// The host that ssh dials, which others can probably dial too; or why it is unknown.
 async fn default_host(place: &Place) -> Result<String, NoHost> {
     login(place).await.map(|login| login.host().to_owned())
 }
 
-/// Where ssh logs in, without what only the user's ssh configuration knows; or why that cannot be told.
+/// Where ssh logs in, in terms that do not depend on the user's ssh configuration; or why it is unknown.
 pub(super) async fn login(place: &Place) -> Result<Login, NoHost> {
     if *place == Place::Here {
         return Err(NoHost::Here);
     }
-    // What the user calls it may be a name of the ssh configuration only.
+    // The name that the user types may exist only in the ssh configuration.
     let mut command = Command::new("ssh");
     command.arg("-G").args(place.arguments()).stdin(std::process::Stdio::null()).kill_on_drop(true);
     let answer = match timeout(Duration::from_secs(10), command.output()).await {
@@ -244,7 +244,7 @@ pub(super) async fn login(place: &Place) -> Result<Login, NoHost> {
     Ok(Login { target, port })
 }
 
-/// The entry, for a person who waits.
+/// The entry in words, for a user who is waiting.
 pub(super) fn describe(entry: &Entry, survey: &Survey) -> String {
     let dialled = entry.advertise.as_deref().map_or("it dials out".to_owned(), |text| format!("others dial {text}"));
     let nodes = match entry.nodes.as_slice() {
@@ -256,7 +256,7 @@ pub(super) fn describe(entry: &Entry, survey: &Survey) -> String {
     format!("gateway at {}, {dialled}; {nodes}", entry.inside)
 }
 
-/// What is there, for the table.
+/// What the machine has, for the table of findings.
 pub(super) fn describe_machine(survey: &Survey) -> String {
     let scheduler = match (&survey.slurm, survey.pbs) {
         (Some(nodes), _) => format!("Slurm with {} nodes", nodes.len()),

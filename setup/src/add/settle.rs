@@ -1,4 +1,4 @@
-//! The last step of a site that works: the command on its user's path, and what starts its gateway again by itself.
+//! The last step for a site that works: the command on its user's path, and automatic restarts of its gateway.
 
 use launch::check::Finding;
 
@@ -6,7 +6,7 @@ use super::Prepared;
 use crate::message::{Reply, Request};
 
 impl Prepared {
-    /// Takes the last step; says whether all of it that the user asked for works.
+    /// Takes the last step; returns whether everything in it that the user asked for works.
     pub(super) async fn settle(&mut self, findings: &mut Vec<Finding>) -> bool {
         let (site, keep) = (self.wish.name.clone(), self.wish.keep);
         match self.company.ask(&site, &Request::Settle { site: site.clone(), keep }).await {

@@ -1,16 +1,16 @@
-//! What the findings of a try say about a new site: whether it stays, and what else to try before it is undone.
+//! What an attempt's findings mean for a new site: whether it stays, and what else to try before it is undone.
 
 use launch::check::Finding;
 
 use super::Wish;
 use crate::book::Entry;
 
-/// What becomes of a site.
+/// Whether a site works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Everything about it works.
     Works,
-    /// Its gateway and its trunks work, its nodes do not. The entry is right and can be completed.
+    /// Its gateway and its trunks work; its nodes do not. The entry is right and can be completed.
     NodesFail,
     /// Something else does not work.
     Fails,
@@ -19,24 +19,24 @@ pub(super) enum Verdict {
 /// Another way to join a site to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// It dials the others, which cannot dial it.
+    /// It dials the others, because they cannot dial it.
     DialOut,
-    /// The others reach it through ssh, since neither can dial the other.
+    /// The others reach it through ssh, because neither side can dial the other.
     ThroughSsh,
-    /// It reaches the others through ssh, since they cannot log in there either.
+    /// It reaches the others through ssh, because the others cannot log in to it either.
     ThroughTheirSsh,
 }
 
-/// Where gateways may log in.
+/// Whether gateways may log in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Logins {
-    /// Those of the other sites at the new one.
+    /// Gateways of the other sites may log in at the new site.
     pub here: bool,
-    /// That of the new site at the others.
+    /// The new site's gateway may log in at the others.
     pub there: bool,
 }
 
-/// Judges a site by the findings about it. What is wrong with other sites does not count, except their trunk from this one.
+/// Judges a site by the findings about it. Problems at other sites do not count, except their trunk from this site.
 pub(super) fn verdict(site: &str, findings: &[Finding]) -> Verdict {
     let faults: Vec<&Finding> = findings.iter().filter(|finding| is_fault(site, finding)).collect();
     let of_nodes = |finding: &&Finding| finding.part == "nodes" || finding.part.starts_with("node ");
@@ -47,7 +47,7 @@ pub(super) fn verdict(site: &str, findings: &[Finding]) -> Verdict {
     }
 }
 
-/// What to try next after a try of a new site that failed; `tried`: what was tried besides the entry as planned.
+/// What to try next after an attempt to add a new site failed. `tried`: what was tried besides the entry as planned.
 pub(super) fn remedy(
     wish: &Wish,
     entry: &Entry,
@@ -55,7 +55,7 @@ pub(super) fn remedy(
     findings: &[Finding],
     tried: &[Remedy],
 ) -> Option<Remedy> {
-    // A user who says how the site is dialled knows why.
+    // A user who gives the address to dial has a reason.
     if wish.advertise.is_some() {
         return None;
     }
@@ -81,7 +81,7 @@ pub(super) fn cut_off<'a>(site: &str, findings: &'a [Finding]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Another site's gateway could not dial this one's.
+/// Whether the finding says that another site's gateway could not dial this site's.
 fn is_undialled(site: &str, finding: &Finding) -> bool {
     !finding.ok && finding.site == site && finding.part.starts_with("trunk from ")
 }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(next(&Entry { advertise: None, ..entry.clone() }, &findings, &[]), None);
         let named = Wish { advertise: Some("h".into()), ..wish.clone() };
         assert_eq!(remedy(&named, &entry, HERE, &findings, &[]), None);
-        // ssh comes last, and only where it may.
+        // ssh comes last, and only where gateways may log in.
         let through =
             |entry: &Entry, findings: &[Finding], tried: &[Remedy]| remedy(&wish, entry, HERE, findings, tried);
         assert_eq!(through(&entry, &findings, &[]), Some(Remedy::DialOut));

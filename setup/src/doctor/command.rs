@@ -1,4 +1,4 @@
-//! A command whose output is of interest, with a time limit.
+//! Running a command with a time limit, to read its output.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What a command prints on both outputs, or `None` if it is missing or fails.
+/// What a command prints on both outputs, or `None` if it is missing, fails or exceeds the time limit.
 pub(super) async fn output(words: &[&str]) -> Option<String> {
     let (program, arguments) = words.split_first()?;
     let mut command = Command::new(program);

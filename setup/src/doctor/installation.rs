@@ -11,7 +11,7 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
     let command = format!("{} at {command}", question.version);
     report.add("landbridge", Verdict::Ok, &command);
     let provider = find_provider(&question.environment());
-    // Reading both files also compares the machines that they are for.
+    // Reading the release also checks that both files are for the same machine.
     let release = match Release::read(None) {
         Ok(release) => {
             let detail = format!("{} for {}, release {}", provider.display(), release.architecture, release.id);

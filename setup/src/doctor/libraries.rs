@@ -1,4 +1,4 @@
-//! MPI libraries here, and the libfabric that each loads.
+//! The MPI libraries on this machine, and the libfabric that each loads.
 
 use launch::mpi::{Libfabric, installed};
 

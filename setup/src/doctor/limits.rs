@@ -1,12 +1,12 @@
-//! What the system lets this user's processes have.
+//! The limits that the system sets for this user's processes.
 
 use std::fs::read_to_string;
 
 use super::{Report, Verdict};
 
-/// A gateway and a rank have a connection for each peer.
+/// A gateway and a rank open one connection for each peer.
 const FEWEST_FILES: u64 = 1024;
-/// Two ranks of a node share about this much at first.
+/// Two ranks on a node initially share about this much memory.
 const LEAST_SHARED: u64 = 16 << 20;
 
 pub(super) fn examine(report: &mut Report) {
@@ -66,13 +66,13 @@ fn shared_memory(report: &mut Report) {
     }
 }
 
-/// A hard limit of `/proc/self/limits`; `None`: unlimited.
+/// A hard limit from `/proc/self/limits`. `None`: unlimited.
 fn hard_limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Why this user cannot make user namespaces, if one of the kernel's switches says so.
+/// Why this user cannot create user namespaces, if one of the kernel's settings forbids it.
 fn namespaces(read: impl Fn(&str) -> Option<String>) -> Option<&'static str> {
     let is = |name: &str, value: &str| read(name).is_some_and(|text| text.trim() == value);
     if is("user/max_user_namespaces", "0") {

@@ -1,4 +1,4 @@
-//! The ends of logs: of gateways, of detached jobs, and of a rank.
+//! The ends of the logs of gateways, detached jobs and a rank.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::{Question, Report};
 use crate::here::folders::Folders;
 
-/// How much of one log is kept.
+/// How much of one log is kept, in bytes.
 const TAIL_BYTES: u64 = 32 << 10;
-/// How many logs of one kind are kept, the newest.
+/// How many logs of one kind are kept, newest first.
 const MOST: usize = 5;
 
 pub(super) fn examine(question: &Question, folders: &Folders, report: &mut Report) {
@@ -31,7 +31,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// The files that exist, the newest first, and not too many.
+/// The files that exist, newest first, at most [`MOST`] of them.
 fn newest(paths: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     let mut dated: Vec<_> =
         paths.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path))).collect();

@@ -50,7 +50,7 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
     gateways(question, sites, report).await;
 }
 
-/// All that `landbridge sites check` tries, from the site that this machine belongs to.
+/// Everything that `landbridge sites check` tries, from the site that this machine belongs to.
 async fn from_site(question: &Question, sites: &Sites, home: &str, report: &mut Report) {
     for finding in check(sites, home, &nothing()).await {
         let part = format!("{}: {}", finding.site, finding.part);
@@ -66,7 +66,7 @@ async fn from_site(question: &Question, sites: &Sites, home: &str, report: &mut 
     }
 }
 
-/// The gateways of the sites whose machine this is, or that ssh reaches without asking.
+/// The gateways of the sites whose machine this is, or that ssh reaches without a prompt.
 async fn gateways(question: &Question, sites: &Sites, report: &mut Report) {
     let known = |name: &str| {
         let site = sites.file.sites.iter().find(|site| site.name == name);

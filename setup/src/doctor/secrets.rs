@@ -1,18 +1,19 @@
-//! What must not be in a text that is attached to a report.
+//! Keeping secrets out of a text that is attached to a report.
 
-/// Words in the name of a setting whose value is left out.
+/// Words in a setting's name that mark its value as a secret.
 const SECRET: &[&str] = &["secret", "token", "passw", "credential", "apikey", "api_key", "private_key", "access_key"];
-/// How a ticket begins ([`crate::ticket`]).
+/// The prefix of a ticket ([`crate::ticket`]).
 const TICKET: &str = "lb1/";
 const LEFT_OUT: &str = "[removed]";
 
-/// Whether the value of this setting is a secret, going by its name.
+/// Whether the name of this setting marks its value as a secret.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET.iter().any(|word| name.contains(word))
 }
 
-/// The text without private keys in PEM, tickets, and values that follow a secret's name and `=` or `:`.
+/// The text without private keys in PEM, without tickets, and without values that follow a secret's name and `=` or
+/// `:`.
 pub(super) fn without(text: &str) -> String {
     let mut in_key = false;
     let mut kept = String::with_capacity(text.len());

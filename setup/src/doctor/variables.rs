@@ -1,4 +1,4 @@
-//! Settings in the environment that a job would use, and those that cannot work.
+//! The environment's settings that a job would use, and those that cannot work.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use launch::mpi::{Library, settings};
 use super::secrets::is_secret;
 use super::{Question, Report, Verdict};
 
-/// How the names of variables begin that matter to Landbridge, libfabric or an MPI.
+/// Prefixes of the variables that matter to Landbridge, libfabric or an MPI library.
 const OURS: &[&str] =
     &["LANDBRIDGE_", "FI_", "MPIR_CVAR_", "I_MPI_", "OMPI_MCA_", "UCX_", "SLURM_JOB", "PBS_JOBID", "PBS_NODEFILE"];
 const OTHERS: &[&str] = &["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "LOADEDMODULES"];
@@ -44,7 +44,7 @@ fn line((name, value): &(std::ffi::OsString, std::ffi::OsString)) -> String {
     format!("{name}={value}")
 }
 
-/// What `run` would say about settings that it has to replace, whichever MPI a program uses.
+/// What `run` would say about settings that it must replace, for any MPI library that a program may use.
 fn conflicts(question: &Question) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for family in [Family::Mpich, Family::Intel, Family::OpenMpi] {

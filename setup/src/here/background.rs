@@ -1,7 +1,7 @@
-//! A site's gateway in the background: a process of its own session, without root and without a terminal.
+//! A site's gateway in the background: a process in its own session, without root and without a terminal.
 //!
-//! While it runs it holds a lock on a small file that says which process it is and where; a lock cannot be left behind,
-//! whatever way the process ends. Only a process that holds this lock is ever signalled.
+//! While the gateway runs, it holds a lock on a small file that names its process and its machine. The system releases
+//! the lock however the process ends. Only a process that holds this lock is ever signalled.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// How much of a log is shown when a gateway does not start, in bytes.
 const TAIL: u64 = 1500;
 
-/// What a gateway says of itself.
+/// What a gateway writes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     process: i32,
@@ -39,23 +39,23 @@ struct Note {
 }
 
 impl Note {
-    /// Whether the program it runs is no longer in its place: then it cannot start agents.
+    /// Whether the program it runs was removed or replaced. Such a gateway cannot start agents.
     fn program_is_gone(&self) -> bool {
         let program = std::fs::read_link(format!("/proc/{}/exe", self.process)).unwrap_or_default();
         program.to_string_lossy().ends_with(" (deleted)")
     }
 }
 
-/// The lock of a running gateway; dropping it is its end.
+/// The lock of a running gateway; dropping it releases the lock.
 #[derive(Debug)]
 pub struct Presence(#[allow(dead_code, reason = "held, not used")] File);
 
-/// Makes this process a site's gateway in the background: leaves the caller's session and takes the lock.
+/// Makes this process a site's background gateway: leaves the caller's session and takes the lock.
 ///
 /// # Errors
-/// Another one runs, or the note cannot be written.
+/// Another gateway of the site runs, or the note cannot be written.
 pub fn enter(site: &str) -> Result<Presence, HereError> {
-    // Fails only if this process leads a session already, which is as good.
+    // This fails only if the process already leads a session, which is just as good.
     let _ = rustix::process::setsid();
     let folders = Folders::of_user()?;
     folders::make(&folders.state)?;
@@ -63,7 +63,7 @@ pub fn enter(site: &str) -> Result<Presence, HereError> {
     let wrong = HereError::file(&path);
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut file = options.map_err(&wrong)?;
-    // Who looks whether a gateway runs holds the lock for a moment.
+    // A process that checks whether a gateway runs holds the lock for a moment.
     let end = std::time::Instant::now() + LOCK;
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         if std::time::Instant::now() > end {
@@ -77,15 +77,15 @@ pub fn enter(site: &str) -> Result<Presence, HereError> {
     Ok(Presence(file))
 }
 
-/// Whether a site's gateway is at home on this machine: its key is in this account, and no gateway of it says that it runs on
-/// another machine, as happens where several machines share a home directory.
+/// Whether a site's gateway belongs on this machine: its key is in this account, and no gateway's note says that it
+/// runs on another machine, as happens where machines share a home directory.
 pub(crate) fn lives_here(folders: &Folders, site: &str) -> bool {
     let text = std::fs::read_to_string(folders.state_file(site)).unwrap_or_default();
     let elsewhere = serde_json::from_str::<Note>(&text).is_ok_and(|note| note.host != host_name());
     folders.key(site).is_file() && !elsewhere
 }
 
-/// A site's gateway in the background, seen from outside.
+/// A site's background gateway, seen from another process.
 #[derive(Debug)]
 pub(crate) struct Background<'a> {
     folders: &'a Folders,
@@ -97,7 +97,7 @@ impl<'a> Background<'a> {
         Background { folders, site }
     }
 
-    /// Who runs, if somebody does.
+    /// The note of the running gateway, if one runs.
     fn running(&self) -> Option<Note> {
         let mut file = OpenOptions::new().read(true).write(true).open(self.folders.state_file(self.site)).ok()?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
@@ -108,7 +108,8 @@ impl<'a> Background<'a> {
         serde_json::from_str(&text).ok()
     }
 
-    /// Makes the gateway run this release and the sites file as it is; says whether it was started anew, and how.
+    /// Makes the gateway run this release and follow the current sites file. Returns whether it was not running before,
+    /// and what was done.
     pub(crate) async fn renew(&self) -> Result<(bool, String), HereError> {
         let Some(note) = self.running() else {
             let pid = self.start().await?;
@@ -117,7 +118,7 @@ impl<'a> Background<'a> {
         self.same_host(&note)?;
         let (jobs, stale) = match self.ask(true).await {
             Ok(standing) => (standing.jobs, standing.stale),
-            // One that does not answer its own site's key is of no use to anybody.
+            // A gateway that does not answer its own site's key is useless: restart it.
             Err(error) => (0, Some(error.to_string())),
         };
         let why = match stale {
@@ -138,14 +139,14 @@ impl<'a> Background<'a> {
         Ok((false, format!("restarted, process {pid} ({why})")))
     }
 
-    /// Has the gateway work by the sites file as it is; restarts it only if it cannot take that up while it runs. Says whether it was
-    /// started, and how.
+    /// Makes the gateway follow the current sites file; restarts it only if it cannot take up the change while it runs.
+    /// Returns whether it was not running before, and what was done.
     pub(crate) async fn reload(&self) -> Result<(bool, String), HereError> {
         let Some(note) = self.running() else { return self.start_if_ended().await };
         self.same_host(&note)?;
         let (jobs, stale) = match self.ask(true).await {
             Ok(standing) => (standing.jobs, standing.stale),
-            // One that does not answer its own site's key is of no use to anybody.
+            // A gateway that does not answer its own site's key is useless: restart it.
             Err(error) => (0, Some(error.to_string())),
         };
         let Some(why) = stale else {
@@ -159,13 +160,13 @@ impl<'a> Background<'a> {
         Ok((false, format!("restarted, process {pid} ({why})")))
     }
 
-    /// Starts the gateway unless it runs; says whether it was started, and how.
+    /// Starts the gateway unless it runs. Returns whether it was started, and what was done.
     pub(crate) async fn start_if_ended(&self) -> Result<(bool, String), HereError> {
         let runs = |note: &Note| (false, format!("runs, process {} on {}", note.process, note.host));
         if let Some(note) = self.running() {
             return Ok(runs(&note));
         }
-        // Its address is that of the machine it ran on.
+        // The sites file has the address of the machine it last ran on, so it must start there.
         if let Some(note) = self.last_note() {
             self.same_host(&note)?;
         }
@@ -174,7 +175,7 @@ impl<'a> Background<'a> {
         }
         match (self.start().await, self.running()) {
             (Ok(pid), _) => Ok((true, format!("started, process {pid}"))),
-            // Somebody else was quicker.
+            // Another process started it first.
             (Err(_), Some(note)) => {
                 let mut wait = Wait::new(START);
                 while self.ask(false).await.is_err() && wait.left().is_some() {
@@ -186,7 +187,7 @@ impl<'a> Background<'a> {
         }
     }
 
-    /// Waits until all trunks are up, not longer than this.
+    /// Waits until all trunks are up, at most `limit`.
     pub(crate) async fn await_trunks(&self, limit: Duration) {
         let mut wait = Wait::new(limit);
         let up = |standing: client::Standing| standing.trunks.iter().all(|trunk| trunk.up);
@@ -195,13 +196,13 @@ impl<'a> Background<'a> {
         }
     }
 
-    /// What the gateway that ran last said of itself.
+    /// The note of the gateway that ran last.
     fn last_note(&self) -> Option<Note> {
         let text = std::fs::read_to_string(self.folders.state_file(self.site)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Ends the gateway, if it runs.
+    /// Stops the gateway if it runs.
     pub(crate) async fn stop(&self, force: bool) -> Result<String, HereError> {
         let Some(note) = self.running() else { return Ok("was not running".to_owned()) };
         self.same_host(&note)?;
@@ -236,18 +237,17 @@ impl<'a> Background<'a> {
         Err(HereError::OtherHost { there: note.host.clone(), here })
     }
 
-    /// Asks the gateway for a ticket.
     pub(crate) async fn invite(&self, seconds: u32) -> Result<Reply, HereError> {
         let (ticket, secret) = self.connect().await?.invite(seconds).await?;
         Ok(Reply::Invited { ticket, secret })
     }
 
-    /// Asks the gateway how it stands.
+    /// Asks the gateway for its status. `reload`: it reads the sites file again first.
     async fn ask(&self, reload: bool) -> Result<client::Standing, HereError> {
         Ok(self.connect().await?.standing(reload).await?)
     }
 
-    /// Connects to the gateway as its user.
+    /// Connects to the gateway as this site's user.
     async fn connect(&self) -> Result<Client, HereError> {
         let sites = super::read(self.folders)?;
         let site = sites.site(self.site)?;
@@ -276,7 +276,7 @@ impl<'a> Background<'a> {
             .map_err(|source| HereError::Start { program, source })?;
         let outcome = self.await_listening(&sites, &mut child, &log).await;
         if outcome.is_err() {
-            // It is our own child and not waited for yet, so the number is still its.
+            // It is our own child and has not been waited for, so the process number is still its own.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -290,7 +290,7 @@ impl<'a> Background<'a> {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(HereError::Ended { status, log: tail(log) });
             }
-            // Only the one that holds the lock is ours: another program may answer on the port.
+            // Only the process that holds the lock is ours: another program may answer on the port.
             if self.running().is_some_and(|note| note.process == child.id() as i32) {
                 match sites.connect(site).await {
                     Ok(_) => return Ok(()),
@@ -310,7 +310,8 @@ impl<'a> Background<'a> {
     async fn end(&self, note: &Note) -> Result<(), HereError> {
         let Some(pid) = Pid::from_raw(note.process) else { return Err(HereError::Note) };
         for (signal, patience) in [(Signal::TERM, END), (Signal::KILL, Duration::from_secs(2))] {
-            // Between the look and the signal it may end; then its number is free only after its parent waited for it.
+            // The gateway may end between this check and the signal. Its number is reused only after its parent has
+            // waited for it.
             if self.running().is_none_or(|now| now != *note) {
                 return Ok(());
             }
@@ -327,7 +328,7 @@ impl<'a> Background<'a> {
     }
 }
 
-/// The end of a log, on one line.
+/// The end of a log, joined into one line.
 fn tail(log: &Path) -> String {
     let mut text = Vec::new();
     if let Ok(mut file) = File::open(log) {
@@ -343,7 +344,7 @@ fn tail(log: &Path) -> String {
     }
 }
 
-/// The folder of the release that this is.
+/// The folder of the release that this program belongs to.
 fn release_folder() -> String {
     let program: PathBuf = std::env::current_exe().unwrap_or_default();
     program.parent().map_or(String::new(), |folder| folder.display().to_string())

@@ -1,4 +1,4 @@
-//! A job of a machine that is no site: `landbridge run` is carried out here, and what is typed there reaches it.
+//! A job from a machine that is not a site: `landbridge run` runs here, and signals sent there reach it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -16,14 +16,14 @@ use super::error::HereError;
 use super::folders::Folders;
 use crate::message::Carry;
 
-/// How long a job may take to end when whoever started it is gone.
+/// How long a job may take to end after the connection to its user is gone.
 const FAREWELL: Duration = Duration::from_secs(20);
 
-/// Runs the job with this process's standard output and error; gives its exit code. Lines of the input are signals for it;
-/// the end of the input is the end of the job.
+/// Runs the job with this process's standard output and error; returns its exit code. Each line of the input is a
+/// signal for the job; the end of the input ends the job.
 ///
 /// # Errors
-/// It cannot be started.
+/// The job cannot be started.
 pub(crate) async fn carry_out<R: AsyncBufRead + Unpin>(carry: &Carry, lines: &mut Lines<R>) -> Result<i32, HereError> {
     let directory = directory(carry);
     let program = std::env::current_exe().map_err(HereError::Command)?;
@@ -77,7 +77,7 @@ async fn until(end: Option<Instant>) {
     }
 }
 
-/// The signals by which a user ends a job.
+/// The signals with which a user ends a job.
 fn known(number: i32) -> Option<Signal> {
     match number {
         1 => Some(Signal::HUP),
@@ -92,8 +92,8 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// Where the launcher runs: where the job was typed, below this home directory, or else in this home directory. Whether the
-/// ranks' directory exists is for the agents to find out: `[site.run]` may name another.
+/// Where the launcher runs: the directory in which the job was typed, below this home directory, or else this home
+/// directory. The agents find out whether the ranks' directory exists: `[site.run]` may name another.
 fn directory(carry: &Carry) -> PathBuf {
     let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("/"));
     let path = expand(&carry.directory, Some(home.as_os_str()));

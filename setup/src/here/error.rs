@@ -1,4 +1,4 @@
-//! Why something did not work on a site's machine.
+//! Why something failed on a site's machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,19 @@ use launch::launcher::SessionError;
 use thiserror::Error;
 use types::sites::SitesError;
 
-/// Why something did not work on the machine where this runs. The sentence travels to where the user is.
+/// Why something failed on the machine where this runs. The message is shown where the user is.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HereError {
-    // For whoever set up the account.
+    // To be solved by the owner of the account.
     /// The account has no home directory.
     #[error("no home directory: set HOME")]
     NoHome,
-    /// A file or a folder of the account.
+    /// A file or a folder of the account cannot be read or written.
     #[error("{path}: {source}", path = path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// This account has no sites file.
@@ -32,40 +31,38 @@ pub enum HereError {
     /// The sites file makes no sense.
     #[error(transparent)]
     Sites(#[from] SitesError),
-    /// The site's key.
+    /// The site's key cannot be read or made.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The key for trunks through ssh cannot be made.
     #[error("ssh-keygen: {0}: trunks through ssh need a key of their own")]
     Keygen(io::Error),
-    /// What another site sent is no key, or what it may reach no address.
+    /// What another site sent is not a public key, or what it may reach is not an address.
     #[error("site {of}: `{key}` for `{to}` is no public key and address that could be let in")]
     NoPublicKey {
-        /// The other site.
         of: String,
         /// What should be a key.
         key: String,
         /// What should be an address.
         to: String,
     },
-    // For whoever typed the command.
-    /// Another program has the port that was asked for.
+    // To be solved by the user who typed the command.
+    /// Another program uses the requested port.
     #[error("port {port} cannot be had: {source}; `ss -ltnp` there shows who has it; choose another with --port")]
     PortTaken {
-        /// The port.
         port: u16,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Other programs have all the ports that are tried.
+    /// Other programs use all the ports that were tried.
     #[error("no port from {first} to {last} is free: choose one with --port")]
     NoPort {
         /// The first port that was tried.
         first: u16,
-        /// The last.
+        /// The last port that was tried.
         last: u16,
     },
-    /// A gateway cannot be restarted now.
+    /// A gateway must be restarted but has open jobs.
     #[error("its gateway must be restarted ({why}), but {jobs} job(s) are open there: try again when they have ended")]
     RestartWithJobs {
         /// Why it must be restarted.
@@ -73,7 +70,7 @@ pub enum HereError {
         /// How many jobs are open.
         jobs: u32,
     },
-    /// A gateway is not stopped now.
+    /// A gateway is not stopped because it has open jobs.
     #[error("{jobs} job(s) are open at its gateway: try again when they have ended, or use --force")]
     StopWithJobs {
         /// How many jobs are open.
@@ -89,16 +86,15 @@ pub enum HereError {
         /// This machine.
         here: String,
     },
-    /// Two gateways of a site in the background.
+    /// The site already has a background gateway.
     #[error("the gateway of site {site} runs already: {path}", path = path.display())]
     RunsAlready {
-        /// The site.
         site: String,
-        /// The file that the other one has locked.
+        /// The file that the running gateway has locked.
         path: PathBuf,
     },
-    // For whoever looks after the gateway.
-    /// The gateway ended as soon as it was started.
+    // To be solved by the operator of the gateway.
+    /// The gateway ended right after it was started.
     #[error("its gateway ended at once ({status}): {log}")]
     Ended {
         /// How it ended.
@@ -106,18 +102,18 @@ pub enum HereError {
         /// The end of its log.
         log: String,
     },
-    /// The gateway was started and does not listen.
+    /// The gateway was started but does not listen.
     #[error("its gateway does not listen after {seconds} s: {log}")]
     Deaf {
-        /// How long it had.
+        /// How long it had, in seconds.
         seconds: u64,
         /// The end of its log.
         log: String,
     },
-    /// The gateway was started and does not admit this site's user.
+    /// The gateway was started but does not admit this site's user.
     #[error("{source}; its log: {log}")]
     Unreached {
-        /// What connecting to it gave.
+        /// The error from connecting to it.
         source: Box<SessionError>,
         /// The end of its log.
         log: String,
@@ -125,10 +121,10 @@ pub enum HereError {
     /// The gateway cannot be ended.
     #[error("its gateway, process {0}, does not end")]
     Survives(i32),
-    /// Nothing on this machine starts the gateway again by itself.
+    /// Nothing on this machine can restart the gateway automatically.
     #[error("this machine cannot be made to start its gateway again by itself: {0}")]
     Keep(String),
-    /// What a gateway says of itself cannot be read or written.
+    /// A gateway's note names no process.
     #[error("its note names no process")]
     Note,
     /// The gateway cannot be reached.
@@ -137,45 +133,43 @@ pub enum HereError {
     /// The gateway does not answer.
     #[error(transparent)]
     Client(Box<ClientError>),
-    // For whoever installed Landbridge here.
-    /// The running program cannot be found, so it cannot be started again.
+    // To be solved by the person who installed Landbridge here.
+    /// The running program's own file cannot be found, so it cannot be started again.
     #[error("cannot find the landbridge command itself: {0}")]
     Command(io::Error),
     /// The gateway's program cannot be started.
     #[error("cannot start {program}: {source}", program = program.display())]
     Start {
-        /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A job's program cannot be started.
     #[error("cannot start the job: {0}")]
     StartJob(io::Error),
-    /// The end of a job cannot be waited for.
+    /// Waiting for a job to end failed.
     #[error("cannot wait for the end of the job: {0}")]
     AwaitJob(io::Error),
-    /// The connection broke, or was silent, within the content of a file.
+    /// The connection broke, or was idle for too long, in the middle of a file's content.
     #[error("the connection broke while a file was sent")]
     Cut,
-    /// A folder is where a file is to be.
+    /// A folder is in the way of a file or a link.
     #[error("{path} is a folder there: move it away, or push to another name", path = .0.display())]
     IsFolder(PathBuf),
-    /// Somebody else writes the same file.
+    /// Another push is writing the same file.
     #[error("{path} is being written by another push: try again when that has ended", path = .0.display())]
     OtherPush(PathBuf),
-    /// A disk or a quota is full.
+    /// The disk is full or the quota is used up.
     #[error("{path}: {source}: make room there (`quota` and `df` show what is used)", path = path.display())]
     NoRoom {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What arrived is not what was sent.
+    /// A file's content did not arrive as it was sent.
     #[error("{path} did not arrive whole: did it change while it was sent? Push it again", path = .0.display())]
     NotWhole(PathBuf),
-    /// A request came as no release sends it.
+    /// A request arrived in a way in which no release sends it.
     #[error("a job is the last request")]
     OutOfTurn,
 }
@@ -193,7 +187,7 @@ impl From<ClientError> for HereError {
 }
 
 impl HereError {
-    /// For `map_err`, with the file or folder that was worked on.
+    /// For `map_err`: names the file or folder that was worked on.
     pub(crate) fn file(path: &Path) -> impl Fn(io::Error) -> HereError + '_ {
         move |source| HereError::File { path: path.to_owned(), source }
     }

@@ -1,4 +1,4 @@
-//! Where a user's account keeps what belongs to Landbridge, and writing there so that nothing is ever half written.
+//! Where a user's account keeps Landbridge's files, and writing them so that no file is ever half written.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -10,16 +10,16 @@ use crate::release::COMMAND_FILE;
 /// The folders of one account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folders {
-    /// Sites file and keys: `~/.config/landbridge`.
+    /// The sites file and the keys: `~/.config/landbridge`.
     pub configuration: PathBuf,
-    /// Notes and logs of gateways: `~/.local/state/landbridge`.
+    /// The notes and logs of gateways: `~/.local/state/landbridge`.
     pub state: PathBuf,
 }
 
 const SITES_FILE: &str = "sites.toml";
 
 impl Folders {
-    /// Those of the user who runs this, as the XDG base directory specification places them.
+    /// The folders of the user who runs this, as the XDG base directory specification places them.
     ///
     /// # Errors
     /// There is no home directory.
@@ -34,17 +34,15 @@ impl Folders {
         })
     }
 
-    /// The sites file.
     pub fn sites_file(&self) -> PathBuf {
         self.configuration.join(SITES_FILE)
     }
 
-    /// A site's key.
     pub fn key(&self, site: &str) -> PathBuf {
         self.configuration.join(key_name(site))
     }
 
-    /// The key by which a site's gateways log in at other sites, and its public half.
+    /// The key with which a site's gateways log in at other sites, and its public half.
     pub(crate) fn trunk_key(&self, site: &str) -> [PathBuf; 2] {
         let private = launch::tunnel::key_file(&self.configuration, site);
         let mut public = private.clone().into_os_string();
@@ -65,27 +63,27 @@ impl Folders {
         Ok(names)
     }
 
-    /// What the gateway in the background says of itself, and locks while it runs.
+    /// The note of the background gateway, which the gateway locks while it runs.
     pub(crate) fn state_file(&self, site: &str) -> PathBuf {
         self.state.join(format!("{site}.gateway"))
     }
 
-    /// Its log, and the one before.
+    /// The gateway's log, and the one before it.
     pub(crate) fn logs(&self, site: &str) -> [PathBuf; 2] {
         [self.state.join(format!("{site}.log")), self.state.join(format!("{site}.log.old"))]
     }
 
-    /// Sums of large files that were hashed here.
+    /// The remembered sums of large files.
     pub(crate) fn sums(&self) -> PathBuf {
         self.state.join("sums")
     }
 
-    /// What the sites file says, if there is one.
+    /// The text of the sites file, or `None` if it does not exist.
     pub(crate) fn read_sites(&self) -> Result<Option<String>, HereError> {
         read(&self.sites_file())
     }
 
-    /// Replaces the sites file, or removes it. The one before is kept beside it: somebody may have written into it here.
+    /// Replaces the sites file, or removes it. The previous one is kept beside it: a user may have edited it here.
     pub(crate) fn write_sites(&self, text: Option<&str>) -> Result<(), HereError> {
         let before = self.read_sites()?;
         if let Some(before) = before.as_deref().filter(|before| Some(*before) != text) {
@@ -103,7 +101,7 @@ impl Folders {
         self.configuration.join("sites.toml.old")
     }
 
-    /// Removes a file that need not be there.
+    /// Removes a file if it exists.
     pub(crate) fn remove(&self, path: &Path) -> Result<(), HereError> {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(HereError::file(path)(e)),
@@ -112,12 +110,12 @@ impl Folders {
     }
 }
 
-/// The name of a site's key file, beside the sites file.
+/// The name of a site's key file, which is beside the sites file.
 pub(crate) fn key_name(site: &str) -> String {
     format!("{site}.key")
 }
 
-/// Reads a file that need not be there.
+/// Reads a file, or returns `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, HereError> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -126,10 +124,10 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, HereError> {
     }
 }
 
-/// Replaces a file at once: whoever reads it sees the old text or the new, also after a crash.
+/// Replaces a file atomically: a reader sees the old text or the new, even after a crash.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), HereError> {
     let wrong = HereError::file(path);
-    // A link stays a link: people keep such files in repositories of their own.
+    // A symbolic link stays one: users keep such files in repositories of their own.
     let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().unwrap_or(Path::new("."));
     make(folder)?;
@@ -147,13 +145,13 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), HereError> {
     written.map_err(wrong)
 }
 
-/// Makes a folder for this user only, unless it is there.
+/// Makes a folder that only this user can access, unless it exists.
 pub(crate) fn make(folder: &Path) -> Result<(), HereError> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(HereError::file(folder))
 }
 
-/// Removes every release below `base`, and `base` if nothing else is in it. A folder without our command is left alone.
+/// Removes every release below `base`, and `base` if nothing else is in it. A folder without our command stays.
 pub(crate) fn remove_releases(base: &Path) -> Result<(), HereError> {
     let Ok(entries) = std::fs::read_dir(base) else { return Ok(()) };
     for entry in entries.flatten() {

@@ -1,7 +1,8 @@
-//! A gateway that is kept: the machine itself starts it again, after a reboot or when it died.
+//! Automatic restarts: the machine itself starts the gateway again, after a reboot or when it has died.
 //!
-//! By a timer of the user's systemd where that goes on without a login (lingering), else by a line of the user's crontab. Either runs
-//! a small script every few minutes, which holds the environment that the gateway needs and does what `sites start` does.
+//! A timer of the user's systemd does this if that systemd runs without a login (lingering), else a line in the user's
+//! crontab. Either runs a small script every few minutes, which sets the environment that the gateway needs and does
+//! what `sites start` does.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,20 +11,20 @@ use std::process::{Command, Output, Stdio};
 use super::error::HereError;
 use super::folders::{self, Folders};
 
-/// Variables that the gateway and what it starts need, if they are set.
+/// Variables that the gateway and its children need, if they are set.
 const ENVIRONMENT: [&str; 6] =
     ["PATH", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "SLURM_CONF", "LANDBRIDGE_PROVIDER"];
-/// How often it is looked at, in minutes.
+/// How often the script runs, in minutes.
 const MINUTES: u32 = 2;
 
-/// The ways to be kept.
+/// What runs the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Systemd,
     Cron,
 }
 
-/// What keeps one site's gateway.
+/// Automatic restarts of one site's gateway.
 #[derive(Debug)]
 pub(crate) struct Keeping<'a> {
     folders: &'a Folders,
@@ -35,10 +36,10 @@ impl<'a> Keeping<'a> {
         Keeping { folders, site }
     }
 
-    /// Has the machine start the gateway again from now on; says how.
+    /// Makes the machine restart the gateway from now on. Returns how, for the user.
     ///
     /// # Errors
-    /// The machine has neither way, or refuses it.
+    /// The machine offers neither way, or refuses the one that it offers.
     pub(crate) fn install(&self) -> Result<String, HereError> {
         let program = std::env::current_exe().map_err(HereError::Command)?;
         let mut script =
@@ -62,7 +63,7 @@ impl<'a> Keeping<'a> {
             Some(Manner::Cron) => self.install_line(),
             None => Err(HereError::Keep(
                 "it has neither a user's systemd that goes on without a login (`loginctl enable-linger` may allow it) nor \
-                 a crontab for you: ask whoever runs the machine, or start the gateway with `landbridge sites start`"
+                 a crontab for you: ask the machine's administrator, or start the gateway with `landbridge sites start`"
                     .to_owned(),
             )),
         };
@@ -72,7 +73,7 @@ impl<'a> Keeping<'a> {
         kept
     }
 
-    /// How it could be kept, if it is not; nothing is changed.
+    /// How the gateway could be restarted automatically, if it is not yet. Changes nothing.
     pub(crate) fn offer(&self) -> Option<&'static str> {
         if self.script().is_file() {
             return None;
@@ -83,12 +84,11 @@ impl<'a> Keeping<'a> {
         })
     }
 
-    /// Whether it is kept.
     pub(crate) fn is_installed(&self) -> bool {
         self.script().is_file()
     }
 
-    /// The machine starts it no more.
+    /// Stops the machine from restarting the gateway.
     pub(crate) fn remove(&self) -> Result<(), HereError> {
         if !self.is_installed() {
             return Ok(());
@@ -128,7 +128,7 @@ impl<'a> Keeping<'a> {
         format!("landbridge-{}.timer", self.site)
     }
 
-    /// The service and the timer.
+    /// The paths of the service and of the timer.
     fn units(&self) -> [PathBuf; 2] {
         let configuration = self.folders.configuration.parent().unwrap_or(Path::new("/"));
         ["service", "timer"]
@@ -138,7 +138,7 @@ impl<'a> Keeping<'a> {
     fn install_timer(&self) -> Result<String, HereError> {
         let [service, timer] = self.units();
         let script = self.script().display().to_string().replace('%', "%%");
-        // What the script starts goes on when the script has ended.
+        // KillMode=process: the gateway that the script starts outlives the script.
         let text = format!(
             "[Unit]\nDescription=Landbridge gateway of site {}\n[Service]\nType=oneshot\nKillMode=process\n\
              ExecStart=/bin/sh \"{script}\"\n",
@@ -159,12 +159,12 @@ impl<'a> Keeping<'a> {
     }
 }
 
-/// A path in a crontab, where a percent sign ends the command.
+/// A path for a crontab, where a percent sign would end the command.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace('%', "\\%")
 }
 
-/// What this machine offers.
+/// The way that this machine offers, if any.
 fn manner() -> Option<Manner> {
     if lingers() && systemctl(&["show-environment"]).is_ok() {
         return Some(Manner::Systemd);
@@ -172,7 +172,7 @@ fn manner() -> Option<Manner> {
     crontab().map(|_| Manner::Cron)
 }
 
-/// Whether the user's systemd goes on when nobody is logged in.
+/// Whether the user's systemd keeps running when nobody is logged in.
 fn lingers() -> bool {
     let user = rustix::process::getuid().as_raw().to_string();
     let shown = run(Command::new("loginctl").args(["show-user", "--value", "--property=Linger", &user]), None);
@@ -192,13 +192,13 @@ fn systemctl(words: &[&str]) -> Result<(), HereError> {
     }
 }
 
-/// The user's crontab; `None`: the user may have none here.
+/// The user's crontab. `None`: the user is not allowed one here.
 fn crontab() -> Option<String> {
     let shown = run(Command::new("crontab").arg("-l"), None)?;
     if shown.status.success() {
         return Some(String::from_utf8_lossy(&shown.stdout).into_owned());
     }
-    // An empty one is an error of this name with every cron; one that is forbidden has another.
+    // Every cron reports an empty crontab as an error with these words; a forbidden one has other words.
     String::from_utf8_lossy(&shown.stderr).contains("no crontab").then(String::new)
 }
 

@@ -1,4 +1,4 @@
-//! `landbridge` where a person types it: a symbolic link in `~/.local/bin` to the copy of this release.
+//! The `landbridge` that a user types: a symbolic link in `~/.local/bin` to the copy of this release.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use super::error::HereError;
 use crate::release::COMMAND_FILE;
 
-/// The link, below the home directory.
+/// The link's folder, below the home directory.
 const PLACE: &str = ".local/bin";
 
-/// Makes the link point to this release; gives what the user should know, if anything is new. What is not ours stays.
+/// Makes the link point to this release. Returns what the user should know, if anything is new. A file that is not ours
+/// stays.
 ///
 /// # Errors
-/// It cannot be made.
+/// The link cannot be made.
 pub(crate) fn make() -> Result<Option<String>, HereError> {
     let program = std::env::current_exe().map_err(HereError::Command)?;
     make_at(&std::env::home_dir().ok_or(HereError::NoHome)?, &program)
@@ -56,12 +57,12 @@ pub(crate) fn remove(base: &Path) -> Result<(), HereError> {
     }
 }
 
-/// Whether this is the command of a release below `base`.
+/// Whether `target` is the command of a release below `base`.
 fn is_below(target: &Path, base: &Path) -> bool {
     target.file_name().is_some_and(|name| name == COMMAND_FILE) && target.parent().and_then(Path::parent) == Some(base)
 }
 
-/// Replaces the link at once.
+/// Replaces the link atomically.
 fn replace(link: &Path, program: &Path) -> std::io::Result<()> {
     let part: PathBuf = link.with_file_name(format!(".{COMMAND_FILE}.{}", std::process::id()));
     std::os::unix::fs::symlink(program, &part)?;

@@ -1,4 +1,4 @@
-//! A gateway in the background that has ended is started again by whoever needs it and may.
+//! A background gateway that has ended is started again by a command that needs it, if this account may start it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,16 +8,17 @@ use super::error::HereError;
 use super::folders::Folders;
 use crate::remedy::same;
 
-/// How long its trunks may take then.
+/// How long its trunks may take to come up after that.
 const TRUNKS: Duration = Duration::from_secs(12);
 
-/// Starts the gateway of a site of this account if it ran in the background and has ended; gives what was done, for the user.
+/// Starts the gateway of a site of this account if it ran in the background and has ended. Returns what was done, for
+/// the user.
 ///
-/// `None`: it runs, or it is not for this account to start: another sites file, another machine, or a gateway that somebody
-/// starts by hand.
+/// `None`: the gateway runs, or this account must not start it because it belongs to another sites file or another
+/// machine, or is started by hand.
 ///
 /// # Errors
-/// It does not start.
+/// The gateway does not start.
 pub async fn revive(file: &Path, site: &str) -> Result<Option<String>, HereError> {
     let folders = Folders::of_user()?;
     let ours = same(file, &folders.sites_file()) && folders.state_file(site).is_file() && lives_here(&folders, site);

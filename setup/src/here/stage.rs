@@ -1,4 +1,4 @@
-//! What a user pushes here: files are taken from the connection piece by piece, and appear at once or not at all.
+//! Receiving what a user pushes here: files arrive piece by piece, and appear atomically or not at all.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
@@ -16,14 +16,14 @@ use crate::message::{Item, ItemKind, Reply};
 use crate::parcel::place as place_of;
 use crate::sums::Sums;
 
-/// How long the next piece may take.
+/// How long the next piece may take to arrive.
 const PIECE: Duration = Duration::from_secs(120);
 const PIECE_LEN: usize = 64 << 10;
 const SUM_LEN: usize = 32;
-/// What a file's name ends with while it arrives.
+/// The suffix of a file's name while the file arrives.
 const PART: &str = ".landbridge-part";
 
-/// Which files of an offer are here with the same length, by their sums.
+/// Offered files that already exist here with the same length, by their sums.
 ///
 /// # Errors
 /// There is no home directory.
@@ -39,11 +39,11 @@ pub(crate) fn offer(items: &[Item]) -> Result<Reply, HereError> {
     Ok(Reply::Has { sums: items.iter().map(sum).collect() })
 }
 
-/// Makes the items; the content of each file, and its sum, come from `input`. After a failure the rest is read and dropped, so that the
-/// next request is understood.
+/// Makes the items. The content and the sum of each file come from `input`. After a failure the rest is read and
+/// dropped, so that the next request is understood.
 ///
 /// # Errors
-/// The connection is lost or silent: nothing more can be understood.
+/// The connection is lost or silent, so no further request can be understood.
 pub(crate) async fn place(items: &[Item], input: &mut (impl AsyncRead + Unpin)) -> Result<Reply, HereError> {
     let home = std::env::home_dir().ok_or(HereError::NoHome)?;
     let mut failed: Option<HereError> = None;
@@ -87,7 +87,7 @@ async fn read(input: &mut (impl AsyncRead + Unpin), piece: &mut [u8]) -> Result<
     }
 }
 
-/// Makes what has no content, and begins what has.
+/// Makes an item without content, and begins a file.
 fn begin(item: &Item, path: &Path, home: &Path) -> Result<Option<Arriving>, HereError> {
     let wrong = HereError::file(path);
     let found = std::fs::symlink_metadata(path);
@@ -127,7 +127,7 @@ fn make_parent(path: &Path) -> Result<(), HereError> {
     std::fs::create_dir_all(folder).map_err(HereError::file(folder))
 }
 
-/// A file that is not complete yet. If it never is, nothing is left of it.
+/// A file that is not complete yet. If it is never completed, it leaves nothing behind.
 struct Arriving {
     path: PathBuf,
     part: PathBuf,
@@ -147,7 +147,7 @@ impl Arriving {
         let wrong = HereError::file(&part);
         let options = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&part);
         let file = options.map_err(&wrong)?;
-        // One that was left behind by a machine that failed has no owner, and is used again.
+        // A part that a crashed machine left behind is not locked, and is reused.
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
             return Err(HereError::OtherPush(path.to_owned()));
         }

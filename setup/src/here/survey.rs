@@ -1,4 +1,4 @@
-//! Looking around on a site's machine: schedulers, file systems, MPI libraries, a free port, the address nodes reach.
+//! Surveying a site's machine: schedulers, file systems, MPI libraries, a free port, the address that nodes reach.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::here::folders::Folders;
 use crate::message::Survey;
 use crate::nodes;
 
-/// Where a gateway's port is looked for, unless the user names one.
+/// The first port to try for a gateway, unless the user names one.
 const FIRST_PORT: u16 = 7700;
 const PORTS: u16 = 100;
-/// An address that is nobody's (RFC 5737): the way to it is the way out.
+/// An address that belongs to nobody (RFC 5737): the route to it is the route out.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// Looks around.
+/// Finds out what this machine offers a site.
 ///
 /// # Errors
-/// The port that was asked for is taken, or none is free.
+/// The requested port is taken, or no port is free.
 pub(crate) fn survey(folders: &Folders, site: &str, named: &[String], port: Option<u16>) -> Result<Survey, HereError> {
     let host = host_name();
     let host = host.split('.').next().unwrap_or(&host).to_owned();
@@ -41,7 +41,7 @@ pub(crate) fn survey(folders: &Folders, site: &str, named: &[String], port: Opti
     })
 }
 
-/// The local address from which a packet to there would leave; nothing is sent.
+/// The local address from which a packet to `there` would leave. Nothing is sent.
 fn way_to(there: SocketAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.connect(there).ok()?;
@@ -55,7 +55,7 @@ fn way_to_name(node: &str) -> Option<IpAddr> {
 }
 
 fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, HereError> {
-    // The gateway of the site itself is the one that is to have the port.
+    // The site's own gateway may hold the port already, and is to keep it.
     let own = super::read(folders).ok().and_then(|sites| {
         let listen = sites.site(site).ok()?.gateways.first()?.listen.clone();
         listen.rsplit_once(':')?.1.parse::<u16>().ok()
@@ -74,7 +74,7 @@ fn free_port(folders: &Folders, site: &str, wanted: Option<u16>) -> Result<u16, 
     }
 }
 
-/// The nodes that Slurm knows, if there is Slurm and it answers.
+/// The nodes that Slurm knows, or `None` if Slurm is missing or does not answer.
 fn slurm() -> Option<Vec<String>> {
     let program = find("sinfo")?;
     let mut command = Command::new("timeout");
@@ -90,7 +90,7 @@ fn slurm() -> Option<Vec<String>> {
     answer.status.success().then_some(names)
 }
 
-/// The kind of file system a folder is on, and whether other machines see such a one too.
+/// The kind of file system that a folder is on, and whether that kind is usually shared with other machines.
 fn file_system(folder: &Path) -> (String, bool) {
     let Ok(found) = rustix::fs::statfs(folder) else { return ("unknown".to_owned(), false) };
     let (name, shared) = match found.f_type as u32 {
@@ -110,7 +110,7 @@ fn file_system(folder: &Path) -> (String, bool) {
     (name.to_owned(), shared)
 }
 
-/// Libraries beside every `mpiexec` on the path.
+/// The real path of each `mpiexec` on the path: one for each MPI library.
 fn mpi_libraries() -> Vec<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut found = Vec::new();

@@ -1,10 +1,10 @@
-//! The user's own ssh: how it is called, and what its refusals mean.
+//! The user's own ssh: how it is run, and what its refusals mean.
 
 use tokio::process::Command;
 
 use crate::place::Place;
 
-/// Options of every call. The user's configuration, agent, keys and jump hosts stay in force.
+/// Options of every call. The user's configuration, agent, keys and jump hosts stay in effect.
 const OPTIONS: &[&str] = &[
     "-T",
     "-oConnectTimeout=15",
@@ -16,9 +16,9 @@ const OPTIONS: &[&str] = &[
     "-oRemoteCommand=none",
 ];
 
-/// The command that runs `line` by a shell at a place. `asking`: ssh may ask for passwords and about host keys.
+/// The command that runs `line` in a shell at a place. `asking`: ssh may ask for passwords and about host keys.
 ///
-/// Ctrl-C at the terminal is for us to interpret: ssh leaves SIGINT alone if it is ignored when it starts.
+/// Ctrl-C at the terminal is for us to interpret. ssh ignores SIGINT if SIGINT is ignored when ssh starts.
 pub(crate) fn command(place: &Place, line: &str, asking: bool) -> Command {
     let mut command = Command::new("/bin/sh");
     match place {
@@ -34,18 +34,18 @@ pub(crate) fn command(place: &Place, line: &str, asking: bool) -> Command {
     command
 }
 
-/// The command line that reads a script of this length from its input and runs it, in the words of every login shell
-/// (no newline, no `!`, nothing that csh or fish would look into).
+/// The command line that reads a script of this length from its input and runs it. It is valid in every login shell: it
+/// has no newline, no `!`, and nothing that csh or fish would expand.
 pub(crate) fn reading_script(length: usize) -> String {
     format!("exec /bin/sh -c 'eval \"$(head -c {length})\"'")
 }
 
-/// Why a machine was not reached.
+/// Why a machine could not be reached.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// What ssh or the machine said.
+    /// The error from ssh or from the machine.
     pub problem: String,
-    /// A person could answer what ssh wants to know.
+    /// ssh wants an answer that a user could give.
     pub asks: bool,
 }
 
@@ -54,10 +54,10 @@ impl Refusal {
         Refusal { problem: problem.into(), asks: false }
     }
 
-    /// Makes sense of how ssh ended: `problem` is what the other end said, `words` what ssh wrote.
+    /// Interprets how ssh ended: `problem` is what the other end reported, `words` is what ssh wrote.
     pub(super) fn judge(problem: String, code: Option<i32>, words: &str) -> Refusal {
         let said: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        // Greetings come before what went wrong.
+        // Greetings come before the error.
         let said = said[said.len().saturating_sub(4)..].join("; ");
         let asks = code == Some(255)
             && problem.is_empty()
@@ -75,7 +75,7 @@ impl Refusal {
         Refusal { problem, asks }
     }
 
-    /// The problem, and what the user can do.
+    /// The problem, and what the user can do about it.
     pub(super) fn advice(&self, place: &Place) -> String {
         let words = place.arguments().join(" ").replace("-- ", "");
         let advice = if self.problem.contains("Host key verification failed") {

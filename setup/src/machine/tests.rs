@@ -7,7 +7,7 @@ impl Progress for Quiet {
     fn step(&mut self, _site: &str, _text: &str) {}
 }
 
-/// A release whose command answers every request with one sentence, and the folder of its files.
+/// A release whose command answers every request with the same reply, and the folder with its files.
 fn release(command: &str) -> (Release, tempfile::TempDir) {
     use sha2::{Digest, Sha256};
     let folder = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ async fn files_are_copied_once_and_the_program_answers() {
     assert_eq!(reach(&folder, &release(ANSWERS).0).await.unwrap().copied, 1);
     let left: Vec<_> = std::fs::read_dir(format!("{folder}/1.2.3-abc")).unwrap().collect();
     assert_eq!(left.len(), 4, "{left:?}");
-    // A sum that was made up shows that the file is not hashed again while it stays as it is.
+    // A made-up sum shows that the file is not hashed again while it is unchanged.
     let note = format!("{folder}/1.2.3-abc/.landbridge.sum");
     let text = std::fs::read_to_string(&note).unwrap();
     std::fs::write(&note, format!("made-up {}", text.split_once(' ').unwrap().1)).unwrap();
