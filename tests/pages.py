@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from harness import ROOT
 
@@ -15,6 +16,9 @@ VARYING = [
     (re.compile(r"[█▏▎▍▌▋▊▉░]+"), "▒"),
     (re.compile(r"\s+"), " "),
 ]
+# The pages' clone, which is below the reader's home directory, and ours.
+BELOW_HOME = f"~/{ROOT.relative_to(Path.home())}" if ROOT.is_relative_to(Path.home()) else str(ROOT)
+PLACES = {"/home/me/landbridge": str(ROOT), "~/landbridge": BELOW_HOME}
 
 
 @dataclass
@@ -41,7 +45,8 @@ def console_blocks(page):
 
 def kind(line):
     """What remains of a line of output when everything that varies from run to run is taken out."""
-    line = line.replace("/home/me/landbridge", str(ROOT))
+    for page, here in PLACES.items():
+        line = line.replace(page, here)
     if line.startswith("{"):
         return f"JSON with {', '.join(sorted(json.loads(line)))}"
     for pattern, stands in VARYING:

@@ -163,6 +163,6 @@ def test_what_is_wrong_is_named_with_what_to_do(workshop, fault, words):
         assert all(word in done.out for word in words), str(done)
         if fault == "host":
             # The remedy, as printed.
-            remedy = re.search("`(ssh-keygen -R .* -f .*)`", done.out)[1]
+            remedy = re.search("`(ssh-keygen -R [^`]* -f [^`]*)`", done.out)[1]
             subprocess.run(remedy, shell=True, check=True, capture_output=True)
             wait_until(lambda: "trunk up" in plain(a.err()), 40, "the trunk")

@@ -167,6 +167,8 @@ impl Gateway {
         self.sites.own.set((own, gateway));
         self.sites.file.replace(newer);
         self.take_up();
+        // What kept a trunk down may be mended, even where the file is the same: a key accepted, a gateway started.
+        self.trunks.kick();
         Ok(())
     }
 
