@@ -11,6 +11,7 @@ use clap::Args;
 use setup::doctor::{Finding, Question, Report, Verdict, examine};
 
 use crate::args::SitesFileArgs;
+use crate::printable::printable;
 use crate::{carried, json, runtime, sites_file, version};
 
 /// Examine this machine and the sites, and write a file to attach to a report
@@ -109,11 +110,9 @@ fn table(findings: &[Finding]) -> String {
             Verdict::Note => "note",
             Verdict::Failed => "FAILED",
         };
-        // Words of other machines: nothing of them steers the terminal.
-        let plain = |text: &str| text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
-        text += &format!("{verdict:6}  {part:width$}  {}\n", plain(detail));
+        text += &format!("{verdict:6}  {part:width$}  {}\n", printable(detail, ' '));
         if let Some(remedy) = remedy {
-            text += &format!("{:6}  {:width$}  -> {}\n", "", "", plain(remedy));
+            text += &format!("{:6}  {:width$}  -> {}\n", "", "", printable(remedy, ' '));
         }
     }
     text

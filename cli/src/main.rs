@@ -22,6 +22,7 @@ mod lab;
 mod log;
 mod page;
 mod parts;
+mod printable;
 mod push;
 mod run;
 #[cfg(feature = "share")]

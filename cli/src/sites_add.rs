@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, Result, bail};
-use setup::Progress;
+use setup::Silent;
 use setup::add::{Outcome, Wish, prepare};
 use setup::book::Book;
 use tokio::io::BufReader;
@@ -143,12 +143,6 @@ pub(crate) fn status(args: &ListArgs) -> Result<i32> {
         }
     }
     Ok(i32::from(!ok))
-}
-
-struct Silent;
-
-impl Progress for Silent {
-    fn step(&mut self, _site: &str, _text: &str) {}
 }
 
 /// The other end: answers the requests of a user's `sites` command, or becomes a job.

@@ -11,6 +11,7 @@ use setup::Progress;
 use setup::remedy::remedy;
 
 use crate::bar::Bar;
+use crate::printable::printable;
 use crate::sites_args::CheckArgs;
 use crate::{carried, run, runtime, sites_file};
 
@@ -113,9 +114,7 @@ fn matrix(pairs: &[Pair]) -> String {
     }
     for pair in pairs {
         if let Some(problem) = &pair.problem {
-            // Text from other gateways: remove what would control the terminal.
-            let problem: String = problem.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-            text += &format!("{} to {}: {problem}\n", pair.from, pair.to);
+            text += &format!("{} to {}: {}\n", pair.from, pair.to, printable(problem, '?'));
         }
     }
     text.push('\n');

@@ -49,3 +49,10 @@ pub trait Progress {
         let _ = (site, done, total);
     }
 }
+
+/// Shows nothing.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn step(&mut self, _site: &str, _text: &str) {}
+}

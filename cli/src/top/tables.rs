@@ -8,6 +8,8 @@ use launch::watch::{Look, Round};
 use wire::View;
 use wire::view::{JobView, LinkView, TrunkView};
 
+use crate::printable::printable;
+
 use super::figures::{NOTHING, bar, bytes, megabits, milliseconds, per_second, span};
 
 /// Characters of the bar of memory.
@@ -93,15 +95,10 @@ impl Table {
         let head = line(&mut self.columns.iter().map(|(name, _)| *name));
         let rows = self.rows.iter().map(|row| {
             let text = line(&mut row.cells.iter().map(String::as_str)) + &row.rest;
-            (row.mood, printable(&text))
+            (row.mood, printable(text.trim_end(), '?'))
         });
         [(Mood::Head, head.trim_end().to_owned())].into_iter().chain(rows).collect()
     }
-}
-
-/// Removes characters that would control a terminal: text from other gateways is shown here.
-fn printable(text: &str) -> String {
-    text.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// All tables, most interesting first. `past` gives a trunk's recent history, if that column is shown.

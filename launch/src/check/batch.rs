@@ -9,7 +9,6 @@ use types::{NodeRoster, Roster, SiteRoster};
 use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, JobMessage, NodeAsk};
 
-use super::nodes::Asked;
 use super::{AGENTS, CheckError, Finding, News, nodes};
 use crate::launcher::Sites;
 use crate::launcher::session::Connection;
@@ -121,9 +120,7 @@ async fn run_job(
     };
     let given = format!("a batch job got {} after {waited:.1} s, and was given back", names(&given));
     let mut findings = vec![Finding::new(site, "job", Ok::<_, CheckError>(given))];
-    let mut asked = Asked::new(&roster);
-    nodes::ask_in(connection, sites, home, &roster, typed, &mut asked, IN_JOB).await;
-    findings.extend(asked.findings(&roster));
+    findings.extend(nodes::ask_in(Ok(connection), sites, home, &roster, typed, IN_JOB).await);
     findings
 }
 

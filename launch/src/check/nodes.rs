@@ -10,7 +10,7 @@ use wire::control::JobMessage;
 use super::{AGENTS, CheckError, Finding};
 use crate::launcher::session::{Connection, Incoming};
 use crate::launcher::{SessionError, Sites};
-use crate::message::{Down, Up};
+use crate::message::{Down, Program, Up};
 use crate::tailor::Typed;
 
 /// Starts an agent on every node in a job without ranks, and asks it for provider and program.
@@ -24,38 +24,37 @@ pub(super) async fn check(sites: &Sites, home: &str, linked: &[String], typed: &
         Ok(roster) => roster,
         Err(error) => return vec![Finding::new(home, "nodes", Err(error))],
     };
-    let mut asked = Asked::new(&roster);
-    match Connection::new(sites, home).await {
-        Ok(connection) => ask_in(connection, sites, home, &roster, typed, &mut asked, AGENTS).await,
-        Err(error) => asked.fail_rest(|_| true, || CheckError::Reported(error.to_string())),
-    }
-    asked.findings(&roster)
+    ask_in(Connection::new(sites, home).await, sites, home, &roster, typed, AGENTS).await
 }
 
-/// Opens a job over this connection, and asks an agent on each of its nodes for provider and program. When it returns,
-/// every node has a finding.
+/// Opens a job over this connection, and asks an agent on each of its nodes for provider and program. Every node gets a
+/// finding.
 pub(super) async fn ask_in(
-    connection: Connection,
+    connection: Result<Connection, SessionError>,
     sites: &Sites,
     home: &str,
     roster: &Roster,
     typed: &Typed,
-    asked: &mut Asked,
     limit: Duration,
-) {
-    if let Err(error) = ask(connection, sites, home, roster, typed, asked, limit).await {
+) -> Vec<Finding> {
+    let mut asked = Asked::new(roster);
+    let program = |site: &str| typed.from_home(home, &sites.file, site);
+    let result = match connection {
+        Ok(connection) => ask(connection, roster, program, &mut asked, limit).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = result {
         asked.fail_rest(|_| true, || CheckError::Reported(error.to_string()));
     }
     let (what, log) = ("its agent did not answer", "the gateway's log");
     asked.fail_rest(|_| true, || CheckError::Silent { what, seconds: limit.as_secs(), log });
+    asked.findings(roster)
 }
 
 async fn ask(
     connection: Connection,
-    sites: &Sites,
-    home: &str,
     roster: &Roster,
-    typed: &Typed,
+    program: impl Fn(&str) -> Program,
     asked: &mut Asked,
     limit: Duration,
 ) -> Result<(), SessionError> {
@@ -68,7 +67,7 @@ async fn ask(
             match incoming {
                 Incoming::Up(agent, Up::Here) => {
                     let site = roster.site(agent.site).map_or("", |site| &site.name);
-                    let program = Box::new(typed.from_home(home, &sites.file, site));
+                    let program = Box::new(program(site));
                     session.send(agent, &Down::Prepare { program, roster: roster.to_string() })?;
                 }
                 Incoming::Up(agent, Up::Ready { mpi, notes }) => {
@@ -104,13 +103,13 @@ async fn ask(
 }
 
 /// The nodes that were asked, and their replies.
-pub(super) struct Asked {
+struct Asked {
     nodes: Vec<(Identity, String)>,
     answers: HashMap<Identity, Result<String, CheckError>>,
 }
 
 impl Asked {
-    pub(super) fn new(roster: &Roster) -> Asked {
+    fn new(roster: &Roster) -> Asked {
         let nodes = roster.nodes().filter_map(|(site, node, _, entry)| {
             Some((Identity { site, slot: Slot::agent(node)? }, entry.name.clone()))
         });
@@ -156,7 +155,7 @@ impl Asked {
         }
     }
 
-    pub(super) fn findings(mut self, roster: &Roster) -> Vec<Finding> {
+    fn findings(mut self, roster: &Roster) -> Vec<Finding> {
         let nodes = std::mem::take(&mut self.nodes);
         let finding = |(agent, name): (Identity, String)| {
             let site = roster.site(agent.site).map_or("", |site| &site.name);

@@ -9,7 +9,7 @@ use types::sites::Login;
 
 use super::command::output;
 use super::{Question, Report, Verdict};
-use crate::Progress;
+use crate::Silent;
 use crate::book::Book;
 use crate::company::whereabouts;
 use crate::here::nothing;
@@ -117,10 +117,4 @@ async fn ssh(report: &mut Report, logins: &[Login]) {
         text += &format!("\n{}: {}", login.target, kept.collect::<Vec<_>>().join(", "));
     }
     report.section("ssh", &text);
-}
-
-struct Silent;
-
-impl Progress for Silent {
-    fn step(&mut self, _site: &str, _text: &str) {}
 }
