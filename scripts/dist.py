@@ -36,7 +36,13 @@ SYSTEM = {
     "ld-linux-x86-64.so.2",
     "ld-linux-aarch64.so.1",
 }
-COMMAND, PROVIDER = "bin/landbridge", "lib/landbridge/liblandbridge-fi.so"
+# What is installed, by the name of what Cargo builds.
+FILES = {
+    "landbridge": "bin/landbridge",
+    "liblandbridge_provider.so": "lib/landbridge/liblandbridge-fi.so",
+    "liblandbridge_layer.so": "lib/landbridge/liblandbridge-layer.so",
+    "liblandbridge_layer_large.so": "lib/landbridge/liblandbridge-layer-large.so",
+}
 
 
 def fail(text):
@@ -68,9 +74,10 @@ def commit():
 
 
 def build(machine):
-    """Builds command and provider; gives their paths."""
+    """Builds command, provider and layers; gives their paths in the order of FILES."""
     target = f"{machine}-unknown-linux-gnu"
-    packages = ["-p", "landbridge-cli", "-p", "landbridge-provider"]
+    names = ("cli", "provider", "layer", "layer-large")
+    packages = [word for name in names for word in ("-p", f"landbridge-{name}")]
     environment = {**os.environ, "LANDBRIDGE_COMMIT": commit(), "CARGO_ZIGBUILD_PYTHON_PATH": sys.executable}
     versioned = f"{target}.{GLIBC[0]}.{GLIBC[1]}"
     words = [
@@ -85,7 +92,7 @@ def build(machine):
     ]
     subprocess.run(words, cwd=ROOT, env=environment, check=True)
     folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / target / "packaged"
-    return folder / "landbridge", folder / "liblandbridge_provider.so"
+    return [folder / name for name in FILES]
 
 
 def check_symbols(file):
@@ -110,7 +117,7 @@ def stage(machine, files, share):
     """Lays the files out as they are installed."""
     folder = STAGES / machine
     shutil.rmtree(folder, ignore_errors=True)
-    for source, place in zip(files, (COMMAND, PROVIDER)):
+    for source, place in zip(files, FILES.values()):
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / place)
         (folder / place).chmod(0o755)
@@ -173,7 +180,7 @@ def wheel(machine, folder, version, time):
     data = f"landbridge-{version}.data"
     wanted = [
         f"{data}/scripts/landbridge",
-        f"{data}/data/{PROVIDER}",
+        *(f"{data}/data/{place}" for place in FILES.values() if place.startswith("lib/")),
         f"{data}/data/share/man/man1/landbridge-run.1",
         f"{data}/data/share/bash-completion/completions/landbridge",
         f"landbridge-{version}.dist-info/licenses/THIRD-PARTY.txt",

@@ -20,7 +20,11 @@ ORDER = [
     "hooks",
     "client",
     "pmix",
+    "layer-large",
+    "layer",
     "provider",
+    "collectives",
+    "simulation",
     "endpoint",
     "libfabric",
     "pool",
@@ -29,6 +33,7 @@ ORDER = [
     "tls",
     "member",
     "channel",
+    "plan",
     "wire",
     "types",
 ]
@@ -38,7 +43,7 @@ ORDER = [
 WITHOUT_GATEWAY = ["launch", "setup"]
 
 # Crates that are pure computation: no socket, no thread, no clock.
-PURE = ["types", "wire", "channel", "member", "memory", "pool", "tls"]
+PURE = ["types", "wire", "plan", "channel", "member", "memory", "pool", "tls", "simulation"]
 IMPURE = re.compile(
     r"\bstd::(net::(?!\{?(Ip|Socket|V4|V6)|IpAddr|Ipv[46]Addr|SocketAddr)|thread\b|os::fd|io::std)"
     r"|\b(TcpStream|TcpListener|UdpSocket|UnixStream)\b"
@@ -46,7 +51,7 @@ IMPURE = re.compile(
 )
 
 # What must never be loaded into a user's rank.
-IN_RANK = ["provider", "endpoint", "libfabric", "tcp"]
+IN_RANK = ["layer-large", "layer", "provider", "collectives", "endpoint", "libfabric", "tcp"]
 NOT_IN_RANK = {
     "tokio",
     "signal-hook",
@@ -59,7 +64,7 @@ NOT_IN_RANK = {
 }
 
 # Where `unsafe` is allowed: whole crates, and single files that contain only system calls.
-UNSAFE_CRATES = {"libfabric", "memory", "pmix", "pool", "provider", "tcp"}
+UNSAFE_CRATES = {"collectives", "layer", "layer-large", "libfabric", "memory", "pmix", "pool", "provider", "tcp"}
 UNSAFE_FILES = {"lab/src/sys.rs", "launch/src/agent/spawn.rs"}
 
 MOST_LINES = 700

@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-PACKAGES = ["landbridge-cli", "landbridge-provider"]
+PACKAGES = ["landbridge-cli", "landbridge-provider", "landbridge-layer", "landbridge-layer-large"]
 NAMES = ("LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE")
 HEAD = """\
 Landbridge's command and provider contain the programs below, besides Rust's standard library

@@ -19,7 +19,6 @@ from harness import LANDBRIDGE, MARKER, PROGRAMS, wait_until
 
 CHECKED = PROGRAMS / "checked.py"
 LAUNCHER_HOST = "a-n2"
-NODES = ["a-n2", "a-n3", "b-n2", "b-n3"]
 ENDLESS_S = 100_000.0
 READY_S = 60.0
 PAGE = 'page = "127.0.0.1:7780"\n'
@@ -56,13 +55,16 @@ class Member:
 
 
 class FaultLab:
-    """Two sites whose hosts fail one at a time."""
+    """Sites whose hosts fail one at a time; two nodes of each, `nodes`, have a rank."""
 
-    def __init__(self, workshop, gateways, mpi):
+    def __init__(self, workshop, gateways, mpi, site_names="ab"):
         self.workshop, self.mpi = workshop, mpi
+        self.site_names = site_names
+        self.nodes = [f"{site}-n{node}" for site in site_names for node in (2, 3)]
         self.folder = workshop.folder
         options = ["--gateways", gateways, "--isolation", "namespaces", "--gateway-command", ""]
-        self.running = workshop.lab(["sleep", "infinity"], nodes=3, delay="5ms", options=options, limit=ENDLESS_S)
+        shape = {"sites": len(site_names), "nodes": 3, "delay": "5ms", "options": options}
+        self.running = workshop.lab(["sleep", "infinity"], limit=ENDLESS_S, **shape)
         command = ["sleep", "infinity"]
         up = lambda: any(process.words == command for process in self.running.processes())  # noqa: E731
         wait_until(lambda: up() or self.running.child.poll() is not None, READY_S, "the lab")
@@ -73,7 +75,7 @@ class FaultLab:
         for process in self.running.processes("lab-node"):
             self.hosts[os.readlink(f"/proc/{process.pid}/ns/uts")] = process.words[2]
         self.sites = self._write_sites()
-        self.gateways = {f"{site}-gw{number}": None for site in "ab" for number in range(1, gateways + 1)}
+        self.gateways = {f"{site}-gw{number}": None for site in site_names for number in range(1, gateways + 1)}
         self.frozen, self.unplugged, self.dead = set(), set(), set()
         self.jobs = 0
 
@@ -198,12 +200,12 @@ class FaultLab:
         """What a job has left behind on running hosts, except gateways."""
         return [f"{m.host}: {' '.join(m.words[:4])} ({m.pid})" for m in self.of_jobs()] + self.shared_memory()
 
-    def start_job(self, kind, seed, ranks=4):
+    def start_job(self, kind, seed):
         self.jobs += 1
         name = f"{self.running.marker}-{self.jobs}"
         started, stop = self.folder / f"{name}.started", self.folder / f"{name}.stop"
         program = [self.mpi.python, CHECKED, started, stop, kind, seed]
-        run = [LANDBRIDGE, "run", "-n", ranks, "--mpi", self.mpi.name, "--", *program]
+        run = [LANDBRIDGE, "run", "-n", len(self.nodes), "--mpi", self.mpi.name, "--", *program]
         environment = {**self.mpi.environment, "LANDBRIDGE_SITES": str(self.sites)}
         running = self.enter(LAUNCHER_HOST, *run, environment=environment)
         return Job(self, running, started, stop)

@@ -16,7 +16,7 @@ RUN = ROOT / "tests" / "conformance" / "run"
 
 @pytest.mark.slow
 def test_quick_part_of_mpi4py(workshop, mpi, isolated):
-    """Files that send a lot, each in a different way, across two sites: everything that passes on tcp passes."""
+    """Files that send a lot, each in a different way, across three sites: everything that passes on tcp passes."""
     if reason := mpi4py_suite.missing():
         pytest.skip(reason)
     report = workshop.folder / "report.json"
@@ -29,16 +29,16 @@ def test_quick_part_of_mpi4py(workshop, mpi, isolated):
         "--mpi",
         mpi.name,
         "--where",
-        "two-sites",
+        "three-sites",
         "--ranks",
-        2,
+        3,
         "--report",
         report,
     ]
     done = workshop.run(words, limit=400).check()
     found = json.loads(report.read_text())
     assert found["ok"] and not found["skipped_suites"], str(done)
-    here = [case for case in found["cases"] if case["where"] == "two-sites"]
+    here = [case for case in found["cases"] if case["where"] == "three-sites"]
     assert sum(case["here"] == PASSED for case in here) > 150, str(done)
     assert {case["unit"] for case in here} == {"provider", *mpi4py_suite.QUICK}, str(done)
 

@@ -185,7 +185,8 @@ def test_all_machines_need_no_more_than_glibc_2_17():
         pytest.skip(f"no *.tar.zst in {DIST}: run make dist (make test-dist does)")
     for archive in archives:
         folder = ROOT / "target" / "dist-stage" / re.search(r"x86_64|aarch64", archive.name)[0]
-        for file in ("bin/landbridge", "lib/landbridge/liblandbridge-fi.so"):
+        layers = [f"lib/landbridge/liblandbridge-{name}.so" for name in ("fi", "layer", "layer-large")]
+        for file in ("bin/landbridge", *layers):
             shown = subprocess.run(
                 ["objdump", "-T", folder / file], stdout=subprocess.PIPE, check=True, text=True
             ).stdout

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import WORKSHOPS, mpich
-from faults import LAUNCHER_HOST, NODES, FaultLab
+from faults import LAUNCHER_HOST, FaultLab
 from harness import SHARE, Workshop
 
 # Only a hang takes this long.
@@ -39,16 +39,19 @@ CLASSES = [
 class Round:
     """The events of a round; all of them follow from the seed."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, broadcasts=False):
         chance = random.Random(seed)
         self.seed = seed
+        # A broadcast is copied by gateways where a message goes to two sites besides the sender's.
+        self.sites = "abc" if broadcasts else "ab"
         self.fault, self.victim = CLASSES[seed % len(CLASSES)]
         self.gateways = chance.choice([2, 3])
-        self.kind = chance.choice(["stream", "exchange", "collectives", "onesided"])
+        kind = chance.choice(["stream", "exchange", "collectives", "onesided"])
+        self.kind = "broadcasts" if broadcasts else kind
         # One in five strikes before all ranks work together.
         self.early = chance.random() < 0.2
         self.delay = chance.uniform(0, 1.5)
-        self.site = chance.choice("ab")
+        self.site = chance.choice(self.sites)
         # Selects one of several possible victims.
         self.number = chance.randrange(1 << 16)
         # Half of the faults that can be repaired are. A stopped process always is resumed: a stopped rank does not
@@ -87,20 +90,23 @@ def pick(items, number):
     return items[number % len(items)]
 
 
-def seeds():
+def seeds(default):
     if "LANDBRIDGE_SEED" in os.environ:
         return [int(os.environ["LANDBRIDGE_SEED"])]
     if "LANDBRIDGE_ROUNDS" in os.environ:
         return list(range(int(os.environ["LANDBRIDGE_ROUNDS"])))
-    return DEFAULT_SEEDS
+    return default
 
 
 # A round of each class but two, which take long: the launcher's host that hangs or is unplugged (14, 17).
 DEFAULT_SEEDS = [seed for seed in range(len(CLASSES)) if seed not in (14, 17)]
+# Rounds of broadcasts by default: a gateway and its host are killed, the host hangs, and connections that a copy goes
+# over are reset.
+BROADCAST_SEEDS = [4, 6, 13, 19, 22]
 
 
 class Labs:
-    """A lab for each number of gateways, rebuilt after a round that spoiled it."""
+    """A lab for each number of gateways and sites, rebuilt after a round that spoiled it."""
 
     def __init__(self):
         self.folder = WORKSHOPS / f"faults-{os.getpid()}"
@@ -109,12 +115,13 @@ class Labs:
         self.workshop = Workshop(self.folder)
         self.labs = {}
 
-    def get(self, gateways):
-        if gateways not in self.labs:
+    def get(self, plan):
+        shape = (plan.gateways, plan.sites)
+        if shape not in self.labs:
             self.drop()
-            self.labs[gateways] = FaultLab(self.workshop, gateways, mpich())
-        self.labs[gateways].start_gateways()
-        return self.labs[gateways]
+            self.labs[shape] = FaultLab(self.workshop, plan.gateways, mpich(), plan.sites)
+        self.labs[shape].start_gateways()
+        return self.labs[shape]
 
     def drop(self, check=True):
         """Ends the existing labs: two cores do not carry several."""
@@ -164,7 +171,7 @@ def strike(lab, job, plan):
                 getattr(lab, how)(gateway)
             return Blow(f"all gateways of site {site}", [f"site {site}"], whole_site=site)
         case how, "node":
-            host = pick(set(NODES) - {LAUNCHER_HOST}, number)
+            host = pick(set(lab.nodes) - {LAUNCHER_HOST}, number)
             getattr(lab, how)(host)
             return Blow(host, named(host))
         case how, "launcher host":
@@ -193,7 +200,8 @@ def reset(lab, job, plan, victim):
     site, number = plan.site, plan.number
     gateway = pick([gateway for gateway in lab.gateways if gateway.startswith(site)], number)
     if victim == "trunk":
-        host, to, of = gateway, f"198.18.{'ba'.index(site) + 1}.{number % plan.gateways + 1}", "landbridge"
+        other = pick(set(plan.sites) - {site}, number)
+        host, to, of = gateway, f"198.18.{plan.sites.index(other) + 1}.{number % plan.gateways + 1}", "landbridge"
     else:
         if victim == "launcher to gateway":
             member, gateway = job.launcher(), f"a-gw{number % plan.gateways + 1}"
@@ -201,7 +209,7 @@ def reset(lab, job, plan, victim):
             member = pick([agent for agent in job.agents("agent-worker") if agent.host.startswith(site)], number)
         else:
             member = pick([rank for rank in job.ranks().values() if rank.host.startswith(site)], number)
-        other = next((node for node in NODES if node[0] == site and node != member.host), None)
+        other = next((node for node in lab.nodes if node[0] == site and node != member.host), None)
         host, to, of = member.host, other if victim == "rank to rank" else gateway, member.number_on_host()
     done = []
     for _ in range(plan.times):
@@ -219,11 +227,11 @@ def ready(lab, job, plan):
     """Whether the round's victim exists."""
     match plan.victim:
         case "rank" | "rank to gateway" | "rank to rank":
-            return len(job.ranks()) == 4
+            return len(job.ranks()) == len(lab.nodes)
         case "agent" | "agent-worker":
-            return len(job.agents(plan.victim)) == 4
+            return len(job.agents(plan.victim)) == len(lab.nodes)
         case "agent to gateway":
-            return len(job.agents("agent-worker")) == 4
+            return len(job.agents("agent-worker")) == len(lab.nodes)
         case "launcher" | "launcher to gateway":
             return job.launcher() is not None
     return True
@@ -279,7 +287,7 @@ def judge(job, blow, plan, lab):
     assert "WRONG BYTES" not in out + err, told("wrong bytes")
     assert "panicked" not in err, told("a panic")
     if code == 0:
-        assert "rounds exact on 4 ranks" in out, told("exit code 0, but not all bytes were checked")
+        assert f"rounds exact on {len(lab.nodes)} ranks" in out, told("exit code 0, but not all bytes were checked")
         return "exact"
     assert not blow.survivable, told("the job did not survive")
     if blow.names is None:
@@ -336,15 +344,24 @@ def name(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(), ids=name)
+@pytest.mark.parametrize("seed", seeds(DEFAULT_SEEDS), ids=name)
 def test_a_round(labs, isolated, seed):
-    plan = Round(seed)
+    play_in(labs, Round(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds(BROADCAST_SEEDS), ids=name)
+def test_a_round_of_broadcasts(labs, isolated, seed):
+    play_in(labs, Round(seed, broadcasts=True))
+
+
+def play_in(labs, plan):
     print(plan, flush=True)
-    lab = labs.get(plan.gateways)
+    lab = labs.get(plan)
     try:
         print(play(lab, plan), flush=True)
     except BaseException as error:
-        print(f"seed {seed} FAILED:", str(error).split("\n", 1)[0], flush=True)
+        print(f"seed {plan.seed} FAILED:", str(error).split("\n", 1)[0], flush=True)
         labs.drop(check=False)
         raise
     if lab.dead:

@@ -13,6 +13,8 @@ from test_sites_add import LAPTOP, person  # noqa: F401
 # Tested in test_forward.py: it prints its object and goes on.
 ELSEWHERE = {("forward",)}
 
+INSTANCE = ROOT / "plan" / "tests" / "vectors" / "v08_gw4_1048576.json"
+
 
 def help_of(path):
     return subprocess.run([LANDBRIDGE, *path, "--help"], check=True, text=True, stdout=subprocess.PIPE, timeout=60).stdout
@@ -54,12 +56,14 @@ def test_each_json_object_has_the_schema(person):  # noqa: F811
         ("sites", "apply"): person.types("landbridge", "sites", "apply", "--json"),
         ("sites", "push"): person.types("landbridge", "sites", "push", pushed, "--json"),
         ("sites", "check"): person.types("landbridge", "sites", "check", "--quick", "--json"),
+        ("sites", "links"): person.types("landbridge", "sites", "links", "--json"),
         ("top",): person.types("landbridge", "top", "--once", "--json"),
         ("run",): person.types("landbridge", "run", "-n", 2, "--json", "true"),
         "planned": person.types("landbridge", "run", "-n", 2, "--dry-run", "--json", "true"),
         ("jobs",): person.types("landbridge", "jobs", "--json"),
         ("doctor",): person.types("landbridge", "doctor", "--output", folder / "report.txt", "--json"),
         ("key",): person.types("landbridge", "key", folder / "new.key", "--json"),
+        ("plan", "broadcast"): person.types("landbridge", "plan", "broadcast", INSTANCE, "--json"),
         ("sites", "remove"): person.types("landbridge", "sites", "remove", "kyoto", "--json"),
         ("sites", "invite"): person.types("sh", "-c", f"{landbridge} sites invite --json | tee {folder}/ticket"),
         ("sites", "join"): person.types(

@@ -56,6 +56,7 @@ REMEDIES = {
     "landbridge sites invite": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "landbridge sites join {0} TICKET": (HERE, "test_what_is_printed_about_a_site_that_joined"),
     "landbridge sites join {name} TICKET": (HERE, "test_what_is_printed_about_a_site_that_joined"),
+    "landbridge sites links --measure": ("test_links.py", "test_unknown_links_are_measured_on_request_in_turns"),
     "landbridge sites remove {0} --force": (HERE, "test_what_is_printed_about_names_and_removed_sites"),
     "landbridge sites remove {name}": (HERE, "test_what_is_printed_about_names_and_removed_sites"),
     "landbridge sites start": (UPKEEP, "test_a_machine_keeps_its_gateway_and_the_command_can_be_typed_there"),

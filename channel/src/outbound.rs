@@ -27,6 +27,8 @@ struct Kept<F> {
     bytes: u32,
     /// The route it took last; `None`: it was lost and waits for retransmission.
     route: Option<Route>,
+    /// What it went through behind that route, as the caller marks it; 0: nothing that is not on the route itself.
+    through: u64,
     frame: F,
 }
 
@@ -87,10 +89,17 @@ impl<F> Outbound<F> {
 
     /// Counts a new frame as sent on this route, keeps it, and returns its number.
     pub fn sent(&mut self, route: Route, bytes: u32, frame: F) -> u32 {
+        self.sent_through(Some(route), 0, bytes, frame)
+    }
+
+    /// The same for a frame that goes through something that may be lost without the route: [`Outbound::lost_through`].
+    /// `None`: there is no way now, and it waits for retransmission.
+    pub fn sent_through(&mut self, route: Option<Route>, through: u64, bytes: u32, frame: F) -> u32 {
         let sequence = self.next;
         self.next = self.next.wrapping_add(1);
         self.in_flight += u64::from(bytes);
-        self.kept.push_back(Kept { bytes, route: Some(route), frame });
+        self.missing += usize::from(route.is_none());
+        self.kept.push_back(Kept { bytes, route, through, frame });
         if let Some(room) = &mut self.room {
             room.sent(self.kept.len(), self.now_ns);
         }
@@ -130,6 +139,12 @@ impl<F> Outbound<F> {
         self.lose(|kept| kept.route.is_some())
     }
 
+    /// What is in flight and went through something, if `which` says so of its route and mark, will not arrive, as far
+    /// as is known. Returns whether there was anything.
+    pub fn lost_through(&mut self, mut which: impl FnMut(Route, u64) -> bool) -> bool {
+        self.lose(|kept| kept.through != 0 && kept.route.is_some_and(|route| which(route, kept.through)))
+    }
+
     fn lose(&mut self, mut which: impl FnMut(&Kept<F>) -> bool) -> bool {
         let before = self.missing;
         for kept in &mut self.kept {
@@ -154,10 +169,15 @@ impl<F> Outbound<F> {
         self.kept.iter().filter_map(|kept| kept.route).fold(0, |bits, route| bits | 1 << (route.0 % 64))
     }
 
+    /// Whether anything in flight went through something that may be lost without its route.
+    pub fn goes_through(&self) -> bool {
+        self.kept.iter().any(|kept| kept.through != 0 && kept.route.is_some())
+    }
+
     /// The receiver answers an acknowledgement request that was sent on this route when `asked` was the next number: it
     /// has every frame before number `expected`. A route delivers in order, so whatever else went before the request on
-    /// this route has not arrived, or arrived early and may arrive twice. Returns whether any frame must be
-    /// retransmitted.
+    /// this route has not arrived, or arrived early and may arrive twice. Frames that went through something else may
+    /// still be on the way. Returns whether any frame must be retransmitted.
     pub fn answered(&mut self, route: Route, asked: u32, expected: u32) -> bool {
         let first = self.next.wrapping_sub(self.kept.len() as u32);
         let mut number = first;
@@ -165,7 +185,7 @@ impl<F> Outbound<F> {
             let this = number;
             number = number.wrapping_add(1);
             let before = |limit: u32| limit.wrapping_sub(this).wrapping_sub(1) < 1 << 31;
-            kept.route == Some(route) && before(asked) && !before(expected)
+            kept.route == Some(route) && kept.through == 0 && before(asked) && !before(expected)
         })
     }
 
@@ -190,10 +210,15 @@ impl<F> Outbound<F> {
         }
         let at = (self.first_missing..self.kept.len()).find(|at| self.kept[*at].route.is_none())?;
         let kept = &mut self.kept[at];
-        kept.route = Some(route);
+        (kept.route, kept.through) = (Some(route), 0);
         self.missing -= 1;
         self.first_missing = at + 1;
         Some(&kept.frame)
+    }
+
+    /// The shortest round trip lately, in nanoseconds, if it is known.
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        self.room.as_ref().and_then(Room::round_trip_ns)
     }
 
     /// Bytes sent and not acknowledged.

@@ -66,6 +66,11 @@ impl Room {
         self.now.min(self.ceiling)
     }
 
+    /// The shortest round trip lately, in nanoseconds, if it is known.
+    pub(crate) fn round_trip_ns(&self) -> Option<u64> {
+        self.shortest_ns.iter().copied().min().filter(|shortest| *shortest < u64::MAX)
+    }
+
     /// A gateway had no memory for what was in flight.
     pub(crate) fn refused(&mut self) {
         self.ceiling = (self.bytes() / 2).max(FLOOR).min(self.most);

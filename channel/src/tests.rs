@@ -88,6 +88,32 @@ fn an_answer_tells_what_was_lost_before_the_question() {
     }
 }
 
+#[test]
+fn what_was_lost_behind_a_route_goes_again() {
+    let mut out = Outbound::new(1000);
+    for n in 0..6u64 {
+        out.sent_through(Some(Route(n as u8 % 2)), n % 3, 10, n);
+    }
+    let asked = out.next();
+    assert!(!out.answered(Route(1), 0, 0), "nothing was sent before the request");
+    assert!(out.answered(Route(1), asked, 0), "frame 3 went through nothing else");
+    assert_eq!(out.resend(Route(0)), Some(&3));
+    assert!(!out.answered(Route(1), asked, 0), "frames 1 and 5 may still be on the way");
+    assert!(out.lost_through(|route, through| route == Route(0) && through & 2 != 0));
+    assert_eq!(out.resend(Route(1)), Some(&2));
+    assert_eq!(out.resend(Route(1)), None);
+    assert!(!out.lost_through(|_, through| through & 2 != 0 && through & 1 != 0));
+    assert!(out.lost_through(|_, _| true), "frames 1, 4 and 5; 2 went again");
+    let again: Vec<u64> = std::iter::from_fn(|| out.resend(ONE).copied()).collect();
+    assert_eq!(again, [1, 4, 5]);
+    // One that never had a way.
+    out.sent_through(None, 4, 10, 6);
+    assert!(out.has_missing() && !out.may_send(1) && !out.lost_through(|_, _| true));
+    assert_eq!(out.resend(ONE), Some(&6));
+    out.acknowledged(7).unwrap();
+    assert_eq!((out.in_flight(), out.has_missing()), (0, false));
+}
+
 /// Small, fast, seeded: splitmix64.
 struct Random(u64);
 

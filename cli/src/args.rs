@@ -12,6 +12,7 @@ use types::quantity::QuantityError;
 
 use crate::doctor::DoctorArgs;
 use crate::forward::ForwardArgs;
+use crate::plan::PlanArgs;
 use crate::sites_args::SitesArgs;
 
 /// Run one unmodified MPI program across private clusters that cannot reach each other.
@@ -69,6 +70,7 @@ pub(crate) enum Command {
     Forward(ForwardArgs),
     Doctor(DoctorArgs),
     Page(PageArgs),
+    Plan(PlanArgs),
     #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Write completions for bash, fish and zsh, and man pages, for a package's share folder
@@ -151,6 +153,27 @@ pub(crate) enum BindTo {
     Share,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Collectives {
+    /// Landbridge's, where a communicator reaches several sites
+    Auto,
+    /// Landbridge's, except reductions, whose rounding then does not depend on where ranks are
+    Exact,
+    /// The MPI library's own
+    Native,
+}
+
+impl Collectives {
+    /// The value of `LANDBRIDGE_COLLECTIVES`.
+    pub(crate) fn value(self) -> &'static str {
+        match self {
+            Collectives::Auto => "auto",
+            Collectives::Exact => "exact",
+            Collectives::Native => "native",
+        }
+    }
+}
+
 impl BindTo {
     /// The value of `LANDBRIDGE_BIND`.
     pub(crate) fn value(self) -> &'static str {
@@ -203,6 +226,9 @@ pub(crate) struct RunArgs {
     /// Cores of each rank: an equal share of its node's, one core, or all [default: $LANDBRIDGE_BIND, else share]
     #[arg(long, value_enum)]
     pub bind_to: Option<BindTo>,
+    /// Whose collective operations to use across sites [default: $LANDBRIDGE_COLLECTIVES, else auto]
+    #[arg(long, value_enum)]
+    pub collectives: Option<Collectives>,
     /// Ranks at this site, and the program there if it differs; repeat it for each site that takes part
     #[arg(long = "site", value_name = "NAME=N[:PROGRAM]", value_parser = site_share)]
     pub per_site: Vec<SiteShare>,

@@ -22,6 +22,7 @@ mod lab;
 mod log;
 mod page;
 mod parts;
+mod plan;
 mod printable;
 mod push;
 mod run;
@@ -33,6 +34,7 @@ mod sites_args;
 mod sites_check;
 mod sites_file;
 mod sites_join;
+mod sites_links;
 mod terminal;
 #[cfg(feature = "top")]
 mod top;
@@ -79,12 +81,14 @@ fn main() -> ExitCode {
             SitesCommand::Push(args) => push::push(&args),
             SitesCommand::Start(args) => gateway_again::start(&args),
             SitesCommand::Check(args) => sites_check::check(args),
+            SitesCommand::Links(args) => sites_links::links(&args),
         },
         #[cfg(feature = "top")]
         Command::Top(args) => top::top(&args),
         Command::Forward(args) => forward::forward(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Page(args) => page::page(&args),
+        Command::Plan(args) => plan::plan(&args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::lab(args),
         #[cfg(feature = "share")]

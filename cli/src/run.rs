@@ -14,6 +14,7 @@ use launch::hosts::{self, Host};
 use launch::launcher::Request;
 use launch::launcher::placement::{SitePlacement, place};
 use launch::message::{Family, InputTo, MpiChoice, Part};
+use launch::mpi::layer;
 use launch::parts::{Joined, PartWish, join};
 use launch::spread::{SpreadError, Wish, counts};
 use launch::tailor::{self, Typed};
@@ -172,12 +173,14 @@ fn local_files(args: &RunArgs) -> Option<&'static str> {
 /// What was typed, for whichever site it is. `firsts`: the first rank of each program.
 fn typed(args: &RunArgs, parts: Vec<TypedPart>, firsts: &[u32]) -> Result<Typed> {
     let bind = args.bind_to.map(|to| (b"LANDBRIDGE_BIND".to_vec(), to.value().into()));
+    let collectives = args.collectives.map(|whose| (layer::VARIABLE.into(), whose.value().into()));
     let from = working_directory()?;
     let below = |folder: PathBuf| if folder.starts_with("~") { folder } else { from.join(folder) };
     let part = |(part, &first): (TypedPart, &u32)| {
         let variables = part.variables.iter().map(|text| setting(text, |name| std::env::var_os(name)));
         let mut settings = variables.collect::<Result<Vec<_>, _>>()?;
         settings.extend(bind.clone());
+        settings.extend(collectives.clone());
         let own_programs =
             part.per_site.into_iter().filter_map(|share| Some((share.site, share.program?.into_bytes())));
         Ok(tailor::TypedPart {

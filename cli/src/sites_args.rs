@@ -32,6 +32,7 @@ pub(crate) enum SitesCommand {
     /// Distribute the sites file after you edited it; restarts only the gateways that need it
     Apply(ListArgs),
     Check(CheckArgs),
+    Links(LinksArgs),
 }
 
 /// Make a cluster you have an account on a site, or repair one
@@ -219,6 +220,33 @@ pub(crate) struct ListArgs {
     pub json: bool,
     #[command(flatten)]
     pub sites: SitesFileArgs,
+}
+
+/// Show round trip and rate between all sites
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show what your site's gateways know of the network between all sites: from each to each other the round trip, \
+        the rate, how old that is, and whether it was seen on the traffic of jobs (passive) or by a transfer for this purpose \
+        (active). Gateways watch their own trunks and tell each other; nothing is sent for this command unless --measure is \
+        given. A rate that is older than five minutes is stale. Exit code 1 if no gateway of your site answers.",
+    after_help = "Examples:\n  landbridge sites links\n  landbridge sites links --measure     measure what is unknown or stale, now\n  \
+        landbridge sites links --watch --json >> links.jsonl"
+)]
+pub(crate) struct LinksArgs {
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+    /// The site this is typed at [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print again every second until interrupted
+    #[arg(long)]
+    pub watch: bool,
+    /// First measure what is unknown or stale, pair by pair; waits for ranks to be quiet
+    #[arg(long)]
+    pub measure: bool,
 }
 
 /// Try everything a run needs, link by link

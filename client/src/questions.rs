@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use types::{Identity, JobId, SiteId, Slot};
-use wire::control::{JoiningMessage, Measurement, MeasurementMessage, ObservationMessage, TrunkStanding};
+use wire::control::{JoiningMessage, LinksMessage, Measurement, MeasurementMessage, ObservationMessage, TrunkStanding};
 use wire::{Control, FrameKind, Secret, View};
 
 use crate::{Client, ClientError};
@@ -72,6 +72,21 @@ impl Client {
         };
         let question = MeasurementMessage::Measure { from: from.to_owned(), to: to.to_owned(), transfer };
         self.ask(question, "measuring", answered).await
+    }
+
+    /// Asks the gateway to measure, and to have measured elsewhere, the rates between sites that are unknown or stale,
+    /// for at most this long; returns how long it takes until each pair had its turn. For
+    /// [`Role::Client`](crate::Role::Client).
+    ///
+    /// # Errors
+    /// It is gone, or does not answer.
+    pub async fn measure_links(&mut self, longest: Duration) -> Result<Duration, ClientError> {
+        let answered = |message| match message {
+            Control::Links(LinksMessage::Measuring { seconds }) => Some(Duration::from_secs(seconds.into())),
+            _ => None,
+        };
+        let seconds = u32::try_from(longest.as_secs()).unwrap_or(u32::MAX);
+        self.ask(LinksMessage::Measure { seconds }, "asking for measurements", answered).await
     }
 
     /// Asks the gateway for its standing; `reload`: after it has reloaded its sites file. For

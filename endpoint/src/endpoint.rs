@@ -11,6 +11,7 @@ use pool::PoolError;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use thiserror::Error;
 use types::id::SlotKind;
+use types::links::LinkTable;
 use types::{Address, Identity, Instance, JobId, Roster, SiteId, Slot};
 use wire::Secret;
 
@@ -20,7 +21,8 @@ use crate::handshake::Credentials;
 use crate::link::{Bytes, Link, Outgoing, Sink};
 use crate::memory_link::MemoryLink;
 use crate::operation::{
-    AtomicOp, CompleteWhen, Completion, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp, SendOp, UserData, WriteOp,
+    AtomicOp, CompleteWhen, Completion, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp, SendOp, ShareOp, UserData,
+    WriteOp,
 };
 use crate::protocol::Protocol;
 use crate::site_link::SiteLink;
@@ -281,6 +283,52 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Starts to send a share: bytes for several ranks at other sites. It is sent when all receivers are ready, and
+    /// completes when its buffer is no longer read; a lost receiver fails it then, and the others get it all the same.
+    ///
+    /// # Errors
+    /// [`NotBegun::Tree`], [`NotBegun::UnknownPeer`], [`NotBegun::Closed`].
+    pub fn share(&mut self, op: ShareOp) -> Result<(), NotBegun> {
+        self.check_open()?;
+        if self.gateway.is_none() {
+            return Err(NotBegun::Tree("this rank's job has no other site"));
+        }
+        self.protocol.share(op)?;
+        self.drain();
+        Ok(())
+    }
+
+    /// Awaits the share of a peer with this key. It completes when all of it is in the buffer.
+    ///
+    /// # Errors
+    /// [`NotBegun::Again`] if a share of the peer with this key, or too many, are awaited; [`NotBegun::UnknownPeer`].
+    pub fn receive_share(&mut self, from: PeerId, key: u64, buffer: Buffer, user: UserData) -> Result<(), NotBegun> {
+        self.check_open()?;
+        self.protocol.receive_share(from, key, buffer, user)?;
+        if let Some(gateway) = &mut self.gateway {
+            gateway.expect_share(from, &self.protocol);
+        }
+        self.drain();
+        Ok(())
+    }
+
+    /// Bytes from the start that are in the buffer of an awaited share, to be passed on before all is there. `None`: it
+    /// has completed.
+    pub fn share_arrived(&self, user: UserData) -> Option<u64> {
+        self.protocol.sharing.arrived(user)
+    }
+
+    /// Gives a share up. `true`: its memory is not used any more, and it has no completion with this `user`. `false`:
+    /// it is being sent, and completes when its receivers have it or are lost; or it has completed.
+    pub fn forget_share(&mut self, user: UserData) -> bool {
+        self.protocol.sharing.forget(user)
+    }
+
+    /// The oldest completion of a share not yet taken.
+    pub fn next_share_completion(&mut self) -> Option<Completion> {
+        self.protocol.sharing.completions.pop_front()
+    }
+
     /// Looks for a message that has arrived (without making progress). Completes at once, possibly with `NoMessage`.
     pub fn peek(&mut self, matching: Match, then: PeekThen, user: UserData) {
         self.protocol.peek(matching, then, user);
@@ -360,7 +408,7 @@ impl Endpoint {
                 moved = true;
             }
         }
-        if !self.protocol.outbox.is_empty() {
+        if !self.protocol.outbox.is_empty() || !self.protocol.sharing.begin.is_empty() {
             self.drain();
             moved = true;
         }
@@ -428,6 +476,13 @@ impl Endpoint {
     /// Readable provider and library names of the site's own network, if frames to ranks of this site use one.
     pub fn fabric(&self) -> Option<String> {
         self.site.fabric()
+    }
+
+    /// What the gateways report about the links between the job's sites, numbered as in the roster. It arrives with
+    /// [`Endpoint::progress`], at the latest a second after a figure has changed by 15 %. `None`: nothing was reported
+    /// yet, or the job has one site only.
+    pub fn links(&self) -> Option<&LinkTable> {
+        self.gateway.as_ref().and_then(GatewayLink::links)
     }
 
     /// What has been sent so far, by link.
@@ -553,6 +608,11 @@ impl Endpoint {
                 carried.bytes += item.left();
                 let more = self.protocol.outbox.front().is_some_and(|(next, _)| *next == to);
                 link.send(to, item, more, &mut self.protocol);
+            }
+            for (number, op) in std::mem::take(&mut self.protocol.sharing.begin) {
+                if let Some(gateway) = &mut self.gateway {
+                    gateway.share(number, op, &mut self.protocol);
+                }
             }
             let Some(item) = self.looped.pop_front() else { return };
             self.deliver_to_self(item);

@@ -6,6 +6,7 @@
 
 mod arrival;
 mod connection;
+mod links;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,24 +20,32 @@ use member::{
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use types::Identity;
 use types::id::SlotKind;
+use types::links::LinkTable;
 use wire::frame::FrameKind;
 use wire::{FrameHeader, Message};
 
 use self::arrival::GatewayFrames;
 use self::connection::Connection;
+use self::links::Links;
 use crate::config::JobConfig;
 use crate::endpoint::OpenError;
 use crate::handshake::Credentials;
-use crate::link::{Link, Outgoing, Sink};
-use crate::operation::PeerId;
+use crate::link::{Bytes, Link, Outgoing, Sent, Sink};
+use crate::operation::{PeerId, ShareOp};
 use crate::reader::Broken;
+use crate::sharing::Pieces;
 
 /// How long the other gateways may take once one is connected.
 const MOMENT: Duration = Duration::from_secs(1);
 /// How long a gateway may take when it is dialled again.
 const REDIAL: Duration = Duration::from_secs(5);
-/// A frame, kept until its receiver has it.
-type Frame = Arc<Vec<u8>>;
+/// A frame, kept until its receiver has it. The body of a share's is kept once for all its receivers.
+#[derive(Clone, Debug)]
+struct Frame {
+    head: Arc<Vec<u8>>,
+    body: Option<Arc<Vec<u8>>>,
+}
+
 type Talk = Conversations<PeerId, Frame, Items>;
 
 pub(crate) struct GatewayLink {
@@ -44,6 +53,7 @@ pub(crate) struct GatewayLink {
     epoll: OwnedFd,
     connections: Vec<Connection>,
     talk: Talk,
+    links: Links,
     leaving: bool,
     opened: Instant,
     looked_ns: u64,
@@ -66,6 +76,8 @@ impl Items {
 }
 
 impl Queue for Items {
+    type Share = Pieces;
+
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -109,15 +121,49 @@ impl Carrier<Frame, Items> for Cutter<'_> {
             item.sent.into_iter().for_each(|sent| self.sink.sent(sent));
         }
         let length = bytes.len() as u32;
-        (Arc::new(bytes), length)
+        (Frame { head: Arc::new(bytes), body: None }, length)
     }
 
     fn put(&mut self, route: Route, frame: Frame) {
-        self.connections[usize::from(route.0)].push(frame);
+        let connection = &mut self.connections[usize::from(route.0)];
+        connection.push(frame.head);
+        frame.body.into_iter().for_each(|body| connection.push(body));
     }
 
     fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]) {
         notice(self.connections, route, header, payload);
+    }
+
+    fn cut_share(&mut self, share: &mut Pieces, most: u32) -> Arc<Vec<u8>> {
+        let count = share.next_count(most);
+        let header = Message::Share { key: share.key, offset: share.at, total: share.total() }.encode(count);
+        let mut bytes = Vec::with_capacity(header.as_slice().len() + count as usize);
+        bytes.extend_from_slice(header.as_slice());
+        let range = share.at as usize..(share.at + count) as usize;
+        share.buffer.slices(range).for_each(|slice| bytes.extend_from_slice(slice));
+        (share.at, share.begun) = (share.at + count, true);
+        Arc::new(bytes)
+    }
+
+    fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> Frame {
+        let header = FrameHeader { length: payload.len() as u32, ..header };
+        Frame { head: Arc::new(header.encode().to_vec()), body: Some(payload.clone()) }
+    }
+
+    fn put_many(&mut self, route: Route, header: FrameHeader, block: &[u8], payload: &Arc<Vec<u8>>) {
+        let header = FrameHeader { length: (block.len() + payload.len()) as u32, ..header };
+        let connection = &mut self.connections[usize::from(route.0)];
+        connection.push(Arc::new([&header.encode()[..], block].concat()));
+        connection.push(payload.clone());
+    }
+
+    fn alone(&mut self, share: &Pieces, queue: &mut Items) {
+        self.sink.alone(share.number);
+        let Pieces { number, key, ref buffer, at, .. } = *share;
+        let bytes = Bytes::Share { key, buffer: buffer.clone() };
+        let sent = Some(Sent::Share(number));
+        let (id, end) = (0, share.total());
+        queue.0.push_back(Outgoing { head: None, id, reply: false, at, end, bytes, detach: false, sent });
     }
 }
 
@@ -167,6 +213,7 @@ impl GatewayLink {
         Ok(GatewayLink {
             own,
             epoll,
+            links: Links::new(job.roster.sites().len(), connections.len()),
             connections,
             talk,
             leaving: false,
@@ -200,6 +247,27 @@ impl GatewayLink {
         self.talk.is_cut_off()
     }
 
+    /// What the first gateway that is connected and has said so knows of the links between the job's sites.
+    pub(crate) fn links(&self) -> Option<&LinkTable> {
+        // A closed link has no connections any more.
+        self.links.first(|route| self.connections.get(usize::from(route.0)).is_some_and(Connection::is_open))
+    }
+
+    /// Sends a share whose receivers are all ready.
+    pub(crate) fn share(&mut self, number: usize, op: ShareOp, sink: &mut dyn Sink) {
+        let to: Vec<_> = op.to.iter().filter_map(|peer| Some((*peer, sink.address(*peer)?.identity))).collect();
+        let pieces = Pieces { number, key: op.key, buffer: Arc::new(op.buffer), at: 0, begun: false };
+        self.talk.share(pieces, &to, op.trees);
+        self.flush(sink);
+    }
+
+    /// A peer will send a share.
+    pub(crate) fn expect_share(&mut self, from: PeerId, sink: &dyn Sink) {
+        if let Some(address) = sink.address(from).filter(|address| address.identity.site != self.own.me.identity.site) {
+            self.talk.expect_shares(from, address.identity);
+        }
+    }
+
     /// Nanoseconds since the link was opened.
     fn now_ns(&self) -> u64 {
         self.opened.elapsed().as_nanos() as u64
@@ -216,6 +284,7 @@ impl GatewayLink {
         let mut frames = GatewayFrames {
             own: &self.own,
             talk: &mut self.talk,
+            links: &mut self.links,
             buffered: &mut self.buffered,
             route: Route(at as u8),
             now_ns,
@@ -311,6 +380,9 @@ impl GatewayLink {
                 let mut cutter =
                     Cutter { connections: &mut self.connections, sink: &mut *sink, buffered: &mut self.buffered };
                 self.talk.send(&mut cutter, now_ns);
+                while let Some((_, share)) = self.talk.shared() {
+                    sink.sent(Sent::Share(share.number));
+                }
             }
             let mut sent = false;
             for at in 0..self.connections.len() {

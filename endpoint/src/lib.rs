@@ -20,13 +20,15 @@ mod memory_link;
 pub mod operation;
 mod protocol;
 mod reader;
+mod sharing;
 mod site_link;
 mod stream;
 mod writer;
 
 pub use config::{Config, ConfigError, JobConfig, Limits, NativeConfig, NativeError};
 pub use endpoint::{Carried, Endpoint, OpenError, Traffic};
-pub use operation::{Completion, Failure, NotBegun, PeerId, UserData};
+pub use member::ShareTree;
+pub use operation::{Completion, Failure, NotBegun, PeerId, ShareOp, UserData};
 
 /// An endpoint may move between threads (behind a lock).
 const _: () = {

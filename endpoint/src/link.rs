@@ -23,6 +23,11 @@ pub(crate) enum Bytes {
     Buffer(Buffer),
     /// A transfer keeps it for further items.
     Shared(Arc<Buffer>),
+    /// A share's, for one receiver that gets the rest of it alone.
+    Share {
+        key: u64,
+        buffer: Arc<Buffer>,
+    },
     /// In a registered region, read when a frame is made.
     Region {
         key: u64,
@@ -91,7 +96,11 @@ impl Outgoing {
     pub(crate) fn next_frame(&self, max_payload: u32) -> (Encoded, u64) {
         let room = u64::from(max_payload) - MAX_HEADER as u64;
         let count = room.min(self.left());
-        let message = self.head.unwrap_or(Message::More { id: self.id, offset: self.at, reply: self.reply });
+        let next = match &self.bytes {
+            Bytes::Share { key, .. } => Message::Share { key: *key, offset: self.at, total: self.end },
+            _ => Message::More { id: self.id, offset: self.at, reply: self.reply },
+        };
+        let message = self.head.unwrap_or(next);
         (message.encode(count), count)
     }
 
@@ -138,7 +147,9 @@ impl Outgoing {
         match &self.bytes {
             Bytes::None => {}
             Bytes::Buffer(buffer) => buffer.slices(range).for_each(|slice| out.extend_from_slice(slice)),
-            Bytes::Shared(buffer) => buffer.slices(range).for_each(|slice| out.extend_from_slice(slice)),
+            Bytes::Shared(buffer) | Bytes::Share { buffer, .. } => {
+                buffer.slices(range).for_each(|slice| out.extend_from_slice(slice))
+            }
             Bytes::Region { key, address } => {
                 regions.read(*key, address + self.at, count as usize, out).map_err(status_of)?;
             }
@@ -171,7 +182,7 @@ impl Outgoing {
     pub(crate) fn slices(&self, count: u64) -> impl Iterator<Item = &[u8]> {
         let buffer = match &self.bytes {
             Bytes::Buffer(buffer) => Some(buffer),
-            Bytes::Shared(buffer) => Some(buffer.as_ref()),
+            Bytes::Shared(buffer) | Bytes::Share { buffer, .. } => Some(buffer.as_ref()),
             Bytes::None | Bytes::Region { .. } => None,
         };
         let range = self.at as usize..(self.at + count) as usize;
@@ -195,6 +206,8 @@ pub(crate) enum Sent {
     Complete { kind: Kind, user: UserData, tagged: bool, tag: u64, length: u64 },
     /// The last bytes of this transfer have been sent.
     Transfer(TransferId),
+    /// One of those who send the share with this number has sent all.
+    Share(usize),
 }
 
 /// What a link reports to the protocol.
@@ -225,6 +238,8 @@ pub(crate) trait Sink {
     fn sent(&mut self, sent: Sent);
     /// An item will never be sent: its peer is lost.
     fn unsent(&mut self, to: PeerId, sent: Sent);
+    /// One receiver gets the rest of the share with this number alone.
+    fn alone(&mut self, share: usize);
     /// A peer can no longer be reached. `reason` is for the user; `None`: it said goodbye.
     fn lost(&mut self, peer: PeerId, reason: Option<String>);
     /// The peer with this address.

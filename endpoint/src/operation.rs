@@ -138,6 +138,22 @@ pub struct AtomicOp {
     pub user: UserData,
 }
 
+/// Bytes for several ranks at other sites, sent once along trees of sites.
+#[derive(Debug)]
+pub struct ShareOp {
+    /// Names the share among those of this rank; its receivers use the same.
+    pub key: u64,
+    /// At most 64 receivers, none of them at this rank's site.
+    pub to: Vec<PeerId>,
+    /// The bytes. Read until the completion.
+    pub buffer: Buffer,
+    /// Frames are spread over these by what each delivers. Every tree begins at this rank's site and has every
+    /// receiver's; a site without a receiver passes nothing on.
+    pub trees: Vec<member::ShareTree>,
+    /// Returned with the completion.
+    pub user: UserData,
+}
+
 /// Most bytes of operands (and compare operands) of one atomic operation.
 pub const MAX_ATOMIC: usize = 8192;
 
@@ -153,6 +169,8 @@ pub enum Kind {
     Read,
     /// Our own atomic operation.
     Atomic,
+    /// A share that was sent, or received: its completion is in a queue of its own.
+    Share,
     /// A peer wrote to a region with completion data. Has no user data.
     RemoteWrite,
 }
@@ -230,6 +248,9 @@ pub enum NotBegun {
     /// More operands than fit one operation.
     #[error("more operands than one atomic operation can take")]
     TooLong,
+    /// A share whose trees do not lead to its receivers.
+    #[error("{0}")]
+    Tree(&'static str),
     /// The endpoint is closed.
     #[error("the endpoint is closed")]
     Closed,

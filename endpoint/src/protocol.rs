@@ -26,8 +26,9 @@ use crate::link::{Bytes, Outgoing, Sent};
 use crate::matching::{Envelope, Posted, Unexpected, UnexpectedKey};
 use crate::operation::{
     AtomicOp, CompleteWhen, Completion, Failure, Kind, MAX_ATOMIC, Match, NotBegun, PeekThen, PeerId, ReadOp, RecvOp,
-    SendOp, UserData, WriteOp,
+    SendOp, ShareOp, UserData, WriteOp,
 };
+use crate::sharing::{self, Sharing};
 
 /// The cost of an envelope against a sender's credit, in bytes: about what the receiver stores for it.
 pub(crate) const ENVELOPE: u64 = 128;
@@ -58,6 +59,8 @@ enum Target {
     Atomic(TransferId),
     /// Into the buffer of our own read or fetching atomic; a status ends it with this frame.
     Result(TransferId, Option<Status>),
+    /// Into the buffer of a share.
+    Share(u64),
 }
 
 struct Peer {
@@ -181,6 +184,7 @@ pub(crate) struct Protocol {
     scratch: Vec<u8>,
     pub completions: VecDeque<Completion>,
     pub outbox: VecDeque<(PeerId, Outgoing)>,
+    pub sharing: Sharing,
 }
 
 impl Protocol {
@@ -205,6 +209,7 @@ impl Protocol {
             scratch: Vec::new(),
             completions: VecDeque::new(),
             outbox: VecDeque::new(),
+            sharing: Sharing::default(),
         }
     }
 
@@ -242,14 +247,17 @@ impl Protocol {
 
     /// Whether no transfers of ours, or answers to them, are outstanding.
     pub(crate) fn is_idle(&self) -> bool {
-        self.transfers.is_empty() && self.outbox.is_empty() && self.peers.iter().all(|peer| peer.waiting.is_empty())
+        self.sharing.is_idle()
+            && self.transfers.is_empty()
+            && self.outbox.is_empty()
+            && self.peers.iter().all(|peer| peer.waiting.is_empty())
     }
 
     /// Whether an operation is still to arrive or to be sent. Multi-receive buffers, which MPI libraries keep posted
     /// all the time, do not count.
     pub(crate) fn is_awaited(&self) -> bool {
         let standing = self.multis.iter().filter(|(_, multi)| !multi.retired).count();
-        self.posted.len() > standing || !self.is_idle()
+        self.posted.len() > standing || self.sharing.is_awaited() || !self.is_idle()
     }
 
     /// Bytes stored for unexpected messages.
@@ -574,6 +582,38 @@ impl Protocol {
         Ok(())
     }
 
+    pub(crate) fn share(&mut self, op: ShareOp) -> Result<(), NotBegun> {
+        sharing::check(&op, self.site, |peer| self.peers.get(peer.0 as usize).map(|peer| peer.address.identity))?;
+        let lost: Vec<(PeerId, Failure)> = op
+            .to
+            .iter()
+            .filter(|peer| self.peers[peer.0 as usize].lost.is_some())
+            .map(|peer| (*peer, self.lost_failure(*peer)))
+            .collect();
+        self.sharing
+            .share(op, |peer| lost.iter().find(|(other, _)| *other == peer).map(|(_, failure)| failure.clone()));
+        Ok(())
+    }
+
+    pub(crate) fn receive_share(
+        &mut self,
+        from: PeerId,
+        key: u64,
+        buffer: Buffer,
+        user: UserData,
+    ) -> Result<(), NotBegun> {
+        if self.checked(from)?.lost.is_some() {
+            let failure = self.lost_failure(from);
+            let done = Completion { from: Some(from), buffer: Some(buffer), ..blank(Kind::Share, user) };
+            self.sharing.completions.push_back(Completion { result: Err(failure), ..done });
+            return Ok(());
+        }
+        let bytes = buffer.len() as u64;
+        self.sharing.receive(from, key, buffer, user)?;
+        self.outbox.push_back((from, Outgoing::header(Message::Ready { key, bytes })));
+        Ok(())
+    }
+
     fn complete_failed(&mut self, user: UserData, tagged: bool, tag: u64, failure: Failure, buffer: Option<Buffer>) {
         let failed = Completion { tagged, tag, buffer, result: Err(failure), ..blank(Kind::Recv, user) };
         self.completions.push_back(failed);
@@ -590,7 +630,7 @@ struct Arriving {
     wants_done: bool,
 }
 
-fn blank(kind: Kind, user: UserData) -> Completion {
+pub(crate) fn blank(kind: Kind, user: UserData) -> Completion {
     Completion {
         kind,
         user,
@@ -611,7 +651,7 @@ fn completion_of(sent: Sent, result: Result<(), Failure>) -> Completion {
         Sent::Complete { kind, user, tagged, tag, length } => {
             Completion { tagged, tag, length, result, ..blank(kind, user) }
         }
-        Sent::Transfer(_) => Completion { result, ..blank(Kind::Send, UserData::default()) },
+        Sent::Transfer(_) | Sent::Share(_) => Completion { result, ..blank(Kind::Send, UserData::default()) },
     }
 }
 

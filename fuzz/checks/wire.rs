@@ -1,10 +1,11 @@
 //! Bytes from a stranger, read as each thing a connection can carry: refused, or a value that survives being
 //! re-encoded.
 
-use types::Roster;
+use types::{Roster, SiteId};
 use wire::control::JobMessage;
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::handshake::{Handshake, MAX_HANDSHAKE, PREFACE_LEN};
+use wire::many::{Astray, Block, MAX_BLOCK, MAX_RECEIVERS, Receiver};
 use wire::message::MAX_HEADER;
 use wire::{Control, FrameHeader, Message, Passage, WireError};
 
@@ -31,6 +32,31 @@ pub fn passage(bytes: &[u8]) {
     // A reason may be cut, and invalid UTF-8 in it is replaced; our own encoding is read back unchanged.
     let said = Passage::decode(&encoded).expect("what was encoded is read");
     assert_eq!(said.encode(), encoded);
+}
+
+/// The payload of a frame for several receivers. The first byte is the site where it is; site 0 sends it.
+pub fn many(bytes: &[u8]) {
+    if let Ok(astray) = Astray::decode(bytes) {
+        assert_eq!(astray.encode(), bytes);
+    }
+    let Some((at, payload)) = bytes.split_first() else { return };
+    let (at, root) = (SiteId(u16::from(*at)), SiteId(0));
+    let Ok((block, data)) = Block::split(payload, at, root) else { return };
+    assert!(block.bytes().len() <= MAX_BLOCK, "{} bytes", block.bytes().len());
+    assert_eq!([block.bytes(), data].concat(), payload);
+    let (mut sites, mut count) = (Vec::new(), 0);
+    let add = &mut |site: SiteId, _: Receiver| -> Result<(), ()> {
+        count += 1;
+        sites.push(site);
+        Ok(())
+    };
+    block.each(at, add).expect("nothing is refused");
+    assert!((1..=MAX_RECEIVERS).contains(&count) && !sites.contains(&root), "{count} receivers at {sites:?}");
+    for (site, below) in block.branches() {
+        // What is sent on is read at the next site.
+        let onward = [below.bytes(), data].concat();
+        assert_eq!(Block::split(&onward, site, root), Ok((below, data)));
+    }
 }
 
 /// A receiver's report about each route.

@@ -15,6 +15,7 @@ use hooks::AgentStarter;
 use tokio::time::{Instant, sleep};
 use types::roster::FORWARDER;
 use wire::FrameHeader;
+use wire::many::Astray;
 
 use crate::GatewayError;
 use crate::config::GatewayConfig;
@@ -24,7 +25,9 @@ use crate::path::Path;
 use crate::path::member::Member;
 use crate::services::Services;
 use crate::services::standing::Sites;
-use crate::table::{Effect, Origin, Route, Table, TrunkInfo};
+use crate::table::error::Violation;
+use crate::table::spread::{Lost, Take};
+use crate::table::{Effect, Origin, Route, Table, TrunkId, TrunkInfo};
 use crate::trunks::Trunks;
 
 /// Time limit for a whole handshake on a machine that is not overloaded: see [`Gateway::patiently`].
@@ -125,6 +128,28 @@ impl Gateway {
         then: impl FnOnce(Route<'_, Rc<Member>>) -> R,
     ) -> R {
         then(self.table.borrow_mut().route(origin, header))
+    }
+
+    /// Checks a frame for several receivers and passes its parts to `take` ([`Table::spread`]).
+    pub(crate) fn spread<'b>(
+        &self,
+        origin: Origin,
+        header: &FrameHeader,
+        payload: &'b [u8],
+        take: &mut Take<'_, 'b, Rc<Member>>,
+    ) -> Result<Vec<Lost>, Violation> {
+        self.table.borrow_mut().spread(origin, header, payload, take)
+    }
+
+    /// Looks up where a report about a lost copy goes.
+    pub(crate) fn astray<R>(
+        &self,
+        by: Option<TrunkId>,
+        header: &FrameHeader,
+        astray: Astray,
+        then: impl FnOnce(Route<'_, Rc<Member>>) -> R,
+    ) -> R {
+        then(self.table.borrow_mut().astray(by, header, astray))
     }
 
     /// Runs a task concurrently, with a handle on this gateway.

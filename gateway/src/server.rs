@@ -124,6 +124,7 @@ impl Gateway {
         let result = tokio::select! {
             never = listener::accept(&self, listener) => match never {},
             never = self.services.load.watch() => match never {},
+            never = self.watch_trunks() => match never {},
             result = stop => result,
         };
         self.stop().await;

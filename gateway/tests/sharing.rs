@@ -53,7 +53,7 @@ async fn a_job_with_little_to_say_does_not_wait_behind_one_with_much() {
     let arrived = Arc::new(AtomicUsize::new(0));
     let count = arrived.clone();
     let receiving = tokio::spawn(async move {
-        while let Ok(Some(frame)) = much_at_b.receive().await {
+        while let Ok(Some(frame)) = hear(&mut much_at_b).await {
             count.fetch_add(frame.payload.len(), Ordering::Relaxed);
         }
     });

@@ -83,7 +83,7 @@ async fn carries(job: &Job, from: &mut Client, to: &mut Client) {
     within("a frame that gets there", async {
         loop {
             from.send(header, b"hello").await.unwrap();
-            let frame = tokio::time::timeout(Duration::from_millis(200), to.receive()).await;
+            let frame = tokio::time::timeout(Duration::from_millis(200), hear(to)).await;
             match frame {
                 Ok(frame) if frame.as_ref().unwrap().as_ref().unwrap().header.kind == wire::FrameKind::Data => return,
                 _ => {}

@@ -24,6 +24,7 @@ pub mod launcher;
 pub mod leash;
 mod leftovers;
 pub mod lines;
+pub mod links;
 pub mod measure;
 pub mod message;
 pub mod modules;

@@ -9,6 +9,7 @@ use types::Identity;
 
 use crate::fence::Fence;
 use crate::forward::Piece;
+use crate::mpi::layer::Coverage;
 
 pub use program::{Otherwise, Part, Program};
 
@@ -125,7 +126,8 @@ pub enum Down {
         roster: String,
     },
     /// Start the ranks. `window`: the bytes that each may have in flight in total at first.
-    Go { window: u32 },
+    /// `collectives`: what every node of the job can do.
+    Go { window: u32, collectives: Coverage },
     /// All ranks of the fence's group have reached it.
     FenceOut {
         fence: Fence,
@@ -160,6 +162,8 @@ pub enum Up {
     Ready {
         /// `None` if no MPI was recognised.
         mpi: Option<Family>,
+        /// Which collective operations ranks of this node can leave to us.
+        collectives: Coverage,
         /// For the user, such as an overridden setting.
         notes: Vec<String>,
     },

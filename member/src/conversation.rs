@@ -4,16 +4,33 @@
 use channel::{Inbound, Outbound, Route};
 use types::Identity;
 
+use crate::share::{Flows, Pieces};
 use crate::stripe::Stripe;
 
 /// What is queued for a peer, in the caller's own form.
 pub trait Queue {
+    /// What shares are cut from; [`std::convert::Infallible`] for a member without any.
+    type Share: Pieces;
     /// Whether nothing is queued.
     fn is_empty(&self) -> bool;
     /// Bytes of the first message that have not been sent.
     fn left(&self) -> u64;
     /// Bytes of the next frame, header included, with a payload of at most `max_payload`.
     fn next_len(&self, max_payload: u32) -> u32;
+}
+
+/// What is known of copies for a peer that are not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stall {
+    /// They have not waited long.
+    None,
+    /// The peer was asked.
+    Asked,
+    /// It has answered: it may have acknowledged what had arrived long before.
+    Answered,
+    AskedAgain,
+    /// It has answered twice, and nothing has arrived in between.
+    Certain,
 }
 
 /// See the module docs. `F` is a frame in a form that can be retransmitted, `Q` what is queued.
@@ -23,8 +40,13 @@ pub struct Conversation<F, Q> {
     /// What is queued; call [`crate::Conversations::queued`] when something was added.
     pub queue: Q,
     pub(crate) outbound: Outbound<F>,
-    pub(crate) inbound: Inbound<Vec<u8>>,
+    /// Payloads that arrived early, and whether they are copies.
+    pub(crate) inbound: Inbound<(Vec<u8>, bool)>,
     pub(crate) stripe: Stripe,
+    /// What goes to it in shares.
+    pub(crate) flows: Option<Box<Flows>>,
+    /// It has sent copies: what gateways lose of them, only their receivers may notice.
+    pub(crate) shares: bool,
     /// It is in the list of peers with new frames to send.
     pub(crate) is_ready: bool,
     /// It is in the list of peers with frames to retransmit.
@@ -38,6 +60,8 @@ pub struct Conversation<F, Q> {
     pub(crate) asks_by: u64,
     /// It must retransmit what we have not acknowledged.
     pub(crate) asks_again: bool,
+    /// The route on which its last data arrived: acknowledgements return that way, because it works.
+    pub(crate) data_by: Option<Route>,
     /// Its acknowledgement requests: the route on which each arrived, and the peer's number for that route.
     pub(crate) questions: Vec<(Route, u16)>,
     /// Our requests that are not answered yet: the route, and the next number at the time.
@@ -59,6 +83,9 @@ pub struct Conversation<F, Q> {
     /// Since when nothing in flight was acknowledged, and how often that was requested.
     pub(crate) silent_since_ns: u64,
     pub(crate) silences: u32,
+    /// Since when nothing in flight was acknowledged, and what asking about it has come to.
+    pub(crate) waits_since_ns: u64,
+    pub(crate) stall: Stall,
     /// A gateway refused frames, or none delivers them: nothing is sent before this time.
     pub(crate) retry_ns: Option<u64>,
     /// Number of consecutive refusals, and of consecutive attempts in which no gateway delivered.
@@ -74,12 +101,15 @@ impl<F, Q: Queue> Conversation<F, Q> {
             outbound,
             inbound: Inbound::new(window),
             stripe,
+            flows: None,
+            shares: false,
             is_ready: false,
             is_again: false,
             is_told: false,
             asks: false,
             asks_by: 0,
             asks_again: false,
+            data_by: None,
             questions: Vec::new(),
             asked: Vec::new(),
             is_unsolicited: false,
@@ -91,6 +121,8 @@ impl<F, Q: Queue> Conversation<F, Q> {
             acknowledged: 0,
             silent_since_ns: 0,
             silences: 0,
+            waits_since_ns: 0,
+            stall: Stall::None,
             retry_ns: None,
             refusals: 0,
             strays: 0,
@@ -145,6 +177,38 @@ impl<F, Q: Queue> Conversation<F, Q> {
         self.inbound.ack_lost();
         self.asked.retain(|(by, _)| *by != route);
         self.asks |= self.outbound.in_flight() > 0;
+    }
+
+    /// Something is in flight to it from now on.
+    pub(crate) fn begins_to_wait(&mut self, now_ns: u64) {
+        (self.silent_since_ns, self.silences) = (now_ns, 0);
+        self.waits_again(now_ns);
+    }
+
+    pub(crate) fn waits_again(&mut self, now_ns: u64) {
+        (self.waits_since_ns, self.stall) = (now_ns, Stall::None);
+    }
+
+    /// Something has arrived from it, and acknowledges something in flight if `freed`.
+    pub(crate) fn answers(&mut self, freed: bool, now_ns: u64) {
+        self.stall = match self.stall {
+            Stall::Asked => return self.stall = Stall::Answered,
+            Stall::AskedAgain if !freed => Stall::Certain,
+            other if !freed => other,
+            _ => Stall::None,
+        };
+        if freed {
+            self.waits_since_ns = now_ns;
+        }
+    }
+
+    /// Whatever went through something that is lost, if `which` says so of its route and mark, must be retransmitted.
+    pub(crate) fn lost_through(&mut self, which: impl FnMut(Route, u64) -> bool) -> bool {
+        let any = self.outbound.lost_through(which);
+        if let Some(flows) = self.flows.as_mut().filter(|_| any) {
+            flows.stripe.settle();
+        }
+        any
     }
 
     /// An acknowledgement request arrived on `route`, which is `theirs` in the peer's numbering.

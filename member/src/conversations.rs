@@ -9,13 +9,30 @@
 //! | a gateway's trunk to a site broke, or is down ([`Passage`]) | peers of that site are asked |
 //! | a gateway could not deliver a frame | nothing is sent to the peer through that gateway until something arrives from it through there |
 //!
+//! Frames for several receivers ([`FrameKind::Many`]) are kept in the channel of each, with the sites that they go
+//! through. What gateways lose of them, the root cannot always learn from its own gateways:
+//!
+//! | a member learns | what it does |
+//! |---|---|
+//! | a gateway's trunk to a site broke, or is down | as a root, it retransmits what went through that site; as a receiver, it tells every root to retransmit, whatever site it is |
+//! | its connection to a gateway is lost, or back | as a root, it retransmits everything, because reports are lost with it; as a receiver, it tells every root to retransmit |
+//! | a receiver wants everything retransmitted | as a root, it also retransmits what went to others through the receiver's site |
+//! | a copy went astray where no report could go to its root | as a receiver there, it is told of a break, and tells every root to retransmit |
+//! | a copy went astray ([`FrameKind::Astray`]) | it retransmits what went to that receiver through that site, and does not use the edge for a while |
+//! | copies for a receiver that answers are not acknowledged | as a root, it retransmits them, and for a while sends nothing on from sites that do not answer |
+//!
+//! So each site on a path needs a receiver, and no frame passes through a site without one. What is retransmitted goes
+//! to one receiver, as any data frame.
+//!
 //! An acknowledgement request ([`FrameKind::Ask`]) is answered at once through the gateway that it came by, so the
 //! answer does not depend on what the peer believes about its routes. Because a route delivers in order, the answer
 //! also shows what was lost before the request. Should all of that miss a loss, a sender that hears nothing for a
-//! second sends requests on every route on which it has frames in flight: no wait depends on a single notice.
+//! second sends requests on every route on which it has frames in flight: no wait depends on a single notice. One loss
+//! is known that no notice finds: that of the first frames of a peer that the receiver has not heard of.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use channel::{Arrival, Outbound, Route};
 use rustc_hash::FxHashMap;
@@ -27,6 +44,7 @@ use crate::Misbehaved;
 use crate::budget::Budget;
 use crate::conversation::{Conversation, Queue};
 use crate::routes::Routes;
+use crate::share::{Bans, Share, ShareId, Trees, split};
 use crate::stripe::Stripe;
 use sending::choose;
 
@@ -34,6 +52,8 @@ use sending::choose;
 /// [`LONGEST_NS`].
 const SILENCE_NS: u64 = 1_000_000_000;
 const LONGEST_NS: u64 = 8_000_000_000;
+/// Shares whose receivers have no room are looked at this often.
+const SHARES_NS: u64 = 10_000_000;
 /// How often that is checked.
 const LOOK_NS: u64 = 100_000_000;
 /// A member that is leaving sends its requests this often.
@@ -61,6 +81,8 @@ macro_rules! rule {
 pub(crate) use rule;
 
 mod sending;
+mod sharing;
+mod stalls;
 
 /// Which gateway a frame takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +126,7 @@ pub struct Settings {
 }
 
 /// What carries frames for [`Conversations::send`].
-pub trait Carrier<F, Q> {
+pub trait Carrier<F, Q: Queue> {
     /// The longest payload of a frame on this route, in bytes; `None`: it must first send what it was given.
     fn room(&self, route: Route) -> Option<u32>;
     /// Takes the next frame off a queue: `header` is complete except for its length; a payload has at most `most`
@@ -114,12 +136,20 @@ pub trait Carrier<F, Q> {
     fn put(&mut self, route: Route, frame: F);
     /// Sends a frame that is not kept.
     fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]);
+    /// Takes the next payload off a share, of at most `most` bytes.
+    fn cut_share(&mut self, share: &mut Q::Share, most: u32) -> Arc<Vec<u8>>;
+    /// A frame of a share for one receiver: `header` is complete except for its length.
+    fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> F;
+    /// Sends a frame of a share for several receivers: `header` is complete except for its length.
+    fn put_many(&mut self, route: Route, header: FrameHeader, block: &[u8], payload: &Arc<Vec<u8>>);
+    /// One receiver leaves a share: what is left of it joins the receiver's own queue.
+    fn alone(&mut self, share: &Q::Share, queue: &mut Q);
 }
 
 /// See the module docs. `K` names a peer, `F` is a frame in a form that can be retransmitted, `Q` is what is queued for
 /// a peer.
 #[derive(Debug)]
-pub struct Conversations<K, F, Q> {
+pub struct Conversations<K, F, Q: Queue> {
     settings: Settings,
     budget: Budget,
     routes: Routes,
@@ -137,6 +167,17 @@ pub struct Conversations<K, F, Q> {
     leaving: bool,
     asked_ns: u64,
     looked_ns: u64,
+    shares: VecDeque<Share<K, Q::Share>>,
+    /// Some share may have something to send.
+    shares_ready: bool,
+    shares_ns: u64,
+    /// Shares of which everything was sent.
+    finished: Vec<(ShareId, Q::Share)>,
+    next_share: u64,
+    trees: Trees,
+    bans: Bans,
+    /// Changes when frames of shares may have to go in another way.
+    epoch: u64,
     #[cfg(test)]
     pub(crate) rules: tests::Rules,
 }
@@ -158,6 +199,14 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             leaving: false,
             asked_ns: 0,
             looked_ns: 0,
+            shares: VecDeque::new(),
+            shares_ready: false,
+            shares_ns: 0,
+            finished: Vec::new(),
+            next_share: 0,
+            trees: Trees::default(),
+            bans: Bans::default(),
+            epoch: 1,
             #[cfg(test)]
             rules: tests::Rules::default(),
         }
@@ -202,12 +251,12 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
 
     /// Whether every peer that still exists has received everything sent to it.
     pub fn is_settled(&self) -> bool {
-        self.peers.values().all(Conversation::is_settled)
+        self.shares.is_empty() && self.peers.values().all(Conversation::is_settled)
     }
 
     /// Whether there is nothing to send to anybody.
     pub fn is_idle(&self) -> bool {
-        self.peers.values().all(|peer| peer.gone || !peer.has_something())
+        self.shares.is_empty() && self.peers.values().all(|peer| peer.gone || !peer.has_something())
     }
 
     /// Whether some peer's site cannot be reached through any gateway at the moment. That state ends when its gateway
@@ -235,13 +284,18 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     /// A gateway is connected, for the first time or again.
     pub fn route_open(&mut self, route: Route) {
         self.routes.opened(route);
+        self.reconsider(true);
         for peer in self.peers.values_mut() {
             peer.barred &= !bit(route);
+            // Reports about copies by other gateways may have been written to the old connection after we had lost it.
+            peer.lost_through(|_, _| true);
             if rule!(self, ask_on_return) && peer.outbound.in_flight() > 0 {
                 // On the new route, so that the peer learns about it; and on any, which may be quicker.
                 peer.asks = true;
                 peer.asks_by |= bit(route);
             }
+            // While it was away, nobody told us what it lost of other sites' copies.
+            peer.asks_again |= peer.shares && rule!(self, again_on_return);
         }
         self.wake_all(|_| true);
     }
@@ -249,8 +303,13 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     /// A gateway is no longer connected: what was in flight through it is lost, in both directions.
     pub fn route_lost(&mut self, route: Route) {
         self.routes.lost(route);
+        self.reconsider(false);
         for peer in self.peers.values_mut() {
             peer.lost_by(route);
+            // Reports about copies by other gateways may have gone with it.
+            if peer.lost_through(|_, _| true) {
+                peer.asks = true;
+            }
             peer.asks &= rule!(self, ask_on_loss);
             // What peers sent us through this gateway may be lost as well, and only we know.
             peer.asks_again = rule!(self, again_on_loss);
@@ -264,6 +323,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         match passage {
             Passage::Open => {
                 self.routes.back(route, site);
+                self.reconsider(true);
                 for peer in self.peers.values_mut().filter(|peer| peer.identity.site == site) {
                     peer.barred &= !bit(route);
                 }
@@ -274,7 +334,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             }
             Passage::Broken => self.broken(route, site),
         }
-        self.wake_all(|peer| peer.identity.site == site);
+        self.wake_all(|_| true);
     }
 
     fn broken(&mut self, route: Route, site: SiteId) {
@@ -282,6 +342,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             peer.lost_by(route);
             peer.asks &= rule!(self, ask_on_loss);
         }
+        self.broken_below(site);
     }
 
     /// A gateway could not deliver a frame: the peer is not connected where it arrived. If no route is left, all are
@@ -339,6 +400,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     pub fn lose(&mut self, key: K) -> Option<Q> {
         let peer = self.peers.get_mut(&key).filter(|peer| !peer.gone)?;
         peer.gone = true;
+        self.shares_ready = true;
         self.budget.forgotten(peer.outbound.in_flight());
         Some(std::mem::take(&mut peer.queue))
     }
@@ -369,12 +431,18 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         let receipt = wire::receipt::decode(payload)?;
         self.acknowledged(route, key, header, now_ns)?;
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
-        peer.stripe.arrived(&receipt);
+        let (gateways, by_flow) = split(receipt);
+        peer.stripe.arrived(&gateways);
+        if let Some(flows) = &mut peer.flows {
+            flows.stripe.arrived(&by_flow);
+        }
         match header.kind {
             FrameKind::Ask => peer.asked_by(route, header.route),
             FrameKind::Again => {
                 peer.outbound.lost_all();
                 peer.asks |= peer.outbound.in_flight() > 0;
+                let site = peer.identity.site;
+                self.lost_below(site);
             }
             FrameKind::Answer => {
                 let by = Route(header.route as u8);
@@ -389,7 +457,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         Ok(())
     }
 
-    /// Processes a data frame from a peer; passes what is now in order to `deliver`.
+    /// Processes a data frame from a peer; passes what is now in order to `deliver`, and whether it is a copy of a
+    /// frame for several receivers, which another site may have had in its hands.
     ///
     /// # Errors
     /// The peer violated the rules of the channel, or an error of `deliver`.
@@ -400,20 +469,26 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         header: &FrameHeader,
         payload: &[u8],
         now_ns: u64,
-        mut deliver: impl FnMut(&[u8]) -> Result<(), E>,
+        mut deliver: impl FnMut(&[u8], bool) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.acknowledged(route, key, header, now_ns)?;
+        if header.relayed {
+            // Neither does it acknowledge anything nor show that this route reaches the peer.
+            self.peer(key, header.from).shares = true;
+        } else {
+            self.acknowledged(route, key, header, now_ns)?;
+        }
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let bytes = HEADER_LEN as u32 + header.length;
         peer.stripe.came(header.route as u8, bytes);
+        peer.data_by = Some(route);
         match peer.inbound.received(header.sequence, bytes).map_err(Misbehaved::from)? {
             Arrival::Next => {
-                deliver(payload)?;
-                while let Some(early) = peer.inbound.next_early() {
-                    deliver(&early)?;
+                deliver(payload, header.relayed)?;
+                while let Some((early, relayed)) = peer.inbound.next_early() {
+                    deliver(&early, relayed)?;
                 }
             }
-            Arrival::Early => peer.inbound.keep(header.sequence, bytes, payload.to_vec()),
+            Arrival::Early => peer.inbound.keep(header.sequence, bytes, (payload.to_vec(), header.relayed)),
             // It would not have come again if the sender had received our acknowledgement.
             Arrival::Again => peer.inbound.ack_now(),
         }
@@ -429,17 +504,26 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         peer.barred &= !bit(route);
         peer.strays = 0;
+        if let Some(flows) = peer.flows.as_mut().filter(|flows| flows.stray & bit(route) != 0) {
+            flows.stray &= !bit(route);
+            self.epoch += 1;
+        }
         if peer.gone {
             return Ok(());
         }
         let before = peer.outbound.in_flight();
         peer.outbound.at(now_ns).acknowledged(header.ack)?;
         let freed = before - peer.outbound.in_flight();
+        peer.answers(freed > 0, now_ns);
         if freed > 0 {
             self.budget.acknowledged(freed);
             peer.silent_since_ns = now_ns;
             (peer.silences, peer.refusals) = (0, 0);
             peer.retry_ns = None;
+            self.shares_ready = true;
+            if let Some(flows) = peer.flows.as_mut().filter(|_| peer.outbound.in_flight() == 0) {
+                flows.stripe.settle();
+            }
         }
         // A request may have overtaken the frames it was about.
         peer.asks |= leaving && !peer.is_settled();
@@ -479,7 +563,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
         let retry = (!self.refused.is_empty()).then_some(self.retry_ns);
         let leaving = (self.leaving && !self.is_settled()).then_some(self.asked_ns + LEAVING_NS);
         let waits = (self.budget.in_flight() > 0).then_some(self.looked_ns + LOOK_NS);
-        [retry, leaving, waits].into_iter().flatten().min()
+        let shares = (!self.shares.is_empty()).then_some(self.shares_ns + SHARES_NS);
+        [retry, leaving, waits, shares].into_iter().flatten().min()
     }
 
     /// Checks whether something has waited too long; cheap when called often.
@@ -497,6 +582,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 }
             }
         }
+        self.tick_shares(now_ns);
         if self.leaving && now_ns.saturating_sub(self.asked_ns) > LEAVING_NS && !self.is_settled() {
             self.leave(now_ns);
         }
@@ -514,14 +600,21 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 peer.silent_since_ns = now_ns;
                 peer.silences += 1;
                 peer.asks_by |= peer.outbound.routes_in_flight();
+                if peer.silences > 1 {
+                    // Answers show nothing about what went through other sites, and what was barred may work again.
+                    peer.lost_through(|_, _| true);
+                    peer.barred = 0;
+                }
             }
         }
-        self.wake_all(|peer| peer.asks_by != 0);
+        self.look_for_stalls(now_ns);
+        self.wake_all(|peer| peer.asks_by != 0 || peer.outbound.has_missing());
     }
 
     /// Whether [`Conversations::send`] may have something to do.
     pub fn has_work(&self) -> bool {
-        !(self.again.is_empty() && self.ready.is_empty() && self.told.is_empty())
+        let shares = self.shares_ready && !self.shares.is_empty();
+        shares || !(self.again.is_empty() && self.ready.is_empty() && self.told.is_empty())
     }
 }
 

@@ -15,6 +15,7 @@ pub mod handshake;
 mod post;
 pub mod pulse;
 mod routes;
+mod share;
 mod stripe;
 
 pub use budget::Budget;
@@ -24,6 +25,7 @@ pub use conversations::{Carrier, Conversations, Settings, Striping, Window};
 pub use post::{Post, PostError};
 pub use pulse::{Beat, Pulse};
 pub use routes::Routes;
+pub use share::{Pieces, ShareId, ShareTree};
 pub use stripe::Stripe;
 
 use thiserror::Error;
@@ -46,4 +48,7 @@ pub enum Misbehaved {
     /// The rules of its frames.
     #[error("{0}")]
     Wire(#[from] WireError),
+    /// A gateway passed on a copy for several receivers to a member that takes none.
+    #[error("a copy of a frame for several receivers, which only ranks get")]
+    Copy,
 }

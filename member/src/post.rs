@@ -5,6 +5,8 @@
 //! window fill up and stops producing.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
 
 use channel::{ChannelError, Route};
 use rustc_hash::FxHashMap;
@@ -84,6 +86,8 @@ struct Chunks {
 }
 
 impl Queue for Chunks {
+    type Share = Infallible;
+
     fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
@@ -122,6 +126,23 @@ impl Carrier<(FrameHeader, Vec<u8>), Chunks> for Outbox {
 
     fn notice(&mut self, route: Route, header: FrameHeader, payload: &[u8]) {
         self.mail.push_back((route, header, payload.to_vec()));
+    }
+
+    fn cut_share(&mut self, share: &mut Infallible, _: u32) -> Arc<Vec<u8>> {
+        match *share {}
+    }
+
+    fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> (FrameHeader, Vec<u8>) {
+        (FrameHeader { length: payload.len() as u32, ..header }, payload.to_vec())
+    }
+
+    fn put_many(&mut self, route: Route, header: FrameHeader, block: &[u8], payload: &Arc<Vec<u8>>) {
+        let whole = [block, payload].concat();
+        self.mail.push_back((route, FrameHeader { length: whole.len() as u32, ..header }, whole));
+    }
+
+    fn alone(&mut self, share: &Infallible, _: &mut Chunks) {
+        match *share {}
     }
 }
 
@@ -243,9 +264,12 @@ impl Post {
             heard.map_err(|problem| blame(from, problem))?;
             return Ok(Vec::new());
         }
+        if header.relayed {
+            return Err(blame(from, Misbehaved::Copy));
+        }
         let mut messages = Vec::new();
         let partial = self.partial.entry(from).or_default();
-        let deliver = |payload: &[u8]| complete(partial, from, payload, &mut messages).map_err(Refused::Post);
+        let deliver = |payload: &[u8], _| complete(partial, from, payload, &mut messages).map_err(Refused::Post);
         match self.conversations.data(route, from, header, payload, now_ns, deliver) {
             Ok(()) => Ok(messages),
             Err(Refused::Post(error)) => Err(error),
@@ -281,6 +305,7 @@ fn blame(from: Identity, problem: Misbehaved) -> PostError {
     match problem {
         Misbehaved::Channel(source) => PostError::Channel { from, source },
         Misbehaved::Wire(source) => PostError::Wire { from, source },
+        Misbehaved::Copy => PostError::Unreadable { from, problem: Misbehaved::Copy.to_string() },
     }
 }
 

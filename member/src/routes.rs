@@ -33,6 +33,16 @@ impl Routes {
         self.open().filter(reaches)
     }
 
+    /// Whether a gateway is connected and reaches a site.
+    pub fn reaches(&self, route: Route, site: SiteId) -> bool {
+        self.gateways.get(usize::from(route.0)).is_some_and(|gateway| gateway.open && !gateway.away.contains_key(&site))
+    }
+
+    /// How many gateways there are, connected or not.
+    pub(crate) fn count(&self) -> usize {
+        self.gateways.len()
+    }
+
     pub(crate) fn opened(&mut self, route: Route) {
         let at = usize::from(route.0);
         if self.gateways.len() <= at {

@@ -72,6 +72,18 @@ impl Stripe {
         &mut self.out[gateway]
     }
 
+    /// What a gateway that nothing is known of is expected to carry, compared with the others.
+    pub fn expect(&mut self, gateway: usize, share: f64) {
+        if self.out.len() <= gateway {
+            self.of(gateway).share = share.max(LEAST);
+        }
+    }
+
+    /// Everything has arrived.
+    pub fn settle(&mut self) {
+        self.out.iter_mut().for_each(|out| out.arrived = out.sent);
+    }
+
     /// A frame was sent through this gateway.
     pub fn sent(&mut self, gateway: usize, bytes: usize) {
         self.of(gateway).sent += bytes as u64;
@@ -103,7 +115,7 @@ impl Stripe {
     /// Bytes in flight, scaled to what they would be if all gateways were equally fast. Where this is equal for all,
     /// all take the same time to carry what they have, and nothing sent through a fast gateway has to wait for what
     /// goes through a slow one.
-    fn load(&self, gateway: usize) -> u64 {
+    pub fn load(&self, gateway: usize) -> u64 {
         self.out.get(gateway).map_or(0, |out| (out.under_way() as f64 / out.share) as u64)
     }
 

@@ -6,6 +6,8 @@
 #![allow(clippy::print_stdout, reason = "its figures are the result")]
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
 
 use member::{Budget, Carrier, Conversations, Queue, RANK_WINDOW, Route, Settings, Striping, Window};
 use types::id::SlotKind;
@@ -32,6 +34,8 @@ type Talk = Conversations<Identity, Frame, Bytes>;
 struct Bytes(u64);
 
 impl Queue for Bytes {
+    type Share = Infallible;
+
     fn is_empty(&self) -> bool {
         self.0 == 0
     }
@@ -71,6 +75,24 @@ impl Carrier<Frame, Bytes> for Card {
         let length = payload.len() as u32;
         self.left -= i64::from(length) + HEADER_LEN as i64;
         self.frames.push((FrameHeader { length, ..header }, length));
+    }
+
+    fn cut_share(&mut self, share: &mut Infallible, _: u32) -> Arc<Vec<u8>> {
+        match *share {}
+    }
+
+    fn framed(&self, header: FrameHeader, payload: &Arc<Vec<u8>>) -> Frame {
+        let length = payload.len() as u32;
+        (FrameHeader { length, ..header }, length)
+    }
+
+    fn put_many(&mut self, route: Route, header: FrameHeader, block: &[u8], payload: &Arc<Vec<u8>>) {
+        let length = (block.len() + payload.len()) as u32;
+        self.put(route, (FrameHeader { length, ..header }, length));
+    }
+
+    fn alone(&mut self, share: &Infallible, _: &mut Bytes) {
+        match *share {}
     }
 }
 
@@ -241,11 +263,17 @@ impl World {
                 match header.kind {
                     FrameKind::Refused => talk.refused(ONE, header.from, now_ns),
                     FrameKind::Data => {
-                        let taken =
-                            talk.data::<member::Misbehaved>(ONE, header.from, &header, payload, now_ns, |payload| {
+                        let taken = talk.data::<member::Misbehaved>(
+                            ONE,
+                            header.from,
+                            &header,
+                            payload,
+                            now_ns,
+                            |payload, _| {
                                 *arrived += payload.len() as u64;
                                 Ok(())
-                            });
+                            },
+                        );
                         taken.unwrap();
                     }
                     _ => talk.heard(ONE, header.from, &header, &[], now_ns).unwrap(),

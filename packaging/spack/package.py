@@ -33,10 +33,14 @@ class Landbridge(Package):
             "--features",
             ",".join(features),
         )
-        cargo("build", "--release", "--locked", "-p", "landbridge-provider")
+        libraries = {"provider": "fi", "layer": "layer", "layer-large": "layer-large"}
+        for package in libraries:
+            cargo("build", "--release", "--locked", "-p", f"landbridge-{package}")
         mkdirp(prefix.bin, prefix.lib.landbridge)
         install("target/release/landbridge", prefix.bin)
-        install("target/release/liblandbridge_provider.so", join_path(prefix.lib.landbridge, "liblandbridge-fi.so"))
+        for package, name in libraries.items():
+            built = f"target/release/liblandbridge_{package.replace('-', '_')}.so"
+            install(built, join_path(prefix.lib.landbridge, f"liblandbridge-{name}.so"))
         Executable(prefix.bin.landbridge)("share", prefix.share)
 
     @run_after("install")

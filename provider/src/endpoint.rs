@@ -18,10 +18,12 @@ use crate::abi::constants::{FI_ADDR_NOTAVAIL, FI_DELIVERY_COMPLETE, FI_MSG, FI_R
 use crate::av::Av;
 use crate::bound::Driven;
 use crate::cntr::Cntr;
+use crate::collectives_door::missing_layer;
 use crate::cq::Cq;
 use crate::domain::Domain;
 use crate::errno::{EADDRNOTAVAIL, EBUSY, EINVAL, ENETUNREACH, ENOAV, ENOCQ, EOPBADSTATE, Errno};
 use crate::log;
+use crate::opened;
 use crate::progress::{Awaited, Idle, Pause, Ran, Use};
 use crate::wait_fd::{LONGEST, WaitFd};
 
@@ -262,6 +264,15 @@ impl Endpoint {
         result
     }
 
+    /// Calls `work` with the transport, and passes on what has completed by then. `false`: it is not open.
+    pub(crate) fn with(&self, work: &mut dyn FnMut(&mut endpoint::Endpoint)) -> bool {
+        let mut state = self.lock();
+        let Stage::Open(transport) = &mut state.stage else { return false };
+        work(transport);
+        state.pass_on(self.caps);
+        true
+    }
+
     /// Wakes all threads that wait on a descriptor for this endpoint: they have to prepare again.
     fn end_waits(&self, state: &mut State) {
         if std::mem::take(&mut state.prepared.armed) {
@@ -373,6 +384,7 @@ impl Endpoint {
         }
         self.open(&mut state)?;
         drop(state);
+        opened::add(self);
         if let Some(driver) = &self.domain.driver {
             driver.add(self.clone());
         }
@@ -422,6 +434,9 @@ impl Endpoint {
             cqs.chain(counters).chain(driver).for_each(|wait| wait.unwatch(transport.wait_fds()));
             transport.close();
             state.used.end();
+            if let Some(links) = transport.links() {
+                log::note(format_args!("links between the job's sites, version {}: {links}", links.version()));
+            }
             let endpoint::Traffic { memory, site, gateway } = transport.traffic();
             log::note(format_args!(
                 "endpoint {:?} closed; sent through memory {} items of {} bytes, over the site's network {} of {}, \
@@ -512,6 +527,10 @@ impl State {
             Stage::Closed => return Err(EOPBADSTATE),
             Stage::Configured(source) => *source,
         };
+        if let Some(problem) = missing_layer() {
+            log::fatal(format_args!("{problem}"));
+            return Err(EOPBADSTATE);
+        }
         let mut config = domain.config.clone();
         // In a job, the agent says where to listen; the address that `fi_getinfo` reported is the same one.
         if let (Some(source), None) = (source, &config.job) {

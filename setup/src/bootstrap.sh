@@ -35,7 +35,7 @@ sum_of() { sha256sum <"$1" | cut -c1-64; }
 stamp() { stat -c '%s.%i.%y.%z' "$1" 2>/dev/null | tr ' ' '_'; }
 # Stores a file's sum beside it, so that an unchanged file is not hashed again.
 remember() { now=$(stamp "$folder/$1"); [ -z "$now" ] || echo "$2 $now" 2>/dev/null >"$folder/.$1.sum"; }
-for name in landbridge liblandbridge-fi.so; do
+for name in landbridge liblandbridge-fi.so liblandbridge-layer.so liblandbridge-layer-large.so; do
     [ -f "$folder/$name" ] || continue
     sum='' was=''
     [ ! -f "$folder/.$name.sum" ] || read -r sum was <"$folder/.$name.sum"

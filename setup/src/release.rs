@@ -1,4 +1,4 @@
-//! What is copied to a site: the command and the provider, as the files of one release.
+//! What is copied to a site: the command, the provider and the layers, as the files of one release.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use launch::environment::Environment;
+use launch::mpi::layer::{LARGE_LAYER_FILE, LAYER_FILE};
 use launch::mpi::{PROVIDER_FILE, find_provider};
 use sha2::{Digest, Sha256};
 
@@ -83,15 +84,19 @@ impl Release {
     fn of(provider: &Path, command: &Path) -> Result<Release, SetupError> {
         let (mut digest, mut sums) = (Sha256::new(), Sums::of_user());
         let (mut files, mut architectures) = (Vec::new(), Vec::new());
-        for (name, path) in [(PROVIDER_FILE, provider), (COMMAND_FILE, command)] {
+        let layers = [LAYER_FILE, LARGE_LAYER_FILE].map(|name| (name, provider.with_file_name(name)));
+        let layers = layers.iter().map(|(name, path)| (*name, path.as_path()));
+        for (name, path) in layers.chain([(PROVIDER_FILE, provider), (COMMAND_FILE, command)]) {
             let wrong = |source| SetupError::File { path: path.to_owned(), source };
             let sum = sums.of(path).map_err(wrong)?;
             digest.update(sum.as_bytes());
             architectures.push(architecture(path).map_err(wrong)?);
             files.push(File::new(name, path, sum));
         }
-        let Some(architecture) = architectures[1].filter(|_| architectures[0] == architectures[1]) else {
-            let text = format!("{} and {} are not programs for one machine", provider.display(), command.display());
+        let same = architectures.iter().all(|other| *other == architectures[0]);
+        let Some(architecture) = architectures[0].filter(|_| same) else {
+            let (provider, command) = (provider.display(), command.display());
+            let text = format!("{provider}, the layers beside it, and {command} are not programs for one machine");
             return Err(SetupError::Request(text));
         };
         let id = format!("{}-{}", env!("CARGO_PKG_VERSION"), &hex(&digest.finalize())[..12]);
@@ -133,10 +138,12 @@ mod tests {
     fn a_release_is_known_by_its_content() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+        [LAYER_FILE, LARGE_LAYER_FILE].iter().for_each(|name| write(name, &elf(183, b"l")));
         write(PROVIDER_FILE, &elf(183, b"p"));
         write(COMMAND_FILE, &elf(183, b"c"));
         let one = Release::read(Some(folder.path())).unwrap();
-        assert_eq!((one.architecture.as_str(), one.files[1].name), ("aarch64", COMMAND_FILE));
+        assert_eq!((one.architecture.as_str(), one.files[1].name), ("aarch64", LARGE_LAYER_FILE));
+        assert_eq!(one.files.last().unwrap().name, COMMAND_FILE);
         assert_eq!(Release::read(Some(folder.path())).unwrap().id, one.id);
         write(PROVIDER_FILE, &elf(183, b"q"));
         assert_ne!(Release::read(Some(folder.path())).unwrap().id, one.id);
@@ -144,6 +151,11 @@ mod tests {
         assert!(Release::read(Some(folder.path())).unwrap_err().to_string().contains("not programs for one machine"));
         write(COMMAND_FILE, b"#!/bin/sh");
         assert!(Release::read(Some(folder.path())).is_err());
+        write(COMMAND_FILE, &elf(62, b"c"));
+        assert!(Release::read(Some(folder.path())).is_err(), "the layers are for another machine");
+        std::fs::remove_file(folder.path().join(LAYER_FILE)).unwrap();
+        assert!(Release::read(Some(folder.path())).unwrap_err().to_string().contains(LAYER_FILE));
+        write(LAYER_FILE, &elf(62, b"l"));
         std::fs::remove_file(folder.path().join(PROVIDER_FILE)).unwrap();
         assert!(Release::read(Some(folder.path())).unwrap_err().to_string().contains(PROVIDER_FILE));
     }

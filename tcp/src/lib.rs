@@ -10,6 +10,15 @@ const ARRIVED: std::ops::Range<usize> = {
     let start = offset_of!(libc::tcp_info, tcpi_segs_in);
     start..start + size_of::<u32>()
 };
+/// End of how many bytes were acknowledged, of the shortest round trip, and of the rate of delivery.
+const ACKNOWLEDGED_END: usize = offset_of!(libc::tcp_info, tcpi_bytes_acked) + size_of::<u64>();
+const SHORTEST_END: usize = offset_of!(libc::tcp_info, tcpi_min_rtt) + size_of::<u32>();
+const DELIVERY_END: usize = offset_of!(libc::tcp_info, tcpi_delivery_rate) + size_of::<u64>();
+/// Offset of the byte whose lowest bit is `tcpi_delivery_rate_app_limited`. Structures of libc have no bit fields and
+/// leave it out: it follows the byte of the window scales.
+const APPLICATION_LIMITED: usize = offset_of!(libc::tcp_info, tcpi_snd_rcv_wscale) + 1;
+/// How the kernel reports that it knows no shortest round trip yet.
+const NO_ROUND_TRIP: u32 = u32::MAX;
 
 /// See tcp(7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +30,24 @@ pub struct TcpInfo {
     /// Segments that have arrived, with or without data; wraps. The kernel counts them whether or not their bytes are
     /// read. `None`: it is older than Linux 4.2.
     pub arrived: Option<u32>,
+    /// Bytes that the peer has acknowledged. `None`: the kernel is older than Linux 4.1.
+    pub acknowledged: Option<u64>,
+    /// The shortest round trip of the last minutes (`net.ipv4.tcp_min_rtt_wlen`, 300 s by default), so a path that has
+    /// become longer shows late. `None`: none is known yet, or the kernel is older than Linux 4.6.
+    pub shortest: Option<Duration>,
+    /// The last sample of the rate of delivery. `None`: there is none yet, or the kernel is older than Linux 4.9.
+    pub delivery: Option<Delivery>,
+}
+
+/// A sample of the rate at which a connection delivered: bytes acknowledged in about one round trip, over the time that
+/// took (`net/ipv4/tcp_rate.c`; Cheng, Cardwell, Hassas Yeganeh, Jacobson, "Delivery Rate Estimation", IETF draft).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Bytes per second, without headers. The kernel keeps the last sample that was not limited by the application
+    /// until there is another such or a higher one, so an idle connection shows an old sample.
+    pub rate: u64,
+    /// Less was sent than the path and the windows allowed: the rate says nothing about the path.
+    pub application_limited: bool,
 }
 
 impl TcpInfo {
@@ -45,12 +72,19 @@ impl TcpInfo {
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
+        // SAFETY: the byte is inside `info`, and was zeroed before the kernel may have written it.
+        let limits = unsafe { info.as_ptr().cast::<u8>().add(APPLICATION_LIMITED).read() };
         // SAFETY: it is integers only, all zero where the kernel (an older one may know fewer fields) wrote nothing.
         let info = unsafe { info.assume_init() };
         Ok(TcpInfo {
             round_trip: Duration::from_micros(info.tcpi_rtt.into()),
             retransmissions: info.tcpi_total_retrans.into(),
             arrived: (length as usize >= ARRIVED.end).then_some(info.tcpi_segs_in),
+            acknowledged: (length as usize >= ACKNOWLEDGED_END).then_some(info.tcpi_bytes_acked),
+            shortest: (length as usize >= SHORTEST_END && ![0, NO_ROUND_TRIP].contains(&info.tcpi_min_rtt))
+                .then(|| Duration::from_micros(info.tcpi_min_rtt.into())),
+            delivery: (length as usize >= DELIVERY_END && info.tcpi_delivery_rate > 0)
+                .then_some(Delivery { rate: info.tcpi_delivery_rate, application_limited: limits & 1 != 0 }),
         })
     }
 }
@@ -96,6 +130,39 @@ mod tests {
         let info = TcpInfo::of(&near).unwrap();
         assert!(info.round_trip.as_micros() > 0 && info.retransmissions == 0, "{info:?}");
         assert!(TcpInfo::of(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_connection_that_sent_much_has_a_rate_and_an_idle_one_shows_who_limits_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut far = listener.accept().unwrap().0;
+        let reader = std::thread::spawn(move || {
+            let mut taken = vec![0; 1 << 16];
+            std::iter::from_fn(|| far.read(&mut taken).ok().filter(|count| *count > 0)).sum::<usize>()
+        });
+        let mut limited = Vec::new();
+        for _ in 0..256 {
+            near.write_all(&[7; 1 << 16]).unwrap();
+            limited.extend(TcpInfo::of(&near).unwrap().delivery.map(|delivery| delivery.application_limited));
+        }
+        let info = TcpInfo::of(&near).unwrap();
+        assert!(info.delivery.unwrap().rate > 1 << 20, "{info:?}");
+        assert!(info.acknowledged.unwrap() > 1 << 20 && info.shortest.unwrap() < info.round_trip * 2, "{info:?}");
+        assert!(limited.contains(&false), "it was filled all the time");
+        drop(near);
+        assert_eq!(reader.join().unwrap(), 256 << 16);
+
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut far = listener.accept().unwrap().0;
+        for _ in 0..20 {
+            near.write_all(b"a few bytes").unwrap();
+            far.read_exact(&mut [0; 11]).unwrap();
+            far.write_all(b"x").unwrap();
+            near.read_exact(&mut [0; 1]).unwrap();
+        }
+        let info = TcpInfo::of(&near).unwrap();
+        assert!(info.delivery.is_none_or(|delivery| delivery.application_limited), "{info:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 As PyPI's `impi-rt` ships them the checks are compiled out, and only the end is judged; `IMB=folder` names binaries
 that were built with `-DCHECK`, whose every result is then compared. They have MPICH's ABI, so one set runs on MPICH
-and Intel MPI, and none on Open MPI."""
+and Intel MPI; on Open MPI those run that `IMB_OPENMPI=folder` names."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from conftest import intel
 
 from . import mpis
-from .job import CRASHED, FAILED, HUNG, NOT_REACHED, OURS, PASSED, RIVAL, Job, result
+from .job import ACROSS_SITES, CRASHED, FAILED, HUNG, NOT_REACHED, OURS, PASSED, RIVAL, Job, result
 
 NAME = "imb"
 PROGRAMS = ["IMB-MPI1", "IMB-NBC", "IMB-RMA", "IMB-MT"]
@@ -23,8 +23,12 @@ STARTS = 4
 SHORT = ["-iter", "5", "-time", "1", "-msglog", "2:17"]
 
 
-def folder():
-    return Path(os.environ["IMB"]).resolve() if os.environ.get("IMB") else intel().home / "bin"
+def folder(mpi="intel"):
+    """The folder of the binaries for an MPI, or None: nobody ships them for Open MPI."""
+    named = os.environ.get("IMB_OPENMPI" if mpi == "openmpi" else "IMB")
+    if named:
+        return Path(named).resolve()
+    return None if mpi == "openmpi" else intel().home / "bin"
 
 
 def missing():
@@ -36,11 +40,11 @@ def missing():
 
 def jobs(options):
     """Every program on every requested MPI, place and number of ranks."""
-    units = [name for name in PROGRAMS if (folder() / name).exists() and (not options.quick or name in QUICK)]
-    for mpi in [mpi for mpi in options.mpis if mpi != "openmpi"]:
+    for mpi in [mpi for mpi in options.mpis if folder(mpi)]:
+        units = [name for name in PROGRAMS if (folder(mpi) / name).exists() and (not options.quick or name in QUICK)]
         for where in options.places:
             for ranks in options.ranks:
-                providers = [OURS] if where == "two-sites" else [OURS, RIVAL]
+                providers = [OURS] if where in ACROSS_SITES else [OURS, RIVAL]
                 yield from (Job(NAME, unit, provider, mpi, where, ranks) for unit in units for provider in providers)
 
 
@@ -57,9 +61,10 @@ def execute(job):
 
 def _start(job, done):
     """Starts the program without the finished benchmarks, and adds to them. Returns whether it ran to its end."""
-    words = [folder() / job.unit, *SHORT]
+    program = folder(job.mpi) / job.unit
+    words = [program, *SHORT]
     if job.unit == "IMB-MT":
-        words = [folder() / job.unit, "-repeat", "5", "-warmup", "1", "-thread_level", "multiple"]
+        words = [program, "-repeat", "5", "-warmup", "1", "-thread_level", "multiple"]
     else:
         words += ["-npmin", job.ranks]
     if done:

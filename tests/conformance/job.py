@@ -10,7 +10,7 @@ import re
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
-from harness import LANDBRIDGE, PROVIDER, ROOT
+from harness import BUILT, LANDBRIDGE, PROVIDER, ROOT
 
 OUT = ROOT / "out" / "conformance"
 OURS, RIVAL = "landbridge", "tcp"
@@ -24,7 +24,11 @@ PLACES = {
     "one-node": ["--sites", "1", "--nodes", "1"],
     "two-nodes": ["--sites", "1", "--nodes", "2"],
     "two-sites": ["--sites", "2", "--nodes", "1", "--delay", "50us"],
+    # Where gateways copy what goes to several sites.
+    "three-sites": ["--sites", "3", "--nodes", "1", "--delay", "50us"],
 }
+# tcp cannot get there.
+ACROSS_SITES = {"two-sites", "three-sites"}
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ def result(case, outcome, detail="", seconds=0.0):
 
 @lru_cache
 def build():
-    """A name for the build under test: from the contents of the command and of the provider."""
+    """A name for the build under test: from the contents of the command, the provider and the collectives' layers."""
     digest = hashlib.sha256()
-    for path in (LANDBRIDGE, PROVIDER):
+    for path in (LANDBRIDGE, PROVIDER, *sorted(BUILT.glob("liblandbridge-layer*.so"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -14,7 +14,7 @@ from harness import ROOT
 
 from . import mpis
 from .cases import FILES
-from .job import CRASHED, FAILED, HUNG, NOT_REACHED, OUT, OURS, PASSED, RIVAL, SKIPPED, Job, result
+from .job import ACROSS_SITES, CRASHED, FAILED, HUNG, NOT_REACHED, OUT, OURS, PASSED, RIVAL, SKIPPED, Job, result
 
 NAME = "mpi4py"
 REQUIREMENT = ROOT / "tests" / "requirements" / "mpi4py-suite.txt"
@@ -76,7 +76,7 @@ def jobs(options):
     for mpi in options.mpis:
         for where in options.places:
             for ranks in options.ranks:
-                providers = [OURS] if where == "two-sites" else [OURS, RIVAL]
+                providers = [OURS] if where in ACROSS_SITES else [OURS, RIVAL]
                 yield from (Job(NAME, unit, provider, mpi, where, ranks) for unit in units for provider in providers)
 
 

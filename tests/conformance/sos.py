@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness import LANDBRIDGE
 
-from .job import CRASHED, FAILED, HUNG, OURS, PASSED, RIVAL, SKIPPED, Job, result
+from .job import ACROSS_SITES, CRASHED, FAILED, HUNG, OURS, PASSED, RIVAL, SKIPPED, Job, result
 from .process import Child, clean_environment
 
 NAME = "sos"
@@ -51,7 +51,7 @@ def jobs(options):
     """Every test, between two nodes and across two sites."""
     units = [name for name in tests() if not options.quick or name in QUICK]
     for where in [where for where in options.places if where in PLACES]:
-        providers = [OURS] if where == "two-sites" else [OURS, RIVAL]
+        providers = [OURS] if where in ACROSS_SITES else [OURS, RIVAL]
         yield from (Job(NAME, unit, provider, where=where) for unit in units for provider in providers)
 
 

@@ -4,6 +4,7 @@ checked.py STARTED FILE KIND SEED: rank 0 makes STARTED once the first round is 
   stream       the first half of the ranks sends long messages to the second half, and nothing goes back meanwhile
   exchange     each rank exchanges messages of many lengths with each other
   collectives  allreduce, alltoall and broadcasts of several lengths
+  broadcasts   long ones, from a rank of each site in turn
   onesided     each rank puts into every other's window, and gets it back
 """
 
@@ -71,6 +72,14 @@ def collectives(turn):
         check(data, root, 0, turn, "a broadcast")
 
 
+def broadcasts(turn):
+    for part, length in enumerate((300_000, 1_000_003, LONGEST)):
+        root = (turn * 3 + part) * 5 % size
+        data = content(root, 0, turn, length).copy() if rank == root else np.empty(length, dtype=np.uint8)
+        comm.Bcast(data, root)
+        check(data, root, 0, turn, "a broadcast")
+
+
 SLOT = 50_000
 if kind == "onesided":
     window = MPI.Win.Allocate(size * SLOT, 1, comm=comm)
@@ -92,9 +101,10 @@ def onesided(turn):
         check(arrived, rank, other, turn, "a get")
 
 
+KINDS = {made.__name__: made for made in (stream, exchange, collectives, broadcasts, onesided)}
 turn = 0
 while True:
-    {"stream": stream, "exchange": exchange, "collectives": collectives, "onesided": onesided}[kind](turn)
+    KINDS[kind](turn)
     turn += 1
     if rank == 0 and turn == 1:
         with open(started, "w", encoding="utf-8") as file:

@@ -10,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod id;
+pub mod links;
 pub mod patience;
 pub mod quantity;
 pub mod roster;

@@ -8,6 +8,7 @@ use crate::WireError;
 pub mod allocation;
 pub mod job;
 pub mod joining;
+pub mod links;
 pub mod measurement;
 pub mod meeting;
 pub mod observation;
@@ -15,6 +16,7 @@ pub mod observation;
 pub use allocation::{AllocatedNode, AllocationMessage, HeldAllocation, NodeAsk};
 pub use job::{JobMessage, Part, Traffic};
 pub use joining::JoiningMessage;
+pub use links::LinksMessage;
 pub use measurement::{Measurement, MeasurementMessage};
 pub use meeting::MeetingMessage;
 pub use observation::{ObservationMessage, TrunkStanding};
@@ -37,6 +39,8 @@ pub enum Control {
     Observation(ObservationMessage),
     /// Sites that join by a ticket.
     Joining(JoiningMessage),
+    /// Round trips and rates between sites.
+    Links(LinksMessage),
 }
 
 impl Control {
@@ -45,7 +49,11 @@ impl Control {
         match self {
             Control::Job(message) => Some(message.job()),
             Control::Allocation(message) => Some(message.job()),
-            Control::Meeting(_) | Control::Measurement(_) | Control::Observation(_) | Control::Joining(_) => None,
+            Control::Meeting(_)
+            | Control::Measurement(_)
+            | Control::Observation(_)
+            | Control::Joining(_)
+            | Control::Links(_) => None,
         }
     }
 
@@ -106,6 +114,12 @@ impl From<ObservationMessage> for Control {
 impl From<JoiningMessage> for Control {
     fn from(message: JoiningMessage) -> Control {
         Control::Joining(message)
+    }
+}
+
+impl From<LinksMessage> for Control {
+    fn from(message: LinksMessage) -> Control {
+        Control::Links(message)
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0–3 | `length` | payload bytes after the header |
 //! | 4 | `kind` | [`FrameKind`] |
-//! | 5 | `flags` | reserved, zero |
+//! | 5 | `flags` | bit 0: a gateway made this data frame of a [`FrameKind::Many`] frame; the others are zero |
 //! | 6–7 | `route` | the gateway that a frame took first, by its number at the sender |
 //! | 8–11 | `job` | |
 //! | 12–17 | `to` | site and slot |
@@ -63,6 +63,16 @@ pub enum FrameKind {
     /// From a gateway to the sender of frames: it had no memory for frames to `from`, which reads slowly, and dropped
     /// them. They must be retransmitted, with less in flight.
     Refused = 13,
+    /// A piece of one rank's traffic for several others: copied by gateways along a tree of sites, and turned into a
+    /// [`FrameKind::Data`] frame for each receiver. `to` is a gateway of the site where it is; the payload is a
+    /// [`crate::many`] block and the data.
+    Many = 14,
+    /// From a gateway to the sender of a [`FrameKind::Many`] frame: the copy for `from`, with this `sequence`, got no
+    /// further. `route` is the frame's, the payload a [`crate::many::Astray`].
+    Astray = 15,
+    /// From a gateway to a rank: figures of the links between the job's sites; the payload is a part of a
+    /// [`crate::links`] table.
+    Links = 16,
 }
 
 impl FrameKind {
@@ -87,6 +97,9 @@ impl FrameKind {
             11 => FrameKind::Again,
             12 => FrameKind::Answer,
             13 => FrameKind::Refused,
+            14 => FrameKind::Many,
+            15 => FrameKind::Astray,
+            16 => FrameKind::Links,
             code => return Err(WireError::Unknown { what: "frame kind", code }),
         })
     }
@@ -98,6 +111,9 @@ pub struct FrameHeader {
     /// Payload bytes after the header.
     pub length: u32,
     pub kind: FrameKind,
+    /// A gateway made this data frame of a [`FrameKind::Many`] frame: `ack` does not count, and only shares are taken
+    /// from it.
+    pub relayed: bool,
     /// The gateway it took first, by its number at the sender.
     pub route: u16,
     /// The job it belongs to.
@@ -115,7 +131,7 @@ pub struct FrameHeader {
 impl FrameHeader {
     /// A header without payload, outside any channel.
     pub fn plain(kind: FrameKind, job: JobId, from: Identity, to: Identity) -> FrameHeader {
-        FrameHeader { length: 0, kind, route: 0, job, to, from, sequence: 0, ack: 0 }
+        FrameHeader { length: 0, kind, relayed: false, route: 0, job, to, from, sequence: 0, ack: 0 }
     }
 
     /// The 32 bytes.
@@ -123,6 +139,7 @@ impl FrameHeader {
         let mut out = [0; HEADER_LEN];
         out[0..4].copy_from_slice(&self.length.to_le_bytes());
         out[4] = self.kind as u8;
+        out[5] = u8::from(self.relayed);
         out[6..8].copy_from_slice(&self.route.to_le_bytes());
         out[8..12].copy_from_slice(&self.job.0.to_le_bytes());
         out[12..14].copy_from_slice(&self.to.site.0.to_le_bytes());
@@ -143,12 +160,14 @@ impl FrameHeader {
         let length = reader.u32()?;
         let kind = FrameKind::from_code(reader.u8()?)?;
         let flags = reader.u8()?;
-        if flags != 0 {
+        // Only data frames have one.
+        if flags > u8::from(kind == FrameKind::Data) {
             return Err(WireError::Unknown { what: "frame flags", code: flags });
         }
         let header = FrameHeader {
             length,
             kind,
+            relayed: flags == 1,
             route: reader.u16()?,
             job: JobId(reader.u32()?),
             to: reader.identity()?,
@@ -187,11 +206,12 @@ mod tests {
     proptest! {
         #[test]
         fn headers_survive(
-            length in 0u32..=MAX_PAYLOAD, kind in 0u8..14, route: u16, job: u32, a: (u16, u32), b: (u16, u32),
-            sequence: u32, ack: u32,
+            length in 0u32..=MAX_PAYLOAD, kind in 0u8..17, relayed: bool, route: u16, job: u32, a: (u16, u32),
+            b: (u16, u32), sequence: u32, ack: u32,
         ) {
             let header = FrameHeader {
-                length, kind: FrameKind::from_code(kind).unwrap(), route, job: JobId(job),
+                length, kind: FrameKind::from_code(kind).unwrap(), relayed: relayed && kind == 0, route,
+                job: JobId(job),
                 to: Identity { site: SiteId(a.0), slot: Slot(a.1) },
                 from: Identity { site: SiteId(b.0), slot: Slot(b.1) },
                 sequence, ack,
@@ -211,6 +231,15 @@ mod tests {
             (Identity { site: SiteId(1), slot: Slot(7) }, Identity { site: SiteId(1), slot: Slot::GATEWAY });
         let header = FrameHeader::plain(FrameKind::Bye, JobId(4), from, to);
         assert_eq!((header.from, header.to, header.length, header.sequence), (from, to, 0, 0));
+    }
+
+    #[test]
+    fn only_data_frames_are_marked() {
+        for (kind, flags, is_read) in [(0, 1, true), (0, 2, false), (1, 1, false), (14, 1, false), (14, 0, true)] {
+            let mut bytes = [0u8; HEADER_LEN];
+            (bytes[4], bytes[5]) = (kind, flags);
+            assert_eq!(FrameHeader::decode(&bytes, 0).is_ok(), is_read, "kind {kind}, flags {flags}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub mod control;
 pub mod frame;
 pub mod handshake;
 pub mod introduction;
+pub mod links;
+pub mod many;
 pub mod message;
 pub mod passage;
 pub mod proof;
@@ -33,7 +35,7 @@ pub use view::View;
 use thiserror::Error;
 
 /// The protocol's version. Both ends must agree.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// Bytes that violate the protocol. The peer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -101,6 +101,20 @@ pub enum Message {
     },
     /// The receiver has freed this much room for promised bytes.
     Credit { bytes: u64 },
+    /// The sender has a buffer for the receiver's share with this key.
+    Ready {
+        key: u64,
+        /// Length of the buffer.
+        bytes: u64,
+    },
+    /// A piece of a share follows.
+    Share {
+        key: u64,
+        /// Offset of the piece.
+        offset: u64,
+        /// Length of the whole share.
+        total: u64,
+    },
 }
 
 /// What an atomic operation carries and returns.
@@ -157,6 +171,8 @@ mod code {
     pub(super) const ATOMIC: u8 = 7;
     pub(super) const FETCHED: u8 = 8;
     pub(super) const CREDIT: u8 = 9;
+    pub(super) const READY: u8 = 10;
+    pub(super) const SHARE: u8 = 11;
 }
 
 mod flag {
@@ -251,6 +267,8 @@ impl Message {
                 .put([*datatype, *operation, *form as u8]),
             Message::Fetched { id, status } => Encoded::new(code::FETCHED, 0).u32(*id).put([*status as u8]),
             Message::Credit { bytes } => Encoded::new(code::CREDIT, 0).u64(*bytes),
+            Message::Ready { key, bytes } => Encoded::new(code::READY, 0).u64(*key).u64(*bytes),
+            Message::Share { key, offset, total } => Encoded::new(code::SHARE, 0).u64(*key).u64(*offset).u64(*total),
         }
     }
 
@@ -308,6 +326,8 @@ impl Message {
             }
             code::FETCHED => Message::Fetched { id: reader.u32()?, status: Status::from_code(reader.u8()?)? },
             code::CREDIT => Message::Credit { bytes: reader.u64()? },
+            code::READY => Message::Ready { key: reader.u64()?, bytes: reader.u64()? },
+            code::SHARE => Message::Share { key: reader.u64()?, offset: reader.u64()?, total: reader.u64()? },
             code => return Err(WireError::Unknown { what: "message", code }),
         };
         Ok((message, reader.used()))

@@ -30,6 +30,9 @@ pub struct View {
     pub trunks: Vec<TrunkView>,
     /// The jobs that are open here, the oldest first.
     pub jobs: Vec<JobView>,
+    /// What is known of each ordered pair of sites of the sites file, in that order; also of those between other sites.
+    #[serde(default)]
+    pub pairs: Vec<PairView>,
 }
 
 /// Memory for frames in flight, in bytes.
@@ -136,6 +139,25 @@ pub struct JobView {
     pub queued: u64,
     /// Its counters at this gateway.
     pub traffic: Traffic,
+}
+
+/// Figures of the path from one site to another, over all gateways that it uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairView {
+    /// The site that sends.
+    pub from: String,
+    /// The site that receives.
+    pub to: String,
+    /// Round trip without queueing, in microseconds, if it is known.
+    pub rtt_us: Option<u64>,
+    /// What the path carries, in bytes per second, if it is known.
+    pub rate: Option<u64>,
+    /// Milliseconds since the rate was measured.
+    pub age_ms: Option<u64>,
+    /// The rate was measured by a transfer for this purpose, rather than seen on the traffic of jobs.
+    pub active: bool,
+    /// The rate is unknown or too old to rely on.
+    pub stale: bool,
 }
 
 /// A site's part in a job.

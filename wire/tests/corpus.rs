@@ -40,6 +40,11 @@ fn receipts() {
 }
 
 #[test]
+fn frames_for_many() {
+    replay("many", checks::many);
+}
+
+#[test]
 fn controls() {
     replay("control", checks::control);
 }

@@ -30,6 +30,8 @@ trunks     from one of your gateways to one of another site. RTT: least smoothed
            of its links; resent: TCP segments retransmitted by links that are up; queued:
            bytes waiting here; lost: number of lost links. The line shows the last minute,
            out and in together, scaled to its highest value
+between    what the path from one site to another carries, and its round trip without queueing;
+sites      passive: seen on the traffic of jobs; active: by a transfer for this purpose
 jobs       those that are open here, over all your gateways. members: ranks, agents and the
            launcher; window: bytes that each may initially have in flight; local:
            between members of your site, through a gateway

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use launch::links::{How, Links, PairFigures};
 use launch::rates::{JobRates, LinkRates, TrunkRates};
 use launch::watch::{Look, Round};
 use wire::View;
@@ -107,6 +108,7 @@ pub(super) fn tables(round: &Round, choice: Choice, past: Option<&dyn Fn(&TrunkN
     if choice.links {
         found.push(links(round, choice));
     }
+    found.extend(pairs(round));
     found.push(jobs(round, choice));
     found.retain(|table| !table.rows.is_empty());
     found
@@ -284,6 +286,32 @@ fn links(round: &Round, choice: Choice) -> Table {
     table
 }
 
+/// What is known of the network between sites, if anything.
+fn pairs(round: &Round) -> Option<Table> {
+    use Align::{Left, Right};
+    let columns =
+        [("from", Left), ("to", Left), ("RTT ms", Right), ("Mbit/s", Right), ("measured", Left), ("ago", Right)];
+    let mut table = Table::new("between sites", &columns);
+    let known = |pair: &&PairFigures| pair.rtt_ms.is_some() || pair.mbit_s.is_some();
+    for pair in Links::of(round)?.pairs.iter().filter(known) {
+        let how = match pair.measured {
+            None => NOTHING,
+            Some(How::Active) => "active",
+            Some(How::Passive) => "passive",
+        };
+        let stale = if pair.measured.is_some() && pair.stale { ", stale" } else { "" };
+        table.push(vec![
+            pair.from.clone(),
+            pair.to.clone(),
+            pair.rtt_ms.map_or_else(|| NOTHING.to_owned(), |trip| format!("{trip:.2}")),
+            megabits(pair.mbit_s),
+            format!("{how}{stale}"),
+            pair.age_s.map_or_else(|| NOTHING.to_owned(), |age| span((age * 1e3) as u64)),
+        ]);
+    }
+    (!table.rows.is_empty()).then_some(table)
+}
+
 /// A job at all own gateways together, because its frames are spread over them.
 struct JobRow<'a> {
     view: &'a JobView,
@@ -365,7 +393,7 @@ pub(super) mod tests {
     use launch::rates::rates;
     use types::JobId;
     use wire::control::Traffic;
-    use wire::view::{MemoryView, RanksView, SiteView};
+    use wire::view::{MemoryView, PairView, RanksView, SiteView};
 
     use super::*;
 
@@ -402,6 +430,14 @@ pub(super) mod tests {
             traffic: Traffic { sent, received: sent, local: 0 },
             ..JobView::default()
         };
+        let pair = PairView {
+            from: "a".into(),
+            to: "b".into(),
+            rtt_us: Some(5100),
+            rate: Some(11_750_000),
+            age_ms: Some(4000),
+            ..PairView::default()
+        };
         let sites = ["a", "b", "c"].map(|name| SiteView { name: name.into(), gateways: vec!["gw1".into()] });
         View {
             site: "a".into(),
@@ -411,6 +447,7 @@ pub(super) mod tests {
             sites: sites.to_vec(),
             trunks: vec![trunk("b", true), trunk("c", false)],
             jobs: vec![job],
+            pairs: vec![pair],
             ..View::default()
         }
     }
@@ -440,8 +477,11 @@ pub(super) mod tests {
     #[test]
     fn everything_has_its_row() {
         let found = text(Choice::default());
-        let [gateways, sites, trunks, jobs] = &found[..] else { panic!("{found:?}") };
-        assert_eq!([gateways.0, sites.0, trunks.0, jobs.0], ["gateways", "sites", "trunks", "jobs"]);
+        let [gateways, sites, trunks, pairs, jobs] = &found[..] else { panic!("{found:?}") };
+        let titles = [gateways.0, sites.0, trunks.0, pairs.0, jobs.0];
+        assert_eq!(titles, ["gateways", "sites", "trunks", "between sites", "jobs"]);
+        let cells: Vec<_> = pairs.1[1].split_whitespace().collect();
+        assert_eq!((cells.as_slice(), pairs.1.len()), (&["a", "b", "5.10", "94.0", "passive", "4", "s"][..], 2));
         assert_eq!(gateways.1[1].split_whitespace().take(4).collect::<Vec<_>>(), ["gw1", "1", "min", "1"]);
         assert!(gateways.1[1].contains("█████░░░░░  32.0 MiB  64.0 MiB"), "{gateways:?}");
         assert_eq!(gateways.1[3], "gw3      no answer: gateway at h:3: refused");

@@ -5,9 +5,11 @@ use std::net::SocketAddrV4;
 use member::Route;
 use types::Address;
 use wire::frame::FrameKind;
+use wire::many::Astray;
 use wire::message::MAX_HEADER;
 use wire::{FrameHeader, Message, Passage};
 
+use super::links::Links;
 use super::{Talk, lose};
 use crate::handshake::Credentials;
 use crate::link::{Misbehaved, Sink};
@@ -17,6 +19,8 @@ use crate::reader::Frames;
 pub(super) struct GatewayFrames<'a> {
     pub own: &'a Credentials,
     pub talk: &'a mut Talk,
+    /// Figures of the links between the job's sites.
+    pub links: &'a mut Links,
     /// Bytes of our own copies in queues.
     pub buffered: &'a mut u64,
     /// The gateway they come from.
@@ -35,9 +39,12 @@ impl GatewayFrames<'_> {
 }
 
 /// Delivers a frame that is next in order.
-fn deliver(from: PeerId, payload: &[u8], sink: &mut dyn Sink) -> Result<(), Misbehaved> {
+fn deliver(from: PeerId, payload: &[u8], relayed: bool, sink: &mut dyn Sink) -> Result<(), Misbehaved> {
     let head = &payload[..MAX_HEADER.min(payload.len())];
     let (message, used) = Message::decode(head, payload.len() as u32)?;
+    if relayed && !matches!(message, Message::Share { .. }) {
+        return Err(Misbehaved::Protocol("a copy of a frame for several receivers that is no piece of a share"));
+    }
     let mut place = sink.begin(from, message, (payload.len() - used) as u32)?;
     sink.put(&mut place, &payload[used..]);
     sink.end(place);
@@ -63,11 +70,17 @@ impl Frames for GatewayFrames<'_> {
             FrameKind::Introduction | FrameKind::Tally => {
                 return Err(Misbehaved::Protocol("an introduction or a tally, which only ranks of one site exchange"));
             }
+            FrameKind::Many => {
+                return Err(Misbehaved::Protocol("a frame for several receivers, which is for gateways"));
+            }
             FrameKind::Passage => self.talk.passage(route, header.from.site, &Passage::decode(payload)?),
+            FrameKind::Links => self.links.take(route, payload)?,
             _ if !ours => return Err(Misbehaved::Protocol("a frame for another member")),
             FrameKind::Data => {
                 let peer = self.peer(header, sink);
-                self.talk.data(route, peer, header, payload, now_ns, |payload| deliver(peer, payload, sink))?;
+                self.talk.data(route, peer, header, payload, now_ns, |payload, relayed| {
+                    deliver(peer, payload, relayed, sink)
+                })?;
             }
             FrameKind::Ack | FrameKind::Ask | FrameKind::Again | FrameKind::Answer => {
                 let peer = self.peer(header, sink);
@@ -79,6 +92,10 @@ impl Frames for GatewayFrames<'_> {
                     let reason = String::from_utf8_lossy(payload).into_owned();
                     lose(self.talk, self.buffered, peer, Some(reason), sink);
                 }
+            }
+            FrameKind::Astray => {
+                let peer = self.peer(header, sink);
+                self.talk.astray(header.route, peer, Astray::decode(payload)?, now_ns);
             }
             FrameKind::Refused => {
                 let peer = self.peer(header, sink);

@@ -44,6 +44,10 @@ impl Sink for Protocol {
                 self.transfer_with(from, id)?;
                 Target::Result(id, Some(status))
             }
+            Message::Share { key, offset, total } => {
+                self.sharing.piece(from, (key, offset, total), following)?;
+                return Ok(Place { from, target: Target::Share(key), at: offset, start: offset });
+            }
             _ if following > 0 => {
                 return Err(Misbehaved::Protocol("a message of a kind that carries no bytes, with bytes"));
             }
@@ -57,6 +61,10 @@ impl Sink for Protocol {
             }
             Message::Read { id, key, address, total } => {
                 self.serve_read(from, id, key, address, total);
+                Target::Discard
+            }
+            Message::Ready { key, .. } => {
+                self.sharing.is_ready(from, key)?;
                 Target::Discard
             }
             Message::Credit { bytes } => {
@@ -181,6 +189,12 @@ impl Sink for Protocol {
                     }
                 }
             }
+            Target::Share(key) => {
+                let slice = self.sharing.memory(place.from, key, at);
+                if !slice.is_empty() {
+                    count = Some(into(slice)?);
+                }
+            }
             Target::Discard => {}
         }
         let count = match count {
@@ -219,10 +233,14 @@ impl Sink for Protocol {
             Target::Write(id) => self.end_write(from, id, count),
             Target::Atomic(id) => self.apply_atomic(from, id),
             Target::Result(id, status) => self.end_result(id, count, status),
+            Target::Share(key) => self.sharing.end(from, key, count),
         }
     }
 
     fn sent(&mut self, sent: Sent) {
+        if let Sent::Share(number) = sent {
+            return self.sharing.sent(number);
+        }
         let Sent::Transfer(id) = sent else {
             self.completions.push_back(completion_of(sent, Ok(())));
             return;
@@ -233,7 +251,14 @@ impl Sink for Protocol {
         }
     }
 
+    fn alone(&mut self, share: usize) {
+        self.sharing.alone(share);
+    }
+
     fn unsent(&mut self, to: PeerId, sent: Sent) {
+        if let Sent::Share(number) = sent {
+            return self.sharing.sent(number);
+        }
         if let Sent::Complete { .. } = sent {
             let failure = self.lost_failure(to);
             self.completions.push_back(completion_of(sent, Err(failure)));
@@ -251,6 +276,7 @@ impl Sink for Protocol {
         }
         self.outbox.retain(|(to, _)| *to != peer);
         let failure = self.lost_failure(peer);
+        self.sharing.lost(peer, &failure);
         let of_peer = |transfer: &Transfer| match transfer {
             Transfer::Send { to, .. } | Transfer::Write { to, .. } | Transfer::Atomic { to, .. } => *to == peer,
             Transfer::Read { from, .. } => *from == peer,

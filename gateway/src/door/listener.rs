@@ -258,6 +258,8 @@ fn welcome(
     if let Err(why) = gateway.change(|table| table.join(job, identity, member.clone())) {
         // Should not happen after the check above; if it does, the connection ends with the reason.
         member.dismiss(&why.to_string());
+    } else {
+        gateway.tell_links(&member);
     }
     tracing::debug!(%peer, %job, member = %identity.slot, "member admitted");
     Ok((member, inflow))

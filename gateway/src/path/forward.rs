@@ -14,12 +14,14 @@ use tokio::time::Instant;
 use types::{Identity, JobId, Slot};
 use wire::control::{AllocationMessage, JobMessage, Part};
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use wire::many::ASTRAY_LEN;
 use wire::receipt::MAX_RECEIPT;
 use wire::{Control, FrameHeader, FrameKind};
 
 use crate::counters::Counters;
 use crate::gateway::Gateway;
 use crate::log::short;
+use crate::path::copies::Item;
 use crate::path::member::Member;
 use crate::table::error::{Refused, Violation};
 use crate::table::{Origin, Route};
@@ -75,7 +77,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    fn pending(&self) -> &std::cell::RefCell<Vec<Range<usize>>> {
+    pub(super) fn pending(&self) -> &RefCell<Vec<Item>> {
         match self {
             Target::Member(member) => &member.pending,
             Target::Link(link) => &link.pending,
@@ -209,8 +211,16 @@ impl Gateway {
             if end > bytes.len() {
                 break Ok(());
             }
-            if is_relayed(source, &header) {
-                match self.gather(source, &header, at..end, &mut touched) {
+            let gathered = match (header.kind, source) {
+                (FrameKind::Many, _) => Some(self.copy(source, &header, at..end, bytes, &mut touched)),
+                (FrameKind::Astray, Target::Link(link)) => {
+                    Some(self.pass_astray(link, &header, &bytes[at + HEADER_LEN..end]))
+                }
+                _ if is_relayed(source, &header) => Some(self.gather(source, &header, at..end, &mut touched)),
+                _ => None,
+            };
+            if let Some(gathered) = gathered {
+                match gathered {
                     Ok(0) => {}
                     Ok(length) => {
                         frames += 1;
@@ -287,7 +297,7 @@ impl Gateway {
         Ok(0)
     }
 
-    fn send_touched(&self, source: &Target, touched: &mut Vec<Target>, bytes: &[u8]) {
+    pub(super) fn send_touched(&self, source: &Target, touched: &mut Vec<Target>, bytes: &[u8]) {
         for target in touched.drain(..) {
             target.send_pending(self, bytes, source);
             debug_assert!(target.pending().borrow().is_empty());
@@ -297,12 +307,16 @@ impl Gateway {
                 member.waits_for.replace(Some(target));
             }
         }
+        self.path.copies.clear();
     }
 
     /// Handles a frame addressed to the gateway itself.
     fn handle(&self, source: &Target, header: &FrameHeader, payload: &[u8]) -> Result<(), Stop> {
         match header.kind {
             FrameKind::Ping => {
+                if matches!(source, Target::Link(_)) && header.job != JobId::default() {
+                    self.trunks.survey.receives(self.path.now());
+                }
                 let back = FrameHeader::plain(FrameKind::Pong, header.job, header.to, header.from);
                 source.send_own(self, back, &payload[..payload.len().min(MAX_PING as usize)]);
                 Ok(())
@@ -339,7 +353,10 @@ impl Gateway {
             | FrameKind::Undeliverable
             | FrameKind::Introduction
             | FrameKind::Passage
-            | FrameKind::Tally => Ok(()),
+            | FrameKind::Tally
+            | FrameKind::Many
+            | FrameKind::Astray
+            | FrameKind::Links => Ok(()),
         }
     }
 
@@ -362,6 +379,7 @@ impl Gateway {
                 return Ok(());
             }
             Control::Measurement(message) => self.measurement_from_trunk(trunk, message),
+            Control::Links(message) => self.links_from_trunk(trunk, message),
             Control::Observation(_) | Control::Joining(_) => {
                 Err(Violation(format!("site {} may not send a message for users", self.trunks.get(trunk).site)))
             }
@@ -376,6 +394,7 @@ impl Gateway {
             Control::Measurement(message) => self.measurement_from_member(member, message),
             Control::Observation(message) => self.observation_from_member(member, message),
             Control::Joining(message) => self.joining_from_member(member, message),
+            Control::Links(message) => self.links_from_member(member, message),
             Control::Meeting(_) => Err("only gateways may send meeting messages".into()),
         };
         Ok(result?)
@@ -430,18 +449,13 @@ enum Fate {
 }
 
 /// Notes where in the current bytes a frame for this destination lies.
-fn note(
-    pending: &RefCell<Vec<Range<usize>>>,
-    range: Range<usize>,
-    touched: &mut Vec<Target>,
-    target: impl FnOnce() -> Target,
-) {
+fn note(pending: &RefCell<Vec<Item>>, range: Range<usize>, touched: &mut Vec<Target>, target: impl FnOnce() -> Target) {
     let mut pending = pending.borrow_mut();
     match pending.last_mut() {
-        Some(last) if last.end == range.start => last.end = range.end,
-        Some(_) => pending.push(range),
+        Some(Item::Frames(last)) if last.end == range.start => last.end = range.end,
+        Some(_) => pending.push(Item::Frames(range)),
         None => {
-            pending.push(range);
+            pending.push(Item::Frames(range));
             touched.push(target());
         }
     }
@@ -452,7 +466,9 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     let limit = match header.kind {
         FrameKind::Data | FrameKind::Undeliverable | FrameKind::Bye => MAX_DATA,
         FrameKind::Ack | FrameKind::Ask | FrameKind::Again | FrameKind::Answer => MAX_RECEIPT,
-        FrameKind::Introduction | FrameKind::Tally | FrameKind::Passage | FrameKind::Refused => 0,
+        FrameKind::Introduction | FrameKind::Tally | FrameKind::Passage | FrameKind::Links | FrameKind::Refused => 0,
+        FrameKind::Many => MAX_DATA,
+        FrameKind::Astray => ASTRAY_LEN,
         FrameKind::Ping if matches!(source, Target::Link(_)) => MAX_DATA,
         FrameKind::Ping | FrameKind::Pong => MAX_PING,
         FrameKind::Control => MAX_PAYLOAD,
@@ -464,25 +480,33 @@ fn may_send(source: &Target, header: &FrameHeader) -> Result<(), Stop> {
     if matches!(header.kind, FrameKind::Introduction | FrameKind::Tally) {
         return Err(Stop::Violation("introductions go between ranks, not to a gateway".into()));
     }
-    if header.kind == FrameKind::Passage {
-        return Err(Stop::Violation("only gateways send passages, and only to their members".into()));
+    if matches!(header.kind, FrameKind::Passage | FrameKind::Links) {
+        return Err(Stop::Violation("only gateways send passages and link tables, and only to their members".into()));
+    }
+    if header.relayed {
+        return Err(Stop::Violation("only gateways mark frames, and only for their own members".into()));
     }
     let Target::Member(member) = source else { return Ok(()) };
     let (job, identity) = (member.job.get(), member.identity.get());
     match header.kind {
-        kind if kind.acknowledges() && job == JobId::default() => {
+        kind if is_members(kind) && job == JobId::default() => {
             Err(Stop::Violation("a frame for a member before a job was opened".into()))
         }
-        kind if kind.acknowledges() && (header.job != job || header.from != identity) => Err(Stop::Violation(format!(
+        kind if is_members(kind) && (header.job != job || header.from != identity) => Err(Stop::Violation(format!(
             "a frame of job {} from {}, but this connection is {identity} of job {job}",
             header.job, header.from
         ))),
         FrameKind::Control if !member.client => Err(Stop::Violation("only launchers send control messages".into())),
-        FrameKind::Undeliverable | FrameKind::Refused => {
+        FrameKind::Undeliverable | FrameKind::Refused | FrameKind::Astray => {
             Err(Stop::Violation("only gateways report undeliverable frames".into()))
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a member sends such frames to others.
+fn is_members(kind: FrameKind) -> bool {
+    kind.acknowledges() || kind == FrameKind::Many
 }
 
 /// Whether a frame is addressed to something other than this gateway.

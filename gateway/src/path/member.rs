@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
+use types::links::LinkTable;
 use types::{Identity, JobId, SiteId, Slot};
 use wire::handshake::{Handshake, Welcome};
 use wire::{Control, FrameHeader, FrameKind, Passage};
@@ -25,6 +25,7 @@ use crate::door::stream::Parts;
 use crate::gateway::Gateway;
 use crate::log::{MEMBERS, log, short};
 use crate::path::PIECE;
+use crate::path::copies::Item;
 use crate::path::decipher::{Decipher, read_some};
 use crate::path::forward::{READ, Share, Stop, Target};
 use crate::path::outlet::{LINGER, Outlet};
@@ -54,7 +55,9 @@ pub(crate) struct Member {
     session: Option<RefCell<Session>>,
     /// Scratch space for ciphertext, shared by all connections.
     sealed: Rc<RefCell<Vec<u8>>>,
-    pub pending: RefCell<Vec<Range<usize>>>,
+    pub pending: RefCell<Vec<Item>>,
+    /// Version of the link table that it was sent; 0: none.
+    pub links: Cell<u32>,
     /// When anything was last received.
     heard: Cell<Instant>,
     dismissed: Notify,
@@ -86,6 +89,7 @@ impl Member {
             session: session.map(RefCell::new),
             sealed: gateway.path.sealed.clone(),
             pending: RefCell::default(),
+            links: Cell::default(),
             heard: Cell::new(gateway.path.now()),
             dismissed: Notify::new(),
             waits_for: RefCell::default(),
@@ -142,6 +146,14 @@ impl Member {
         self.send_own(gateway, header, &passage.encode());
     }
 
+    /// Sends a rank what is known of the links between its job's sites.
+    pub(crate) fn send_links(&self, gateway: &Gateway, table: &LinkTable) {
+        self.links.set(table.version());
+        for part in wire::links::parts(table) {
+            self.send_own(gateway, self.header(FrameKind::Links), &part);
+        }
+    }
+
     fn header(&self, kind: FrameKind) -> FrameHeader {
         let identity = self.identity.get();
         let gateway = Identity { site: identity.site, slot: Slot::GATEWAY };
@@ -150,15 +162,19 @@ impl Member {
 
     /// Sends the frames that were gathered from `bytes`.
     pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8]) {
-        let mut ranges = self.pending.borrow_mut();
-        for some in ranges.chunks(SLICES) {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            for (slice, range) in slices.iter_mut().zip(some) {
-                *slice = IoSlice::new(&bytes[range.clone()]);
+        let mut items = self.pending.borrow_mut();
+        gateway.path.copies.with(|copies| {
+            // A copy has two slices.
+            for some in items.chunks(SLICES / 2) {
+                let (mut slices, mut count) = ([IoSlice::new(&[]); SLICES], 0);
+                for slice in some.iter().flat_map(|item| copies.slices(item, bytes)).filter(|slice| !slice.is_empty()) {
+                    slices[count] = IoSlice::new(slice);
+                    count += 1;
+                }
+                self.write(gateway, &slices[..count]);
             }
-            self.write(gateway, &slices[..some.len()]);
-        }
-        ranges.clear();
+        });
+        items.clear();
     }
 
     fn write(&self, gateway: &Gateway, slices: &[IoSlice<'_>]) {

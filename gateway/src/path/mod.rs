@@ -11,10 +11,12 @@ use tokio::time::Instant;
 use crate::counters::Counters;
 use crate::gateway::Gateway;
 use crate::log::{MEMBERS, log};
+use crate::path::copies::Copies;
 use crate::path::forward::{Partial, READ, SCRATCH, Target};
 use crate::path::member::Member;
 use crate::table::Leave;
 
+pub(crate) mod copies;
 pub(crate) mod decipher;
 pub(crate) mod forward;
 pub(crate) mod member;
@@ -37,6 +39,7 @@ pub(crate) struct Path {
     pub sealed: Rc<RefCell<Vec<u8>>>,
     pub stage: RefCell<Vec<u8>>,
     pub touched: RefCell<Vec<Target>>,
+    pub copies: Copies,
     /// Connections to be closed once the current frames are processed, and why.
     pub drops: RefCell<Vec<(u64, String)>>,
     next_id: Cell<u64>,
@@ -53,6 +56,7 @@ impl Path {
             sealed: Rc::new(RefCell::new(vec![0; sealed_len(PIECE)])),
             stage: RefCell::default(),
             touched: RefCell::default(),
+            copies: Copies::default(),
             drops: RefCell::default(),
             next_id: Cell::new(1),
             now: Cell::new(Instant::now()),

@@ -6,11 +6,13 @@
 //! turn. Messages between gateways (job 0) go first. No I/O; held memory is counted.
 
 use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use types::JobId;
 
 use crate::counters::Counters;
+use crate::path::copies::Body;
 
 /// Bytes per turn.
 const QUANTUM: usize = 64 << 10;
@@ -23,7 +25,32 @@ const QUEUE: u64 = 256;
 /// Messages between gateways belong to no job.
 const GATEWAYS: JobId = JobId(0);
 
-/// See the module docs. A piece is whole frames.
+/// Whole frames.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Frames(Vec<u8>),
+    /// A frame whose bytes other queues may hold too, and what comes before them.
+    Copy(Box<[u8]>, Rc<Body>),
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Piece::Frames(bytes) => bytes.len(),
+            Piece::Copy(head, body) => head.len() + body.bytes().len(),
+        }
+    }
+
+    /// Bytes of memory besides those that are counted elsewhere.
+    fn held(&self) -> u64 {
+        match self {
+            Piece::Frames(bytes) => bytes.capacity() as u64,
+            Piece::Copy(head, _) => head.len() as u64,
+        }
+    }
+}
+
+/// See the module docs.
 #[derive(Debug)]
 pub(crate) struct Shares {
     queues: HashMap<JobId, Queue>,
@@ -35,7 +62,7 @@ pub(crate) struct Shares {
 
 #[derive(Debug, Default)]
 struct Queue {
-    pieces: VecDeque<Vec<u8>>,
+    pieces: VecDeque<Piece>,
     length: usize,
     /// Bytes that the job may still send this turn.
     deficit: usize,
@@ -65,25 +92,39 @@ impl Shares {
         if frames.is_empty() {
             return;
         }
+        if let Some(Piece::Frames(last)) = self.queues.get_mut(&job).and_then(|queue| queue.pieces.back_mut())
+            && last.len() + frames.len() <= PIECE
+        {
+            let before = last.capacity();
+            last.extend_from_slice(frames);
+            self.counters.hold((last.capacity() - before) as u64);
+            self.grow(job, frames.len());
+        } else {
+            self.add(job, Piece::Frames(frames.to_vec()));
+        }
+    }
+
+    /// Queues a frame of a job whose bytes other queues may hold too.
+    pub(crate) fn push_copy(&mut self, job: JobId, head: &[u8], body: Rc<Body>) {
+        self.add(job, Piece::Copy(head.into(), body));
+    }
+
+    fn grow(&mut self, job: JobId, bytes: usize) {
+        self.length += bytes;
+        if let Some(queue) = self.queues.get_mut(&job) {
+            queue.length += bytes;
+        }
+    }
+
+    fn add(&mut self, job: JobId, piece: Piece) {
         let queue = self.queues.entry(job).or_insert_with(|| {
             self.counters.hold(QUEUE);
             Queue::default()
         });
-        let comes = queue.pieces.is_empty();
-        queue.length += frames.len();
-        self.length += frames.len();
-        match queue.pieces.back_mut() {
-            Some(last) if last.len() + frames.len() <= PIECE => {
-                let before = last.capacity();
-                last.extend_from_slice(frames);
-                self.counters.hold((last.capacity() - before) as u64);
-            }
-            _ => {
-                let piece = frames.to_vec();
-                self.counters.hold(piece.capacity() as u64);
-                queue.pieces.push_back(piece);
-            }
-        }
+        let (comes, bytes) = (queue.pieces.is_empty(), piece.len());
+        self.counters.hold(piece.held());
+        queue.pieces.push_back(piece);
+        self.grow(job, bytes);
         if comes && job != GATEWAYS {
             self.turns.push_back(job);
             if self.turns.len() == 1 {
@@ -93,7 +134,7 @@ impl Shares {
     }
 
     /// The next piece to send, and its job.
-    pub(crate) fn pop(&mut self) -> Option<(JobId, Vec<u8>)> {
+    pub(crate) fn pop(&mut self) -> Option<(JobId, Piece)> {
         if self.queues.contains_key(&GATEWAYS) {
             return self.take(GATEWAYS);
         }
@@ -115,13 +156,13 @@ impl Shares {
         }
     }
 
-    fn take(&mut self, job: JobId) -> Option<(JobId, Vec<u8>)> {
+    fn take(&mut self, job: JobId) -> Option<(JobId, Piece)> {
         let queue = self.queues.get_mut(&job)?;
         let piece = queue.pieces.pop_front()?;
         queue.deficit = queue.deficit.saturating_sub(piece.len());
         queue.length -= piece.len();
         self.length -= piece.len();
-        self.counters.release(piece.capacity() as u64);
+        self.counters.release(piece.held());
         if queue.pieces.is_empty() {
             // A job with nothing to send keeps no deficit.
             self.queues.remove(&job);
@@ -155,6 +196,28 @@ mod tests {
     fn shares() -> (Shares, Arc<Counters>) {
         let counters = Arc::new(Counters::default());
         (Shares::new(counters.clone()), counters)
+    }
+
+    fn bytes_of(piece: &Piece) -> Vec<u8> {
+        match piece {
+            Piece::Frames(bytes) => bytes.clone(),
+            Piece::Copy(head, body) => [head, body.bytes()].concat(),
+        }
+    }
+
+    #[test]
+    fn what_two_queues_hold_is_held_once() {
+        let counters = Arc::new(Counters::default());
+        let mut links = [Shares::new(counters.clone()), Shares::new(counters.clone())];
+        let body = Rc::new(Body::new(&[7; 10_000], &counters));
+        links.iter_mut().for_each(|shares| shares.push_copy(JobId(1), &[1; 40], body.clone()));
+        drop(body);
+        assert_eq!(links.iter().map(Shares::len).sum::<usize>(), 2 * 10_040);
+        assert_eq!(counters.held(), 10_000 + 2 * (40 + QUEUE));
+        links[0].clear();
+        assert_eq!(counters.held(), 10_000 + 40 + QUEUE);
+        links[1].clear();
+        assert_eq!(counters.held(), 0);
     }
 
     #[test]
@@ -191,24 +254,29 @@ mod tests {
     proptest! {
         #[test]
         fn all_comes_out_in_order_per_job_and_is_counted(
-            steps in prop::collection::vec((0u32..4, 0usize..70_000, 0usize..4), 1..60),
+            steps in prop::collection::vec((0u32..4, 0usize..70_000, 0usize..4, any::<bool>()), 1..60),
         ) {
             let (mut shares, counters) = shares();
             let (mut into, mut out) = (vec![Vec::new(); 4], vec![Vec::new(); 4]);
             let mut next = 0u8;
-            for (job, length, pops) in steps {
+            for (job, length, pops, is_copy) in steps {
                 let bytes: Vec<u8> = (0..length).map(|_| { next = next.wrapping_add(1); next }).collect();
-                shares.push(JobId(job), &bytes);
+                if is_copy {
+                    let (head, body) = bytes.split_at(length.min(30));
+                    shares.push_copy(JobId(job), head, Rc::new(Body::new(body, &counters)));
+                } else {
+                    shares.push(JobId(job), &bytes);
+                }
                 into[job as usize].extend_from_slice(&bytes);
                 for _ in 0..pops {
                     if let Some((job, piece)) = shares.pop() {
-                        out[job.0 as usize].extend_from_slice(&piece);
+                        out[job.0 as usize].extend_from_slice(&bytes_of(&piece));
                     }
                 }
                 prop_assert!(counters.held() >= shares.len() as u64);
             }
             while let Some((job, piece)) = shares.pop() {
-                out[job.0 as usize].extend_from_slice(&piece);
+                out[job.0 as usize].extend_from_slice(&bytes_of(&piece));
             }
             prop_assert_eq!(into, out);
             prop_assert_eq!((shares.len(), counters.held()), (0, 0));

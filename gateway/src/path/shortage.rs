@@ -25,7 +25,15 @@ const SHORT: Duration = Duration::from_secs(1);
 impl Gateway {
     /// Whether further frames for a member must be refused.
     pub(crate) fn is_too_slow(&self, member: &Member) -> bool {
-        let queued = member.outlet.queued() as u64;
+        self.is_too_much(member.outlet.queued() as u64)
+    }
+
+    /// The same for frames that another site's gateway relays through this one.
+    pub(crate) fn is_link_too_slow(&self, link: &Link) -> bool {
+        self.is_too_much(link.queued() as u64)
+    }
+
+    fn is_too_much(&self, queued: u64) -> bool {
         queued >= window::LEAST && queued >= (self.memory / 2).saturating_sub(self.counters.held())
     }
 

@@ -6,7 +6,7 @@
 use std::fmt::{Display, Write};
 
 use wire::View;
-use wire::view::{JobView, LinkView, TrunkView};
+use wire::view::{JobView, LinkView, PairView, TrunkView};
 
 /// All metrics of a gateway.
 pub(crate) fn text(view: &View) -> String {
@@ -15,6 +15,7 @@ pub(crate) fn text(view: &View) -> String {
     of_gateway(&mut text, view, &own);
     of_trunks(&mut text, view, &own);
     of_links(&mut text, view, &own);
+    of_pairs(&mut text, view, &own);
     of_jobs(&mut text, view, &own);
     text.0
 }
@@ -95,6 +96,27 @@ fn of_links(text: &mut Text, view: &View, own: &str) {
     let trip = "The link's round-trip time as the kernel measures it, smoothed.";
     seconds_family("link_round_trip_seconds", trip, |link| seconds(link.rtt_us, 1e6));
     seconds_family("link_uptime_seconds", "Time since the link came up.", |link| seconds(link.up_ms, 1e3));
+}
+
+/// Pairs of sites, those between other sites included, so that the gateways of one site are enough to collect from.
+fn of_pairs(text: &mut Text, view: &View, own: &str) {
+    let pair_labels =
+        |pair: &PairView| format!("{own},{}", labels(&[("from_site", &pair.from), ("to_site", &pair.to)]));
+    let pairs: Vec<_> = view.pairs.iter().map(|pair| (pair_labels(pair), pair)).collect();
+    let mut family = |name, help, value: fn(&PairView) -> Option<f64>| {
+        text.family(Gauge, name, help);
+        for (labels, pair) in &pairs {
+            if let Some(value) = value(pair) {
+                text.sample(name, labels, value);
+            }
+        }
+    };
+    let trip = "Round trip between two sites without queueing.";
+    family("pair_round_trip_seconds", trip, |pair| pair.rtt_us.map(|trip| seconds(trip, 1e6)));
+    let rate = "What the path from one site to another carries.";
+    family("pair_rate_bytes_per_second", rate, |pair| pair.rate.map(|rate| rate as f64));
+    let age = "Time since the rate from one site to another was measured.";
+    family("pair_rate_age_seconds", age, |pair| pair.age_ms.map(|age| seconds(age, 1e3)));
 }
 
 fn of_jobs(text: &mut Text, view: &View, own: &str) {

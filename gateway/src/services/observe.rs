@@ -69,6 +69,7 @@ impl Gateway {
             sites: sites.sites.iter().map(site).collect(),
             trunks: self.trunks.in_use().iter().map(|trunk| trunk_view(trunk)).collect(),
             jobs: jobs.into_iter().map(|(id, job)| self.job_view(*id, job)).collect(),
+            pairs: self.pair_views(),
         }
     }
 

@@ -165,6 +165,7 @@ impl Gateway {
             self.sites.credentials.replace(Rc::new(credentials));
         }
         self.sites.own.set((own, gateway));
+        self.trunks.survey.adopt(&newer);
         self.sites.file.replace(newer);
         self.take_up();
         // What kept a trunk down may be mended, even where the file is the same: a key accepted, a gateway started.

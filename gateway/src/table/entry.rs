@@ -12,7 +12,7 @@ use crate::log::short;
 use crate::table::Table;
 use crate::table::allocation::Asker;
 use crate::table::error::{JobError, Refused};
-use crate::table::job::{Job, members_of, ranks_of};
+use crate::table::job::{Job, members_of, ranks_of, spans_of};
 use crate::table::site::{SitePhase, SiteState};
 
 impl<M: Clone + PartialEq> Table<M> {
@@ -97,6 +97,7 @@ impl<M: Clone + PartialEq> Table<M> {
         let job = Job {
             secret,
             ranks: ranks_of(&roster, own),
+            spans: spans_of(&roster),
             roster,
             own,
             home,
@@ -155,5 +156,6 @@ fn described(roster: &Roster) -> u64 {
     const ENTRY: usize = 4 << 10;
     let name = |name: &String| size_of::<String>() + size_of::<u64>() + name.len();
     let nodes = |site: &types::SiteRoster| site.nodes.iter().map(|node| name(&node.name)).sum::<usize>();
-    (ENTRY + roster.sites().iter().map(|site| name(&site.name) + nodes(site)).sum::<usize>()) as u64
+    let span = size_of::<(u32, u32)>();
+    (ENTRY + roster.sites().iter().map(|site| span + name(&site.name) + nodes(site)).sum::<usize>()) as u64
 }

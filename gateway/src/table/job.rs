@@ -51,6 +51,8 @@ pub(crate) struct Job<M> {
     pub epoch: u64,
     /// Ranks of this site: first, and one past the last.
     pub ranks: (u32, u32),
+    /// The same for every site.
+    pub spans: Vec<(u32, u32)>,
 }
 
 /// Whether a member is a rank, rather than an agent or the launcher.
@@ -107,6 +109,16 @@ pub(crate) fn ranks_of(roster: &Roster, site: SiteId) -> (u32, u32) {
     let sizes = roster.sites().iter().map(|s| s.size());
     let first: u32 = sizes.clone().take(usize::from(site.0)).sum();
     (first, first + sizes.skip(usize::from(site.0)).take(1).sum::<u32>())
+}
+
+/// The same for every site.
+pub(crate) fn spans_of(roster: &Roster) -> Vec<(u32, u32)> {
+    let mut first = 0;
+    let span = |site: &types::SiteRoster| {
+        let beyond = first + site.size();
+        (std::mem::replace(&mut first, beyond), beyond)
+    };
+    roster.sites().iter().map(span).collect()
 }
 
 /// Number of ranks and agents of a site, plus the launcher at the home site.

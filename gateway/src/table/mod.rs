@@ -10,6 +10,7 @@ pub(crate) mod error;
 pub(crate) mod job;
 pub(crate) mod message;
 pub(crate) mod site;
+pub(crate) mod spread;
 pub(crate) mod window;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -39,6 +39,8 @@ pub(crate) enum TrunkError {
     NotMeasured { site: String, gateway: String, seconds: u64 },
     #[error("site {site}: gateway {gateway}: nothing of a transfer arrived within {limit:?}")]
     NothingArrived { site: String, gateway: String, limit: Duration },
+    #[error("site {0}: ranks sent while its link was measured")]
+    Disturbed(String),
     #[error("no random numbers: {0}")]
     Random(getrandom::Error),
     #[error(transparent)]

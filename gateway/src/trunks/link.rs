@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -25,11 +24,13 @@ use wire::{FrameHeader, FrameKind};
 use crate::gateway::Gateway;
 use crate::log::{log, shorten};
 use crate::path::PIECE;
+use crate::path::copies::{Item, Noted};
 use crate::path::decipher::Decipher;
 use crate::path::forward::{GATEWAY, Share, Stop, Target};
 use crate::path::outlet::Outlet;
-use crate::path::shares::Shares;
+use crate::path::shares::{Piece, Shares};
 use crate::table::TrunkId;
+use crate::trunks::survey::Look;
 use crate::trunks::trunk::Trunk;
 
 /// Members of a job pause while at least this many of its bytes are queued for a link.
@@ -45,8 +46,9 @@ const PAIRS: usize = 4096;
 /// job.
 const AHEAD: usize = 64 << 10;
 
-/// For each pair of members, why frames from the first to the second were not deliverable.
-type Notices = HashMap<(Identity, Identity), String>;
+/// For each kind of notice and each pair of members, why frames from the second to the first were not deliverable: the
+/// route that the notice names, and its payload.
+type Notices = HashMap<(FrameKind, Identity, Identity), (u16, Vec<u8>)>;
 
 /// One TLS connection of a trunk.
 #[derive(Debug)]
@@ -62,7 +64,7 @@ pub(crate) struct Link {
     waiting: RefCell<Shares>,
     /// Notified when the queue of a job has shrunk far enough for its members to continue.
     drained: Notify,
-    pub pending: RefCell<Vec<Range<usize>>>,
+    pub pending: RefCell<Vec<Item>>,
     /// Bytes of frames.
     pub sent: Cell<u64>,
     pub received: Cell<u64>,
@@ -108,8 +110,9 @@ impl Link {
         let mut notices = self.notices.borrow_mut();
         let pairs: usize = notices.values().map(HashMap::len).sum();
         let of_job = notices.entry(header.job).or_default();
-        if pairs < PAIRS || of_job.contains_key(&(header.from, header.to)) {
-            of_job.insert((header.from, header.to), String::from_utf8_lossy(reason).into_owned());
+        let key = (header.kind, header.from, header.to);
+        if pairs < PAIRS || of_job.contains_key(&key) {
+            of_job.insert(key, (header.route, reason.to_vec()));
         }
     }
 
@@ -119,20 +122,52 @@ impl Link {
         (waiting > ANSWERS).then(|| format!("{waiting} bytes of replies are queued for it: it does not read them"))
     }
 
-    /// Sends the pending frames out of `bytes`. All are of one job, because a member sends only frames of its job.
+    /// Sends the pending frames out of `bytes`. Those that are no copies are of one job, because a member sends only
+    /// frames of its job.
     pub(crate) fn send_pending(&self, gateway: &Gateway, bytes: &[u8], job: JobId) {
-        let mut ranges = self.pending.borrow_mut();
-        if let [range] = ranges.as_slice() {
+        let mut items = self.pending.borrow_mut();
+        if let [Item::Frames(range)] = items.as_slice() {
             self.send(gateway, job, &bytes[range.clone()]);
-        } else {
+        } else if self.is_clear() || items.iter().all(|item| matches!(item, Item::Frames(_))) {
             // A TLS record for each would cost more than the copy.
             let mut stage = gateway.path.stage.take();
-            ranges.iter().for_each(|range| stage.extend_from_slice(&bytes[range.clone()]));
+            gateway.path.copies.with(|copies| {
+                let slices = items.iter().flat_map(|item| copies.slices(item, bytes));
+                slices.for_each(|slice| stage.extend_from_slice(slice));
+            });
             self.send(gateway, job, &stage);
             stage.clear();
             gateway.path.stage.replace(stage);
+        } else {
+            gateway.path.copies.with_mut(|copies| self.queue(gateway, job, &items, bytes, copies));
         }
-        ranges.clear();
+        items.clear();
+    }
+
+    /// Queues items behind what waits; bytes that other links queue too are held once.
+    fn queue(&self, gateway: &Gateway, job: JobId, items: &[Item], bytes: &[u8], copies: &mut Noted) {
+        if self.outlet.is_closed() {
+            return;
+        }
+        let mut waiting = self.waiting.borrow_mut();
+        for item in items {
+            let kept = match item {
+                Item::Copy { job, body, .. } => Some((*job, copies.kept(*body, bytes, &gateway.counters))),
+                Item::Frames(_) => None,
+            };
+            let [head, rest] = copies.slices(item, bytes);
+            self.sent.set(self.sent.get() + (head.len() + rest.len()) as u64);
+            match kept {
+                Some((job, body)) => waiting.push_copy(job, head, body),
+                None => waiting.push(job, head),
+            }
+        }
+        self.outlet.wake();
+    }
+
+    /// Whether nothing waits here.
+    fn is_clear(&self) -> bool {
+        self.waiting.borrow().is_empty() && self.outlet.queued() == 0
     }
 
     /// Sends whole frames of a job, at once if nothing is queued, else in the job's turn.
@@ -158,14 +193,24 @@ impl Link {
         while self.outlet.queued() < AHEAD
             && let Some((job, frames)) = waiting.pop()
         {
-            self.seal(gateway, &frames, |record| self.outlet.append(record));
+            match &frames {
+                Piece::Frames(frames) => self.seal(gateway, frames, |record| self.outlet.append(record)),
+                Piece::Copy(head, body) => {
+                    let mut stage = gateway.path.stage.take();
+                    stage.extend_from_slice(head);
+                    stage.extend_from_slice(body.bytes());
+                    self.seal(gateway, &stage, |record| self.outlet.append(record));
+                    stage.clear();
+                    gateway.path.stage.replace(stage);
+                }
+            }
             let left = waiting.of(job);
             if left < NOTICES / 2
                 && let Some(notices) = self.notices.borrow_mut().remove(&job)
             {
-                for ((from, to), reason) in notices {
-                    let header = FrameHeader::plain(FrameKind::Undeliverable, job, from, to);
-                    let frame = header.with_payload(reason.as_bytes()).unwrap_or_default();
+                for ((kind, from, to), (route, reason)) in notices {
+                    let header = FrameHeader { route, ..FrameHeader::plain(kind, job, from, to) };
+                    let frame = header.with_payload(&reason).unwrap_or_default();
                     self.sent.set(self.sent.get() + frame.len() as u64);
                     waiting.push(job, &frame);
                 }
@@ -193,6 +238,17 @@ impl Link {
     /// The kernel's figures about the connection.
     pub(crate) fn kernel(&self) -> std::io::Result<TcpInfo> {
         TcpInfo::of(self.outlet.socket())
+    }
+
+    /// What it has carried until now. `blind`: the kernel does not see the path.
+    pub(crate) fn look(&self, blind: bool) -> Look {
+        let kernel = if blind { None } else { self.kernel().ok() };
+        Look {
+            kernel: kernel.and_then(|kernel| Some((kernel.acknowledged?, kernel.delivery))),
+            sent: self.sent.get(),
+            shortest: kernel.and_then(|kernel| kernel.shortest),
+            queued: self.queued() as u64,
+        }
     }
 
     /// Bytes queued, encrypted or not.

@@ -4,7 +4,7 @@
 //! gateway pings over its trunk, then sends frames that the other end acknowledges one by one, and times the
 //! acknowledgements. The frames count as a job of their own and take turns with other jobs on the links, so running
 //! jobs lose no more to them than to another job. Only gateways may ask gateways, a gateway runs one measurement at a
-//! time, and each is bounded: [`MOST`] bytes, [`LONGEST`], [`AHEAD`] bytes queued here for each link.
+//! time, and each is bounded: its [`Extent`], [`LONGEST`], [`AHEAD`] bytes queued here for each link.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,11 +25,10 @@ use crate::table::error::Violation;
 use crate::trunks::error::TrunkError;
 use crate::trunks::trunk::Trunk;
 
-/// Most bytes of frames that a transfer sends.
-const MOST: u64 = 8 << 20;
-/// How long a transfer lasts on a short path, plus this many round trips, at most `LONGEST`. On a long path TCP needs
+/// The extent of a transfer that a user asks for.
+const ASKED: Extent = Extent { bytes: 8 << 20, lasts: Duration::from_millis(500) };
+/// A transfer lasts this many round trips longer than on a short path, and at most `LONGEST`. On a long path TCP needs
 /// some round trips to reach full speed.
-const LASTS: Duration = Duration::from_millis(500);
 const ROUND_TRIPS: u32 = 10;
 const LONGEST: Duration = Duration::from_secs(2);
 /// Bytes of a transfer that are sent before the first is acknowledged; then twice as many more as were acknowledged. A
@@ -57,6 +56,15 @@ const PINGS: usize = 2;
 /// Time limit for an order to another gateway, which needs `UP`, the pings and `LONGEST`.
 const ORDER: Duration = Duration::from_millis(6000);
 
+/// How much a transfer may send, and how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    /// Most bytes of frames.
+    pub bytes: u64,
+    /// How long it lasts on a short path.
+    pub lasts: Duration,
+}
+
 /// The one measurement that a gateway makes or has ordered.
 #[derive(Debug, Default)]
 pub(crate) struct Measuring {
@@ -80,6 +88,8 @@ struct Order {
 #[derive(Debug)]
 struct Transfer {
     job: JobId,
+    /// Most bytes of frames that it sends.
+    most: u64,
     sent: u64,
     acknowledged: u64,
     /// How many frames had been acknowledged by when; frames acknowledged at the same instant share one entry.
@@ -87,8 +97,8 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn new(job: JobId, now: Instant) -> Transfer {
-        Transfer { job, sent: 0, acknowledged: 0, marks: vec![(now, 0)] }
+    fn new(job: JobId, most: u64, now: Instant) -> Transfer {
+        Transfer { job, most, sent: 0, acknowledged: 0, marks: vec![(now, 0)] }
     }
 
     fn acknowledged(&mut self, now: Instant) {
@@ -132,13 +142,13 @@ impl Measuring {
     }
 
     /// The permission to measure, if nothing else is being measured.
-    fn turn(&self) -> Option<Turn<'_>> {
+    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
         (!self.busy.replace(true)).then_some(Turn(self))
     }
 }
 
 /// Held by the one measurement in progress.
-struct Turn<'a>(&'a Measuring);
+pub(crate) struct Turn<'a>(&'a Measuring);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -258,13 +268,24 @@ impl Gateway {
         for _ in 0..PINGS {
             rtt = trunk.ping(self, rtt * 3 + LOOK).await.map_or(rtt, |again| again.min(rtt));
         }
-        let (bytes, lasted) = if transfer { self.transfer(&trunk, rtt).await? } else { (0, Duration::ZERO) };
+        let (bytes, lasted) =
+            if transfer { self.transfer(&trunk, rtt, ASKED, || false).await? } else { (0, Duration::ZERO) };
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Ok(Measurement::Done { rtt_ns: nanoseconds(rtt), bytes, transfer_ns: nanoseconds(lasted) })
     }
 
-    /// Sends for a moment as fast as the trunk takes it; returns how many bytes arrived in how much time.
-    async fn transfer(&self, trunk: &Trunk, rtt: Duration) -> Result<(u64, Duration), TrunkError> {
+    /// Sends for a moment as fast as the trunk takes it; returns how many bytes arrived in how much time. The caller
+    /// holds the turn.
+    ///
+    /// # Errors
+    /// The trunk is down, nothing arrived in time, or the transfer was `disturbed`.
+    pub(crate) async fn transfer(
+        &self,
+        trunk: &Trunk,
+        rtt: Duration,
+        extent: Extent,
+        disturbed: impl Fn() -> bool,
+    ) -> Result<(u64, Duration), TrunkError> {
         // A number that no job has, so that no member can send or receive any of it.
         let job = loop {
             let job = JobId(getrandom::u32().map_err(TrunkError::Random)?);
@@ -274,15 +295,18 @@ impl Gateway {
         };
         let header = FrameHeader::plain(FrameKind::Ping, job, GATEWAY, GATEWAY);
         let frame = header.with_payload(&[0; MAX_DATA as usize])?;
-        let limit = (LASTS + rtt * ROUND_TRIPS).min(LONGEST);
+        let limit = (extent.lasts + rtt * ROUND_TRIPS).min(LONGEST);
         let end = self.path.tick() + limit;
-        self.trunks.measuring.transfer.replace(Some(Transfer::new(job, self.path.now())));
+        self.trunks.measuring.transfer.replace(Some(Transfer::new(job, extent.bytes, self.path.now())));
         loop {
             self.fill(trunk, job, &frame)?;
             let now = Instant::now();
-            let all = self.progress().is_some_and(|(_, acknowledged)| acknowledged * FRAME >= MOST);
+            let all = self.progress().is_some_and(|(_, acknowledged)| acknowledged * FRAME >= extent.bytes);
             if all || now >= end {
                 break;
+            }
+            if disturbed() {
+                return Err(TrunkError::Disturbed(trunk.site.clone()));
             }
             tokio::select! {
                 () = self.trunks.measuring.acknowledged.notified() => {}
@@ -306,7 +330,8 @@ impl Gateway {
         let most = links.len() * AHEAD / frame.len();
         for link in links.iter().cycle().take(most) {
             let Some((sent, acknowledged)) = self.progress() else { return Ok(()) };
-            if sent * FRAME >= MOST.min(FIRST + 2 * acknowledged * FRAME) || self.is_memory_short() {
+            let most = self.trunks.measuring.transfer.borrow().as_ref().map_or(0, |transfer| transfer.most);
+            if sent * FRAME >= most.min(FIRST + 2 * acknowledged * FRAME) || self.is_memory_short() {
                 return Ok(());
             }
             if link.queued_of(job) < AHEAD {
@@ -334,7 +359,7 @@ mod tests {
     #[test]
     fn the_later_half_counts() {
         let start = Instant::now();
-        let mut transfer = Transfer::new(JobId(1), start);
+        let mut transfer = Transfer::new(JobId(1), u64::MAX, start);
         assert_eq!(transfer.rate(), None, "nothing was acknowledged");
         transfer.sent = 100;
         // A slow beginning, then ten frames every ten milliseconds.
@@ -350,7 +375,7 @@ mod tests {
     #[test]
     fn no_more_is_acknowledged_than_was_sent() {
         let start = Instant::now();
-        let mut transfer = Transfer::new(JobId(1), start);
+        let mut transfer = Transfer::new(JobId(1), u64::MAX, start);
         transfer.sent = 2;
         (1..1000).for_each(|time| transfer.acknowledged(at(start, time)));
         assert_eq!((transfer.acknowledged, transfer.marks.len()), (2, 3));

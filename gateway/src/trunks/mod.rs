@@ -1,5 +1,5 @@
-//! Everything between this gateway and another: links, control messages, measurements, and meetings where neither
-//! gateway can be dialled.
+//! Everything between this gateway and another: links, control messages, measurements, what is known of the network,
+//! and meetings where neither gateway can be dialled.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -16,6 +16,7 @@ use crate::trunks::error::TrunkError;
 use crate::trunks::measure::Measuring;
 use crate::trunks::meeting::host::Host;
 use crate::trunks::meeting::visit::Visits;
+use crate::trunks::survey::Survey;
 use crate::trunks::trunk::{Trunk, TrunkEnd};
 
 pub(crate) mod control;
@@ -23,6 +24,7 @@ pub(crate) mod error;
 pub(crate) mod link;
 pub(crate) mod measure;
 pub(crate) mod meeting;
+pub(crate) mod survey;
 pub(crate) mod trunk;
 mod tunnel;
 
@@ -31,6 +33,8 @@ pub(crate) struct Trunks {
     /// Sites may be added and removed while the gateway runs; ids stay valid.
     list: RefCell<Vec<Rc<Trunk>>>,
     pub measuring: Measuring,
+    /// What is known of the network between sites.
+    pub survey: Survey,
     /// Meetings that this gateway hosts for others, and its own at other gateways.
     pub host: Host,
     pub visits: Visits,
@@ -45,6 +49,7 @@ impl Trunks {
         Trunks {
             list: RefCell::new(list),
             measuring: Measuring::default(),
+            survey: Survey::new(sites, own),
             host: Host::new(sites.sites[own.0].gateways[own.1].memory),
             visits: Visits::default(),
             tunneller,

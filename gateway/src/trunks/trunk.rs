@@ -572,6 +572,7 @@ impl Gateway {
             let reason = format!("site {}: gateway {} was restarted", trunk.site, trunk.gateway);
             trunk.up_links().iter().for_each(|old| replaced(old, reason.clone()));
             self.change(|table| table.trunk_lost(trunk.id, &reason));
+            self.trunks.survey.restarted(trunk);
         }
         trunk.links.borrow_mut()[link.index] = Some(link.clone());
         self.want_links(trunk, link);

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use client::key::SiteKey;
-use client::{Client, Frame, Gateway, Role};
+use client::{Client, ClientError, Frame, Gateway, Role};
 use gateway::counters::Counters;
 use gateway::{GatewayConfig, serve_until};
 use hooks::{AgentHandle, AgentOrder, AgentStarter, AllocationHandle, AllocationNews, AllocationOrder, StartError};
@@ -428,12 +428,22 @@ impl Job {
     }
 }
 
-/// The next frame, except signs of life.
+/// What arrives next, except tables of links.
+pub(crate) async fn hear(client: &mut Client) -> Result<Option<Frame>, ClientError> {
+    loop {
+        match client.receive().await {
+            Ok(Some(frame)) if frame.header.kind == FrameKind::Links => {}
+            next => return next,
+        }
+    }
+}
+
+/// The next frame, except signs of life and tables of links.
 pub(crate) async fn receive(client: &mut Client) -> Frame {
     loop {
         let frame = within("a frame", client.receive()).await.unwrap().expect("a frame, not a goodbye");
         let FrameHeader { kind, from, .. } = frame.header;
-        if (kind, from.slot) != (FrameKind::Pong, Slot::GATEWAY) {
+        if (kind, from.slot) != (FrameKind::Pong, Slot::GATEWAY) && kind != FrameKind::Links {
             return frame;
         }
     }

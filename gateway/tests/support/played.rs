@@ -137,6 +137,16 @@ impl Link {
         self.stream.write_all(bytes).is_ok()
     }
 
+    /// Sends bytes and reads nothing, which `write` does.
+    pub(crate) fn write_only(&mut self, bytes: &[u8]) -> bool {
+        let StreamOwned { conn, sock } = &mut self.stream;
+        let mut written = conn.writer().write_all(bytes).is_ok();
+        while written && conn.wants_write() {
+            written = conn.write_tls(sock).is_ok();
+        }
+        written
+    }
+
     pub(crate) fn frame(&mut self, message: impl Into<Control>) -> Vec<u8> {
         let message = message.into();
         let plain = FrameHeader::plain(FrameKind::Control, message.job().unwrap_or_default(), GATEWAY, GATEWAY);
@@ -161,7 +171,7 @@ impl Link {
         Some((header, payload))
     }
 
-    /// The next control message, which is acknowledged; `None` when the link is closed.
+    /// The next control message, except figures of links; all are acknowledged. `None` when the link is closed.
     pub(crate) fn hear_control(&mut self) -> Option<Control> {
         loop {
             let (header, payload) = self.hear()?;
@@ -169,7 +179,10 @@ impl Link {
                 self.came = self.came.max(header.sequence + 1);
                 let ack = FrameHeader::plain(FrameKind::Ack, JobId::default(), GATEWAY, GATEWAY);
                 self.write(&FrameHeader { ack: self.came, ..ack }.encode());
-                return Some(Control::decode(&payload).unwrap());
+                match Control::decode(&payload).unwrap() {
+                    Control::Links(_) => {}
+                    message => return Some(message),
+                }
             }
         }
     }

@@ -42,6 +42,7 @@ use crate::group::{Group, first_agent};
 use crate::message::{Down, Entry, Family, MpiState, Program, Up};
 use crate::modules;
 use crate::mpi;
+use crate::mpi::layer::Coverage;
 use crate::order::{Order, OrderError};
 use crate::pmi::mapping::process_mapping;
 use crate::pmi::{Event, Lines, Server, space_name};
@@ -277,7 +278,7 @@ impl Agent {
                 });
                 Ok(())
             }
-            Down::Go { window } => self.go(window),
+            Down::Go { window, collectives } => self.go(window, collectives),
             Down::FenceOut { fence, data, number } => self.fence_out(&fence, data, number),
             Down::ModexAsk { asker, ticket, rank } => self.modex_asked(asker, ticket, rank),
             Down::ModexTell { ticket, data } => {
@@ -335,9 +336,9 @@ impl Agent {
         }
         let peers = prepared.roster.site(self.order.site_id).map_or(0, |site| site.size());
         self.open_files = descriptors::for_peers(self.open_files, peers);
-        let mpi = prepared.mpi;
+        let (mpi, collectives) = (prepared.mpi, prepared.collectives());
         self.prepared = Some(prepared);
-        Ok(Up::Ready { mpi, notes })
+        Ok(Up::Ready { mpi, collectives, notes })
     }
 
     /// Ensures that what the ranks' MPI library puts into shared memory is removed, however the ranks end.
@@ -359,12 +360,13 @@ impl Agent {
         }
     }
 
-    fn go(&mut self, window: u32) -> Result<(), AgentError> {
+    fn go(&mut self, window: u32, collectives: Coverage) -> Result<(), AgentError> {
         let problem = "go before prepare";
-        let prepared = self.prepared.as_ref().ok_or(AgentError::Message { from: self.launcher, problem })?;
+        let prepared = self.prepared.as_mut().ok_or(AgentError::Message { from: self.launcher, problem })?;
         if let Some(Err(error)) = prepared.shared.as_ref().map(Shared::check) {
             return self.report(&Up::Failed { rank: None, reason: error.to_string() });
         }
+        prepared.cover(collectives);
         self.inputs = Inputs::new(prepared.input, prepared.first.0, prepared.count);
         self.starting = Some(window);
         Ok(())

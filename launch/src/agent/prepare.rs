@@ -21,6 +21,7 @@ use crate::environment::Environment;
 use crate::folder::FolderError;
 use crate::home::expand;
 use crate::message::{Family, InputTo, MpiChoice, Otherwise, Part, Program};
+use crate::mpi::layer::{self, Coverage};
 use crate::mpi::{self, MpiError};
 use crate::order::Order;
 use crate::program::{self, ProgramError};
@@ -120,6 +121,9 @@ pub struct PreparedPart {
     mpi: Option<Family>,
     uses_libfabric: bool,
     pmix: Option<pmix::Library>,
+    /// Which collective operations can be ours.
+    collectives: Coverage,
+    provider: PathBuf,
 }
 
 /// How a rank finds the server that gives it its rank.
@@ -254,14 +258,17 @@ fn prepare_part(
         *first = here(&environment, word, otherwise.program.as_deref(), &mut told).into_os_string();
     }
     let (mut path, mut mpi, mut pmix, mut uses_libfabric) = (None, None, None, false);
+    let (mut collectives, provider) = (Coverage::Native, mpi::find_provider(&environment));
     if let Some(name) = words.first() {
         let found = program::find(name.as_ref(), &directory, &environment);
         let found = found.map_err(|problem| not_here(problem, otherwise))?;
-        let provider = mpi::find_provider(&environment);
         if let Some(library) = mpi::library(choice, &found, &environment)? {
             told.extend(mpi::settings(&library, &mut environment, &provider, crosses));
             if library.family == Family::OpenMpi {
                 pmix = Some(mpi::find_pmix(&library, &environment)?);
+            }
+            if provider.is_file() {
+                collectives = layer::coverage(&library, &environment, &provider, crosses)?;
             }
             mpi = Some(library.family);
         } else {
@@ -283,7 +290,7 @@ fn prepare_part(
             notes.push(note);
         }
     }
-    Ok(PreparedPart { local, path, words, directory, environment, mpi, uses_libfabric, pmix })
+    Ok(PreparedPart { local, path, words, directory, environment, mpi, uses_libfabric, pmix, collectives, provider })
 }
 
 /// All programs of a node need the same MPI library; the launcher compares nodes.
@@ -358,6 +365,20 @@ fn ipv4(address: IpAddr) -> Result<Ipv4Addr, PrepareError> {
 }
 
 impl Prepared {
+    /// Which collective operations can be ours: those that every program of this node allows. A node without ranks
+    /// allows all.
+    pub fn collectives(&self) -> Coverage {
+        let parts = self.parts.iter().filter(|_| self.count > 0).map(|part| part.collectives);
+        parts.min().unwrap_or(Coverage::Large)
+    }
+
+    /// Makes the ranks use ours as far as every node of the job allows.
+    pub fn cover(&mut self, collectives: Coverage) {
+        for part in &mut self.parts {
+            layer::preload(collectives, &mut part.environment, &part.provider);
+        }
+    }
+
     /// The program of one rank, by its number on the node.
     pub fn part(&self, local: u32) -> Option<&PreparedPart> {
         self.parts.iter().find(|part| part.local.contains(&local))
@@ -578,6 +599,8 @@ mod tests {
             mpi,
             uses_libfabric,
             pmix: None,
+            collectives: Coverage::Native,
+            provider: PathBuf::new(),
         };
         let mpich = part("./a", Some(Family::Mpich), false);
         assert!(same_mpi(&mpich, &part("./b", Some(Family::Mpich), false)).is_ok());

@@ -70,7 +70,7 @@ async fn ask(
                     let program = Box::new(program(site));
                     session.send(agent, &Down::Prepare { program, roster: roster.to_string() })?;
                 }
-                Incoming::Up(agent, Up::Ready { mpi, notes }) => {
+                Incoming::Up(agent, Up::Ready { mpi, notes, .. }) => {
                     let mpi = mpi.map_or(String::new(), |mpi| format!(", the program uses {mpi}"));
                     let notes = notes.into_iter().map(|note| format!("; {note}")).collect::<String>();
                     asked.answer(agent, Ok(format!("agent and provider work{mpi}{notes}")));

@@ -23,6 +23,7 @@ use super::session::Incoming;
 use crate::fence::{Fence, FenceError, Fences};
 use crate::group::first_agent;
 use crate::message::{Down, End, Family, InputTo, MpiState, Program, Stream, Up};
+use crate::mpi::layer::Coverage;
 use crate::processes::signal_name;
 
 /// Time limit until the next site has admitted the job, on a machine that is not overloaded.
@@ -86,6 +87,7 @@ struct Node {
     ranks: Range<u32>,
     state: NodeState,
     mpi: Option<Family>,
+    collectives: Coverage,
 }
 
 #[derive(Debug, Default)]
@@ -140,6 +142,7 @@ impl Job {
                 ranks: first.0..first.0 + entry.ranks,
                 state: NodeState::Awaited,
                 mpi: None,
+                collectives: Coverage::Native,
             })
         });
         let nodes: Vec<Node> = nodes.collect();
@@ -417,8 +420,9 @@ impl Job {
                 };
                 self.actions.push_back(Action::Send(agent, first));
             }
-            Up::Ready { mpi, notes } => {
+            Up::Ready { mpi, collectives, notes } => {
                 self.nodes[at].mpi = mpi;
+                self.nodes[at].collectives = collectives;
                 self.nodes[at].state = NodeState::Ready;
                 self.progress(now);
                 self.actions.extend(notes.into_iter().map(|note| Action::Note(format!("{site}/{name}: {note}"))));
@@ -535,7 +539,8 @@ impl Job {
         self.deadline = self.timeout.and_then(|timeout| now.checked_add(timeout));
         let window = self.window();
         self.actions.push_back(Action::Progress(Some(format!("starting {} ranks", self.roster.size()))));
-        self.tell_agents(&Down::Go { window });
+        let collectives = self.nodes.iter().map(|node| node.collectives).min().unwrap_or_default();
+        self.tell_agents(&Down::Go { window, collectives });
         self.actions.push_back(Action::Progress(None));
     }
 

@@ -4,6 +4,7 @@
 mod elf;
 mod installed;
 pub mod intel;
+pub mod layer;
 pub mod mpich;
 pub mod openmpi;
 mod provider;
@@ -51,6 +52,18 @@ pub enum MpiError {
     /// An Open MPI that cannot be started.
     #[error("{} is Open MPI before 4.1, which cannot start under Landbridge: use 4.1 or 5", .0.display())]
     TooOld(PathBuf),
+    /// `LANDBRIDGE_COLLECTIVES` has another value than it may have.
+    #[error("LANDBRIDGE_COLLECTIVES={0}: give `auto`, `exact` or `native`")]
+    Collectives(String),
+    /// `LANDBRIDGE_TREES` names no algorithm.
+    #[error("LANDBRIDGE_TREES: {0}")]
+    Trees(#[from] plan::UnknownAlgorithm),
+    /// The library to preload is missing.
+    #[error("{} is not there: install it beside {PROVIDER_FILE}, with which it comes, or run with --collectives native", .0.display())]
+    NoLayer(PathBuf),
+    /// The dynamic linker could not be told to preload it.
+    #[error("{} cannot be preloaded, because its path has a space or a colon: install Landbridge elsewhere, or run with --collectives native", .0.display())]
+    LayerPath(PathBuf),
     /// The provider is missing.
     #[error("{PROVIDER_FILE} is not at {}: install it beside the landbridge command or in ../lib/landbridge from there, or say where it is with LANDBRIDGE_PROVIDER", .0.display())]
     NoProvider(PathBuf),

@@ -10,11 +10,21 @@ use super::{ASKS_BELOW, Carrier, Conversations, Settings, bit, enter, tell};
 use crate::conversation::{Conversation, Queue};
 use crate::routes::Routes;
 
+/// Frames of shares that go before messages to single peers.
+const FIRST: usize = 2;
+
 impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     /// Sends what windows, the budget and the carrier allow.
     pub fn send<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64) {
         self.send_again(carrier, now_ns);
+        if self.shares_ready {
+            // Some before, so that messages to single peers do not hold shares up, and the rest after them.
+            self.send_shares(carrier, now_ns, FIRST);
+        }
         self.send_new(carrier, now_ns);
+        if self.shares_ready {
+            self.send_shares(carrier, now_ns, usize::MAX);
+        }
         if !self.told.is_empty() {
             self.send_notices(carrier);
         }
@@ -106,7 +116,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
             let header = FrameHeader { route: route.0.into(), sequence, ack, ..plain };
             let (frame, bytes) = carrier.cut(&mut peer.queue, header, most);
             if peer.outbound.in_flight() == 0 {
-                (peer.silent_since_ns, peer.silences) = (now_ns, 0);
+                peer.begins_to_wait(now_ns);
             }
             peer.stripe.sent(usize::from(route.0), bytes as usize);
             peer.outbound.at(now_ns).sent(route, bytes, frame.clone());
@@ -123,7 +133,7 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
     }
 
     /// Requests acknowledgements of everything in flight for which there was no request.
-    fn solicit(&mut self) {
+    pub(super) fn solicit(&mut self) {
         for key in std::mem::take(&mut self.unsolicited) {
             let Some(peer) = self.peers.get_mut(&key) else { continue };
             peer.is_unsolicited = false;
@@ -166,6 +176,8 @@ impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
                 ask(&self.settings, route, peer, carrier);
             }
             if peer.owes_ack() {
+                let by = peer.data_by.filter(|by| usable(&self.routes, peer).any(|usable| usable == *by));
+                let route = by.unwrap_or(route);
                 let header = FrameHeader { route: route.0.into(), ..notice(&self.settings, FrameKind::Ack, peer) };
                 carrier.notice(route, header, &peer.stripe.receipt());
             }

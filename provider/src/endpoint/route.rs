@@ -103,6 +103,8 @@ impl State {
         self.missed |= wanted.peek && completion.result == Err(Failure::NoMessage);
         let message = if completion.tagged { FI_TAGGED } else { FI_MSG };
         let (side, counter, flags) = match completion.kind {
+            // Shares have a queue of their own, which the layer of collectives reads.
+            Kind::Share => return,
             Kind::Send => (&self.tx, &self.counters.send, FI_SEND | message),
             Kind::Recv => (&self.rx, &self.counters.recv, FI_RECV | message),
             Kind::Read => (&self.tx, &self.counters.read, FI_RMA | FI_READ),

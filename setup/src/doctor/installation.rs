@@ -11,7 +11,7 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
     let command = format!("{} at {command}", question.version);
     report.add("landbridge", Verdict::Ok, &command);
     let provider = find_provider(&question.environment());
-    // Reading the release also checks that both files are for the same machine.
+    // Reading the release also checks that all its files are for the same machine.
     let release = match Release::read(None) {
         Ok(release) => {
             let detail = format!("{} for {}, release {}", provider.display(), release.architecture, release.id);
@@ -20,7 +20,7 @@ pub(super) async fn examine(question: &Question, report: &mut Report) {
         }
         Err(error) => {
             let detail = error.to_string();
-            let remedy = "install both files of one release side by side, and unset LANDBRIDGE_PROVIDER";
+            let remedy = "install all files of one release side by side, and unset LANDBRIDGE_PROVIDER";
             report.failed("provider", &detail, remedy);
             detail
         }

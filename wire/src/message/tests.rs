@@ -33,6 +33,8 @@ proptest! {
         }
         survives(Message::Fetched { id, status: Status::Gone }, 8);
         survives(Message::Credit { bytes: total }, 0);
+        survives(Message::Ready { key, bytes: total }, 0);
+        survives(Message::Share { key, offset: address, total }, count);
     }
 
     #[test]

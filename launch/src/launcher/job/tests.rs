@@ -58,7 +58,7 @@ impl Play {
         for (at, site) in ["a", "b"].into_iter().enumerate() {
             play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1000 * (at as u32 + 1) });
             play.up(at as u16, Up::Here);
-            play.up(at as u16, Up::Ready { mpi: Some(Family::Mpich), notes: vec![] });
+            play.up(at as u16, Up::Ready { mpi: Some(Family::Mpich), collectives: Coverage::Large, notes: vec![] });
         }
         assert_eq!(play.job.phase, Phase::Running);
         play
@@ -111,7 +111,7 @@ fn ranks_run_until_their_time_limit() {
 fn ranks_start_with_the_least_window_and_end_well() {
     let mut play = Play::running();
     let sent = play.sent();
-    assert!(matches!(sent.last(), Some((_, Down::Go { window: 1000 }))), "{sent:?}");
+    assert!(matches!(sent.last(), Some((_, Down::Go { window: 1000, collectives: Coverage::Large }))), "{sent:?}");
     (0..4).for_each(|rank| play.exits(rank, End::Code(0)));
     let summary = play.close();
     assert_eq!((summary.ok, summary.exit_code, summary.bytes_relayed), (true, 0, 20));
@@ -195,8 +195,8 @@ fn different_mpis_do_not_start() {
         play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1 });
         play.up(at as u16, Up::Here);
     }
-    play.up(0, Up::Ready { mpi: Some(Family::Mpich), notes: vec![] });
-    play.up(1, Up::Ready { mpi: Some(Family::Intel), notes: vec![] });
+    play.up(0, Up::Ready { mpi: Some(Family::Mpich), collectives: Coverage::Large, notes: vec![] });
+    play.up(1, Up::Ready { mpi: Some(Family::Intel), collectives: Coverage::Large, notes: vec![] });
     let text = play.job.summary(0.0).failure.unwrap().to_string();
     assert!(text.contains("uses intel, but mpich on a/n1"), "{text}");
     assert!(!play.sent().iter().any(|(_, message)| matches!(message, Down::Go { .. })));
@@ -363,4 +363,25 @@ fn a_busy_machine_gets_more_time_and_progress_restarts_the_clock() {
     play.later();
     let failure = play.job.summary(0.0).failure.unwrap().to_string();
     assert_eq!(failure, "site a, node n1: its agent did not answer within 40 s");
+}
+
+#[test]
+fn collectives_are_ours_as_far_as_every_node_allows() {
+    for (of_b, all) in
+        [(Coverage::Large, Coverage::Large), (Coverage::Plain, Coverage::Plain), (Coverage::Native, Coverage::Native)]
+    {
+        let mut play = Play::new();
+        for (at, site) in ["a", "b"].into_iter().enumerate() {
+            play.control(JobMessage::Opened { job: JOB, site: site.into(), window: 1000 });
+            play.up(at as u16, Up::Here);
+        }
+        for (at, collectives) in [(0, Coverage::Large), (1, of_b)] {
+            play.up(at, Up::Ready { mpi: Some(Family::Mpich), collectives, notes: vec![] });
+        }
+        let go = play.sent().into_iter().filter_map(|(_, message)| match message {
+            Down::Go { collectives, .. } => Some(collectives),
+            _ => None,
+        });
+        assert_eq!(go.collect::<Vec<_>>(), [all, all]);
+    }
 }

@@ -1,0 +1,67 @@
+//! The constants of each MPI ABI.
+
+mod mpich;
+mod openmpi;
+mod standard;
+
+use std::ffi::{CStr, c_int, c_void};
+
+use crate::door::Source;
+
+/// An MPI handle as a register: a pointer, or an `int` with the upper half cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle(pub usize);
+
+/// What differs between MPI libraries.
+#[derive(Clone, Debug)]
+pub(crate) struct Abi {
+    /// Whether handles are `int`s.
+    pub small_handles: bool,
+    pub comm_world: Handle,
+    pub comm_null: Handle,
+    pub datatype_null: Handle,
+    pub request_null: Handle,
+    pub byte: Handle,
+    pub int: Handle,
+    pub min: Handle,
+    pub op_null: Handle,
+    pub errors_return: Handle,
+    /// The error class `MPI_ERR_TRUNCATE`.
+    pub err_truncate: c_int,
+    /// `MPI_IN_PLACE`.
+    pub in_place: usize,
+    pub status_ignore: usize,
+    pub combiner_named: c_int,
+    pub combiner_dup: c_int,
+    pub combiner_contiguous: c_int,
+    /// Bytes from which on the library's own `MPI_Allreduce` takes less time. MPICH halves the elements between
+    /// neighbours first, which are on one node; ours does not know nodes.
+    pub longest_allreduce: u64,
+}
+
+impl Abi {
+    /// The ABI of the library behind `source`. `None`: it lacks an object that its ABI needs.
+    ///
+    /// # Safety
+    /// The functions of `source` can be called.
+    pub(crate) unsafe fn of(source: &Source) -> Option<Abi> {
+        let object = |name: &CStr| {
+            // SAFETY: the caller's promise, and the name ends with a zero.
+            let found: *mut c_void = unsafe { (source.object)(name.as_ptr()) };
+            (!found.is_null()).then_some(Handle(found as usize))
+        };
+        if source.standard {
+            return Some(standard::ABI);
+        }
+        // Only Open MPI's handles are the addresses of objects.
+        match object(openmpi::WORLD) {
+            Some(_) => openmpi::abi(object),
+            None => Some(mpich::ABI),
+        }
+    }
+
+    /// A handle as it was passed.
+    pub(crate) fn handle(&self, register: usize) -> Handle {
+        Handle(if self.small_handles { register & 0xffff_ffff } else { register })
+    }
+}

@@ -1,0 +1,102 @@
+//! `MPI_Bcast`: one copy to each other site, pipelined in chunks, and a chain of nodes or a tree inside each site.
+
+use std::ffi::{c_int, c_void};
+
+use types::SiteId;
+
+use crate::chunks::{Chunks, From, Part, pass_on};
+use crate::communicator::{Plan, plan_for};
+use crate::door::PASS;
+use crate::mpi::{Fault, Mpi};
+use crate::payload::{Payload, Place};
+use crate::route::{Crossing, inside};
+use crate::shares::Trees;
+use crate::state::running;
+
+/// Shorter messages are left to the MPI library, which sends them in as few steps.
+const LEAST: u64 = 4 << 10;
+/// A message is copied by gateways if that spares the sender at least this many bytes. It begins when all receivers
+/// have said that they wait, so a sender that makes the copies itself is done sooner if there are few.
+const WORTH_COPYING: u64 = 128 << 10;
+
+/// `MPI_Bcast` for the layer.
+pub(crate) unsafe extern "C" fn bcast(
+    buffer: *mut c_void,
+    count: i64,
+    datatype: usize,
+    root: c_int,
+    comm: usize,
+) -> c_int {
+    let Some(state) = running() else { return PASS };
+    let abi = &state.mpi.abi;
+    let (datatype, comm) = (abi.handle(datatype), abi.handle(comm));
+    // The MPI library reports what is wrong with a call.
+    if comm == abi.comm_null || datatype == abi.datatype_null || count <= 0 || root < 0 {
+        return PASS;
+    }
+    let work = || {
+        let size = state.mpi.type_size(datatype)?;
+        let bytes = count.checked_mul(size).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(u64::MAX);
+        if bytes < LEAST {
+            return Ok(PASS);
+        }
+        let Some(planned) = plan_for(state, comm, bytes)? else { return Ok(PASS) };
+        let Some(plan) = planned.plan() else { return Ok(PASS) };
+        if root as usize >= plan.layout.sites.len() {
+            return Ok(PASS);
+        }
+        let place = Place { buffer, count, datatype, size };
+        // SAFETY: the program's promise to MPI_Bcast.
+        unsafe { spread(&state.mpi, plan, place, root as u32) }?;
+        Ok(0)
+    };
+    work().unwrap_or_else(|fault| state.mpi.raise(comm, fault))
+}
+
+/// # Safety
+/// `place` is as MPI demands of a buffer.
+unsafe fn spread(mpi: &Mpi, plan: &Plan, place: Place, root: u32) -> Result<(), Fault> {
+    let is_root = plan.rank == root;
+    // SAFETY: the caller's promise.
+    let mut payload = unsafe { Payload::of(mpi, place, is_root, plan.private) }?;
+    let (start, length) = (payload.start(), payload.length());
+    // SAFETY: the payload's bytes, which outlive the call.
+    unsafe { send_along(mpi, plan, start, length, root) }?;
+    if is_root {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { payload.deliver(mpi, plan.private) }
+}
+
+/// Moves `length` bytes from the root's `start` to everyone's.
+///
+/// # Safety
+/// `start` points to that many bytes, which nobody else uses meanwhile.
+unsafe fn send_along(mpi: &Mpi, plan: &Plan, start: *mut u8, length: usize, root: u32) -> Result<(), Fault> {
+    let (chunks, layout) = (Chunks::new(start, length), &plan.layout);
+    let crossing = Crossing::new(layout, root, chunks.count());
+    let entry = crossing.entry(layout, root, layout.sites[plan.rank as usize]);
+    let own = inside(layout, entry, plan.rank, chunks.count());
+    let is_copied = length as u64 * (layout.members.len() as u64 - 2) >= WORTH_COPYING;
+    let shares = plan.shares.as_ref().filter(|_| is_copied);
+    let first = shares.map_or(0, |shares| shares.reserve(chunks.count()));
+    let name = |rank: u32| layout.names[usize::from(layout.sites[rank as usize])];
+    let others: Vec<SiteId> = crossing.entries.iter().map(|rank| name(*rank)).collect();
+    let from = own.parent.map_or(From::Own, From::Rank);
+    let mut part = Part { from, far: Vec::new(), near: own.children, export: None };
+    if plan.rank == entry && entry != root {
+        part.from = if shares.is_some() { From::Share(crossing.exporter) } else { From::Rank(crossing.exporter) };
+    }
+    if plan.rank == crossing.exporter {
+        match shares {
+            Some(_) => {
+                let trees = Trees { own: name(root), others: &others, bytes: length as u64 };
+                part.export = Some((&crossing.entries, trees));
+            }
+            None => part.far.clone_from(&crossing.entries),
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pass_on(mpi, plan, chunks, &part, first) }
+}

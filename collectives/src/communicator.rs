@@ -1,0 +1,223 @@
+//! What is known of a communicator, kept in an attribute of it: whether it reaches several sites, and how its ranks
+//! then work together.
+//!
+//! Most communicators are within one site: all their ranks see that from the group alone, and every later call costs
+//! one look. The others get a plan once they have been used enough to repay its cost. MPI requires all ranks of a
+//! communicator to make the same collective calls in the same order, so they all reach that moment in the same call.
+
+use std::cell::OnceCell;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::abi::Handle;
+use crate::door::PASS;
+use crate::mpi::{Fault, Mpi};
+use crate::route::Layout;
+use crate::shares::{MOST_RECEIVERS, Shares};
+use crate::state::{State, running};
+use crate::world::Location;
+
+/// A communicator that has moved this many bytes in covered calls gets a plan...
+const WORTH_BYTES: u64 = 32 << 10;
+/// ...as does one with this many covered calls before.
+const WORTH_CALLS: u32 = 1;
+
+/// What the attribute points to.
+pub(crate) struct Known(Mutex<Mode>);
+
+enum Mode {
+    /// The MPI library does everything itself.
+    Native,
+    /// It reaches several sites, and has made this many covered calls so far.
+    Unplanned {
+        locations: Vec<Location>,
+        calls: u32,
+    },
+    Planned(Box<Plan>),
+}
+
+/// How the ranks of a communicator work together.
+pub(crate) struct Plan {
+    /// A communicator of the same ranks, for our own messages.
+    pub private: Handle,
+    /// A communicator of this site's ranks alone.
+    pub site: Handle,
+    pub rank: u32,
+    /// At least one rank wants reductions to be the MPI library's own.
+    pub exact: bool,
+    pub layout: Layout,
+    /// How gateways are made to copy messages; `None` if they cannot be.
+    pub shares: Option<Shares>,
+    /// A communicator of this node's ranks alone, once it was needed.
+    node: OnceCell<Handle>,
+}
+
+impl Plan {
+    /// A communicator of this rank's node alone. The first call is collective over the node's site.
+    pub(crate) fn node(&self, mpi: &Mpi) -> Result<Handle, Fault> {
+        if let Some(made) = self.node.get() {
+            return Ok(*made);
+        }
+        let made = mpi.split(self.site, self.layout.nodes.own(self.rank) as u16)?;
+        Ok(*self.node.get_or_init(|| made))
+    }
+}
+
+/// A communicator with a plan, for the time of one call.
+pub(crate) struct Planned<'a>(MutexGuard<'a, Mode>);
+
+impl Planned<'_> {
+    pub(crate) fn plan(&self) -> Option<&Plan> {
+        match &*self.0 {
+            Mode::Planned(plan) => Some(plan),
+            _ => None,
+        }
+    }
+}
+
+/// The plan of a communicator for a call that moves `bytes` to each rank; `None` if the MPI library is to do it.
+/// Collective.
+///
+/// # Errors
+/// What MPI says.
+pub(crate) fn plan_for(state: &'static State, comm: Handle, bytes: u64) -> Result<Option<Planned<'static>>, Fault> {
+    // Without MPI_COMM_WORLD, in a program of sessions alone, nobody knows where a group's ranks are.
+    if !state.mpi.initialized() {
+        return Ok(None);
+    }
+    let key = state.key()?;
+    let known = match state.mpi.attribute(comm, key)? {
+        Some(value) => value.cast::<Known>(),
+        None => {
+            let known = Box::into_raw(Box::new(Known(Mutex::new(look(state, comm)?))));
+            if let Err(fault) = state.mpi.set_attribute(comm, key, known.cast()) {
+                // SAFETY: made above, and nobody else has it.
+                drop(unsafe { Box::from_raw(known) });
+                return Err(fault);
+            }
+            state.remember(comm);
+            known
+        }
+    };
+    // SAFETY: the attribute is ours, and lives until MPI deletes it, which a program must not cause while a call on the
+    // communicator is running.
+    let known = unsafe { &*known };
+    let mut mode = known.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Mode::Unplanned { locations, calls } = &mut *mode {
+        if bytes < WORTH_BYTES && *calls < WORTH_CALLS {
+            *calls += 1;
+            return Ok(None);
+        }
+        let locations = std::mem::take(locations);
+        *mode = agree(state, comm, &locations)?;
+    }
+    Ok(matches!(*mode, Mode::Planned(_)).then_some(Planned(mode)))
+}
+
+/// Runs `work` with the plan of `comm`, for a call that moves `bytes` to each rank; `work` may also leave the call to
+/// the MPI library (`None`), on all ranks alike. Gives what the layer returns. Collective.
+pub(crate) fn with_plan(
+    comm: usize,
+    bytes: u64,
+    work: impl FnOnce(&State, &Plan) -> Result<Option<()>, Fault>,
+) -> c_int {
+    let Some(state) = running() else { return PASS };
+    let comm = state.mpi.abi.handle(comm);
+    if comm == state.mpi.abi.comm_null {
+        return PASS;
+    }
+    let run = || {
+        let Some(planned) = plan_for(state, comm, bytes)? else { return Ok(PASS) };
+        let Some(plan) = planned.plan() else { return Ok(PASS) };
+        Ok(work(state, plan)?.map_or(PASS, |()| 0))
+    };
+    run().unwrap_or_else(|fault| state.mpi.raise(comm, fault))
+}
+
+/// What the group of a communicator says: the same on all of its ranks.
+fn look(state: &State, comm: Handle) -> Result<Mode, Fault> {
+    let mpi = &state.mpi;
+    if mpi.is_inter(comm)? {
+        return Ok(Mode::Native);
+    }
+    let size = mpi.size(comm)?;
+    let world = mpi.abi.comm_world;
+    if size < 2 || usize::try_from(mpi.size(world)?) != Ok(state.world.locations.len()) {
+        return Ok(Mode::Native);
+    }
+    let (own, all) = (mpi.group(comm)?, mpi.group(world)?);
+    let ranks = mpi.translate(own, size, all);
+    mpi.free_group(own);
+    mpi.free_group(all);
+    // Ranks of another MPI_COMM_WORLD have no number in ours, nor ours in theirs.
+    let location = |rank: c_int| state.world.locations.get(usize::try_from(rank).ok()?).copied();
+    let locations: Option<Vec<Location>> = ranks?.into_iter().map(location).collect();
+    let reach_several = |locations: &Vec<Location>| locations.iter().any(|other| other.site != locations[0].site);
+    Ok(locations.filter(reach_several).map_or(Mode::Native, |locations| Mode::Unplanned { locations, calls: 0 }))
+}
+
+/// Makes the plan, if all ranks have room for one.
+fn agree(state: &State, comm: Handle, locations: &[Location]) -> Result<Mode, Fault> {
+    let mpi = &state.mpi;
+    let [room, reorders] = mpi.least(comm, [c_int::from(state.has_room()), c_int::from(!state.exact)])?;
+    if room == 0 {
+        return Ok(Mode::Native);
+    }
+    let group = mpi.group(comm)?;
+    let private = mpi.create(comm, group);
+    mpi.free_group(group);
+    let private = private?;
+    let (layout, rank) = (Layout::new(locations), mpi.rank(comm)? as u32);
+    let site = mpi.split(private, layout.sites[rank as usize])?;
+    let others = layout.members.len() - 1;
+    let shares = match others <= MOST_RECEIVERS {
+        true => Shares::agree(mpi, state, private, layout.sites.len())?,
+        false => None,
+    };
+    state.plan_made();
+    Ok(Mode::Planned(Box::new(Plan {
+        private,
+        site,
+        rank,
+        exact: reorders == 0,
+        layout,
+        shares,
+        node: OnceCell::new(),
+    })))
+}
+
+/// `MPI_Comm_copy_attr_function`: a duplicate finds out for itself.
+pub(crate) unsafe extern "C" fn copy_nothing(
+    _comm: usize,
+    _key: c_int,
+    _extra: *mut c_void,
+    _value: *mut c_void,
+    _copy: *mut c_void,
+    copied: *mut c_int,
+) -> c_int {
+    // SAFETY: MPI passes a place for the answer.
+    unsafe { *copied = 0 };
+    0
+}
+
+/// `MPI_Comm_delete_attr_function`: called when the program frees the communicator.
+pub(crate) unsafe extern "C" fn forget(comm: usize, _key: c_int, value: *mut c_void, _extra: *mut c_void) -> c_int {
+    // SAFETY: the attribute of this key is what `plan_for` set, and MPI deletes it once.
+    let known = unsafe { Box::from_raw(value.cast::<Known>()) };
+    // After MPI_Finalize has begun, MPI frees communicators itself.
+    let Some(state) = running() else { return 0 };
+    state.forget(state.mpi.abi.handle(comm));
+    if let Mode::Planned(plan) = known.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        free(&state.mpi, *plan);
+        state.plan_freed();
+    }
+    0
+}
+
+fn free(mpi: &Mpi, plan: Plan) {
+    if let Some(node) = plan.node.get() {
+        mpi.free(*node);
+    }
+    mpi.free(plan.site);
+    mpi.free(plan.private);
+}

@@ -1,0 +1,102 @@
+//! What the preloaded layer and the provider's shared object agree on.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use endpoint::Endpoint;
+
+/// Number of this interface. The layer and the provider of one release have the same.
+pub const INTERFACE: u32 = 3;
+
+/// Returned by a function of [`Table`] that leaves the call alone: the layer then calls the MPI library's own function.
+/// No MPI library has this error code.
+pub const PASS: c_int = c_int::MIN;
+
+/// How to find things in the rank's MPI library.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Source {
+    /// The library's own function of this name, or null.
+    pub function: unsafe extern "C" fn(*const c_char) -> *mut c_void,
+    /// The object of this name that the program and the library share, or null.
+    pub object: unsafe extern "C" fn(*const c_char) -> *mut c_void,
+    /// Whether the library has the ABI that MPI-5 standardised.
+    pub standard: bool,
+}
+
+/// The rank's endpoint, which its MPI library uses too.
+pub trait Transport: Sync {
+    /// Calls `work` with the endpoint, which is locked meanwhile. `false`: none is open.
+    fn with(&self, work: &mut dyn FnMut(&mut Endpoint)) -> bool;
+}
+
+/// What a call sends, or where it receives.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Side {
+    pub buffer: *mut c_void,
+    /// Elements of one rank.
+    pub count: i64,
+    pub datatype: usize,
+}
+
+/// What a call sends to each rank, or where it receives from each: lists with an entry for every rank.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Sides {
+    pub buffer: *mut c_void,
+    /// `int`s, or `MPI_Count`s.
+    pub counts: *const c_void,
+    /// Counted in elements: `int`s, or `MPI_Aint`s.
+    pub starts: *const c_void,
+    /// Whether the lists have 64-bit numbers.
+    pub large: bool,
+    pub datatype: usize,
+}
+
+/// Covered functions, with counts as 64-bit numbers. A handle is passed as the register that holds it: a pointer, or
+/// an `int` whose upper half is undefined.
+#[repr(C)]
+pub struct Table {
+    /// `MPI_Bcast`.
+    pub bcast:
+        unsafe extern "C" fn(buffer: *mut c_void, count: i64, datatype: usize, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Barrier`.
+    pub barrier: unsafe extern "C" fn(comm: usize) -> c_int,
+    /// `MPI_Reduce`.
+    pub reduce: unsafe extern "C" fn(
+        from: *mut c_void,
+        to: *mut c_void,
+        count: i64,
+        datatype: usize,
+        operation: usize,
+        root: c_int,
+        comm: usize,
+    ) -> c_int,
+    /// `MPI_Allreduce`.
+    pub allreduce: unsafe extern "C" fn(
+        from: *mut c_void,
+        to: *mut c_void,
+        count: i64,
+        datatype: usize,
+        operation: usize,
+        comm: usize,
+    ) -> c_int,
+    /// `MPI_Allgather`.
+    pub allgather: unsafe extern "C" fn(from: Side, to: Side, comm: usize) -> c_int,
+    /// `MPI_Allgatherv`.
+    pub allgatherv: unsafe extern "C" fn(from: Side, to: Sides, comm: usize) -> c_int,
+    /// `MPI_Gather`.
+    pub gather: unsafe extern "C" fn(from: Side, to: Side, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Gatherv`.
+    pub gatherv: unsafe extern "C" fn(from: Side, to: Sides, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Scatter`.
+    pub scatter: unsafe extern "C" fn(from: Side, to: Side, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Scatterv`.
+    pub scatterv: unsafe extern "C" fn(from: Sides, to: Side, root: c_int, comm: usize) -> c_int,
+    /// `MPI_Alltoall`.
+    pub alltoall: unsafe extern "C" fn(from: Side, to: Side, comm: usize) -> c_int,
+    /// `MPI_Alltoallv`.
+    pub alltoallv: unsafe extern "C" fn(from: Sides, to: Sides, comm: usize) -> c_int,
+    /// Before `MPI_Finalize`.
+    pub finalize: unsafe extern "C" fn(),
+}

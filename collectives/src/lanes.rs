@@ -1,0 +1,395 @@
+//! Large reductions: lanes, each of which carries a part of the elements across trunks.
+//!
+//! The ranks of a node share its card, so each node first adds up its own elements in memory. The first ranks of a
+//! site's nodes, the heads, then divide the elements: each lane's carrier combines its part of all nodes, exchanges it
+//! with the carriers of the same lane at other sites, and gives the result to the other heads. So a card carries, for n
+//! bytes, k nodes a site and two sites, n (k - 1) / k to its site, n / k to the other one and n (k - 1) / k back: as
+//! little as reduce-scatter and allgather over all nodes (Rabenseifner, "Optimization of Collective Reduction
+//! Operations", 2004), with one trip between sites instead of two. Elements move in chunks, so that trips and the
+//! combining of one chunk pass while others are on the wire.
+
+use crate::abi::Handle;
+use crate::calls::{Elements, IN_ORDER};
+use crate::communicator::Plan;
+use crate::mpi::{Fault, Mpi, Pointer};
+use crate::reduce::combined;
+use crate::requests::Requests;
+use crate::span::Span;
+
+/// More lanes gain little, and each costs a message to each other site.
+const MOST_LANES: usize = 8;
+/// Bytes of one lane's part of a chunk, within these limits about a quarter of the lane's part of all. Each costs every
+/// head some 50 µs a message.
+const SHORTEST_PART: i64 = 64 << 10;
+const LONGEST_PART: i64 = 512 << 10;
+const CHUNKS: i64 = 4;
+/// Bytes of elements that are on their way at one time: what others send is kept until it is combined.
+const MOST_AT_ONCE: i64 = 32 << 20;
+/// From this many bytes of a part on, each of more than two carriers combines its share of it, so that what each sends
+/// does not grow with the number of sites. It costs a second trip.
+const SHARED: i64 = 16 << 10;
+
+/// Who carries what in one call.
+struct Lanes<'a> {
+    mpi: &'a Mpi,
+    plan: &'a Plan,
+    /// The head of each node of each site.
+    heads: Vec<Vec<u32>>,
+    lanes: usize,
+    own_site: usize,
+    /// The only rank that wants the result.
+    root: Option<u32>,
+    operation: Handle,
+    /// Bytes from one element to the next.
+    extent: i64,
+    /// Bytes of data in an element.
+    size: i64,
+}
+
+/// The part of a chunk that this rank carries in one lane.
+struct Part<'a> {
+    lane: usize,
+    /// Where the result arrives; before, what this node has added up.
+    place: Elements,
+    /// What this site has added up.
+    total: Elements,
+    /// What other nodes sent, then what other sites sent.
+    near: Vec<(usize, Span)>,
+    far: Vec<(usize, Span)>,
+    requests: Requests<'a>,
+}
+
+/// Some elements on their way, at a head.
+struct Chunk<'a> {
+    /// Where the result arrives.
+    place: Elements,
+    parts: Vec<Part<'a>>,
+    /// Messages of lanes that others carry.
+    requests: Requests<'a>,
+}
+
+/// `MPI_Allreduce`, or `MPI_Reduce` to `root`, of `from` into `to`.
+///
+/// # Safety
+/// Both are as MPI demands; they may be the same.
+pub(crate) unsafe fn in_lanes(
+    mpi: &Mpi,
+    plan: &Plan,
+    from: Elements,
+    to: Pointer,
+    operation: Handle,
+    root: Option<u32>,
+) -> Result<(), Fault> {
+    let lanes = Lanes::new(mpi, plan, from.datatype, operation, root)?;
+    let at_once = elements_in(MOST_AT_ONCE, lanes.size);
+    let mut room = None;
+    if root.is_some_and(|root| root != plan.rank) && lanes.leads() {
+        room = Some(Span::new(mpi, at_once.min(from.count), from.datatype)?);
+    }
+    for (first, count) in divided(from.count, at_once) {
+        let some = lanes.slice(from, first, count);
+        let to = match &mut room {
+            Some(room) => Elements { count, ..room.elements() },
+            None => lanes.slice(Elements { start: to, ..from }, first, count),
+        };
+        // SAFETY: the caller's promise, and room at a head that keeps no result.
+        unsafe { lanes.reduce(some, to) }?;
+    }
+    Ok(())
+}
+
+impl<'a> Lanes<'a> {
+    fn new(
+        mpi: &'a Mpi,
+        plan: &'a Plan,
+        datatype: Handle,
+        operation: Handle,
+        root: Option<u32>,
+    ) -> Result<Lanes<'a>, Fault> {
+        let head = |ranks: &Vec<u32>| root.filter(|root| ranks.contains(root)).or(ranks.first().copied());
+        let heads = plan.layout.nodes.members.iter().map(|nodes| nodes.iter().filter_map(head).collect()).collect();
+        let (own_site, lanes) =
+            (usize::from(plan.layout.sites[plan.rank as usize]), plan.layout.nodes.most().min(MOST_LANES));
+        let (extent, size) = (mpi.extent(datatype)?.1, mpi.type_size(datatype)?.max(1));
+        Ok(Lanes { mpi, plan, heads, lanes, own_site, root, operation, extent, size })
+    }
+
+    /// Reduces `from` into `to`, which has room for as many elements at every head.
+    ///
+    /// # Safety
+    /// As [`in_lanes`].
+    unsafe fn reduce(&self, from: Elements, to: Elements) -> Result<(), Fault> {
+        let each = (to.count * self.size / self.lanes as i64 / CHUNKS).clamp(SHORTEST_PART, LONGEST_PART);
+        let most = elements_in(each * self.lanes as i64, self.size);
+        let mut chunks = Vec::new();
+        for (first, count) in divided(to.count, most) {
+            let place = self.slice(to, first, count);
+            // SAFETY: the caller's promise.
+            unsafe { self.add_up_node(self.slice(from, first, count), place) }?;
+            if self.leads() {
+                // SAFETY: as above.
+                chunks.push(unsafe { self.divide(place) }?);
+            }
+        }
+        // Each pass waits for what the one before it has begun, in the order in which it arrives. All heads send in
+        // this order too, so messages between two of them need no tags of their own.
+        for chunk in &mut chunks {
+            // SAFETY: as above.
+            unsafe { self.cross(chunk) }?;
+        }
+        for chunk in &mut chunks {
+            // SAFETY: as above.
+            unsafe { self.combine_sites(chunk) }?;
+        }
+        for chunk in &mut chunks {
+            // SAFETY: as above.
+            unsafe { self.spread(chunk) }?;
+        }
+        let inside = if self.root.is_none() { self.inside()? } else { None };
+        let mut chunks = chunks.into_iter();
+        for (first, count) in divided(to.count, most) {
+            if let Some(mut chunk) = chunks.next() {
+                chunk.requests.finish()?;
+                chunk.parts.iter_mut().try_for_each(|part| part.requests.finish())?;
+            }
+            if let Some((node, head)) = inside {
+                // SAFETY: the program's room for the result, complete at the head.
+                unsafe { self.mpi.broadcast(self.slice(to, first, count), head, node) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds up the elements of this rank's node at its head.
+    ///
+    /// # Safety
+    /// As [`in_lanes`].
+    unsafe fn add_up_node(&self, from: Elements, to: Elements) -> Result<(), Fault> {
+        let kept = from.start == to.start;
+        let Some((node, head)) = self.inside()? else {
+            // SAFETY: the caller's promise.
+            return if kept { Ok(()) } else { unsafe { self.mpi.copy(from, to, self.plan.rank, self.plan.private) } };
+        };
+        let in_place = Elements { start: self.mpi.abi.in_place as Pointer, ..from };
+        let from = if kept && self.leads() { in_place } else { from };
+        // SAFETY: the caller's promise.
+        unsafe { self.mpi.reduce(from, to.start, self.operation, head, node) }
+    }
+
+    /// Begins to bring each lane's part to its carrier at this site.
+    ///
+    /// # Safety
+    /// `place` holds what this node has added up.
+    unsafe fn divide(&self, place: Elements) -> Result<Chunk<'a>, Fault> {
+        let sites = self.heads.len();
+        let mut requests = Requests::new(self.mpi, 2 * self.lanes);
+        let mut parts = Vec::new();
+        for lane in 0..self.lanes {
+            let (own, carrier) = (self.share(place, lane, self.lanes), self.carrier(self.own_site, lane));
+            if carrier != self.plan.rank {
+                // SAFETY: the caller's promise.
+                unsafe { self.send(&mut requests, own, carrier) }?;
+                continue;
+            }
+            let others: Vec<(usize, u32)> = self.other_heads().collect();
+            let mut part_requests = Requests::new(self.mpi, others.len().max(2 * sites));
+            let near = others.iter().map(|(node, _)| Ok((*node, Span::new(self.mpi, own.count, own.datatype)?)));
+            let mut near: Vec<(usize, Span)> = near.collect::<Result<_, Fault>>()?;
+            for ((_, head), (_, span)) in others.iter().zip(&mut near) {
+                // SAFETY: memory of ours.
+                unsafe { self.receive(&mut part_requests, span.elements(), *head) }?;
+            }
+            parts.push(Part { lane, place: own, total: own, near, far: Vec::new(), requests: part_requests });
+        }
+        Ok(Chunk { place, parts, requests })
+    }
+
+    /// Combines what this site's nodes have added up, and begins to exchange it with the other sites.
+    ///
+    /// # Safety
+    /// As [`Lanes::divide`].
+    unsafe fn cross(&self, chunk: &mut Chunk<'a>) -> Result<(), Fault> {
+        chunk.requests.finish()?;
+        for lane in 0..self.lanes {
+            let carrier = self.carrier(self.own_site, lane);
+            let awaited = self.root.is_none_or(|root| root == self.plan.rank) && carrier != self.plan.rank;
+            if awaited {
+                let place = self.share(chunk.place, lane, self.lanes);
+                // SAFETY: what was in this place has been sent.
+                unsafe { self.receive(&mut chunk.requests, place, carrier) }?;
+            }
+        }
+        for part in &mut chunk.parts {
+            part.requests.finish()?;
+            let own = (self.plan.layout.nodes.own(self.plan.rank), part.total);
+            let near = part.near.iter_mut().map(|(node, span)| (*node, span.elements()));
+            // SAFETY: all of it has arrived, and is overwritten by nobody else.
+            part.total = unsafe { combined(self.mpi, near.chain([own]).collect(), self.operation) }?;
+            // SAFETY: as above.
+            unsafe { self.exchange(part) }?;
+        }
+        Ok(())
+    }
+
+    /// Begins to exchange a part with its carriers at other sites.
+    ///
+    /// # Safety
+    /// The part's total is complete.
+    unsafe fn exchange(&self, part: &mut Part<'a>) -> Result<(), Fault> {
+        let total = part.total;
+        let shared = self.shares(total);
+        if let Some(home) = self.home().filter(|home| *home != self.own_site) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.send(&mut part.requests, total, self.carrier(home, part.lane)) };
+        }
+        let mine = if shared { self.share(total, self.own_site, self.heads.len()) } else { total };
+        for (site, carrier) in self.other_carriers(part.lane) {
+            let mut span = Span::new(self.mpi, mine.count, mine.datatype)?;
+            // SAFETY: memory of ours.
+            unsafe { self.receive(&mut part.requests, span.elements(), carrier) }?;
+            part.far.push((site, span));
+            if self.root.is_none() {
+                let theirs = if shared { self.share(total, site, self.heads.len()) } else { total };
+                // SAFETY: the caller's promise.
+                unsafe { self.send(&mut part.requests, theirs, carrier) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Combines what other sites sent.
+    ///
+    /// # Safety
+    /// As [`Lanes::divide`].
+    unsafe fn combine_sites(&self, chunk: &mut Chunk<'a>) -> Result<(), Fault> {
+        for part in &mut chunk.parts {
+            part.requests.finish()?;
+            if part.far.is_empty() {
+                continue;
+            }
+            let (shared, sites) = (self.shares(part.total), self.heads.len());
+            let of_site = |all: Elements, site: usize| if shared { self.share(all, site, sites) } else { all };
+            let own = (self.own_site, of_site(part.total, self.own_site));
+            let far = part.far.iter_mut().map(|(site, span)| (*site, span.elements()));
+            // SAFETY: all of it has arrived, and what was sent has left.
+            let result = unsafe { combined(self.mpi, far.chain([own]).collect(), self.operation) }?;
+            let place = of_site(part.place, self.own_site);
+            if result.start != place.start {
+                // SAFETY: as above.
+                unsafe { self.mpi.copy(result, place, self.plan.rank, self.plan.private) }?;
+            }
+            if !shared {
+                continue;
+            }
+            for (site, carrier) in self.other_carriers(part.lane) {
+                // SAFETY: what was in this place has been sent.
+                unsafe { self.receive(&mut part.requests, of_site(part.place, site), carrier) }?;
+                // SAFETY: the result, which stays.
+                unsafe { self.send(&mut part.requests, place, carrier) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to give the result to the other heads of this site, or to the root.
+    ///
+    /// # Safety
+    /// As [`Lanes::divide`].
+    unsafe fn spread(&self, chunk: &mut Chunk<'a>) -> Result<(), Fault> {
+        if self.home().is_some_and(|home| home != self.own_site) {
+            return Ok(());
+        }
+        for part in &mut chunk.parts {
+            part.requests.finish()?;
+            let wanting = self.other_heads().map(|(_, head)| head);
+            for head in wanting.filter(|head| self.root.is_none_or(|root| root == *head)) {
+                // SAFETY: the result, which stays.
+                unsafe { self.send(&mut part.requests, part.place, head) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether each carrier combines a share of a part, and gives it to the others.
+    fn shares(&self, part: Elements) -> bool {
+        let sites = self.heads.len() as i64;
+        self.root.is_none() && sites > 2 && part.count * self.size >= SHARED && part.count >= sites
+    }
+
+    /// The head of this rank's node.
+    fn head(&self) -> u32 {
+        self.heads[self.own_site][self.plan.layout.nodes.own(self.plan.rank)]
+    }
+
+    fn leads(&self) -> bool {
+        self.head() == self.plan.rank
+    }
+
+    /// The communicator of this rank's node, and its head's number there. `None`: the rank is alone on it.
+    fn inside(&self) -> Result<Option<(Handle, u32)>, Fault> {
+        let nodes = &self.plan.layout.nodes.members[self.own_site];
+        let members = &nodes[self.plan.layout.nodes.own(self.plan.rank)];
+        // Ranks of one site make the communicators of their nodes together.
+        let node = if nodes.iter().any(|node| node.len() > 1) { Some(self.plan.node(self.mpi)?) } else { None };
+        let head = members.iter().position(|member| *member == self.head()).unwrap_or(0) as u32;
+        Ok(node.filter(|_| members.len() > 1).map(|node| (node, head)))
+    }
+
+    /// The site of the rank that wants the result, if only one does.
+    fn home(&self) -> Option<usize> {
+        self.root.map(|root| usize::from(self.plan.layout.sites[root as usize]))
+    }
+
+    /// Lanes are spread over the nodes of each site.
+    fn carrier(&self, site: usize, lane: usize) -> u32 {
+        let heads = &self.heads[site];
+        heads[lane * heads.len() / self.lanes]
+    }
+
+    /// The other heads of this site, by node.
+    fn other_heads(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        self.heads[self.own_site].iter().copied().enumerate().filter(|(_, head)| *head != self.plan.rank)
+    }
+
+    /// A lane's carriers at the other sites.
+    fn other_carriers(&self, lane: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let others = (0..self.heads.len()).filter(|site| *site != self.own_site);
+        others.map(move |site| (site, self.carrier(site, lane)))
+    }
+
+    fn slice(&self, all: Elements, first: i64, count: i64) -> Elements {
+        Elements { start: all.start.wrapping_byte_offset((first * self.extent) as isize), count, ..all }
+    }
+
+    /// Share `number` of `shares`.
+    fn share(&self, all: Elements, number: usize, shares: usize) -> Elements {
+        let bound = |number: usize| number as i64 * all.count / shares as i64;
+        self.slice(all, bound(number), bound(number + 1) - bound(number))
+    }
+
+    /// # Safety
+    /// As [`Mpi::send_elements`].
+    unsafe fn send(&self, requests: &mut Requests<'_>, from: Elements, to: u32) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        requests.begin(0, |request| unsafe { self.mpi.send_elements(from, (to, IN_ORDER), self.plan.private, request) })
+    }
+
+    /// # Safety
+    /// As [`Mpi::receive_elements`].
+    unsafe fn receive(&self, requests: &mut Requests<'_>, into: Elements, from: u32) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        requests.begin(0, |request| unsafe {
+            self.mpi.receive_elements(into, (from, IN_ORDER), self.plan.private, request)
+        })
+    }
+}
+
+/// The first and the number of elements of each piece of at most `most`.
+fn divided(count: i64, most: i64) -> impl Iterator<Item = (i64, i64)> {
+    (0..(count + most - 1) / most).map(move |piece| (piece * most, most.min(count - piece * most)))
+}
+
+/// How many elements of `size` bytes are about `bytes`.
+fn elements_in(bytes: i64, size: i64) -> i64 {
+    (bytes / size).max(1)
+}

@@ -1,0 +1,268 @@
+//! `MPI_Reduce` and `MPI_Allreduce`: inside each site by the MPI library, then between the sites' leaders.
+//!
+//! Partial results of sites are combined in the order of sites. MPI requires the order of ranks for operations that do
+//! not commute, so those are covered only where each site's ranks are next to each other. All ranks get the same bits,
+//! because every leader combines the same partial results in the same order.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::Handle;
+use crate::calls::Elements;
+use crate::communicator::{Plan, plan_for};
+use crate::door::PASS;
+use crate::lanes::in_lanes;
+use crate::leaders::Leaders;
+use crate::mpi::{Fault, Mpi};
+use crate::span::Span;
+use crate::state::{State, running};
+
+/// From this length on, lanes carry the elements across.
+const IN_LANES: u64 = 64 << 10;
+
+/// A reduction as the program asked for it.
+struct Asked {
+    from: *mut c_void,
+    to: *mut c_void,
+    count: i64,
+    datatype: Handle,
+    operation: Handle,
+    bytes: u64,
+}
+
+/// The arguments that all reductions have, as they came.
+struct Call {
+    from: *mut c_void,
+    to: *mut c_void,
+    count: i64,
+    datatype: usize,
+    operation: usize,
+    comm: usize,
+}
+
+impl Asked {
+    /// `None`: it is left to the MPI library, on all ranks alike, since MPI demands the same count, datatype and
+    /// operation on all of them.
+    fn new(state: &State, call: &Call, comm: Handle) -> Result<Option<Asked>, Fault> {
+        let (mpi, abi) = (&state.mpi, &state.mpi.abi);
+        let (datatype, operation) = (abi.handle(call.datatype), abi.handle(call.operation));
+        let nothing = comm == abi.comm_null || datatype == abi.datatype_null || operation == abi.op_null;
+        let count = call.count;
+        if nothing || count <= 0 {
+            return Ok(None);
+        }
+        let bytes = u64::try_from(mpi.type_size(datatype)?).unwrap_or(0).saturating_mul(count as u64);
+        Ok(Some(Asked { from: call.from, to: call.to, count, datatype, operation, bytes }))
+    }
+
+    fn elements(&self) -> Elements {
+        Elements { start: self.from, count: self.count, datatype: self.datatype }
+    }
+
+    /// Whether the plan's order of combining is allowed and wanted.
+    fn suits(&self, mpi: &Mpi, plan: &Plan) -> Result<bool, Fault> {
+        Ok(!plan.exact && (plan.layout.is_ordered() || mpi.is_commutative(self.operation)?))
+    }
+
+    /// Whether several ranks of each site carry the elements, those of each node together.
+    fn suits_lanes(&self, mpi: &Mpi, plan: &Plan) -> Result<bool, Fault> {
+        Ok(self.bytes >= IN_LANES && (plan.layout.nodes.is_ordered() || mpi.is_commutative(self.operation)?))
+    }
+}
+
+/// Runs `work` with the plan of the communicator if the reduction is ours: as far as its arguments say (`fits`), and
+/// as far as the plan says (`allows`, which is told whether the elements are in place).
+fn planned(
+    call: &Call,
+    fits: impl FnOnce(&State, &Asked) -> bool,
+    allows: impl FnOnce(&Plan, bool) -> bool,
+    work: impl FnOnce(&Mpi, &Plan, &Asked) -> Result<(), Fault>,
+) -> c_int {
+    let Some(state) = running() else { return PASS };
+    let comm = state.mpi.abi.handle(call.comm);
+    let run = || {
+        let Some(mut asked) = Asked::new(state, call, comm)?.filter(|asked| fits(state, asked)) else {
+            return Ok(PASS);
+        };
+        let Some(planned) = plan_for(state, comm, asked.bytes)? else { return Ok(PASS) };
+        let Some(plan) = planned.plan() else { return Ok(PASS) };
+        let in_place = asked.from as usize == state.mpi.abi.in_place;
+        if !allows(plan, in_place) || !asked.suits(&state.mpi, plan)? {
+            return Ok(PASS);
+        }
+        // Only lanes divide more elements than an `int` counts.
+        if c_int::try_from(asked.count).is_err() && !asked.suits_lanes(&state.mpi, plan)? {
+            return Ok(PASS);
+        }
+        if in_place {
+            asked.from = asked.to;
+        }
+        work(&state.mpi, plan, &asked)?;
+        Ok(0)
+    };
+    run().unwrap_or_else(|fault| state.mpi.raise(comm, fault))
+}
+
+/// `MPI_Reduce` for the layer.
+pub(crate) unsafe extern "C" fn reduce(
+    from: *mut c_void,
+    to: *mut c_void,
+    count: i64,
+    datatype: usize,
+    operation: usize,
+    root: c_int,
+    comm: usize,
+) -> c_int {
+    planned(
+        &Call { from, to, count, datatype, operation, comm },
+        |_, _| root >= 0,
+        |plan, in_place| (root as usize) < plan.layout.sites.len() && (!in_place || is_root(plan, root)),
+        // SAFETY: the program's promise to MPI_Reduce.
+        |mpi, plan, asked| unsafe { to_root(mpi, plan, asked, root as u32) },
+    )
+}
+
+/// `MPI_Allreduce` for the layer.
+pub(crate) unsafe extern "C" fn allreduce(
+    from: *mut c_void,
+    to: *mut c_void,
+    count: i64,
+    datatype: usize,
+    operation: usize,
+    comm: usize,
+) -> c_int {
+    planned(
+        &Call { from, to, count, datatype, operation, comm },
+        |state, asked| asked.bytes <= state.mpi.abi.longest_allreduce,
+        |_, _| true,
+        // SAFETY: the program's promise to MPI_Allreduce.
+        |mpi, plan, asked| unsafe { to_all(mpi, plan, asked) },
+    )
+}
+
+fn is_root(plan: &Plan, root: c_int) -> bool {
+    u32::try_from(root) == Ok(plan.rank)
+}
+
+/// # Safety
+/// `asked` is as MPI demands.
+unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &Asked, root: u32) -> Result<(), Fault> {
+    let (from, to, operation) = (asked.elements(), asked.to, asked.operation);
+    if asked.suits_lanes(mpi, plan)? {
+        // SAFETY: the caller's promise.
+        return unsafe { in_lanes(mpi, plan, from, to, operation, Some(root)) };
+    }
+    let leaders = Leaders::new(mpi, plan, Some(root));
+    let mut own = Span::new(mpi, if leaders.leads() { from.count } else { 0 }, from.datatype)?;
+    let own = Elements { count: from.count, ..own.elements() };
+    // SAFETY: the program's elements, and room for as many at the leader.
+    unsafe { mpi.reduce(from, own.start, operation, leaders.inside(), plan.site) }?;
+    if !leaders.leads() {
+        return Ok(());
+    }
+    if !is_root(plan, root as c_int) {
+        // SAFETY: what was reduced above.
+        return unsafe { leaders.exchange([(leaders.site_of(root), own)], []) };
+    }
+    // SAFETY: memory of ours, and the program's for the result.
+    unsafe { receive_and_combine(mpi, plan, &leaders, [], own, to, operation) }
+}
+
+/// # Safety
+/// `asked` is as MPI demands.
+unsafe fn to_all(mpi: &Mpi, plan: &Plan, asked: &Asked) -> Result<(), Fault> {
+    let (from, to, operation) = (asked.elements(), asked.to, asked.operation);
+    if asked.suits_lanes(mpi, plan)? {
+        // SAFETY: the caller's promise.
+        return unsafe { in_lanes(mpi, plan, from, to, operation, None) };
+    }
+    let leaders = Leaders::new(mpi, plan, None);
+    let mut own = Span::new(mpi, if leaders.leads() { from.count } else { 0 }, from.datatype)?;
+    let own = Elements { count: from.count, ..own.elements() };
+    // SAFETY: the program's elements, and room for as many at the leader.
+    unsafe { mpi.reduce(from, own.start, operation, leaders.inside(), plan.site) }?;
+    if leaders.leads() {
+        // SAFETY: memory of ours, and the program's for the result.
+        unsafe { exchange(mpi, plan, &leaders, own, to, operation) }?;
+    }
+    // SAFETY: the program's room for the result.
+    unsafe { mpi.broadcast(Elements { start: to, ..from }, leaders.inside(), plan.site) }
+}
+
+/// Combines `own` elements of this rank's site with those of the other sites' leaders into `to`, on all leaders.
+///
+/// # Safety
+/// `own` is memory of ours, which is overwritten; `to` has room for as many elements.
+pub(crate) unsafe fn exchange(
+    mpi: &Mpi,
+    plan: &Plan,
+    leaders: &Leaders<'_>,
+    own: Elements,
+    to: *mut c_void,
+    operation: Handle,
+) -> Result<(), Fault> {
+    let sends = leaders.others().map(|site| (site, own));
+    // SAFETY: the caller's promise.
+    unsafe { receive_and_combine(mpi, plan, leaders, sends, own, to, operation) }
+}
+
+/// Sends `sends` to the leaders of other sites, receives as many elements as `own` from each of them, and combines all
+/// into `to`.
+///
+/// # Safety
+/// `own` is memory of ours, which is overwritten; `to` has room for as many elements; nobody else uses what is sent.
+pub(crate) unsafe fn receive_and_combine(
+    mpi: &Mpi,
+    plan: &Plan,
+    leaders: &Leaders<'_>,
+    sends: impl IntoIterator<Item = (usize, Elements)>,
+    own: Elements,
+    to: *mut c_void,
+    operation: Handle,
+) -> Result<(), Fault> {
+    let room = |site| Ok((site, Span::new(mpi, own.count, own.datatype)?));
+    let mut parts: Vec<(usize, Span)> = leaders.others().map(room).collect::<Result<_, Fault>>()?;
+    let mut all: Vec<(usize, Elements)> = parts.iter_mut().map(|(site, span)| (*site, span.elements())).collect();
+    // SAFETY: the caller's promise, and memory of ours for each part.
+    unsafe {
+        leaders.exchange(sends, all.iter().copied())?;
+        all.push((leaders.own_site(), own));
+        combine(mpi, plan, all, to, operation)
+    }
+}
+
+/// Combines the elements of all sites in the order of sites, and puts them where they are wanted.
+///
+/// # Safety
+/// `all` are memory of ours, and are overwritten; `to` has room for the elements.
+unsafe fn combine(
+    mpi: &Mpi,
+    plan: &Plan,
+    all: Vec<(usize, Elements)>,
+    to: *mut c_void,
+    operation: Handle,
+) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    let total = unsafe { combined(mpi, all, operation) }?;
+    // SAFETY: the caller's promise.
+    unsafe { mpi.copy(total, Elements { start: to, ..total }, plan.rank, plan.private) }
+}
+
+/// Combines elements in the order of their numbers. The result is where those of the highest number were.
+///
+/// # Safety
+/// All of them can be overwritten; there is at least one.
+pub(crate) unsafe fn combined(
+    mpi: &Mpi,
+    mut all: Vec<(usize, Elements)>,
+    operation: Handle,
+) -> Result<Elements, Fault> {
+    all.sort_by_key(|(number, _)| *number);
+    let mut rest = all.into_iter().map(|(_, elements)| elements);
+    let Some(mut total) = rest.next() else { return Err(Fault::NO_MEMORY) };
+    for next in rest {
+        // SAFETY: the caller's promise.
+        unsafe { mpi.combine(total, next.start, operation) }?;
+        total = next;
+    }
+    Ok(total)
+}

@@ -1,0 +1,123 @@
+//! An array of MPI requests, each with a number of its owner.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::Handle;
+use crate::mpi::{Fault, Mpi};
+
+/// Requests in flight. Whatever is left when this is dropped is given up, so it must outlive no buffer it uses.
+pub(crate) struct Requests<'a> {
+    mpi: &'a Mpi,
+    /// Handles next to each other, of 4 or 8 bytes.
+    handles: Vec<u64>,
+    owners: Vec<Option<usize>>,
+    in_flight: usize,
+}
+
+impl<'a> Requests<'a> {
+    /// Room for `room` requests.
+    pub(crate) fn new(mpi: &'a Mpi, room: usize) -> Requests<'a> {
+        let null = mpi.abi.request_null;
+        let mut requests = Requests { mpi, handles: vec![0; room], owners: vec![None; room], in_flight: 0 };
+        (0..room).for_each(|index| requests.write(index, null));
+        requests
+    }
+
+    /// Whether another one can be begun.
+    pub(crate) fn has_room(&self) -> bool {
+        self.in_flight < self.owners.len()
+    }
+
+    /// Begins one: `begin` writes the handle. Only when there is room.
+    pub(crate) fn begin(
+        &mut self,
+        owner: usize,
+        begin: impl FnOnce(*mut c_void) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let Some(index) = self.owners.iter().position(Option::is_none) else { return Err(Fault::NO_MEMORY) };
+        let place = self.place(index);
+        begin(place)?;
+        self.owners[index] = Some(owner);
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Waits for one to complete: its owner. `None`: there are none.
+    pub(crate) fn next(&mut self) -> Result<Option<usize>, Fault> {
+        if self.in_flight == 0 {
+            return Ok(None);
+        }
+        let count = self.owners.len() as c_int;
+        let array = self.place(0);
+        // SAFETY: the array holds that many handles, null where nothing is in flight.
+        let (found, result) = unsafe { self.mpi.wait_any(array, count) };
+        self.completed(found, result)
+    }
+
+    /// The owner of one that has completed, if any has. Makes progress, in communicator `comm` if none is in flight.
+    pub(crate) fn test(&mut self, comm: Handle) -> Result<Option<usize>, Fault> {
+        if self.in_flight == 0 {
+            self.mpi.poke(comm)?;
+            return Ok(None);
+        }
+        let count = self.owners.len() as c_int;
+        let array = self.place(0);
+        // SAFETY: as in `next`.
+        let (found, result) = unsafe { self.mpi.test_any(array, count) };
+        self.completed(found, result)
+    }
+
+    fn completed(&mut self, found: Option<usize>, result: Result<(), Fault>) -> Result<Option<usize>, Fault> {
+        // MPI frees a request that failed too.
+        let owner = found.and_then(|index| self.owners.get_mut(index)?.take());
+        self.in_flight -= usize::from(owner.is_some());
+        result.map(|()| owner)
+    }
+
+    /// Waits for all of them, also after one has failed: what is not received would be taken for a later message.
+    pub(crate) fn finish(&mut self) -> Result<(), Fault> {
+        let mut result = Ok(());
+        loop {
+            let before = self.in_flight;
+            match self.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return result,
+                Err(fault) => result = result.and(Err(fault)),
+            }
+            if self.in_flight == before {
+                return result;
+            }
+        }
+    }
+
+    fn place(&mut self, index: usize) -> *mut c_void {
+        let start = self.handles.as_mut_ptr();
+        match self.mpi.abi.small_handles {
+            true => start.cast::<u32>().wrapping_add(index).cast(),
+            false => start.wrapping_add(index).cast(),
+        }
+    }
+
+    fn write(&mut self, index: usize, handle: Handle) {
+        let place = self.place(index);
+        // SAFETY: `index` is below the room, for which there are 8 bytes each.
+        unsafe {
+            match self.mpi.abi.small_handles {
+                true => place.cast::<u32>().write(handle.0 as u32),
+                false => place.cast::<usize>().write(handle.0),
+            }
+        }
+    }
+}
+
+impl Drop for Requests<'_> {
+    fn drop(&mut self) {
+        for index in 0..self.owners.len() {
+            if self.owners[index].is_some() {
+                let place = self.place(index);
+                // SAFETY: it is in flight, so its handle is not null.
+                unsafe { self.mpi.abandon(place) };
+            }
+        }
+    }
+}

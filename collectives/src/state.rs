@@ -1,0 +1,136 @@
+//! What this process keeps from its first covered call to its last.
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::abi::Handle;
+use crate::bcast;
+use crate::communicator::{copy_nothing, forget};
+use crate::door::{INTERFACE, Source, Table, Transport};
+use crate::mpi::{Fault, Mpi};
+use crate::world::World;
+use crate::{allgather, alltoall, barrier, gather, reduce, scatter};
+
+/// Communicators at most that have a plan at one time. Each plan holds a communicator of its own, and MPICH has 2048
+/// in all.
+const MOST_PLANS: usize = 128;
+
+pub(crate) struct State {
+    pub mpi: Mpi,
+    pub world: World,
+    pub transport: &'static dyn Transport,
+    /// This rank is to leave reductions to the MPI library, whose result does not depend on sites.
+    pub exact: bool,
+    /// What builds the tree of sites of each broadcast that this rank sends, instead of the best trees.
+    pub algorithm: Option<plan::Algorithm>,
+    key: OnceLock<c_int>,
+    /// Only one thread makes the key.
+    making: Mutex<()>,
+    plans: AtomicUsize,
+    /// Communicators with something of ours, to be released before MPI ends.
+    known: Mutex<Vec<Handle>>,
+    ended: AtomicBool,
+}
+
+static STATE: OnceLock<Option<State>> = OnceLock::new();
+static TABLE: Table = Table {
+    bcast: bcast::bcast,
+    barrier: barrier::barrier,
+    reduce: reduce::reduce,
+    allreduce: reduce::allreduce,
+    allgather: allgather::allgather,
+    allgatherv: allgather::allgatherv,
+    gather: gather::gather,
+    gatherv: gather::gatherv,
+    scatter: scatter::scatter,
+    scatterv: scatter::scatterv,
+    alltoall: alltoall::alltoall,
+    alltoallv: alltoall::alltoallv,
+    finalize,
+};
+
+/// The covered functions for the MPI library behind `source`, which uses `transport`, or `None` if nothing is covered
+/// in this process. The first call decides.
+///
+/// # Safety
+/// `source` finds functions and objects of one MPI library, which stays loaded.
+pub unsafe fn table(interface: u32, source: &Source, transport: &'static dyn Transport) -> Option<&'static Table> {
+    if interface != INTERFACE {
+        return None;
+    }
+    let state = STATE.get_or_init(|| {
+        let world = World::from_env(|name| std::env::var(name).ok())?;
+        // SAFETY: the caller's promise.
+        let mpi = unsafe { Mpi::find(source) }?;
+        Some(State {
+            mpi,
+            world,
+            transport,
+            exact: std::env::var("LANDBRIDGE_COLLECTIVES").is_ok_and(|way| way == "exact"),
+            // The launcher has checked the name.
+            algorithm: std::env::var("LANDBRIDGE_TREES").ok().and_then(|name| plan::Algorithm::by_name(&name).ok()),
+            key: OnceLock::new(),
+            making: Mutex::new(()),
+            plans: AtomicUsize::new(0),
+            known: Mutex::new(Vec::new()),
+            ended: AtomicBool::new(false),
+        })
+    });
+    state.as_ref().map(|_| &TABLE)
+}
+
+/// The state, while MPI runs.
+pub(crate) fn running() -> Option<&'static State> {
+    let state = STATE.get()?.as_ref()?;
+    (!state.ended.load(Ordering::Acquire)).then_some(state)
+}
+
+impl State {
+    /// The key of our attribute.
+    pub(crate) fn key(&self) -> Result<c_int, Fault> {
+        if let Some(key) = self.key.get() {
+            return Ok(*key);
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = self.key.get() {
+            return Ok(*key);
+        }
+        let key = self.mpi.make_key(copy_nothing, forget)?;
+        Ok(*self.key.get_or_init(|| key))
+    }
+
+    /// Whether another communicator can have a plan.
+    pub(crate) fn has_room(&self) -> bool {
+        self.plans.load(Ordering::Relaxed) < MOST_PLANS
+    }
+
+    pub(crate) fn plan_made(&self) {
+        self.plans.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn plan_freed(&self) {
+        self.plans.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remember(&self, comm: Handle) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).push(comm);
+    }
+
+    pub(crate) fn forget(&self, comm: Handle) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = known.iter().rposition(|other| *other == comm) {
+            known.swap_remove(at);
+        }
+    }
+}
+
+/// Frees what we made, before `MPI_Finalize`.
+unsafe extern "C" fn finalize() {
+    let Some(state) = running() else { return };
+    let Some(key) = state.key.get() else { return };
+    let known = state.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    known.into_iter().for_each(|comm| state.mpi.delete_attribute(comm, *key));
+    state.ended.store(true, Ordering::Release);
+}

@@ -1,0 +1,290 @@
+//! Shares: bytes of one rank for several ranks at other sites. This file has the state of both sides, without I/O.
+//!
+//! A receiver that has a buffer says so ([`Message::Ready`]). The root sends nothing before all its receivers are
+//! ready, so nothing of a share ever waits for a buffer; a piece that nobody has agreed to is misbehaviour.
+
+use std::sync::Arc;
+
+use memory::Buffer;
+use rustc_hash::FxHashMap;
+use types::{Identity, SiteId};
+use wire::Message;
+use wire::frame::HEADER_LEN;
+use wire::message::MAX_HEADER;
+
+use crate::link::Misbehaved;
+use crate::operation::{Completion, Failure, Kind, NotBegun, PeerId, ShareOp, UserData};
+use crate::protocol::blank;
+
+/// Most shares for which a peer may be ready before their root begins them, and most that may be awaited from a peer.
+const MOST_READY: usize = 1024;
+
+/// What frames of a share are cut from.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    /// The share's number at this endpoint.
+    pub number: usize,
+    pub key: u64,
+    pub buffer: Arc<Buffer>,
+    pub at: u64,
+    pub begun: bool,
+}
+
+impl Pieces {
+    /// Length of the share.
+    pub(crate) fn total(&self) -> u64 {
+        self.buffer.len() as u64
+    }
+
+    /// Bytes of the next piece, in a payload of at most `most` bytes.
+    pub(crate) fn next_count(&self, most: u32) -> u64 {
+        u64::from(most).saturating_sub(MAX_HEADER as u64).max(1).min(self.total() - self.at)
+    }
+}
+
+impl member::Pieces for Pieces {
+    fn is_done(&self) -> bool {
+        self.begun && self.at == self.total()
+    }
+
+    fn next_len(&self, max_payload: u32) -> u32 {
+        let count = self.next_count(max_payload);
+        let header = Message::Share { key: self.key, offset: self.at, total: self.total() }.encode(count);
+        (HEADER_LEN + header.as_slice().len()) as u32 + count as u32
+    }
+}
+
+/// A share of ours.
+struct Root {
+    op: Option<ShareOp>,
+    to: Vec<PeerId>,
+    /// Receivers that are not ready.
+    waits: Vec<PeerId>,
+    /// How many senders still read the buffer.
+    open: usize,
+    length: u64,
+    user: UserData,
+    failure: Option<Failure>,
+}
+
+/// A share of a peer.
+struct Arriving {
+    buffer: Buffer,
+    user: UserData,
+    received: u64,
+    total: Option<u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct Sharing {
+    roots: slab::Slab<Root>,
+    arriving: FxHashMap<(PeerId, u64), Arriving>,
+    ready: FxHashMap<(PeerId, u64), u64>,
+    /// Shares whose receivers are all ready, by number.
+    pub begin: Vec<(usize, ShareOp)>,
+    pub completions: std::collections::VecDeque<Completion>,
+}
+
+impl Sharing {
+    /// Whether nothing of ours is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.roots.is_empty()
+    }
+
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.roots.is_empty() || !self.arriving.is_empty()
+    }
+
+    /// Starts a share; `lost`: why a receiver cannot be reached, if it cannot.
+    pub(crate) fn share(&mut self, op: ShareOp, lost: impl Fn(PeerId) -> Option<Failure>) {
+        let failure = op.to.iter().find_map(|peer| lost(*peer));
+        let to: Vec<PeerId> = op.to.iter().copied().filter(|peer| lost(*peer).is_none()).collect();
+        let is_ready = |peer: &PeerId| self.ready.contains_key(&(*peer, op.key));
+        let waits = to.iter().copied().filter(|peer| !is_ready(peer)).collect();
+        for peer in &to {
+            if let Some(count) = self.ready.get_mut(&(*peer, op.key)) {
+                *count -= 1;
+                if *count == 0 {
+                    self.ready.remove(&(*peer, op.key));
+                }
+            }
+        }
+        let (length, user) = (op.buffer.len() as u64, op.user);
+        let number = self.roots.insert(Root { op: Some(op), to, waits, open: 1, length, user, failure });
+        self.advance(number);
+    }
+
+    fn advance(&mut self, number: usize) {
+        let Some(root) = self.roots.get_mut(number).filter(|root| root.waits.is_empty()) else { return };
+        let Some(mut op) = root.op.take() else { return };
+        op.to = root.to.clone();
+        if op.to.is_empty() {
+            return self.sent(number);
+        }
+        self.begin.push((number, op));
+    }
+
+    /// One more sender reads the buffer of a share.
+    pub(crate) fn alone(&mut self, number: usize) {
+        if let Some(root) = self.roots.get_mut(number) {
+            root.open += 1;
+        }
+    }
+
+    /// One sender no longer reads it.
+    pub(crate) fn sent(&mut self, number: usize) {
+        let Some(root) = self.roots.get_mut(number) else { return };
+        root.open -= 1;
+        if root.open == 0 {
+            let Root { length, user, failure, .. } = self.roots.remove(number);
+            let result = failure.map_or(Ok(()), Err);
+            self.completions.push_back(Completion { length, result, ..blank(Kind::Share, user) });
+        }
+    }
+
+    /// A peer has a buffer for our share.
+    pub(crate) fn is_ready(&mut self, from: PeerId, key: u64) -> Result<(), Misbehaved> {
+        let waiting = self
+            .roots
+            .iter()
+            .find(|(_, root)| root.op.as_ref().is_some_and(|op| op.key == key) && root.waits.contains(&from));
+        if let Some((number, _)) = waiting {
+            self.roots[number].waits.retain(|peer| *peer != from);
+            self.advance(number);
+            return Ok(());
+        }
+        let theirs: u64 = self.ready.iter().filter(|((peer, _), _)| *peer == from).map(|(_, count)| *count).sum();
+        if theirs >= MOST_READY as u64 {
+            return Err(Misbehaved::Protocol("ready for more shares than it may be"));
+        }
+        *self.ready.entry((from, key)).or_default() += 1;
+        Ok(())
+    }
+
+    /// Awaits a share of a peer.
+    pub(crate) fn receive(&mut self, from: PeerId, key: u64, buffer: Buffer, user: UserData) -> Result<(), NotBegun> {
+        let many = self.arriving.keys().filter(|(peer, _)| *peer == from).count() >= MOST_READY;
+        if many || self.arriving.contains_key(&(from, key)) {
+            return Err(NotBegun::Again);
+        }
+        self.arriving.insert((from, key), Arriving { buffer, user, received: 0, total: None });
+        Ok(())
+    }
+
+    /// Bytes from the start that are in the buffer of a share that is awaited.
+    pub(crate) fn arrived(&self, user: UserData) -> Option<u64> {
+        let mut all = self.arriving.values();
+        all.find(|share| share.user == user).map(|share| share.received.min(share.buffer.len() as u64))
+    }
+
+    /// Gives up a share that is awaited, whose bytes go nowhere from now on, or one of ours that has not begun.
+    pub(crate) fn forget(&mut self, user: UserData) -> bool {
+        if let Some(share) = self.arriving.values_mut().find(|share| share.user == user) {
+            (share.buffer, share.user) = (Buffer::empty(), UserData::default());
+            return true;
+        }
+        let not_begun = self.roots.iter().find(|(_, root)| root.user == user && root.op.is_some());
+        if let Some((number, _)) = not_begun {
+            self.roots.remove(number);
+            return true;
+        }
+        false
+    }
+
+    /// A piece begins.
+    pub(crate) fn piece(
+        &mut self,
+        from: PeerId,
+        (key, offset, total): (u64, u64, u64),
+        following: u32,
+    ) -> Result<(), Misbehaved> {
+        let agreed = self.arriving.get_mut(&(from, key));
+        let share = agreed.ok_or(Misbehaved::Protocol("a piece of a share that nobody has agreed to"))?;
+        if *share.total.get_or_insert(total) != total {
+            return Err(Misbehaved::Protocol("a share that changes its length"));
+        }
+        let end = offset.checked_add(following.into());
+        if offset != share.received || end.is_none_or(|end| end > total) {
+            return Err(Misbehaved::Protocol("a piece of a share out of order, or beyond its end"));
+        }
+        Ok(())
+    }
+
+    /// The memory for bytes at an offset; empty beyond the buffer.
+    pub(crate) fn memory(&mut self, from: PeerId, key: u64, at: usize) -> &mut [u8] {
+        match self.arriving.get_mut(&(from, key)) {
+            Some(share) if at < share.buffer.len() => share.buffer.contiguous_mut(at),
+            _ => &mut [],
+        }
+    }
+
+    /// A piece of this many bytes is complete.
+    pub(crate) fn end(&mut self, from: PeerId, key: u64, count: u64) {
+        let Some(share) = self.arriving.get_mut(&(from, key)) else { return };
+        share.received += count;
+        if Some(share.received) != share.total {
+            return;
+        }
+        if let Some(Arriving { buffer, user, received, .. }) = self.arriving.remove(&(from, key)) {
+            let kept = buffer.len() as u64;
+            let result = if received > kept { Err(Failure::Truncated { total: received, kept }) } else { Ok(()) };
+            let done = blank(Kind::Share, user);
+            let done = Completion { length: received, from: Some(from), buffer: Some(buffer), result, ..done };
+            self.completions.push_back(done);
+        }
+    }
+
+    /// A peer is lost: what was awaited from it fails, and our shares go on without it and fail at their end.
+    pub(crate) fn lost(&mut self, peer: PeerId, failure: &Failure) {
+        self.ready.retain(|(from, _), _| *from != peer);
+        let keys: Vec<_> = self.arriving.keys().copied().filter(|(from, _)| *from == peer).collect();
+        for key in keys {
+            if let Some(share) = self.arriving.remove(&key) {
+                let done = blank(Kind::Share, share.user);
+                let (length, buffer) = (share.received, Some(share.buffer));
+                let done = Completion { length, from: Some(peer), buffer, result: Err(failure.clone()), ..done };
+                self.completions.push_back(done);
+            }
+        }
+        let numbers: Vec<usize> =
+            self.roots.iter().filter(|(_, root)| root.to.contains(&peer)).map(|(number, _)| number).collect();
+        for number in numbers {
+            let root = &mut self.roots[number];
+            root.failure.get_or_insert_with(|| failure.clone());
+            root.to.retain(|other| *other != peer);
+            root.waits.retain(|other| *other != peer);
+            self.advance(number);
+        }
+    }
+}
+
+/// Checks that every receiver is named once, and that every tree begins at `own` and has every receiver's site, once.
+///
+/// # Errors
+/// [`NotBegun::Tree`].
+pub(crate) fn check(op: &ShareOp, own: SiteId, at: impl Fn(PeerId) -> Option<Identity>) -> Result<(), NotBegun> {
+    let receivers: Option<Vec<Identity>> = op.to.iter().map(|peer| at(*peer)).collect();
+    let receivers = receivers.ok_or(NotBegun::UnknownPeer)?;
+    if receivers.is_empty() || receivers.len() > wire::many::MAX_RECEIVERS || op.trees.is_empty() {
+        return Err(NotBegun::Tree("a share has 1 to 64 receivers and at least one tree"));
+    }
+    if (1..op.to.len()).any(|at| op.to[..at].contains(&op.to[at])) {
+        return Err(NotBegun::Tree("a receiver of a share is named twice"));
+    }
+    for tree in &op.trees {
+        let mut sites = vec![own];
+        for (above, site) in &tree.edges {
+            if !sites.contains(above) || sites.contains(site) {
+                return Err(NotBegun::Tree("a tree of a share has a site twice, or a parent behind its child"));
+            }
+            sites.push(*site);
+        }
+        if receivers.iter().any(|receiver| receiver.site == own || !sites.contains(&receiver.site)) {
+            return Err(NotBegun::Tree("a receiver of a share is at the root's site, or at a site of no edge"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! A root and two receivers at the level of the protocol: what a gateway link does is done by hand.
+
+use std::net::SocketAddrV4;
+
+use memory::Regions;
+use types::{Address, Slot};
+
+use super::*;
+use crate::config::Limits;
+use crate::link::Sink;
+use crate::protocol::Protocol;
+
+fn address(site: u16, rank: u32) -> Address {
+    let identity = Identity { site: SiteId(site), slot: Slot(rank << 8) };
+    Address { socket: SocketAddrV4::new([10, 0, 0, 1].into(), 7), job: 1, identity }
+}
+
+fn protocol(site: u16) -> Protocol {
+    Protocol::new(Limits::default(), 100_000, SiteId(site), Arc::new(Regions::default()))
+}
+
+fn user(context: usize) -> UserData {
+    UserData { context, flags: 0 }
+}
+
+/// From site 0 to sites 1 and 2.
+fn op(to: &[PeerId], length: usize) -> ShareOp {
+    let edges = vec![(SiteId(0), SiteId(1)), (SiteId(1), SiteId(2))];
+    let trees = vec![member::ShareTree { edges, weight: 1.0 }];
+    ShareOp {
+        key: 5,
+        to: to.to_vec(),
+        buffer: Buffer::owned((0..length).map(|at| at as u8).collect()),
+        trees,
+        user: user(1),
+    }
+}
+
+/// Takes a piece of a share.
+fn take(end: &mut Protocol, from: PeerId, offset: u64, total: u64, bytes: &[u8]) -> Result<(), Misbehaved> {
+    let message = Message::Share { key: 5, offset, total };
+    let mut place = end.begin(from, message, bytes.len() as u32)?;
+    end.put(&mut place, bytes);
+    end.end(place);
+    Ok(())
+}
+
+#[test]
+fn a_share_begins_when_all_are_ready_and_arrives_piece_by_piece() {
+    let (mut root, mut receiver) = (protocol(0), protocol(1));
+    let to = [root.intern(address(1, 1)), root.intern(address(2, 2))];
+    let from = receiver.intern(address(0, 0));
+    // One receiver is ready before the root begins, and one after.
+    receiver.receive_share(from, 5, Buffer::owned(vec![0; 10]), user(2)).unwrap();
+    let (_, item) = receiver.outbox.pop_front().unwrap();
+    assert_eq!(item.head, Some(Message::Ready { key: 5, bytes: 10 }));
+    root.begin(to[0], item.head.unwrap(), 0).unwrap();
+    root.share(op(&to, 10)).unwrap();
+    assert!(root.sharing.begin.is_empty() && !root.is_idle());
+    root.begin(to[1], Message::Ready { key: 5, bytes: 10 }, 0).unwrap();
+    let (number, begun) = root.sharing.begin.pop().unwrap();
+    assert_eq!(begun.to, to);
+    // One receiver gets the rest alone: the buffer is in use until both ways are done.
+    root.alone(number);
+    root.sent(crate::link::Sent::Share(number));
+    assert!(root.sharing.completions.is_empty());
+    root.sent(crate::link::Sent::Share(number));
+    let done = root.sharing.completions.pop_front().unwrap();
+    assert_eq!((done.kind, done.user, done.length, done.result), (Kind::Share, user(1), 10, Ok(())));
+    assert!(root.is_idle());
+
+    take(&mut receiver, from, 0, 10, &[0, 1, 2, 3]).unwrap();
+    assert_eq!(receiver.sharing.arrived(user(2)), Some(4));
+    assert!(take(&mut receiver, from, 5, 10, &[5]).is_err(), "out of order");
+    assert!(take(&mut receiver, from, 4, 11, &[4]).is_err(), "another length");
+    assert!(take(&mut receiver, from, 4, 10, &[4; 7]).is_err(), "beyond the end");
+    take(&mut receiver, from, 4, 10, &[4, 5, 6, 7, 8, 9]).unwrap();
+    assert_eq!(receiver.sharing.arrived(user(2)), None);
+    let done = receiver.sharing.completions.pop_front().unwrap();
+    assert_eq!((done.result, done.from, done.length), (Ok(()), Some(from), 10));
+    assert_eq!(done.buffer.unwrap().to_vec(0..10), (0..10).collect::<Vec<u8>>());
+    let late = take(&mut receiver, from, 0, 10, &[1]);
+    assert_eq!(late, Err(Misbehaved::Protocol("a piece of a share that nobody has agreed to")));
+}
+
+#[test]
+fn an_empty_share_and_one_that_is_too_long_end_too() {
+    let mut receiver = protocol(1);
+    let from = receiver.intern(address(0, 0));
+    receiver.receive_share(from, 5, Buffer::empty(), user(2)).unwrap();
+    take(&mut receiver, from, 0, 0, &[]).unwrap();
+    assert_eq!(receiver.sharing.completions.pop_front().unwrap().result, Ok(()));
+    receiver.receive_share(from, 5, Buffer::owned(vec![0; 3]), user(2)).unwrap();
+    assert_eq!(receiver.receive_share(from, 5, Buffer::empty(), user(3)), Err(NotBegun::Again));
+    take(&mut receiver, from, 0, 8, &[1; 8]).unwrap();
+    let done = receiver.sharing.completions.pop_front().unwrap();
+    assert_eq!(done.result, Err(Failure::Truncated { total: 8, kept: 3 }));
+    assert_eq!(done.buffer.unwrap().to_vec(0..3), [1; 3]);
+}
+
+#[test]
+fn losses_fail_and_name_the_peer() {
+    let names = |done: &Completion, address: Address| {
+        assert!(matches!(&done.result, Err(Failure::PeerLost { address: lost, .. }) if *lost == address), "{done:?}");
+    };
+    let (mut root, mut receiver) = (protocol(0), protocol(1));
+    let to = [root.intern(address(1, 1)), root.intern(address(2, 2))];
+    root.share(op(&to, 10)).unwrap();
+    root.begin(to[0], Message::Ready { key: 5, bytes: 10 }, 0).unwrap();
+    // The other is lost before it is ready: the first gets the share all the same.
+    root.lost(to[1], Some("gone".into()));
+    let (number, begun) = root.sharing.begin.pop().unwrap();
+    assert_eq!(begun.to, [to[0]]);
+    root.sent(crate::link::Sent::Share(number));
+    names(&root.sharing.completions.pop_front().unwrap(), address(2, 2));
+    // Nobody is left.
+    root.lost(to[0], Some("gone".into()));
+    root.share(op(&to, 10)).unwrap();
+    names(&root.sharing.completions.pop_front().unwrap(), address(1, 1));
+
+    let from = receiver.intern(address(0, 0));
+    receiver.receive_share(from, 5, Buffer::owned(vec![0; 10]), user(2)).unwrap();
+    take(&mut receiver, from, 0, 10, &[1; 4]).unwrap();
+    receiver.lost(from, Some("gone".into()));
+    names(&receiver.sharing.completions.pop_front().unwrap(), address(0, 0));
+    receiver.receive_share(from, 6, Buffer::owned(vec![0; 10]), user(3)).unwrap();
+    names(&receiver.sharing.completions.pop_front().unwrap(), address(0, 0));
+}
+
+#[test]
+fn trees_that_do_not_lead_to_the_receivers_are_refused() {
+    let mut root = protocol(0);
+    let to = [root.intern(address(1, 1)), root.intern(address(2, 2))];
+    let own = root.intern(address(0, 3));
+    let with = |edges: &[(u16, u16)], to: &[PeerId]| {
+        let edges = edges.iter().map(|(a, b)| (SiteId(*a), SiteId(*b))).collect();
+        ShareOp { trees: vec![member::ShareTree { edges, weight: 1.0 }], ..op(to, 1) }
+    };
+    for (edges, to) in [
+        (&[(0, 1)][..], &to[..]),
+        (&[(1, 2), (0, 1)], &to),
+        (&[(0, 1), (0, 2), (1, 2)], &to),
+        (&[(0, 1), (0, 2)], &[own]),
+        (&[(0, 1)], &[]),
+        (&[(0, 1), (0, 2)], &[to[0], to[1], to[0]]),
+    ] {
+        assert!(matches!(root.share(with(edges, to)), Err(NotBegun::Tree(_))), "{edges:?}");
+    }
+    assert_eq!(root.share(with(&[(0, 1)], &[PeerId(9)])), Err(NotBegun::UnknownPeer));
+    // A peer cannot be ready without end.
+    let ready = || Message::Ready { key: 1, bytes: 0 };
+    for _ in 0..MOST_READY {
+        root.begin(to[0], ready(), 0).unwrap();
+    }
+    assert!(root.begin(to[0], ready(), 0).is_err());
+}

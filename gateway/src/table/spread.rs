@@ -1,0 +1,161 @@
+//! Where the copies of a frame for several receivers go, and who may send one. Part of [`Table`].
+//!
+//! A frame that a site relays for another names a sender that is not behind its trunk. So only a rank may send it, to
+//! ranks of an open job in which both sites take part, and every receiver must be of the site under which it is named.
+//! Every gateway checks all of it, because the connection that brings a bad frame is closed.
+
+use types::{Identity, SiteId, Slot};
+use wire::frame::HEADER_LEN;
+use wire::many::{Astray, Block, Receiver, Why};
+use wire::{FrameHeader, Passage};
+
+use crate::table::error::Violation;
+use crate::table::job::{Job, is_rank};
+use crate::table::{Effect, Origin, Route, Table, TrunkId};
+
+/// What becomes of a part of a frame.
+pub(crate) enum Hop<'a, 'b, M> {
+    /// It becomes a data frame for a member of this site, whose number is given.
+    Member(&'a M, SiteId, Receiver),
+    /// It goes on over a trunk to a site.
+    Trunk(TrunkId, SiteId, Block<'b>),
+}
+
+/// Takes a part of a frame and the data, or says why not.
+pub(crate) type Take<'t, 'b, M> = dyn FnMut(Hop<'_, 'b, M>, &'b [u8]) -> Result<(), Why> + 't;
+
+/// A copy that gets no further, and what its root is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub receiver: Identity,
+    pub sequence: u32,
+    pub astray: Astray,
+}
+
+impl<M: Clone + PartialEq> Table<M> {
+    /// Checks a frame for several receivers and calls `take` with each of its parts and the data; `take` returns why it
+    /// does not take one. Returns the copies that get no further: none without an open job, as after its end.
+    ///
+    /// # Errors
+    /// The frame breaks a rule: nothing was taken, and the connection it came by is to be closed.
+    pub(crate) fn spread<'b>(
+        &mut self,
+        origin: Origin,
+        header: &FrameHeader,
+        payload: &'b [u8],
+        take: &mut Take<'_, 'b, M>,
+    ) -> Result<Vec<Lost>, Violation> {
+        let Some(job) = self.jobs.get_mut(&header.job) else { return Ok(Vec::new()) };
+        let (at, root) = (job.own, header.from);
+        let bad = |what: String| Violation(format!("a frame of job {} for several receivers {what}", header.job));
+        match origin {
+            Origin::Member if root.site != at => return Err(bad(format!("from {root}, who is of another site"))),
+            Origin::Member => {}
+            Origin::Trunk(trunk) => {
+                let peer = &self.trunks[trunk.0].site;
+                if !job.has_site(peer) {
+                    return Err(bad(format!("came from site {peer}, which takes no part")));
+                }
+                if root.site == at {
+                    return Err(bad(format!("from {root} of this site came from site {peer}")));
+                }
+            }
+        }
+        if !job.has_rank(root) {
+            return Err(bad(format!("from {root}, which is no rank of that site")));
+        }
+        if header.to != (Identity { site: at, slot: Slot::GATEWAY }) {
+            return Err(bad(format!("is for {}, not for the gateway of site {}", header.to, self.site)));
+        }
+        let (block, data) = Block::split(payload, at, root.site).map_err(|error| bad(error.to_string()))?;
+        block.each(at, &mut |site, receiver| {
+            let to = Identity { site, slot: receiver.slot };
+            if job.has_rank(to) { Ok(()) } else { Err(bad(format!("to {to}, which is no rank of that site"))) }
+        })?;
+        let mut lost = Vec::new();
+        let bytes = |block: &Block<'_>| (HEADER_LEN + block.bytes().len() + data.len()) as u64;
+        if matches!(origin, Origin::Trunk(_)) {
+            job.traffic.received += bytes(&block);
+        }
+        for receiver in block.receivers() {
+            let found = job.members.get(&receiver.slot).ok_or(Why::Absent);
+            if let Err(why) = found.and_then(|member| take(Hop::Member(member, at, receiver), data)) {
+                let astray = Astray { at, towards: at, why };
+                let receiver_id = Identity { site: at, slot: receiver.slot };
+                lost.push(Lost { receiver: receiver_id, sequence: receiver.sequence, astray });
+            }
+        }
+        for (site, below) in block.branches() {
+            let state = job.sites.get_mut(usize::from(site.0));
+            let trunk = state.and_then(|state| state.route(|route| self.trunks[route.0].up)).ok_or(Why::Away);
+            match trunk.and_then(|trunk| take(Hop::Trunk(trunk, site, below), data)) {
+                Ok(()) => job.traffic.sent += bytes(&below),
+                Err(why) => {
+                    let astray = Astray { at, towards: site, why };
+                    let add = &mut |site, receiver: Receiver| -> Result<(), Violation> {
+                        let receiver_id = Identity { site, slot: receiver.slot };
+                        lost.push(Lost { receiver: receiver_id, sequence: receiver.sequence, astray });
+                        Ok(())
+                    };
+                    below.each(site, add)?;
+                }
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Copies of this frame got no further, and no report can go from here to its root, which may reach this site by
+    /// another gateway and then hears of no loss. The receivers here are told that the way to it is broken, and ask it
+    /// to retransmit what went through this site; those that are not connected do so when they are.
+    pub(crate) fn unsaid(&mut self, header: &FrameHeader, payload: &[u8]) {
+        let Some(job) = self.jobs.get(&header.job) else { return };
+        let Ok((block, _)) = Block::split(payload, job.own, header.from.site) else { return };
+        for member in block.receivers().filter_map(|receiver| job.members.get(&receiver.slot)) {
+            self.effects.push(Effect::Passage(member.clone(), header.from.site, Passage::Broken));
+        }
+    }
+
+    /// Where the report about a lost copy goes. `by`: the trunk it came by; `None`: this gateway makes it.
+    pub(crate) fn astray(&mut self, by: Option<TrunkId>, header: &FrameHeader, astray: Astray) -> Route<'_, M> {
+        let Some(job) = self.jobs.get_mut(&header.job) else { return Route::Nowhere { notice: None } };
+        let violation = |what: &str| {
+            let text = format!("a report about a lost copy of job {} {what}", header.job);
+            Route::Violation(text)
+        };
+        if let Some(trunk) = by {
+            let peer = &self.trunks[trunk.0].site;
+            if job.roster.site(astray.at).is_none_or(|site| site.name != *peer) {
+                return violation(&format!("from site #{} came from site {peer}", astray.at.0));
+            }
+            if header.to.site != job.own || !job.has_rank(header.to) {
+                return violation(&format!("for {} arrived at site {}", header.to, self.site));
+            }
+            if header.from.site == job.own || !job.has_rank(header.from) {
+                return violation(&format!("is about {}", header.from));
+            }
+        }
+        if header.to.site == job.own {
+            return match job.members.get(&header.to.slot) {
+                Some(member) => Route::Member(member),
+                None => Route::Nowhere { notice: None },
+            };
+        }
+        let site = job.sites.get_mut(usize::from(header.to.site.0));
+        match site.and_then(|site| site.route(|route| self.trunks[route.0].up)) {
+            Some(trunk) => Route::Trunk(trunk),
+            None => Route::Nowhere { notice: None },
+        }
+    }
+}
+
+impl<M> Job<M> {
+    fn has_site(&self, name: &str) -> bool {
+        self.roster.sites().iter().any(|site| site.name == name)
+    }
+
+    /// Whether the roster has this rank at this site.
+    fn has_rank(&self, who: Identity) -> bool {
+        let span = self.spans.get(usize::from(who.site.0));
+        is_rank(who.slot) && span.is_some_and(|(first, beyond)| (*first..*beyond).contains(&(who.slot.0 >> 8)))
+    }
+}

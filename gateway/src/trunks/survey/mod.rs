@@ -1,0 +1,426 @@
+//! What this gateway knows of the network between sites: it watches its own trunks, measures those of which a job needs
+//! to know more, tells the other gateways, and gives the members of each job the table of their sites.
+//!
+//! [`estimate`] makes a trunk's figures, [`board`] keeps those of all trunks, [`turn`] says when to measure.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::{Instant, sleep};
+use types::JobId;
+use types::links::{LinkTable, MAX_SITES};
+use types::sites::SitesFile;
+use wire::control::LinksMessage;
+use wire::control::links::{GatewayName, MAX_MEASURE_S};
+use wire::view::PairView;
+
+use crate::gateway::Gateway;
+use crate::path::member::Member;
+use crate::table::TrunkId;
+use crate::table::error::Violation;
+use crate::table::job::is_rank;
+use crate::trunks::measure::Extent;
+use crate::trunks::trunk::Trunk;
+
+use self::board::{Board, Row, RowRate};
+use self::estimate::{Estimate, TICK};
+
+pub(crate) use self::estimate::Look;
+
+mod board;
+mod estimate;
+mod turn;
+
+/// Ticks between two rounds of telling others: members and gateways are told at most once a second.
+const TELL: u64 = 10;
+/// A trunk that was sent no more than this in a tick is idle: heartbeats and control messages.
+const LITTLE: u64 = 4 << 10;
+/// A trunk is looked at for this long after it was last busy: the kernel's queue drains.
+const AFTER: Duration = Duration::from_millis(300);
+/// An idle trunk is pinged this often, and this long after it was busy. A busy machine answers some pings late, so the
+/// shortest of several counts.
+const PING_EVERY: Duration = Duration::from_secs(5);
+const PING_AFTER: Duration = Duration::from_millis(500);
+const PING: Duration = Duration::from_secs(2);
+const PINGS: usize = 3;
+/// How long no rank may have sent or received anything by this gateway before it measures.
+const QUIET: Duration = Duration::from_secs(2);
+/// Other gateways' transfers to this one arrive while their frames are no older than this.
+const RECEIVING: Duration = Duration::from_millis(300);
+/// Limits of a measurement: TCP needs about a second, or bytes beyond slow start.
+const EXTENT: Extent = Extent { bytes: 64 << 20, lasts: Duration::from_secs(1) };
+/// Rates that other gateways believe.
+const RATES: (f64, f64) = (1e3, 1e12);
+/// Most pairs in a view, which must fit a message.
+const SHOWN: usize = 3000;
+
+/// See the module docs.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    board: RefCell<Board>,
+    trunks: RefCell<HashMap<TrunkId, Watched>>,
+    /// The table that members of each job have or get.
+    tables: RefCell<HashMap<JobId, LinkTable>>,
+    /// Until when a user wants stale pairs measured.
+    wanted: Cell<Option<Instant>>,
+    /// Bytes of ranks' frames, and when they last changed.
+    traffic: Cell<(u64, Option<Instant>)>,
+    /// The last turn that was taken.
+    taken: Cell<Option<u64>>,
+    /// When a frame of another gateway's transfer last arrived.
+    receiving: Cell<Option<Instant>>,
+}
+
+/// A trunk of this gateway.
+#[derive(Debug)]
+struct Watched {
+    estimate: Estimate,
+    /// By index of the link: when that link came up, and the last look at it.
+    looks: HashMap<usize, (Instant, Look)>,
+    looked: Instant,
+    sent: u64,
+    /// When more than a little was last sent.
+    busy: Option<Instant>,
+    pinged: Option<Instant>,
+    /// While a transfer for this purpose is in progress: what the kernel's samples say of it.
+    measuring: Option<Estimate>,
+    /// When the last transfer ended; what it left in queues says nothing new.
+    measured: Option<Instant>,
+}
+
+impl Survey {
+    /// `own`: the positions of this gateway's site and of the gateway in the sites file.
+    pub(crate) fn new(file: &SitesFile, own: (usize, usize)) -> Survey {
+        let site = &file.sites[own.0];
+        let own = GatewayName { site: site.name.clone(), gateway: site.gateways[own.1].name.clone() };
+        Survey {
+            board: RefCell::new(Board::new(own, names(file))),
+            trunks: RefCell::default(),
+            tables: RefCell::default(),
+            wanted: Cell::default(),
+            traffic: Cell::default(),
+            taken: Cell::default(),
+            receiving: Cell::default(),
+        }
+    }
+
+    /// The sites file has changed.
+    pub(crate) fn adopt(&self, file: &SitesFile) {
+        self.board.borrow_mut().adopt(names(file));
+    }
+
+    /// The other gateway's process is a new one.
+    pub(crate) fn restarted(&self, trunk: &Trunk) {
+        self.board.borrow_mut().restarted(&name(trunk));
+    }
+
+    /// A frame of another gateway's transfer has arrived.
+    pub(crate) fn receives(&self, now: Instant) {
+        self.receiving.set(Some(now));
+    }
+
+    fn with<R>(&self, trunk: TrunkId, now: Instant, then: impl FnOnce(&mut Watched) -> R) -> R {
+        then(self.trunks.borrow_mut().entry(trunk).or_insert_with(|| Watched {
+            estimate: Estimate::default(),
+            looks: HashMap::new(),
+            looked: now,
+            sent: 0,
+            busy: None,
+            pinged: None,
+            measuring: None,
+            measured: None,
+        }))
+    }
+}
+
+fn names(file: &SitesFile) -> Vec<(String, Vec<String>)> {
+    let gateways = |site: &types::sites::Site| site.gateways.iter().map(|gateway| gateway.name.clone()).collect();
+    file.sites.iter().map(|site| (site.name.clone(), gateways(site))).collect()
+}
+
+fn name(trunk: &Trunk) -> GatewayName {
+    GatewayName { site: trunk.site.clone(), gateway: trunk.gateway.clone() }
+}
+
+impl Gateway {
+    /// Watches the trunks forever.
+    pub(crate) async fn watch_trunks(&self) -> Infallible {
+        let mut ticks = 0u64;
+        loop {
+            sleep(TICK).await;
+            ticks = ticks.wrapping_add(1);
+            let now = self.path.tick();
+            self.trunks.in_use().iter().for_each(|trunk| self.look_at(trunk, now));
+            self.note_traffic(now);
+            self.take_turn(now);
+            if ticks.is_multiple_of(TELL) {
+                self.tell_gateways(now);
+                self.tell_members();
+            }
+        }
+    }
+
+    fn clock(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
+    fn clock_ms(&self, now: Instant) -> i64 {
+        i64::try_from(self.clock(now).as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Notes what a trunk has carried, and pings it when it is idle.
+    fn look_at(&self, trunk: &Rc<Trunk>, now: Instant) {
+        let links = trunk.up_links();
+        if links.is_empty() {
+            return self.trunks.survey.with(trunk.id, now, |watched| watched.pinged = None);
+        }
+        // The kernel's figures would be those of the way to ssh, or to the gateway where the two have met.
+        let blind = trunk.through_ssh || trunk.hidden;
+        let sent = links.iter().map(|link| link.sent.get()).sum::<u64>();
+        let pings = self.trunks.survey.with(trunk.id, now, |watched| {
+            if sent.abs_diff(std::mem::replace(&mut watched.sent, sent)) > LITTLE || watched.looks.is_empty() {
+                watched.busy = Some(now);
+            }
+            let since_busy = watched.busy.map(|busy| now - busy);
+            if since_busy.is_some_and(|since| since <= AFTER) {
+                let passed = now - std::mem::replace(&mut watched.looked, now);
+                let mut carried = Vec::new();
+                for link in &links {
+                    let look = link.look(blind);
+                    let before = watched.looks.insert(link.index, (link.since, look));
+                    let before = before.filter(|(since, _)| *since == link.since).map(|(_, before)| before);
+                    watched.estimate.shortest(look.shortest, before.and_then(|before| before.shortest));
+                    carried.extend(before.map(|before| look.since(&before, passed)));
+                }
+                match &mut watched.measuring {
+                    Some(estimate) => estimate.carried(&carried, passed, self.clock(now), blind),
+                    None if watched.measured.is_some_and(|measured| now - measured <= AFTER * 2) => {}
+                    None => watched.estimate.carried(&carried, passed, self.clock(now), blind),
+                }
+            }
+            let idle = watched.estimate.round_trip().is_none() || since_busy.is_none_or(|since| since >= PING_AFTER);
+            let due =
+                idle && watched.measuring.is_none() && watched.pinged.is_none_or(|pinged| now - pinged >= PING_EVERY);
+            if due {
+                watched.pinged = Some(now);
+            }
+            due
+        });
+        if pings {
+            let trunk = trunk.clone();
+            self.beside(async move |gateway| {
+                let mut shortest: Option<Duration> = None;
+                for _ in 0..PINGS {
+                    let Ok(round_trip) = trunk.ping(&gateway, PING).await else { break };
+                    shortest = Some(shortest.map_or(round_trip, |before| before.min(round_trip)));
+                }
+                if let Some(round_trip) = shortest {
+                    let now = Instant::now();
+                    gateway.trunks.survey.with(trunk.id, now, |watched| watched.estimate.pinged(round_trip));
+                }
+            });
+        }
+    }
+
+    /// Notes whether ranks use this gateway.
+    fn note_traffic(&self, now: Instant) {
+        let total = self.rank_traffic();
+        if self.trunks.survey.traffic.get().0 != total {
+            self.trunks.survey.traffic.set((total, Some(now)));
+        }
+    }
+
+    fn rank_traffic(&self) -> u64 {
+        let table = self.table();
+        table.jobs.values().fold(0, |sum, job| sum.wrapping_add(job.traffic.sent).wrapping_add(job.traffic.received))
+    }
+
+    /// Measures a trunk if it is this gateway's turn, nothing recent is known, somebody needs to know, and no rank uses
+    /// the gateway.
+    fn take_turn(&self, now: Instant) {
+        let survey = &self.trunks.survey;
+        let wanted = survey.wanted.get().is_some_and(|until| now < until);
+        if !wanted && self.table().jobs.values().all(|job| job.closing || job.sites.len() < 2) {
+            return;
+        }
+        let recently = |at: Option<Instant>, limit| at.is_some_and(|at| now - at < limit);
+        if recently(survey.traffic.get().1, QUIET) || recently(survey.receiving.get(), RECEIVING) {
+            return;
+        }
+        let clock_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let Some((turn, receiver)) = self.turn_to_send(clock_ms) else { return };
+        if survey.taken.get() == Some(turn.number) || !(wanted || self.is_in_a_job(&receiver.site)) {
+            return;
+        }
+        let trunk = self.trunks.in_use().into_iter().find(|trunk| name(trunk) == receiver && trunk.is_up());
+        let Some(trunk) = trunk else { return };
+        if survey.with(trunk.id, now, |watched| watched.estimate.is_stale(self.clock(now))) {
+            survey.taken.set(Some(turn.number));
+            self.beside(async move |gateway| gateway.measure_rate(&trunk).await);
+        }
+    }
+
+    /// The turn that begins now, and the gateway to send to.
+    fn turn_to_send(&self, clock_ms: u64) -> Option<(turn::Turn, GatewayName)> {
+        let (file, (site, number)) = (self.sites.file.borrow(), self.sites.own.get());
+        let turn = turn::turn(file.sites.len(), site, clock_ms)?;
+        let there = &file.sites[turn.to];
+        let partner = turn::partner(number, file.sites[site].gateways.len(), there.gateways.len(), turn.cycle)?;
+        Some((turn, GatewayName { site: there.name.clone(), gateway: there.gateways[partner].name.clone() }))
+    }
+
+    /// Whether a job is open here that has ranks at both sites.
+    fn is_in_a_job(&self, site: &str) -> bool {
+        self.table().jobs.values().any(|job| {
+            let has_ranks = |name: &str| job.roster.sites().iter().any(|one| one.name == name && one.size() > 0);
+            !job.closing && has_ranks(&self.site) && has_ranks(site)
+        })
+    }
+
+    async fn measure_rate(&self, trunk: &Trunk) {
+        let survey = &self.trunks.survey;
+        let Some(_turn) = self.trunks.measuring.turn() else { return };
+        survey.with(trunk.id, Instant::now(), |watched| watched.measuring = Some(watched.estimate.afresh()));
+        let before = self.rank_traffic();
+        let found = match trunk.ping(self, PING).await {
+            Ok(rtt) => self.transfer(trunk, rtt, EXTENT, || self.rank_traffic() != before).await,
+            Err(error) => Err(error),
+        };
+        let now = Instant::now();
+        survey.with(trunk.id, now, |watched| {
+            watched.measured = Some(now);
+            // After a loss the frames behind it arrive late and all at once. The kernel counts what was delivered.
+            let sampled = watched.measuring.take().and_then(|estimate| estimate.rate());
+            match &found {
+                Ok((bytes, lasted)) => {
+                    let timed = *bytes as f64 / lasted.as_secs_f64().max(1e-6);
+                    watched.estimate.measured(sampled.map_or(timed, |rate| rate.bytes_s), self.clock(now));
+                }
+                Err(error) => tracing::debug!(site = trunk.site, gateway = trunk.gateway, %error, "rate not measured"),
+            }
+        });
+    }
+
+    /// Tells the other gateways what has changed.
+    fn tell_gateways(&self, now: Instant) {
+        let (survey, now_ms) = (&self.trunks.survey, self.clock_ms(now));
+        for trunk in self.trunks.in_use() {
+            let row = survey.with(trunk.id, now, |watched| Row {
+                round_trip: watched.estimate.round_trip().map(|trip| trip.max(Duration::from_micros(1))),
+                rate: watched.estimate.rate().map(|rate| RowRate {
+                    bytes_s: rate.bytes_s.clamp(RATES.0, RATES.1) as u64,
+                    at_ms: i64::try_from(rate.at.as_millis()).unwrap_or(i64::MAX),
+                    active: rate.active,
+                }),
+            });
+            if row != Row::default() {
+                survey.board.borrow_mut().measured(&name(&trunk), row);
+            }
+        }
+        for trunk in self.trunks.in_use().iter().filter(|trunk| trunk.is_up()) {
+            let news = survey.board.borrow_mut().news(&name(trunk), now_ms);
+            if let Some(message) = news {
+                trunk.send_control(self, message);
+            }
+        }
+    }
+
+    /// Sends each job's ranks the table of its sites if it has changed. A rank that has not read the last one is left
+    /// alone until it has.
+    fn tell_members(&self) {
+        let mut told: Vec<(Rc<Member>, LinkTable)> = Vec::new();
+        {
+            let (table, board) = (self.table(), self.trunks.survey.board.borrow());
+            let mut tables = self.trunks.survey.tables.borrow_mut();
+            tables.retain(|id, _| table.jobs.contains_key(id));
+            for (id, job) in table.jobs.iter().filter(|(_, job)| !job.closing) {
+                let sites = job.roster.sites();
+                if !(2..=MAX_SITES).contains(&sites.len()) {
+                    continue;
+                }
+                let before = tables.entry(*id).or_insert_with(|| LinkTable::unknown(sites.len()));
+                let now = board.table(sites.iter().map(|site| site.name.as_str()));
+                if now.differs(before) {
+                    *before = now.numbered(before.version().wrapping_add(1).max(1));
+                }
+                let ranks = job.members.iter().filter(|(slot, _)| is_rank(**slot)).map(|(_, member)| member);
+                let behind = ranks.filter(|rank| rank.links.get() != before.version() && rank.outlet.queued() == 0);
+                told.extend(behind.map(|rank| (rank.clone(), before.clone())));
+            }
+        }
+        told.iter().for_each(|(rank, table)| rank.send_links(self, table));
+    }
+
+    /// Sends a rank that was admitted what its job's ranks know.
+    pub(crate) fn tell_links(&self, rank: &Member) {
+        let known = self.trunks.survey.tables.borrow().get(&rank.job.get()).cloned();
+        if let Some(table) = known.filter(|table| table.version() > 0 && is_rank(rank.identity.get().slot)) {
+            rank.send_links(self, &table);
+        }
+    }
+
+    /// Handles a message about links from a trunk.
+    ///
+    /// # Errors
+    /// No gateway that follows the protocol can have sent it: close the link.
+    pub(crate) fn links_from_trunk(&self, trunk: TrunkId, message: LinksMessage) -> Result<(), Violation> {
+        let trunk = self.trunks.get(trunk);
+        match message {
+            LinksMessage::Figures { version, rows } => {
+                let now_ms = self.clock_ms(self.path.tick());
+                self.trunks.survey.board.borrow_mut().take(&name(&trunk), version, rows, now_ms)
+            }
+            LinksMessage::Measure { seconds } => {
+                self.want_measured(seconds);
+                Ok(())
+            }
+            LinksMessage::Measuring { .. } => {
+                Err(Violation(format!("site {} may not send a message for users", trunk.site)))
+            }
+        }
+    }
+
+    /// Handles a message about links from a member.
+    ///
+    /// # Errors
+    /// A member may not send this message: close its connection.
+    pub(crate) fn links_from_member(&self, member: &Member, message: LinksMessage) -> Result<(), Violation> {
+        let LinksMessage::Measure { seconds } = message else {
+            return Err("only gateways send figures of links".into());
+        };
+        self.want_measured(seconds);
+        for trunk in self.trunks.in_use().iter().filter(|trunk| trunk.is_up()) {
+            trunk.send_control(self, LinksMessage::Measure { seconds: seconds.min(MAX_MEASURE_S) });
+        }
+        let file = self.sites.file.borrow();
+        let most = file.sites.iter().map(|site| site.gateways.len()).max().unwrap_or(1);
+        let seconds = u32::try_from(turn::all_within_s(file.sites.len(), most)).unwrap_or(u32::MAX);
+        member.send_control(self, LinksMessage::Measuring { seconds });
+        Ok(())
+    }
+
+    fn want_measured(&self, seconds: u32) {
+        let until = self.path.tick() + Duration::from_secs(seconds.min(MAX_MEASURE_S).into());
+        let before = self.trunks.survey.wanted.get();
+        self.trunks.survey.wanted.set(Some(before.map_or(until, |before| before.max(until))));
+    }
+
+    /// What is known of each pair of sites, for users.
+    pub(crate) fn pair_views(&self) -> Vec<PairView> {
+        let now_ms = self.clock_ms(Instant::now());
+        let board = self.trunks.survey.board.borrow();
+        let view = |(from, to, pair): (&str, &str, board::Pair)| PairView {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            rtt_us: pair.round_trip.map(|trip| u64::try_from(trip.as_micros()).unwrap_or(u64::MAX)),
+            rate: pair.rate.map(|rate| rate.bytes_s),
+            age_ms: pair.age_ms(now_ms),
+            active: pair.rate.is_some_and(|rate| rate.active),
+            stale: pair.is_stale(now_ms),
+        };
+        board.pairs().take(SHOWN).map(view).collect()
+    }
+}

@@ -1,0 +1,205 @@
+//! The library that ranks of a job of several sites preload, which hands collective operations to the provider.
+//!
+//! If some ranks of a communicator used it and others did not, they would wait for each other forever. So each node
+//! reports what its MPI library allows, and the launcher tells all nodes what every one of them can do.
+
+use std::path::{Path, PathBuf};
+
+use goblin::elf::Elf;
+use serde::{Deserialize, Serialize};
+
+use super::{Library, MpiError};
+use crate::environment::Environment;
+
+/// How to run collective operations: `native`, `exact` (reductions are the MPI library's own) or `auto`.
+pub const VARIABLE: &str = "LANDBRIDGE_COLLECTIVES";
+/// The algorithm by which a broadcast's tree of sites is built, instead of the best trees.
+pub const TREES_VARIABLE: &str = "LANDBRIDGE_TREES";
+/// File names of the layers, which are beside the provider.
+pub const LAYER_FILE: &str = "liblandbridge-layer.so";
+pub const LARGE_LAYER_FILE: &str = "liblandbridge-layer-large.so";
+/// Tells a rank's provider which layer has to be loaded.
+const LOADED: &str = "LANDBRIDGE_LAYER";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// What the layer defines: a library that lacks one of these cannot be covered.
+const COVERED: &[&str] = &[
+    "PMPI_Bcast",
+    "PMPI_Barrier",
+    "PMPI_Reduce",
+    "PMPI_Allreduce",
+    "PMPI_Allgather",
+    "PMPI_Allgatherv",
+    "PMPI_Gather",
+    "PMPI_Gatherv",
+    "PMPI_Scatter",
+    "PMPI_Scatterv",
+    "PMPI_Alltoall",
+    "PMPI_Alltoallv",
+    "PMPI_Finalize",
+];
+/// What the layer for large counts defines besides.
+const COVERED_LARGE: &[&str] = &[
+    "PMPI_Bcast_c",
+    "PMPI_Reduce_c",
+    "PMPI_Allreduce_c",
+    "PMPI_Allgather_c",
+    "PMPI_Allgatherv_c",
+    "PMPI_Gather_c",
+    "PMPI_Gatherv_c",
+    "PMPI_Scatter_c",
+    "PMPI_Scatterv_c",
+    "PMPI_Alltoall_c",
+    "PMPI_Alltoallv_c",
+];
+
+/// Which collective operations are ours, from least to most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Coverage {
+    /// None: the MPI library runs all of them.
+    #[default]
+    Native,
+    /// Those with counts as `int`.
+    Plain,
+    /// Those with large counts (MPI-4's names that end in `_c`) as well.
+    Large,
+}
+
+impl Coverage {
+    fn file(self) -> Option<&'static str> {
+        match self {
+            Coverage::Native => None,
+            Coverage::Plain => Some(LAYER_FILE),
+            Coverage::Large => Some(LARGE_LAYER_FILE),
+        }
+    }
+}
+
+/// What ranks with this MPI library can use. `crosses`: whether the job has ranks at several sites.
+///
+/// # Errors
+/// [`MpiError::Collectives`], [`MpiError::Trees`], [`MpiError::NoLayer`], [`MpiError::LayerPath`].
+pub fn coverage(
+    library: &Library,
+    environment: &Environment,
+    provider: &Path,
+    crosses: bool,
+) -> Result<Coverage, MpiError> {
+    match environment.get(VARIABLE).map(|value| value.to_string_lossy()).as_deref() {
+        Some("native") => return Ok(Coverage::Native),
+        None | Some("" | "auto" | "exact") => {}
+        Some(other) => return Err(MpiError::Collectives(other.to_owned())),
+    }
+    if let Some(name) = environment.get(TREES_VARIABLE).filter(|name| !name.is_empty()) {
+        plan::Algorithm::by_name(&name.to_string_lossy())?;
+    }
+    let Some(file) = library.file.as_deref().filter(|_| crosses) else { return Ok(Coverage::Native) };
+    let coverage = of_library(file);
+    if let Some(name) = coverage.file() {
+        let layer = beside(provider, name);
+        if !layer.is_file() {
+            return Err(MpiError::NoLayer(layer));
+        }
+        // The linker splits its list at both.
+        if layer.to_string_lossy().contains([' ', ':']) {
+            return Err(MpiError::LayerPath(layer));
+        }
+    }
+    Ok(coverage)
+}
+
+/// What a library file defines.
+fn of_library(file: &Path) -> Coverage {
+    let Ok(bytes) = std::fs::read(file) else { return Coverage::Native };
+    let Ok(elf) = Elf::parse(&bytes) else { return Coverage::Native };
+    let defined = elf.dynsyms.iter().filter(|symbol| !symbol.is_import());
+    let names: std::collections::HashSet<&str> =
+        defined.filter_map(|symbol| elf.dynstrtab.get_at(symbol.st_name)).collect();
+    let has = |wanted: &[&str]| wanted.iter().all(|name| names.contains(name));
+    match (has(COVERED), has(COVERED_LARGE)) {
+        (false, _) => Coverage::Native,
+        (true, false) => Coverage::Plain,
+        (true, true) => Coverage::Large,
+    }
+}
+
+/// Makes ranks preload the layer. What the user preloads comes first: a profiling tool's `MPI_Bcast` is then the
+/// program's, and the `PMPI_Bcast` that it calls is the layer's.
+pub fn preload(coverage: Coverage, environment: &mut Environment, provider: &Path) {
+    let Some(name) = coverage.file() else { return };
+    let mut list = environment.get(PRELOAD).unwrap_or_default().to_owned();
+    if !list.is_empty() {
+        list.push(":");
+    }
+    list.push(beside(provider, name));
+    environment.set(PRELOAD, list);
+    environment.set(LOADED, name);
+}
+
+fn beside(provider: &Path, name: &str) -> PathBuf {
+    // A link would not tell where the files of its release are.
+    let provider = std::fs::canonicalize(provider).unwrap_or_else(|_| provider.to_owned());
+    provider.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Family;
+    use std::ffi::OsStr;
+
+    fn library(file: &str) -> Library {
+        Library { family: Family::Mpich, file: Some(file.into()), beside: false, linked: true }
+    }
+
+    #[test]
+    fn only_an_mpi_library_is_covered() {
+        let environment = Environment::default();
+        let provider = Path::new("/nowhere/liblandbridge-fi.so");
+        let own = std::env::current_exe().unwrap();
+        for file in ["/etc/passwd", "/nowhere/libmpi.so.12", own.to_str().unwrap()] {
+            assert_eq!(coverage(&library(file), &environment, provider, true), Ok(Coverage::Native), "{file}");
+        }
+    }
+
+    #[test]
+    fn the_users_wish_is_checked() {
+        let provider = Path::new("/nowhere/liblandbridge-fi.so");
+        let with = |value: &str| {
+            let mut environment = Environment::default();
+            environment.set(VARIABLE, value);
+            coverage(&library("/etc/passwd"), &environment, provider, true)
+        };
+        assert_eq!(
+            [with("native"), with("auto"), with("exact"), with("")],
+            [Ok(Coverage::Native), Ok(Coverage::Native), Ok(Coverage::Native), Ok(Coverage::Native)]
+        );
+        let error = with("mine").unwrap_err().to_string();
+        assert!(error.contains("LANDBRIDGE_COLLECTIVES=mine: give `auto`, `exact`"), "{error}");
+        let mut environment = Environment::default();
+        environment.set(TREES_VARIABLE, "oak");
+        let error = coverage(&library("/etc/passwd"), &environment, provider, true).unwrap_err().to_string();
+        assert!(error.contains("LANDBRIDGE_TREES: no algorithm is named `oak`; there are flat, "), "{error}");
+    }
+
+    #[test]
+    fn the_users_own_tool_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = std::fs::canonicalize(folder.path()).unwrap();
+        let provider = folder.join("liblandbridge-fi.so");
+        let mut environment = Environment::default();
+        preload(Coverage::Native, &mut environment, &provider);
+        assert_eq!(environment.get("LD_PRELOAD"), None);
+        environment.set("LD_PRELOAD", "libtool.so");
+        preload(Coverage::Large, &mut environment, &provider);
+        let wanted = format!("libtool.so:{}/liblandbridge-layer-large.so", folder.display());
+        assert_eq!(environment.get("LD_PRELOAD"), Some(OsStr::new(&wanted)));
+        assert_eq!(environment.get("LANDBRIDGE_LAYER"), Some(OsStr::new("liblandbridge-layer-large.so")));
+    }
+
+    #[test]
+    fn all_nodes_use_what_each_of_them_can() {
+        assert_eq!([Coverage::Large, Coverage::Plain].into_iter().min(), Some(Coverage::Plain));
+        assert_eq!([Coverage::Plain, Coverage::Native].into_iter().min(), Some(Coverage::Native));
+    }
+}

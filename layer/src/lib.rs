@@ -1,0 +1,211 @@
+//! The library that ranks of a job of several sites preload: it defines covered MPI functions, by both of their names,
+//! and hands each call to the provider's collectives or to the MPI library.
+//!
+//! It finds the MPI library's own functions in the loaded library, not by the linker's next definition: under Python
+//! the library is not in the global scope. It defines no function that an MPI library may lack, because mpi4py asks
+//! whether a name exists; `layer-large` adds MPI-4's functions with large counts for libraries that have them.
+//!
+//! A profiling tool still works. If the tool is preloaded first, or is the program's own, its `MPI_Bcast` calls
+//! `PMPI_Bcast`, which is ours. If ours comes first, it calls the tool's.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod found;
+pub mod real;
+
+pub use collectives::{Side, Sides};
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+/// The number of the interface to the provider; the provider looks for this symbol to see that the layer is loaded.
+#[unsafe(no_mangle)]
+pub static landbridge_layer: u32 = collectives::INTERFACE;
+
+/// Defines an MPI function under both of its names. `$hand` takes the covered functions and the arguments.
+#[macro_export]
+macro_rules! cover {
+    ($($name:ident $profiling:ident ($($argument:ident: $type:ty),*) $hand:expr;)*) => {$(
+        /// The MPI function of this name.
+        ///
+        /// # Safety
+        /// As MPI demands.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $profiling($($argument: $type),*) -> ::std::ffi::c_int {
+            static REAL: $crate::real::Real = $crate::real::Real::new(concat!(stringify!($profiling), "\0"));
+            if let Some(table) = $crate::real::table() {
+                let hand: fn(&$crate::real::Table, $($type),*) -> ::std::ffi::c_int = $hand;
+                let code = hand(table, $($argument),*);
+                if code != $crate::real::PASS {
+                    return code;
+                }
+            }
+            // SAFETY: the MPI library's function of this name has these parameters.
+            let real = unsafe {
+                ::std::mem::transmute::<*const (), unsafe extern "C" fn($($type),*) -> ::std::ffi::c_int>(REAL.get())
+            };
+            // SAFETY: the caller's arguments, passed on.
+            unsafe { real($($argument),*) }
+        }
+
+        /// The MPI function of this name.
+        ///
+        /// # Safety
+        /// As MPI demands.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> ::std::ffi::c_int {
+            static TOOL: $crate::real::Tool = $crate::real::Tool::new(concat!(stringify!($name), "\0"));
+            match TOOL.get() {
+                // SAFETY: a tool's function of this name has these parameters; the caller's arguments, passed on.
+                Some(tool) => unsafe {
+                    ::std::mem::transmute::<*const (), unsafe extern "C" fn($($type),*) -> ::std::ffi::c_int>(tool)(
+                        $($argument),*
+                    )
+                },
+                // SAFETY: the caller's arguments, passed on.
+                None => unsafe { $profiling($($argument),*) },
+            }
+        }
+    )*};
+}
+
+cover! {
+    MPI_Bcast PMPI_Bcast (buffer: *mut c_void, count: c_int, datatype: usize, root: c_int, comm: usize)
+        |table, buffer, count, datatype, root, comm| {
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.bcast)(buffer, count.into(), datatype, root, comm) }
+        };
+    MPI_Barrier PMPI_Barrier (comm: usize)
+        |table, comm| {
+            // SAFETY: the program's argument, passed on.
+            unsafe { (table.barrier)(comm) }
+        };
+    MPI_Reduce PMPI_Reduce (
+        from: *mut c_void, to: *mut c_void, count: c_int, datatype: usize,
+        operation: usize, root: c_int, comm: usize
+    )
+        |table, from, to, count, datatype, operation, root, comm| {
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.reduce)(from, to, count.into(), datatype, operation, root, comm) }
+        };
+    MPI_Allreduce PMPI_Allreduce (
+        from: *mut c_void, to: *mut c_void, count: c_int,
+        datatype: usize, operation: usize, comm: usize
+    )
+        |table, from, to, count, datatype, operation, comm| {
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.allreduce)(from, to, count.into(), datatype, operation, comm) }
+        };
+    MPI_Allgather PMPI_Allgather (
+        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
+        received: c_int, receives: usize, comm: usize
+    )
+        |table, from, sent, sends, to, received, receives, comm| {
+            let (from, to) = (side(from, sent.into(), sends), side(to, received.into(), receives));
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.allgather)(from, to, comm) }
+        };
+    MPI_Allgatherv PMPI_Allgatherv (
+        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
+        counts: *const c_int, starts: *const c_int, receives: usize, comm: usize
+    )
+        |table, from, sent, sends, to, counts, starts, receives, comm| {
+            let (from, to) = (side(from, sent.into(), sends), sides(to, (counts, starts), receives));
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.allgatherv)(from, to, comm) }
+        };
+    MPI_Gather PMPI_Gather (
+        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
+        received: c_int, receives: usize, root: c_int, comm: usize
+    )
+        |table, from, sent, sends, to, received, receives, root, comm| {
+            let (from, to) = (side(from, sent.into(), sends), side(to, received.into(), receives));
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.gather)(from, to, root, comm) }
+        };
+    MPI_Gatherv PMPI_Gatherv (
+        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
+        counts: *const c_int, starts: *const c_int, receives: usize, root: c_int, comm: usize
+    )
+        |table, from, sent, sends, to, counts, starts, receives, root, comm| {
+            let (from, to) = (side(from, sent.into(), sends), sides(to, (counts, starts), receives));
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.gatherv)(from, to, root, comm) }
+        };
+    MPI_Scatter PMPI_Scatter (
+        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void,
+        received: c_int, receives: usize, root: c_int, comm: usize
+    )
+        |table, from, sent, sends, to, received, receives, root, comm| {
+            let (from, to) = (side(from, sent.into(), sends), side(to, received.into(), receives));
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.scatter)(from, to, root, comm) }
+        };
+    MPI_Scatterv PMPI_Scatterv (
+        from: *mut c_void, counts: *const c_int, starts: *const c_int, sends: usize,
+        to: *mut c_void, received: c_int, receives: usize, root: c_int, comm: usize
+    )
+        |table, from, counts, starts, sends, to, received, receives, root, comm| {
+            let (from, to) = (sides(from, (counts, starts), sends), side(to, received.into(), receives));
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.scatterv)(from, to, root, comm) }
+        };
+    MPI_Alltoall PMPI_Alltoall (
+        from: *mut c_void, sent: c_int, sends: usize, to: *mut c_void, received: c_int, receives: usize, comm: usize
+    )
+        |table, from, sent, sends, to, received, receives, comm| {
+            let (from, to) = (side(from, sent.into(), sends), side(to, received.into(), receives));
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.alltoall)(from, to, comm) }
+        };
+    MPI_Alltoallv PMPI_Alltoallv (
+        from: *mut c_void, out: *const c_int, outs: *const c_int, sends: usize,
+        to: *mut c_void, into: *const c_int, ins: *const c_int, receives: usize, comm: usize
+    )
+        |table, from, out, outs, sends, to, into, ins, receives, comm| {
+            let (from, to) = (sides(from, (out, outs), sends), sides(to, (into, ins), receives));
+            // SAFETY: the program's arguments, passed on.
+            unsafe { (table.alltoallv)(from, to, comm) }
+        };
+    MPI_Finalize PMPI_Finalize ()
+        |table| {
+            // SAFETY: it takes nothing.
+            unsafe { (table.finalize)() };
+            real::PASS
+        };
+}
+
+/// What a call sends, or where it receives.
+pub fn side(buffer: *mut c_void, count: i64, datatype: usize) -> Side {
+    Side { buffer, count, datatype }
+}
+
+/// A number in a list of counts or of places.
+pub trait Number {
+    /// Whether it has 64 bits.
+    const LARGE: bool;
+}
+
+impl Number for c_int {
+    const LARGE: bool = false;
+}
+
+impl Number for i64 {
+    const LARGE: bool = true;
+}
+
+/// What a call sends to each rank, or where it receives from each. `lists`: counts, and where blocks begin.
+pub fn sides<N: Number>(buffer: *mut c_void, lists: (*const N, *const N), datatype: usize) -> Sides {
+    Sides { buffer, counts: lists.0.cast(), starts: lists.1.cast(), large: N::LARGE, datatype }
+}
+
+/// Ends the process: the MPI library lacks a function that the program calls.
+fn lacking(name: *const c_char) -> ! {
+    // SAFETY: the names of this crate end with a zero.
+    let name = unsafe { CStr::from_ptr(name) };
+    let text = format!("landbridge: the loaded MPI library has no {name:?}: run with --collectives native\n");
+    // SAFETY: the text is as long as it says; where it cannot be written, nothing else can be done.
+    unsafe {
+        libc::write(2, text.as_ptr().cast(), text.len());
+        libc::abort()
+    }
+}

@@ -1,0 +1,346 @@
+//! Shares: frames for several receivers, and what is done about their losses.
+
+use std::hash::Hash;
+
+use channel::Route;
+use types::{Identity, SiteId, Slot};
+use wire::many::{Astray, Why};
+use wire::{FrameHeader, FrameKind};
+
+use super::{ASKS_BELOW, Carrier, Conversations, SHARES_NS, Settings, bit, stalls, tell};
+use crate::conversation::{Conversation, Queue, Stall};
+use crate::routes::Routes;
+use crate::share::{
+    BAN_NS, Bans, Pieces, Receiver, STRAY_AGAIN_NS, Share, ShareId, ShareTree, Ways, flow, gateway_of, mark, route_of,
+};
+
+/// A receiver that no copy reaches, and that has had no room for this time, leaves the share.
+const UNREACHED_NS: u64 = 100_000_000;
+
+/// What sending one frame of a share came to.
+enum Step {
+    Sent,
+    /// Everything was sent.
+    Done,
+    /// Some receiver, or the budget, has no room.
+    Blocked,
+    /// No gateway takes more at the moment, or none is connected.
+    Full,
+}
+
+/// How a member sees the ways of its shares.
+struct View<'a, K, F, Q: Queue> {
+    root: SiteId,
+    routes: &'a Routes,
+    bans: &'a Bans,
+    peers: &'a rustc_hash::FxHashMap<K, Conversation<F, Q>>,
+}
+
+impl<K: Copy + Eq + Hash, F, Q: Queue> Ways<K> for View<'_, K, F, Q> {
+    fn root(&self) -> SiteId {
+        self.root
+    }
+
+    fn reaches(&self, route: Route, site: SiteId) -> bool {
+        self.routes.reaches(route, site)
+    }
+
+    fn is_banned(&self, route: Route, from: SiteId, to: SiteId) -> bool {
+        self.bans.holds(route, from, to)
+    }
+
+    fn is_stray(&self, route: Route, key: K) -> bool {
+        let flows = self.peers.get(&key).and_then(|peer| peer.flows.as_ref());
+        flows.is_some_and(|flows| flows.stray & bit(route) != 0)
+    }
+}
+
+impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
+    /// Starts to send a share to these peers along these trees, of which there is at least one. Every tree begins at
+    /// this member's site and has the site of every peer. [`Conversations::shared`] tells when it was sent.
+    pub fn share(&mut self, source: Q::Share, to: &[(K, Identity)], trees: Vec<ShareTree>) -> ShareId {
+        let id = ShareId(self.next_share);
+        self.next_share += 1;
+        let all: f64 = trees.iter().map(|tree| tree.weight).sum();
+        let (count, gateways) = (trees.len() as f64, self.routes.count());
+        let trees: Vec<_> = trees.into_iter().map(|tree| (self.trees.number(&tree), tree)).collect();
+        for (key, identity) in to {
+            let peer = self.peer(*key, *identity);
+            let flows = peer.flows.get_or_insert_default();
+            for (number, tree) in &trees {
+                let share = if all > 0.0 { tree.weight / all * count } else { 1.0 };
+                (0..gateways).for_each(|at| flows.stripe.expect(flow(*number, Route(at as u8), gateways), share));
+            }
+            if peer.outbound.in_flight() == 0
+                && let Some(flows) = &mut peer.flows
+            {
+                flows.stripe.settle();
+            }
+        }
+        let receivers = to.iter().map(|(key, at)| Receiver { key: *key, at: *at, blocked_ns: None });
+        self.shares.push_back(Share::new(id, source, receivers.collect(), trees));
+        self.shares_ready = true;
+        id
+    }
+
+    /// A share of which everything was sent or queued, or whose receivers are all gone.
+    pub fn shared(&mut self) -> Option<(ShareId, Q::Share)> {
+        self.finished.pop()
+    }
+
+    /// A peer will send shares: what is lost of them, this member may be the only one to notice.
+    pub fn expect_shares(&mut self, key: K, identity: Identity) {
+        self.peer(key, identity).shares = true;
+    }
+
+    /// A gateway reports that a copy for a peer got no further. `route`: what the frame had as its route.
+    pub fn astray(&mut self, route: u16, key: K, astray: Astray, now_ns: u64) {
+        let by = gateway_of(route);
+        let own = self.settings.me.site;
+        let Some(peer) = self.peers.get_mut(&key).filter(|peer| !peer.gone) else { return };
+        // A report may stand for several: whatever was to go that way is lost, by whatever gateway.
+        let is_lost = |_, through: u64| astray.at == own || through & mark(astray.at) != 0;
+        peer.lost_through(is_lost);
+        match astray.why {
+            Why::Absent => {
+                let flows = peer.flows.get_or_insert_default();
+                flows.stray |= bit(by);
+                flows.stray_ns = now_ns;
+            }
+            Why::Away => self.bans.add(by, astray.at, astray.towards, now_ns + BAN_NS),
+            Why::Refused => self.refused(by, key, now_ns),
+        }
+        self.reconsider(false);
+        self.wake(key);
+    }
+
+    /// Frames of shares may have to go in another way. `anew`: something came back.
+    pub(super) fn reconsider(&mut self, anew: bool) {
+        self.epoch += 1;
+        self.shares_ready = true;
+        if anew {
+            self.bans.clear();
+            self.peers.values_mut().filter_map(|peer| peer.flows.as_mut()).for_each(|flows| flows.stray = 0);
+        }
+    }
+
+    /// A gateway lost what it had in flight to a site. With it went what was to go on from there, reports about lost
+    /// copies, whatever gateway those had taken, and what others sent through there to us.
+    pub(super) fn broken_below(&mut self, site: SiteId) {
+        self.reconsider(false);
+        for peer in self.peers.values_mut() {
+            if peer.lost_through(|_, through| through & mark(site) != 0) {
+                peer.asks |= rule!(self, ask_on_loss);
+            }
+            peer.asks_again |= peer.shares && rule!(self, again_on_passage);
+        }
+    }
+
+    /// What went through a site may be lost.
+    pub(super) fn lost_below(&mut self, site: SiteId) {
+        if !rule!(self, again_below) {
+            return;
+        }
+        let mut any = false;
+        for peer in self.peers.values_mut() {
+            if peer.lost_through(|_, through| through & mark(site) != 0) {
+                peer.asks |= rule!(self, ask_on_loss);
+                any = true;
+            }
+        }
+        if any {
+            self.wake_all(|_| true);
+        }
+    }
+
+    /// Looks again at what is left out of shares and at those that wait.
+    pub(super) fn tick_shares(&mut self, now_ns: u64) {
+        if self.shares.is_empty() || now_ns.saturating_sub(self.shares_ns) < SHARES_NS {
+            return;
+        }
+        (self.shares_ns, self.shares_ready) = (now_ns, true);
+        if self.bans.expire(now_ns) {
+            self.epoch += 1;
+        }
+        for peer in self.peers.values_mut() {
+            if let Some(flows) = peer.flows.as_mut().filter(|flows| flows.stray != 0)
+                && now_ns.saturating_sub(flows.stray_ns) >= STRAY_AGAIN_NS
+            {
+                flows.stray = 0;
+                self.epoch += 1;
+            }
+        }
+    }
+
+    /// Sends at most this many frames of shares, which take turns.
+    pub(super) fn send_shares<C: Carrier<F, Q>>(&mut self, carrier: &mut C, now_ns: u64, most: usize) {
+        let (mut sent, mut blocked) = (0, 0);
+        while sent < most && blocked < self.shares.len() {
+            let Some(mut share) = self.shares.pop_front() else { break };
+            match self.send_share(&mut share, carrier, now_ns) {
+                Step::Done => {
+                    self.finished.push((share.id, share.source));
+                    continue;
+                }
+                Step::Sent => (sent, blocked) = (sent + 1, 0),
+                Step::Blocked => blocked += 1,
+                Step::Full => {
+                    self.shares.push_front(share);
+                    return;
+                }
+            }
+            self.shares.push_back(share);
+        }
+        self.shares_ready = sent >= most;
+    }
+
+    fn send_share<C: Carrier<F, Q>>(&mut self, share: &mut Share<K, Q::Share>, carrier: &mut C, now_ns: u64) -> Step {
+        let gone = |receiver: &Receiver<K>| self.peers.get(&receiver.key).is_none_or(|peer| peer.gone);
+        let gone: Vec<K> = share.receivers.iter().filter(|receiver| gone(receiver)).map(|r| r.key).collect();
+        gone.into_iter().for_each(|key| share.forget(key));
+        if share.source.is_done() || share.receivers.is_empty() {
+            return Step::Done;
+        }
+        let Some((tree, route, most)) = self.choose_flow(share, carrier) else { return Step::Full };
+        let (number, gateways) = (share.trees[tree].0, self.routes.count());
+        let flow = flow(number, route, gateways);
+        let view = View { root: self.settings.me.site, routes: &self.routes, bans: &self.bans, peers: &self.peers };
+        let plan = share.plan(tree, route, self.epoch, &view);
+        let block = plan.template.as_ref().map_or(0, |template| template.length() as u32);
+        let unreached = plan.unreached.clone();
+        let most = most.saturating_sub(block).max(1);
+        let bytes = share.source.next_len(most);
+        if !self.has_room_for(share, carrier, &unreached, bytes, now_ns) {
+            return Step::Blocked;
+        }
+        let total = u64::from(bytes) * share.receivers.len() as u64;
+        if !self.budget.may_send(total) {
+            self.solicit();
+            return Step::Blocked;
+        }
+        let payload = carrier.cut_share(&mut share.source, most);
+        let bytes = wire::frame::HEADER_LEN as u32 + payload.len() as u32;
+        let Settings { job, me, .. } = self.settings;
+        let view = View { root: me.site, routes: &self.routes, bans: &self.bans, peers: &self.peers };
+        // Receivers may have left since.
+        let plan = share.plan(tree, route, self.epoch, &view);
+        let ways = plan.reached.iter().map(|(key, through)| (*key, Some(*through)));
+        let ways: Vec<_> = ways.chain(plan.unreached.iter().map(|key| (*key, None))).collect();
+        let mut sequences = Vec::with_capacity(ways.len());
+        for (key, through) in ways {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            let sequence = peer.outbound.next();
+            let plain = FrameHeader::plain(FrameKind::Data, job, me, peer.identity);
+            let header = FrameHeader { route: route_of(flow, route), sequence, ..plain };
+            if peer.outbound.in_flight() == 0 {
+                peer.begins_to_wait(now_ns);
+            }
+            let frame = carrier.framed(header, &payload);
+            peer.outbound.at(now_ns).sent_through(through.map(|_| route), through.unwrap_or(0), bytes, frame);
+            if let Some(flows) = &mut peer.flows {
+                flows.stripe.sent(flow, bytes as usize);
+            }
+            self.budget.sent(bytes.into());
+            peer.nudged = false;
+            if !std::mem::replace(&mut peer.is_unsolicited, true) {
+                self.unsolicited.push(key);
+            }
+            if through.is_some() {
+                sequences.push(sequence);
+            } else {
+                // It goes alone, which the list of what must be retransmitted sees to.
+                super::enter(key, peer, &mut self.again, &mut self.ready, &mut self.told);
+            }
+        }
+        if let Some(template) = &mut plan.template {
+            let to = Identity { slot: Slot::GATEWAY, ..me };
+            let header = FrameHeader::plain(FrameKind::Many, job, me, to);
+            let header = FrameHeader { route: route_of(flow, route), ..header };
+            carrier.put_many(route, header, template.fill(sequences), &payload);
+        }
+        if share.source.is_done() { Step::Done } else { Step::Sent }
+    }
+
+    /// The tree and the gateway for the next frame, and the longest payload there: those that reach most receivers, and
+    /// of these the ones with the least to carry for the receiver that waits longest. `None`: no such gateway takes
+    /// more now.
+    fn choose_flow<C: Carrier<F, Q>>(
+        &self,
+        share: &mut Share<K, Q::Share>,
+        carrier: &C,
+    ) -> Option<(usize, Route, u32)> {
+        let view = View { root: self.settings.me.site, routes: &self.routes, bans: &self.bans, peers: &self.peers };
+        let gateways = self.routes.count();
+        let (mut fewest, mut least, mut best) = (usize::MAX, u64::MAX, None);
+        for route in self.routes.open() {
+            let room = carrier.room(route);
+            for tree in 0..share.trees.len() {
+                let unreached = share.plan(tree, route, self.epoch, &view).unreached.len();
+                if unreached < fewest {
+                    (fewest, least, best) = (unreached, u64::MAX, None);
+                }
+                let Some(most) = room.filter(|_| unreached == fewest) else { continue };
+                let flow = flow(share.trees[tree].0, route, gateways);
+                let load = share.receivers.iter().filter_map(|receiver| {
+                    let flows = self.peers.get(&receiver.key)?.flows.as_ref()?;
+                    Some(flows.stripe.load(flow))
+                });
+                let load = load.max().unwrap_or(0);
+                if best.is_none() || load < least {
+                    (least, best) = (load, Some((tree, route, most)));
+                }
+            }
+        }
+        best
+    }
+
+    /// Whether every receiver has room for a frame of these bytes. Those that hold the others up, because they do not
+    /// answer or no copy reaches them, leave the share: what is left of it goes to them alone. Where all are held up
+    /// alike, nobody would gain by that.
+    fn has_room_for<C: Carrier<F, Q>>(
+        &mut self,
+        share: &mut Share<K, Q::Share>,
+        carrier: &mut C,
+        unreached: &[K],
+        bytes: u32,
+        now_ns: u64,
+    ) -> bool {
+        let (mut all, mut leave) = (true, Vec::new());
+        for receiver in &mut share.receivers {
+            let Some(peer) = self.peers.get_mut(&receiver.key) else { continue };
+            let waits = peer.retry_ns.is_some_and(|at| at > now_ns);
+            if !waits && peer.outbound.may_send(bytes) {
+                receiver.blocked_ns = None;
+                continue;
+            }
+            all = false;
+            let since_ns = *receiver.blocked_ns.get_or_insert(now_ns);
+            let is_unreached = unreached.contains(&receiver.key);
+            let patience_ns = if is_unreached { UNREACHED_NS } else { stalls::patience_ns(peer) };
+            let is_quiet = is_unreached || matches!(peer.stall, Stall::None | Stall::Asked);
+            if is_quiet && now_ns.saturating_sub(since_ns.max(peer.waits_since_ns)) > patience_ns {
+                leave.push(receiver.key);
+            }
+            if rule!(self, ask_when_full)
+                && !peer.nudged
+                && !peer.outbound.has_missing()
+                && peer.outbound.room() < ASKS_BELOW
+            {
+                (peer.nudged, peer.asks) = (true, true);
+                tell(receiver.key, peer, &mut self.told);
+            }
+        }
+        if leave.len() == share.receivers.len() {
+            return all;
+        }
+        for key in leave {
+            share.forget(key);
+            if let Some(peer) = self.peers.get_mut(&key) {
+                let was_empty = !peer.has_something();
+                carrier.alone(&share.source, &mut peer.queue);
+                self.queued(key, was_empty);
+            }
+        }
+        all
+    }
+}

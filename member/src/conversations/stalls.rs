@@ -1,0 +1,106 @@
+//! Copies that are held up on their way although no gateway has reported a loss: a site that passes them on stands
+//! still, and the receivers behind it can be reached without it.
+//!
+//! A root asks such receivers directly, twice, because the first answer may acknowledge what had arrived long before.
+//! What was to reach one that answers by way of other sites, or by a gateway by which it does not answer, is
+//! retransmitted. For a while sites that do not answer pass nothing on, and such a gateway is not used for it.
+
+use std::hash::Hash;
+
+use types::SiteId;
+
+use super::{Conversations, bit};
+use crate::conversation::{Conversation, Queue, Stall};
+use crate::share::mark;
+
+/// Copies are held up when nothing was acknowledged for two round trips, and for this time at least. Their receiver is
+/// asked after half of it, and again after three quarters.
+const STALL_NS: u64 = 500_000_000;
+/// An edge on which copies were held up is not used for this time: longer than gateways take to notice that another one
+/// is silent.
+const STALL_BAN_NS: u64 = 4_000_000_000;
+
+/// After how long a peer's copies count as held up.
+pub(super) fn patience_ns<F, Q: Queue>(peer: &Conversation<F, Q>) -> u64 {
+    peer.outbound.round_trip_ns().map_or(0, |trip| 2 * trip).max(STALL_NS)
+}
+
+impl<K: Copy + Eq + Hash, F: Clone, Q: Queue + Default> Conversations<K, F, Q> {
+    /// Asks receivers whose copies may be held up, and sends what is held up in another way.
+    pub(super) fn look_for_stalls(&mut self, now_ns: u64) {
+        let gets_copies =
+            |peer: &Conversation<F, Q>| peer.flows.is_some() && !peer.gone && peer.outbound.goes_through();
+        let mut held_up = Vec::new();
+        for (key, peer) in &mut self.peers {
+            if !gets_copies(peer) {
+                continue;
+            }
+            let (waits_ns, patience_ns) = (now_ns.saturating_sub(peer.waits_since_ns), patience_ns(peer));
+            let asked = match peer.stall {
+                Stall::None if waits_ns >= patience_ns / 2 => Stall::Asked,
+                Stall::Answered if waits_ns >= patience_ns / 4 * 3 => Stall::AskedAgain,
+                Stall::Certain if waits_ns >= patience_ns => {
+                    held_up.push(*key);
+                    continue;
+                }
+                _ => continue,
+            };
+            peer.stall = asked;
+            peer.asks_by |= self.routes.open().fold(0, |routes, route| routes | bit(route));
+        }
+        if held_up.is_empty() {
+            return;
+        }
+        let silent = self.silent_sites();
+        let mut any = false;
+        for key in held_up {
+            let Some(peer) = self.peers.get_mut(&key) else { continue };
+            let own = peer.identity.site;
+            // Gateways by which it has not answered, although it has by others.
+            let quiet = peer.asked.iter().fold(0, |routes, (route, _)| routes | bit(*route));
+            let mut by_others = 0;
+            let is_lost = peer.lost_through(|route, through| {
+                let relayed = through & !mark(own) != 0;
+                by_others |= if relayed { bit(route) } else { 0 };
+                relayed || quiet & bit(route) != 0
+            });
+            if !is_lost {
+                continue;
+            }
+            any = true;
+            peer.waits_again(now_ns);
+            for route in self.routes.open() {
+                if quiet & bit(route) != 0 {
+                    peer.lost_by(route);
+                    let barred = peer.barred | bit(route);
+                    if self.routes.to(own).any(|other| barred & bit(other) == 0) {
+                        peer.barred = barred;
+                    }
+                    self.bans.add(route, self.settings.me.site, own, now_ns + STALL_BAN_NS);
+                }
+                if by_others & bit(route) != 0 {
+                    let above = silent.iter().filter(|site| **site != own);
+                    above.for_each(|site| self.bans.add(route, *site, own, now_ns + STALL_BAN_NS));
+                }
+            }
+            peer.asks = true;
+        }
+        if any {
+            self.reconsider(false);
+        }
+    }
+
+    /// Sites of which nobody who was asked has answered.
+    fn silent_sites(&self) -> Vec<SiteId> {
+        let waits = |peer: &&Conversation<F, Q>| !peer.gone && peer.flows.is_some() && peer.outbound.in_flight() > 0;
+        let mut sites: Vec<(SiteId, bool)> = Vec::new();
+        for peer in self.peers.values().filter(waits) {
+            let (site, is_silent) = (peer.identity.site, peer.stall == Stall::Asked);
+            match sites.iter_mut().find(|(known, _)| *known == site) {
+                Some((_, all)) => *all &= is_silent,
+                None => sites.push((site, is_silent)),
+            }
+        }
+        sites.into_iter().filter(|(_, is_silent)| *is_silent).map(|(site, _)| site).collect()
+    }
+}

@@ -1,0 +1,67 @@
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::packet::Event;
+use crate::time::Time;
+
+/// Bits of a heap entry that number the slot; the number of the event is above them, its time on top.
+const SLOT_BITS: u32 = 24;
+const NUMBER_BITS: u32 = 40;
+
+/// Events in the order of their times; those of one moment in the order in which they were added.
+///
+/// The heap orders one integer per event, and the events lie still beside it. At most 2²⁴ events wait at once, and 2⁴⁰
+/// fit in a run, which would take days.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventQueue {
+    heap: BinaryHeap<Reverse<u128>>,
+    slots: Vec<Event>,
+    free: Vec<u32>,
+    added: u64,
+}
+
+impl EventQueue {
+    pub(crate) fn add(&mut self, at: Time, event: Event) {
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = event;
+                slot
+            }
+            None => {
+                self.slots.push(event);
+                self.slots.len() as u32 - 1
+            }
+        };
+        assert!(slot >> SLOT_BITS == 0, "more than {} events wait", 1 << SLOT_BITS);
+        let time = u128::from(at.nanoseconds()) << (SLOT_BITS + NUMBER_BITS);
+        self.heap.push(Reverse(time | u128::from(self.added) << SLOT_BITS | u128::from(slot)));
+        self.added += 1;
+    }
+
+    /// The next event, if it is due by `until`.
+    pub(crate) fn pop(&mut self, until: Time) -> Option<(Time, Event)> {
+        let entry = self.heap.peek()?.0;
+        let at = Time::from_nanoseconds((entry >> (SLOT_BITS + NUMBER_BITS)) as u64);
+        if at > until {
+            return None;
+        }
+        self.heap.pop();
+        let slot = slot_of(entry);
+        self.free.push(slot);
+        Some((at, self.slots[slot as usize]))
+    }
+
+    /// Events that were ever added.
+    pub(crate) fn added(&self) -> u64 {
+        self.added
+    }
+
+    pub(crate) fn packets_in_flight(&self) -> u64 {
+        let is_packet = |entry: u128| matches!(self.slots[slot_of(entry) as usize], Event::Arrival(_));
+        self.heap.iter().filter(|entry| is_packet(entry.0)).count() as u64
+    }
+}
+
+fn slot_of(entry: u128) -> u32 {
+    (entry & ((1 << SLOT_BITS) - 1)) as u32
+}

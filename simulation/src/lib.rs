@@ -1,0 +1,40 @@
+//! A packet-level network simulator for broadcast trees: transit-stub topologies, store-and-forward links with finite
+//! queues, TCP, background traffic, and broadcasts over trees of connections.
+//!
+//! Everything happens in virtual time and depends on the seed alone. It shows what a tree's models leave out: queues,
+//! slow start, losses, and other people's traffic. Nothing here runs in a rank.
+//!
+//! Owns: the network and its TCP. Refuses to know: how a tree is chosen, sockets, threads, the clock.
+//!
+//! Where to start: [`Scenario`] makes a [`Network`] with members and traffic, [`Measured`] is what the members know of
+//! it, [`broadcast()`] carries a message over the trees that a planner made of that. `examples/broadcast.rs` does all.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod broadcast;
+mod error;
+mod event;
+mod measure;
+mod network;
+mod packet;
+mod random;
+mod route;
+mod scenario;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod time;
+mod topology;
+mod transit_stub;
+
+pub use broadcast::{Mode, Outcome, Schedule, broadcast};
+pub use error::SimulationError;
+pub use measure::Measured;
+pub use network::{ConnectionId, ConnectionReport, FlowId, Network, Notice, PacketCounts};
+pub use random::Random;
+pub use scenario::Scenario;
+pub use tcp::TcpSettings;
+pub use time::Time;
+pub use topology::{Cable, Link, LinkId, NodeId, Role, Topology};
+pub use transit_stub::{RateRange, Rates, TransitStub};

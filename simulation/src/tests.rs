@@ -1,0 +1,2 @@
+mod broadcast;
+mod network;

@@ -1,0 +1,50 @@
+"""Reductions, gathers, scatters and exchanges of all ranks with all, across sites: results, order, bits and errors."""
+
+import re
+
+import pytest
+
+from harness import LANDBRIDGE, PROGRAMS
+
+REDUCTIONS = PROGRAMS / "reductions.py"
+BLOCKS = PROGRAMS / "blocks.py"
+UNLIKE = [((2, 2), 1), ((3, 1), 1), ((2, 1, 3), 1), ((4, 2), 2), ((1, 3, 2), 3)]
+
+
+def run(workshop, mpi, way, sites, *words, nodes=1, program=REDUCTIONS):
+    """Runs the program with these numbers of ranks at the sites, spread over the nodes of each."""
+    places = [word for site, ranks in zip("abcd", sites) for word in ("--site", f"{site}={ranks}")]
+    each = ["--ranks-per-node", -(-max(sites) // nodes)]
+    options = [*places, *each, "--mpi", mpi.name, "--collectives", way]
+    if mpi.name == "openmpi":
+        # Its han, which gets what the layer leaves alone, misplaces blocks of interleaved ranks, in one site too.
+        options += ["-x", "OMPI_MCA_coll=^han"]
+    command = [LANDBRIDGE, "run", *options, "--", mpi.python, program, *words]
+    started = workshop.lab(command, sites=len(sites), nodes=nodes, environment=mpi.environment, limit=240)
+    done = started.finish().check()
+    assert "checks good" in done.out, str(done)
+    return done
+
+
+@pytest.mark.parametrize("sites,nodes", UNLIKE)
+def test_results_are_right(workshop, mpi, sites, nodes):
+    """Also where sites have different numbers of nodes, and nodes of ranks."""
+    assert "layer: True" in run(workshop, mpi, "auto", sites, nodes=nodes).out
+
+
+@pytest.mark.parametrize("sites,nodes", UNLIKE)
+def test_blocks_of_unlike_lengths(workshop, mpi, sites, nodes):
+    assert "layer: True" in run(workshop, mpi, "auto", sites, nodes=nodes, program=BLOCKS).out
+
+
+def test_lengths_that_do_not_match_are_reported(workshop, mpi):
+    """They are an error of the program; nobody waits forever."""
+    assert "layer: True" in run(workshop, mpi, "auto", (2, 3), "mismatched", program=BLOCKS).out
+
+
+def test_exact_sums_have_the_bits_of_the_mpi(workshop, mpi):
+    """The digest is of sums of fractions, which depend on the order in which ranks' numbers are added."""
+    done = {way: run(workshop, mpi, way, (2, 2, 2, 2), "fractions").out for way in ("native", "exact", "auto")}
+    digest = {way: re.search(r"digest: (\w+)", out)[1] for way, out in done.items()}
+    assert digest["exact"] == digest["native"] != digest["auto"], digest
+    assert "layer: True" in done["exact"] and "layer: False" in done["native"]
