@@ -36,8 +36,8 @@ def in_lab(workshop, mpi, steps, limit):
     return [json.loads(line) for line in done.out.splitlines() if line.startswith("{")], done
 
 
-# On an idle machine rates are within 0.1 of the links' own. Here other tests run meanwhile, so this is only enough to
-# tell the links apart.
+# On an idle machine rates are within 0.1 of the links' own. Where other tests run meanwhile, this is only enough to
+# tell the links apart. A transfer that measures is one of its kind and too short for that: those tests run alone.
 WITHIN = 0.5
 
 
@@ -75,6 +75,7 @@ def test_the_traffic_of_jobs_shows_each_link_and_a_change_is_followed(workshop, 
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_unknown_links_are_measured_on_request_in_turns(workshop, mpich_only, isolated):
     links = f"{LANDBRIDGE} sites links --json"
     remedy = "landbridge sites links --measure"
@@ -88,6 +89,7 @@ def test_unknown_links_are_measured_on_request_in_turns(workshop, mpich_only, is
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_what_a_quiet_job_needs_is_measured_and_its_ranks_learn_it(workshop, mpich_only, isolated):
     log = workshop.folder / "ranks.log"
     steps = [*shape(SHAPES), job(mpich_only, 0, 25, log=log), f"{LANDBRIDGE} sites links --json"]
