@@ -99,6 +99,18 @@ def test_each_trunk_is_crossed_once(workshop, mpi):
     assert 2 <= crossed <= 2 * 1.03, crossed
 
 
+def test_a_long_message_leaves_from_another_node(workshop, mpi):
+    """More chunks than a rank awaits: the node that exports them gets several at a time, in any order."""
+    code = (
+        "from mpi4py import MPI; import numpy as np; c = MPI.COMM_WORLD\n"
+        "for turn in range(3):\n"
+        "    x = np.arange(12 << 20, dtype=np.uint64) + turn if c.rank == 0 else np.zeros(12 << 20, np.uint64)\n"
+        "    c.Bcast(x, 0); assert x[0] == turn and (np.diff(x) == 1).all()"
+    )
+    program = [mpi.python, "-c", code]
+    workshop.across(mpi, 6, program, sites=3, options=("--nic-rate", "1gbit"), limit=150).finish().check()
+
+
 def test_communicators_come_and_go(workshop, mpi):
     program = [mpi.python, BROADCAST, "churn", 5000 if mpi.name == "mpich" else 1000]
     done = workshop.across(mpi, 4, program, nodes=1, delay="100us", limit=240).finish().check()

@@ -1,6 +1,6 @@
 //! Moves a message chunk by chunk: a rank passes on each chunk as soon as it has it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_int;
 
 use crate::communicator::Plan;
@@ -72,6 +72,24 @@ impl Part<'_> {
     }
 }
 
+/// Chunks that have come in any order, to be taken in that of their numbers: receivers of shares await the first ones.
+#[derive(Debug, Default)]
+struct InOrder {
+    next: usize,
+    come: BTreeSet<usize>,
+}
+
+impl InOrder {
+    /// The next chunk, if it is there.
+    fn front(&self) -> Option<usize> {
+        self.come.first().copied().filter(|first| *first == self.next)
+    }
+
+    fn pop_front(&mut self) {
+        self.next += usize::from(self.come.remove(&self.next));
+    }
+}
+
 /// What is in flight at one rank.
 struct Movement<'a> {
     mpi: &'a Mpi,
@@ -89,7 +107,7 @@ struct Movement<'a> {
     arrived: usize,
     /// What is to be sent, and to whom.
     to_send: VecDeque<(usize, u32)>,
-    to_export: VecDeque<usize>,
+    to_export: InOrder,
     /// Chunks sent to a child, or exported.
     done: usize,
 }
@@ -114,12 +132,12 @@ pub(crate) unsafe fn pass_on(mpi: &Mpi, plan: &Plan, chunks: Chunks, part: &Part
         asked: 0,
         arrived: 0,
         to_send: VecDeque::new(),
-        to_export: VecDeque::new(),
+        to_export: InOrder::default(),
         done: 0,
     };
     if part.from == From::Own {
         movement.arrived = count;
-        movement.to_export.extend((0..count).filter(|_| part.export.is_some()));
+        movement.to_export.come.extend((0..count).filter(|_| part.export.is_some()));
         for children in [&part.far, &part.near] {
             movement.to_send.extend((0..count).flat_map(|number| children.iter().map(move |child| (number, *child))));
         }
@@ -143,7 +161,7 @@ impl<'a> Movement<'a> {
     fn has(&mut self, number: usize) {
         self.arrived += 1;
         self.to_send.extend(self.part.far.iter().chain(&self.part.near).map(|child| (number, *child)));
-        self.to_export.extend(self.part.export.is_some().then_some(number));
+        self.to_export.come.extend(self.part.export.is_some().then_some(number));
     }
 
     /// Begins to receive what there is room for.
@@ -186,9 +204,9 @@ impl<'a> Movement<'a> {
         if self.exporting.is_none()
             && let Some(number) = self.to_export.front()
         {
-            let piece = self.chunks.piece(*number);
+            let piece = self.chunks.piece(number);
             // SAFETY: the chunk is complete, and nobody writes it any more.
-            self.exporting = unsafe { shares.send(first + *number as u64, piece, to, trees) }?;
+            self.exporting = unsafe { shares.send(first + number as u64, piece, to, trees) }?;
             if self.exporting.is_some() {
                 self.to_export.pop_front();
             }
@@ -258,6 +276,19 @@ impl<'a> Movement<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_in_any_order_is_exported_in_order() {
+        let (mut chunks, mut taken) = (InOrder::default(), Vec::new());
+        for number in [0, 64, 1, 3, 2, 65] {
+            chunks.come.insert(number);
+            while let Some(number) = chunks.front() {
+                chunks.pop_front();
+                taken.push(number);
+            }
+        }
+        assert_eq!((taken, chunks.front()), (vec![0, 1, 2, 3], None));
+    }
 
     #[test]
     fn chunks_keep_within_their_limits() {
