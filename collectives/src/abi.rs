@@ -34,9 +34,6 @@ pub(crate) struct Abi {
     pub combiner_named: c_int,
     pub combiner_dup: c_int,
     pub combiner_contiguous: c_int,
-    /// Bytes from which on the library's own `MPI_Allreduce` takes less time. MPICH halves the elements between
-    /// neighbours first, which are on one node; ours does not know nodes.
-    pub longest_allreduce: u64,
 }
 
 impl Abi {

@@ -8,8 +8,10 @@
 //! Operations", 2004), with one trip between sites instead of two. Elements move in chunks, so that trips and the
 //! combining of one chunk pass while others are on the wire.
 
+use std::ffi::c_int;
+
 use crate::abi::Handle;
-use crate::calls::{Elements, IN_ORDER};
+use crate::calls::Elements;
 use crate::communicator::Plan;
 use crate::mpi::{Fault, Mpi, Pointer};
 use crate::reduce::combined;
@@ -57,6 +59,19 @@ struct Part<'a> {
     near: Vec<(usize, Span)>,
     far: Vec<(usize, Span)>,
     requests: Requests<'a>,
+}
+
+/// What a chunk waits for. Its number is the tag of the messages.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// What the other nodes of this site have added up.
+    Node,
+    /// What other sites have.
+    Site,
+    /// The shares of the result that other sites' carriers combine.
+    Others,
+    /// The result, of all lanes.
+    Result,
 }
 
 /// Some elements on their way, at a head.
@@ -131,33 +146,65 @@ impl<'a> Lanes<'a> {
                 chunks.push(unsafe { self.divide(place) }?);
             }
         }
-        // Each pass waits for what the one before it has begun, in the order in which it arrives. All heads send in
-        // this order too, so messages between two of them need no tags of their own.
-        for chunk in &mut chunks {
-            // SAFETY: as above.
-            unsafe { self.cross(chunk) }?;
-        }
-        for chunk in &mut chunks {
-            // SAFETY: as above.
-            unsafe { self.combine_sites(chunk) }?;
-        }
-        for chunk in &mut chunks {
-            // SAFETY: as above.
-            unsafe { self.spread(chunk) }?;
-        }
         let inside = if self.root.is_none() { self.inside()? } else { None };
-        let mut chunks = chunks.into_iter();
-        for (first, count) in divided(to.count, most) {
-            if let Some(mut chunk) = chunks.next() {
-                chunk.requests.finish()?;
-                chunk.parts.iter_mut().try_for_each(|part| part.requests.finish())?;
-            }
-            if let Some((node, head)) = inside {
-                // SAFETY: the program's room for the result, complete at the head.
-                unsafe { self.mpi.broadcast(self.slice(to, first, count), head, node) }?;
+        let hand_on = |number: usize| {
+            let (Some((node, head)), first) = (inside, number as i64 * most) else { return Ok(()) };
+            // SAFETY: the program's room for the result, complete at the head.
+            unsafe { self.mpi.broadcast(self.slice(to, first, most.min(to.count - first)), head, node) }
+        };
+        if self.leads() {
+            // SAFETY: as above.
+            return unsafe { self.advance(&mut chunks, hand_on) };
+        }
+        (0..divided(to.count, most).count()).try_for_each(hand_on)
+    }
+
+    /// Moves chunks through their stages as soon as they can go; `hand_on` is called for each that has its result. In
+    /// each stage they keep their order, at all heads the same, so messages need a tag for each stage only.
+    ///
+    /// # Safety
+    /// As [`Lanes::divide`].
+    unsafe fn advance(
+        &self,
+        chunks: &mut [Chunk<'a>],
+        hand_on: impl Fn(usize) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let stages = [Stage::Node, Stage::Site, Stage::Others, Stage::Result];
+        // How many chunks each stage has finished with.
+        let mut done = [0; 4];
+        while done[3] < chunks.len() {
+            // What is further along goes first: others wait for it.
+            for (at, stage) in stages.into_iter().enumerate().rev() {
+                let come = if at == 0 { chunks.len() } else { done[at - 1] };
+                while done[at] < come && self.has_all(&mut chunks[done[at]], stage)? {
+                    let chunk = &mut chunks[done[at]];
+                    // SAFETY: the caller's promise, and everything that the stage waits for is there.
+                    match stage {
+                        Stage::Node => unsafe { self.cross(chunk) }?,
+                        Stage::Site => unsafe { self.combine_sites(chunk) }?,
+                        Stage::Others => unsafe { self.spread(chunk) }?,
+                        Stage::Result => hand_on(done[at])?,
+                    }
+                    done[at] += 1;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Whether everything has arrived, and left, that a chunk waits for in this stage.
+    fn has_all(&self, chunk: &mut Chunk<'a>, stage: Stage) -> Result<bool, Fault> {
+        let comm = self.plan.private;
+        let others_lanes = matches!(stage, Stage::Node | Stage::Result);
+        if others_lanes && !chunk.requests.have_ended(comm)? {
+            return Ok(false);
+        }
+        for part in &mut chunk.parts {
+            if !part.requests.have_ended(comm)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Adds up the elements of this rank's node at its head.
@@ -188,7 +235,7 @@ impl<'a> Lanes<'a> {
             let (own, carrier) = (self.share(place, lane, self.lanes), self.carrier(self.own_site, lane));
             if carrier != self.plan.rank {
                 // SAFETY: the caller's promise.
-                unsafe { self.send(&mut requests, own, carrier) }?;
+                unsafe { self.send(&mut requests, Stage::Node, own, carrier) }?;
                 continue;
             }
             let others: Vec<(usize, u32)> = self.other_heads().collect();
@@ -197,7 +244,7 @@ impl<'a> Lanes<'a> {
             let mut near: Vec<(usize, Span)> = near.collect::<Result<_, Fault>>()?;
             for ((_, head), (_, span)) in others.iter().zip(&mut near) {
                 // SAFETY: memory of ours.
-                unsafe { self.receive(&mut part_requests, span.elements(), *head) }?;
+                unsafe { self.receive(&mut part_requests, Stage::Node, span.elements(), *head) }?;
             }
             parts.push(Part { lane, place: own, total: own, near, far: Vec::new(), requests: part_requests });
         }
@@ -209,18 +256,16 @@ impl<'a> Lanes<'a> {
     /// # Safety
     /// As [`Lanes::divide`].
     unsafe fn cross(&self, chunk: &mut Chunk<'a>) -> Result<(), Fault> {
-        chunk.requests.finish()?;
         for lane in 0..self.lanes {
             let carrier = self.carrier(self.own_site, lane);
             let awaited = self.root.is_none_or(|root| root == self.plan.rank) && carrier != self.plan.rank;
             if awaited {
                 let place = self.share(chunk.place, lane, self.lanes);
                 // SAFETY: what was in this place has been sent.
-                unsafe { self.receive(&mut chunk.requests, place, carrier) }?;
+                unsafe { self.receive(&mut chunk.requests, Stage::Result, place, carrier) }?;
             }
         }
         for part in &mut chunk.parts {
-            part.requests.finish()?;
             let own = (self.plan.layout.nodes.own(self.plan.rank), part.total);
             let near = part.near.iter_mut().map(|(node, span)| (*node, span.elements()));
             // SAFETY: all of it has arrived, and is overwritten by nobody else.
@@ -240,18 +285,18 @@ impl<'a> Lanes<'a> {
         let shared = self.shares(total);
         if let Some(home) = self.home().filter(|home| *home != self.own_site) {
             // SAFETY: the caller's promise.
-            return unsafe { self.send(&mut part.requests, total, self.carrier(home, part.lane)) };
+            return unsafe { self.send(&mut part.requests, Stage::Site, total, self.carrier(home, part.lane)) };
         }
         let mine = if shared { self.share(total, self.own_site, self.heads.len()) } else { total };
         for (site, carrier) in self.other_carriers(part.lane) {
             let mut span = Span::new(self.mpi, mine.count, mine.datatype)?;
             // SAFETY: memory of ours.
-            unsafe { self.receive(&mut part.requests, span.elements(), carrier) }?;
+            unsafe { self.receive(&mut part.requests, Stage::Site, span.elements(), carrier) }?;
             part.far.push((site, span));
             if self.root.is_none() {
                 let theirs = if shared { self.share(total, site, self.heads.len()) } else { total };
                 // SAFETY: the caller's promise.
-                unsafe { self.send(&mut part.requests, theirs, carrier) }?;
+                unsafe { self.send(&mut part.requests, Stage::Site, theirs, carrier) }?;
             }
         }
         Ok(())
@@ -263,7 +308,6 @@ impl<'a> Lanes<'a> {
     /// As [`Lanes::divide`].
     unsafe fn combine_sites(&self, chunk: &mut Chunk<'a>) -> Result<(), Fault> {
         for part in &mut chunk.parts {
-            part.requests.finish()?;
             if part.far.is_empty() {
                 continue;
             }
@@ -283,9 +327,9 @@ impl<'a> Lanes<'a> {
             }
             for (site, carrier) in self.other_carriers(part.lane) {
                 // SAFETY: what was in this place has been sent.
-                unsafe { self.receive(&mut part.requests, of_site(part.place, site), carrier) }?;
+                unsafe { self.receive(&mut part.requests, Stage::Others, of_site(part.place, site), carrier) }?;
                 // SAFETY: the result, which stays.
-                unsafe { self.send(&mut part.requests, place, carrier) }?;
+                unsafe { self.send(&mut part.requests, Stage::Others, place, carrier) }?;
             }
         }
         Ok(())
@@ -300,11 +344,10 @@ impl<'a> Lanes<'a> {
             return Ok(());
         }
         for part in &mut chunk.parts {
-            part.requests.finish()?;
             let wanting = self.other_heads().map(|(_, head)| head);
             for head in wanting.filter(|head| self.root.is_none_or(|root| root == *head)) {
                 // SAFETY: the result, which stays.
-                unsafe { self.send(&mut part.requests, part.place, head) }?;
+                unsafe { self.send(&mut part.requests, Stage::Result, part.place, head) }?;
             }
         }
         Ok(())
@@ -369,18 +412,24 @@ impl<'a> Lanes<'a> {
 
     /// # Safety
     /// As [`Mpi::send_elements`].
-    unsafe fn send(&self, requests: &mut Requests<'_>, from: Elements, to: u32) -> Result<(), Fault> {
+    unsafe fn send(&self, requests: &mut Requests<'_>, stage: Stage, from: Elements, to: u32) -> Result<(), Fault> {
+        let to = (to, stage as c_int);
         // SAFETY: the caller's promise.
-        requests.begin(0, |request| unsafe { self.mpi.send_elements(from, (to, IN_ORDER), self.plan.private, request) })
+        requests.begin(0, |request| unsafe { self.mpi.send_elements(from, to, self.plan.private, request) })
     }
 
     /// # Safety
     /// As [`Mpi::receive_elements`].
-    unsafe fn receive(&self, requests: &mut Requests<'_>, into: Elements, from: u32) -> Result<(), Fault> {
+    unsafe fn receive(
+        &self,
+        requests: &mut Requests<'_>,
+        stage: Stage,
+        into: Elements,
+        from: u32,
+    ) -> Result<(), Fault> {
+        let from = (from, stage as c_int);
         // SAFETY: the caller's promise.
-        requests.begin(0, |request| unsafe {
-            self.mpi.receive_elements(into, (from, IN_ORDER), self.plan.private, request)
-        })
+        requests.begin(0, |request| unsafe { self.mpi.receive_elements(into, from, self.plan.private, request) })
     }
 }
 

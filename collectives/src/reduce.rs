@@ -69,18 +69,17 @@ impl Asked {
     }
 }
 
-/// Runs `work` with the plan of the communicator if the reduction is ours: as far as its arguments say (`fits`), and
-/// as far as the plan says (`allows`, which is told whether the elements are in place).
+/// Runs `work` with the plan of the communicator if the reduction is ours: as far as its arguments say, and as far as
+/// the plan says (`allows`, which is told whether the elements are in place).
 fn planned(
     call: &Call,
-    fits: impl FnOnce(&State, &Asked) -> bool,
     allows: impl FnOnce(&Plan, bool) -> bool,
     work: impl FnOnce(&Mpi, &Plan, &Asked) -> Result<(), Fault>,
 ) -> c_int {
     let Some(state) = running() else { return PASS };
     let comm = state.mpi.abi.handle(call.comm);
     let run = || {
-        let Some(mut asked) = Asked::new(state, call, comm)?.filter(|asked| fits(state, asked)) else {
+        let Some(mut asked) = Asked::new(state, call, comm)? else {
             return Ok(PASS);
         };
         let Some(planned) = plan_for(state, comm, asked.bytes)? else { return Ok(PASS) };
@@ -114,8 +113,9 @@ pub(crate) unsafe extern "C" fn reduce(
 ) -> c_int {
     planned(
         &Call { from, to, count, datatype, operation, comm },
-        |_, _| root >= 0,
-        |plan, in_place| (root as usize) < plan.layout.sites.len() && (!in_place || is_root(plan, root)),
+        |plan, in_place| {
+            usize::try_from(root).is_ok_and(|root| root < plan.layout.sites.len()) && (!in_place || is_root(plan, root))
+        },
         // SAFETY: the program's promise to MPI_Reduce.
         |mpi, plan, asked| unsafe { to_root(mpi, plan, asked, root as u32) },
     )
@@ -132,7 +132,6 @@ pub(crate) unsafe extern "C" fn allreduce(
 ) -> c_int {
     planned(
         &Call { from, to, count, datatype, operation, comm },
-        |state, asked| asked.bytes <= state.mpi.abi.longest_allreduce,
         |_, _| true,
         // SAFETY: the program's promise to MPI_Allreduce.
         |mpi, plan, asked| unsafe { to_all(mpi, plan, asked) },

@@ -67,6 +67,12 @@ impl<'a> Requests<'a> {
         self.completed(found, result)
     }
 
+    /// Whether all of them have completed. Makes progress, in communicator `comm` if none is in flight.
+    pub(crate) fn have_ended(&mut self, comm: Handle) -> Result<bool, Fault> {
+        while self.test(comm)?.is_some() {}
+        Ok(self.in_flight == 0)
+    }
+
     fn completed(&mut self, found: Option<usize>, result: Result<(), Fault>) -> Result<Option<usize>, Fault> {
         // MPI frees a request that failed too.
         let owner = found.and_then(|index| self.owners.get_mut(index)?.take());

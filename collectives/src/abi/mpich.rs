@@ -19,5 +19,4 @@ pub(super) const ABI: Abi = Abi {
     combiner_named: 1,
     combiner_dup: 2,
     combiner_contiguous: 3,
-    longest_allreduce: 256 << 10,
 };

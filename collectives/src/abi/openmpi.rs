@@ -25,6 +25,5 @@ pub(super) fn abi(object: impl Fn(&CStr) -> Option<Handle>) -> Option<Abi> {
         combiner_named: 0,
         combiner_dup: 1,
         combiner_contiguous: 2,
-        longest_allreduce: u64::MAX,
     })
 }

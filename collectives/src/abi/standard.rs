@@ -19,5 +19,4 @@ pub(super) const ABI: Abi = Abi {
     combiner_named: 101,
     combiner_dup: 102,
     combiner_contiguous: 103,
-    longest_allreduce: 256 << 10,
 };
