@@ -179,12 +179,14 @@ impl<'a> Lanes<'a> {
                 while done[at] < come && self.has_all(&mut chunks[done[at]], stage)? {
                     let chunk = &mut chunks[done[at]];
                     // SAFETY: the caller's promise, and everything that the stage waits for is there.
-                    match stage {
-                        Stage::Node => unsafe { self.cross(chunk) }?,
-                        Stage::Site => unsafe { self.combine_sites(chunk) }?,
-                        Stage::Others => unsafe { self.spread(chunk) }?,
-                        Stage::Result => hand_on(done[at])?,
-                    }
+                    unsafe {
+                        match stage {
+                            Stage::Node => self.cross(chunk),
+                            Stage::Site => self.combine_sites(chunk),
+                            Stage::Others => self.spread(chunk),
+                            Stage::Result => hand_on(done[at]),
+                        }
+                    }?;
                     done[at] += 1;
                 }
             }
