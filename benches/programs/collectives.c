@@ -17,8 +17,9 @@
 enum { TAG = 11, MOST_SAMPLES = 10000, LEAST_SAMPLES = 3 };
 /* From rank 0's word until all begin: longer than any one-way delay here. */
 static const double LEAD_S = 0.15;
-/* A turn in which a rank begins this late does not count, and this many such turns are too many. */
-static const double LATE_S = 0.001;
+/* A turn in which a rank begins this late, and a tenth of the turn, does not count, and this many such turns are too
+ * many. */
+static const double LATE_S = 0.001, LATE_OF_TURN = 0.1;
 enum { MOST_LATE = 1000 };
 
 static int rank, ranks, root;
@@ -237,7 +238,8 @@ static void measure(const struct operation *operation, size_t bytes, double seco
         last_of_all(last_s);
         operation->check(&work);
         spent_s += last_s[1] - at_s;
-        if (last_s[0] > at_s + LATE_S) {
+        double late_s = last_s[0] - at_s;
+        if (late_s > LATE_S && late_s > LATE_OF_TURN * (last_s[1] - at_s)) {
             if (++late > MOST_LATE) fail("ranks begin too late again and again", "the machine is too busy");
         } else if (work.round > 0) {
             samples_s[count++] = last_s[1] - at_s;
