@@ -137,7 +137,8 @@ impl<'a> Lanes<'a> {
         let each = (to.count * self.size / self.lanes as i64 / CHUNKS).clamp(SHORTEST_PART, LONGEST_PART);
         let most = elements_in(each * self.lanes as i64, self.size);
         let mut chunks = Vec::new();
-        for (first, count) in divided(to.count, most) {
+        let pieces: Vec<(i64, i64)> = divided(to.count, most).collect();
+        for (first, count) in pieces.iter().copied() {
             let place = self.slice(to, first, count);
             // SAFETY: the caller's promise.
             unsafe { self.add_up_node(self.slice(from, first, count), place) }?;
@@ -148,15 +149,15 @@ impl<'a> Lanes<'a> {
         }
         let inside = if self.root.is_none() { self.inside()? } else { None };
         let hand_on = |number: usize| {
-            let (Some((node, head)), first) = (inside, number as i64 * most) else { return Ok(()) };
+            let (Some((node, head)), (first, count)) = (inside, pieces[number]) else { return Ok(()) };
             // SAFETY: the program's room for the result, complete at the head.
-            unsafe { self.mpi.broadcast(self.slice(to, first, most.min(to.count - first)), head, node) }
+            unsafe { self.mpi.broadcast(self.slice(to, first, count), head, node) }
         };
         if self.leads() {
             // SAFETY: as above.
             return unsafe { self.advance(&mut chunks, hand_on) };
         }
-        (0..divided(to.count, most).count()).try_for_each(hand_on)
+        (0..pieces.len()).try_for_each(hand_on)
     }
 
     /// Moves chunks through their stages as soon as they can go; `hand_on` is called for each that has its result. In
