@@ -174,14 +174,13 @@ unsafe fn between_ranks(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize>)
     for sender in &groups[number][1..] {
         let into = gathered.part(mpi, gathered.starts[*sender as usize], gathered.lengths[*sender as usize]);
         // SAFETY: memory of ours, which outlives the requests.
-        let start = |request| unsafe { mpi.receive_elements(into, (*sender, IN_ORDER), plan.private, request) };
-        requests.begin(0, start)?;
+        unsafe { requests.receive(into, (*sender, IN_ORDER), plan.private) }?;
     }
     let mine = gathered.part(mpi, gathered.starts[plan.rank as usize], gathered.lengths[plan.rank as usize]);
     for (_, ranks) in members.iter().enumerate().filter(|(site, _)| *site != own_site) {
         let to = ranks[number % ranks.len()];
         // SAFETY: as above.
-        requests.begin(0, |request| unsafe { mpi.send_elements(mine, (to, IN_ORDER), plan.private, request) })?;
+        unsafe { requests.send(mine, (to, IN_ORDER), plan.private) }?;
     }
     requests.finish()?;
     let all: Pointer = gathered.bytes.as_mut_ptr().cast();

@@ -66,9 +66,7 @@ unsafe fn everyone(mpi: &Mpi, plan: &Plan, from: &Blocks, to: &Blocks) -> Result
         // Neither end has a message for an empty block.
         if to.of(other).bytes()? > 0 {
             // SAFETY: the program's room for this rank's block, which overlaps no other.
-            requests.begin(0, |request| unsafe {
-                mpi.receive_elements(to.elements(other), (other, IN_ORDER), plan.private, request)
-            })?;
+            unsafe { requests.receive(to.elements(other), (other, IN_ORDER), plan.private) }?;
         }
     }
     // Each begins with another one, so that not all send to the same rank first.
@@ -78,9 +76,7 @@ unsafe fn everyone(mpi: &Mpi, plan: &Plan, from: &Blocks, to: &Blocks) -> Result
     for other in far.into_iter().chain(near) {
         if from.of(other).bytes()? > 0 {
             // SAFETY: the program's block for this rank.
-            requests.begin(0, |request| unsafe {
-                mpi.send_elements(from.elements(other), (other, IN_ORDER), plan.private, request)
-            })?;
+            unsafe { requests.send(from.elements(other), (other, IN_ORDER), plan.private) }?;
         }
     }
     // SAFETY: the program's own block and the room for it.

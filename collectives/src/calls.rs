@@ -188,9 +188,9 @@ impl Mpi {
     pub(crate) unsafe fn copy(&self, from: Elements, to: Elements, own: u32, comm: Handle) -> Result<(), Fault> {
         let (mut requests, own) = (Requests::new(self, 2), (own, IN_ORDER));
         // SAFETY: the caller's promise.
-        requests.begin(0, |request| unsafe { self.receive_elements(to, own, comm, request) })?;
+        unsafe { requests.receive(to, own, comm) }?;
         // SAFETY: the caller's promise.
-        requests.begin(1, |request| unsafe { self.send_elements(from, own, comm, request) })?;
+        unsafe { requests.send(from, own, comm) }?;
         requests.finish()
     }
 

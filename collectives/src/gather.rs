@@ -67,7 +67,7 @@ unsafe fn contribute(mpi: &Mpi, plan: &Plan, own: Place, root: u32) -> Result<()
     let mut payload = None;
     if travels_alone(length) {
         // SAFETY: the caller's promise.
-        alone.begin(0, |request| unsafe { mpi.send_elements(own.elements(), (root, ALONE), plan.private, request) })?;
+        unsafe { alone.send(own.elements(), (root, ALONE), plan.private) }?;
     } else {
         // SAFETY: the caller's promise.
         payload = Some(unsafe { Payload::of(mpi, own, true, plan.private) }?);
@@ -125,9 +125,7 @@ unsafe fn collect(mpi: &Mpi, plan: &Plan, own: Option<Place>, to: &Blocks) -> Re
         for (member, (length, bytes)) in members.iter().zip(room.blocks()) {
             if travels_alone(length) {
                 // SAFETY: the program's room for this block, which overlaps no other.
-                alone.begin(0, |request| unsafe {
-                    mpi.receive_elements(to.elements(*member), (*member, ALONE), plan.private, request)
-                })?;
+                unsafe { alone.receive(to.elements(*member), (*member, ALONE), plan.private) }?;
             } else {
                 // SAFETY: as above. The other blocks arrive even if this one does not fit.
                 result = result.and(unsafe { Payload::fill(mpi, to.of(*member), bytes, plan.private) });
@@ -152,7 +150,7 @@ pub(crate) unsafe fn receive(
 ) -> Result<(), Fault> {
     let into = Elements::bytes(mpi, room.memory());
     // SAFETY: the caller's promise.
-    requests.begin(0, |request| unsafe { mpi.receive_elements(into, (from, IN_ORDER), plan.private, request) })
+    unsafe { requests.receive(into, (from, IN_ORDER), plan.private) }
 }
 
 /// # Safety
@@ -160,6 +158,6 @@ pub(crate) unsafe fn receive(
 unsafe fn send(mpi: &Mpi, plan: &Plan, bundle: &mut Bundle, to: u32) -> Result<(), Fault> {
     let (mut requests, from) = (Requests::new(mpi, 1), Elements::bytes(mpi, bundle.memory()));
     // SAFETY: the bundle outlives the request.
-    requests.begin(0, |request| unsafe { mpi.send_elements(from, (to, IN_ORDER), plan.private, request) })?;
+    unsafe { requests.send(from, (to, IN_ORDER), plan.private) }?;
     requests.finish()
 }

@@ -416,9 +416,8 @@ impl<'a> Lanes<'a> {
     /// # Safety
     /// As [`Mpi::send_elements`].
     unsafe fn send(&self, requests: &mut Requests<'_>, stage: Stage, from: Elements, to: u32) -> Result<(), Fault> {
-        let to = (to, stage as c_int);
         // SAFETY: the caller's promise.
-        requests.begin(0, |request| unsafe { self.mpi.send_elements(from, to, self.plan.private, request) })
+        unsafe { requests.send(from, (to, stage as c_int), self.plan.private) }
     }
 
     /// # Safety
@@ -430,9 +429,8 @@ impl<'a> Lanes<'a> {
         into: Elements,
         from: u32,
     ) -> Result<(), Fault> {
-        let from = (from, stage as c_int);
         // SAFETY: the caller's promise.
-        requests.begin(0, |request| unsafe { self.mpi.receive_elements(into, from, self.plan.private, request) })
+        unsafe { requests.receive(into, (from, stage as c_int), self.plan.private) }
     }
 }
 

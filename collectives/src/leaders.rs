@@ -78,17 +78,13 @@ impl<'a> Leaders<'a> {
         let mut requests = Requests::new(self.mpi, 2 * self.ranks.len());
         for (site, into) in receives {
             let from = self.ranks[site];
-            requests.begin(site, |request| {
-                // SAFETY: the caller's promise.
-                unsafe { self.mpi.receive_elements(into, (from, IN_ORDER), self.plan.private, request) }
-            })?;
+            // SAFETY: the caller's promise.
+            unsafe { requests.receive(into, (from, IN_ORDER), self.plan.private) }?;
         }
         for (site, from) in sends {
             let to = self.ranks[site];
-            requests.begin(site, |request| {
-                // SAFETY: the caller's promise.
-                unsafe { self.mpi.send_elements(from, (to, IN_ORDER), self.plan.private, request) }
-            })?;
+            // SAFETY: the caller's promise.
+            unsafe { requests.send(from, (to, IN_ORDER), self.plan.private) }?;
         }
         requests.finish()
     }

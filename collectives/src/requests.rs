@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::abi::Handle;
+use crate::calls::Elements;
 use crate::mpi::{Fault, Mpi};
 
 /// Requests in flight. Whatever is left when this is dropped is given up, so it must outlive no buffer it uses.
@@ -40,6 +41,26 @@ impl<'a> Requests<'a> {
         self.owners[index] = Some(owner);
         self.in_flight += 1;
         Ok(())
+    }
+
+    /// Begins to send elements to a rank of `comm`.
+    ///
+    /// # Safety
+    /// As [`Mpi::send_elements`].
+    pub(crate) unsafe fn send(&mut self, from: Elements, to: (u32, c_int), comm: Handle) -> Result<(), Fault> {
+        let mpi = self.mpi;
+        // SAFETY: the caller's promise, and room for a handle.
+        self.begin(0, |request| unsafe { mpi.send_elements(from, to, comm, request) })
+    }
+
+    /// Begins to receive elements from a rank of `comm`.
+    ///
+    /// # Safety
+    /// As [`Mpi::receive_elements`].
+    pub(crate) unsafe fn receive(&mut self, into: Elements, from: (u32, c_int), comm: Handle) -> Result<(), Fault> {
+        let mpi = self.mpi;
+        // SAFETY: the caller's promise, and room for a handle.
+        self.begin(0, |request| unsafe { mpi.receive_elements(into, from, comm, request) })
     }
 
     /// Waits for one to complete: its owner. `None`: there are none.

@@ -72,14 +72,12 @@ unsafe fn distribute(mpi: &Mpi, plan: &Plan, from: &Blocks, own: Option<Place>) 
     for (to, bundle) in &mut bundles {
         let elements = Elements::bytes(mpi, bundle.memory());
         // SAFETY: the bundles outlive the requests.
-        requests.begin(0, |request| unsafe { mpi.send_elements(elements, (*to, IN_ORDER), plan.private, request) })?;
+        unsafe { requests.send(elements, (*to, IN_ORDER), plan.private) }?;
     }
     for rank in ranks.filter(|rank| *rank != plan.rank) {
         if travels_alone(from.of(rank).bytes()?) {
             // SAFETY: the program's block, which nobody changes meanwhile.
-            requests.begin(0, |request| unsafe {
-                mpi.send_elements(from.elements(rank), (rank, ALONE), plan.private, request)
-            })?;
+            unsafe { requests.send(from.elements(rank), (rank, ALONE), plan.private) }?;
         }
     }
     let mut result = Ok(());
@@ -134,16 +132,13 @@ unsafe fn take(mpi: &Mpi, plan: &Plan, own: Place, root: u32) -> Result<(), Faul
     for (member, bundle) in &mut passed {
         let elements = Elements::bytes(mpi, bundle.memory());
         // SAFETY: the bundles outlive the requests.
-        let start = |request| unsafe { mpi.send_elements(elements, (*member, IN_ORDER), plan.private, request) };
-        requests.begin(0, start)?;
+        unsafe { requests.send(elements, (*member, IN_ORDER), plan.private) }?;
     }
     let (length, bytes) = mine;
     let mut result = Ok(());
     if travels_alone(length) {
         // SAFETY: the caller's promise.
-        requests.begin(0, |request| unsafe {
-            mpi.receive_elements(own.elements(), (root, ALONE), plan.private, request)
-        })?;
+        unsafe { requests.receive(own.elements(), (root, ALONE), plan.private) }?;
     } else {
         // SAFETY: the caller's promise.
         result = unsafe { Payload::fill(mpi, own, bytes, plan.private) };
