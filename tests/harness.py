@@ -64,7 +64,12 @@ class Process:
         return int(lines[0].split()[1]) * 1024 if lines else None
 
     def kill(self, number=signal.SIGKILL):
-        os.kill(self.pid, number)
+        """Send a signal. Returns False if the process has ended by itself since it was found."""
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
     def is_landbridge(self, subcommand):
         """Whether it runs `landbridge … subcommand …`."""
@@ -188,10 +193,7 @@ class Running:
                 except subprocess.TimeoutExpired:
                     continue
         for process in self.processes():
-            try:
-                process.kill()
-            except ProcessLookupError:
-                pass
+            process.kill()
 
 
 class Workshop:

@@ -1,7 +1,6 @@
 """The slurm starter against Debian's own Slurm: a munge key and a slurmctld for each site, a slurmd on every node of
 a lab."""
 
-import contextlib
 import json
 import os
 import re
@@ -299,8 +298,7 @@ def test_no_job_stays_when_all_that_would_give_it_back_is_lost(workshop, mpich_o
         victims += [process for process in running.processes() if process.words[:1] == ["salloc"]]
         victims += [process for process in running.processes() if "squeue --noheader --steps" in " ".join(process.words)]
     for process in victims:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        process.kill()
     done = running.finish(within=2 * END_S)
     done.fails_naming("site")
     assert EMPTY in done.out, str(done)

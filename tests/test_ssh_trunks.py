@@ -77,9 +77,7 @@ def test_a_job_runs_through_ssh_and_survives_its_loss(workshop, mpi):
         while (proxy.cuts < 8 or killed < 8) and time.monotonic() < until:
             time.sleep(0.5)
             assert running.child.poll() is None, f"{running.finish()}\n{plain(a.err())}\n{sites.sshd.err()}"
-            if found := [process for process in ssh_of(a) if chance.random() < 0.4]:
-                killed += len(found)
-                [process.kill() for process in found]
+            killed += sum(process.kill() for process in ssh_of(a) if chance.random() < 0.4)
             time.sleep(0.5)
             proxy.cut(lambda: chance.random() < 0.7)
         stop.write_text("stop\n")
