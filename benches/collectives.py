@@ -36,6 +36,9 @@ SEED = 18
 # Gateways have connected before the WAN is shaped. BBR believes a round trip that was shorter for 10 s, and sends less.
 SETTLE_S = 11
 WAYS = ["native", "auto"]
+# Ranks sleep until each gateway has had its turn to measure each trunk, which it does while no rank uses it: 5 s for
+# each round in which sites are paired, one of which may have begun.
+TURN_S = 5
 SIZES = {
     "bcast": [8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20],
     "barrier": [0],
@@ -56,6 +59,11 @@ def links(sites):
     for one, other in itertools.combinations("abcdefgh"[:sites], 2):
         delay, rate = chosen.choice(DELAYS_MS), chosen.choice(RATES_MBIT)
         yield f"{one} {other} delay={delay}ms rate={rate}mbit"
+
+
+def quiet_s(sites):
+    """How long ranks sleep before they start."""
+    return TURN_S * (sites + sites % 2)
 
 
 def measure(arguments):
@@ -89,9 +97,9 @@ def _times(operation, sites, mpi, rounds, arguments, problems):
     seconds = 1 if arguments.quick else 2
 
     def once(way):
-        words = ["--", program("collectives", mpi), operation, seconds, 0, *sizes]
+        words = ["--", program("collectives", mpi), operation, quiet_s(sites), seconds, 0, *sizes]
         words = shaped(sites, mpi, way, links(sites), words)
-        command = {"name": "it", "words": words, "environment": libraries(mpi), "limit": 120 + 15 * len(sizes)}
+        command = {"name": "it", "words": words, "environment": libraries(mpi), "limit": 160 + 15 * len(sizes)}
         samples, failures = in_lab([str(word) for word in [*LAB, "--sites", sites]], [command], 1)
         if failures:
             raise Failed(failures["it"])
@@ -116,7 +124,7 @@ def _crossings(sites, mpi, arguments, problems):
     for size in [1 << 20] if arguments.quick else COUNTED:
         row = {"sites": sites, "mpi": mpi, "size": size, "least": sites - 1}
         for way in WAYS:
-            words = ["--", program("collectives", mpi), "bcast", 1, 0]
+            words = ["--", program("collectives", mpi), "bcast", quiet_s(sites), 1, 0]
             commands = [
                 {
                     "name": name,

@@ -111,6 +111,15 @@ def test_a_long_message_leaves_from_another_node(workshop, mpi):
     workshop.across(mpi, 6, program, sites=3, options=("--nic-rate", "1gbit"), limit=150).finish().check()
 
 
+@pytest.mark.parametrize("room", ["64MiB", "64KiB"])
+def test_receivers_may_be_late(workshop, mpi, room):
+    """A short broadcast does not wait for its receivers, and a long one only where they have no room."""
+    program = [mpi.python, PROGRAMS / "late.py", workshop.folder / "returned"]
+    options = ["-x", f"LANDBRIDGE_UNEXPECTED={room}"]
+    done = workshop.across(mpi, 6, program, run_options=options, sites=3, nodes=1, limit=150).finish().check()
+    assert "late receivers good" in done.out, str(done)
+
+
 def test_communicators_come_and_go(workshop, mpi):
     program = [mpi.python, BROADCAST, "churn", 5000 if mpi.name == "mpich" else 1000]
     done = workshop.across(mpi, 4, program, nodes=1, delay="100us", limit=240).finish().check()

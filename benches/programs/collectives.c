@@ -1,6 +1,9 @@
 /* Times of collective operations, with MPI's plain calls only, so that any MPI of the same ABI runs it.
  *
- *   collectives OPERATION SECONDS ROOT SIZE...     OPERATION: see `operations` below; SECONDS: spent on each size
+ *   collectives OPERATION QUIET SECONDS ROOT SIZE...
+ *
+ * OPERATION: see `operations` below; QUIET: seconds to sleep first, so that gateways find time to measure their trunks;
+ * SECONDS: spent on each size.
  *
  * SIZE is in bytes: of the message (bcast), of each rank's contribution (all others). Rank 0 prints one JSON object for
  * each size. The time of one operation is from the moment at which all ranks begin until the last rank has returned.
@@ -13,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { TAG = 11, MOST_SAMPLES = 10000, LEAST_SAMPLES = 3 };
 /* From rank 0's word until all begin: longer than any one-way delay here. */
@@ -259,15 +263,16 @@ static void measure(const struct operation *operation, size_t bytes, double seco
 }
 
 int main(int argc, char **argv) {
+    if (argc > 2) sleep((unsigned)atoi(argv[2]));
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (argc < 5) fail("usage", "collectives OPERATION SECONDS ROOT SIZE...");
+    if (argc < 6) fail("usage", "collectives OPERATION QUIET SECONDS ROOT SIZE...");
     const struct operation *operation = operation_named(argv[1]);
-    double seconds = atof(argv[2]);
-    root = atoi(argv[3]);
-    if (root < 0 || root >= ranks) fail("no such root", argv[3]);
-    for (int i = 4; i < argc; i++) {
+    double seconds = atof(argv[3]);
+    root = atoi(argv[4]);
+    if (root < 0 || root >= ranks) fail("no such root", argv[4]);
+    for (int i = 5; i < argc; i++) {
         size_t bytes = strtoull(argv[i], NULL, 10);
         if (bytes % sizeof(double)) fail("not a multiple of 8", argv[i]);
         measure(operation, bytes, seconds);

@@ -147,7 +147,7 @@ unsafe fn between_leaders(mpi: &Mpi, plan: &Plan, own: Place, lengths: Vec<usize
         let theirs: Vec<(usize, Elements)> =
             leaders.others().map(|site| (site, gathered.of_group(mpi, &sites, site))).collect();
         // SAFETY: the sites' blocks do not overlap.
-        unsafe { leaders.exchange(leaders.others().map(|site| (site, own)), theirs) }?;
+        unsafe { leaders.tell(own, &theirs) }?;
     }
     let all = Elements::bytes(mpi, &mut gathered.bytes);
     // SAFETY: memory of ours.

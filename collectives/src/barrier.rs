@@ -1,7 +1,6 @@
 //! `MPI_Barrier`: inside each site, then between the sites' leaders, each with each, then inside each site.
 
-use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
+use std::ffi::c_int;
 
 use crate::calls::Elements;
 use crate::communicator::{Plan, plan_for};
@@ -31,11 +30,11 @@ fn meet(mpi: &Mpi, plan: &Plan) -> Result<(), Fault> {
     let leaders = Leaders::new(mpi, plan, None);
     mpi.barrier(plan.site)?;
     if leaders.leads() {
-        let start: *mut c_void = null_mut();
-        let nothing = Elements { start, count: 0, datatype: mpi.abi.byte };
-        let empty = || leaders.others().map(|site| (site, nothing));
-        // SAFETY: no bytes are sent.
-        unsafe { leaders.exchange(empty(), empty()) }?;
+        let (mut own, mut theirs) = ([0; 1], vec![[0; 1]; leaders.others().count()]);
+        let theirs = leaders.others().zip(&mut theirs).map(|(site, byte)| (site, Elements::bytes(mpi, byte)));
+        let theirs: Vec<(usize, Elements)> = theirs.collect();
+        // SAFETY: bytes of ours.
+        unsafe { leaders.tell(Elements::bytes(mpi, &mut own), &theirs) }?;
     }
     mpi.barrier(plan.site)
 }

@@ -13,11 +13,8 @@ use crate::route::{Crossing, inside};
 use crate::shares::Trees;
 use crate::state::running;
 
-/// Shorter messages are left to the MPI library, which sends them in as few steps.
+/// Between two sites, shorter messages are left to the MPI library, which sends them in as few steps.
 const LEAST: u64 = 4 << 10;
-/// A message is copied by gateways if that spares the sender at least this many bytes. It begins when all receivers
-/// have said that they wait, so a sender that makes the copies itself is done sooner if there are few.
-const WORTH_COPYING: u64 = 128 << 10;
 
 /// `MPI_Bcast` for the layer.
 pub(crate) unsafe extern "C" fn bcast(
@@ -37,12 +34,10 @@ pub(crate) unsafe extern "C" fn bcast(
     let work = || {
         let size = state.mpi.type_size(datatype)?;
         let bytes = count.checked_mul(size).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(u64::MAX);
-        if bytes < LEAST {
-            return Ok(PASS);
-        }
         let Some(planned) = plan_for(state, comm, bytes)? else { return Ok(PASS) };
         let Some(plan) = planned.plan() else { return Ok(PASS) };
-        if root as usize >= plan.layout.sites.len() {
+        let is_short = bytes < LEAST && plan.layout.members.len() == 2;
+        if is_short || root as usize >= plan.layout.sites.len() {
             return Ok(PASS);
         }
         let place = Place { buffer, count, datatype, size };
@@ -78,8 +73,7 @@ unsafe fn send_along(mpi: &Mpi, plan: &Plan, start: *mut u8, length: usize, root
     let crossing = Crossing::new(layout, root, chunks.count());
     let entry = crossing.entry(layout, root, layout.sites[plan.rank as usize]);
     let own = inside(layout, entry, plan.rank, chunks.count());
-    let is_copied = length as u64 * (layout.members.len() as u64 - 2) >= WORTH_COPYING;
-    let shares = plan.shares.as_ref().filter(|_| is_copied);
+    let shares = plan.shares.as_ref().filter(|_| layout.members.len() > 2);
     let first = shares.map_or(0, |shares| shares.reserve(chunks.count()));
     let name = |rank: u32| layout.names[usize::from(layout.sites[rank as usize])];
     let others: Vec<SiteId> = crossing.entries.iter().map(|rank| name(*rank)).collect();

@@ -10,7 +10,7 @@ use crate::shares::{Share, Shares, Trees};
 
 /// Bytes of a chunk. A chunk costs each rank some 10 µs, and a rank passes it on once it has all of it, so a message is
 /// cut into about `CHUNKS` of them within these limits.
-const SHORTEST: usize = 32 << 10;
+const SHORTEST: usize = 16 << 10;
 const LONGEST: usize = 512 << 10;
 const CHUNKS: usize = 32;
 /// Messages that a rank has in flight at most, each way.
@@ -19,6 +19,11 @@ const IN_FLIGHT: usize = 64;
 const AWAITED: usize = 32;
 /// MPI allows tags of at least 15 bits; the last is never used.
 const TAGS: usize = (1 << 15) - 1;
+
+/// Bytes of each chunk of a message of `length` bytes, but for the last.
+pub(crate) fn chunk(length: usize) -> usize {
+    (length / CHUNKS).next_multiple_of(4096).clamp(SHORTEST, LONGEST)
+}
 
 /// A message in memory, in chunks.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +35,7 @@ pub(crate) struct Chunks {
 
 impl Chunks {
     pub(crate) fn new(start: *mut u8, length: usize) -> Chunks {
-        let each = (length / CHUNKS).next_multiple_of(4096).clamp(SHORTEST, LONGEST);
-        Chunks { start, length, each }
+        Chunks { start, length, each: chunk(length) }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -292,7 +296,7 @@ mod tests {
 
     #[test]
     fn chunks_keep_within_their_limits() {
-        for (length, each) in [(1, 32 << 10), (1 << 20, 32 << 10), (8 << 20, 256 << 10), (1 << 30, 512 << 10)] {
+        for (length, each) in [(1, 16 << 10), (1 << 20, 32 << 10), (8 << 20, 256 << 10), (1 << 30, 512 << 10)] {
             let chunks = Chunks::new(std::ptr::null_mut(), length);
             assert_eq!(chunks.each, each);
             let sizes = (0..chunks.count()).map(|number| chunks.piece(number).1);

@@ -1,9 +1,13 @@
 //! One rank of each site, through which a site's data cross trunks.
 
+use types::SiteId;
+
 use crate::calls::{Elements, IN_ORDER};
 use crate::communicator::Plan;
 use crate::mpi::{Fault, Mpi};
+use crate::payload::{Payload, Place};
 use crate::requests::Requests;
+use crate::shares::{Share, Shares, Trees};
 
 /// The leaders of one call.
 pub(crate) struct Leaders<'a> {
@@ -66,6 +70,63 @@ impl<'a> Leaders<'a> {
         usize::from(self.plan.layout.sites[rank as usize])
     }
 
+    /// Tells all other leaders the same elements, and puts theirs in `theirs`, as many of each. Where there are several
+    /// other sites, gateways copy them along the trees of sites that are fastest. All leaders of a communicator call
+    /// it, without a root.
+    ///
+    /// # Safety
+    /// As [`Leaders::exchange`].
+    pub(crate) unsafe fn tell(&self, own: Elements, theirs: &[(usize, Elements)]) -> Result<(), Fault> {
+        match self.plan.shares.as_ref().filter(|_| theirs.len() > 1) {
+            // SAFETY: the caller's promise.
+            Some(shares) => unsafe { self.share(shares, own, theirs) },
+            // SAFETY: the caller's promise.
+            None => unsafe { self.exchange(self.others().map(|site| (site, own)), theirs.iter().copied()) },
+        }
+    }
+
+    /// # Safety
+    /// As [`Leaders::exchange`].
+    unsafe fn share(&self, shares: &Shares, own: Elements, theirs: &[(usize, Elements)]) -> Result<(), Fault> {
+        let (mpi, private, number) = (self.mpi, self.plan.private, shares.reserve_for_leaders());
+        let size = mpi.type_size(own.datatype)?;
+        let payload = |elements: Elements, is_full| {
+            let Elements { start, count, datatype } = elements;
+            // SAFETY: the caller's promise.
+            unsafe { Payload::of(mpi, Place { buffer: start, count, datatype, size }, is_full, private) }
+        };
+        let mut mine = payload(own, true)?;
+        let into = theirs.iter().map(|(site, elements)| Ok((*site, payload(*elements, false)?)));
+        let mut into: Vec<(usize, Payload)> = into.collect::<Result<_, Fault>>()?;
+        let mut awaited: Vec<Share<'_>> = Vec::with_capacity(1 + into.len());
+        // Ours goes first: the word that theirs are awaited takes the direct way, which may be longer.
+        let names = &self.plan.layout.names;
+        let others: Vec<SiteId> = self.others().map(|site| names[site]).collect();
+        let to: Vec<u32> = self.others().map(|site| self.ranks[site]).collect();
+        let piece = (mine.start(), mine.length());
+        let trees = Trees { own: names[self.own_site], others: &others, bytes: piece.1 as u64 };
+        // SAFETY: nobody changes the elements meanwhile.
+        awaited.push(begun(mpi, self.plan, || unsafe { shares.send(number, piece, &to, &trees) })?);
+        for (site, payload) in &mut into {
+            let piece = (payload.start(), payload.length());
+            // SAFETY: the payload outlives the share, and only this share writes it.
+            awaited.push(begun(mpi, self.plan, || unsafe { shares.receive(self.ranks[*site], number, piece) })?);
+        }
+        while !awaited.is_empty() {
+            mpi.poke(private)?;
+            shares.collect();
+            let mut open = Vec::with_capacity(awaited.len());
+            for mut share in awaited {
+                if !share.has_ended()? {
+                    open.push(share);
+                }
+            }
+            awaited = open;
+        }
+        // SAFETY: the caller's promise.
+        into.into_iter().try_for_each(|(_, payload)| unsafe { payload.deliver(mpi, private) })
+    }
+
     /// Sends to and receives from leaders of other sites, all at once, and waits for all of it.
     ///
     /// # Safety
@@ -87,5 +148,19 @@ impl<'a> Leaders<'a> {
             unsafe { requests.send(from, (to, IN_ORDER), self.plan.private) }?;
         }
         requests.finish()
+    }
+}
+
+/// A share, once there is room for it.
+fn begun<'s>(
+    mpi: &Mpi,
+    plan: &Plan,
+    mut begin: impl FnMut() -> Result<Option<Share<'s>>, Fault>,
+) -> Result<Share<'s>, Fault> {
+    loop {
+        if let Some(share) = begin()? {
+            return Ok(share);
+        }
+        mpi.poke(plan.private)?;
     }
 }

@@ -163,7 +163,7 @@ unsafe fn to_root(mpi: &Mpi, plan: &Plan, asked: &Asked, root: u32) -> Result<()
         return unsafe { leaders.exchange([(leaders.site_of(root), own)], []) };
     }
     // SAFETY: memory of ours, and the program's for the result.
-    unsafe { receive_and_combine(mpi, plan, &leaders, [], own, to, operation) }
+    unsafe { receive_and_combine(mpi, plan, &leaders, false, own, to, operation) }
 }
 
 /// # Safety
@@ -181,39 +181,22 @@ unsafe fn to_all(mpi: &Mpi, plan: &Plan, asked: &Asked) -> Result<(), Fault> {
     unsafe { mpi.reduce(from, own.start, operation, leaders.inside(), plan.site) }?;
     if leaders.leads() {
         // SAFETY: memory of ours, and the program's for the result.
-        unsafe { exchange(mpi, plan, &leaders, own, to, operation) }?;
+        unsafe { receive_and_combine(mpi, plan, &leaders, true, own, to, operation) }?;
     }
     // SAFETY: the program's room for the result.
     unsafe { mpi.broadcast(Elements { start: to, ..from }, leaders.inside(), plan.site) }
 }
 
-/// Combines `own` elements of this rank's site with those of the other sites' leaders into `to`, on all leaders.
+/// Receives as many elements as `own` from each other site's leader, and combines all into `to`. `tells`: all leaders
+/// do so, and get `own`.
 ///
 /// # Safety
 /// `own` is memory of ours, which is overwritten; `to` has room for as many elements.
-pub(crate) unsafe fn exchange(
+unsafe fn receive_and_combine(
     mpi: &Mpi,
     plan: &Plan,
     leaders: &Leaders<'_>,
-    own: Elements,
-    to: *mut c_void,
-    operation: Handle,
-) -> Result<(), Fault> {
-    let sends = leaders.others().map(|site| (site, own));
-    // SAFETY: the caller's promise.
-    unsafe { receive_and_combine(mpi, plan, leaders, sends, own, to, operation) }
-}
-
-/// Sends `sends` to the leaders of other sites, receives as many elements as `own` from each of them, and combines all
-/// into `to`.
-///
-/// # Safety
-/// `own` is memory of ours, which is overwritten; `to` has room for as many elements; nobody else uses what is sent.
-pub(crate) unsafe fn receive_and_combine(
-    mpi: &Mpi,
-    plan: &Plan,
-    leaders: &Leaders<'_>,
-    sends: impl IntoIterator<Item = (usize, Elements)>,
+    tells: bool,
     own: Elements,
     to: *mut c_void,
     operation: Handle,
@@ -223,7 +206,10 @@ pub(crate) unsafe fn receive_and_combine(
     let mut all: Vec<(usize, Elements)> = parts.iter_mut().map(|(site, span)| (*site, span.elements())).collect();
     // SAFETY: the caller's promise, and memory of ours for each part.
     unsafe {
-        leaders.exchange(sends, all.iter().copied())?;
+        match tells {
+            true => leaders.tell(own, &all),
+            false => leaders.exchange([], all.iter().copied()),
+        }?;
         all.push((leaders.own_site(), own));
         combine(mpi, plan, all, to, operation)
     }

@@ -21,6 +21,8 @@ use crate::trees::Planned;
 pub(crate) const MOST_RECEIVERS: usize = 64;
 /// Low bits of a key, which number a communicator's chunks.
 const CHUNK_BITS: u32 = 24;
+/// Of these, the one that tells what leaders tell each other from the chunks of broadcasts.
+const LEADERS: u64 = 1 << (CHUNK_BITS - 1);
 
 /// How the ranks of a communicator reach each other's endpoints.
 pub(crate) struct Shares {
@@ -32,6 +34,8 @@ pub(crate) struct Shares {
     context: u64,
     /// The number of the next chunk, the same on all ranks.
     next: Cell<u64>,
+    /// The same among its leaders, for what they tell each other.
+    told: Cell<u64>,
     /// For messages that this rank sends to other sites.
     planned: RefCell<Option<Planned>>,
 }
@@ -63,18 +67,25 @@ impl Shares {
         let addresses: Option<Vec<Address>> = all.iter().map(|bytes| address(bytes).filter(|at| at.job != 0)).collect();
         let context = hash(all.as_flattened()) << CHUNK_BITS;
         let planned = RefCell::default();
-        Ok(addresses.map(|addresses| Shares { transport, algorithm, addresses, context, next: Cell::new(0), planned }))
+        let (next, told) = Default::default();
+        Ok(addresses.map(|addresses| Shares { transport, algorithm, addresses, context, next, told, planned }))
     }
 
     /// Numbers for the next `count` chunks of the communicator: the number of the first one.
     pub(crate) fn reserve(&self, count: usize) -> u64 {
         let first = self.next.get();
-        self.next.set(first.wrapping_add(count as u64));
+        self.next.set(first.wrapping_add(count as u64) % LEADERS);
         first
     }
 
+    /// The number of what each leader now tells all others.
+    pub(crate) fn reserve_for_leaders(&self) -> u64 {
+        self.told.set((self.told.get() + 1) % LEADERS);
+        LEADERS + self.told.get()
+    }
+
     fn key(&self, chunk: u64) -> u64 {
-        self.context | (chunk & ((1 << CHUNK_BITS) - 1))
+        self.context | chunk
     }
 
     /// Awaits a chunk. `None`: too many are awaited, try again later.

@@ -7,9 +7,11 @@ use plan::{Algorithm, Effort, Instance, Links, Matrix, Ports, Schedule};
 use types::SiteId;
 use types::links::LinkTable;
 
+use crate::chunks::chunk;
+
 /// Trees of one message at most. Each flow is paced by what it delivers, which takes a few frames to find out.
 const MOST_TREES: usize = 8;
-/// Bytes of the packets that gateways copy.
+/// Most bytes of the packets that gateways copy.
 const PACKET: u64 = 64 << 10;
 /// A schedule that takes this much longer than the fastest is preferred if each byte leaves the root's site once: its
 /// uplink carries more than this message.
@@ -61,6 +63,11 @@ fn class(bytes: u64) -> u32 {
     bytes.max(1).ilog2() / 2
 }
 
+/// Bytes of the packets that gateways copy of a message: chunks are copied whole, up to this length.
+fn packet(bytes: u64) -> u64 {
+    (chunk(bytes as usize) as u64).min(PACKET)
+}
+
 /// The first of `sites` to all others.
 fn star(sites: &[SiteId]) -> ShareTree {
     ShareTree { edges: sites[1..].iter().map(|site| (sites[0], *site)).collect(), weight: 1.0 }
@@ -103,7 +110,7 @@ fn instance(links: &LinkTable, sites: &[SiteId], bytes: u64) -> Option<Instance>
     let bandwidth = Matrix::from_fn(count, |from, to| cell(from, to, rate(from, to).or(Some(assumed))));
     let uplink = (0..count).map(|site| bandwidth.row(site).iter().sum()).collect();
     let downlink = (0..count).map(|site| (0..count).map(|other| bandwidth.row(other)[site]).sum()).collect();
-    Instance::new(Links { latency, bandwidth, uplink, downlink }, 0, bytes.max(1), PACKET).ok()
+    Instance::new(Links { latency, bandwidth, uplink, downlink }, 0, bytes.max(1), packet(bytes)).ok()
 }
 
 /// The best trees in which the root has one child. `None`: there are none of a positive rate.

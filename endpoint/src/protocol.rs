@@ -590,8 +590,15 @@ impl Protocol {
             .filter(|peer| self.peers[peer.0 as usize].lost.is_some())
             .map(|peer| (*peer, self.lost_failure(*peer)))
             .collect();
-        self.sharing
-            .share(op, |peer| lost.iter().find(|(other, _)| *other == peer).map(|(_, failure)| failure.clone()));
+        let cost = sharing::cost(op.buffer.len() as u64);
+        let why_lost = |peer| lost.iter().find(|(other, _)| *other == peer).map(|(_, failure)| failure.clone());
+        let has_credit = |peer: PeerId| {
+            let peer = &self.peers[peer.0 as usize];
+            peer.waiting.is_empty() && peer.credit >= cost
+        };
+        for peer in self.sharing.share(op, why_lost, has_credit) {
+            self.peers[peer.0 as usize].credit -= cost;
+        }
         Ok(())
     }
 
@@ -609,7 +616,9 @@ impl Protocol {
             return Ok(());
         }
         let bytes = buffer.len() as u64;
-        self.sharing.receive(from, key, buffer, user)?;
+        let cost = self.sharing.receive(from, key, buffer, user)?;
+        // The credit goes back with the message.
+        self.peers[from.0 as usize].held -= cost;
         self.outbox.push_back((from, Outgoing::header(Message::Ready { key, bytes })));
         Ok(())
     }

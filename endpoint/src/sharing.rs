@@ -1,8 +1,11 @@
 //! Shares: bytes of one rank for several ranks at other sites. This file has the state of both sides, without I/O.
 //!
-//! A receiver that has a buffer says so ([`Message::Ready`]). The root sends nothing before all its receivers are
-//! ready, so nothing of a share ever waits for a buffer; a piece that nobody has agreed to is misbehaviour.
+//! A receiver that has a buffer says so ([`Message::Ready`]). A share begins once each of its receivers is ready, or
+//! has room for all of it: as unexpected messages do, a share that is not awaited costs its length and an envelope of
+//! the credit that the root has at the receiver, which keeps it until it is awaited. `Ready` gives that credit back.
+//! Pieces beyond the credit are misbehaviour.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use memory::Buffer;
@@ -14,10 +17,15 @@ use wire::message::MAX_HEADER;
 
 use crate::link::Misbehaved;
 use crate::operation::{Completion, Failure, Kind, NotBegun, PeerId, ShareOp, UserData};
-use crate::protocol::blank;
+use crate::protocol::{ENVELOPE, blank};
 
 /// Most shares for which a peer may be ready before their root begins them, and most that may be awaited from a peer.
 const MOST_READY: usize = 1024;
+
+/// What a share of this many bytes costs of the root's credit at a receiver that is not ready.
+pub(crate) fn cost(bytes: u64) -> u64 {
+    ENVELOPE.saturating_add(bytes)
+}
 
 /// What frames of a share are cut from.
 #[derive(Debug)]
@@ -70,9 +78,16 @@ struct Root {
 /// A share of a peer.
 struct Arriving {
     buffer: Buffer,
-    user: UserData,
+    /// `None`: nobody awaits it yet, and `buffer` is ours and has all its bytes.
+    user: Option<UserData>,
     received: u64,
     total: Option<u64>,
+}
+
+impl Arriving {
+    fn is_complete(&self) -> bool {
+        Some(self.received) == self.total
+    }
 }
 
 #[derive(Default)]
@@ -80,6 +95,8 @@ pub(crate) struct Sharing {
     roots: slab::Slab<Root>,
     arriving: FxHashMap<(PeerId, u64), Arriving>,
     ready: FxHashMap<(PeerId, u64), u64>,
+    /// What shares cost that began before these peers were ready for them.
+    early: FxHashMap<(PeerId, u64), u64>,
     /// Shares whose receivers are all ready, by number.
     pub begin: Vec<(usize, ShareOp)>,
     pub completions: std::collections::VecDeque<Completion>,
@@ -92,15 +109,21 @@ impl Sharing {
     }
 
     pub(crate) fn is_awaited(&self) -> bool {
-        !self.roots.is_empty() || !self.arriving.is_empty()
+        !self.roots.is_empty() || self.arriving.values().any(|share| share.user.is_some())
     }
 
-    /// Starts a share; `lost`: why a receiver cannot be reached, if it cannot.
-    pub(crate) fn share(&mut self, op: ShareOp, lost: impl Fn(PeerId) -> Option<Failure>) {
+    /// Starts a share; `lost`: why a receiver cannot be reached, if it cannot. Gives the receivers that are not ready
+    /// and must be charged for it, if each of them `has_credit`.
+    pub(crate) fn share(
+        &mut self,
+        op: ShareOp,
+        lost: impl Fn(PeerId) -> Option<Failure>,
+        has_credit: impl Fn(PeerId) -> bool,
+    ) -> Vec<PeerId> {
         let failure = op.to.iter().find_map(|peer| lost(*peer));
         let to: Vec<PeerId> = op.to.iter().copied().filter(|peer| lost(*peer).is_none()).collect();
         let is_ready = |peer: &PeerId| self.ready.contains_key(&(*peer, op.key));
-        let waits = to.iter().copied().filter(|peer| !is_ready(peer)).collect();
+        let mut waits: Vec<PeerId> = to.iter().copied().filter(|peer| !is_ready(peer)).collect();
         for peer in &to {
             if let Some(count) = self.ready.get_mut(&(*peer, op.key)) {
                 *count -= 1;
@@ -110,8 +133,15 @@ impl Sharing {
             }
         }
         let (length, user) = (op.buffer.len() as u64, op.user);
+        let is_early = |peer: &PeerId| self.early.contains_key(&(*peer, op.key));
+        let mut charged = Vec::new();
+        if waits.iter().all(|peer| has_credit(*peer) && !is_early(peer)) {
+            charged = std::mem::take(&mut waits);
+            self.early.extend(charged.iter().map(|peer| ((*peer, op.key), cost(length))));
+        }
         let number = self.roots.insert(Root { op: Some(op), to, waits, open: 1, length, user, failure });
         self.advance(number);
+        charged
     }
 
     fn advance(&mut self, number: usize) {
@@ -142,8 +172,11 @@ impl Sharing {
         }
     }
 
-    /// A peer has a buffer for our share.
-    pub(crate) fn is_ready(&mut self, from: PeerId, key: u64) -> Result<(), Misbehaved> {
+    /// A peer has a buffer for our share. Gives the credit that comes back by that.
+    pub(crate) fn is_ready(&mut self, from: PeerId, key: u64) -> Result<u64, Misbehaved> {
+        if let Some(cost) = self.early.remove(&(from, key)) {
+            return Ok(cost);
+        }
         let waiting = self
             .roots
             .iter()
@@ -151,36 +184,56 @@ impl Sharing {
         if let Some((number, _)) = waiting {
             self.roots[number].waits.retain(|peer| *peer != from);
             self.advance(number);
-            return Ok(());
+            return Ok(0);
         }
         let theirs: u64 = self.ready.iter().filter(|((peer, _), _)| *peer == from).map(|(_, count)| *count).sum();
         if theirs >= MOST_READY as u64 {
             return Err(Misbehaved::Protocol("ready for more shares than it may be"));
         }
         *self.ready.entry((from, key)).or_default() += 1;
-        Ok(())
+        Ok(0)
     }
 
-    /// Awaits a share of a peer.
-    pub(crate) fn receive(&mut self, from: PeerId, key: u64, buffer: Buffer, user: UserData) -> Result<(), NotBegun> {
-        let many = self.arriving.keys().filter(|(peer, _)| *peer == from).count() >= MOST_READY;
-        if many || self.arriving.contains_key(&(from, key)) {
+    /// Awaits a share of a peer, which may have begun to arrive. Gives what it was charged.
+    pub(crate) fn receive(
+        &mut self,
+        from: PeerId,
+        key: u64,
+        mut buffer: Buffer,
+        user: UserData,
+    ) -> Result<u64, NotBegun> {
+        let known = self.arriving.get_mut(&(from, key));
+        let Some(share) = known else {
+            let of_peer = |((peer, _), share): &(&(PeerId, u64), &Arriving)| *peer == from && share.user.is_some();
+            if self.arriving.iter().filter(of_peer).count() >= MOST_READY {
+                return Err(NotBegun::Again);
+            }
+            self.arriving.insert((from, key), Arriving { buffer, user: Some(user), received: 0, total: None });
+            return Ok(0);
+        };
+        if share.user.is_some() {
             return Err(NotBegun::Again);
         }
-        self.arriving.insert((from, key), Arriving { buffer, user, received: 0, total: None });
-        Ok(())
+        let kept = share.buffer.len().min(buffer.len());
+        buffer.copy_in(0, &share.buffer.to_vec(0..kept));
+        (share.buffer, share.user) = (buffer, Some(user));
+        let cost = cost(share.total.unwrap_or(0));
+        if share.is_complete() {
+            self.complete(from, key);
+        }
+        Ok(cost)
     }
 
     /// Bytes from the start that are in the buffer of a share that is awaited.
     pub(crate) fn arrived(&self, user: UserData) -> Option<u64> {
         let mut all = self.arriving.values();
-        all.find(|share| share.user == user).map(|share| share.received.min(share.buffer.len() as u64))
+        all.find(|share| share.user == Some(user)).map(|share| share.received.min(share.buffer.len() as u64))
     }
 
     /// Gives up a share that is awaited, whose bytes go nowhere from now on, or one of ours that has not begun.
     pub(crate) fn forget(&mut self, user: UserData) -> bool {
-        if let Some(share) = self.arriving.values_mut().find(|share| share.user == user) {
-            (share.buffer, share.user) = (Buffer::empty(), UserData::default());
+        if let Some(share) = self.arriving.values_mut().find(|share| share.user == Some(user)) {
+            (share.buffer, share.user) = (Buffer::empty(), Some(UserData::default()));
             return true;
         }
         let not_begun = self.roots.iter().find(|(_, root)| root.user == user && root.op.is_some());
@@ -191,15 +244,26 @@ impl Sharing {
         false
     }
 
-    /// A piece begins.
+    /// A piece begins; `left`: the credit that its sender has left. Gives what it is charged for a share that nobody
+    /// awaits.
     pub(crate) fn piece(
         &mut self,
         from: PeerId,
         (key, offset, total): (u64, u64, u64),
         following: u32,
-    ) -> Result<(), Misbehaved> {
-        let agreed = self.arriving.get_mut(&(from, key));
-        let share = agreed.ok_or(Misbehaved::Protocol("a piece of a share that nobody has agreed to"))?;
+        left: u64,
+    ) -> Result<u64, Misbehaved> {
+        let (share, charge) = match self.arriving.entry((from, key)) {
+            Entry::Occupied(known) => (known.into_mut(), 0),
+            Entry::Vacant(free) => {
+                if cost(total) > left {
+                    return Err(Misbehaved::Protocol("a share that nobody awaits and that exceeds its credit"));
+                }
+                let buffer = Buffer::owned(vec![0; total as usize]);
+                let share = Arriving { buffer, user: None, received: 0, total: Some(total) };
+                (free.insert(share), cost(total))
+            }
+        };
         if *share.total.get_or_insert(total) != total {
             return Err(Misbehaved::Protocol("a share that changes its length"));
         }
@@ -207,7 +271,7 @@ impl Sharing {
         if offset != share.received || end.is_none_or(|end| end > total) {
             return Err(Misbehaved::Protocol("a piece of a share out of order, or beyond its end"));
         }
-        Ok(())
+        Ok(charge)
     }
 
     /// The memory for bytes at an offset; empty beyond the buffer.
@@ -222,10 +286,14 @@ impl Sharing {
     pub(crate) fn end(&mut self, from: PeerId, key: u64, count: u64) {
         let Some(share) = self.arriving.get_mut(&(from, key)) else { return };
         share.received += count;
-        if Some(share.received) != share.total {
-            return;
+        if share.is_complete() && share.user.is_some() {
+            self.complete(from, key);
         }
-        if let Some(Arriving { buffer, user, received, .. }) = self.arriving.remove(&(from, key)) {
+    }
+
+    /// A share that is awaited has arrived.
+    fn complete(&mut self, from: PeerId, key: u64) {
+        if let Some(Arriving { buffer, user: Some(user), received, .. }) = self.arriving.remove(&(from, key)) {
             let kept = buffer.len() as u64;
             let result = if received > kept { Err(Failure::Truncated { total: received, kept }) } else { Ok(()) };
             let done = blank(Kind::Share, user);
@@ -237,10 +305,13 @@ impl Sharing {
     /// A peer is lost: what was awaited from it fails, and our shares go on without it and fail at their end.
     pub(crate) fn lost(&mut self, peer: PeerId, failure: &Failure) {
         self.ready.retain(|(from, _), _| *from != peer);
+        self.early.retain(|(to, _), _| *to != peer);
         let keys: Vec<_> = self.arriving.keys().copied().filter(|(from, _)| *from == peer).collect();
         for key in keys {
-            if let Some(share) = self.arriving.remove(&key) {
-                let done = blank(Kind::Share, share.user);
+            if let Some(share) = self.arriving.remove(&key)
+                && let Some(user) = share.user
+            {
+                let done = blank(Kind::Share, user);
                 let (length, buffer) = (share.received, Some(share.buffer));
                 let done = Completion { length, from: Some(peer), buffer, result: Err(failure.clone()), ..done };
                 self.completions.push_back(done);

@@ -101,7 +101,8 @@ pub enum Message {
     },
     /// The receiver has freed this much room for promised bytes.
     Credit { bytes: u64 },
-    /// The sender has a buffer for the receiver's share with this key.
+    /// The sender has a buffer for the receiver's share with this key. If the share began before that, what it cost of
+    /// the receiver's credit is given back.
     Ready {
         key: u64,
         /// Length of the buffer.

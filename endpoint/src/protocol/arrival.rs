@@ -45,7 +45,10 @@ impl Sink for Protocol {
                 Target::Result(id, Some(status))
             }
             Message::Share { key, offset, total } => {
-                self.sharing.piece(from, (key, offset, total), following)?;
+                let peer = &self.peers[from.0 as usize];
+                let left = self.credit_window.saturating_sub(peer.held + peer.freed);
+                let cost = self.sharing.piece(from, (key, offset, total), following, left)?;
+                self.hold(from, cost)?;
                 return Ok(Place { from, target: Target::Share(key), at: offset, start: offset });
             }
             _ if following > 0 => {
@@ -64,7 +67,11 @@ impl Sink for Protocol {
                 Target::Discard
             }
             Message::Ready { key, .. } => {
-                self.sharing.is_ready(from, key)?;
+                let back = self.sharing.is_ready(from, key)?;
+                if back > 0 {
+                    self.peers[from.0 as usize].credit += back;
+                    self.start_waiting(from);
+                }
                 Target::Discard
             }
             Message::Credit { bytes } => {

@@ -15,8 +15,14 @@ fn address(site: u16, rank: u32) -> Address {
     Address { socket: SocketAddrV4::new([10, 0, 0, 1].into(), 7), job: 1, identity }
 }
 
+/// An end whose peers have so much credit at it, and it at them.
+fn with_credit(credit: u64, site: u16) -> Protocol {
+    Protocol::new(Limits::default(), credit, SiteId(site), Arc::new(Regions::default()))
+}
+
+/// An end at which no share can arrive that it does not await.
 fn protocol(site: u16) -> Protocol {
-    Protocol::new(Limits::default(), 100_000, SiteId(site), Arc::new(Regions::default()))
+    with_credit(0, site)
 }
 
 fn user(context: usize) -> UserData {
@@ -80,7 +86,64 @@ fn a_share_begins_when_all_are_ready_and_arrives_piece_by_piece() {
     assert_eq!((done.result, done.from, done.length), (Ok(()), Some(from), 10));
     assert_eq!(done.buffer.unwrap().to_vec(0..10), (0..10).collect::<Vec<u8>>());
     let late = take(&mut receiver, from, 0, 10, &[1]);
-    assert_eq!(late, Err(Misbehaved::Protocol("a piece of a share that nobody has agreed to")));
+    assert_eq!(late, Err(Misbehaved::Protocol("a share that nobody awaits and that exceeds its credit")));
+}
+
+#[test]
+fn a_share_begins_at_once_where_receivers_have_room() {
+    const CREDIT: u64 = 3 * (ENVELOPE + 10);
+    let (mut root, mut receiver) = (with_credit(CREDIT, 0), with_credit(CREDIT, 1));
+    let to = [root.intern(address(1, 1)), root.intern(address(2, 2))];
+    let from = receiver.intern(address(0, 0));
+    let keyed = |key| ShareOp { key, ..op(&to, 10) };
+    for key in [5, 6, 7] {
+        root.share(keyed(key)).unwrap();
+        assert_eq!(root.sharing.begin.pop().map(|(_, begun)| begun.to), Some(to.to_vec()));
+    }
+    // The credit is used up until receivers are ready, and one share of each key is enough.
+    root.share(keyed(8)).unwrap();
+    assert!(root.sharing.begin.is_empty());
+    for peer in to {
+        root.begin(peer, Message::Ready { key: 6, bytes: 10 }, 0).unwrap();
+    }
+    root.share(keyed(5)).unwrap();
+    assert!(root.sharing.begin.is_empty());
+    root.share(keyed(9)).unwrap();
+    assert_eq!(root.sharing.begin.len(), 1);
+
+    // One is awaited after its first piece, within its second, and one when it is complete.
+    take(&mut receiver, from, 0, 10, &[0, 1, 2]).unwrap();
+    let mut place = receiver.begin(from, Message::Share { key: 5, offset: 3, total: 10 }, 7).unwrap();
+    receiver.put(&mut place, &[3, 4]);
+    assert!(!receiver.sharing.is_awaited());
+    receiver.receive_share(from, 5, Buffer::owned(vec![0; 10]), user(2)).unwrap();
+    assert!(receiver.sharing.is_awaited() && receiver.sharing.completions.is_empty());
+    assert_eq!(receiver.receive_share(from, 5, Buffer::empty(), user(3)), Err(NotBegun::Again));
+    receiver.put(&mut place, &[5, 6, 7, 8, 9]);
+    receiver.end(place);
+    let done = receiver.sharing.completions.pop_front().unwrap();
+    assert_eq!((done.result, done.user, done.length), (Ok(()), user(2), 10));
+    assert_eq!(done.buffer.unwrap().to_vec(0..10), (0..10).collect::<Vec<u8>>());
+    take(&mut receiver, from, 0, 10, &[1; 10]).unwrap();
+    assert!(receiver.sharing.completions.is_empty());
+    receiver.receive_share(from, 5, Buffer::owned(vec![0; 4]), user(4)).unwrap();
+    let done = receiver.sharing.completions.pop_front().unwrap();
+    assert_eq!(done.result, Err(Failure::Truncated { total: 10, kept: 4 }));
+    assert_eq!(done.buffer.unwrap().to_vec(0..4), [1; 4]);
+
+    // What is not awaited is charged until it is, and forgotten with its sender.
+    for key in [11, 12, 13] {
+        receiver
+            .begin(from, Message::Share { key, offset: 0, total: 10 }, 10)
+            .map(|place| receiver.end(place))
+            .unwrap();
+    }
+    let more = |receiver: &mut Protocol| receiver.begin(from, Message::Share { key: 14, offset: 0, total: 0 }, 0);
+    assert!(more(&mut receiver).is_err());
+    receiver.receive_share(from, 12, Buffer::owned(vec![0; 10]), user(5)).unwrap();
+    more(&mut receiver).unwrap();
+    receiver.lost(from, Some("gone".into()));
+    assert!(!receiver.sharing.is_awaited());
 }
 
 #[test]

@@ -10,6 +10,23 @@ struct Begun {
     root: usize,
     to: Vec<usize>,
     frames: u64,
+    /// Receivers that do not expect it yet, and when they will.
+    late: Vec<(usize, u64)>,
+}
+
+impl Begun {
+    /// Some receivers get to know of a share when some or all of it is in flight.
+    fn expect(&mut self, world: &mut World, now: u64) {
+        let root = world.members[self.root].0;
+        let mut expects = |receiver: usize| world.members[receiver].1.expect_shares(root, root);
+        self.late.retain(|(receiver, at)| {
+            let is_late = *at > now;
+            if !is_late {
+                expects(*receiver);
+            }
+            is_late
+        });
+    }
 }
 
 /// A random tree of sites below the root's.
@@ -39,12 +56,14 @@ fn begin(world: &mut World, number: u64) -> Begun {
     let trees = (0..1 + world.random.below(3)).map(|_| tree(&mut world.random, root % sites, sites)).collect();
     let keys: Vec<(Identity, Identity)> =
         to.iter().map(|member| (world.members[*member].0, world.members[*member].0)).collect();
-    for receiver in &to {
-        let root = world.members[root].0;
-        world.members[*receiver].1.expect_shares(root, root);
-    }
+    let now = world.now;
+    // Numbers of its own, so that storms of a seed stay what they were.
+    let mut random = Random(number << 32 | now);
+    let late = to.iter().map(|receiver| (*receiver, now + random.below(2) * random.below(400))).collect();
+    let mut begun = Begun { root, to, frames, late };
+    begun.expect(world, now);
     world.members[root].1.share(Numbers(pieces), &keys, trees);
-    Begun { root, to, frames }
+    begun
 }
 
 /// Runs a storm; returns whether everything arrived, and was known to have arrived, before patience ran out, and how
@@ -79,6 +98,8 @@ fn storm(seed: u64, rules: Rules) -> (bool, u64) {
                 world.members.iter_mut().for_each(|(_, talk)| talk.leave(now_ns));
             }
         }
+        let now = world.now;
+        shares.iter_mut().for_each(|share| share.expect(&mut world, now));
         world.step();
         if world.now <= quiet {
             continue;
