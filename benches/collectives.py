@@ -94,7 +94,7 @@ def shaped(sites, mpi, way, links, words, before=()):
 
 def _times(operation, sites, mpi, rounds, arguments, problems):
     sizes = arguments.sizes or (SIZES[operation][::2] if arguments.quick else SIZES[operation])
-    seconds = 1 if arguments.quick else 2
+    seconds = 1 if arguments.quick else 3
 
     def once(way):
         words = ["--", program("collectives", mpi), operation, quiet_s(sites), seconds, 0, *sizes]

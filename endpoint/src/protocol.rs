@@ -594,7 +594,7 @@ impl Protocol {
         let why_lost = |peer| lost.iter().find(|(other, _)| *other == peer).map(|(_, failure)| failure.clone());
         let has_credit = |peer: PeerId| {
             let peer = &self.peers[peer.0 as usize];
-            peer.waiting.is_empty() && peer.credit >= cost
+            peer.waiting.is_empty() && peer.credit >= cost.saturating_add(self.credit_window / 2)
         };
         for peer in self.sharing.share(op, why_lost, has_credit) {
             self.peers[peer.0 as usize].credit -= cost;

@@ -3,7 +3,8 @@
 //! A receiver that has a buffer says so ([`Message::Ready`]). A share begins once each of its receivers is ready, or
 //! has room for all of it: as unexpected messages do, a share that is not awaited costs its length and an envelope of
 //! the credit that the root has at the receiver, which keeps it until it is awaited. `Ready` gives that credit back.
-//! Pieces beyond the credit are misbehaviour.
+//! Shares leave half of the credit to messages, because a receiver may need a message before it awaits a share. Pieces
+//! beyond the credit are misbehaviour.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;

@@ -92,7 +92,7 @@ fn a_share_begins_when_all_are_ready_and_arrives_piece_by_piece() {
 #[test]
 fn a_share_begins_at_once_where_receivers_have_room() {
     const CREDIT: u64 = 3 * (ENVELOPE + 10);
-    let (mut root, mut receiver) = (with_credit(CREDIT, 0), with_credit(CREDIT, 1));
+    let (mut root, mut receiver) = (with_credit(2 * CREDIT, 0), with_credit(CREDIT, 1));
     let to = [root.intern(address(1, 1)), root.intern(address(2, 2))];
     let from = receiver.intern(address(0, 0));
     let keyed = |key| ShareOp { key, ..op(&to, 10) };
@@ -100,7 +100,7 @@ fn a_share_begins_at_once_where_receivers_have_room() {
         root.share(keyed(key)).unwrap();
         assert_eq!(root.sharing.begin.pop().map(|(_, begun)| begun.to), Some(to.to_vec()));
     }
-    // The credit is used up until receivers are ready, and one share of each key is enough.
+    // Half of the credit is used up until receivers are ready, and one share of each key is enough.
     root.share(keyed(8)).unwrap();
     assert!(root.sharing.begin.is_empty());
     for peer in to {
