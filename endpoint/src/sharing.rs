@@ -95,6 +95,8 @@ impl Arriving {
 pub(crate) struct Sharing {
     roots: slab::Slab<Root>,
     arriving: FxHashMap<(PeerId, u64), Arriving>,
+    /// How many of these are awaited, by peer; never zero.
+    awaited: FxHashMap<PeerId, usize>,
     ready: FxHashMap<(PeerId, u64), u64>,
     /// What shares cost that began before these peers were ready for them.
     early: FxHashMap<(PeerId, u64), u64>,
@@ -110,7 +112,7 @@ impl Sharing {
     }
 
     pub(crate) fn is_awaited(&self) -> bool {
-        !self.roots.is_empty() || self.arriving.values().any(|share| share.user.is_some())
+        !self.roots.is_empty() || !self.awaited.is_empty()
     }
 
     /// Starts a share; `lost`: why a receiver cannot be reached, if it cannot. Gives the receivers that are not ready
@@ -203,22 +205,19 @@ impl Sharing {
         mut buffer: Buffer,
         user: UserData,
     ) -> Result<u64, NotBegun> {
-        let known = self.arriving.get_mut(&(from, key));
-        let Some(share) = known else {
-            let of_peer = |((peer, _), share): &(&(PeerId, u64), &Arriving)| *peer == from && share.user.is_some();
-            if self.arriving.iter().filter(of_peer).count() >= MOST_READY {
-                return Err(NotBegun::Again);
-            }
-            self.arriving.insert((from, key), Arriving { buffer, user: Some(user), received: 0, total: None });
-            return Ok(0);
-        };
+        if self.awaited.get(&from).is_some_and(|count| *count >= MOST_READY) {
+            return Err(NotBegun::Again);
+        }
+        let unknown = || Arriving { buffer: Buffer::empty(), user: None, received: 0, total: None };
+        let share = self.arriving.entry((from, key)).or_insert_with(unknown);
         if share.user.is_some() {
             return Err(NotBegun::Again);
         }
+        *self.awaited.entry(from).or_default() += 1;
         let kept = share.buffer.len().min(buffer.len());
         buffer.copy_in(0, &share.buffer.to_vec(0..kept));
         (share.buffer, share.user) = (buffer, Some(user));
-        let cost = cost(share.total.unwrap_or(0));
+        let cost = share.total.map_or(0, cost);
         if share.is_complete() {
             self.complete(from, key);
         }
@@ -295,6 +294,7 @@ impl Sharing {
     /// A share that is awaited has arrived.
     fn complete(&mut self, from: PeerId, key: u64) {
         if let Some(Arriving { buffer, user: Some(user), received, .. }) = self.arriving.remove(&(from, key)) {
+            self.no_longer_awaited(from);
             let kept = buffer.len() as u64;
             let result = if received > kept { Err(Failure::Truncated { total: received, kept }) } else { Ok(()) };
             let done = blank(Kind::Share, user);
@@ -303,10 +303,21 @@ impl Sharing {
         }
     }
 
+    /// One share of a peer less is awaited.
+    fn no_longer_awaited(&mut self, from: PeerId) {
+        if let Entry::Occupied(mut count) = self.awaited.entry(from) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
     /// A peer is lost: what was awaited from it fails, and our shares go on without it and fail at their end.
     pub(crate) fn lost(&mut self, peer: PeerId, failure: &Failure) {
         self.ready.retain(|(from, _), _| *from != peer);
         self.early.retain(|(to, _), _| *to != peer);
+        self.awaited.remove(&peer);
         let keys: Vec<_> = self.arriving.keys().copied().filter(|(from, _)| *from == peer).collect();
         for key in keys {
             if let Some(share) = self.arriving.remove(&key)

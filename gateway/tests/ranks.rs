@@ -224,18 +224,28 @@ fn one_copy_goes_into_a_site_whatever_the_tree() {
 }
 
 #[test]
-fn nothing_is_sent_before_all_are_ready() {
+fn nothing_is_sent_before_all_are_ready_or_have_room() {
     let mut world = World::new();
+    // More than half of what a rank keeps for one of five others.
+    let long = 8 * MIB;
     let before = world.crossed();
-    world.receive(2, 0, 1, MIB, 1);
-    world.share(0, 1, &[2, 5], bytes(MIB, 1), &[CHAIN], 2);
+    world.receive(2, 0, 1, long, 1);
+    world.share(0, 1, &[2, 5], bytes(long, 1), &[CHAIN], 2);
     world.turns(Duration::from_millis(200));
-    assert!(copies(&mut world, &before, MIB).values().all(|copies| *copies < 0.01));
+    assert!(copies(&mut world, &before, long).values().all(|copies| *copies < 0.01));
     assert_eq!(world.rank(2).share_arrived(user(1)), Some(0));
-    world.receive(5, 0, 1, MIB, 1);
-    world.arrives(2, 1, &bytes(MIB, 1));
-    world.arrives(5, 1, &bytes(MIB, 1));
+    world.receive(5, 0, 1, long, 1);
+    world.arrives(2, 1, &bytes(long, 1));
+    world.arrives(5, 1, &bytes(long, 1));
     assert_eq!(world.done(0, 2).result, Ok(()));
+    // What there is room for is there before it is awaited.
+    world.share(0, 3, &[2, 5], bytes(MIB, 3), &[CHAIN], 2);
+    assert_eq!(world.done(0, 2).result, Ok(()));
+    world.turns(Duration::from_millis(200));
+    for receiver in [2, 5] {
+        world.receive(receiver, 0, 3, MIB, 1);
+        world.arrives(receiver, 1, &bytes(MIB, 3));
+    }
 }
 
 #[test]
