@@ -73,7 +73,7 @@ unsafe fn send_along(mpi: &Mpi, plan: &Plan, start: *mut u8, length: usize, root
     let crossing = Crossing::new(layout, root, chunks.count());
     let entry = crossing.entry(layout, root, layout.sites[plan.rank as usize]);
     let own = inside(layout, entry, plan.rank, chunks.count());
-    let shares = plan.shares.as_ref().filter(|_| layout.members.len() > 2);
+    let shares = plan.shares.as_ref();
     let first = shares.map_or(0, |shares| shares.reserve(chunks.count()));
     let name = |rank: u32| layout.names[usize::from(layout.sites[rank as usize])];
     let others: Vec<SiteId> = crossing.entries.iter().map(|rank| name(*rank)).collect();

@@ -46,7 +46,7 @@ pub(crate) struct Plan {
     /// At least one rank wants reductions to be the MPI library's own.
     pub exact: bool,
     pub layout: Layout,
-    /// How gateways are made to copy messages; `None` if they cannot be.
+    /// How gateways are made to copy messages; `None` if they cannot be, or there is one other site only.
     pub shares: Option<Shares>,
     /// A communicator of this node's ranks alone, once it was needed.
     node: OnceCell<Handle>,
@@ -170,7 +170,7 @@ fn agree(state: &State, comm: Handle, locations: &[Location]) -> Result<Mode, Fa
     let (layout, rank) = (Layout::new(locations), mpi.rank(comm)? as u32);
     let site = mpi.split(private, layout.sites[rank as usize])?;
     let others = layout.members.len() - 1;
-    let shares = match others <= MOST_RECEIVERS {
+    let shares = match (2..=MOST_RECEIVERS).contains(&others) {
         true => Shares::agree(mpi, state, private, layout.sites.len())?,
         false => None,
     };

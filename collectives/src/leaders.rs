@@ -77,7 +77,7 @@ impl<'a> Leaders<'a> {
     /// # Safety
     /// As [`Leaders::exchange`].
     pub(crate) unsafe fn tell(&self, own: Elements, theirs: &[(usize, Elements)]) -> Result<(), Fault> {
-        match self.plan.shares.as_ref().filter(|_| theirs.len() > 1) {
+        match &self.plan.shares {
             // SAFETY: the caller's promise.
             Some(shares) => unsafe { self.share(shares, own, theirs) },
             // SAFETY: the caller's promise.
