@@ -2,7 +2,8 @@
 scheduling for MPICH-G2.
 
 Times from the moment at which all ranks begin until the last has returned, and what crosses trunks, for 2, 3, 4 and 8
-sites of 4 ranks. `landbridge run --collectives native` is the alternative, in the same lab.
+sites of 4 ranks. `landbridge run --collectives native` is the alternative, in the same lab. Each round has a lab for
+each number of sites and each MPI; jobs follow each other in it.
 """
 
 import itertools
@@ -13,10 +14,8 @@ from machine import (
     LANDBRIDGE,
     PROGRAMS,
     PROVIDER,
-    Failed,
     describe,
     in_lab,
-    in_turns,
     installed,
     libraries,
     load,
@@ -36,8 +35,8 @@ SEED = 18
 # Gateways have connected before the WAN is shaped. BBR believes a round trip that was shorter for 10 s, and sends less.
 SETTLE_S = 11
 WAYS = ["native", "auto"]
-# Ranks sleep until each gateway has had its turn to measure each trunk, which it does while no rank uses it: 5 s for
-# each round in which sites are paired, one of which may have begun.
+# The first job sleeps until each gateway has had its turn to measure each trunk, which it does while no rank uses it:
+# 5 s for each round in which sites are paired, one of which may have begun.
 TURN_S = 5
 SIZES = {
     "bcast": [8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20],
@@ -49,8 +48,12 @@ SIZES = {
     "scatter": [8, 4 << 10, 64 << 10],
     "alltoall": [8, 4 << 10, 64 << 10],
 }
+# Spent on each size; on others 2. TCP's windows grow during the first long broadcasts.
+SECONDS = {"bcast": 4}
 # From here on a broadcast must cross each trunk at most once.
 COUNTED = [64 << 10, 1 << 20, 8 << 20]
+# How often each size is counted, in turns of the program's least number.
+COUNTED_TURNS = 2
 
 
 def links(sites):
@@ -70,84 +73,95 @@ def measure(arguments):
     need(LANDBRIDGE, "run make")
     need(PROVIDER, "run make")
     rounds = arguments.rounds or (1 if arguments.quick else 3)
-    labs = [2, 3] if arguments.quick else SITES
+    labs = arguments.sites or ([2, 3] if arguments.quick else SITES)
     result = {"machine": describe(), "rounds": rounds, "rows": [], "crossings": [], "problems": []}
     result["links"] = {sites: list(links(sites)) for sites in labs}
-    for operation in only(arguments, SIZES):
-        for sites, mpi in itertools.product(labs, installed(arguments)):
-            result["rows"] += _times(operation, sites, mpi, rounds, arguments, result["problems"])
-    if not arguments.only or arguments.only in "bcast":
-        for sites, mpi in itertools.product(labs, installed(arguments)):
-            result["crossings"] += _crossings(sites, mpi, arguments, result["problems"])
+    for sites, mpi in itertools.product(labs, installed(arguments)):
+        jobs = list(_jobs(sites, mpi, arguments))
+        orders = itertools.islice(itertools.cycle([jobs, jobs[::-1]]), rounds)
+        turns = [_lab(sites, mpi, order, result["problems"]) for order in orders]
+        result["rows"] += _times(sites, mpi, turns)
+        result["crossings"] += _crossings(sites, mpi, turns)
     result["machine"]["load_after"] = load()
     return result
 
 
-def shaped(sites, mpi, way, links, words, before=()):
-    """A shell that shapes the WAN as `links` say and then, after the words `before`, starts the words on all sites."""
-    shape = " && ".join(f"'{LANDBRIDGE}' lab wan {link} > /dev/null" for link in links)
+def run_words(sites, mpi, way, words):
+    """`landbridge run` of these words, the last of which are the program's, on all sites."""
     places = [word for site in "abcdefgh"[:sites] for word in ("--site", f"{site}={RANKS}")]
-    run = [LANDBRIDGE, "run", *places, "--ranks-per-node", RANKS // NODES, "--mpi", mpi, "--collectives", way]
-    command = " ".join(shlex.quote(str(word)) for word in [*before, *run, *words])
-    return ["sh", "-c", f"{shape} && sleep {SETTLE_S} && exec {command}"]
+    return [LANDBRIDGE, "run", *places, "--ranks-per-node", RANKS // NODES, "--mpi", mpi, "--collectives", way, *words]
 
 
-def _times(operation, sites, mpi, rounds, arguments, problems):
-    sizes = arguments.sizes or (SIZES[operation][::2] if arguments.quick else SIZES[operation])
-    seconds = 1 if arguments.quick else 3
-
-    def once(way):
-        words = ["--", program("collectives", mpi), operation, quiet_s(sites), seconds, 0, *sizes]
-        words = shaped(sites, mpi, way, links(sites), words)
-        command = {"name": "it", "words": words, "environment": libraries(mpi), "limit": 160 + 15 * len(sizes)}
-        samples, failures = in_lab([str(word) for word in [*LAB, "--sites", sites]], [command], 1)
-        if failures:
-            raise Failed(failures["it"])
-        return {sample["size"]: sample["ms"] for sample in samples["it"]}
-
-    turns = in_turns(f"{operation}, {sites} sites, {mpi}", WAYS, rounds, problems, once)
-    both = [turn for turn in turns if len(turn) == len(WAYS)]
-    for size in sizes if both else []:
-        yield {
-            "operation": operation,
-            "sites": sites,
-            "mpi": mpi,
-            "size": size,
-            "native_ms": summary([turn["native"][size] for turn in both]),
-            "ms": summary([turn["auto"][size] for turn in both]),
-            "ratio": summary([turn["auto"][size] / turn["native"][size] for turn in both]),
-        }
+def shaped(links, words):
+    """A shell that shapes the WAN as `links` say, lets connections get used to it, and becomes the words."""
+    shape = " && ".join(f"'{LANDBRIDGE}' lab wan {link} > /dev/null" for link in links)
+    return ["sh", "-c", f"{shape} && sleep {SETTLE_S} && exec {' '.join(shlex.quote(str(word)) for word in words)}"]
 
 
-def _crossings(sites, mpi, arguments, problems):
-    """How often a broadcast's bytes cross trunks, in all and out of the root's site, in multiples of its size."""
-    for size in [1 << 20] if arguments.quick else COUNTED:
-        row = {"sites": sites, "mpi": mpi, "size": size, "least": sites - 1}
+def _jobs(sites, mpi, arguments):
+    """The jobs of a lab: a name (what, way, size if bytes are counted) and words each."""
+    start = lambda way, *words: run_words(sites, mpi, way, ["--", program("collectives", mpi), *words])  # noqa: E731
+    operations = only(arguments, SIZES)
+    for operation in operations:
+        sizes = arguments.sizes or (SIZES[operation][::2] if arguments.quick else SIZES[operation])
+        seconds = 1 if arguments.quick else SECONDS.get(operation, 2)
         for way in WAYS:
-            words = ["--", program("collectives", mpi), "bcast", quiet_s(sites), 1, 0]
-            commands = [
-                {
-                    "name": name,
-                    "words": shaped(sites, mpi, way, links(sites), [*words, each], [PROGRAMS / "counted"]),
-                    "environment": libraries(mpi),
-                }
-                for name, each in (("nothing", 8), ("it", size))
-            ]
-            samples, failures = in_lab([str(word) for word in [*LAB, "--sites", sites]], commands, 1)
-            if failures:
-                problems += [f"bytes of {size_name(size)}, {sites} sites, {mpi}, {way}: {text}" for text in failures.values()]
-                break
-            row[way], row[f"{way}_out"] = _per_turn(samples, size)
-        else:
+            yield (operation, way), start(way, operation, 0, seconds, 0, *sizes), 60 + 20 * len(sizes)
+    if "bcast" not in operations:
+        return
+    for way, size in itertools.product(WAYS, [8, *([1 << 20] if arguments.quick else COUNTED)]):
+        # With no time to spend, each size takes the same number of turns.
+        words = start(way, "bcast", 0, 0, 0, *[size] * COUNTED_TURNS)
+        yield ("crossings", way, size), [PROGRAMS / "counted", *words], 120
+
+
+def _lab(sites, mpi, jobs, problems):
+    """What the jobs print, by their names, in one lab whose gateways have measured their trunks. A job that failed is
+    missing, and is added to the problems."""
+    measuring = run_words(sites, mpi, "auto", ["--", program("collectives", mpi), "bcast", quiet_s(sites), 0, 0, 8])
+    commands = [{"name": "measuring", "words": shaped(links(sites), measuring), "environment": libraries(mpi)}]
+    for name, words, limit in jobs:
+        text = " ".join(map(str, name))
+        commands.append({"name": text, "words": words, "environment": libraries(mpi), "limit": limit})
+    samples, failures = in_lab([str(word) for word in [*LAB, "--sites", sites]], commands, 1)
+    problems += [f"{sites} sites, {mpi}, {name}: {text}" for name, text in failures.items()]
+    return {name: samples[text] for name, *_ in jobs if (text := " ".join(map(str, name))) in samples}
+
+
+def _times(sites, mpi, turns):
+    for operation, sizes in SIZES.items():
+        ms = [
+            {way: {sample["size"]: sample["ms"] for sample in turn[operation, way]} for way in WAYS}
+            for turn in turns
+            if all((operation, way) in turn for way in WAYS)
+        ]
+        for size in ms[0]["auto"] if ms else []:
+            yield {
+                "operation": operation,
+                "sites": sites,
+                "mpi": mpi,
+                "size": size,
+                "native_ms": summary([both["native"][size] for both in ms]),
+                "ms": summary([both["auto"][size] for both in ms]),
+                "ratio": summary([both["auto"][size] / both["native"][size] for both in ms]),
+            }
+
+
+def _crossings(sites, mpi, turns):
+    """How often a broadcast's bytes cross trunks, in all and out of the root's site, in multiples of its size."""
+    for size in COUNTED:
+        whole = lambda turn, size=size: all(("crossings", way, each) in turn for way in WAYS for each in (8, size))  # noqa: E731
+        if turn := next(filter(whole, turns), None):
+            row = {"sites": sites, "mpi": mpi, "size": size, "least": sites - 1}
+            for way in WAYS:
+                row[way], row[f"{way}_out"] = _per_turn(turn["crossings", way, 8], turn["crossings", way, size], size)
             yield row
 
 
-def _per_turn(samples, size):
-    """Bytes of one turn beyond what a job of tiny messages sends: of all sites, and of the root's."""
-    nothing, it = samples["nothing"][0], samples["it"][0]
-    # A tiny job's turns are cheap and many: their own cost is a few hundred bytes each.
-    base = {site: sent / nothing["turns"] for site, sent in nothing["sent"].items()}
-    each = {site: sent / it["turns"] - base[site] for site, sent in it["sent"].items()}
+def _per_turn(nothing, it, size):
+    """Bytes of one turn beyond what a job of as many tiny messages sends: of all sites, and of the root's."""
+    turns = sum(sample["turns"] for sample in it)
+    each = {site: (sent - nothing[0]["sent"][site]) / turns for site, sent in it[0]["sent"].items()}
     return round(sum(each.values()) / size, 4), round(each["a"] / size, 4)
 
 

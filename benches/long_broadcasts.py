@@ -61,7 +61,8 @@ def measure(arguments):
 def _broadcasts(mpi, way, seconds, size, events=(), lab=(), links=(), tree=None, sites=3):
     """Runs `broadcasts` in a fresh lab; returns the times of its ends, and of the events, since it began."""
     chosen = ["-x", f"LANDBRIDGE_TREES={tree}"] if tree else []
-    words = collectives.shaped(sites, mpi, way, links, [*chosen, "--", program("broadcasts", mpi), seconds, size])
+    job = collectives.run_words(sites, mpi, way, [*chosen, "--", program("broadcasts", mpi), seconds, size])
+    words = collectives.shaped(links, job)
     words = [PROGRAMS / "meanwhile", json.dumps([[after, *map(str, event)] for after, *event in events]), *words]
     command = {"name": "it", "words": words, "environment": libraries(mpi), "limit": 120 + 2 * seconds}
     options = [str(word) for word in [*collectives.LAB, "--sites", sites, *lab]]

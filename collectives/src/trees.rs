@@ -14,8 +14,9 @@ const MOST_TREES: usize = 8;
 /// Most bytes of the packets that gateways copy.
 const PACKET: u64 = 64 << 10;
 /// A schedule that takes this much longer than the fastest is preferred if each byte leaves the root's site once: its
-/// uplink carries more than this message.
-const WORTH_ONE_COPY: f64 = 1.1;
+/// uplink carries more than this message. From `LONG` bytes on, and below.
+const WORTH_ONE_COPY: [f64; 2] = [2.0, 1.1];
+const LONG: u64 = 64 << 10;
 /// Bytes per second of all links while no rate is known.
 const UNKNOWN: f64 = 1e7;
 /// Planning takes at most this part of the time.
@@ -84,7 +85,8 @@ fn schedule(links: &LinkTable, sites: &[SiteId], bytes: u64, algorithm: Option<A
     }
     let fastest = plan::choose(&instance, MOST_TREES);
     let once = once_out_of_root(&instance).map(|trees| Schedule::new(&instance, trees));
-    Some(once.filter(|once| once.time <= WORTH_ONE_COPY * fastest.time).unwrap_or(fastest))
+    let worth = WORTH_ONE_COPY[usize::from(bytes < LONG)];
+    Some(once.filter(|once| once.time <= worth * fastest.time).unwrap_or(fastest))
 }
 
 /// The links between `sites`, of which the first is the root. What a site sends to all others together is limited by
