@@ -18,6 +18,7 @@ help:            ## this list
 build:           ## the command, the provider and the layers, in target/release
 	cargo build --release --workspace
 	@scripts/provider-name $(RELEASE)
+	@scripts/python-package $(RELEASE)
 
 check:           ## formatting, lints, documentation, dependencies, invariants
 	@scripts/check

@@ -35,3 +35,4 @@ release:
 	@nice -n 10 $(ALONE) cargo build --release --workspace >$(LOG) 2>&1 || { cat $(LOG); exit 1; }
 	@tail -n 1 $(LOG)
 	@scripts/provider-name target/release
+	@scripts/python-package target/release

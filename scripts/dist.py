@@ -44,6 +44,9 @@ FILES = {
     "liblandbridge_layer_large.so": "lib/landbridge/liblandbridge-layer-large.so",
 }
 
+# The compiled part of the Python package, which is in the wheel alone.
+MODULE, MODULE_IN_WHEEL = "liblandbridge_python.so", "landbridge/_core.abi3.so"
+
 
 def fail(text):
     raise SystemExit(f"dist: {text}")
@@ -74,9 +77,9 @@ def commit():
 
 
 def build(machine):
-    """Builds command, provider and layers; gives their paths in the order of FILES."""
+    """Builds command, provider, layers and Python module; gives the paths in the order of FILES, and the module's."""
     target = f"{machine}-unknown-linux-gnu"
-    names = ("cli", "provider", "layer", "layer-large")
+    names = ("cli", "provider", "layer", "layer-large", "python")
     packages = [word for name in names for word in ("-p", f"landbridge-{name}")]
     environment = {**os.environ, "LANDBRIDGE_COMMIT": commit(), "CARGO_ZIGBUILD_PYTHON_PATH": sys.executable}
     versioned = f"{target}.{GLIBC[0]}.{GLIBC[1]}"
@@ -92,7 +95,7 @@ def build(machine):
     ]
     subprocess.run(words, cwd=ROOT, env=environment, check=True)
     folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / target / "packaged"
-    return [folder / name for name in FILES]
+    return [folder / name for name in FILES], folder / MODULE
 
 
 def check_symbols(file):
@@ -160,12 +163,15 @@ def archive(folder, name, time):
     return file
 
 
-def wheel(machine, folder, version, time):
-    """The wheel, made by hatchling from python/ and the folder."""
+def wheel(machine, folder, module, version, time):
+    """The wheel, made by hatchling from python/, the compiled module and the folder."""
     sources = STAGES / f"{machine}-wheel"
     shutil.rmtree(sources, ignore_errors=True)
-    shutil.copytree(ROOT / "python", sources, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "python", sources, ignore=shutil.ignore_patterns("__pycache__", "src", "Cargo.toml", "*.so"))
     shutil.copytree(folder, sources / "built")
+    glibc = ".".join(map(str, check_symbols(module)))
+    print(f"dist: {machine}: {MODULE_IN_WHEEL}: {module.stat().st_size / 1e6:.1f} MB, glibc {glibc}")
+    shutil.copyfile(module, sources / MODULE_IN_WHEEL)
     for file in [ROOT / "README.md", *(folder / "share/licenses/landbridge").iterdir()]:
         shutil.copy(file, sources)
     environment = {
@@ -176,7 +182,7 @@ def wheel(machine, folder, version, time):
     }
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(DIST)]
     subprocess.run(words, cwd=sources, env=environment, check=True, stdout=subprocess.DEVNULL)
-    file = DIST / f"landbridge-{version}-py3-none-{MACHINES[machine]}.whl"
+    file = DIST / f"landbridge-{version}-cp39-abi3-{MACHINES[machine]}.whl"
     data = f"landbridge-{version}.data"
     wanted = [
         f"{data}/scripts/landbridge",
@@ -185,6 +191,7 @@ def wheel(machine, folder, version, time):
         f"{data}/data/share/bash-completion/completions/landbridge",
         f"landbridge-{version}.dist-info/licenses/THIRD-PARTY.txt",
         "landbridge/__init__.py",
+        MODULE_IN_WHEEL,
     ]
     missing = set(wanted) - set(zipfile.ZipFile(file).namelist())
     if missing:
@@ -220,13 +227,13 @@ def main():
         folder.mkdir(parents=True)
     made, share = [], STAGES / "share"
     for machine in sorted(set(wanted) - set(missing), key=lambda machine: machine != here):
-        files = build(machine)
+        files, module = build(machine)
         if machine == here:
             subprocess.run([files[0], "share", share], check=True)
         folder = stage(machine, files, share)
         made += [
             archive(folder, f"landbridge-{version}-{machine}-linux-glibc2.17", time),
-            wheel(machine, folder, version, time),
+            wheel(machine, folder, module, version, time),
         ]
     sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(made))
     (DIST / "SHA256SUMS").write_text(sums)

@@ -5,7 +5,8 @@
 //! thread, no clock. Everything is deterministic: the same instance gives the same tree on every machine.
 //!
 //! Start at [`Instance`], then [`choose()`], which picks the fastest [`Schedule`]; or [`Algorithm`], which builds one
-//! [`Tree`], [`Model`], which gives its completion time, and [`pack`], which bounds the rate.
+//! [`Tree`], [`Model`], which gives its completion time, and [`pack`], which bounds the rate. How arrays get from one
+//! layout to another is planned by [`redistribution`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -27,6 +28,7 @@ mod pool;
 mod prune;
 mod queue;
 mod read;
+pub mod redistribution;
 mod schedule;
 mod simple;
 mod simplex;

@@ -1,4 +1,4 @@
-"""Landbridge as installed in this Python environment: its version, the command, the libfabric provider.
+"""Landbridge as installed in this Python environment: arrays between layouts, the command, the libfabric provider.
 
 >>> import landbridge, subprocess
 >>> subprocess.run([landbridge.command(), "sites", "check"])
@@ -7,11 +7,33 @@
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-__all__ = ["__version__", "command", "provider"]
+from ._core import VERSION as __version__
+from .layout import Block, Copies, Cyclic, Layout, Lists, Whole
+
+__all__ = [
+    "Block",
+    "Copies",
+    "Cyclic",
+    "Layout",
+    "Lists",
+    "Plan",
+    "PlanError",
+    "Select",
+    "Whole",
+    "__version__",
+    "command",
+    "plan",
+    "provider",
+    "redistribute",
+]
 
 
 def _installed(name):
-    for file in distribution("landbridge").files or ():
+    try:
+        files = distribution("landbridge").files
+    except PackageNotFoundError as error:
+        raise FileNotFoundError(f"{name}: the package landbridge is not installed here: pip install landbridge") from error
+    for file in files or ():
         if file.name == name:
             return Path(file.locate()).resolve()
     raise FileNotFoundError(f"{name} is not among the files of the installed package landbridge: install it again")
@@ -28,7 +50,10 @@ def provider():
     return _installed("liblandbridge-fi.so")
 
 
-try:
-    __version__ = distribution("landbridge").version
-except PackageNotFoundError as error:
-    raise ImportError("the package landbridge is not installed here: pip install landbridge") from error
+def __getattr__(name):
+    # NumPy is imported by those who redistribute arrays only.
+    if name in ("Plan", "PlanError", "Select", "plan", "redistribute"):
+        from . import redistribution
+
+        return getattr(redistribution, name)
+    raise AttributeError(f"module 'landbridge' has no attribute {name!r}")

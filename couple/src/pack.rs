@@ -1,0 +1,218 @@
+//! Copies the elements of a message between strided memory and a buffer, at the speed of memory.
+
+use std::ptr::copy_nonoverlapping;
+
+use plan::redistribution::{Message, Piece};
+
+/// How to copy a message's elements, for an array of known strides and element size: compiled once, run often.
+#[derive(Clone, Debug)]
+pub struct Packing {
+    /// Places along all axes but those in `strips`, from the slowest axis to the fastest. Offsets are in bytes.
+    levels: Vec<Vec<Piece>>,
+    strips: Vec<Strip>,
+    bytes: usize,
+}
+
+/// Chunks of bytes at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Strip {
+    offset: i64,
+    count: usize,
+    stride: i64,
+    chunk: usize,
+}
+
+impl Packing {
+    /// `strides`: in bytes, for each axis of the local array. `None`: the message has more bytes than memory can.
+    pub fn new(message: &Message, strides: &[i64], element: usize) -> Option<Packing> {
+        let bytes = isize::try_from(message.elements()).ok()?.checked_mul(isize::try_from(element).ok()?)? as usize;
+        let mut levels: Vec<Vec<Piece>> = message.levels(strides).map(Iterator::collect).collect();
+        if bytes == 0 {
+            return Some(Packing { levels: Vec::new(), strips: Vec::new(), bytes });
+        }
+        let mut strips = vec![Strip { offset: 0, count: 1, stride: 0, chunk: element }];
+        // As long as a place of the next axis is one chunk, its places are strips of such chunks.
+        while let ([Strip { offset, count: 1, chunk, .. }], Some(level)) = (strips.as_slice(), levels.last()) {
+            let strip = |piece: &Piece| Strip::new(piece.start + offset, piece.count as usize, piece.stride, *chunk);
+            strips = joined(level.iter().map(strip));
+            levels.pop();
+        }
+        Some(Packing { levels, strips, bytes })
+    }
+
+    /// Bytes of the message.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies from the array to the buffer.
+    ///
+    /// # Safety
+    /// `array` is where local index 0 along every axis is; all elements of the message can be read from there; `buffer`
+    /// has room for [`Packing::bytes`], none of them in the array.
+    pub unsafe fn pack(&self, array: *const u8, buffer: *mut u8) {
+        let mut buffer = buffer;
+        self.walk(0, 0, &mut |offset, strip| {
+            // SAFETY: the caller's promise; the buffer advances by as much as is written.
+            unsafe {
+                copy(array.offset(offset as isize), strip.stride as isize, buffer, strip.chunk as isize, strip);
+                buffer = buffer.add(strip.count * strip.chunk);
+            }
+        });
+    }
+
+    /// Copies from the buffer to the array.
+    ///
+    /// # Safety
+    /// As [`Packing::pack`], but the elements can be written, and the buffer can be read.
+    pub unsafe fn unpack(&self, buffer: *const u8, array: *mut u8) {
+        let mut buffer = buffer;
+        self.walk(0, 0, &mut |offset, strip| {
+            // SAFETY: the caller's promise; the buffer advances by as much as is read.
+            unsafe {
+                copy(buffer, strip.chunk as isize, array.offset(offset as isize), strip.stride as isize, strip);
+                buffer = buffer.add(strip.count * strip.chunk);
+            }
+        });
+    }
+
+    /// Calls `work` for each strip and where it begins, in the order of the message.
+    fn walk(&self, depth: usize, offset: i64, work: &mut impl FnMut(i64, &Strip)) {
+        let Some(level) = self.levels.get(depth) else {
+            return self.strips.iter().for_each(|strip| work(offset + strip.offset, strip));
+        };
+        for piece in level {
+            (0..piece.count as i64).for_each(|at| self.walk(depth + 1, offset + piece.start + at * piece.stride, work));
+        }
+    }
+}
+
+impl Strip {
+    fn new(offset: i64, count: usize, stride: i64, chunk: usize) -> Strip {
+        match stride == chunk as i64 {
+            true => Strip { offset, count: 1, stride: 0, chunk: count * chunk },
+            false => Strip { offset, count, stride, chunk },
+        }
+    }
+}
+
+/// Chunks of the same length at equal distances as one strip.
+fn joined(strips: impl Iterator<Item = Strip>) -> Vec<Strip> {
+    let mut all: Vec<Strip> = Vec::new();
+    for strip in strips {
+        if let Some(last) = all.last_mut().filter(|last| last.chunk == strip.chunk && strip.count == 1) {
+            let distance = strip.offset - (last.offset + (last.count as i64 - 1) * last.stride);
+            if last.count == 1 || distance == last.stride {
+                *last = Strip { count: last.count + 1, stride: distance, ..*last };
+                continue;
+            }
+        }
+        all.push(strip);
+    }
+    all
+}
+
+/// Copies the chunks of a strip between two places with these distances.
+///
+/// # Safety
+/// All chunks can be read and written, and none is in both places.
+unsafe fn copy(from: *const u8, from_stride: isize, to: *mut u8, to_stride: isize, strip: &Strip) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match strip.chunk {
+            1 => copy_each::<1>(from, from_stride, to, to_stride, strip.count),
+            2 => copy_each::<2>(from, from_stride, to, to_stride, strip.count),
+            4 => copy_each::<4>(from, from_stride, to, to_stride, strip.count),
+            8 => copy_each::<8>(from, from_stride, to, to_stride, strip.count),
+            16 => copy_each::<16>(from, from_stride, to, to_stride, strip.count),
+            32 => copy_each::<32>(from, from_stride, to, to_stride, strip.count),
+            64 => copy_each::<64>(from, from_stride, to, to_stride, strip.count),
+            128 => copy_each::<128>(from, from_stride, to, to_stride, strip.count),
+            chunk => {
+                for at in 0..strip.count as isize {
+                    copy_nonoverlapping(from.offset(at * from_stride), to.offset(at * to_stride), chunk);
+                }
+            }
+        }
+    }
+}
+
+/// The same for a length that the compiler knows.
+///
+/// # Safety
+/// As [`copy`].
+unsafe fn copy_each<const CHUNK: usize>(
+    from: *const u8,
+    from_stride: isize,
+    to: *mut u8,
+    to_stride: isize,
+    count: usize,
+) {
+    for at in 0..count as isize {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let chunk = from.offset(at * from_stride).cast::<[u8; CHUNK]>().read();
+            to.offset(at * to_stride).cast::<[u8; CHUNK]>().write(chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plan::redistribution::testing::{Case, Chance};
+
+    #[test]
+    fn what_is_packed_is_what_the_message_says() {
+        for seed in 0..4000 {
+            let mut chance = Chance::new(seed);
+            let case = Case::new(&mut chance);
+            let element = [1, 2, 4, 8, 12, 16, 40, 64][chance.below(8) as usize];
+            for process in 0..case.transfer.source().processes() {
+                let shape = case.transfer.source().local_shape(process);
+                let messages = case.transfer.sends(process);
+                check(&messages, &shape, element, &mut chance, seed);
+            }
+            for process in 0..case.transfer.target().processes() {
+                let shape = case.transfer.target().local_shape(process);
+                let messages = case.transfer.receives(process);
+                check(&messages, &shape, element, &mut chance, seed);
+            }
+        }
+    }
+
+    /// Packs and unpacks with strides that have gaps, some of them negative.
+    fn check(messages: &[Message], shape: &[u64], element: usize, chance: &mut Chance, seed: u64) {
+        let (mut strides, mut base, mut size) = (vec![0; shape.len()], 0, element as i64);
+        for (axis, extent) in shape.iter().enumerate().rev() {
+            size += chance.below(2) as i64 * 3;
+            strides[axis] = size;
+            if chance.below(4) == 0 {
+                base += size * (*extent as i64 - 1).max(0);
+                strides[axis] = -size;
+            }
+            size *= (*extent as i64).max(1);
+        }
+        let memory: Vec<u8> = (0..size as u64 + 64).map(|_| chance.below(256) as u8).collect();
+        for message in messages {
+            let packing = Packing::new(message, &strides, element).unwrap();
+            let mut offsets = Vec::new();
+            message.for_each_piece(&strides, &mut |piece| {
+                offsets.extend((0..piece.count as i64).map(|at| (base + piece.start + at * piece.stride) as usize));
+            });
+            let expected: Vec<u8> = offsets.iter().flat_map(|at| memory[*at..at + element].iter().copied()).collect();
+            let mut buffer = vec![0; packing.bytes()];
+            // SAFETY: every element of the message is in the memory, as the slices above have shown.
+            unsafe { packing.pack(memory.as_ptr().offset(base as isize), buffer.as_mut_ptr()) };
+            assert_eq!(buffer, expected, "seed {seed}");
+            let mut wanted = vec![0; memory.len()];
+            let mut got = wanted.clone();
+            for (at, element_bytes) in offsets.iter().zip(expected.chunks(element)) {
+                wanted[*at..at + element].copy_from_slice(element_bytes);
+            }
+            // SAFETY: as above.
+            unsafe { packing.unpack(buffer.as_ptr(), got.as_mut_ptr().offset(base as isize)) };
+            assert_eq!(got, wanted, "seed {seed}");
+        }
+    }
+}

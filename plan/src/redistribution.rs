@@ -1,0 +1,30 @@
+//! How an array that one set of processes holds gets to another set that holds it in another layout: which elements go
+//! from whom to whom, and where they are in local memory.
+//!
+//! Each process finds its own messages from the two layouts alone, in time and memory that grow with its neighbours:
+//! nothing is exchanged, and no table of all processes is made. What goes from one process to another is a product of
+//! what goes along each axis, and is kept as such (Prylli and Tourancheau, "Fast Runtime Block Cyclic Data
+//! Redistribution on Multiprocessors", 1997).
+//!
+//! Start at [`Layout`], then [`Transfer`], which gives the [`Message`]s of a process.
+
+mod axis;
+mod grid;
+mod layout;
+mod mapping;
+mod pattern;
+mod steps;
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, missing_docs)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+pub use axis::{Axis, Halo};
+pub use grid::Grid;
+pub use layout::{Layout, LayoutError, Order};
+pub use mapping::{Mapping, MappingError, Pick};
+pub use pattern::{Pattern, Run, Shared, SharedRun};
+pub use steps::Steps;
+pub use transfer::{Message, Piece, Transfer};

@@ -1,0 +1,174 @@
+//! How one axis of an array is spread over the processes along it.
+
+use crate::redistribution::pattern::{Pattern, Run};
+
+/// How the indices of an axis are spread over processes, which are numbered from 0 along it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Axis {
+    /// One process along the axis, which owns all of it.
+    Whole,
+    /// Consecutive indices each. `sizes`: how many each process owns; `None`: `ceil(n / over)` for all but the last
+    /// ones, as in High Performance Fortran and MPI's darray.
+    Block { over: u32, sizes: Option<Vec<u64>> },
+    /// Blocks dealt out in turn, the first one to process `first`. A process keeps its blocks one after the other, as
+    /// in ScaLAPACK.
+    Cyclic { over: u32, block: u64, first: u32 },
+    /// The indices that each process owns, in the order in which it keeps them.
+    Lists(Vec<Vec<u64>>),
+}
+
+/// Copies of neighbouring indices that a process keeps around its own, of which it is not the owner. It has room for
+/// all of them, also where the array ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Halo {
+    /// How many before the first index, and after the last one.
+    pub before: u64,
+    pub after: u64,
+    /// Whether the first index of the axis follows the last one.
+    pub periodic: bool,
+}
+
+impl Halo {
+    fn width(&self) -> u64 {
+        self.before + self.after
+    }
+}
+
+impl Axis {
+    /// How many processes there are along the axis.
+    pub fn over(&self) -> u32 {
+        match self {
+            Axis::Whole => 1,
+            Axis::Block { over, .. } | Axis::Cyclic { over, .. } => *over,
+            Axis::Lists(lists) => lists.len() as u32,
+        }
+    }
+
+    /// Whether each process owns consecutive indices.
+    pub(crate) fn is_block(&self) -> bool {
+        matches!(self, Axis::Whole | Axis::Block { .. })
+    }
+}
+
+/// An axis of a known extent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Spread {
+    pub axis: Axis,
+    pub extent: u64,
+    pub halo: Halo,
+    /// Of a block axis: where each process's indices begin, and where the last one's end.
+    cuts: Vec<u64>,
+}
+
+impl Spread {
+    /// The axis fits the extent.
+    pub(crate) fn new(axis: Axis, extent: u64, halo: Halo) -> Spread {
+        let over = u64::from(axis.over());
+        let cuts = match &axis {
+            Axis::Whole => vec![0, extent],
+            Axis::Block { sizes: None, .. } => {
+                let each = each(extent, axis.over());
+                (0..=over).map(|process| process.saturating_mul(each).min(extent)).collect()
+            }
+            Axis::Block { sizes: Some(sizes), .. } => {
+                let ends = sizes.iter().scan(0, |end, size| {
+                    *end += size;
+                    Some(*end)
+                });
+                [0].into_iter().chain(ends).collect()
+            }
+            Axis::Cyclic { .. } | Axis::Lists(_) => Vec::new(),
+        };
+        Spread { axis, extent, halo, cuts }
+    }
+
+    /// What a process owns, at the local indices that it has with its halo.
+    pub(crate) fn owned(&self, process: u32) -> Pattern {
+        match &self.axis {
+            Axis::Whole | Axis::Block { .. } => {
+                let (start, end) = self.block(process);
+                let run = Run { at: start, length: end - start, local: self.halo.before as i64, step: 1 };
+                Pattern::once(Vec::from_iter((start < end).then_some(run)), self.extent)
+            }
+            Axis::Cyclic { over, block, first } => {
+                let over = u64::from(*over);
+                // No more than everything is in a block.
+                let block = (*block).min(self.extent.max(1));
+                let turn = (u64::from(process) + over - u64::from(*first)) % over;
+                let run = Run { at: turn.saturating_mul(block), length: block, local: 0, step: 1 };
+                Pattern::repeated(vec![run], block.saturating_mul(over), block as i64, self.extent)
+            }
+            Axis::Lists(lists) => Pattern::once(runs_of(&lists[process as usize]), self.extent),
+        }
+    }
+
+    /// What a process holds: what it owns, and its halo.
+    pub(crate) fn held(&self, process: u32) -> Pattern {
+        if self.halo.width() == 0 {
+            return self.owned(process);
+        }
+        let (start, end) = self.block(process);
+        if start == end {
+            return Pattern::once(Vec::new(), self.extent);
+        }
+        let extent = self.extent as i64;
+        let (from, to) = (start as i64 - self.halo.before as i64, end as i64 + self.halo.after as i64);
+        let mut runs = Vec::new();
+        // Each turn around the axis that the halo reaches.
+        for turn in from.div_euclid(extent)..=(to - 1).div_euclid(extent) {
+            if turn != 0 && !self.halo.periodic {
+                continue;
+            }
+            let (first, last) = (from.max(turn * extent), to.min((turn + 1) * extent));
+            let at = (first - turn * extent) as u64;
+            runs.push(Run { at, length: (last - first) as u64, local: first - from, step: 1 });
+        }
+        runs.sort_by_key(|run| (run.at, run.local));
+        Pattern::once(runs, self.extent)
+    }
+
+    /// Local length of a process, with its halo.
+    pub(crate) fn local_length(&self, process: u32) -> u64 {
+        match self.owned(process).count() {
+            0 => 0,
+            owned => owned + self.halo.width(),
+        }
+    }
+
+    /// The process that owns an index of the axis.
+    pub(crate) fn owner(&self, index: u64) -> Option<u32> {
+        match &self.axis {
+            Axis::Whole | Axis::Block { .. } => {
+                u32::try_from(self.cuts.partition_point(|cut| *cut <= index).checked_sub(1)?).ok()
+            }
+            Axis::Cyclic { over, block, first } => {
+                Some(((index / block + u64::from(*first)) % u64::from(*over)) as u32)
+            }
+            Axis::Lists(lists) => lists.iter().position(|list| list.contains(&index)).map(|at| at as u32),
+        }
+    }
+
+    /// The first index of a process's block, and the one after its last.
+    fn block(&self, process: u32) -> (u64, u64) {
+        (self.cuts[process as usize], self.cuts[process as usize + 1])
+    }
+}
+
+/// Indices of each process of a block axis without sizes, but for the last ones.
+fn each(extent: u64, over: u32) -> u64 {
+    extent.div_ceil(over.into()).max(1)
+}
+
+/// The runs of a list of indices, in ascending order.
+fn runs_of(list: &[u64]) -> Vec<Run> {
+    let mut places: Vec<(u64, i64)> = list.iter().copied().zip(0..).collect();
+    places.sort_unstable();
+    let mut runs: Vec<Run> = Vec::new();
+    for (at, local) in places {
+        match runs.last_mut() {
+            Some(run) if run.at + run.length == at && run.local + run.length as i64 == local => run.length += 1,
+            _ => runs.push(Run { at, length: 1, local, step: 1 }),
+        }
+    }
+    runs
+}

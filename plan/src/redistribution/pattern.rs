@@ -1,0 +1,240 @@
+//! Which positions along an axis a process holds, and where it keeps them: runs that repeat with a period.
+//!
+//! A cyclic axis of a billion elements is one run here, and two such axes share a pattern with the least common
+//! multiple of their periods.
+
+/// Consecutive positions, and where they are in local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// The first position.
+    pub at: u64,
+    /// How many positions, at least 1.
+    pub length: u64,
+    /// The local index of the first one.
+    pub local: i64,
+    /// From one position's local index to the next one's.
+    pub step: i64,
+}
+
+impl Run {
+    fn end(&self) -> u64 {
+        self.at + self.length
+    }
+
+    /// The part of the run in `from..to`, if there is any.
+    fn within(self, from: u64, to: u64) -> Option<Run> {
+        let (at, end) = (self.at.max(from), self.end().min(to));
+        let local = self.local + self.step * at.saturating_sub(self.at) as i64;
+        (at < end).then(|| Run { at, length: end - at, local, step: self.step })
+    }
+
+    /// The same `times` periods later.
+    fn later(self, times: u64, period: u64, advance: i64) -> Run {
+        Run { at: self.at + times * period, local: self.local + times as i64 * advance, ..self }
+    }
+}
+
+/// The positions `0..extent` of an axis that one process holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pattern {
+    /// Those of the first period, in ascending order.
+    runs: Vec<Run>,
+    /// At least 1.
+    period: u64,
+    /// By how much local indices grow with each period.
+    advance: i64,
+    extent: u64,
+}
+
+impl Pattern {
+    /// These runs, which are in ascending order and within `0..extent`.
+    pub fn once(runs: Vec<Run>, extent: u64) -> Pattern {
+        Pattern { runs, period: extent.max(1), advance: 0, extent }
+    }
+
+    /// These runs again and again, as far as `extent`: local indices grow by `advance` with each `period`.
+    pub fn repeated(runs: Vec<Run>, period: u64, advance: i64, extent: u64) -> Pattern {
+        if period >= extent {
+            let runs = runs.into_iter().filter_map(|run| run.within(0, extent)).collect();
+            return Pattern::once(runs, extent);
+        }
+        Pattern { runs, period, advance, extent }
+    }
+
+    /// How many positions the axis has, held by this process or not.
+    pub fn extent(&self) -> u64 {
+        self.extent
+    }
+
+    /// How many positions are held.
+    pub fn count(&self) -> u64 {
+        self.runs.iter().map(|run| repetitions(run.at, run.length, self.period, self.extent)).sum()
+    }
+
+    /// The runs in `from..to`, in ascending order.
+    fn within(&self, from: u64, to: u64) -> impl Iterator<Item = Run> + '_ {
+        let to = to.min(self.extent);
+        let periods = from / self.period..to.div_ceil(self.period);
+        periods
+            .flat_map(move |times| self.runs.iter().map(move |run| run.later(times, self.period, self.advance)))
+            .filter_map(move |run| run.within(from, to))
+    }
+
+    /// The first position that is held, and the one after the last, or a little later.
+    fn span(&self) -> Option<(u64, u64)> {
+        let (first, last) = (self.runs.first()?, self.runs.iter().map(Run::end).max()?);
+        Some((first.at, if self.period < self.extent { self.extent } else { last }))
+    }
+
+    /// What is held of the positions `start`, `start + step`, … (`count` of them), which are renumbered from 0.
+    ///
+    /// All of them are in the axis, and `step` is not 0.
+    pub fn select(&self, start: u64, step: i64, count: u64) -> Pattern {
+        if count == 0 {
+            return Pattern::once(Vec::new(), 0);
+        }
+        let wide = step.unsigned_abs();
+        if step > 0 {
+            return self.stride(start, wide, count);
+        }
+        self.stride(start - wide * (count - 1), wide, count).reversed()
+    }
+
+    fn stride(&self, start: u64, step: u64, count: u64) -> Pattern {
+        let common = gcd(self.period, step);
+        let period = (self.period / common).min(count);
+        let last = start + step * (period - 1);
+        let runs = self.within(start, last + 1).filter_map(|run| {
+            let first = (run.at - start).div_ceil(step);
+            let end = (run.end() - 1 - start) / step + 1;
+            let skipped = (start + step * first).checked_sub(run.at)?;
+            (first < end).then(|| Run {
+                at: first,
+                length: end - first,
+                local: run.local + run.step * skipped as i64,
+                step: run.step * step as i64,
+            })
+        });
+        Pattern::repeated(runs.collect(), period, self.advance * (step / common) as i64, count)
+    }
+
+    /// The last position becomes the first.
+    fn reversed(&self) -> Pattern {
+        let from = self.extent.saturating_sub(self.period);
+        let mut runs: Vec<Run> = self.within(from, self.extent).collect();
+        for run in &mut runs {
+            let last = run.local + run.step * (run.length - 1) as i64;
+            *run = Run { at: self.extent - run.end(), local: last, step: -run.step, ..*run };
+        }
+        runs.sort_by_key(|run| (run.at, run.local));
+        Pattern { runs, advance: -self.advance, ..*self }
+    }
+
+    /// The position `shift` becomes the first, and those before it the last.
+    pub fn shifted(&self, shift: u64) -> Pattern {
+        let shift = shift.checked_rem(self.extent).unwrap_or(0);
+        if shift == 0 {
+            return self.clone();
+        }
+        let end = self.within(shift, self.extent).map(|run| Run { at: run.at - shift, ..run });
+        let begin = self.within(0, shift).map(|run| Run { at: run.at + (self.extent - shift), ..run });
+        Pattern::once(end.chain(begin).collect(), self.extent)
+    }
+
+    /// Where a position is in local memory: everywhere it is held.
+    pub fn locals(&self, at: u64) -> impl Iterator<Item = i64> + '_ {
+        self.within(at, at.saturating_add(1)).map(|run| run.local)
+    }
+}
+
+/// Consecutive positions that go from one process to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SharedRun {
+    pub at: u64,
+    pub length: u64,
+    /// Local index of the first one at the process that sends, and from one to the next.
+    pub from: i64,
+    pub from_step: i64,
+    /// The same at the process that receives.
+    pub to: i64,
+    pub to_step: i64,
+}
+
+/// The positions of an axis that go from one process to another, in the order in which they are sent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shared {
+    runs: Vec<SharedRun>,
+    period: u64,
+    from_advance: i64,
+    to_advance: i64,
+    extent: u64,
+}
+
+impl Shared {
+    /// What `source` holds of what `target` wants. The source holds each position at most once.
+    pub fn new(source: &Pattern, target: &Pattern) -> Shared {
+        let extent = source.extent.min(target.extent);
+        let overlap = source.span().zip(target.span()).is_some_and(|(one, other)| one.0 < other.1 && other.0 < one.1);
+        if !overlap {
+            return Shared { runs: Vec::new(), period: 1, from_advance: 0, to_advance: 0, extent: 0 };
+        }
+        let common = gcd(source.period, target.period);
+        let period = (source.period / common).saturating_mul(target.period).min(extent.max(1));
+        let held: Vec<Run> = source.within(0, period).collect();
+        let mut runs = Vec::new();
+        for wanted in target.within(0, period) {
+            let first = held.partition_point(|run| run.end() <= wanted.at);
+            for run in held[first..].iter().take_while(|run| run.at < wanted.end()) {
+                let (at, end) = (run.at.max(wanted.at), run.end().min(wanted.end()));
+                runs.push(SharedRun {
+                    at,
+                    length: end - at,
+                    from: run.local + run.step * (at - run.at) as i64,
+                    from_step: run.step,
+                    to: wanted.local + wanted.step * (at - wanted.at) as i64,
+                    to_step: wanted.step,
+                });
+            }
+        }
+        let advance = |pattern: &Pattern| pattern.advance.saturating_mul((period / pattern.period) as i64);
+        Shared { runs, period, from_advance: advance(source), to_advance: advance(target), extent }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// How many positions.
+    pub fn count(&self) -> u64 {
+        self.runs.iter().map(|run| repetitions(run.at, run.length, self.period, self.extent)).sum()
+    }
+
+    /// All of them, in the order in which they are sent.
+    pub fn runs(&self) -> impl Iterator<Item = SharedRun> + Clone + '_ {
+        (0..self.extent.div_ceil(self.period)).flat_map(move |times| {
+            self.runs.iter().filter_map(move |run| {
+                let at = run.at + times * self.period;
+                let from = run.from + times as i64 * self.from_advance;
+                let to = run.to + times as i64 * self.to_advance;
+                let length = run.length.min(self.extent.saturating_sub(at));
+                (length > 0).then_some(SharedRun { at, length, from, to, ..*run })
+            })
+        })
+    }
+}
+
+/// How many of the positions `at..at + length`, repeated with this period, are below `extent`.
+fn repetitions(at: u64, length: u64, period: u64, extent: u64) -> u64 {
+    if at >= extent {
+        return 0;
+    }
+    let last = (extent - 1 - at) / period;
+    last * length + length.min(extent - at - last * period)
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,284 @@
+//! What goes from each process to each other one.
+
+use std::rc::Rc;
+
+use crate::redistribution::layout::{Layout, Order};
+use crate::redistribution::mapping::{Mapping, MappingError, Pick};
+use crate::redistribution::pattern::{Pattern, Run, Shared, SharedRun};
+
+/// A redistribution: two layouts, and which elements of the one go to which of the other.
+///
+/// Elements come from their owners; a target gets them wherever it holds them, in halos and all copies too. Of several
+/// copies of the source, the one that sends to a process is chosen by its number, so that they share the work.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    source: Layout,
+    target: Layout,
+    /// From the slowest in the source's memory to the fastest, which is the order in messages.
+    dimensions: Vec<Dimension>,
+}
+
+/// What is selected along one axis of the source, of the target or, mostly, of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Dimension {
+    source: Option<Selected>,
+    target: Option<Selected>,
+    /// Which position of the source comes first.
+    shift: u64,
+}
+
+/// The indices `start`, `start + step`, … of an axis: `count` of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Selected {
+    axis: usize,
+    start: u64,
+    step: i64,
+    count: u64,
+}
+
+/// Which end of a message a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Sends,
+    Receives,
+}
+
+/// What goes from one process to another: the product of what goes along each axis.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// The process at the other end.
+    pub peer: u32,
+    end: End,
+    /// From the slowest to the fastest: the local array's axis, if it has one, and what is shared along it.
+    parts: Vec<(Option<usize>, Rc<Shared>)>,
+}
+
+/// Elements of a message at equal distances in local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where the first one is, in units of the strides.
+    pub start: i64,
+    pub count: u64,
+    /// From one to the next.
+    pub stride: i64,
+}
+
+impl Transfer {
+    /// Elements of `source` to elements of `target`, as `mapping` says.
+    ///
+    /// # Errors
+    /// What is wrong with the mapping.
+    pub fn new(source: Layout, target: Layout, mapping: &Mapping) -> Result<Transfer, MappingError> {
+        mapping.check(&source, &target)?;
+        let (from, from_fixed) = selections(&mapping.from);
+        let (to, to_fixed) = selections(&mapping.to);
+        let mut dimensions: Vec<Dimension> = Vec::with_capacity(from.len());
+        for ((number, source), shift) in from.into_iter().enumerate().zip(&mapping.shifts) {
+            let target = mapping.order.iter().position(|of| *of == number).map(|at| to[at]);
+            dimensions.push(Dimension { source: Some(source), target, shift: *shift });
+        }
+        if source.order() == Order::Fortran {
+            dimensions.reverse();
+        }
+        let fixed = from_fixed.into_iter().map(|source| Dimension { source: Some(source), target: None, shift: 0 });
+        let fixed =
+            fixed.chain(to_fixed.into_iter().map(|target| Dimension { source: None, target: Some(target), shift: 0 }));
+        dimensions.splice(0..0, fixed);
+        Ok(Transfer { source, target, dimensions })
+    }
+
+    pub fn source(&self) -> &Layout {
+        &self.source
+    }
+
+    pub fn target(&self) -> &Layout {
+        &self.target
+    }
+
+    /// What a process of the source sends, by ascending number of the process that receives.
+    pub fn sends(&self, process: u32) -> Vec<Message> {
+        let (copies, own) = (self.source.grid().copies(), self.source.grid().copy(process));
+        let mut messages = self.messages(process, End::Sends);
+        messages.retain(|message| message.peer % copies == own);
+        messages
+    }
+
+    /// What a process of the target receives, by ascending number of the process that sends.
+    pub fn receives(&self, process: u32) -> Vec<Message> {
+        let serves = process % self.source.grid().copies();
+        let mut messages = self.messages(process, End::Receives);
+        messages.retain(|message| self.source.grid().copy(message.peer) == serves);
+        messages
+    }
+
+    /// How many axes messages are products of.
+    pub(crate) fn dimensions(&self) -> usize {
+        self.dimensions.len()
+    }
+
+    /// Places of the source and of the target along one of these axes.
+    pub(crate) fn places(&self, dimension: usize) -> (u32, u32) {
+        let Dimension { source, target, .. } = self.dimensions[dimension];
+        let over = |layout: &Layout, end: Option<Selected>| end.map_or(1, |end| layout.axis(end.axis).over());
+        (over(&self.source, source), over(&self.target, target))
+    }
+
+    /// The places of two processes along one of these axes.
+    pub(crate) fn edge(&self, dimension: usize, from: u32, to: u32) -> (u32, u32) {
+        let Dimension { source, target, .. } = self.dimensions[dimension];
+        let place = |layout: &Layout, end: Option<Selected>, of| end.map_or(0, |end| layout.grid().place(of, end.axis));
+        (place(&self.source, source, from), place(&self.target, target, to))
+    }
+
+    /// Which places of the source share something with which of the target, along one of these axes.
+    pub(crate) fn edges(&self, dimension: usize) -> Vec<(u32, u32)> {
+        let (sources, targets) = self.places(dimension);
+        let dimension = &self.dimensions[dimension];
+        let wanted: Vec<Pattern> = (0..targets).map(|to| self.target_pattern(dimension, to)).collect();
+        let from = (0..sources).flat_map(|from| {
+            let source = self.source_pattern(dimension, from);
+            let shares =
+                |(target, to): (&Pattern, u32)| (!Shared::new(&source, target).is_empty()).then_some((from, to));
+            wanted.iter().zip(0..).filter_map(shares).collect::<Vec<_>>()
+        });
+        from.collect()
+    }
+
+    /// The messages of a process with all copies of all others.
+    fn messages(&self, process: u32, end: End) -> Vec<Message> {
+        let (here, there) = match end {
+            End::Sends => (&self.source, &self.target),
+            End::Receives => (&self.target, &self.source),
+        };
+        let mut along = Vec::with_capacity(self.dimensions.len());
+        for dimension in &self.dimensions {
+            let (own, other) = dimension.ends(end);
+            let place = own.map_or(0, |own| here.grid().place(process, own.axis));
+            let places = other.map_or(1, |other| there.axis(other.axis).over());
+            let shared = match end {
+                End::Sends => {
+                    let source = self.source_pattern(dimension, place);
+                    let shared = |to| (to, Rc::new(Shared::new(&source, &self.target_pattern(dimension, to))));
+                    Vec::from_iter((0..places).map(shared).filter(|(_, shared)| !shared.is_empty()))
+                }
+                End::Receives => {
+                    let target = self.target_pattern(dimension, place);
+                    let shared = |from| (from, Rc::new(Shared::new(&self.source_pattern(dimension, from), &target)));
+                    Vec::from_iter((0..places).map(shared).filter(|(_, shared)| !shared.is_empty()))
+                }
+            };
+            along.push((own.map(|own| own.axis), other.map(|other| other.axis), shared));
+        }
+        let mut messages = Vec::new();
+        let mut choice = vec![0; along.len()];
+        let mut places = vec![0; there.axes()];
+        if along.iter().any(|(.., shared)| shared.is_empty()) {
+            return messages;
+        }
+        loop {
+            for ((_, axis, shared), chosen) in along.iter().zip(&choice) {
+                axis.iter().for_each(|axis| places[*axis] = shared[*chosen].0);
+            }
+            for copy in 0..there.grid().copies() {
+                let parts = along.iter().zip(&choice).map(|((axis, _, shared), at)| (*axis, shared[*at].1.clone()));
+                messages.push(Message { peer: there.grid().process(&places, copy), end, parts: parts.collect() });
+            }
+            // The next combination, as an odometer counts.
+            let Some(at) = (0..choice.len()).rev().find(|at| choice[*at] + 1 < along[*at].2.len()) else { break };
+            choice[at] += 1;
+            choice[at + 1..].fill(0);
+        }
+        messages.sort_by_key(|message| message.peer);
+        messages
+    }
+
+    fn source_pattern(&self, dimension: &Dimension, place: u32) -> Pattern {
+        let Some(Selected { axis, start, step, count }) = dimension.source else { return one() };
+        self.source.owned(axis, place).select(start, step, count).shifted(dimension.shift)
+    }
+
+    fn target_pattern(&self, dimension: &Dimension, place: u32) -> Pattern {
+        let Some(Selected { axis, start, step, count }) = dimension.target else { return one() };
+        self.target.held(axis, place).select(start, step, count)
+    }
+}
+
+impl Dimension {
+    /// What is selected at this end, and at the other.
+    fn ends(&self, end: End) -> (Option<Selected>, Option<Selected>) {
+        match end {
+            End::Sends => (self.source, self.target),
+            End::Receives => (self.target, self.source),
+        }
+    }
+}
+
+/// The one position of an axis that an array does not have.
+fn one() -> Pattern {
+    Pattern::once(vec![Run { at: 0, length: 1, local: 0, step: 1 }], 1)
+}
+
+/// What is selected of the axes that a part has, and of those that it does not have.
+fn selections(picks: &[Pick]) -> (Vec<Selected>, Vec<Selected>) {
+    let (mut kept, mut fixed) = (Vec::new(), Vec::new());
+    for (axis, pick) in picks.iter().enumerate() {
+        match *pick {
+            Pick::Index(start) => fixed.push(Selected { axis, start, step: 1, count: 1 }),
+            Pick::Slice { start, step, count } => kept.push(Selected { axis, start, step, count }),
+        }
+    }
+    (kept, fixed)
+}
+
+impl Message {
+    pub(crate) fn end(&self) -> End {
+        self.end
+    }
+
+    /// How many elements.
+    pub fn elements(&self) -> u64 {
+        self.parts.iter().map(|(_, shared)| shared.count()).product()
+    }
+
+    /// What it is a product of, from the slowest axis to the fastest: the places along each, in the order in which they
+    /// are in the message. `strides`: distances between neighbouring elements of the local array, in any unit, by axis.
+    pub fn levels<'a>(
+        &'a self,
+        strides: &'a [i64],
+    ) -> impl DoubleEndedIterator<Item = impl Iterator<Item = Piece> + 'a> + 'a {
+        self.parts.iter().map(move |(axis, shared)| {
+            let stride = axis.map_or(0, |axis| strides[axis]);
+            shared.runs().map(move |run| {
+                let (local, step) = self.place(&run);
+                Piece { start: local * stride, count: run.length, stride: step * stride }
+            })
+        })
+    }
+
+    /// Calls `work` for its elements, in the order in which they are in the message.
+    pub fn for_each_piece(&self, strides: &[i64], work: &mut impl FnMut(Piece)) {
+        let levels: Vec<Vec<Piece>> = self.levels(strides).map(Iterator::collect).collect();
+        walk(&levels, 0, work);
+    }
+
+    /// Where a run begins here, and its step.
+    fn place(&self, run: &SharedRun) -> (i64, i64) {
+        match self.end {
+            End::Sends => (run.from, run.from_step),
+            End::Receives => (run.to, run.to_step),
+        }
+    }
+}
+
+fn walk(levels: &[Vec<Piece>], start: i64, work: &mut impl FnMut(Piece)) {
+    let Some((level, rest)) = levels.split_first() else {
+        return work(Piece { start, count: 1, stride: 0 });
+    };
+    for piece in level {
+        let first = start + piece.start;
+        match rest {
+            [] => work(Piece { start: first, ..*piece }),
+            _ => (0..piece.count as i64).for_each(|at| walk(rest, first + at * piece.stride, work)),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+"""Arrays from one layout to another, inside one MPI job.
+
+>>> import landbridge as lb
+>>> source = lb.Layout((4096, 4096), [lb.Block(2), lb.Block(2)])
+>>> target = lb.Layout((4096, 4096), [lb.Block(4), lb.Whole()])
+>>> b = lb.redistribute(a, source, target, comm)        # a: this rank's part, or None where it has none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import numpy as np
+
+from . import _core
+from .layout import Layout
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+__all__ = ["Plan", "PlanError", "Select", "plan", "redistribute"]
+
+# Longer messages are sent in parts: not every MPI library counts more bytes in one.
+PART = 1 << 30
+TAG = 7
+# Of the attribute under which a communicator keeps its duplicate.
+_key: Optional[int] = None
+
+Index = Union[int, slice]
+
+
+@dataclass(frozen=True)
+class Select:
+    """Which elements of the source go to which of the target: parts of both, of the same shape.
+
+    `source`, `target`: for each axis an index or a slice, as NumPy takes them; `None`: all of the array.
+    `axes`: for each axis of the target's part, which axis of the source's part it is: `(1, 0)` transposes.
+    `shift`: for each axis of the source's part, which position comes first; those before it come last."""
+
+    source: Optional[Sequence[Index]] = None
+    target: Optional[Sequence[Index]] = None
+    axes: Optional[Sequence[int]] = None
+    shift: Optional[Sequence[int]] = None
+
+
+def redistribute(
+    a: Optional[np.ndarray],
+    src: Layout,
+    dst: Layout,
+    comm: Intracomm,
+    src_ranks: Optional[Sequence[int]] = None,
+    dst_ranks: Optional[Sequence[int]] = None,
+    select: Union[Select, Sequence[Index], None] = None,
+    into: Optional[np.ndarray] = None,
+    *,
+    casting: str = "same_kind",
+) -> Optional[np.ndarray]:
+    """Collective over `comm`: `a`, this rank's part of an array in layout `src`, becomes its part in layout `dst`,
+    which is returned. Either is None where a rank has no part.
+
+    `src_ranks`, `dst_ranks`: the ranks of `comm` that are the processes of each layout; by default the first ones.
+    `select`: which elements go where: `Select`, or indices and slices of the source alone.
+    `into`: the array that receives this rank's part, which may be of another dtype (`casting` as in NumPy) and may
+    share memory with `a`. What no element is selected for stays as it is; in a new array it is 0.
+
+    All ranks raise the same error if any of them cannot take part, before anything is sent."""
+    dtype = None if a is None else np.asarray(a).dtype
+    return plan(src, dst, dtype, comm, src_ranks, dst_ranks, select).run(a, into=into, casting=casting)
+
+
+def plan(
+    src: Layout,
+    dst: Layout,
+    dtype: Any,
+    comm: Intracomm,
+    src_ranks: Optional[Sequence[int]] = None,
+    dst_ranks: Optional[Sequence[int]] = None,
+    select: Union[Select, Sequence[Index], None] = None,
+) -> Plan:
+    """A plan to be run many times. Collective over `comm`; arguments as for `redistribute`. `dtype` may be None on
+    ranks that have no part of the source."""
+    return Plan(src, dst, dtype, comm, src_ranks, dst_ranks, select)
+
+
+class PlanError(ValueError):
+    """Some rank cannot take part: the same error on all ranks."""
+
+
+class Plan:
+    """A redistribution that all ranks of a communicator have agreed on; `plan` makes it."""
+
+    def __init__(
+        self,
+        src: Layout,
+        dst: Layout,
+        dtype: Any,
+        comm: Intracomm,
+        src_ranks: Optional[Sequence[int]] = None,
+        dst_ranks: Optional[Sequence[int]] = None,
+        select: Union[Select, Sequence[Index], None] = None,
+    ) -> None:
+        self.src, self.dst, self.comm = src, dst, _private(comm)
+        problem = None
+        try:
+            self._prepare(dtype, src_ranks, dst_ranks, select)
+        except (ValueError, TypeError, IndexError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        # What all must have in common, and what only those with a part know.
+        common = None if problem else repr((src, dst, self._picks, self.src_ranks, self.dst_ranks))
+        told = self.comm.allgather((problem, common, None if problem else self._dtype))
+        self.dtype = self._agree(told)
+        self._bound: dict[tuple, list] = {}
+
+    def _prepare(self, dtype, src_ranks, dst_ranks, select) -> None:
+        for name, layout in (("src", self.src), ("dst", self.dst)):
+            if not isinstance(layout, Layout):
+                raise TypeError(f"{name} is {layout!r}: it must be a Layout")
+        self.src_ranks = _ranks("src_ranks", src_ranks, self.src, self.comm)
+        self.dst_ranks = _ranks("dst_ranks", dst_ranks, self.dst, self.comm)
+        rank = self.comm.Get_rank()
+        self._source = self.src_ranks.index(rank) if rank in self.src_ranks else None
+        self._target = self.dst_ranks.index(rank) if rank in self.dst_ranks else None
+        self._dtype = None if dtype is None else np.dtype(dtype)
+        if self._dtype is not None and self._dtype.hasobject:
+            raise TypeError(f"dtype {self._dtype}: Python objects cannot be sent")
+        self._picks = _picks(select, self.src, self.dst)
+        self._core = _core.Transfer(self.src._core, self.dst._core, *self._picks)
+
+    def _agree(self, told) -> np.dtype:
+        problems = [f"rank {rank}: {problem}" for rank, (problem, _, _) in enumerate(told) if problem]
+        if problems:
+            raise PlanError("; ".join(problems))
+        for rank, (_, common, _) in enumerate(told):
+            if common != told[0][1]:
+                raise PlanError(f"ranks want different redistributions: rank 0 {told[0][1]}; rank {rank} {common}")
+        dtypes = [(rank, dtype) for rank, (_, _, dtype) in enumerate(told) if dtype is not None]
+        if not dtypes:
+            raise PlanError("no rank gives a dtype: those with a part of the source must")
+        first, wanted = dtypes[0]
+        for rank, dtype in dtypes:
+            if dtype != wanted:
+                raise PlanError(f"parts have different dtypes: rank {first} {wanted}, rank {rank} {dtype}")
+        return wanted
+
+    def explain(self) -> dict:
+        """What this rank sends and receives: messages, bytes, the most and the steps; to be shown or logged."""
+        size = self.dtype.itemsize
+        sends = self._core.sends(self._source) if self._source is not None else []
+        receives = self._core.receives(self._target) if self._target is not None else []
+        own = self.comm.Get_rank()
+        out = [(self.dst_ranks[peer], count * size) for peer, count in sends]
+        come = [(self.src_ranks[peer], count * size) for peer, count in receives]
+        return {
+            "sends": {peer: length for peer, length in out if peer != own},
+            "receives": {peer: length for peer, length in come if peer != own},
+            "keeps": sum(length for peer, length in out if peer == own),
+            "steps": self._core.steps(self._source)[1] if sends else 0,
+        }
+
+    def run(
+        self, a: Optional[np.ndarray], *, into: Optional[np.ndarray] = None, casting: str = "same_kind"
+    ) -> Optional[np.ndarray]:
+        """Carries it out; collective. `a`, `into`: this rank's parts, which may differ from run to run."""
+        problem = None
+        try:
+            a, into = self._check(a, into, casting)
+        except (ValueError, TypeError) as error:
+            problem = f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
+        problems = [each for each in self.comm.allgather(problem) if each]
+        if problems:
+            raise PlanError("; ".join(problems))
+        self._exchange(a, into)
+        return into
+
+    def _check(self, a, into, casting):
+        if self._source is None:
+            if a is not None:
+                raise ValueError("a is an array, but this rank is no process of src: it must be None")
+        else:
+            shape = self.src.local_shape(self._source)
+            if a is None and 0 not in shape:
+                raise ValueError(f"a is None, but this rank is process {self._source} of src: its part is {shape}")
+            a = np.empty(shape, self.dtype) if a is None else np.asarray(a)
+            _expect("a", a, shape)
+            if a.dtype != self.dtype:
+                raise TypeError(f"a has dtype {a.dtype}: the plan is for {self.dtype}")
+        if self._target is None:
+            if into is not None:
+                raise ValueError("into is an array, but this rank is no process of dst: it must be None")
+            return a, into
+        shape = self.dst.local_shape(self._target)
+        if into is None:
+            return a, np.zeros(shape, self.dtype, self.dst.order)
+        if not isinstance(into, np.ndarray):
+            raise TypeError(f"into is {type(into).__name__}: it must be a NumPy array")
+        _expect("into", into, shape)
+        if not into.flags.writeable:
+            raise ValueError("into is read-only")
+        if not np.can_cast(self.dtype, into.dtype, casting):
+            raise TypeError(f"into has dtype {into.dtype}: {self.dtype} does not cast to it ({casting})")
+        return a, into
+
+    def _exchange(self, a, into) -> None:
+        from mpi4py import MPI
+
+        own, requests, kept = self.comm.Get_rank(), [], {}
+        arriving = []
+        if self._target is not None:
+            for (peer, count), packing in zip(self._core.receives(self._target), self._packings(into, False)):
+                peer = self.src_ranks[peer]
+                buffer = None if peer == own else np.empty(count * self.dtype.itemsize, np.uint8)
+                arriving.append((peer, buffer, packing))
+                if buffer is not None:
+                    requests += [self.comm.Irecv([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
+        if self._source is not None:
+            address = a.__array_interface__["data"][0]
+            order = self._core.steps(self._source)[0]
+            messages = zip(order, self._core.sends(self._source), self._packings(a, True))
+            for _, (peer, _), packing in sorted(messages, key=lambda message: message[0]):
+                peer = self.dst_ranks[peer]
+                buffer = np.empty(packing.bytes, np.uint8)
+                packing.pack(address, buffer.__array_interface__["data"][0])
+                kept[peer] = buffer
+                if peer != own:
+                    requests += [self.comm.Isend([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
+        MPI.Request.Waitall(requests)
+        for peer, buffer, packing in arriving:
+            buffer = kept[own] if buffer is None else buffer
+            if into.dtype != self.dtype:
+                buffer = np.ascontiguousarray(buffer.view(self.dtype).astype(into.dtype, casting="unsafe"))
+            packing.unpack(buffer.__array_interface__["data"][0], into.__array_interface__["data"][0])
+
+    def _packings(self, array, sends: bool) -> list:
+        """How messages are copied, kept for arrays of the same strides."""
+        key = (sends, array.strides, array.dtype.itemsize)
+        if key not in self._bound:
+            process = self._source if sends else self._target
+            self._bound[key] = self._core.packings(process, sends, list(array.strides), array.dtype.itemsize)
+        return self._bound[key]
+
+
+def _private(comm: Intracomm) -> Intracomm:
+    """A communicator of the same ranks for our messages alone, made once for each; collective then."""
+    from mpi4py import MPI
+
+    if not isinstance(comm, MPI.Intracomm):
+        raise TypeError(f"comm is {comm!r}: it must be an intracommunicator of mpi4py")
+    global _key
+    if _key is None:
+        # Freed with the communicator that it belongs to.
+        _key = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, private: private.Free())
+    private = comm.Get_attr(_key)
+    if private is None:
+        private = comm.Dup()
+        comm.Set_attr(_key, private)
+    return private
+
+
+def _parts(buffer: np.ndarray) -> list[np.ndarray]:
+    return [buffer[at : at + PART] for at in range(0, max(buffer.size, 1), PART)]
+
+
+def _expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}: this rank's part has {shape}")
+
+
+def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Layout, comm: Intracomm) -> list[int]:
+    size = comm.Get_size()
+    if ranks is None:
+        if layout.size > size:
+            raise ValueError(f"{name}: the layout is for {layout.size} processes, but the communicator has {size} ranks")
+        return list(range(layout.size))
+    ranks = [int(rank) for rank in ranks]
+    if len(ranks) != layout.size:
+        raise ValueError(f"{name} names {len(ranks)} ranks, but the layout is for {layout.size} processes")
+    for at, rank in enumerate(ranks):
+        if not 0 <= rank < size:
+            raise ValueError(f"{name}[{at}] is {rank}, but the communicator has {size} ranks")
+        if rank in ranks[:at]:
+            raise ValueError(f"{name}[{at}] is {rank}, which is named twice")
+    return ranks
+
+
+def _picks(select, src: Layout, dst: Layout) -> tuple[list, list, list[int], list[int]]:
+    """What is selected, as the compiled part takes it."""
+    if not isinstance(select, Select):
+        select = Select(source=select)
+    source = _side("source", select.source, src.shape)
+    target = _side("target", select.target, dst.shape)
+    axes = sum(isinstance(pick, tuple) for pick in source)
+    order = list(range(axes)) if select.axes is None else [int(axis) for axis in select.axes]
+    if any(axis < 0 for axis in order):
+        raise ValueError(f"axes are {order}: they cannot be negative")
+    counts = [pick[2] for pick in source if isinstance(pick, tuple)]
+    shift = [0] * axes if select.shift is None else list(select.shift)
+    if len(shift) != axes:
+        raise ValueError(f"shift names {len(shift)} axes, but {axes} are selected")
+    return source, target, order, [int(by) % max(count, 1) for by, count in zip(shift, counts)]
+
+
+def _side(name: str, picks: Optional[Sequence[Index]], shape: tuple[int, ...]) -> list:
+    if picks is None:
+        picks = [slice(None)] * len(shape)
+    elif isinstance(picks, (int, slice)):
+        picks = [picks]
+    if len(picks) != len(shape):
+        raise ValueError(f"{name}: {len(picks)} axes are selected from, but the array has {len(shape)}")
+    found: list = []
+    for axis, (pick, extent) in enumerate(zip(picks, shape)):
+        if isinstance(pick, slice):
+            start, stop, step = pick.indices(extent)
+            count = len(range(start, stop, step))
+            found.append((start if count else 0, step, count))
+            continue
+        at = int(pick)
+        if not -extent <= at < extent:
+            raise IndexError(f"{name}, axis {axis}: index {at} is selected, but the axis has {extent} indices")
+        found.append(at % extent)
+    return found

@@ -1,0 +1,175 @@
+//! What the Python package `landbridge` computes with: layouts and what processes send each other. Its addresses are
+//! checked by the package's Python code, which alone imports it.
+
+use std::sync::Arc;
+
+use couple::Packing;
+use plan::redistribution as arrays;
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
+use pyo3::prelude::*;
+
+fn invalid(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// An axis as Python describes it: kind, processes, block, first, sizes or lists, halo.
+#[derive(FromPyObject)]
+struct AxisOf {
+    kind: String,
+    over: u32,
+    block: u64,
+    first: u32,
+    sizes: Option<Vec<u64>>,
+    lists: Option<Vec<Vec<u64>>>,
+    before: u64,
+    after: u64,
+    periodic: bool,
+}
+
+impl AxisOf {
+    fn axis(&self) -> PyResult<arrays::Axis> {
+        Ok(match self.kind.as_str() {
+            "whole" => arrays::Axis::Whole,
+            "block" => arrays::Axis::Block { over: self.over, sizes: self.sizes.clone() },
+            "cyclic" => arrays::Axis::Cyclic { over: self.over, block: self.block, first: self.first },
+            "lists" => arrays::Axis::Lists(self.lists.clone().unwrap_or_default()),
+            other => return Err(invalid(format_args!("no such kind of axis: {other}"))),
+        })
+    }
+}
+
+#[pyclass(frozen, module = "landbridge._core")]
+struct Layout(Arc<arrays::Layout>);
+
+#[pymethods]
+impl Layout {
+    /// `grid`: the processes along each dimension; `along`: for each axis, the dimensions along which it runs.
+    #[new]
+    fn new(
+        shape: Vec<u64>,
+        axes: Vec<AxisOf>,
+        fortran: bool,
+        grid: Vec<u32>,
+        along: Vec<Vec<usize>>,
+    ) -> PyResult<Layout> {
+        let kinds = axes.iter().map(AxisOf::axis).collect::<PyResult<Vec<_>>>()?;
+        let mut layout = arrays::Layout::new(shape, kinds).map_err(invalid)?;
+        for (number, AxisOf { before, after, periodic, .. }) in axes.into_iter().enumerate() {
+            layout = layout.with_halo(number, arrays::Halo { before, after, periodic }).map_err(invalid)?;
+        }
+        layout = layout.over(arrays::Grid { dimensions: grid, axes: along }).map_err(invalid)?;
+        let order = if fortran { arrays::Order::Fortran } else { arrays::Order::C };
+        Ok(Layout(Arc::new(layout.in_order(order))))
+    }
+
+    #[getter]
+    fn size(&self) -> u32 {
+        self.0.processes()
+    }
+
+    fn local_shape(&self, rank: u32) -> PyResult<Vec<u64>> {
+        if rank >= self.0.processes() {
+            return Err(PyIndexError::new_err(format!("rank {rank}: the layout is for {} processes", self.size())));
+        }
+        Ok(self.0.local_shape(rank))
+    }
+
+    fn owner(&self, index: Vec<u64>) -> PyResult<u32> {
+        let outside = || PyIndexError::new_err(format!("index {index:?}: the array has shape {:?}", self.0.shape()));
+        self.0.owner(&index).ok_or_else(outside)
+    }
+}
+
+/// An index, or a start, a step and a count.
+#[derive(FromPyObject)]
+enum PickOf {
+    Slice(u64, i64, u64),
+    Index(u64),
+}
+
+impl From<PickOf> for arrays::Pick {
+    fn from(pick: PickOf) -> arrays::Pick {
+        match pick {
+            PickOf::Index(at) => arrays::Pick::Index(at),
+            PickOf::Slice(start, step, count) => arrays::Pick::Slice { start, step, count },
+        }
+    }
+}
+
+#[pyclass(frozen, module = "landbridge._core")]
+struct Transfer(arrays::Transfer);
+
+#[pymethods]
+impl Transfer {
+    #[new]
+    fn new(
+        source: &Layout,
+        target: &Layout,
+        from: Vec<PickOf>,
+        to: Vec<PickOf>,
+        order: Vec<usize>,
+        shifts: Vec<u64>,
+    ) -> PyResult<Transfer> {
+        let picks = |picks: Vec<PickOf>| picks.into_iter().map(Into::into).collect();
+        let mapping = arrays::Mapping { from: picks(from), to: picks(to), order, shifts };
+        let (source, target) = (source.0.as_ref().clone(), target.0.as_ref().clone());
+        arrays::Transfer::new(source, target, &mapping).map(Transfer).map_err(invalid)
+    }
+
+    /// What a process of the source sends: peers and elements.
+    fn sends(&self, rank: u32) -> Vec<(u32, u64)> {
+        self.0.sends(rank).iter().map(|message| (message.peer, message.elements())).collect()
+    }
+
+    /// What a process of the target receives: peers and elements.
+    fn receives(&self, rank: u32) -> Vec<(u32, u64)> {
+        self.0.receives(rank).iter().map(|message| (message.peer, message.elements())).collect()
+    }
+
+    /// The steps in which a process of the source sends, in the order of its messages, and how many there are.
+    fn steps(&self, rank: u32) -> (Vec<u64>, u64) {
+        let steps = arrays::Steps::new(&self.0);
+        (self.0.sends(rank).iter().map(|message| steps.of(rank, message)).collect(), steps.count())
+    }
+
+    /// How the messages of a process are copied from or to an array of these strides, in bytes, as it sends or receives
+    /// them.
+    fn packings(&self, rank: u32, sends: bool, strides: Vec<i64>, element: usize) -> PyResult<Vec<Packed>> {
+        let messages = if sends { self.0.sends(rank) } else { self.0.receives(rank) };
+        let packed = |message: &arrays::Message| Packing::new(message, &strides, element).map(Packed);
+        let packings: Option<Vec<Packed>> = messages.iter().map(packed).collect();
+        packings.ok_or_else(|| PyMemoryError::new_err("a message has more bytes than memory can have"))
+    }
+}
+
+#[pyclass(frozen, module = "landbridge._core")]
+struct Packed(Packing);
+
+#[pymethods]
+impl Packed {
+    #[getter]
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    /// Copies from the array at this address to the buffer at that one.
+    fn pack(&self, py: Python<'_>, array: usize, buffer: usize) {
+        // SAFETY: the package has compared shapes and strides of the array with the layout's, and made the buffer.
+        py.detach(|| unsafe { self.0.pack(array as *const u8, buffer as *mut u8) });
+    }
+
+    /// Copies from the buffer to the array.
+    fn unpack(&self, py: Python<'_>, buffer: usize, array: usize) {
+        // SAFETY: as above.
+        py.detach(|| unsafe { self.0.unpack(buffer as *const u8, array as *mut u8) });
+    }
+}
+
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::{Layout, Packed, Transfer};
+
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Random redistributions among the ranks of MPI_COMM_WORLD, against what NumPy says of the whole array.
+
+    redistributions.py SEEDS [FIRST]
+"""
+
+import random
+import sys
+import traceback
+
+import numpy as np
+from mpi4py import MPI
+
+import landbridge as lb
+
+DTYPES = ["f8", "i4", ">i2", "c16", "?", "S5", "f2", "M8[s]", [("a", "f4"), ("b", "i8")]]
+
+
+def axis(chance, extent, most):
+    over = chance.randint(1, most)
+    kind = chance.choice(["whole", "block", "sizes", "cyclic", "lists"])
+    halo = chance.choice([0, 1, (0, 2)])
+    if kind == "whole":
+        return lb.Whole(halo, periodic=chance.random() < 0.5)
+    if kind == "block":
+        return lb.Block(over, halo=halo, periodic=chance.random() < 0.5)
+    if kind == "sizes":
+        cuts = sorted(chance.randint(0, extent) for _ in range(over - 1))
+        return lb.Block(over, sizes=[end - start for start, end in zip([0, *cuts], [*cuts, extent])])
+    if kind == "cyclic":
+        return lb.Cyclic(over, block=chance.randint(1, 5), first=chance.randrange(over))
+    return lb.Lists.by_owner([chance.randrange(over) for _ in range(extent)], over)
+
+
+def layout(chance, shape, processes):
+    axes, left = [], processes
+    for extent in shape:
+        axes.append(axis(chance, extent, min(left, 3)))
+        left //= axes[-1].over
+    grid = list(range(len(axes)))
+    if left > 1 and chance.random() < 0.5:
+        grid.insert(chance.randint(0, len(grid)), lb.Copies(chance.randint(1, left)))
+    chance.shuffle(grid)
+    return lb.Layout(shape, axes, order=chance.choice("CF"), grid=grid)
+
+
+def place(layout, rank, axis):
+    """The number of a process along an axis."""
+    for entry in reversed(layout.grid):
+        over = entry.of if isinstance(entry, lb.Copies) else layout.axes[entry].over
+        rank, here = divmod(rank, over)
+        if entry == axis:
+            return here
+    return 0
+
+
+def held(layout, axis, place):
+    """The index that each local index along an axis stands for, or -1; and how many come before those that are owned,
+    and how many of these there are."""
+    extent, kind = layout.shape[axis], layout.axes[axis]
+    if isinstance(kind, lb.Cyclic):
+        own = [at for at in range(extent) if (at // kind.block + kind.first) % kind.over == place]
+    elif isinstance(kind, lb.Lists):
+        own = list(kind.lists[place])
+    else:
+        sizes = getattr(kind, "sizes", None) or [-(-extent // kind.over)] * kind.over
+        start = sum(sizes[:place])
+        own = list(range(min(start, extent), min(start + sizes[place], extent)))
+    halo = getattr(kind, "halo", 0)
+    before, after = halo if isinstance(halo, tuple) else (halo, halo)
+    if not own:
+        return np.array([], int), 0, 0
+    around = [*range(own[0] - before, own[0]), *own, *range(own[-1] + 1, own[-1] + 1 + after)]
+    if getattr(kind, "periodic", False):
+        around = [at % extent for at in around]
+    return np.array([at if 0 <= at < extent else -1 for at in around]), before, len(own)
+
+
+def local(layout, rank, whole, fill):
+    """A process's part of an array, with `fill` where its local memory is outside it; and which of it is owned."""
+    all_held = [held(layout, axis, place(layout, rank, axis)) for axis in range(len(layout.shape))]
+    if any(count == 0 for _, _, count in all_held):
+        return np.full((0,) * len(all_held), fill, whole.dtype), np.zeros((0,) * len(all_held), bool)
+    part = np.array(whole[np.ix_(*(indices for indices, _, _ in all_held))])
+    owned = np.zeros(part.shape, bool)
+    owned[tuple(slice(before, before + count) for _, before, count in all_held)] = True
+    inside = np.ones(part.shape, bool)
+    for axis, (indices, _, _) in enumerate(all_held):
+        np.moveaxis(inside, axis, 0)[indices < 0] = False
+    part[~inside] = fill
+    return part, owned
+
+
+def pick(chance, count):
+    """A slice of `count` indices, and an extent that has them."""
+    step = chance.choice([1, 1, 2, 3, -1, -2])
+    before, after = chance.randint(0, 2), chance.randint(0, 2)
+    extent = before + after + (abs(step) * (count - 1) + 1 if count else 0)
+    indices = list(range(before, extent))[:: abs(step)][:count]
+    if step > 0 or not count:
+        return slice(before, before + abs(step) * count, abs(step)), extent
+    return slice(indices[-1], indices[0] - 1 if indices[0] else None, step), extent
+
+
+def part_of(chance, counts):
+    picks, shape = [], []
+    for count in counts:
+        if chance.random() < 0.15:
+            extent = chance.randint(1, 3)
+            picks.append(chance.randrange(extent))
+            shape.append(extent)
+        one, extent = pick(chance, count)
+        picks.append(one)
+        shape.append(extent)
+    return picks, shape
+
+
+def values(chance, shape, dtype):
+    numbers = np.arange(1, int(np.prod(shape)) + 1).reshape(shape)
+    if dtype.names:
+        whole = np.zeros(shape, dtype)
+        whole["a"], whole["b"] = numbers, -numbers
+        return whole
+    return np.asarray(numbers % 2 == 0 if dtype == bool else numbers).astype(dtype)
+
+
+def strided(chance, array):
+    """The same elements in memory with gaps, or in another order."""
+    kind = chance.choice("CFgr") if array.ndim else "C"
+    if kind in "CF":
+        return array.copy(kind)
+    if kind == "g":
+        wide = np.zeros([2 * extent for extent in array.shape], array.dtype)
+        view = wide[tuple(slice(None, None, 2) for _ in array.shape)]
+    else:
+        view = np.zeros(array.shape, array.dtype)[tuple(slice(None, None, -1) for _ in array.shape)]
+    view[...] = array
+    return view
+
+
+def check(seed):
+    chance, comm = random.Random(seed), MPI.COMM_WORLD
+    size, rank = comm.Get_size(), comm.Get_rank()
+    counts = [chance.choice([0, 1, 2, 5, 9, 12]) for _ in range(chance.randint(0, 3))]
+    picks, shape = part_of(chance, counts)
+    axes = list(range(len(counts)))
+    chance.shuffle(axes)
+    to_picks, to_shape = part_of(chance, [counts[at] for at in axes])
+    shift = [chance.choice([0, 0, 1, 4]) for _ in counts]
+    source, target = layout(chance, shape, size), layout(chance, to_shape, size)
+    src_ranks, dst_ranks = chance.sample(range(size), source.size), chance.sample(range(size), target.size)
+    dtype = np.dtype(chance.choice(DTYPES))
+    whole, before = values(chance, shape, dtype), values(chance, to_shape, dtype)
+    part = whole[tuple(picks)]
+    for at, by in enumerate(shift):
+        part = np.roll(part, -by, at)
+    after = before.copy()
+    after[tuple(to_picks)] = part.transpose(axes)
+    a = into = wanted = None
+    if rank in src_ranks:
+        a, owned = local(source, src_ranks.index(rank), whole, np.zeros((), dtype)[()])
+        # What is only in a halo must not be sent.
+        a[~owned] = np.zeros((), dtype)
+        a = strided(chance, a)
+    filler = values(chance, (1,), dtype)[0]
+    if rank in dst_ranks:
+        into = strided(chance, local(target, dst_ranks.index(rank), before, filler)[0])
+        wanted = local(target, dst_ranks.index(rank), after, filler)[0]
+    select = lb.Select(picks, to_picks, axes, shift)
+    got = lb.redistribute(a, source, target, comm, src_ranks, dst_ranks, select, into)
+    right = got is into and (wanted is None or np.array_equal(got, wanted))
+    if not comm.allreduce(right, MPI.LAND):
+        print(f"seed {seed}: rank {rank}: {source} to {target}, {select}: got {got!r}, not {wanted!r}", file=sys.stderr)
+        comm.Abort(1)
+
+
+def main():
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    for seed in range(first, first + int(sys.argv[1])):
+        check(seed)
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        print(f"{sys.argv[1]} redistributions are right")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception:
+        # The other ranks wait for this one.
+        traceback.print_exc()
+        MPI.COMM_WORLD.Abort(1)

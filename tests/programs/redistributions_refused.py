@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Redistributions that cannot be: each must raise the same error on all ranks, which names what is wrong.
+
+For three ranks."""
+
+import numpy as np
+from mpi4py import MPI
+
+import landbridge as lb
+
+comm = MPI.COMM_WORLD
+rank = comm.Get_rank()
+rows = lb.Layout((6, 4), [lb.Block(3), lb.Whole()])
+columns = lb.Layout((6, 4), [lb.Whole(), lb.Block(2)])
+
+
+def part(dtype="f8", layout=rows):
+    return np.zeros(layout.local_shape(rank), dtype) if rank < layout.size else None
+
+
+def wanted_elsewhere():
+    """One rank wants something else."""
+    target = lb.Layout((6, 4), [lb.Whole(), lb.Cyclic(2)]) if rank == 1 else columns
+    return lb.redistribute(part(), rows, target, comm)
+
+
+CASES = [
+    (lambda: lb.redistribute(np.zeros((1, 4)), rows, columns, comm), "a has shape (1, 4): this rank's part has (2, 4)"),
+    (lambda: lb.redistribute(part() if rank else None, rows, columns, comm), "a is None, but this rank is process 0 of src"),
+    (lambda: lb.redistribute(part("i4" if rank == 2 else "f8"), rows, columns, comm), "parts have different dtypes: rank 0 float64, rank 2 int32"),
+    (lambda: lb.redistribute(part("O"), rows, columns, comm), "dtype object: Python objects cannot be sent"),
+    (wanted_elsewhere, "ranks want different redistributions: rank 0 "),
+    (lambda: lb.redistribute(part(), rows, columns, comm, dst_ranks=[0, 3]), "dst_ranks[1] is 3, but the communicator has 3 ranks"),
+    (lambda: lb.redistribute(part(), rows, columns, comm, dst_ranks=[1, 1]), "dst_ranks[1] is 1, which is named twice"),
+    (lambda: lb.redistribute(part(), rows, columns, comm, src_ranks=[0]), "src_ranks names 1 ranks, but the layout is for 3 processes"),
+    (
+        lambda: lb.redistribute(part(), rows, lb.Layout((6, 4), [lb.Block(4), lb.Whole()]), comm),
+        "dst_ranks: the layout is for 4 processes, but the communicator has 3 ranks",
+    ),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, select=[slice(0, 5), slice(None)]),
+        "axis 0 of what is selected: 5 positions in the source, 6 in the target",
+    ),
+    (lambda: lb.redistribute(part(), rows, columns, comm, select=[7, slice(None)]), "source, axis 0: index 7 is selected"),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, into=np.zeros((6, 2), "i8") if rank < 2 else None),
+        "into has dtype int64: float64 does not cast to it (same_kind)",
+    ),
+    (
+        lambda: lb.redistribute(part(), rows, columns, comm, into=np.broadcast_to(0.0, (6, 2)) if rank < 2 else None),
+        "into is read-only",
+    ),
+]
+
+for attempt, text in CASES:
+    try:
+        attempt()
+    except lb.PlanError as error:
+        said = str(error)
+    else:
+        said = "no error"
+    told = comm.allgather(said)
+    if any(each != told[0] for each in told) or text not in told[0]:
+        raise SystemExit(f"wanted {text!r}, got {told}")
+
+# Afterwards the communicator still works.
+source = part()
+if source is not None:
+    source[...] = np.arange(24.0).reshape(6, 4)[2 * rank : 2 * rank + 2]
+got = lb.redistribute(source, rows, columns, comm)
+assert got is None if rank == 2 else np.array_equal(got, np.arange(24.0).reshape(6, 4)[:, 2 * rank : 2 * rank + 2])
+if rank == 0:
+    print("all are refused")
