@@ -67,21 +67,7 @@ def redistribute(
 
     All ranks raise the same error if any of them cannot take part, before anything is sent."""
     dtype = None if a is None else np.asarray(a).dtype
-    return plan(src, dst, dtype, comm, src_ranks, dst_ranks, select).run(a, into=into, casting=casting)
-
-
-def plan(
-    src: Layout,
-    dst: Layout,
-    dtype: Any,
-    comm: Intracomm,
-    src_ranks: Optional[Sequence[int]] = None,
-    dst_ranks: Optional[Sequence[int]] = None,
-    select: Union[Select, Sequence[Index], None] = None,
-) -> Plan:
-    """A plan to be run many times. Collective over `comm`; arguments as for `redistribute`. `dtype` may be None on
-    ranks that have no part of the source."""
-    return Plan(src, dst, dtype, comm, src_ranks, dst_ranks, select)
+    return Plan(src, dst, dtype, comm, src_ranks, dst_ranks, select).run(a, into=into, casting=casting)
 
 
 class PlanError(ValueError):
@@ -89,7 +75,8 @@ class PlanError(ValueError):
 
 
 class Plan:
-    """A redistribution that all ranks of a communicator have agreed on; `plan` makes it."""
+    """A redistribution that all ranks of a communicator have agreed on, to be run many times. Making it is collective
+    over `comm`; arguments as for `redistribute`. `dtype` may be None on ranks that have no part of the source."""
 
     def __init__(
         self,
@@ -111,6 +98,10 @@ class Plan:
         common = None if problem else repr((src, dst, self._picks, self.src_ranks, self.dst_ranks))
         told = self.comm.allgather((problem, common, None if problem else self._dtype))
         self.dtype = self._agree(told)
+        # Peers and elements of this rank's messages, and the steps in which it sends: the same in every run.
+        self._sends = [] if self._source is None else self._core.sends(self._source)
+        self._steps, self._step_count = ([], 0) if self._source is None else self._core.steps(self._source)
+        self._receives = [] if self._target is None else self._core.receives(self._target)
         self._bound: dict[tuple, list] = {}
 
     def _prepare(self, dtype, src_ranks, dst_ranks, select) -> None:
@@ -147,16 +138,14 @@ class Plan:
     def explain(self) -> dict:
         """What this rank sends and receives: messages, bytes, the most and the steps; to be shown or logged."""
         size = self.dtype.itemsize
-        sends = self._core.sends(self._source) if self._source is not None else []
-        receives = self._core.receives(self._target) if self._target is not None else []
         own = self.comm.Get_rank()
-        out = [(self.dst_ranks[peer], count * size) for peer, count in sends]
-        come = [(self.src_ranks[peer], count * size) for peer, count in receives]
+        out = [(self.dst_ranks[peer], count * size) for peer, count in self._sends]
+        come = [(self.src_ranks[peer], count * size) for peer, count in self._receives]
         return {
             "sends": {peer: length for peer, length in out if peer != own},
             "receives": {peer: length for peer, length in come if peer != own},
             "keeps": sum(length for peer, length in out if peer == own),
-            "steps": self._core.steps(self._source)[1] if sends else 0,
+            "steps": self._step_count if self._sends else 0,
         }
 
     def run(
@@ -208,7 +197,7 @@ class Plan:
         own, requests, kept = self.comm.Get_rank(), [], {}
         arriving = []
         if self._target is not None:
-            for (peer, count), packing in zip(self._core.receives(self._target), self._packings(into, False)):
+            for (peer, count), packing in zip(self._receives, self._packings(into, False)):
                 peer = self.src_ranks[peer]
                 buffer = None if peer == own else np.empty(count * self.dtype.itemsize, np.uint8)
                 arriving.append((peer, buffer, packing))
@@ -216,8 +205,7 @@ class Plan:
                     requests += [self.comm.Irecv([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
         if self._source is not None:
             address = a.__array_interface__["data"][0]
-            order = self._core.steps(self._source)[0]
-            messages = zip(order, self._core.sends(self._source), self._packings(a, True))
+            messages = zip(self._steps, self._sends, self._packings(a, True))
             for _, (peer, _), packing in sorted(messages, key=lambda message: message[0]):
                 peer = self.dst_ranks[peer]
                 buffer = np.empty(packing.bytes, np.uint8)
@@ -239,6 +227,9 @@ class Plan:
             process = self._source if sends else self._target
             self._bound[key] = self._core.packings(process, sends, list(array.strides), array.dtype.itemsize)
         return self._bound[key]
+
+
+plan = Plan
 
 
 def _private(comm: Intracomm) -> Intracomm:

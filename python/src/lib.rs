@@ -1,8 +1,6 @@
 //! What the Python package `landbridge` computes with: layouts and what processes send each other. Its addresses are
 //! checked by the package's Python code, which alone imports it.
 
-use std::sync::Arc;
-
 use couple::Packing;
 use plan::redistribution as arrays;
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
@@ -27,19 +25,19 @@ struct AxisOf {
 }
 
 impl AxisOf {
-    fn axis(&self) -> PyResult<arrays::Axis> {
+    fn axis(self) -> PyResult<arrays::Axis> {
         Ok(match self.kind.as_str() {
             "whole" => arrays::Axis::Whole,
-            "block" => arrays::Axis::Block { over: self.over, sizes: self.sizes.clone() },
+            "block" => arrays::Axis::Block { over: self.over, sizes: self.sizes },
             "cyclic" => arrays::Axis::Cyclic { over: self.over, block: self.block, first: self.first },
-            "lists" => arrays::Axis::Lists(self.lists.clone().unwrap_or_default()),
+            "lists" => arrays::Axis::Lists(self.lists.unwrap_or_default()),
             other => return Err(invalid(format_args!("no such kind of axis: {other}"))),
         })
     }
 }
 
 #[pyclass(frozen, module = "landbridge._core")]
-struct Layout(Arc<arrays::Layout>);
+struct Layout(arrays::Layout);
 
 #[pymethods]
 impl Layout {
@@ -52,14 +50,16 @@ impl Layout {
         grid: Vec<u32>,
         along: Vec<Vec<usize>>,
     ) -> PyResult<Layout> {
-        let kinds = axes.iter().map(AxisOf::axis).collect::<PyResult<Vec<_>>>()?;
+        let halo = |axis: &AxisOf| arrays::Halo { before: axis.before, after: axis.after, periodic: axis.periodic };
+        let halos: Vec<arrays::Halo> = axes.iter().map(halo).collect();
+        let kinds = axes.into_iter().map(AxisOf::axis).collect::<PyResult<Vec<_>>>()?;
         let mut layout = arrays::Layout::new(shape, kinds).map_err(invalid)?;
-        for (number, AxisOf { before, after, periodic, .. }) in axes.into_iter().enumerate() {
-            layout = layout.with_halo(number, arrays::Halo { before, after, periodic }).map_err(invalid)?;
+        for (axis, halo) in halos.into_iter().enumerate() {
+            layout = layout.with_halo(axis, halo).map_err(invalid)?;
         }
         layout = layout.over(arrays::Grid { dimensions: grid, axes: along }).map_err(invalid)?;
         let order = if fortran { arrays::Order::Fortran } else { arrays::Order::C };
-        Ok(Layout(Arc::new(layout.in_order(order))))
+        Ok(Layout(layout.in_order(order)))
     }
 
     #[getter]
@@ -112,7 +112,7 @@ impl Transfer {
     ) -> PyResult<Transfer> {
         let picks = |picks: Vec<PickOf>| picks.into_iter().map(Into::into).collect();
         let mapping = arrays::Mapping { from: picks(from), to: picks(to), order, shifts };
-        let (source, target) = (source.0.as_ref().clone(), target.0.as_ref().clone());
+        let (source, target) = (source.0.clone(), target.0.clone());
         arrays::Transfer::new(source, target, &mapping).map(Transfer).map_err(invalid)
     }
 

@@ -155,18 +155,16 @@ impl Transfer {
             let (own, other) = dimension.ends(end);
             let place = own.map_or(0, |own| here.grid().place(process, own.axis));
             let places = other.map_or(1, |other| there.axis(other.axis).over());
-            let shared = match end {
-                End::Sends => {
-                    let source = self.source_pattern(dimension, place);
-                    let shared = |to| (to, Rc::new(Shared::new(&source, &self.target_pattern(dimension, to))));
-                    Vec::from_iter((0..places).map(shared).filter(|(_, shared)| !shared.is_empty()))
-                }
-                End::Receives => {
-                    let target = self.target_pattern(dimension, place);
-                    let shared = |from| (from, Rc::new(Shared::new(&self.source_pattern(dimension, from), &target)));
-                    Vec::from_iter((0..places).map(shared).filter(|(_, shared)| !shared.is_empty()))
-                }
+            let pattern = match end {
+                End::Sends => self.source_pattern(dimension, place),
+                End::Receives => self.target_pattern(dimension, place),
             };
+            let shared = |other| match end {
+                End::Sends => Shared::new(&pattern, &self.target_pattern(dimension, other)),
+                End::Receives => Shared::new(&self.source_pattern(dimension, other), &pattern),
+            };
+            let shared = (0..places).map(|other| (other, Rc::new(shared(other))));
+            let shared: Vec<_> = shared.filter(|(_, shared)| !shared.is_empty()).collect();
             along.push((own.map(|own| own.axis), other.map(|other| other.axis), shared));
         }
         let mut messages = Vec::new();
