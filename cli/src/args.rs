@@ -10,6 +10,7 @@ use launch::message::InputTo;
 use thiserror::Error;
 use types::quantity::QuantityError;
 
+use crate::couple::CoupleArgs;
 use crate::doctor::DoctorArgs;
 use crate::forward::ForwardArgs;
 use crate::plan::PlanArgs;
@@ -71,6 +72,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     Page(PageArgs),
     Plan(PlanArgs),
+    Couple(CoupleArgs),
     #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Write completions for bash, fish and zsh, and man pages, for a package's share folder

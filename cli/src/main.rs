@@ -8,6 +8,7 @@ mod alone;
 mod args;
 mod bar;
 mod carried;
+mod couple;
 mod doctor;
 mod files;
 mod forward;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(args),
         Command::Page(args) => page::page(&args),
         Command::Plan(args) => plan::plan(&args),
+        Command::Couple(args) => couple::couple(args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::lab(args),
         #[cfg(feature = "share")]

@@ -2,20 +2,17 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddrV4, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memory::{Buffer, Regions};
-use pool::PoolError;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use thiserror::Error;
 use types::id::SlotKind;
 use types::links::LinkTable;
 use types::{Address, Identity, Instance, JobId, Roster, SiteId, Slot};
 use wire::Secret;
 
-use crate::config::{Config, Limits, NativeError};
+use crate::config::{Config, Limits};
 use crate::gateway_link::GatewayLink;
 use crate::handshake::Credentials;
 use crate::link::{Bytes, Link, Outgoing, Sink};
@@ -27,60 +24,11 @@ use crate::operation::{
 use crate::protocol::Protocol;
 use crate::site_link::SiteLink;
 
+mod opening;
 mod waiting;
 
-/// Why an endpoint could not open.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The listener cannot be opened.
-    #[error("cannot listen on {address}: {source}; LANDBRIDGE_ADDRESS must be an address of this node")]
-    Listen {
-        address: SocketAddrV4,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// A gateway of the site cannot be reached.
-    #[error("gateway {address}: {reason}")]
-    Gateway {
-        address: SocketAddrV4,
-        /// The reason.
-        reason: String,
-    },
-    /// The memory shared with other ranks cannot be used.
-    #[error("{place}: {source}")]
-    Memory {
-        /// Site and node.
-        place: String,
-        /// The reason.
-        source: pool::PoolError,
-    },
-    /// The site's own network cannot be used.
-    #[error(
-        "{place}: the site's fabric `{provider}` cannot be used: {source}; set in the sites file by `fabric` and \
-         `libfabric`"
-    )]
-    Native {
-        /// Site and node, as far as known.
-        place: String,
-        /// libfabric's provider.
-        provider: String,
-        /// The reason, and which providers exist instead.
-        source: NativeError,
-    },
-    /// The rank has more endpoints than an address can name.
-    #[error("a rank can have at most 256 endpoints")]
-    TooMany,
-    /// An error of the operating system.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-}
-
-impl OpenError {
-    pub(crate) fn io(error: rustix::io::Errno) -> OpenError {
-        OpenError::Io(error.into())
-    }
-}
+pub use opening::OpenError;
+use opening::open_memory;
 
 /// Which link carries items to a peer. Chosen with the first item and then kept, because links keep no order among each
 /// other.
@@ -155,9 +103,23 @@ impl Endpoint {
     /// # Errors
     /// [`OpenError`], naming the address.
     pub fn open(config: Config, instance: u32, regions: Arc<Regions>) -> Result<Endpoint, OpenError> {
+        let at = |source| OpenError::Listen { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).map_err(at)?;
+        Self::open_on(listener, config, instance, regions)
+    }
+
+    /// The same with a listener that is bound already, to an address that [`Config::listen`] need not name.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_on(
+        listener: TcpListener,
+        config: Config,
+        instance: u32,
+        regions: Arc<Regions>,
+    ) -> Result<Endpoint, OpenError> {
         let Config { listen, job, native, limits } = config;
         let at = |source| OpenError::Listen { address: listen, source };
-        let listener = TcpListener::bind(listen).map_err(at)?;
         let port = listener.local_addr().map_err(at)?.port();
         let socket = SocketAddrV4::new(*listen.ip(), port);
         let (me, id, secret, credit) = match &job {
@@ -270,6 +232,11 @@ impl Endpoint {
         self.protocol.send(op)?;
         self.drain();
         Ok(())
+    }
+
+    /// Whether a send would be refused for now, because too much is queued.
+    pub fn is_full(&self) -> bool {
+        self.check_room() == Err(NotBegun::Again)
     }
 
     /// Posts a receive.
@@ -654,35 +621,6 @@ const SELF_FRAME: u64 = 1 << 30;
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// Opens the region by the first path that leads to it. A rank in a user namespace of its own, as containers without
-/// setuid have, may not look into its agent's `/proc`, and has inherited nothing if the container closes descriptors:
-/// it does without shared memory.
-fn open_memory(
-    paths: &[PathBuf],
-    own: &Credentials,
-    limits: Limits,
-) -> Result<(Option<MemoryLink>, Option<String>), PoolError> {
-    let mut failed = None;
-    for path in paths {
-        match MemoryLink::open(path, own, limits) {
-            Ok(memory) => return Ok((memory, None)),
-            Err(error) => failed = Some((path, error)),
-        }
-    }
-    let Some((path, error)) = failed else { return Ok((None, None)) };
-    match std::fs::metadata(path) {
-        Err(closed) if path.starts_with("/proc") => {
-            let note = format!(
-                "this rank cannot open the memory that its node's ranks share ({}: {closed}), as in a container that closes inherited \
-                 descriptors: it uses the network, which is slower",
-                path.display()
-            );
-            Ok((None, Some(note)))
-        }
-        _ => Err(error),
     }
 }
 

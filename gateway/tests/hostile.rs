@@ -13,7 +13,8 @@ use support::*;
 use tokio::sync::Mutex;
 use types::{JobId, NodeId, SiteId, Slot};
 use wire::control::{
-    AllocationMessage, JobMessage, JoiningMessage, MeasurementMessage, NodeAsk, ObservationMessage, Part, Traffic,
+    AllocationMessage, Coupling, CouplingMessage, JobMessage, JoiningMessage, MeasurementMessage, NodeAsk,
+    ObservationMessage, Part, Traffic,
 };
 use wire::frame::HEADER_LEN;
 use wire::{Control, FrameHeader, FrameKind, Secret};
@@ -291,6 +292,26 @@ async fn what_is_for_users_cuts_a_link() {
         assert_eq!(std::iter::from_fn(|| link.hear_control()).count(), 0, "it is not answered");
         assert_eq!(sites[1].counters.snapshot().violations, u64::from(cut));
     }
+}
+
+#[tokio::test]
+async fn couplings_of_other_sites_are_not_kept_and_answers_for_others_cut_a_link() {
+    let (sites, key) = sites();
+    let named = |site: &str| Coupling { name: "ocean".into(), site: site.into() };
+    let post = |site: &str, about: String| CouplingMessage::Post { coupling: named(site), side: 1, about };
+    let mut cuts = sites[1].counters.snapshot().violations;
+    let other = CouplingMessage::Other { coupling: named("a"), side: 1, other: None };
+    for (number, message) in (2..).zip([post("b", String::new()), other]) {
+        let mut link = Link::dial(&sites[1], &key, "m", number);
+        assert!(link.tell(Control::from(message)));
+        assert_eq!(std::iter::from_fn(|| link.hear_control()).count(), 0, "it is not answered");
+        cuts += 1;
+        assert_eq!(sites[1].counters.snapshot().violations, cuts);
+    }
+    let mut link = Link::dial(&sites[1], &key, "m", 4);
+    assert!(link.tell(Control::from(post("a", "about".into()))));
+    let answer = std::iter::from_fn(|| link.hear_control()).find(|message| matches!(message, Control::Coupling(_)));
+    assert!(matches!(answer, Some(Control::Coupling(CouplingMessage::Other { other: None, .. }))), "{answer:?}");
 }
 
 #[tokio::test]

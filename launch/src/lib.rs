@@ -10,6 +10,7 @@
 
 pub mod agent;
 pub mod check;
+pub mod coupling;
 mod descriptors;
 pub mod environment;
 pub mod fence;

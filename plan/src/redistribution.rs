@@ -9,6 +9,7 @@
 //! Start at [`Layout`], then [`Transfer`], which gives the [`Message`]s of a process.
 
 mod axis;
+mod description;
 mod grid;
 mod layout;
 mod mapping;
@@ -22,6 +23,7 @@ mod tests;
 mod transfer;
 
 pub use axis::{Axis, Halo};
+pub use description::Description;
 pub use grid::Grid;
 pub use layout::{Layout, LayoutError, Order};
 pub use mapping::{Mapping, MappingError, Pick};

@@ -13,6 +13,8 @@ from .layout import Block, Copies, Cyclic, Layout, Lists, Whole
 __all__ = [
     "Block",
     "Copies",
+    "Coupling",
+    "CouplingError",
     "Cyclic",
     "Layout",
     "Lists",
@@ -22,6 +24,7 @@ __all__ = [
     "Whole",
     "__version__",
     "command",
+    "join",
     "plan",
     "provider",
     "redistribute",
@@ -56,4 +59,8 @@ def __getattr__(name):
         from . import redistribution
 
         return getattr(redistribution, name)
+    if name in ("Coupling", "CouplingError", "join"):
+        from . import coupling
+
+        return getattr(coupling, name)
     raise AttributeError(f"module 'landbridge' has no attribute {name!r}")

@@ -88,7 +88,7 @@ class Plan:
         dst_ranks: Optional[Sequence[int]] = None,
         select: Union[Select, Sequence[Index], None] = None,
     ) -> None:
-        self.src, self.dst, self.comm = src, dst, _private(comm)
+        self.src, self.dst, self.comm = src, dst, private(comm)
         problem = None
         try:
             self._prepare(dtype, src_ranks, dst_ranks, select)
@@ -116,7 +116,7 @@ class Plan:
         self._dtype = None if dtype is None else np.dtype(dtype)
         if self._dtype is not None and self._dtype.hasobject:
             raise TypeError(f"dtype {self._dtype}: Python objects cannot be sent")
-        self._picks = _picks(select, self.src, self.dst)
+        self._picks = picks(select, self.src.shape, self.dst.shape)
         self._core = _core.Transfer(self.src._core, self.dst._core, *self._picks)
 
     def _agree(self, told) -> np.dtype:
@@ -172,7 +172,7 @@ class Plan:
             if a is None and 0 not in shape:
                 raise ValueError(f"a is None, but this rank is process {self._source} of src: its part is {shape}")
             a = np.empty(shape, self.dtype) if a is None else np.asarray(a)
-            _expect("a", a, shape)
+            expect("a", a, shape)
             if a.dtype != self.dtype:
                 raise TypeError(f"a has dtype {a.dtype}: the plan is for {self.dtype}")
         if self._target is None:
@@ -184,7 +184,7 @@ class Plan:
             return a, np.zeros(shape, self.dtype, self.dst.order)
         if not isinstance(into, np.ndarray):
             raise TypeError(f"into is {type(into).__name__}: it must be a NumPy array")
-        _expect("into", into, shape)
+        expect("into", into, shape)
         if not into.flags.writeable:
             raise ValueError("into is read-only")
         if not np.can_cast(self.dtype, into.dtype, casting):
@@ -232,7 +232,7 @@ class Plan:
 plan = Plan
 
 
-def _private(comm: Intracomm) -> Intracomm:
+def private(comm: Intracomm) -> Intracomm:
     """A communicator of the same ranks for our messages alone, made once for each; collective then."""
     from mpi4py import MPI
 
@@ -253,7 +253,7 @@ def _parts(buffer: np.ndarray) -> list[np.ndarray]:
     return [buffer[at : at + PART] for at in range(0, max(buffer.size, 1), PART)]
 
 
-def _expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+def expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: this rank's part has {shape}")
 
@@ -275,12 +275,12 @@ def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Layout, comm: Intr
     return ranks
 
 
-def _picks(select, src: Layout, dst: Layout) -> tuple[list, list, list[int], list[int]]:
+def picks(select, src: Sequence[int], dst: Sequence[int]) -> tuple[list, list, list[int], list[int]]:
     """What is selected, as the compiled part takes it."""
     if not isinstance(select, Select):
         select = Select(source=select)
-    source = _side("source", select.source, src.shape)
-    target = _side("target", select.target, dst.shape)
+    source = _side("source", select.source, src)
+    target = _side("target", select.target, dst)
     axes = sum(isinstance(pick, tuple) for pick in source)
     order = list(range(axes)) if select.axes is None else [int(axis) for axis in select.axes]
     if any(axis < 0 for axis in order):

@@ -1,6 +1,8 @@
 //! What the Python package `landbridge` computes with: layouts and what processes send each other. Its addresses are
 //! checked by the package's Python code, which alone imports it.
 
+mod coupling;
+
 use couple::Packing;
 use plan::redistribution as arrays;
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
@@ -67,6 +69,10 @@ impl Layout {
         self.0.processes()
     }
 
+    fn shape(&self) -> Vec<u64> {
+        self.0.shape().to_vec()
+    }
+
     fn local_shape(&self, rank: u32) -> PyResult<Vec<u64>> {
         if rank >= self.0.processes() {
             return Err(PyIndexError::new_err(format!("rank {rank}: the layout is for {} processes", self.size())));
@@ -96,6 +102,11 @@ impl From<PickOf> for arrays::Pick {
     }
 }
 
+fn mapping(from: Vec<PickOf>, to: Vec<PickOf>, order: Vec<usize>, shifts: Vec<u64>) -> arrays::Mapping {
+    let picks = |picks: Vec<PickOf>| picks.into_iter().map(Into::into).collect();
+    arrays::Mapping { from: picks(from), to: picks(to), order, shifts }
+}
+
 #[pyclass(frozen, module = "landbridge._core")]
 struct Transfer(arrays::Transfer);
 
@@ -110,8 +121,7 @@ impl Transfer {
         order: Vec<usize>,
         shifts: Vec<u64>,
     ) -> PyResult<Transfer> {
-        let picks = |picks: Vec<PickOf>| picks.into_iter().map(Into::into).collect();
-        let mapping = arrays::Mapping { from: picks(from), to: picks(to), order, shifts };
+        let mapping = mapping(from, to, order, shifts);
         let (source, target) = (source.0.clone(), target.0.clone());
         arrays::Transfer::new(source, target, &mapping).map(Transfer).map_err(invalid)
     }
@@ -167,6 +177,8 @@ impl Packed {
 
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use super::coupling::{Coupled, Listener};
     #[pymodule_export]
     use super::{Layout, Packed, Transfer};
 

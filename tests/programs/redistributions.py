@@ -81,7 +81,7 @@ def local(layout, rank, whole, fill):
     all_held = [held(layout, axis, place(layout, rank, axis)) for axis in range(len(layout.shape))]
     if any(count == 0 for _, _, count in all_held):
         return np.full((0,) * len(all_held), fill, whole.dtype), np.zeros((0,) * len(all_held), bool)
-    part = np.array(whole[np.ix_(*(indices for indices, _, _ in all_held))])
+    part = np.array(whole[np.ix_(*(indices for indices, _, _ in all_held))], whole.dtype)
     owned = np.zeros(part.shape, bool)
     owned[tuple(slice(before, before + count) for _, before, count in all_held)] = True
     inside = np.ones(part.shape, bool)
@@ -138,39 +138,57 @@ def strided(chance, array):
     return view
 
 
+class Case:
+    """A random redistribution from `senders` processes to `receivers`: layouts, what is selected, and the whole arrays
+    before and after."""
+
+    def __init__(self, chance, senders, receivers):
+        counts = [chance.choice([0, 1, 2, 5, 9, 12]) for _ in range(chance.randint(0, 3))]
+        picks, shape = part_of(chance, counts)
+        axes = list(range(len(counts)))
+        chance.shuffle(axes)
+        to_picks, to_shape = part_of(chance, [counts[at] for at in axes])
+        shift = [chance.choice([0, 0, 1, 4]) for _ in counts]
+        self.select = lb.Select(picks, to_picks, axes, shift)
+        self.source, self.target = layout(chance, shape, senders), layout(chance, to_shape, receivers)
+        self.dtype = np.dtype(chance.choice(DTYPES))
+        self.whole, self.before = values(chance, shape, self.dtype), values(chance, to_shape, self.dtype)
+        part = self.whole[tuple(picks)]
+        for at, by in enumerate(shift):
+            part = np.roll(part, -by, at)
+        self.after = self.before.copy()
+        self.after[tuple(to_picks)] = part.transpose(axes)
+        self.filler = values(chance, (1,), self.dtype)[0]
+
+    def sent(self, process):
+        """A process's part of the source."""
+        nothing = np.zeros((), self.dtype)
+        part, owned = local(self.source, process, self.whole, nothing[()])
+        # What is only in a halo must not be sent.
+        part[~owned] = nothing
+        return part
+
+    def target_part(self, process, whole):
+        return local(self.target, process, whole, self.filler)[0]
+
+
 def check(seed):
     chance, comm = random.Random(seed), MPI.COMM_WORLD
     size, rank = comm.Get_size(), comm.Get_rank()
-    counts = [chance.choice([0, 1, 2, 5, 9, 12]) for _ in range(chance.randint(0, 3))]
-    picks, shape = part_of(chance, counts)
-    axes = list(range(len(counts)))
-    chance.shuffle(axes)
-    to_picks, to_shape = part_of(chance, [counts[at] for at in axes])
-    shift = [chance.choice([0, 0, 1, 4]) for _ in counts]
-    source, target = layout(chance, shape, size), layout(chance, to_shape, size)
+    case = Case(chance, size, size)
+    source, target = case.source, case.target
     src_ranks, dst_ranks = chance.sample(range(size), source.size), chance.sample(range(size), target.size)
-    dtype = np.dtype(chance.choice(DTYPES))
-    whole, before = values(chance, shape, dtype), values(chance, to_shape, dtype)
-    part = whole[tuple(picks)]
-    for at, by in enumerate(shift):
-        part = np.roll(part, -by, at)
-    after = before.copy()
-    after[tuple(to_picks)] = part.transpose(axes)
     a = into = wanted = None
     if rank in src_ranks:
-        a, owned = local(source, src_ranks.index(rank), whole, np.zeros((), dtype)[()])
-        # What is only in a halo must not be sent.
-        a[~owned] = np.zeros((), dtype)
-        a = strided(chance, a)
-    filler = values(chance, (1,), dtype)[0]
+        a = strided(chance, case.sent(src_ranks.index(rank)))
     if rank in dst_ranks:
-        into = strided(chance, local(target, dst_ranks.index(rank), before, filler)[0])
-        wanted = local(target, dst_ranks.index(rank), after, filler)[0]
-    select = lb.Select(picks, to_picks, axes, shift)
-    got = lb.redistribute(a, source, target, comm, src_ranks, dst_ranks, select, into)
+        into = strided(chance, case.target_part(dst_ranks.index(rank), case.before))
+        wanted = case.target_part(dst_ranks.index(rank), case.after)
+    got = lb.redistribute(a, source, target, comm, src_ranks, dst_ranks, case.select, into)
     right = got is into and (wanted is None or np.array_equal(got, wanted))
     if not comm.allreduce(right, MPI.LAND):
-        print(f"seed {seed}: rank {rank}: {source} to {target}, {select}: got {got!r}, not {wanted!r}", file=sys.stderr)
+        texts = f"{source} to {target}, {case.select}: got {got!r}, not {wanted!r}"
+        print(f"seed {seed}: rank {rank}: {texts}", file=sys.stderr)
         comm.Abort(1)
 
 

@@ -6,6 +6,7 @@ use types::JobId;
 use crate::WireError;
 
 pub mod allocation;
+pub mod coupling;
 pub mod job;
 pub mod joining;
 pub mod links;
@@ -14,6 +15,7 @@ pub mod meeting;
 pub mod observation;
 
 pub use allocation::{AllocatedNode, AllocationMessage, HeldAllocation, NodeAsk};
+pub use coupling::{Coupling, CouplingMessage};
 pub use job::{JobMessage, Part, Traffic};
 pub use joining::JoiningMessage;
 pub use links::LinksMessage;
@@ -41,6 +43,8 @@ pub enum Control {
     Joining(JoiningMessage),
     /// Round trips and rates between sites.
     Links(LinksMessage),
+    /// Programs that look for each other.
+    Coupling(CouplingMessage),
 }
 
 impl Control {
@@ -53,7 +57,8 @@ impl Control {
             | Control::Measurement(_)
             | Control::Observation(_)
             | Control::Joining(_)
-            | Control::Links(_) => None,
+            | Control::Links(_)
+            | Control::Coupling(_) => None,
         }
     }
 
@@ -120,6 +125,12 @@ impl From<JoiningMessage> for Control {
 impl From<LinksMessage> for Control {
     fn from(message: LinksMessage) -> Control {
         Control::Links(message)
+    }
+}
+
+impl From<CouplingMessage> for Control {
+    fn from(message: CouplingMessage) -> Control {
+        Control::Coupling(message)
     }
 }
 

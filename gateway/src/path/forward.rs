@@ -12,7 +12,7 @@ use std::time::Duration;
 use channel::ChannelError;
 use tokio::time::Instant;
 use types::{Identity, JobId, Slot};
-use wire::control::{AllocationMessage, JobMessage, Part};
+use wire::control::{AllocationMessage, JobMessage};
 use wire::frame::{HEADER_LEN, MAX_PAYLOAD};
 use wire::many::ASTRAY_LEN;
 use wire::receipt::MAX_RECEIPT;
@@ -380,6 +380,7 @@ impl Gateway {
             }
             Control::Measurement(message) => self.measurement_from_trunk(trunk, message),
             Control::Links(message) => self.links_from_trunk(trunk, message),
+            Control::Coupling(message) => self.coupling_from_trunk(trunk, message),
             Control::Observation(_) | Control::Joining(_) => {
                 Err(Violation(format!("site {} may not send a message for users", self.trunks.get(trunk).site)))
             }
@@ -395,6 +396,7 @@ impl Gateway {
             Control::Observation(message) => self.observation_from_member(member, message),
             Control::Joining(message) => self.joining_from_member(member, message),
             Control::Links(message) => self.links_from_member(member, message),
+            Control::Coupling(message) => self.coupling_from_member(member, message),
             Control::Meeting(_) => Err("only gateways may send meeting messages".into()),
         };
         Ok(result?)
@@ -403,7 +405,7 @@ impl Gateway {
     fn job_from_member(&self, member: &Rc<Member>, message: JobMessage) -> Result<(), Violation> {
         let job = member.job.get();
         match message {
-            JobMessage::Open { job: new, part, .. } if job == new && part != Part::Lead => {
+            JobMessage::Open { job: new, part, .. } if job == new && !part.leads() => {
                 self.change(|table| table.job_from_launcher(job, &message))
             }
             JobMessage::Open { .. } if job != JobId::default() => {

@@ -308,6 +308,7 @@ pub(crate) async fn serve(gateway: &Rc<Gateway>, member: Rc<Member>, mut inflow:
     }
     if member.client {
         gateway.change(|table| table.launcher_gone(&member));
+        gateway.couplings_without(&member);
     }
     member.outlet.finish(|| {}).await;
     // Closing with unread input would reset the connection, and the other end might lose the goodbye.

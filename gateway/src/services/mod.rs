@@ -1,4 +1,4 @@
-//! What a gateway does besides relaying: nodes and agents, sites that join, status.
+//! What a gateway does besides relaying: nodes and agents, sites that join, couplings, status.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -8,11 +8,13 @@ use tokio::sync::Notify;
 
 use crate::config::GatewayConfig;
 use crate::services::agents::Agents;
+use crate::services::couplings::Couplings;
 use crate::services::join::Tickets;
 use crate::services::load::Load;
 use crate::services::nodes::Nodes;
 
 pub(crate) mod agents;
+pub(crate) mod couplings;
 pub(crate) mod join;
 pub(crate) mod load;
 pub(crate) mod metrics;
@@ -33,6 +35,7 @@ pub(crate) struct Services {
     /// Notified when an agent or an allocation ended.
     pub gone: Notify,
     pub tickets: RefCell<Tickets>,
+    pub couplings: Couplings,
     pub doorkeeper: Option<Arc<dyn Doorkeeper>>,
     /// How slow this machine is for the gateway.
     pub load: Load,
@@ -47,6 +50,7 @@ impl Services {
             nodes: Nodes::default(),
             gone: Notify::new(),
             tickets: RefCell::default(),
+            couplings: Couplings::default(),
             doorkeeper: config.doorkeeper.clone(),
             load: Load::default(),
         }

@@ -66,7 +66,7 @@ impl<M: Clone + PartialEq> Table<M> {
                     Refused { site: site.clone(), why: JobError::UnknownSite { own, site } }
                 })?,
             };
-            let phase = if part == Part::Lead { SitePhase::Waiting } else { SitePhase::Asked };
+            let phase = if part.leads() { SitePhase::Waiting } else { SitePhase::Asked };
             sites.push(SiteState::new(Some(trunk), phase));
         }
         let home = home.ok_or_else(|| here(JobError::HomeNotInRoster { home: home_name.clone(), roster: shown() }))?;
@@ -89,7 +89,7 @@ impl<M: Clone + PartialEq> Table<M> {
         self.check_described(home_name, &roster).map_err(here)?;
         let kept = self.kept_from(home_name);
         let grant = match part {
-            Part::Lead => self.grants.grant(all - local, kept),
+            Part::Lead | Part::LeadWithoutAgents => self.grants.grant(all - local, kept),
             Part::Relay { window } => self.grants.grant_window(all - local, window, kept),
         };
         let grant = grant.map_err(|error| here(error.into()))?;
@@ -114,7 +114,7 @@ impl<M: Clone + PartialEq> Table<M> {
             closing: false,
             refused: false,
             // Only the lead starts agents.
-            started: part != Part::Lead,
+            started: !part.leads(),
             epoch: self.epoch,
         };
         if let Some(suppressed) = self.may_log(home_name) {

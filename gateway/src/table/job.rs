@@ -100,7 +100,7 @@ impl<M> Job<M> {
     }
 
     pub(crate) fn leads(&self) -> bool {
-        self.part == Part::Lead
+        self.part.leads()
     }
 }
 
@@ -155,7 +155,7 @@ impl<M: Clone + PartialEq> Table<M> {
             let (home, site) = (home.to_owned(), self.site.clone());
             return Err(Refused { site: site.clone(), why: JobError::WrongHome { home, site } });
         }
-        if part != Part::Lead
+        if !part.leads()
             && let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.closing && job.secret == secret)
             && job.own == job.home
         {
@@ -176,7 +176,7 @@ impl<M: Clone + PartialEq> Table<M> {
         }
         self.tell_what_is_away(id, &launcher);
         match part {
-            Part::Lead => self.advance(id),
+            Part::Lead | Part::LeadWithoutAgents => self.advance(id),
             Part::Relay { .. } => self.open_relays(id),
         }
         self.bound_opening(id, OPENING);
@@ -194,7 +194,7 @@ impl<M: Clone + PartialEq> Table<M> {
         part: Part,
     ) -> Result<(), JobError> {
         if let Some(job) = self.jobs.get_mut(&id)
-            && part != Part::Lead
+            && !part.leads()
             && job.secret == secret
             && self.trunks[trunk.0].site == job.home_name()
         {
@@ -366,7 +366,7 @@ impl<M: Clone + PartialEq> Table<M> {
                         secret: job.secret.clone(),
                         roster: job.roster.clone(),
                         home: self.site.clone(),
-                        part: Part::Lead,
+                        part: job.part,
                     };
                     self.effects.push(Effect::ToTrunk(trunk, open.into()));
                 }
@@ -374,7 +374,8 @@ impl<M: Clone + PartialEq> Table<M> {
         }
         if !job.started && !job.waits() {
             job.started = true;
-            let nodes = job.roster.site(job.own).map(|own| own.nodes.iter()).unwrap_or_default();
+            let own = job.roster.site(job.own).filter(|_| job.part == Part::Lead);
+            let nodes = own.map(|own| own.nodes.iter()).unwrap_or_default();
             let nodes: Vec<_> = nodes.enumerate().map(|(at, node)| (NodeId(at as u32), node.name.clone())).collect();
             // Entered before they run, so that the first to end does not look like the last.
             job.agents.extend(nodes.iter().map(|(node, _)| *node));

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use hooks::AllocationOrder;
 use types::{Identity, JobId, NodeId, SiteId, Slot};
-use wire::control::{JobMessage, Part};
+use wire::control::JobMessage;
 use wire::{Control, FrameHeader, Passage, Secret};
 
 use crate::log::{self, Suppressed};
@@ -434,7 +434,7 @@ impl<M: Clone + PartialEq> Table<M> {
             if site.phase == SitePhase::Waiting {
                 continue;
             }
-            let led = job.part == Part::Lead && site.trunk == Some(trunk) && site.phase.is_led();
+            let led = job.part.leads() && site.trunk == Some(trunk) && site.phase.is_led();
             if led {
                 site.phase = SitePhase::Leaderless;
             }

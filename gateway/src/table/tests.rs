@@ -89,6 +89,31 @@ fn a_job_is_asked_of_all_sites_and_agents_start_when_trunks_are_up() {
 }
 
 #[test]
+fn a_coupling_has_no_agents_and_may_name_any_node() {
+    let mut table = table();
+    let roster = || "b:elsewhere*3;a:n1*2".parse().unwrap();
+    table.open(JOB, secret(), roster(), "b", Part::LeadWithoutAgents, LAUNCHER).unwrap();
+    let effects = table.take_effects();
+    let asked = |part: &Part| *part == Part::LeadWithoutAgents;
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::ToTrunk(A, Control::Job(JobMessage::Open { part, .. })) if asked(part)))
+    );
+    assert!(effects.contains(&Effect::StartAgents(JOB, Vec::new())));
+    table.agents_started(JOB, Ok(()));
+    assert!(table.may_join(JOB, rank(0, 2)).is_ok());
+    assert_eq!(
+        table.open(JobId(8), secret(), roster(), "b", Part::Lead, 1).unwrap_err().why.to_string(),
+        "site b has no node elsewhere; it has: n1, n2"
+    );
+    // Nobody waits for agents when it ends.
+    table.job_from_launcher(JOB, &JobMessage::Close { job: JOB }).unwrap();
+    let closed = |e: &Effect<u32>| matches!(e, Effect::ToMember(LAUNCHER, Control::Job(JobMessage::Closed { .. })));
+    assert!(table.take_effects().iter().any(closed));
+}
+
+#[test]
 fn a_trunk_that_stays_down_refuses_its_site() {
     let mut table = table();
     table.trunks[C.0].up = false;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use types::{Identity, NodeRoster, Roster, SiteId, SiteRoster, Slot};
-use wire::control::JobMessage;
+use wire::control::{JobMessage, Part};
 
 use super::{AGENTS, CheckError, Finding};
 use crate::launcher::session::{Connection, Incoming};
@@ -58,7 +58,7 @@ async fn ask(
     asked: &mut Asked,
     limit: Duration,
 ) -> Result<(), SessionError> {
-    let mut session = connection.open(roster).await?;
+    let mut session = connection.open(roster, Part::Lead).await?;
     let end = Instant::now() + limit;
     while !asked.complete() {
         session.flush();

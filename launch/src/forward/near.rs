@@ -8,11 +8,10 @@ use client::patience::patiently_here;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 use types::roster::{FORWARDER, RosterError};
 use types::sites::Target;
 use types::{Identity, NodeId, NodeRoster, Roster, SiteId, SiteRoster, Slot};
-use wire::control::JobMessage;
+use wire::control::{JobMessage, Part};
 
 use super::streams::Streams;
 use super::{MOST, Piece};
@@ -78,7 +77,7 @@ pub async fn run(
     let (roster, far) = roster(&request.home, &request.site)?;
     let connection = Connection::new(&request.sites, &request.home).await?;
     let mut open = Open {
-        session: connection.open(&roster).await?,
+        session: connection.open(&roster, Part::Lead).await?,
         roster,
         far,
         site: request.site,
@@ -263,25 +262,11 @@ impl<N: FnMut(String)> Open<N> {
         }
     }
 
-    /// Closes the job everywhere. If no reply arrives in time, the gateways close it.
+    /// Closes the job everywhere.
     async fn close(mut self) {
         let _ = self.session.send(self.far, &Down::Finish);
         self.session.flush();
-        let mut closing = self.session.close();
-        let closed = async {
-            while !closing.is_empty() {
-                self.session.flush();
-                for incoming in self.session.next().await? {
-                    if let Incoming::GatewayLost(gateway, _) | Incoming::Job(gateway, JobMessage::Closed { .. }) =
-                        incoming
-                    {
-                        closing.retain(|open| *open != gateway);
-                    }
-                }
-            }
-            Ok::<(), SessionError>(())
-        };
-        let _ = timeout(CLOSE, closed).await;
+        self.session.end(CLOSE).await;
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 use types::patience::CoreTime;
 use types::{Roster, SitesFile, Slowness};
-use wire::control::HeldAllocation;
+use wire::control::{HeldAllocation, Part};
 
 pub use observer::Observer;
 pub use outcome::{Failure, SiteSummary, Summary};
@@ -106,8 +106,8 @@ fn programs(request: &Request, roster: &Roster) -> Vec<Program> {
 
 async fn open(request: &Request, connection: Option<Connection>, roster: &Roster) -> Result<Session, SessionError> {
     match connection {
-        Some(connection) => connection.open(roster).await,
-        None => Connection::new(&request.sites, &request.home).await?.open(roster).await,
+        Some(connection) => connection.open(roster, Part::Lead).await,
+        None => Connection::new(&request.sites, &request.home).await?.open(roster, Part::Lead).await,
     }
 }
 

@@ -199,12 +199,12 @@ impl Connection {
         let _ = timeout(limit, all).await;
     }
 
-    /// Opens a job with this roster.
-    pub(crate) async fn open(mut self, roster: &Roster) -> Result<Session, SessionError> {
+    /// Opens a job with this roster; gateways lead it as `part` says.
+    pub(crate) async fn open(mut self, roster: &Roster, part: Part) -> Result<Session, SessionError> {
         let place = roster.sites().iter().position(|site| site.name == self.home);
         let place = place.ok_or_else(|| SessionError::NotInRoster(self.home.clone()))?;
         let me = Identity { site: SiteId(place as u16), slot: Slot::LAUNCHER };
-        self.control(open_message(self.job, &self.secret, roster, &self.home, Part::Lead)).await?;
+        self.control(open_message(self.job, &self.secret, roster, &self.home, part)).await?;
         let mut post = Post::new(self.job, me, self.sender.welcome().max_payload);
         post.route_open(LEAD);
         let Connection { job, secret, home, gateway, others, role, receiver, sender, .. } = self;
@@ -319,6 +319,31 @@ impl Session {
         let open: Vec<usize> = self.connections.open().collect();
         open.iter().for_each(|gateway| self.connections.control(*gateway, JobMessage::Close { job: self.job }));
         open
+    }
+
+    /// Closes the job everywhere, and waits for the confirmation for at most `limit`. If it takes longer, the gateways
+    /// close it without us.
+    pub(crate) async fn end(mut self, limit: Duration) {
+        let mut closing = self.close();
+        let closed = async {
+            while !closing.is_empty() {
+                self.flush();
+                for incoming in self.next().await? {
+                    if let Incoming::GatewayLost(gateway, _) | Incoming::Job(gateway, JobMessage::Closed { .. }) =
+                        incoming
+                    {
+                        closing.retain(|open| *open != gateway);
+                    }
+                }
+            }
+            Ok::<(), SessionError>(())
+        };
+        let _ = timeout(limit, closed).await;
+    }
+
+    /// What members of the job prove that they belong to it.
+    pub(crate) fn credentials(&self) -> (JobId, Secret) {
+        (self.job, self.secret.clone())
     }
 
     fn lost(&self, source: ClientError) -> SessionError {

@@ -1,9 +1,10 @@
 //! How one axis of an array is spread over the processes along it.
 
 use crate::redistribution::pattern::{Pattern, Run};
+use serde::{Deserialize, Serialize};
 
 /// How the indices of an axis are spread over processes, which are numbered from 0 along it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Axis {
     /// One process along the axis, which owns all of it.
     Whole,
@@ -19,7 +20,7 @@ pub enum Axis {
 
 /// Copies of neighbouring indices that a process keeps around its own, of which it is not the owner. It has room for
 /// all of them, also where the array ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Halo {
     /// How many before the first index, and after the last one.
     pub before: u64,

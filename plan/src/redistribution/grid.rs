@@ -1,10 +1,12 @@
 //! Where each process is along the axes of an array.
 
+use serde::{Deserialize, Serialize};
+
 /// The processes of a layout, numbered row-major over the dimensions of a grid.
 ///
 /// Each axis of the array runs along some dimensions of the grid, the last of them fastest. Processes that differ only
 /// in other dimensions hold the same elements: they are *copies* of each other.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Grid {
     /// Processes along each dimension.
     pub dimensions: Vec<u32>,

@@ -1,5 +1,6 @@
 //! How an array is spread over processes.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::redistribution::axis::{Axis, Halo, Spread};
@@ -12,7 +13,7 @@ const MOST_AXES: usize = 64;
 const MOST_INDICES: u64 = 1 << 40;
 
 /// The order of local elements in memory, where the program does not say otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Order {
     /// The last axis is contiguous.
     #[default]
@@ -137,6 +138,10 @@ impl Layout {
 
     pub fn axis(&self, axis: usize) -> &Axis {
         &self.spreads[axis].axis
+    }
+
+    pub fn halo(&self, axis: usize) -> Halo {
+        self.spreads[axis].halo
     }
 
     pub fn grid(&self) -> &Grid {

@@ -1,11 +1,12 @@
 //! Which elements of one array go to which elements of another: parts of both, of the same shape.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::redistribution::layout::Layout;
 
 /// What is taken of an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pick {
     /// One index; the part does not have the axis.
     Index(u64),
@@ -40,7 +41,7 @@ impl Pick {
 }
 
 /// From which part of the source to which part of the target.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mapping {
     /// What is taken of each axis of the source.
     pub from: Vec<Pick>,

@@ -99,11 +99,19 @@ pub enum JobMessage {
 pub enum Part {
     /// It leads the job at its site: starts the agents, and reports for the site.
     Lead,
+    /// The same, but the job's ranks run already, and it has no agents: a coupling.
+    LeadWithoutAgents,
     /// It only relays frames.
     Relay {
         /// Bytes that each member may initially have in flight, as in [`JobMessage::Opened`].
         window: u32,
     },
+}
+
+impl Part {
+    pub fn leads(self) -> bool {
+        !matches!(self, Part::Relay { .. })
+    }
 }
 
 /// What a gateway counted for a job, in bytes of frames (headers included).

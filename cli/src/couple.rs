@@ -1,0 +1,88 @@
+//! `landbridge couple`: the helper of one side of a coupling, started by the program's first process.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::Args;
+use launch::coupling::{Request, Said, run};
+use thiserror::Error;
+use types::roster::is_name;
+use wire::control::Coupling;
+
+use crate::args::SitesFileArgs;
+use crate::{runtime, sites_file};
+
+/// Couple this program with another one, to exchange arrays
+#[derive(Debug, Args)]
+#[command(
+    hide = true,
+    long_about = "Started by the first process of a program that has called landbridge.join: finds the other program, opens \
+        a job for both, and watches it. Speaks in lines of JSON on standard input and output; ends with its input."
+)]
+pub(crate) struct CoupleArgs {
+    /// The coupling, and the site at whose gateway both programs find each other
+    #[arg(value_name = "NAME@SITE", value_parser = coupling)]
+    pub coupling: Coupling,
+    /// The site this is typed at [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// A name that is not one.
+#[derive(Debug, Error)]
+#[error("`{0}` is not NAME@SITE, such as ocean@lyon, with letters, digits, `.`, `_` and `-` in both")]
+pub(crate) struct NameError(String);
+
+fn coupling(text: &str) -> Result<Coupling, NameError> {
+    let parts = text.split_once('@').filter(|(name, site)| is_name(name) && is_name(site));
+    let (name, site) = parts.ok_or_else(|| NameError(text.to_owned()))?;
+    Ok(Coupling { name: name.to_owned(), site: site.to_owned() })
+}
+
+/// Couples until this or the other program ends it; returns the exit code.
+pub(crate) fn couple(args: CoupleArgs) -> Result<i32> {
+    let say = |said: Said| {
+        let mut line = serde_json::to_string(&said)?;
+        line.push('\n');
+        let mut out = std::io::stdout().lock();
+        out.write_all(line.as_bytes())?;
+        out.flush()
+    };
+    // Everything that goes wrong is said on standard output, where the process reads it.
+    match try_to(args, say) {
+        Ok(()) => Ok(0),
+        Err(error) => {
+            say(Said::Over(format!("{error:#}")))?;
+            Ok(1)
+        }
+    }
+}
+
+fn try_to(args: CoupleArgs, say: impl FnMut(Said) -> std::io::Result<()>) -> Result<()> {
+    let sites = sites_file::read(&sites_file::locate(&args.sites)?)?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    sites.site(&args.coupling.site)?;
+    let request = Request { sites, home, coupling: args.coupling };
+    let runtime = runtime()?;
+    let input = tokio::io::BufReader::new(tokio::io::stdin());
+    let result = runtime.block_on(run(request, input, say));
+    // Do not wait for a read of standard input that may never end.
+    runtime.shutdown_background();
+    Ok(result?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coupling_has_a_name_and_a_site() {
+        let ocean = coupling("ocean@lyon").unwrap();
+        assert_eq!((ocean.name.as_str(), ocean.site.as_str()), ("ocean", "lyon"));
+        for bad in ["ocean", "@lyon", "ocean@", "o cean@lyon", "ocean@ly/on", "a@b@c"] {
+            assert!(coupling(bad).unwrap_err().to_string().contains("is not NAME@SITE"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! A process of a coupling: its variables ([`Exchange`]) over an endpoint in the coupling's job.
+//!
+//! A thread moves bytes while the program computes; it sleeps on the endpoint's descriptors. A call of the program
+//! moves bytes as well, and then waits for the thread.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{SocketAddrV4, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use endpoint::operation::{CompleteWhen, Kind, Match, RecvOp, SendOp};
+use endpoint::{Completion, Config, Endpoint, JobConfig, Limits, OpenError, PeerId, UserData};
+use memory::{Buffer, Regions};
+use plan::redistribution::{Layout, Mapping};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use thiserror::Error;
+use types::{Address, Identity, Instance, Rank, Slot};
+
+use crate::exchange::{Action, Arrived, Exchange, ExchangeError, FetchId, Party, Variable};
+use crate::message::{Arriving, PART};
+
+/// Tag of messages; those of elements have their ticket and [`ELEMENTS`].
+const MESSAGES: u64 = 1;
+const ELEMENTS: u64 = 1 << 63;
+/// Receives posted for messages.
+const POSTED: usize = 16;
+/// The longest sleep of the thread: the endpoint checks its connections for silence at this interval.
+const LONGEST: Duration = Duration::from_millis(250);
+
+/// How long after its effect, such as a lost connection, the reason may arrive from the one who ended the coupling.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// What a completion is of.
+const OF_MESSAGE: u64 = 0;
+const OF_ELEMENTS: u64 = 1;
+const SENT: u64 = 2;
+
+/// A process's place in a coupling.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub job: JobConfig,
+    /// This process's number on its side.
+    pub process: u32,
+    /// Ranks in the job and addresses of the processes of this side, of the other.
+    pub sides: [Vec<(Rank, SocketAddrV4)>; 2],
+}
+
+/// Why a process could not take part.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CoupleError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("rank {0} is not in the coupling's job")]
+    Rank(u32),
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Why a call has not succeeded.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    #[error("{what} has taken longer than {seconds} s")]
+    Slow { what: String, seconds: f64 },
+    /// The caller's own check.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// See the module docs. Dropping it ends its part in the coupling.
+pub struct Coupling {
+    shared: Arc<Shared>,
+    /// `None`: closed.
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when the thread has done something.
+    changed: Condvar,
+    /// Wakes the thread.
+    wake: OwnedFd,
+    ended: AtomicBool,
+}
+
+struct State {
+    exchange: Exchange,
+    endpoint: Endpoint,
+    peers: HashMap<Party, PeerId>,
+    parties: HashMap<PeerId, Party>,
+    /// Not begun yet, because too much was queued.
+    waiting: VecDeque<SendOp>,
+    arriving: HashMap<Party, Arriving>,
+    /// Elements that are being sent.
+    in_flight: usize,
+    /// When a connection was lost, and what it was.
+    lost: Option<(Instant, String)>,
+}
+
+impl Coupling {
+    /// Opens the process's endpoint on a listener whose address the others have been told.
+    ///
+    /// # Errors
+    /// [`CoupleError`].
+    pub fn open(listener: TcpListener, place: Place) -> Result<Coupling, CoupleError> {
+        let Place { job, process, sides } = place;
+        let listen = match listener.local_addr()? {
+            std::net::SocketAddr::V4(address) => address,
+            std::net::SocketAddr::V6(address) => {
+                let text = format!("{address} is no IPv4 address");
+                return Err(std::io::Error::other(text).into());
+            }
+        };
+        let sizes = (sides[0].len() as u32, sides[1].len() as u32);
+        let mut addresses = Vec::new();
+        for (own, side) in [true, false].into_iter().zip(&sides) {
+            for (process, (rank, socket)) in (0..).zip(side) {
+                let place = job.roster.place(*rank).ok_or(CoupleError::Rank(rank.0))?;
+                let slot = Slot::rank(*rank, Instance(0)).ok_or(CoupleError::Rank(rank.0))?;
+                let identity = Identity { site: place.site, slot };
+                addresses.push((Party { own, process }, Address { socket: *socket, job: job.id.tag(), identity }));
+            }
+        }
+        let config = Config { listen, job: Some(job), native: None, limits: Limits::default() };
+        let mut endpoint = Endpoint::open_on(listener, config, 0, Arc::new(Regions::default()))?;
+        let peers: HashMap<Party, PeerId> =
+            addresses.into_iter().map(|(party, address)| (party, endpoint.peer(address))).collect();
+        let parties = peers.iter().map(|(party, peer)| (*peer, *party)).collect();
+        let mut state = State {
+            exchange: Exchange::new(process, sizes),
+            endpoint,
+            peers,
+            parties,
+            waiting: VecDeque::new(),
+            arriving: HashMap::new(),
+            in_flight: 0,
+            lost: None,
+        };
+        (0..POSTED).for_each(|_| state.await_message());
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        let mut sleeps_on = vec![wake.try_clone()?];
+        for fd in state.endpoint.wait_fds() {
+            sleeps_on.push(fd.try_clone_to_owned()?);
+        }
+        let ended = AtomicBool::new(false);
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), wake, ended });
+        let of_thread = shared.clone();
+        let builder = std::thread::Builder::new().name("landbridge".into());
+        let thread = builder.spawn(move || of_thread.run(&sleeps_on))?;
+        Ok(Coupling { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Exports a version of a variable; `part` is contiguous in the order of the layout. Waits as long as more than
+    /// `budget` bytes are held for the other side, itself included, unless it is the only one.
+    ///
+    /// # Errors
+    /// [`CallError`]; then nothing is exported.
+    pub fn export(
+        &self,
+        name: &str,
+        version: u64,
+        variable: Variable,
+        part: Vec<u8>,
+        budget: usize,
+        patience: &mut Patience<'_>,
+    ) -> Result<(), CallError> {
+        let what = || {
+            format!("waiting until the other side has fetched what is held for it (before {name}, version {version})")
+        };
+        let length = part.len();
+        self.shared.until(patience, what, |state| {
+            state.exchange.check()?;
+            let held = state.exchange.held();
+            Ok((held == 0 || held + length <= budget).then_some(()))
+        })?;
+        let mut state = self.shared.lock();
+        state.exchange.export(name, version, variable, part)?;
+        self.shared.step(state);
+        Ok(())
+    }
+
+    /// A variable of the other side, once it has exported it.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn variable(&self, name: &str, patience: &mut Patience<'_>) -> Result<Variable, CallError> {
+        self.shared.until(
+            patience,
+            || format!("waiting until the other side exports {name}"),
+            |state| {
+                if let Some(variable) = state.exchange.variable(name) {
+                    return Ok(Some(variable.clone()));
+                }
+                state.exchange.check()?;
+                Ok(None)
+            },
+        )
+    }
+
+    /// Begins to fetch a version of a variable that is known, into a local array of these strides and elements (in
+    /// bytes).
+    ///
+    /// # Errors
+    /// [`ExchangeError`].
+    pub fn fetch(
+        &self,
+        name: &str,
+        version: u64,
+        layout: &Layout,
+        mapping: &Mapping,
+        local: (&[i64], usize),
+    ) -> Result<FetchId, CallError> {
+        let mut state = self.shared.lock();
+        let id = state.exchange.fetch(name, version, layout, mapping, local)?;
+        self.shared.step(state);
+        Ok(id)
+    }
+
+    /// The next elements of a fetch; empty when all have been taken.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn next(&self, id: FetchId, patience: &mut Patience<'_>) -> Result<Vec<Arrived>, CallError> {
+        self.shared.until(
+            patience,
+            || "waiting for the elements that are fetched".to_owned(),
+            |state| {
+                let (arrived, done) = state.exchange.take(id)?;
+                Ok((done || !arrived.is_empty()).then_some(arrived))
+            },
+        )
+    }
+
+    /// Waits until everything exported has been fetched and has arrived.
+    ///
+    /// # Errors
+    /// [`CallError`]; what is not fetched is named.
+    pub fn finish(&self, patience: &mut Patience<'_>) -> Result<(), CallError> {
+        self.shared.until(
+            patience,
+            || "waiting until the other side has fetched everything".to_owned(),
+            |state| {
+                let unfetched = state.exchange.unfetched();
+                if unfetched.is_empty() && state.in_flight == 0 {
+                    return Ok(Some(()));
+                }
+                state.exchange.check().map_err(|error| match unfetched.first() {
+                    Some((name, version)) => {
+                        let (name, version, reason) = (name.clone(), *version, format!("never fetched: {error}"));
+                        ExchangeError::Refused { name, version, reason }
+                    }
+                    None => error,
+                })?;
+                Ok(None)
+            },
+        )
+    }
+
+    /// Ends the coupling for this reason, and tells the other processes.
+    pub fn fail(&self, reason: &str) {
+        let mut state = self.shared.lock();
+        state.exchange.fail(reason.to_owned(), Some(Party { own: false, process: 0 }));
+        self.shared.step(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Closes the endpoint: sends what is queued, at most for as long as an endpoint lingers.
+    pub fn close(&self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.shared.wake();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic of ours would have been reported when it happened.
+            let _ = thread.join();
+            let mut state = self.shared.lock();
+            state.step();
+            state.endpoint.close();
+        }
+    }
+}
+
+impl Drop for Coupling {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// How long a call waits, and what ends it early.
+pub struct Patience<'a> {
+    pub limit: Option<Duration>,
+    /// Called several times a second; true: the caller wants to stop waiting.
+    pub stop: &'a mut dyn FnMut() -> bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // It cannot be full: the thread empties it.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Does what can be done now, and leaves the rest to the thread.
+    fn step(&self, mut state: MutexGuard<'_, State>) {
+        state.step();
+        drop(state);
+        self.wake();
+    }
+
+    /// Waits until `done` returns something.
+    fn until<T>(
+        &self,
+        patience: &mut Patience<'_>,
+        what: impl Fn() -> String,
+        mut done: impl FnMut(&mut State) -> Result<Option<T>, ExchangeError>,
+    ) -> Result<T, CallError> {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        loop {
+            state.step();
+            if let Some(result) = done(&mut state)? {
+                self.step(state);
+                return Ok(result);
+            }
+            if let Some(limit) = patience.limit.filter(|limit| begun.elapsed() >= *limit) {
+                return Err(CallError::Slow { what: what(), seconds: limit.as_secs_f64() });
+            }
+            self.wake();
+            let nap = Duration::from_millis(100);
+            state = self.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
+            drop(state);
+            if (patience.stop)() {
+                return Err(CallError::Interrupted);
+            }
+            state = self.lock();
+        }
+    }
+
+    fn run(&self, sleeps_on: &[OwnedFd]) {
+        while !self.ended.load(Ordering::SeqCst) {
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            let mut state = self.lock();
+            let moved = state.step();
+            let due = if moved { None } else { state.endpoint.arm() };
+            drop(state);
+            if moved {
+                self.changed.notify_all();
+            }
+            let Some(due) = due else { continue };
+            let due = due.min(LONGEST);
+            let due = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() };
+            let mut fds: Vec<PollFd<'_>> =
+                sleeps_on.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+            // An interrupted or failed wait counts as a short one.
+            let _ = poll(&mut fds, Some(&due));
+        }
+    }
+}
+
+impl State {
+    /// Moves bytes without blocking. Returns whether anything moved.
+    fn step(&mut self) -> bool {
+        let mut moved = false;
+        if self.lost.as_ref().is_some_and(|(since, _)| since.elapsed() > SETTLE)
+            && let Some((_, reason)) = self.lost.take()
+        {
+            self.exchange.fail(reason, None);
+            moved = true;
+        }
+        loop {
+            let mut again = self.endpoint.progress();
+            while let Some(completion) = self.endpoint.next_completion() {
+                self.completed(completion);
+                again = true;
+            }
+            again |= self.act();
+            if !again {
+                return moved;
+            }
+            moved = true;
+        }
+    }
+
+    /// Carries out what the exchange wants. Returns whether there was anything.
+    fn act(&mut self) -> bool {
+        let mut any = false;
+        while let Some(action) = self.exchange.actions.pop_front() {
+            any = true;
+            match action {
+                Action::Tell(party, message) => {
+                    let Some(to) = self.peers.get(&party).copied() else { continue };
+                    match message.parts() {
+                        Ok(parts) => self.waiting.extend(parts.into_iter().map(|part| SendOp {
+                            to,
+                            tag: Some(MESSAGES),
+                            data: None,
+                            buffer: Buffer::owned(part),
+                            complete: CompleteWhen::Sent,
+                            user: UserData { context: 0, flags: SENT },
+                        })),
+                        Err(error) => self.exchange.fail(error.to_string(), None),
+                    }
+                }
+                Action::Send { to, ticket, bytes } => {
+                    let Some(to) = self.peers.get(&Party { own: false, process: to }).copied() else { continue };
+                    self.in_flight += 1;
+                    self.waiting.push_back(SendOp {
+                        to,
+                        tag: Some(ELEMENTS | u64::from(ticket)),
+                        data: None,
+                        buffer: Buffer::owned(bytes),
+                        complete: CompleteWhen::Delivered,
+                        user: UserData { context: 0, flags: OF_ELEMENTS | SENT },
+                    });
+                }
+                Action::Await { from, ticket, length } => {
+                    let from = self.peers.get(&Party { own: false, process: from }).copied();
+                    let matching = Match { from, tagged: true, tag: ELEMENTS | u64::from(ticket), ignore: 0 };
+                    let user = UserData { context: ticket as usize, flags: OF_ELEMENTS };
+                    self.receive(RecvOp { matching, buffer: Buffer::owned(vec![0; length]), multi: None, user });
+                }
+            }
+        }
+        while !self.waiting.is_empty() && !self.endpoint.is_full() {
+            let Some(op) = self.waiting.pop_front() else { break };
+            any = true;
+            let party = self.parties.get(&op.to).copied();
+            if let Err(error) = self.endpoint.send(op) {
+                self.exchange.fail(format!("{}: {error}", named(party)), None);
+            }
+        }
+        any
+    }
+
+    fn loses(&mut self, what: String) {
+        self.lost.get_or_insert((Instant::now(), what));
+    }
+
+    fn await_message(&mut self) {
+        let matching = Match { from: None, tagged: true, tag: MESSAGES, ignore: 0 };
+        let user = UserData { context: 0, flags: OF_MESSAGE };
+        self.receive(RecvOp { matching, buffer: Buffer::owned(vec![0; PART]), multi: None, user });
+    }
+
+    fn receive(&mut self, op: RecvOp) {
+        if let Err(error) = self.endpoint.receive(op) {
+            self.exchange.fail(format!("cannot receive: {error}"), None);
+        }
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        let Completion { kind, user, length, from, buffer, result, .. } = completion;
+        let party = from.and_then(|peer| self.parties.get(&peer).copied());
+        if kind == Kind::Send {
+            self.in_flight -= usize::from(user.flags == OF_ELEMENTS | SENT);
+            if let Err(error) = result {
+                self.loses(error.to_string());
+            }
+            return;
+        }
+        let bytes = buffer.map(|buffer| buffer.to_vec(0..length as usize));
+        match (user.flags, result, bytes) {
+            (_, Err(error), _) => self.loses(error.to_string()),
+            (OF_MESSAGE, Ok(()), Some(bytes)) => {
+                self.await_message();
+                let Some(party) = party else { return };
+                match self.arriving.entry(party).or_default().part(&bytes) {
+                    Ok(Some(message)) => self.exchange.told(party, message),
+                    Ok(None) => {}
+                    Err(error) => self.exchange.fail(format!("{}: {error}", named(Some(party))), None),
+                }
+            }
+            (_, Ok(()), Some(bytes)) => {
+                let process = party.map_or(u32::MAX, |party| party.process);
+                self.exchange.arrived(process, user.context as u32, bytes);
+            }
+            (_, Ok(()), None) => {}
+        }
+    }
+}
+
+fn named(party: Option<Party>) -> String {
+    match party {
+        Some(Party { own: true, process }) => format!("process {process} of this side"),
+        Some(Party { own: false, process }) => format!("process {process} of the other side"),
+        None => "a process".to_owned(),
+    }
+}

@@ -1,0 +1,324 @@
+//! Two sides in virtual time: messages between two processes stay in order, everything else comes in any order.
+
+use std::collections::{BTreeMap, HashSet};
+
+use plan::redistribution::testing::{Case, Chance};
+
+use super::*;
+
+type Name = (usize, u32);
+
+struct World {
+    sides: [Vec<Exchange>; 2],
+    /// In order, by sender and receiver.
+    messages: BTreeMap<(Name, Name), VecDeque<Message>>,
+    /// Sender, receiver, ticket.
+    elements: Vec<(Name, Name, u32, Vec<u8>)>,
+    awaited: HashSet<(Name, Name, u32)>,
+    told: usize,
+}
+
+impl World {
+    fn new(sizes: [u32; 2]) -> World {
+        let side = |own: usize| {
+            let sizes = (sizes[own], sizes[1 - own]);
+            (0..sizes.0).map(|process| Exchange::new(process, sizes)).collect()
+        };
+        let (messages, awaited) = (BTreeMap::new(), HashSet::new());
+        World { sides: [side(0), side(1)], messages, elements: Vec::new(), awaited, told: 0 }
+    }
+
+    fn process(&mut self, (side, process): Name) -> &mut Exchange {
+        &mut self.sides[side][process as usize]
+    }
+
+    /// Takes what a process wants to send.
+    fn act(&mut self, who: Name) {
+        let side = who.0;
+        while let Some(action) = self.process(who).actions.pop_front() {
+            match action {
+                Action::Tell(party, message) => {
+                    let to = (if party.own { side } else { 1 - side }, party.process);
+                    self.told += 1;
+                    self.messages.entry((who, to)).or_default().push_back(*message);
+                }
+                Action::Send { to, ticket, bytes } => self.elements.push((who, (1 - side, to), ticket, bytes)),
+                Action::Await { from, ticket, length } => {
+                    assert!(length >= sealed::SEAL);
+                    assert!(self.awaited.insert(((1 - side, from), who, ticket)));
+                }
+            }
+        }
+    }
+
+    /// Delivers one thing, if there is any.
+    fn deliver(&mut self, chance: &mut Chance) -> bool {
+        let waiting: Vec<(Name, Name)> = self.messages.keys().copied().collect();
+        let all = waiting.len() + self.elements.len();
+        if all == 0 {
+            return false;
+        }
+        let at = chance.below(all as u64) as usize;
+        if let Some((from, to)) = waiting.get(at).copied() {
+            let queue = self.messages.get_mut(&(from, to)).unwrap();
+            let message = queue.pop_front().unwrap();
+            if queue.is_empty() {
+                self.messages.remove(&(from, to));
+            }
+            // As it would arrive.
+            let parts = message.parts().unwrap();
+            let mut arriving = crate::message::Arriving::default();
+            let message = parts.iter().find_map(|part| arriving.part(part).unwrap()).unwrap();
+            self.process(to).told(Party { own: from.0 == to.0, process: from.1 }, message);
+            self.act(to);
+        } else {
+            let (from, to, ticket, bytes) = self.elements.swap_remove(at - waiting.len());
+            assert!(self.awaited.remove(&(from, to, ticket)), "no memory was ready for it");
+            self.process(to).arrived(from.1, ticket, bytes);
+            self.act(to);
+        }
+        true
+    }
+}
+
+const ELEMENT: usize = 8;
+
+/// A process's part of version `version`.
+fn part(layout: &Layout, process: u32, version: u64) -> Vec<u8> {
+    if process >= layout.processes() {
+        return Vec::new();
+    }
+    let count: u64 = layout.local_shape(process).iter().product();
+    (0..count).flat_map(|at| (version << 32 | u64::from(process) << 24 | at).to_le_bytes()).collect()
+}
+
+/// What a process of the target gets, by the messages of both ends.
+fn expected(transfer: &Transfer, process: u32, version: u64) -> Vec<u8> {
+    let target = transfer.target();
+    let mut array = vec![0; part(target, process, 0).len()];
+    if process >= target.processes() {
+        return array;
+    }
+    let strides = contiguous(target, process, ELEMENT as i64);
+    for message in transfer.receives(process) {
+        let source = part(transfer.source(), message.peer, version);
+        let there = contiguous(transfer.source(), message.peer, ELEMENT as i64);
+        let sent = transfer.sends(message.peer).into_iter().find(|sent| sent.peer == process).unwrap();
+        // SAFETY: parts are contiguous, and messages were made for their strides.
+        unsafe {
+            let bytes = sealed::pack(&Packing::new(&sent, &there, ELEMENT).unwrap(), source.as_ptr());
+            Packing::new(&message, &strides, ELEMENT).unwrap().unpack(bytes.as_ptr(), array.as_mut_ptr());
+        }
+    }
+    array
+}
+
+fn exported(layout: &Layout) -> Variable {
+    Variable { dtype: "<u8".into(), element: ELEMENT, layout: layout.clone() }
+}
+
+/// What one process does, and how far it is.
+struct Script {
+    who: Name,
+    /// Which case, which version.
+    steps: VecDeque<(usize, u64)>,
+    fetching: Option<(FetchId, Vec<u8>)>,
+}
+
+#[test]
+fn everything_arrives_once_in_any_order() {
+    let count = std::env::var("EXCHANGES").map_or(300, |text| text.parse().unwrap());
+    for seed in 0..count {
+        let mut chance = Chance::new(seed);
+        // Each variable has an exporting side and some versions; fetchers may change their layout with each.
+        let variables: Vec<(usize, Case)> =
+            (0..1 + chance.below(3)).map(|_| (chance.below(2) as usize, Case::new(&mut chance))).collect();
+        let needs = |side: usize, (from, case): &(usize, Case)| {
+            if *from == side { case.transfer.source().processes() } else { case.transfer.target().processes() }
+        };
+        let size = |side: usize| variables.iter().map(|variable| needs(side, variable)).max().unwrap_or(1);
+        let sizes = [size(0) + chance.below(2) as u32, size(1) + chance.below(2) as u32];
+        let mut world = World::new(sizes);
+        let versions = 1 + chance.below(4);
+        let skipped = versions > 1 && chance.below(3) == 0;
+        let mut scripts = Vec::new();
+        for (side, size) in sizes.into_iter().enumerate() {
+            for process in 0..size {
+                let steps = (1..=versions)
+                    .flat_map(|version| (0..variables.len()).map(move |variable| (variable, version * 10)));
+                let steps = steps.filter(|(at, version)| !(skipped && variables[*at].0 != side && *version == 10));
+                scripts.push(Script { who: (side, process), steps: steps.collect(), fetching: None });
+            }
+        }
+        let mut idle = 0;
+        while scripts.iter().any(|script| !script.steps.is_empty()) {
+            let at = chance.below(scripts.len() as u64) as usize;
+            // What the caller sees to: all have finished a fetch before any begins the next.
+            let (side, left) = (scripts[at].who.0, scripts[at].steps.len());
+            let others = || scripts.iter().filter(|script| script.who.0 == side);
+            let together = others().all(|script| script.steps.len() <= left);
+            let fetches = scripts[at].steps.front().is_some_and(|(variable, _)| variables[*variable].0 != side);
+            if fetches && scripts[at].fetching.is_none() && !together {
+                continue;
+            }
+            let moved = advance(&mut world, &mut scripts[at], &variables, seed);
+            let delivered = chance.below(2) == 0 && world.deliver(&mut chance);
+            idle = if moved || delivered { 0 } else { idle + 1 };
+            assert!(idle < 100_000, "seed {seed}: nothing moves");
+        }
+        while world.deliver(&mut chance) {}
+        for exchange in world.sides.iter().flatten() {
+            assert_eq!((exchange.check(), exchange.unfetched(), exchange.held()), (Ok(()), vec![], 0), "seed {seed}");
+            assert!(exchange.tickets.is_empty() && exchange.fetches.is_empty());
+        }
+        assert!(world.awaited.is_empty());
+    }
+}
+
+fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], seed: u64) -> bool {
+    let (side, process) = script.who;
+    let Some((at, version)) = script.steps.front().copied() else { return false };
+    let (from, case) = &variables[at];
+    let (name, transfer) = (format!("v{at}"), &case.transfer);
+    let exchange = world.process(script.who);
+    if *from == side {
+        let data = part(transfer.source(), process, version);
+        exchange.export(&name, version, exported(transfer.source()), data).unwrap();
+        script.steps.pop_front();
+    } else if let Some((id, array)) = &mut script.fetching {
+        let (arrived, done) = exchange.take(*id).unwrap();
+        for one in &arrived {
+            // SAFETY: the array is contiguous, and the fetch was begun with its strides.
+            unsafe { one.packing().unpack(one.elements().as_ptr(), array.as_mut_ptr()) };
+        }
+        if !done {
+            return !arrived.is_empty();
+        }
+        assert_eq!(*array, expected(transfer, process, version), "seed {seed}, {name}, version {version}");
+        script.fetching = None;
+        script.steps.pop_front();
+    } else {
+        if exchange.variable(&name).is_none() {
+            return false;
+        }
+        let target = transfer.target();
+        let strides = match process < target.processes() {
+            true => contiguous(target, process, ELEMENT as i64),
+            false => vec![0; target.axes()],
+        };
+        let id = exchange.fetch(&name, version, target, &case.mapping, (&strides, ELEMENT)).unwrap();
+        script.fetching = Some((id, vec![0; part(target, process, 0).len()]));
+    }
+    world.act(script.who);
+    true
+}
+
+fn whole(extent: u64) -> Layout {
+    Layout::new(vec![extent], vec![plan::redistribution::Axis::Whole]).unwrap()
+}
+
+fn blocks(extent: u64, over: u32) -> Layout {
+    Layout::new(vec![extent], vec![plan::redistribution::Axis::Block { over, sizes: None }]).unwrap()
+}
+
+fn all(extent: u64) -> Mapping {
+    let all = vec![plan::redistribution::Pick::all(extent)];
+    Mapping { from: all.clone(), to: all, order: vec![0], shifts: vec![0] }
+}
+
+/// Exports on side 0 and begins to fetch on side 1.
+fn begun(sizes: [u32; 2]) -> (World, Vec<FetchId>) {
+    let (mut world, mut chance) = (World::new(sizes), Chance::new(1));
+    for process in 0..sizes[0] {
+        let layout = blocks(60, sizes[0]);
+        let data = part(&layout, process, 1);
+        world.process((0, process)).export("v", 1, exported(&layout), data).unwrap();
+        world.act((0, process));
+    }
+    while world.deliver(&mut chance) {}
+    let layout = blocks(60, sizes[1]);
+    let fetch = |process| world.process((1, process)).fetch("v", 1, &layout, &all(60), (&[8], 8)).unwrap();
+    let ids = (0..sizes[1]).map(fetch).collect();
+    (0..sizes[1]).for_each(|process| world.act((1, process)));
+    (world, ids)
+}
+
+#[test]
+fn a_flipped_byte_ends_the_coupling_for_all() {
+    let (mut world, ids) = begun([4, 3]);
+    let mut chance = Chance::new(2);
+    while world.elements.is_empty() {
+        assert!(world.deliver(&mut chance));
+    }
+    let ((_, sender), (_, receiver), ..) = world.elements[0];
+    world.elements[0].3[11] ^= 4;
+    while world.deliver(&mut chance) {}
+    for exchange in world.sides.iter().flatten() {
+        let error = exchange.check().unwrap_err().to_string();
+        let text = format!("v, version 1: the bytes from process {sender} were changed on the way");
+        assert!(error.contains(&text), "{error}");
+    }
+    // Others may have had everything before.
+    let receiver = receiver as usize;
+    assert!(world.sides[1][receiver].take(ids[receiver]).is_err());
+    // Both sides' first processes tell the others.
+    assert!(world.told < 60, "{}", world.told);
+}
+
+#[test]
+fn an_end_reaches_everybody_with_few_messages() {
+    for who in [(0, 0), (0, 5), (1, 0), (1, 39)] {
+        let mut world = World::new([50, 40]);
+        world.process(who).fail("out of memory".into(), None);
+        world.act(who);
+        while world.deliver(&mut Chance::new(3)) {}
+        for exchange in world.sides.iter().flatten() {
+            assert_eq!(exchange.check(), Err(ExchangeError::Over("out of memory".into())));
+        }
+        assert!(world.told <= 100, "{}", world.told);
+    }
+}
+
+#[test]
+fn wrong_use_is_named() {
+    let mut exchange = Exchange::new(0, (2, 3));
+    let layout = blocks(10, 2);
+    let export = |exchange: &mut Exchange, version, layout: &Layout, bytes: usize| {
+        exchange.export("v", version, exported(layout), vec![0; bytes]).unwrap_err().to_string()
+    };
+    assert_eq!(export(&mut exchange, 1, &layout, 39), "v: 39 bytes are given, but this process's part has 40");
+    assert_eq!(export(&mut exchange, 1, &blocks(10, 3), 32), "v: a layout for 3 processes, but this side has 2");
+    exchange.export("v", 5, exported(&layout), vec![0; 40]).unwrap();
+    let old = export(&mut exchange, 5, &layout, 40);
+    assert!(old.starts_with("v: version 5 was exported before"), "{old}");
+    let changed = export(&mut exchange, 6, &whole(10), 80);
+    assert_eq!(changed, "v: exported before as [10] of <u8 over 2 processes, now as [10] of <u8 over 1 processes");
+}
+
+#[test]
+fn what_a_strange_peer_says_ends_the_coupling() {
+    let described = |layout: &Layout| Described { dtype: "<u8".into(), element: 8, layout: Description::of(layout) };
+    let variable = |layout: &Layout, element| {
+        let variable = Described { element, ..described(layout) };
+        Message::Variable { name: "v".into(), variable }
+    };
+    let wish = |layout: &Layout, extent| {
+        let layout = Description::of(layout);
+        Message::Wish { name: "w".into(), wish: 0, layout, mapping: all(extent) }
+    };
+    let request = |wish, version| Message::Request { name: "w".into(), wish, version, ticket: 0 };
+    for (messages, text) in [
+        (vec![variable(&blocks(10, 4), 8)], "v: its layout is for 4 processes, but it has 3"),
+        (vec![variable(&whole(10), 0)], "v: elements of 0 bytes"),
+        (vec![variable(&whole(10), 8), variable(&whole(11), 8)], "v: it exports [11] of <u8 over 1 processes, and"),
+        (vec![wish(&whole(10), 11)], "w: what it fetches does not fit what is exported"),
+        (vec![wish(&whole(10), 10), request(0, 1)], "w: process 2 asks for a part that it does not need"),
+        (vec![Message::Refused { ticket: 7, reason: String::new() }], "process 2 sent 0 bytes that nobody awaits"),
+    ] {
+        let mut exchange = Exchange::new(0, (2, 3));
+        exchange.export("w", 1, exported(&whole(10)), vec![0; 80]).unwrap();
+        messages.into_iter().for_each(|message| exchange.told(Party::other(2), message));
+        let error = exchange.check().unwrap_err().to_string();
+        assert!(error.starts_with("the other side: ") && error.contains(text), "{error}");
+    }
+}

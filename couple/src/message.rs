@@ -1,0 +1,103 @@
+//! What processes of a coupling tell each other besides elements of arrays, as bytes.
+
+use plan::redistribution::{Description, Mapping};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The longest message in bytes: indices of an irregular layout with some ten million of them.
+pub(crate) const LONGEST: usize = 128 << 20;
+/// Messages are cut into parts of this many bytes, headers included.
+pub(crate) const PART: usize = 32 << 10;
+
+/// A message of a process to another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// A variable that the sender's side exports. Each process of the other side is told by one of the sender's.
+    Variable { name: String, variable: Described },
+    /// How the sender's side fetches a variable. Each process of the other side is told by one of the sender's.
+    Wish { name: String, wish: u32, layout: Description, mapping: Mapping },
+    /// The sender's side begins to fetch this version, and has finished with older ones. Told like [`Message::Wish`].
+    Begin { name: String, wish: u32, version: u64 },
+    /// The sender awaits its part of a version, under `ticket`.
+    Request { name: String, wish: u32, version: u64, ticket: u32 },
+    /// The answer to a request that cannot be met.
+    Refused { ticket: u32, reason: String },
+    /// The coupling has ended.
+    Over { reason: String },
+}
+
+/// A variable as its side describes it: not checked yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Described {
+    /// The type of an element, as programs understand it.
+    pub dtype: String,
+    /// Bytes of an element.
+    pub element: u64,
+    pub layout: Description,
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("not a message of a coupling: {0}")]
+pub(crate) struct Unreadable(String);
+
+impl Message {
+    /// Its parts: each begins with whether another one follows.
+    pub(crate) fn parts(&self) -> Result<Vec<Vec<u8>>, Unreadable> {
+        let bytes = postcard::to_stdvec(self).map_err(|e| Unreadable(e.to_string()))?;
+        if bytes.len() > LONGEST {
+            return Err(Unreadable(format!("it has {} bytes, at most {LONGEST} are possible", bytes.len())));
+        }
+        let count = bytes.len().div_ceil(PART - 1);
+        let part = |(at, chunk): (usize, &[u8])| [&[u8::from(at + 1 < count)], chunk].concat();
+        Ok(bytes.chunks(PART - 1).enumerate().map(part).collect())
+    }
+}
+
+/// The message of one sender that is arriving in parts.
+#[derive(Debug, Default)]
+pub(crate) struct Arriving(Vec<u8>);
+
+impl Arriving {
+    /// Takes the next part; returns the message if that was the last.
+    ///
+    /// # Errors
+    /// It is not one, or too long.
+    pub(crate) fn part(&mut self, part: &[u8]) -> Result<Option<Message>, Unreadable> {
+        let (more, bytes) = part.split_first().ok_or_else(|| Unreadable("an empty part".into()))?;
+        if self.0.len() + bytes.len() > LONGEST {
+            return Err(Unreadable(format!("it has more than {LONGEST} bytes")));
+        }
+        self.0.extend_from_slice(bytes);
+        match more {
+            0 => {
+                let bytes = std::mem::take(&mut self.0);
+                postcard::from_bytes(&bytes).map(Some).map_err(|e| Unreadable(e.to_string()))
+            }
+            1 => Ok(None),
+            other => Err(Unreadable(format!("a part of kind {other}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_travel_in_parts() {
+        for length in [0, 10, PART, 3 * PART + 5] {
+            let message = Message::Over { reason: "x".repeat(length) };
+            let parts = message.parts().unwrap();
+            assert!(parts.iter().all(|part| part.len() <= PART));
+            let mut arriving = Arriving::default();
+            let (last, before) = parts.split_last().unwrap();
+            before.iter().for_each(|part| assert_eq!(arriving.part(part).unwrap(), None));
+            assert_eq!(arriving.part(last).unwrap(), Some(message));
+        }
+        let mut arriving = Arriving::default();
+        for bad in [&[][..], &[0, 255, 1], &[7]] {
+            assert!(arriving.part(bad).is_err());
+        }
+    }
+}

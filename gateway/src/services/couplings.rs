@@ -1,0 +1,344 @@
+//! Programs that look for each other: the board on which sides of couplings are posted, and the ways to other sites'.
+//!
+//! A gateway keeps the board of its own site's couplings and compares names only. Of couplings at other sites it passes
+//! messages on, and remembers which of its users asked. Sites with several gateways have as many boards: a side from
+//! another site posts itself on all of them, one of the site itself where it is connected.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use types::roster::is_name;
+use wire::Control;
+use wire::control::coupling::{Coupling, CouplingMessage, Posted, SILENCE_S};
+
+use crate::gateway::Gateway;
+use crate::path::member::Member;
+use crate::table::TrunkId;
+use crate::table::error::Violation;
+use crate::table::job::trunks_to;
+
+/// Most sides that one site may have posted here.
+const MOST_OF_SITE: usize = 256;
+const SILENCE: Duration = Duration::from_secs(SILENCE_S);
+
+/// Who posted a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A user of this site, by the number of its connection.
+    Member(u64),
+    Trunk(TrunkId),
+}
+
+/// The sides that are posted here. No I/O and no clock: what is to be sent is returned.
+#[derive(Debug, Default)]
+pub(crate) struct Board(HashMap<Coupling, Vec<Side>>);
+
+#[derive(Debug)]
+struct Side {
+    place: Place,
+    /// The site that posted it.
+    home: String,
+    posted: Posted,
+    renewed: Instant,
+}
+
+type Answers = Vec<(Place, CouplingMessage)>;
+
+impl Board {
+    /// A message of a side, or about one. `home`: the site of its sender, whose sides may take `most` bytes.
+    pub(crate) fn take(
+        &mut self,
+        (place, home, most): (Place, &str, u64),
+        message: CouplingMessage,
+        now: Instant,
+    ) -> Answers {
+        let mut answers = self.forget(|side| now - side.renewed > SILENCE);
+        match message {
+            CouplingMessage::Post { coupling, side, about } => {
+                match self.may_post(&coupling, (side, about.len()), (home, most)) {
+                    Err(reason) => answers.push((place, CouplingMessage::Refused { coupling, side, reason })),
+                    Ok(()) => {
+                        let sides = self.0.entry(coupling.clone()).or_default();
+                        sides.retain(|one| one.posted.side != side);
+                        let posted = Posted { side, about };
+                        sides.push(Side { place, home: home.to_owned(), posted, renewed: now });
+                        answers.extend(tell(&coupling, sides));
+                    }
+                }
+            }
+            CouplingMessage::Renew { coupling, side } => {
+                let sides = self.0.get_mut(&coupling).map(Vec::as_mut_slice).unwrap_or_default();
+                match sides.iter_mut().find(|one| one.posted.side == side && one.place == place) {
+                    Some(found) => found.renewed = now,
+                    None => answers.push((place, CouplingMessage::Unposted { coupling, side })),
+                }
+            }
+            CouplingMessage::Leave { coupling, side } => {
+                answers.extend(
+                    self.forget_in(&coupling, |one| one.posted.side == side && one.place == place).unwrap_or_default(),
+                );
+            }
+            // Answers of boards: the caller does not pass them on to one.
+            CouplingMessage::Other { .. }
+            | CouplingMessage::Unposted { .. }
+            | CouplingMessage::Unreached { .. }
+            | CouplingMessage::Refused { .. } => {}
+        }
+        answers
+    }
+
+    /// Forgets everything posted from a place.
+    pub(crate) fn gone(&mut self, place: Place) -> Answers {
+        self.forget(|side| side.place == place)
+    }
+
+    /// # Errors
+    /// Why not, for the user.
+    fn may_post(
+        &self,
+        coupling: &Coupling,
+        (side, length): (u64, usize),
+        (home, most): (&str, u64),
+    ) -> Result<(), String> {
+        if !is_name(&coupling.name) {
+            return Err(format!(
+                "`{}` cannot name a coupling: names are letters, digits, `.`, `_` and `-`",
+                coupling.name
+            ));
+        }
+        let others = self.0.get(coupling).map(Vec::as_slice).unwrap_or_default();
+        let others: Vec<&Side> = others.iter().filter(|one| one.posted.side != side).collect();
+        if let [one, other, ..] = &others[..] {
+            let (one, other) = (&one.home, &other.home);
+            return Err(format!("{coupling} already has two sides, from {one} and {other}: take another name"));
+        }
+        let theirs = || self.0.values().flatten().filter(|one| one.home == home && one.posted.side != side);
+        let bytes = theirs().map(|one| one.posted.about.len()).sum::<usize>() + length;
+        if theirs().count() >= MOST_OF_SITE || bytes as u64 > most {
+            let count = theirs().count();
+            return Err(format!("site {home} already has {count} sides of couplings posted: wait until some end"));
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, which: impl Fn(&Side) -> bool) -> Answers {
+        let couplings: Vec<Coupling> =
+            self.0.iter().filter(|(_, sides)| sides.iter().any(&which)).map(|(coupling, _)| coupling.clone()).collect();
+        couplings.iter().filter_map(|coupling| self.forget_in(coupling, &which)).flatten().collect()
+    }
+
+    /// `None`: there is no such side.
+    fn forget_in(&mut self, coupling: &Coupling, which: impl Fn(&Side) -> bool) -> Option<Answers> {
+        let sides = self.0.get_mut(coupling)?;
+        let before = sides.len();
+        sides.retain(|side| !which(side));
+        let answers = if sides.len() == before { None } else { Some(tell(coupling, sides)) };
+        if sides.is_empty() {
+            self.0.remove(coupling);
+        }
+        answers
+    }
+}
+
+/// Tells each side of the other.
+fn tell(coupling: &Coupling, sides: &[Side]) -> Answers {
+    let told = |side: &Side| {
+        let other = sides.iter().find(|other| other.posted.side != side.posted.side);
+        let other = other.map(|other| other.posted.clone());
+        (side.place, CouplingMessage::Other { coupling: coupling.clone(), side: side.posted.side, other })
+    };
+    sides.iter().map(told).collect()
+}
+
+/// What a gateway knows of couplings.
+#[derive(Debug, Default)]
+pub(crate) struct Couplings {
+    board: RefCell<Board>,
+    /// Sides of this site's users at other sites' boards, by coupling and side.
+    away: RefCell<HashMap<(Coupling, u64), Rc<Member>>>,
+}
+
+impl Gateway {
+    /// Handles a message of a user's side.
+    ///
+    /// # Errors
+    /// Users may not send it: close the connection.
+    pub(crate) fn coupling_from_member(&self, member: &Rc<Member>, message: CouplingMessage) -> Result<(), Violation> {
+        if !message.is_of_side() {
+            return Err("only gateways answer sides of couplings".into());
+        }
+        let (coupling, side) = message.about();
+        if coupling.site == self.site {
+            self.on_board(Place::Member(member.id()), &self.site, message);
+            return Ok(());
+        }
+        let (trunks, problem) = {
+            let table = self.table();
+            let all: Vec<TrunkId> = trunks_to(&table.trunks, &coupling.site).collect();
+            let up: Vec<TrunkId> = all.iter().copied().filter(|trunk| table.trunks[trunk.0].up).collect();
+            let problem = all.first().map(|trunk| table.trunks[trunk.0].problem.clone());
+            (up, problem)
+        };
+        let (coupling, key) = (coupling.clone(), (coupling.clone(), side));
+        let Some(problem) = problem else {
+            let reason = format!("site {} has no site {} in its sites file", self.site, coupling.site);
+            member.send_control(self, CouplingMessage::Refused { coupling, side, reason });
+            return Ok(());
+        };
+        match message {
+            CouplingMessage::Leave { .. } => drop(self.services.couplings.away.borrow_mut().remove(&key)),
+            _ => drop(self.services.couplings.away.borrow_mut().insert(key, member.clone())),
+        }
+        if trunks.is_empty() {
+            self.trunks.kick();
+            member.send_control(self, CouplingMessage::Unreached { coupling, side, reason: problem });
+        }
+        for trunk in trunks {
+            self.trunks.get(trunk).send_control(self, message.clone());
+        }
+        Ok(())
+    }
+
+    /// Handles a message about a coupling from another site.
+    ///
+    /// # Errors
+    /// No gateway that follows the protocol can have sent it: close the link.
+    pub(crate) fn coupling_from_trunk(&self, trunk: TrunkId, message: CouplingMessage) -> Result<(), Violation> {
+        let peer = self.trunks.get(trunk).site.clone();
+        let (coupling, side) = message.about();
+        if message.is_of_side() {
+            if coupling.site != self.site {
+                return Err(Violation(format!(
+                    "site {peer} sent a side of {coupling} here, which is site {}",
+                    self.site
+                )));
+            }
+            self.on_board(Place::Trunk(trunk), &peer, message);
+            return Ok(());
+        }
+        if coupling.site != peer {
+            return Err(Violation(format!("site {peer} may not answer for {coupling}")));
+        }
+        // It may have left meanwhile.
+        let asker = self.services.couplings.away.borrow().get(&(coupling.clone(), side)).cloned();
+        if let Some(asker) = asker {
+            asker.send_control(self, message);
+        }
+        Ok(())
+    }
+
+    /// A user's connection has ended, and with it the sides that it had posted.
+    pub(crate) fn couplings_without(&self, member: &Rc<Member>) {
+        let answers = self.services.couplings.board.borrow_mut().gone(Place::Member(member.id()));
+        self.answer(answers);
+        let left: Vec<(Coupling, u64)> = {
+            let mut away = self.services.couplings.away.borrow_mut();
+            away.extract_if(|_, asker| asker == member).map(|(key, _)| key).collect()
+        };
+        for (coupling, side) in left {
+            let trunks: Vec<TrunkId> = trunks_to(&self.table().trunks, &coupling.site).collect();
+            for trunk in trunks {
+                let leave = CouplingMessage::Leave { coupling: coupling.clone(), side };
+                self.trunks.get(trunk).send_control(self, leave);
+            }
+        }
+    }
+
+    fn on_board(&self, place: Place, home: &str, message: CouplingMessage) {
+        let most = self.table().grants.described();
+        let answers = self.services.couplings.board.borrow_mut().take((place, home, most), message, Instant::now());
+        self.answer(answers);
+    }
+
+    fn answer(&self, answers: Answers) {
+        for (place, message) in answers {
+            match place {
+                Place::Trunk(trunk) => self.trunks.get(trunk).send_control(self, message),
+                Place::Member(id) => {
+                    let member = self.path.connections.borrow().get(&id).cloned();
+                    if let Some(member) = member {
+                        member.send_control(self, Control::from(message));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: (Place, &str, u64) = (Place::Member(1), "lyon", 1000);
+    const B: (Place, &str, u64) = (Place::Trunk(TrunkId(0)), "kyoto", 1000);
+    const C: (Place, &str, u64) = (Place::Member(3), "lyon", 1000);
+
+    fn ocean() -> Coupling {
+        Coupling { name: "ocean".into(), site: "lyon".into() }
+    }
+
+    fn post(side: u64, about: &str) -> CouplingMessage {
+        CouplingMessage::Post { coupling: ocean(), side, about: about.into() }
+    }
+
+    fn others(answers: &Answers) -> Vec<(Place, Option<String>)> {
+        let other = |(place, message): &(Place, CouplingMessage)| match message {
+            CouplingMessage::Other { other, .. } => (*place, other.as_ref().map(|other| other.about.clone())),
+            other => panic!("{other:?}"),
+        };
+        answers.iter().map(other).collect()
+    }
+
+    #[test]
+    fn two_sides_find_each_other_and_a_third_is_refused() {
+        let (mut board, now) = (Board::default(), Instant::now());
+        assert_eq!(others(&board.take(A, post(7, "a"), now)), [(A.0, None)]);
+        assert_eq!(others(&board.take(B, post(8, "b"), now)), [(A.0, Some("b".into())), (B.0, Some("a".into()))]);
+        let refused = board.take(C, post(9, "c"), now);
+        let text = "ocean@lyon already has two sides, from lyon and kyoto";
+        assert!(matches!(&refused[..], [(_, CouplingMessage::Refused { reason, .. })] if reason.starts_with(text)));
+        // Posting again replaces.
+        assert_eq!(others(&board.take(A, post(7, "z"), now)), [(B.0, Some("z".into())), (A.0, Some("b".into()))]);
+        let leave = CouplingMessage::Leave { coupling: ocean(), side: 8 };
+        assert!(board.take(C, leave.clone(), now).is_empty(), "another's side");
+        assert_eq!(others(&board.take(B, leave, now)), [(A.0, None)]);
+        assert_eq!(others(&board.take(C, post(9, "c"), now)), [(A.0, Some("c".into())), (C.0, Some("z".into()))]);
+        assert_eq!(others(&board.gone(A.0)), [(C.0, None)]);
+        board.gone(C.0);
+        assert!(board.0.is_empty());
+    }
+
+    #[test]
+    fn a_silent_side_is_forgotten() {
+        let (mut board, now) = (Board::default(), Instant::now());
+        let renew = |side| CouplingMessage::Renew { coupling: ocean(), side };
+        board.take(A, post(7, "a"), now);
+        board.take(B, post(8, "b"), now);
+        assert!(board.take(A, renew(7), now + SILENCE / 2).is_empty());
+        assert_eq!(others(&board.take(A, renew(7), now + SILENCE * 3 / 2)), [(A.0, None)]);
+        let unposted = board.take(B, renew(8), now + SILENCE * 3 / 2);
+        assert!(matches!(&unposted[..], [(place, CouplingMessage::Unposted { side: 8, .. })] if *place == B.0));
+    }
+
+    #[test]
+    fn a_site_cannot_fill_the_board() {
+        let (mut board, now) = (Board::default(), Instant::now());
+        for side in 0..MOST_OF_SITE as u64 + 1 {
+            let coupling = Coupling { name: format!("c{side}"), site: "lyon".into() };
+            let answers = board.take(A, CouplingMessage::Post { coupling, side, about: "x".into() }, now);
+            let refused = matches!(answers[0].1, CouplingMessage::Refused { .. });
+            assert_eq!(refused, side as usize == MOST_OF_SITE);
+        }
+        let long = board.take(B, post(9, &"x".repeat(1001)), now);
+        assert!(matches!(&long[..], [(_, CouplingMessage::Refused { .. })]));
+        let nameless = CouplingMessage::Post {
+            coupling: Coupling { name: "o cean".into(), site: "lyon".into() },
+            side: 1,
+            about: String::new(),
+        };
+        assert!(matches!(&board.take(B, nameless, now)[..], [(_, CouplingMessage::Refused { .. })]));
+    }
+}

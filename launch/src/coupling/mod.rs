@@ -1,0 +1,510 @@
+//! One side of a coupling, outside its processes: a helper that holds the site's key, so that no rank does.
+//!
+//! The side's first process starts it and talks to it in lines of JSON: [`Said`] and [`Told`]. The helper posts its
+//! side at the coupling's site. When both sides are there, the one with the lower number opens a job for them, of which
+//! all their processes are ranks and which has no agents, and offers it to the other. The coupling lasts as long as
+//! both helpers do; each ends with its process.
+
+pub mod side;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use client::{Client, ClientError};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use types::sites::Inside;
+use types::{Identity, JobId, Roster, SiteId, Slot};
+use wire::control::coupling::{Coupling, CouplingMessage, Posted, RENEW_S};
+use wire::control::{JobMessage, Part};
+use wire::{Control, FrameKind};
+
+use self::side::{About, Offer, Process, SideError, matched};
+use crate::launcher::own_gateways::OwnGateways;
+use crate::launcher::session::{Connection, Incoming, Session};
+use crate::launcher::{SessionError, Sites};
+
+/// How long the other side may be gone from the board, as when its gateway is restarted.
+const ABSENT: Duration = Duration::from_secs(4);
+/// Time limit for opening the job at all sites, on a machine that is not overloaded.
+const OPEN: Duration = Duration::from_secs(10);
+/// Time limit for gateways to close it.
+const CLOSE: Duration = Duration::from_secs(2);
+/// How long a lost gateway is dialled again.
+const RETURN: Duration = Duration::from_secs(8);
+const AGAIN: Duration = Duration::from_millis(200);
+/// The longest line of the process in bytes.
+const LONGEST: usize = 64 << 20;
+
+/// What to couple.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub sites: Sites,
+    /// The user's own site.
+    pub home: String,
+    pub coupling: Coupling,
+}
+
+/// A line to the process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Said {
+    /// First: where processes may be.
+    Home { site: String, sites: Vec<Place> },
+    /// What the coupling waits for, for the user.
+    Waiting(String),
+    /// The job.
+    Coupled(Box<Coupled>),
+    /// Last: the coupling has ended, and why.
+    Over(String),
+}
+
+/// A site that processes of a side may be at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    pub name: String,
+    /// Names and addresses (`host:port`) of its gateways.
+    pub gateways: Vec<(String, String)>,
+    /// Fingerprints of its keys, if its network is shared with strangers.
+    pub keys: Vec<String>,
+}
+
+/// What a process must know to take part in the coupling's job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Coupled {
+    pub job: String,
+    /// In hexadecimal.
+    pub secret: String,
+    pub roster: String,
+    pub window: u32,
+    /// Ranks in the job: of this side's processes, of the other's.
+    pub ranks: [Vec<u32>; 2],
+    /// Where the other side's processes listen.
+    pub addresses: Vec<String>,
+    /// Both sides know which of them is first.
+    pub first: bool,
+    /// The other side, for messages.
+    pub other: String,
+}
+
+/// A line from the process.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Told {
+    /// First: its side's processes.
+    Processes(Vec<Process>),
+    /// Last: it ends the coupling, and why. The end of its input means the same.
+    Leave(String),
+}
+
+/// Why there is no coupling, or no longer one.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CouplingError {
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("{0}")]
+    Refused(String),
+    #[error("the other side, {home}: {source}")]
+    Other { home: String, source: SideError },
+    #[error("the processes of this side: {0}")]
+    Own(#[from] SideError),
+    #[error("site {site}: {reason}")]
+    Site { site: String, reason: String },
+    #[error("site {site}: did not open the coupling within {seconds} s; `landbridge sites check` shows what works")]
+    Slow { site: String, seconds: u64 },
+    #[error("the other side ({other}) has left: {reason}")]
+    Left { other: String, reason: String },
+    #[error("no random numbers: {0}")]
+    Random(String),
+    #[error("what the process says: {0}")]
+    Input(String),
+}
+
+/// Couples until one side ends it. `say` passes lines to the process.
+///
+/// # Errors
+/// Why the coupling ended, unless the process ended it.
+pub async fn run<R: AsyncBufRead + Unpin>(
+    request: Request,
+    input: R,
+    mut say: impl FnMut(Said) -> io::Result<()>,
+) -> Result<(), CouplingError> {
+    let mut input = input.lines();
+    let said = |result: io::Result<()>| result.map_err(|e| CouplingError::Input(e.to_string()));
+    let site = request.sites.site(&request.home)?;
+    let (client, _) = request.sites.connect(site).await?;
+    said(say(home(&request)))?;
+    let processes = match next(&mut input).await? {
+        Some(Told::Processes(processes)) => processes,
+        Some(Told::Leave(_)) | None => return Ok(()),
+    };
+    let side = getrandom::u64().map_err(|e| CouplingError::Random(e.to_string()))?;
+    let about = About::new(&request.home, &processes);
+    matched(&about, &about)?;
+    let mut board = Board { request: &request, client: Some(client), side, about };
+    let mut pair = Pair::default();
+    let result = board.couple(&mut pair, &mut input, &mut |line| said(say(line))).await;
+    let reason = match &result {
+        Ok(reason) => reason.clone(),
+        Err(error) => error.to_string(),
+    };
+    board.about.ended = Some(reason);
+    board.about.offer = None;
+    board.leave().await;
+    if let Some(open) = pair.opened.take() {
+        open.session.end(CLOSE).await;
+    }
+    result.map(drop)
+}
+
+fn home(request: &Request) -> Said {
+    let place = |site: &types::sites::Site| Place {
+        name: site.name.clone(),
+        gateways: site.gateways.iter().map(|gateway| (gateway.name.clone(), gateway.inside.clone())).collect(),
+        keys: match site.inside {
+            Inside::Encrypted => {
+                let keys = site.keys();
+                std::iter::once(keys.current).chain(keys.next).map(|key| key.to_string()).collect()
+            }
+            _ => Vec::new(),
+        },
+    };
+    Said::Home { site: request.home.clone(), sites: request.sites.file.sites.iter().map(place).collect() }
+}
+
+/// The process's next line; `None` at its end.
+async fn next<R: AsyncBufRead + Unpin>(input: &mut Lines<R>) -> Result<Option<Told>, CouplingError> {
+    match input.next_line().await {
+        Ok(None) => Ok(None),
+        Ok(Some(line)) if line.len() > LONGEST => Err(CouplingError::Input(format!("a line of {} bytes", line.len()))),
+        Ok(Some(line)) => serde_json::from_str(&line).map(Some).map_err(|e| CouplingError::Input(e.to_string())),
+        Err(error) => Err(CouplingError::Input(error.to_string())),
+    }
+}
+
+/// This side at the coupling's site.
+struct Board<'a> {
+    request: &'a Request,
+    /// `None`: the connection is lost and dialled again.
+    client: Option<Client>,
+    side: u64,
+    about: About,
+}
+
+/// What is known of the other side.
+#[derive(Default)]
+struct Pair {
+    other: Option<(u64, About)>,
+    /// The other side's number and the job, once it exists.
+    coupled: Option<u64>,
+    opened: Option<Opened>,
+    /// Since when the other side of a job is not posted.
+    absent: Option<Instant>,
+}
+
+/// A job that this side has opened.
+struct Opened {
+    session: Session,
+    roster: Roster,
+    gateways: OwnGateways,
+}
+
+const NOBODY: Identity = Identity { site: SiteId(0), slot: Slot::LAUNCHER };
+
+impl Board<'_> {
+    /// Returns the process's reason for leaving.
+    async fn couple<R: AsyncBufRead + Unpin>(
+        &mut self,
+        pair: &mut Pair,
+        input: &mut Lines<R>,
+        say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
+    ) -> Result<String, CouplingError> {
+        let mut renew = interval(Duration::from_secs(RENEW_S));
+        renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.post().await?;
+        loop {
+            let absent = pair.absent.map(|since| since + ABSENT);
+            let message = tokio::select! {
+                biased;
+                told = next(input) => match told? {
+                    Some(Told::Leave(reason)) => return Ok(reason),
+                    Some(Told::Processes(_)) => return Err(CouplingError::Input("processes again".into())),
+                    None => return Ok("its first process has ended".into()),
+                },
+                message = receive(self.client.as_mut()) => message,
+                incoming = opened_next(pair.opened.as_mut()) => {
+                    if let Some(opened) = &mut pair.opened {
+                        opened.incoming(self.request, incoming?)?;
+                    }
+                    continue;
+                }
+                _ = renew.tick() => {
+                    let (coupling, side) = (self.request.coupling.clone(), self.side);
+                    self.send(CouplingMessage::Renew { coupling, side }).await?;
+                    continue;
+                }
+                () = until(absent) => {
+                    let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
+                    return Err(CouplingError::Left { other, reason: "there is no sign of life of it".into() });
+                }
+            };
+            match message {
+                Ok(message) => self.heard(message, pair, say).await?,
+                Err(error) => self.return_to(error).await?,
+            }
+        }
+    }
+
+    async fn heard(
+        &mut self,
+        message: CouplingMessage,
+        pair: &mut Pair,
+        say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
+    ) -> Result<(), CouplingError> {
+        if message.about() != (&self.request.coupling, self.side) {
+            return Ok(());
+        }
+        match message {
+            CouplingMessage::Other { other: Some(posted), .. } => self.meets(posted, pair, say).await,
+            CouplingMessage::Other { other: None, .. } => {
+                if pair.coupled.is_some() {
+                    pair.absent.get_or_insert_with(Instant::now);
+                    return Ok(());
+                }
+                say(Said::Waiting(format!("nobody else has joined {}", self.request.coupling)))
+            }
+            CouplingMessage::Unposted { .. } => self.post().await,
+            CouplingMessage::Unreached { reason, .. } => {
+                say(Said::Waiting(format!("no trunk to site {} is up: {reason}", self.request.coupling.site)))
+            }
+            CouplingMessage::Refused { reason, .. } => Err(CouplingError::Refused(reason)),
+            CouplingMessage::Post { .. } | CouplingMessage::Renew { .. } | CouplingMessage::Leave { .. } => Ok(()),
+        }
+    }
+
+    /// The other side is posted, perhaps anew.
+    async fn meets(
+        &mut self,
+        Posted { side, about }: Posted,
+        pair: &mut Pair,
+        say: &mut impl FnMut(Said) -> Result<(), CouplingError>,
+    ) -> Result<(), CouplingError> {
+        // Another one has taken its place.
+        if pair.coupled.is_some_and(|before| before != side) {
+            let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
+            return Err(CouplingError::Left { other, reason: "another has taken its place".into() });
+        }
+        let wrong = |source| CouplingError::Other { home: format!("{side:016x}"), source };
+        let about = About::read(&about).map_err(wrong)?;
+        if let Some(reason) = &about.ended {
+            // Before there is a job, it does not concern this side.
+            if pair.coupled.is_some() || pair.opened.is_some() {
+                return Err(CouplingError::Left { other: about.summary(), reason: reason.clone() });
+            }
+            return Ok(());
+        }
+        pair.absent = None;
+        let first = self.side < side;
+        let (one, two) = if first { (&self.about, &about) } else { (&about, &self.about) };
+        let (roster, ranks) =
+            matched(one, two).map_err(|source| CouplingError::Other { home: about.home.clone(), source })?;
+        if pair.coupled.is_none() && first {
+            if let Some(stale) = pair.opened.take() {
+                stale.session.end(CLOSE).await;
+            }
+            let (opened, offer) = open(self.request, &roster, side).await?;
+            pair.opened = Some(opened);
+            self.about.offer = Some(offer);
+            self.post().await?;
+        }
+        let offer = if first { &self.about.offer } else { &about.offer };
+        let mine = if first { side } else { self.side };
+        if let Some(offer) = offer.as_ref().filter(|offer| offer.to == mine && pair.coupled.is_none()) {
+            let [one, two] = ranks;
+            pair.coupled = Some(side);
+            say(Said::Coupled(Box::new(Coupled {
+                job: offer.job.to_string(),
+                secret: offer.secret.to_hex(),
+                roster: roster.to_string(),
+                window: offer.window,
+                ranks: if first { [one, two] } else { [two, one] },
+                addresses: about.addresses().iter().map(ToString::to_string).collect(),
+                first,
+                other: about.summary(),
+            })))?;
+        }
+        pair.other = Some((side, about));
+        Ok(())
+    }
+
+    async fn post(&mut self) -> Result<(), CouplingError> {
+        let (coupling, side, about) = (self.request.coupling.clone(), self.side, self.about.text());
+        self.send(CouplingMessage::Post { coupling, side, about }).await
+    }
+
+    /// A message to the gateway; if the connection is lost, it is posted again on the next.
+    async fn send(&mut self, message: CouplingMessage) -> Result<(), CouplingError> {
+        let Some(client) = &mut self.client else { return Ok(()) };
+        match client.send_control(NOBODY, message).await {
+            Ok(()) => Ok(()),
+            Err(ClientError::Wire { source, .. }) => Err(CouplingError::Refused(source.to_string())),
+            // Its reading half says so too.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Dials a gateway again, and posts this side there.
+    async fn return_to(&mut self, error: ClientError) -> Result<(), CouplingError> {
+        let Request { sites, home, .. } = self.request;
+        self.client = None;
+        let site = sites.site(home)?;
+        let deadline = Instant::now() + RETURN;
+        loop {
+            match sites.connect(site).await {
+                Ok((client, _)) => {
+                    self.client = Some(client);
+                    return self.post().await;
+                }
+                Err(_) if Instant::now() < deadline => sleep(AGAIN).await,
+                Err(_) => {
+                    let reason = format!("the gateway is lost: {error}");
+                    return Err(CouplingError::Site { site: home.clone(), reason });
+                }
+            }
+        }
+    }
+
+    /// Tells the other side why, and goes.
+    async fn leave(&mut self) {
+        let (coupling, side) = (self.request.coupling.clone(), self.side);
+        let all = async {
+            self.post().await?;
+            self.send(CouplingMessage::Leave { coupling, side }).await?;
+            if let Some(client) = self.client.take() {
+                let (_, mut sender) = client.split();
+                let _ = sender.goodbye(JobId::default(), NOBODY).await;
+            }
+            Ok::<(), CouplingError>(())
+        };
+        // If it takes longer, the gateway notices that the connection has ended.
+        let _ = timeout(CLOSE, all).await;
+    }
+}
+
+/// The next message about couplings. Cancel-safe.
+async fn receive(client: Option<&mut Client>) -> Result<CouplingMessage, ClientError> {
+    let Some(client) = client else { return std::future::pending().await };
+    loop {
+        let Some(frame) = client.receive().await? else {
+            return Err(ClientError::Left { address: client.address().to_owned() });
+        };
+        match frame.header.kind {
+            FrameKind::Control => {
+                if let Control::Coupling(message) = client.control(&frame)? {
+                    return Ok(message);
+                }
+            }
+            _ => continue,
+        }
+    }
+}
+
+async fn opened_next(opened: Option<&mut Opened>) -> Result<Vec<Incoming>, CouplingError> {
+    match opened {
+        Some(opened) => {
+            opened.session.flush();
+            Ok(opened.session.next().await?)
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Opens the job for both sides.
+async fn open(request: &Request, roster: &Roster, to: u64) -> Result<(Opened, Offer), CouplingError> {
+    let connection = Connection::new(&request.sites, &request.home).await?;
+    let session = connection.open(roster, Part::LeadWithoutAgents).await?;
+    let mut opened = Opened { session, roster: roster.clone(), gateways: OwnGateways::new(&request.home) };
+    let began = Instant::now();
+    let (mut sites, mut window) = (BTreeSet::new(), u32::MAX);
+    while sites.len() < roster.sites().len() {
+        opened.session.flush();
+        let incoming = timeout(OPEN.saturating_sub(began.elapsed()), opened.session.next()).await;
+        let Ok(incoming) = incoming else {
+            let silent = roster.sites().iter().find(|site| !sites.contains(&site.name));
+            let site = silent.map(|site| site.name.clone()).unwrap_or_default();
+            return Err(CouplingError::Slow { site, seconds: OPEN.as_secs() });
+        };
+        for incoming in incoming? {
+            if let Incoming::Job(_, JobMessage::Opened { site, window: granted, .. }) = &incoming {
+                sites.insert(site.clone());
+                window = window.min(*granted);
+            }
+            opened.incoming(request, vec![incoming])?;
+        }
+    }
+    if roster.sites().len() > 1 {
+        opened.session.open_relays(roster, window);
+    }
+    let (job, secret) = opened.session.credentials();
+    Ok((opened, Offer { to, job, secret, window }))
+}
+
+impl Opened {
+    fn incoming(&mut self, request: &Request, incoming: Vec<Incoming>) -> Result<(), CouplingError> {
+        for incoming in incoming {
+            match incoming {
+                Incoming::Up(..) | Incoming::Note(_) => {}
+                Incoming::GatewayOpen(gateway) => self.gateways.connected(gateway),
+                Incoming::GatewayLost(gateway, reason) => {
+                    self.gateways.disconnected(gateway);
+                    self.check_reached(reason)?;
+                }
+                Incoming::Job(gateway, message) => match message {
+                    JobMessage::Refused { site, reason, .. } => return Err(CouplingError::Site { site, reason }),
+                    JobMessage::MemberLost { member, reason, .. } => self.member_lost(request, member, reason)?,
+                    JobMessage::SiteLost { site, seen_from, reason, .. } => {
+                        self.gateways.lost(gateway, &seen_from, &site);
+                        self.check_reached(reason)?;
+                    }
+                    JobMessage::SiteFound { site, .. } => self.gateways.found(gateway, &site),
+                    JobMessage::Closed { site, led: true, .. } => {
+                        let reason = "its gateway closed the coupling".to_owned();
+                        return Err(CouplingError::Site { site, reason });
+                    }
+                    _ => {}
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The coupling ends when none of the home's gateways reaches a site.
+    fn check_reached(&self, reason: String) -> Result<(), CouplingError> {
+        match self.gateways.unreached() {
+            Some(site) => Err(CouplingError::Site { site: site.to_owned(), reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// A process's connection to a gateway has broken. It may have others only where there are several gateways.
+    fn member_lost(&self, request: &Request, member: Identity, reason: String) -> Result<(), CouplingError> {
+        let Some(site) = self.roster.site(member.site).map(|site| &site.name) else { return Ok(()) };
+        let gateways = request.sites.site(site).map_or(0, |site| site.gateways.len());
+        if gateways > 1 {
+            return Ok(());
+        }
+        let reason = format!("{} is lost: {reason}", member.slot);
+        Err(CouplingError::Site { site: site.to_owned(), reason })
+    }
+}

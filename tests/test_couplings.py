@@ -1,0 +1,183 @@
+"""Programs that exchange arrays: launched apart, on one machine, at two sites, on different MPI libraries."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from conftest import intel, mpich, openmpi
+from harness import LANDBRIDGE, PROGRAMS, ROOT, LoopbackSites, wait_until
+
+PACKAGE = ROOT / "target" / "release" / "python"
+RANDOM = PROGRAMS / "couplings.py"
+PATH = f"{LANDBRIDGE.parent}:{os.environ['PATH']}"
+
+
+class Coupled:
+    """Two sites on this machine, and programs at them."""
+
+    def __init__(self, workshop, **options):
+        self.workshop, self.sites = workshop, LoopbackSites(workshop, **options)
+        self.gateways = self.sites.start_gateways()
+
+    def environment(self, mpi, site):
+        return {
+            **mpi.environment,
+            "PYTHONPATH": str(PACKAGE),
+            "PATH": PATH,
+            "LANDBRIDGE_SITES": str(self.sites.file),
+            "LANDBRIDGE_SITE_NAME": site,
+        }
+
+    def start(self, mpi, site, ranks, *words, limit=120):
+        """A program under its MPI library's own launcher."""
+        options = ["--allow-run-as-root", "--oversubscribe"] if mpi.name == "openmpi" else []
+        words = [mpi.mpiexec, *options, "-n", ranks, mpi.python, *words]
+        return self.workshop.start(words, environment=self.environment(mpi, site), limit=limit)
+
+    def python(self, mpi, site, text, limit=60):
+        """One process without MPI."""
+        return self.workshop.start([mpi.python, "-c", text], environment=self.environment(mpi, site), limit=limit)
+
+
+def assert_all_came(runs, count):
+    done = [run.finish() for run in runs]
+    for each in done:
+        each.check()
+    came = sum(int(line.split()[0]) for each in done for line in each.out.splitlines() if line.endswith("arrays came"))
+    assert came == count, "\n".join(map(str, done))
+
+
+@pytest.mark.parametrize(("left", "right"), [(mpich, openmpi), (intel, mpich)], ids=["mpich-openmpi", "intel-mpich"])
+@pytest.mark.parametrize("sites", ["ab", "aa"], ids=["apart", "together"])
+def test_random_arrays_between_programs_on_different_mpis_are_right(workshop, left, right, sites):
+    coupled = Coupled(workshop)
+    runs = [
+        coupled.start(mpi(), site, ranks, RANDOM, "random@a", side, "3,2", 60, 7000)
+        for side, (mpi, site, ranks) in enumerate([(left, sites[0], 3), (right, sites[1], 2)])
+    ]
+    assert_all_came(runs, 60)
+
+
+def test_a_program_across_sites_meets_one_that_its_own_launcher_started(workshop):
+    coupled, mpi = Coupled(workshop, names="abc"), mpich()
+    words = [LANDBRIDGE, "run", "-n", 4, "--mpi", mpi.name, "-x", "PYTHONPATH", "-x", "PATH", "-x", "LANDBRIDGE_SITES", "--"]
+    words += [mpi.python, RANDOM, "far@b", 0, "4,3", 40, 9000]
+    across = workshop.start(words, environment=coupled.environment(mpi, "a"), limit=120)
+    other = coupled.start(mpi, "c", 3, RANDOM, "far@b", 1, "4,3", 40, 9000)
+    assert_all_came([across, other], 40)
+
+
+ONE = """
+import numpy as np, landbridge as lb
+layout = lb.Layout((6, 4), [lb.Whole(), lb.Whole()])
+with lb.join("one@a", timeout=20) as coupling:
+    {work}
+print("ended well")
+"""
+EXPORT = "coupling.export('v', np.arange(24.).reshape(6, 4), layout, version={version})"
+
+
+def test_processes_without_mpi(workshop):
+    coupled, mpi = Coupled(workshop), mpich()
+    exports = ONE.format(work="\n    ".join(EXPORT.format(version=version) for version in (3, 5, 6, 8)))
+    fetches = ONE.format(
+        work="""half = lb.Layout((3, 4), [lb.Whole(), lb.Whole()], order="F")
+    x = coupling.fetch("v", half, version=3, select=[slice(None, None, 2), slice(None)])
+    assert x.flags.f_contiguous and (x == np.arange(24.).reshape(6, 4)[::2]).all(), x
+    into = np.zeros((6, 4), ">f4")
+    assert coupling.fetch("v", layout, version=6, into=into) is into and into[5, 3] == 23
+    try:
+        coupling.fetch("v", layout, version=5)
+    except lb.CouplingError as error:
+        assert str(error).startswith("one@a: v, version 5: it is not there: the newest is"), error
+    assert coupling.fetch("v", layout, version=8)[1, 1] == 5"""
+    )
+    runs = [coupled.python(mpi, "a", exports), coupled.python(mpi, "b", fetches)]
+    for run in runs:
+        assert "ended well" in run.finish().check().out
+
+
+@pytest.mark.parametrize(
+    ("name", "site", "texts"),
+    [
+        ("one@a", "a", ["no coupling within 2 s: nobody else has joined one@a"]),
+        ("one@z", "a", ["unknown site `z`: the sites file has a, b"]),
+        ("one", "a", ["`one` is not NAME@SITE"]),
+    ],
+)
+def test_who_is_alone_hears_why(workshop, name, site, texts):
+    coupled, mpi = Coupled(workshop), mpich()
+    text = f"import landbridge as lb; lb.join({name!r}, timeout=2)"
+    coupled.python(mpi, site, text).finish().fails_naming(*texts)
+
+
+def test_a_third_side_is_refused(workshop):
+    coupled, mpi = Coupled(workshop), mpich()
+    waits = ONE.format(work="import time; print('joined', flush=True); time.sleep(60)")
+    pair = [coupled.python(mpi, site, waits) for site in "ab"]
+    for run in pair:
+        wait_until(lambda run=run: "joined" in run.out(), 20, "the coupling")
+    third = coupled.python(mpi, "b", ONE.format(work="pass")).finish()
+    third.fails_naming("one@a already has two sides", "take another name")
+    for run in pair:
+        run.end()
+
+
+DIES = """
+import os, signal, time
+import numpy as np, landbridge as lb
+layout = lb.Layout((6, 4), [lb.Whole(), lb.Whole()])
+try:
+    with lb.join("one@a", timeout=20) as coupling:
+        print("joined", os.getpid(), flush=True)
+        coupling.fetch("never", layout)
+except lb.CouplingError as error:
+    print("heard:", error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("sites", ["ab", "aa"], ids=["apart", "together"])
+@pytest.mark.parametrize("killed", ["process", "helper"])
+def test_a_side_that_dies_is_noticed_by_the_other(workshop, sites, killed):
+    coupled, mpi = Coupled(workshop), mpich()
+    runs = [coupled.python(mpi, site, DIES) for site in sites]
+    for run in runs:
+        wait_until(lambda run=run: "joined" in run.out(), 20, "the coupling")
+    victim = runs[0]
+    if killed == "process":
+        os.kill(int(victim.out().split()[1]), signal.SIGKILL)
+    else:
+        (helper,) = victim.processes("couple")
+        helper.kill()
+    began = time.monotonic()
+    done = runs[1].finish(within=20)
+    assert time.monotonic() - began < 10, str(done)
+    assert "heard: one@a: never" in done.out or "heard: one@a: the other side" in done.out, str(done)
+    if killed == "helper":
+        assert "heard: one@a" in victim.finish(within=20).out
+    else:
+        victim.end()
+
+
+def test_mismatches_are_errors_on_both_sides(workshop):
+    coupled, mpi = Coupled(workshop), mpich()
+    exports = ONE.format(work=EXPORT.format(version=1))
+    fetches = ONE.format(work="coupling.fetch('v', lb.Layout((5, 4), [lb.Whole(), lb.Whole()]), version=1)")
+    one, other = coupled.python(mpi, "a", exports), coupled.python(mpi, "b", fetches)
+    other.finish(within=30).fails_naming("PlanError", "v")
+    one.finish(within=30).fails_naming("v, version 1", "never fetched", "PlanError")
+
+
+def test_a_restarted_gateway_does_not_end_a_coupling_at_one_site(workshop):
+    coupled, mpi = Coupled(workshop), mpich()
+    exports = ONE.format(work="import time; time.sleep(6); " + EXPORT.format(version=1))
+    fetches = ONE.format(work="print('joined', flush=True); print(coupling.fetch('v', layout, version=1).sum())")
+    runs = [coupled.python(mpi, "b", exports), coupled.python(mpi, "b", fetches)]
+    wait_until(lambda: "joined" in runs[1].out(), 20, "the coupling")
+    board = coupled.gateways["a", 1]
+    board.end()
+    coupled.sites.start_gateway("a")
+    assert "276" in runs[1].finish(within=40).check().out
+    assert "ended well" in runs[0].finish(within=40).check().out
