@@ -4,6 +4,7 @@
 //! moves bytes as well, and then waits for the thread.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::{SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +13,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use endpoint::operation::{CompleteWhen, Kind, Match, RecvOp, SendOp};
-use endpoint::{Completion, Config, Endpoint, JobConfig, Limits, OpenError, PeerId, UserData};
+use endpoint::{Completion, Config, Endpoint, Failure, JobConfig, Limits, OpenError, PeerId, UserData};
 use memory::{Buffer, Regions};
-use plan::redistribution::{Layout, Mapping};
+use pool::{HostId, read_process};
+use plan::redistribution::{Layout, Mapping, Order};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thiserror::Error;
 use types::{Address, Identity, Instance, Rank, Slot};
 
-use crate::exchange::{Action, Arrived, Exchange, ExchangeError, FetchId, Party, Variable};
+use crate::Packing;
+use crate::exchange::{Action, Arrived, Content, Exchange, ExchangeError, FetchId, Memory, Party, Source, Variable};
 use crate::message::{Arriving, PART};
+use crate::sealed;
 
 /// Tag of messages; those of elements have their ticket and [`ELEMENTS`].
 const MESSAGES: u64 = 1;
@@ -75,6 +79,8 @@ pub enum CallError {
 
 /// See the module docs. Dropping it ends its part in the coupling.
 pub struct Coupling {
+    /// Its number among the processes of its side.
+    process: u32,
     shared: Arc<Shared>,
     /// `None`: closed.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -132,8 +138,10 @@ impl Coupling {
         let peers: HashMap<Party, PeerId> =
             addresses.into_iter().map(|(party, address)| (party, endpoint.peer(address))).collect();
         let parties = peers.iter().map(|(party, peer)| (*peer, *party)).collect();
+        pool::allow_reading();
+        let memory = Memory { host: HostId::own().0, pid: std::process::id() };
         let mut state = State {
-            exchange: Exchange::new(process, sizes),
+            exchange: Exchange::new(process, sizes, memory),
             endpoint,
             peers,
             parties,
@@ -153,34 +161,55 @@ impl Coupling {
         let of_thread = shared.clone();
         let builder = std::thread::Builder::new().name("landbridge".into());
         let thread = builder.spawn(move || of_thread.run(&sleeps_on))?;
-        Ok(Coupling { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Coupling { process, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Exports a version of a variable; `part` is contiguous in the order of the layout. Waits as long as more than
-    /// `budget` bytes are held for the other side, itself included, unless it is the only one.
+    /// Exports a version of a variable: copies this process's part, which is at `array`. Waits as long as more than
+    /// `budget` bytes are held for the other side, these included, unless they are the only ones.
     ///
     /// # Errors
     /// [`CallError`]; then nothing is exported.
-    pub fn export(
+    ///
+    /// # Safety
+    /// `array` is where local index 0 along every axis is, and the process's whole part of the layout can be read from
+    /// there.
+    pub unsafe fn export(
         &self,
-        name: &str,
-        version: u64,
+        (name, version): (&str, u64),
         variable: Variable,
-        part: Vec<u8>,
+        (array, strides): (*const u8, &[i64]),
         budget: usize,
         patience: &mut Patience<'_>,
     ) -> Result<(), CallError> {
         let what = || {
             format!("waiting until the other side has fetched what is held for it (before {name}, version {version})")
         };
-        let length = part.len();
-        self.shared.until(patience, what, |state| {
+        let (own, layout) = (self.process, &variable.layout);
+        let shape = if own < layout.processes() { layout.local_shape(own) } else { vec![0] };
+        let whole = Packing::of_array(&in_order(layout, &shape), &in_order(layout, strides), variable.element);
+        let whole = whole.ok_or_else(|| ExchangeError::Memory { name: name.to_owned() })?;
+        let length = whole.bytes();
+        let packings = self.shared.until(patience, what, |state| {
             state.exchange.check()?;
             let held = state.exchange.held();
-            Ok((held == 0 || held + length <= budget).then_some(()))
+            let room = held == 0 || held + length <= budget;
+            Ok(room.then(|| state.exchange.packings(name, strides)))
         })?;
+        let content = match packings {
+            // SAFETY: the caller's promise; what the messages are of is in the part.
+            Some((wish, packings)) => Content::Messages {
+                wish,
+                messages: packings.iter().map(|(to, packing)| (*to, unsafe { sealed::pack(packing, array) })).collect(),
+            },
+            None => {
+                let mut part = vec![0; length];
+                // SAFETY: the caller's promise; the buffer has as many bytes.
+                unsafe { whole.pack(array, part.as_mut_ptr()) };
+                Content::Part(part)
+            }
+        };
         let mut state = self.shared.lock();
-        state.exchange.export(name, version, variable, part)?;
+        state.exchange.export(name, version, variable, content)?;
         self.shared.step(state);
         Ok(())
     }
@@ -237,6 +266,67 @@ impl Coupling {
         )
     }
 
+    /// Copies arrived elements to where they belong in the array that its fetch was begun for. Returns false if they
+    /// have to come another way: they will arrive again.
+    ///
+    /// # Errors
+    /// [`CallError`]: they are not those that were exported.
+    ///
+    /// # Safety
+    /// The array at `array` has the strides and elements that the fetch was begun with, and can be written.
+    pub unsafe fn unpack(&self, arrived: &Arrived, array: *mut u8) -> Result<bool, CallError> {
+        match &arrived.source {
+            Source::Here(bytes) => {
+                // SAFETY: the caller's promise.
+                unsafe { arrived.packing.unpack(bytes.as_ptr(), array) };
+                Ok(true)
+            }
+            // SAFETY: the caller's promise.
+            Source::Beside { pid, address } => self.taken(arrived, unsafe {
+                sealed::unpack_from(&arrived.packing, &mut reader(*pid, *address), array)
+            }),
+        }
+    }
+
+    /// Copies arrived elements to a buffer of [`Arrived::bytes`] bytes, as they were exported; otherwise as
+    /// [`Coupling::unpack`]. [`Arrived::unpack`] takes them on from there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn copy(&self, arrived: &Arrived, buffer: &mut [u8]) -> Result<bool, CallError> {
+        match &arrived.source {
+            Source::Here(bytes) => {
+                buffer.copy_from_slice(sealed::elements(bytes));
+                Ok(true)
+            }
+            Source::Beside { pid, address } => {
+                let mut read = reader(*pid, *address);
+                self.taken(arrived, sealed::copy_from(&mut read, buffer))
+            }
+        }
+    }
+
+    fn taken(&self, arrived: &Arrived, read: io::Result<bool>) -> Result<bool, CallError> {
+        let mut state = self.shared.lock();
+        let intact = match read {
+            Ok(true) => {
+                state.exchange.taken(arrived);
+                Ok(true)
+            }
+            Ok(false) => {
+                state.exchange.changed(arrived);
+                state.exchange.check().map(|()| true)
+            }
+            // Not allowed, or the process is gone; then this way will not work either, and that is noticed.
+            Err(_) => {
+                state.exchange.unreadable(arrived);
+                Ok(false)
+            }
+        };
+        self.shared.step(state);
+        Ok(intact?)
+    }
+
     /// Waits until everything exported has been fetched and has arrived.
     ///
     /// # Errors
@@ -247,7 +337,7 @@ impl Coupling {
             || "waiting until the other side has fetched everything".to_owned(),
             |state| {
                 let unfetched = state.exchange.unfetched();
-                if unfetched.is_empty() && state.in_flight == 0 {
+                if unfetched.is_empty() && state.in_flight == 0 && !state.exchange.lends() {
                     return Ok(Some(()));
                 }
                 state.exchange.check().map_err(|error| match unfetched.first() {
@@ -424,9 +514,10 @@ impl State {
                 Action::Await { from, ticket, length } => {
                     let from = self.peers.get(&Party { own: false, process: from }).copied();
                     let matching = Match { from, tagged: true, tag: ELEMENTS | u64::from(ticket), ignore: 0 };
-                    let user = UserData { context: ticket as usize, flags: OF_ELEMENTS };
+                    let user = UserData { context: context(ticket), flags: OF_ELEMENTS };
                     self.receive(RecvOp { matching, buffer: Buffer::owned(vec![0; length]), multi: None, user });
                 }
+                Action::Forget { ticket } => drop(self.endpoint.cancel(context(ticket))),
             }
         }
         while !self.waiting.is_empty() && !self.endpoint.is_full() {
@@ -468,6 +559,7 @@ impl State {
         }
         let bytes = buffer.map(|buffer| buffer.to_vec(0..length as usize));
         match (user.flags, result, bytes) {
+            (_, Err(Failure::Cancelled), _) => {}
             (_, Err(error), _) => self.loses(error.to_string()),
             (OF_MESSAGE, Ok(()), Some(bytes)) => {
                 self.await_message();
@@ -480,10 +572,41 @@ impl State {
             }
             (_, Ok(()), Some(bytes)) => {
                 let process = party.map_or(u32::MAX, |party| party.process);
-                self.exchange.arrived(process, user.context as u32, bytes);
+                self.exchange.arrived(process, (user.context - 1) as u32, bytes);
             }
             (_, Ok(()), None) => {}
         }
+    }
+}
+
+/// By which the receive of a ticket's elements is found; 0 is that of messages.
+fn context(ticket: u32) -> usize {
+    ticket as usize + 1
+}
+
+/// What belongs to each axis, from the slowest in memory to the fastest.
+fn in_order<T: Copy>(layout: &Layout, axes: &[T]) -> Vec<T> {
+    match layout.order() {
+        Order::C => axes.to_vec(),
+        Order::Fortran => axes.iter().rev().copied().collect(),
+    }
+}
+
+/// Reads on from an address of another process.
+fn reader(pid: u32, mut address: u64) -> impl FnMut(&mut [u8]) -> io::Result<()> {
+    move |into| {
+        let mut done = 0;
+        while done < into.len() {
+            let left = (into.len() - done) as u64;
+            match read_process(pid, &[(address, left)], 0, &mut into[done..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => {
+                    done += count;
+                    address += count as u64;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@
 //! finished the one before; the caller sees to that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use plan::redistribution::{Description, Layout, LayoutError, Mapping, MappingError, Transfer};
 use thiserror::Error;
@@ -46,12 +47,36 @@ pub(crate) enum Action {
         ticket: u32,
         bytes: Vec<u8>,
     },
-    /// Elements of this many bytes will come from a process of the other side.
-    Await {
-        from: u32,
-        ticket: u32,
-        length: usize,
-    },
+    /// Elements of this many bytes may come from a process of the other side.
+    Await { from: u32, ticket: u32, length: usize },
+    /// They will not come that way.
+    Forget { ticket: u32 },
+}
+
+/// What a process holds of a version.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// Its part, contiguous in the order of the layout.
+    Part(Vec<u8>),
+    /// Its messages, by receiver, for what the other side fetches under a number.
+    Messages { wish: u32, messages: HashMap<u32, Vec<u8>> },
+}
+
+impl Content {
+    fn bytes(&self) -> usize {
+        match self {
+            Content::Part(part) => part.len(),
+            Content::Messages { messages, .. } => messages.values().map(Vec::len).sum(),
+        }
+    }
+}
+
+/// This process's memory, for processes beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// A number that only processes have that may read it; 0: none may.
+    pub host: u64,
+    pub pid: u32,
 }
 
 /// A variable of the other side.
@@ -113,23 +138,39 @@ pub(crate) enum Misuse {
     Changeling { name: String, version: u64, process: u32 },
 }
 
-/// Elements that have arrived for a fetch.
+/// Elements for a fetch.
 #[derive(Debug)]
 pub struct Arrived {
-    /// The elements, then their checksum.
-    bytes: Vec<u8>,
-    packing: Packing,
+    pub(crate) source: Source,
+    pub(crate) packing: Packing,
+    /// Bytes, without the checksum.
+    pub(crate) length: usize,
+    fetch: FetchId,
+    from: u32,
+    ticket: u32,
+}
+
+/// Where elements are, and behind them their checksum.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Here(Vec<u8>),
+    /// In the memory of a process beside this one.
+    Beside { pid: u32, address: u64 },
 }
 
 impl Arrived {
-    /// The elements, in the order of their message.
-    pub fn elements(&self) -> &[u8] {
-        sealed::elements(&self.bytes)
+    /// Bytes of the elements, as they were exported.
+    pub fn bytes(&self) -> usize {
+        self.length
     }
 
-    /// How elements of the local array's type get from a buffer to where they belong in the array.
-    pub fn packing(&self) -> &Packing {
-        &self.packing
+    /// Copies elements of the local array's type from a buffer to where they belong in the array.
+    ///
+    /// # Safety
+    /// As [`Packing::unpack`].
+    pub unsafe fn unpack(&self, buffer: *const u8, array: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.packing.unpack(buffer, array) };
     }
 }
 
@@ -150,6 +191,9 @@ pub(crate) struct Exchange {
     early_count: usize,
     /// Bytes of all versions held.
     held: usize,
+    memory: Memory,
+    /// What processes beside this one may be reading, by receiver and ticket.
+    lent: HashMap<(u32, u32), Vec<u8>>,
     known: HashMap<String, Variable>,
     /// What this side fetches has numbers, the same in all processes.
     wishes: Vec<(String, Description, Mapping)>,
@@ -179,16 +223,22 @@ struct Exported {
 
 #[derive(Debug)]
 struct Version {
-    /// This process's part, contiguous in the order of the layout.
-    part: Vec<u8>,
-    /// Who has its elements.
+    content: Content,
+    /// Who has its elements, or may read them.
     served: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
 struct Wished {
+    transfer: Transfer,
+    /// By receiver, out of a contiguous part.
     messages: HashMap<u32, Packing>,
+    /// Out of the array that was exported last, and its strides.
+    strided: Option<(Vec<i64>, Packings)>,
 }
+
+/// Messages by receiver.
+pub(crate) type Packings = Arc<Vec<(u32, Packing)>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
@@ -196,6 +246,7 @@ struct Asked {
     wish: u32,
     version: u64,
     ticket: u32,
+    host: u64,
 }
 
 #[derive(Debug)]
@@ -217,7 +268,7 @@ struct Fetch {
 }
 
 impl Exchange {
-    pub(crate) fn new(own: u32, sizes: (u32, u32)) -> Exchange {
+    pub(crate) fn new(own: u32, sizes: (u32, u32), memory: Memory) -> Exchange {
         Exchange {
             own,
             sizes,
@@ -225,6 +276,8 @@ impl Exchange {
             early: HashMap::new(),
             early_count: 0,
             held: 0,
+            memory,
+            lent: HashMap::new(),
             known: HashMap::new(),
             wishes: Vec::new(),
             fetches: BTreeMap::new(),
@@ -236,9 +289,14 @@ impl Exchange {
         }
     }
 
-    /// Bytes of all versions that the other side has not fetched.
+    /// Bytes that are held for the other side.
     pub(crate) fn held(&self) -> usize {
-        self.held
+        self.held + self.lent.values().map(Vec::len).sum::<usize>()
+    }
+
+    /// Whether processes beside this one may still read from it.
+    pub(crate) fn lends(&self) -> bool {
+        !self.lent.is_empty()
     }
 
     /// Names and versions that the other side has not fetched.
@@ -280,13 +338,35 @@ impl Exchange {
 
     // The send side.
 
-    /// Exports a version: `part` is this process's, contiguous in the order of the layout; empty if it has none.
+    /// How to pack an array of these strides for what the other side fetches, and the number of that; `None`: it has
+    /// not said.
+    pub(crate) fn packings(&mut self, name: &str, strides: &[i64]) -> Option<(u32, Packings)> {
+        let own = self.own;
+        let exported = self.exported.get_mut(name)?;
+        let wish = exported.begun.map(|(_, wish)| wish).or_else(|| exported.wishes.keys().max().copied())?;
+        let (element, processes) = (exported.described.element as usize, exported.layout.processes());
+        let wished = exported.wishes.get_mut(&wish)?;
+        if let Some((known, packings)) = &wished.strided
+            && known == strides
+        {
+            return Some((wish, packings.clone()));
+        }
+        let messages = if own < processes { wished.transfer.sends(own) } else { Vec::new() };
+        let packed = |message: &plan::redistribution::Message| {
+            Some((message.peer, Packing::new(message, strides, element)?))
+        };
+        let packings: Packings = Arc::new(messages.iter().map(packed).collect::<Option<Vec<_>>>()?);
+        wished.strided = Some((strides.to_vec(), packings.clone()));
+        Some((wish, packings))
+    }
+
+    /// Exports a version.
     pub(crate) fn export(
         &mut self,
         name: &str,
         version: u64,
         Variable { dtype, element, layout }: Variable,
-        part: Vec<u8>,
+        content: Content,
     ) -> Result<(), ExchangeError> {
         self.check()?;
         let (processes, size) = (layout.processes(), self.sizes.0);
@@ -295,7 +375,9 @@ impl Exchange {
         }
         let described = Described { dtype, element: element as u64, layout: Description::of(&layout) };
         let elements = if self.own < processes { layout.local_shape(self.own).iter().product() } else { 0u64 };
-        if elements.checked_mul(element as u64) != Some(part.len() as u64) {
+        if let Content::Part(part) = &content
+            && elements.checked_mul(element as u64) != Some(part.len() as u64)
+        {
             let expected = elements.saturating_mul(element as u64);
             return Err(ExchangeError::Part { name: name.to_owned(), given: part.len(), expected });
         }
@@ -321,8 +403,8 @@ impl Exchange {
         }
         let Some(exported) = self.exported.get_mut(name) else { return Ok(()) };
         exported.newest = version;
-        self.held += part.len();
-        exported.versions.insert(version, Version { part, served: BTreeSet::new() });
+        self.held += content.bytes();
+        exported.versions.insert(version, Version { content, served: BTreeSet::new() });
         self.serve_waiting(name);
         self.drop_versions(name);
         for (from, message) in self.early.remove(name).unwrap_or_default() {
@@ -341,7 +423,7 @@ impl Exchange {
         let first_kept = if served.is_some() && served == needed { version.saturating_add(1) } else { version };
         let kept = exported.versions.split_off(&first_kept);
         let dropped = std::mem::replace(&mut exported.versions, kept);
-        self.held -= dropped.values().map(|version| version.part.len()).sum::<usize>();
+        self.held -= dropped.values().map(|version| version.content.bytes()).sum::<usize>();
     }
 
     fn serve_waiting(&mut self, name: &str) {
@@ -354,25 +436,32 @@ impl Exchange {
     /// Answers a request, or keeps it until it can be answered.
     fn serve(&mut self, name: &str, asked: Asked) {
         let Some(exported) = self.exported.get_mut(name) else { return };
-        let Asked { from, wish, version, ticket } = asked;
-        let Some(wished) = exported.wishes.get(&wish).filter(|_| version <= exported.newest) else {
+        let Asked { from, wish, version, ticket, host } = asked;
+        if !exported.wishes.contains_key(&wish) || version > exported.newest {
             exported.waiting.push(asked);
             return;
-        };
-        let Some(held) = exported.versions.get_mut(&version) else {
-            let reason = format!("it is not there: the newest is {}", exported.newest);
-            self.actions.push_back(Action::Tell(Party::other(from), Box::new(Message::Refused { ticket, reason })));
-            return;
-        };
-        let Some(packing) = wished.messages.get(&from) else {
-            let misuse = Misuse::Stranger { name: name.to_owned(), process: from };
-            return self.fail(format!("the other side: {misuse}"), None);
-        };
-        // SAFETY: the part is contiguous and has as many bytes as its layout says (`Exchange::export`), and the message
-        // was made for that layout and these strides (`Exchange::hear`).
-        let bytes = unsafe { sealed::pack(packing, held.part.as_ptr()) };
-        held.served.insert(from);
-        self.actions.push_back(Action::Send { to: from, ticket, bytes });
+        }
+        let before = exported.versions.get(&version).map_or(0, |held| held.content.bytes());
+        let bytes = exported.message(self.own, asked);
+        let after = exported.versions.get(&version).map_or(0, |held| held.content.bytes());
+        self.held = self.held + after - before;
+        match bytes {
+            Err(Unserved::Refused(reason)) => {
+                let refused = Message::Refused { ticket, reason };
+                self.actions.push_back(Action::Tell(Party::other(from), Box::new(refused)));
+            }
+            Err(Unserved::Stranger) => {
+                let misuse = Misuse::Stranger { name: name.to_owned(), process: from };
+                self.fail(format!("the other side: {misuse}"), None);
+            }
+            Ok(bytes) if host != 0 && host == self.memory.host => {
+                let (pid, address, length) = (self.memory.pid, bytes.as_ptr() as u64, bytes.len() as u64);
+                let here = Message::Here { ticket, pid, address, length };
+                self.actions.push_back(Action::Tell(Party::other(from), Box::new(here)));
+                self.lent.insert((from, ticket), bytes);
+            }
+            Ok(bytes) => self.actions.push_back(Action::Send { to: from, ticket, bytes }),
+        }
         self.drop_versions(name);
     }
 
@@ -426,7 +515,8 @@ impl Exchange {
             self.next_ticket = self.next_ticket.wrapping_add(1);
             self.tickets.insert(ticket, Ticket { fetch: id, from, length, packing });
             self.actions.push_back(Action::Await { from, ticket, length });
-            let request = Message::Request { name: name.to_owned(), wish, version, ticket };
+            let host = self.memory.host;
+            let request = Message::Request { name: name.to_owned(), wish, version, ticket, host };
             self.actions.push_back(Action::Tell(Party::other(from), Box::new(request)));
         }
         Ok(id)
@@ -470,20 +560,50 @@ impl Exchange {
 
     /// Elements have arrived from a process of the other side.
     pub(crate) fn arrived(&mut self, from: u32, ticket: u32, bytes: Vec<u8>) {
-        let Some(Ticket { fetch, length, packing, .. }) =
+        let Some(Ticket { fetch: id, length, packing, .. }) =
             self.tickets.remove(&ticket).filter(|ticket| ticket.from == from)
         else {
             let misuse = Misuse::Unasked { process: from, length: bytes.len() };
             return self.fail(format!("the other side: {misuse}"), None);
         };
-        let Some(fetch) = self.fetches.get_mut(&fetch) else { return };
+        let Some(fetch) = self.fetches.get_mut(&id) else { return };
         if length != bytes.len() || !sealed::is_intact(&bytes) {
             let (name, version) = (fetch.name.clone(), fetch.version);
             let misuse = Misuse::Changeling { name, version, process: from };
             return self.fail(misuse.to_string(), None);
         }
         fetch.missing -= 1;
-        fetch.arrived.push(Arrived { bytes, packing });
+        let arrived = Arrived { source: Source::Here(bytes), packing, length: length - sealed::SEAL, fetch: id, from, ticket };
+        fetch.arrived.push(arrived);
+    }
+
+    /// The caller has the elements that were beside this process.
+    pub(crate) fn taken(&mut self, arrived: &Arrived) {
+        if matches!(arrived.source, Source::Here(_)) {
+            return;
+        }
+        if let Some(fetch) = self.fetches.get_mut(&arrived.fetch) {
+            fetch.missing -= 1;
+        }
+        let taken = Message::Taken { ticket: arrived.ticket, sent: false };
+        self.actions.push_back(Action::Tell(Party::other(arrived.from), Box::new(taken)));
+    }
+
+    /// The caller cannot read the elements that are beside this process: they are to be sent, and will arrive again.
+    pub(crate) fn unreadable(&mut self, arrived: &Arrived) {
+        let Arrived { packing, length, fetch, from, ticket, .. } = arrived;
+        let (from, ticket, length) = (*from, *ticket, length + sealed::SEAL);
+        self.tickets.insert(ticket, Ticket { fetch: *fetch, from, length, packing: packing.clone() });
+        self.actions.push_back(Action::Await { from, ticket, length });
+        let taken = Message::Taken { ticket, sent: true };
+        self.actions.push_back(Action::Tell(Party::other(from), Box::new(taken)));
+    }
+
+    /// Elements that were beside this process are not those that were exported.
+    pub(crate) fn changed(&mut self, arrived: &Arrived) {
+        let Some(fetch) = self.fetches.get(&arrived.fetch) else { return };
+        let misuse = Misuse::Changeling { name: fetch.name.clone(), version: fetch.version, process: arrived.from };
+        self.fail(misuse.to_string(), None);
     }
 
     // Both.
@@ -546,7 +666,7 @@ impl Exchange {
                         messages.insert(message.peer, packing.ok_or(Misuse::TooMuch)?);
                     }
                 }
-                exported.wishes.insert(wish, Wished { messages });
+                exported.wishes.insert(wish, Wished { transfer, messages, strided: None });
                 self.serve_waiting(&name);
             }
             Message::Begin { name, wish, version } => {
@@ -555,11 +675,35 @@ impl Exchange {
                 }
                 self.drop_versions(&name);
             }
-            Message::Request { name, wish, version, ticket } => {
-                let asked = Asked { from, wish, version, ticket };
+            Message::Request { name, wish, version, ticket, host } => {
+                let asked = Asked { from, wish, version, ticket, host };
                 match self.exported.get(&name) {
                     Some(exported) if exported.waiting.len() < MOST => self.serve(&name, asked),
                     _ => return Err(Misuse::TooMuch),
+                }
+            }
+            Message::Here { ticket, pid, address, length } => {
+                let ours = |known: &Ticket| known.from == from && known.length as u64 == length;
+                let unasked = Misuse::Unasked { process: from, length: length as usize };
+                if !self.tickets.get(&ticket).is_some_and(ours) {
+                    return Err(unasked);
+                }
+                let Some(Ticket { fetch: id, length, packing, .. }) = self.tickets.remove(&ticket) else {
+                    return Err(unasked);
+                };
+                self.actions.push_back(Action::Forget { ticket });
+                let (source, length) = (Source::Beside { pid, address }, length - sealed::SEAL);
+                let arrived = Arrived { source, packing, length, fetch: id, from, ticket };
+                match self.fetches.get_mut(&id) {
+                    Some(fetch) => fetch.arrived.push(arrived),
+                    None => self.taken(&arrived),
+                }
+            }
+            Message::Taken { ticket, sent } => {
+                let bytes = self.lent.remove(&(from, ticket));
+                let bytes = bytes.ok_or(Misuse::Unasked { process: from, length: 0 })?;
+                if sent {
+                    self.actions.push_back(Action::Send { to: from, ticket, bytes });
                 }
             }
             Message::Refused { ticket, reason } => {
@@ -583,6 +727,84 @@ impl Exchange {
         }
         layout.layout().map_err(|source| Misuse::Layout { name: name.to_owned(), source })
     }
+}
+
+/// Why there is no message for a request.
+enum Unserved {
+    Refused(String),
+    Stranger,
+}
+
+impl Exported {
+    /// The message for a request by a wish that is known, and that it has been handed out.
+    fn message(&mut self, own: u32, Asked { from, wish, version, .. }: Asked) -> Result<Vec<u8>, Unserved> {
+        let gone = || Unserved::Refused(format!("it is not there: the newest is {}", self.newest));
+        let Some(held) = self.versions.get_mut(&version) else { return Err(gone()) };
+        let Some(packing) = self.wishes.get(&wish).and_then(|wished| wished.messages.get(&from)) else {
+            return Err(Unserved::Stranger);
+        };
+        if let Content::Messages { wish: packed, messages } = &mut held.content
+            && *packed == wish
+        {
+            let message = messages.remove(&from).ok_or(Unserved::Stranger)?;
+            held.served.insert(from);
+            return Ok(message);
+        }
+        if let Content::Messages { wish: packed, messages } = &held.content {
+            // The other side fetches it in another way than it did when this was packed.
+            let strides = contiguous(&self.layout, own, self.described.element as i64);
+            let part = self.wishes.get(packed).and_then(|before| {
+                rebuilt(own, messages, before, self.wishes.get(&wish)?, (&strides, self.described.element as usize))
+            });
+            let Some(part) = part else {
+                let text = "it was packed for what was fetched before, and has not all that is fetched now";
+                return Err(Unserved::Refused(text.to_owned()));
+            };
+            held.content = Content::Part(part);
+        }
+        let Content::Part(part) = &held.content else { return Err(Unserved::Stranger) };
+        held.served.insert(from);
+        // SAFETY: the part is contiguous and has as many bytes as its layout says (`Exchange::export`), and the message
+        // was made for that layout and these strides (`Exchange::hear`).
+        Ok(unsafe { sealed::pack(packing, part.as_ptr()) })
+    }
+}
+
+/// A process's part, out of the messages that were packed for one wish, with all elements of another one; `None`: they
+/// do not have them.
+fn rebuilt(
+    own: u32,
+    messages: &HashMap<u32, Vec<u8>>,
+    before: &Wished,
+    now: &Wished,
+    (strides, element): (&[i64], usize),
+) -> Option<Vec<u8>> {
+    let elements: u64 = before.transfer.source().local_shape(own).iter().product();
+    let mut part = vec![0; usize::try_from(elements).ok()?.checked_mul(element)?];
+    // A byte for each element that is there.
+    let mut there = vec![0u8; elements as usize];
+    let bytewise: Vec<i64> = strides.iter().map(|stride| stride / element as i64).collect();
+    for message in before.transfer.sends(own) {
+        let Some(bytes) = messages.get(&message.peer) else { continue };
+        let packing = before.messages.get(&message.peer)?;
+        let marks = Packing::new(&message, &bytewise, 1)?;
+        let ones = vec![1u8; marks.bytes()];
+        // SAFETY: both are contiguous parts of the layout that the messages are of.
+        unsafe {
+            packing.unpack(sealed::elements(bytes).as_ptr(), part.as_mut_ptr());
+            marks.unpack(ones.as_ptr(), there.as_mut_ptr());
+        }
+    }
+    for message in now.transfer.sends(own) {
+        let marks = Packing::new(&message, &bytewise, 1)?;
+        let mut found = vec![0u8; marks.bytes()];
+        // SAFETY: as above.
+        unsafe { marks.pack(there.as_ptr(), found.as_mut_ptr()) };
+        if found.contains(&0) {
+            return None;
+        }
+    }
+    Some(part)
 }
 
 /// The processes of the other side that this one informs, so that each hears everything once.

@@ -1,5 +1,6 @@
 //! Copies the elements of a message between strided memory and a buffer, at the speed of memory.
 
+use std::io;
 use std::ptr::copy_nonoverlapping;
 
 use plan::redistribution::{Message, Piece};
@@ -26,9 +27,12 @@ impl Packing {
     /// `strides`: in bytes, for each axis of the local array. `None`: the message has more bytes than memory can.
     pub fn new(message: &Message, strides: &[i64], element: usize) -> Option<Packing> {
         let bytes = isize::try_from(message.elements()).ok()?.checked_mul(isize::try_from(element).ok()?)? as usize;
-        let mut levels: Vec<Vec<Piece>> = message.levels(strides).map(Iterator::collect).collect();
+        Some(Packing::compiled(message.levels(strides).map(Iterator::collect).collect(), element, bytes))
+    }
+
+    fn compiled(mut levels: Vec<Vec<Piece>>, element: usize, bytes: usize) -> Packing {
         if bytes == 0 {
-            return Some(Packing { levels: Vec::new(), strips: Vec::new(), bytes });
+            return Packing { levels: Vec::new(), strips: Vec::new(), bytes };
         }
         let mut strips = vec![Strip { offset: 0, count: 1, stride: 0, chunk: element }];
         // As long as a place of the next axis is one chunk, its places are strips of such chunks.
@@ -37,7 +41,15 @@ impl Packing {
             strips = joined(level.iter().map(strip));
             levels.pop();
         }
-        Some(Packing { levels, strips, bytes })
+        Packing { levels, strips, bytes }
+    }
+
+    /// All elements of an array of this shape, in the order of its axes.
+    pub(crate) fn of_array(shape: &[u64], strides: &[i64], element: usize) -> Option<Packing> {
+        let elements = shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent))?;
+        let bytes = isize::try_from(elements).ok()?.checked_mul(isize::try_from(element).ok()?)? as usize;
+        let level = |(extent, stride): (&u64, &i64)| vec![Piece { start: 0, count: *extent, stride: *stride }];
+        Some(Packing::compiled(shape.iter().zip(strides).map(level).collect(), element, bytes))
     }
 
     /// Bytes of the message.
@@ -76,6 +88,30 @@ impl Packing {
         });
     }
 
+    /// The same, but the message's bytes come from `read`, which fills what it is given with the next ones: they pass
+    /// through the cache and not through memory.
+    ///
+    /// # Errors
+    /// Those of `read`; then some elements have been written.
+    ///
+    /// # Safety
+    /// As [`Packing::unpack`].
+    pub(crate) unsafe fn unpack_from(
+        &self,
+        read: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
+        array: *mut u8,
+    ) -> io::Result<()> {
+        let mut inflow = Inflow { read, left: self.bytes, buffer: vec![0; BOUNCE.min(self.bytes)], at: 0, end: 0 };
+        let mut result = Ok(());
+        self.walk(0, 0, &mut |offset, strip| {
+            if result.is_ok() {
+                // SAFETY: the caller's promise.
+                result = unsafe { inflow.strip(strip, array.offset(offset as isize)) };
+            }
+        });
+        result
+    }
+
     /// Calls `work` for each strip and where it begins, in the order of the message.
     fn walk(&self, depth: usize, offset: i64, work: &mut impl FnMut(i64, &Strip)) {
         let Some(level) = self.levels.get(depth) else {
@@ -84,6 +120,69 @@ impl Packing {
         for piece in level {
             (0..piece.count as i64).for_each(|at| self.walk(depth + 1, offset + piece.start + at * piece.stride, work));
         }
+    }
+}
+
+/// Bytes that are read at once: they stay in a core's own cache.
+const BOUNCE: usize = 128 << 10;
+
+/// A message's bytes as they are read.
+struct Inflow<'a> {
+    read: &'a mut dyn FnMut(&mut [u8]) -> io::Result<()>,
+    /// Bytes that have not been read.
+    left: usize,
+    buffer: Vec<u8>,
+    /// The part of the buffer that has not been used.
+    at: usize,
+    end: usize,
+}
+
+impl Inflow<'_> {
+    /// # Safety
+    /// The chunks of the strip can be written at `to`.
+    unsafe fn strip(&mut self, strip: &Strip, to: *mut u8) -> io::Result<()> {
+        let (chunk, mut done) = (strip.chunk, 0);
+        while done < strip.count {
+            // SAFETY: the caller's promise.
+            let place = unsafe { to.offset(done as isize * strip.stride as isize) };
+            if self.end - self.at < chunk && chunk >= BOUNCE / 4 {
+                // SAFETY: the caller's promise: a whole chunk can be written there.
+                self.straight(unsafe { std::slice::from_raw_parts_mut(place, chunk) })?;
+                done += 1;
+                continue;
+            }
+            if self.end - self.at < chunk {
+                self.refill()?;
+            }
+            let count = ((self.end - self.at) / chunk).min(strip.count - done);
+            let some = Strip { count, ..*strip };
+            // SAFETY: the buffer has the bytes of these chunks, and the caller promises their places.
+            unsafe {
+                copy(self.buffer[self.at..].as_ptr(), chunk as isize, place, strip.stride as isize, &some);
+            }
+            self.at += count * chunk;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Reads a long chunk without a detour.
+    fn straight(&mut self, chunk: &mut [u8]) -> io::Result<()> {
+        let (first, rest) = chunk.split_at_mut(self.end - self.at);
+        first.copy_from_slice(&self.buffer[self.at..self.end]);
+        (self.at, self.end) = (0, 0);
+        self.left -= rest.len();
+        (self.read)(rest)
+    }
+
+    fn refill(&mut self) -> io::Result<()> {
+        self.buffer.copy_within(self.at..self.end, 0);
+        (self.at, self.end) = (0, self.end - self.at);
+        let more = self.left.min(self.buffer.len() - self.end);
+        (self.read)(&mut self.buffer[self.end..self.end + more])?;
+        self.end += more;
+        self.left -= more;
+        Ok(())
     }
 }
 
@@ -181,6 +280,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn long_messages_are_read_piece_by_piece() {
+        let mut chance = Chance::new(3);
+        for (shape, gap) in [([7, 40_000], 0), ([7, 40_000], 3), ([300, 1000], 5), ([1, 700_001], 0), ([9_000, 3], 8)] {
+            let row = shape[1] as i64 * 8 + gap * 8;
+            let packing = Packing::of_array(&shape, &[row, 8], 8).unwrap();
+            let memory: Vec<u8> = (0..row as u64 * shape[0]).map(|_| chance.below(256) as u8).collect();
+            let mut buffer = vec![0; packing.bytes()];
+            let mut got = vec![0; memory.len()];
+            let mut sizes = Vec::new();
+            // SAFETY: the array is in the memory.
+            unsafe {
+                packing.pack(memory.as_ptr(), buffer.as_mut_ptr());
+                let mut rest = &buffer[..];
+                let mut read = |into: &mut [u8]| {
+                    sizes.push(into.len());
+                    io::Read::read_exact(&mut rest, into)
+                };
+                packing.unpack_from(&mut read, got.as_mut_ptr()).unwrap();
+            }
+            for at in 0..shape[0] as usize {
+                let own = at * row as usize..at * row as usize + shape[1] as usize * 8;
+                assert_eq!(got[own.clone()], memory[own]);
+            }
+            assert_eq!(sizes.iter().sum::<usize>(), packing.bytes());
+            assert!(sizes.len() <= 2 + 2 * packing.bytes() / (BOUNCE / 4), "{} reads", sizes.len());
+        }
+    }
+
     /// Packs and unpacks with strides that have gaps, some of them negative.
     fn check(messages: &[Message], shape: &[u64], element: usize, chance: &mut Chance, seed: u64) {
         let (mut strides, mut base, mut size) = (vec![0; shape.len()], 0, element as i64);
@@ -212,6 +340,12 @@ mod tests {
             }
             // SAFETY: as above.
             unsafe { packing.unpack(buffer.as_ptr(), got.as_mut_ptr().offset(base as isize)) };
+            assert_eq!(got, wanted, "seed {seed}");
+            got.fill(0);
+            let mut rest = &buffer[..];
+            let mut read = |into: &mut [u8]| io::Read::read_exact(&mut rest, into);
+            // SAFETY: as above.
+            unsafe { packing.unpack_from(&mut read, got.as_mut_ptr().offset(base as isize)) }.unwrap();
             assert_eq!(got, wanted, "seed {seed}");
         }
     }

@@ -174,7 +174,8 @@ class Coupling:
             address = part.__array_interface__["data"][0]
             text = repr(np.lib.format.dtype_to_descr(kind))
             size = kind.itemsize
-            arguments = (layout._core, text, size, address, part.nbytes, self._budget, timeout)
+            strides = list(part.strides) if rank < layout.size else [0] * len(layout.shape)
+            arguments = (layout._core, text, size, address, strides, self._budget, timeout)
             self._core.export(name, version, *arguments)
 
         self._together(work)
@@ -221,7 +222,7 @@ class Coupling:
                 if not arrived:
                     return
                 for elements in arrived:
-                    _unpack(elements, target, dtype)
+                    self._unpack(elements, target, dtype)
 
         self._together(work)
         return found[1]
@@ -274,7 +275,7 @@ class Coupling:
             if 0 not in shape:
                 raise ValueError(f"a is None, but this rank is process {rank} of the layout: its part is {shape}")
             a = np.empty(shape, np.void if dtype is None else dtype)
-        a = np.asarray(a, order=layout.order)
+        a = np.asarray(a)
         expect("a", a, shape)
         if a.dtype.hasobject:
             raise TypeError(f"dtype {a.dtype}: Python objects cannot be sent")
@@ -311,6 +312,16 @@ class Coupling:
             raise TypeError(f"into has dtype {into.dtype}: {dtype} does not cast to it ({casting})")
         return into
 
+    def _unpack(self, elements, target, dtype) -> None:
+        address = target.__array_interface__["data"][0]
+        if target.dtype == dtype:
+            self._core.unpack(elements, address)
+            return
+        buffer = np.empty(elements.bytes // dtype.itemsize, dtype)
+        if self._core.copy(elements, buffer.__array_interface__["data"][0]):
+            buffer = np.ascontiguousarray(buffer.astype(target.dtype, casting="unsafe"))
+            elements.unpack(buffer.__array_interface__["data"][0], address)
+
     def _together(self, work: Callable[[], None]) -> None:
         """Does what may fail on some ranks, then on all."""
         problem: Optional[Exception] = None
@@ -331,17 +342,6 @@ class Coupling:
         if self._ranks.size > 1:
             text = (text[0], f"rank {rank}: {text[1]}")
         _raise(text, self.name)
-
-
-def _unpack(elements, target, dtype) -> None:
-    address = target.__array_interface__["data"][0]
-    if target.dtype == dtype:
-        elements.unpack(None, address)
-        return
-    buffer = np.empty(elements.bytes // dtype.itemsize, dtype)
-    elements.copy(buffer.__array_interface__["data"][0])
-    buffer = np.ascontiguousarray(buffer.astype(target.dtype, casting="unsafe"))
-    elements.unpack(buffer.__array_interface__["data"][0], address)
 
 
 def _variable(name: str, version: int) -> tuple[str, int]:

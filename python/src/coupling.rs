@@ -108,7 +108,7 @@ impl Coupled {
         opened.map(Coupled).map_err(|e| PyConnectionError::new_err(e.to_string()))
     }
 
-    /// Exports a version; `address` and `bytes`: this process's part, contiguous.
+    /// Exports a version; `address` and `strides` (in bytes): this process's part.
     #[allow(clippy::too_many_arguments)]
     fn export(
         &self,
@@ -119,17 +119,15 @@ impl Coupled {
         dtype: String,
         element: usize,
         address: usize,
-        bytes: usize,
+        strides: Vec<i64>,
         budget: usize,
         limit: Option<f64>,
     ) -> PyResult<()> {
         let variable = couple::Variable { dtype, element, layout: layout.0.clone() };
-        let copy = || match bytes {
-            0 => Vec::new(),
-            // SAFETY: the package passes address and length of a contiguous array that it holds.
-            _ => unsafe { std::slice::from_raw_parts(address as *const u8, bytes) }.to_vec(),
-        };
-        waiting(py, limit, |patience| self.0.export(name, version, variable, copy(), budget, patience))
+        waiting(py, limit, |patience| {
+            // SAFETY: the package has compared the array's shape with the layout's, and holds the array.
+            unsafe { self.0.export((name, version), variable, (address as *const u8, &strides), budget, patience) }
+        })
     }
 
     /// Type and size of an element, and layout of a variable of the other side, once it exports it.
@@ -162,6 +160,22 @@ impl Coupled {
         Ok(arrived.into_iter().map(Elements).collect())
     }
 
+    /// Copies elements to where they belong in the array at this address. False: they will come again.
+    fn unpack(&self, py: Python<'_>, elements: &Elements, array: usize) -> PyResult<bool> {
+        // SAFETY: the package has compared shape and strides of the array with those that it began the fetch with.
+        py.detach(|| unsafe { self.0.unpack(&elements.0, array as *mut u8) }).map_err(raised)
+    }
+
+    /// Copies elements to the buffer at this address, in the order of their message. False: they will come again.
+    fn copy(&self, py: Python<'_>, elements: &Elements, buffer: usize) -> PyResult<bool> {
+        if elements.0.bytes() == 0 {
+            return Ok(true);
+        }
+        // SAFETY: the package has made the buffer, of as many bytes.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(buffer as *mut u8, elements.0.bytes()) };
+        py.detach(|| self.0.copy(&elements.0, buffer)).map_err(raised)
+    }
+
     /// Waits until the other side has everything.
     fn finish(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<()> {
         waiting(py, limit, |patience| self.0.finish(patience))
@@ -188,24 +202,13 @@ pub(crate) struct Elements(Arrived);
 impl Elements {
     #[getter]
     fn bytes(&self) -> usize {
-        self.0.elements().len()
+        self.0.bytes()
     }
 
-    /// Copies the elements to the buffer at this address, in the order of their message.
-    fn copy(&self, py: Python<'_>, buffer: usize) {
-        let elements = self.0.elements();
-        // SAFETY: the package has made the buffer, of as many bytes.
-        py.detach(|| unsafe {
-            std::ptr::copy_nonoverlapping(elements.as_ptr(), buffer as *mut u8, elements.len());
-        });
-    }
-
-    /// Copies elements from the buffer at this address, or else the message's own, to the array at that one.
-    fn unpack(&self, py: Python<'_>, buffer: Option<usize>, array: usize) {
-        let from = buffer.map_or(self.0.elements().as_ptr(), |buffer| buffer as *const u8);
-        let from = from as usize;
-        // SAFETY: the package has compared shape and strides of the array with those that it began the fetch with.
-        py.detach(|| unsafe { self.0.packing().unpack(from as *const u8, array as *mut u8) });
+    /// Copies elements from the buffer at this address to the array at that one.
+    fn unpack(&self, py: Python<'_>, buffer: usize, array: usize) {
+        // SAFETY: the package has made the buffer, and compared the array with that which it began the fetch for.
+        py.detach(|| unsafe { self.0.unpack(buffer as *const u8, array as *mut u8) });
     }
 }
 

@@ -22,7 +22,9 @@ impl World {
     fn new(sizes: [u32; 2]) -> World {
         let side = |own: usize| {
             let sizes = (sizes[own], sizes[1 - own]);
-            (0..sizes.0).map(|process| Exchange::new(process, sizes)).collect()
+            // Some processes are beside each other, some alone.
+            let memory = |process: u32| Memory { host: u64::from(process % 4), pid: 7 };
+            (0..sizes.0).map(|process| Exchange::new(process, sizes, memory(process))).collect()
         };
         let (messages, awaited) = (BTreeMap::new(), HashSet::new());
         World { sides: [side(0), side(1)], messages, elements: Vec::new(), awaited, told: 0 }
@@ -47,6 +49,7 @@ impl World {
                     assert!(length >= sealed::SEAL);
                     assert!(self.awaited.insert(((1 - side, from), who, ticket)));
                 }
+                Action::Forget { ticket } => self.awaited.retain(|(_, to, of)| (*to, *of) != (who, ticket)),
             }
         }
     }
@@ -82,6 +85,7 @@ impl World {
 }
 
 const ELEMENT: usize = 8;
+const ALONE: Memory = Memory { host: 0, pid: 0 };
 
 /// A process's part of version `version`.
 fn part(layout: &Layout, process: u32, version: u64) -> Vec<u8> {
@@ -183,16 +187,49 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
     let exchange = world.process(script.who);
     if *from == side {
         let data = part(transfer.source(), process, version);
-        exchange.export(&name, version, exported(transfer.source()), data).unwrap();
+        let source = transfer.source();
+        let strides = match process < source.processes() {
+            true => contiguous(source, process, ELEMENT as i64),
+            false => vec![0; source.axes()],
+        };
+        // As often as not it is packed for what is fetched, once that is known.
+        let content = match exchange.packings(&name, &strides).filter(|_| (u64::from(process) + version / 10) % 2 == 0) {
+            None => Content::Part(data),
+            Some((wish, packings)) => {
+                // SAFETY: the data are contiguous.
+                let packed = |(to, packing): &(u32, Packing)| (*to, unsafe { sealed::pack(packing, data.as_ptr()) });
+                Content::Messages { wish, messages: packings.iter().map(packed).collect() }
+            }
+        };
+        exchange.export(&name, version, exported(source), content).unwrap();
         script.steps.pop_front();
     } else if let Some((id, array)) = &mut script.fetching {
         let (arrived, done) = exchange.take(*id).unwrap();
+        let any = !arrived.is_empty();
         for one in &arrived {
+            let bytes = match &one.source {
+                Source::Here(bytes) => bytes.as_slice(),
+                // Now and then it cannot be read.
+                Source::Beside { .. } if (seed + u64::from(one.ticket)).is_multiple_of(3) => {
+                    exchange.unreadable(one);
+                    continue;
+                }
+                // SAFETY: its owner keeps it until it hears that it was taken.
+                Source::Beside { address, .. } => unsafe {
+                    std::slice::from_raw_parts(*address as *const u8, one.bytes() + sealed::SEAL)
+                },
+            };
+            assert!(sealed::is_intact(bytes));
             // SAFETY: the array is contiguous, and the fetch was begun with its strides.
-            unsafe { one.packing().unpack(one.elements().as_ptr(), array.as_mut_ptr()) };
+            unsafe { one.packing.unpack(bytes.as_ptr(), array.as_mut_ptr()) };
+            exchange.taken(one);
+        }
+        if any {
+            world.act(script.who);
+            return true;
         }
         if !done {
-            return !arrived.is_empty();
+            return false;
         }
         assert_eq!(*array, expected(transfer, process, version), "seed {seed}, {name}, version {version}");
         script.fetching = None;
@@ -232,7 +269,7 @@ fn begun(sizes: [u32; 2]) -> (World, Vec<FetchId>) {
     for process in 0..sizes[0] {
         let layout = blocks(60, sizes[0]);
         let data = part(&layout, process, 1);
-        world.process((0, process)).export("v", 1, exported(&layout), data).unwrap();
+        world.process((0, process)).export("v", 1, exported(&layout), Content::Part(data)).unwrap();
         world.act((0, process));
     }
     while world.deliver(&mut chance) {}
@@ -281,14 +318,14 @@ fn an_end_reaches_everybody_with_few_messages() {
 
 #[test]
 fn wrong_use_is_named() {
-    let mut exchange = Exchange::new(0, (2, 3));
+    let mut exchange = Exchange::new(0, (2, 3), ALONE);
     let layout = blocks(10, 2);
     let export = |exchange: &mut Exchange, version, layout: &Layout, bytes: usize| {
-        exchange.export("v", version, exported(layout), vec![0; bytes]).unwrap_err().to_string()
+        exchange.export("v", version, exported(layout), Content::Part(vec![0; bytes])).unwrap_err().to_string()
     };
     assert_eq!(export(&mut exchange, 1, &layout, 39), "v: 39 bytes are given, but this process's part has 40");
     assert_eq!(export(&mut exchange, 1, &blocks(10, 3), 32), "v: a layout for 3 processes, but this side has 2");
-    exchange.export("v", 5, exported(&layout), vec![0; 40]).unwrap();
+    exchange.export("v", 5, exported(&layout), Content::Part(vec![0; 40])).unwrap();
     let old = export(&mut exchange, 5, &layout, 40);
     assert!(old.starts_with("v: version 5 was exported before"), "{old}");
     let changed = export(&mut exchange, 6, &whole(10), 80);
@@ -306,7 +343,7 @@ fn what_a_strange_peer_says_ends_the_coupling() {
         let layout = Description::of(layout);
         Message::Wish { name: "w".into(), wish: 0, layout, mapping: all(extent) }
     };
-    let request = |wish, version| Message::Request { name: "w".into(), wish, version, ticket: 0 };
+    let request = |wish, version| Message::Request { name: "w".into(), wish, version, ticket: 0, host: 0 };
     for (messages, text) in [
         (vec![variable(&blocks(10, 4), 8)], "v: its layout is for 4 processes, but it has 3"),
         (vec![variable(&whole(10), 0)], "v: elements of 0 bytes"),
@@ -315,8 +352,8 @@ fn what_a_strange_peer_says_ends_the_coupling() {
         (vec![wish(&whole(10), 10), request(0, 1)], "w: process 2 asks for a part that it does not need"),
         (vec![Message::Refused { ticket: 7, reason: String::new() }], "process 2 sent 0 bytes that nobody awaits"),
     ] {
-        let mut exchange = Exchange::new(0, (2, 3));
-        exchange.export("w", 1, exported(&whole(10)), vec![0; 80]).unwrap();
+        let mut exchange = Exchange::new(0, (2, 3), ALONE);
+        exchange.export("w", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
         messages.into_iter().for_each(|message| exchange.told(Party::other(2), message));
         let error = exchange.check().unwrap_err().to_string();
         assert!(error.starts_with("the other side: ") && error.contains(text), "{error}");
