@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use endpoint::operation::{CompleteWhen, Kind, Match, RecvOp, SendOp};
 use endpoint::{Completion, Config, Endpoint, Failure, JobConfig, Limits, OpenError, PeerId, UserData};
 use memory::{Buffer, Regions};
-use pool::{HostId, read_process};
 use plan::redistribution::{Layout, Mapping, Order};
+use pool::{HostId, read_process};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thiserror::Error;
 use types::{Address, Identity, Instance, Rank, Slot};
@@ -139,7 +139,8 @@ impl Coupling {
             addresses.into_iter().map(|(party, address)| (party, endpoint.peer(address))).collect();
         let parties = peers.iter().map(|(party, peer)| (*peer, *party)).collect();
         pool::allow_reading();
-        let memory = Memory { host: HostId::own().0, pid: std::process::id() };
+        let first_mark = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), process);
+        let memory = Memory { host: HostId::own().0, pid: std::process::id(), first_mark };
         let mut state = State {
             exchange: Exchange::new(process, sizes, memory),
             endpoint,
@@ -164,8 +165,20 @@ impl Coupling {
         Ok(Coupling { process, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Exports a version of a variable: copies this process's part, which is at `array`. Waits as long as more than
-    /// `budget` bytes are held for the other side, these included, unless they are the only ones.
+    /// Waits until no more than `budget` bytes would be held for the other side with `more`, or nothing else.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn wait_for_room(&self, more: usize, budget: usize, patience: &mut Patience<'_>) -> Result<(), CallError> {
+        let what = || "waiting until the other side has fetched what is held for it".to_owned();
+        self.shared.until(patience, what, |state| {
+            state.exchange.check()?;
+            let held = state.exchange.held();
+            Ok((held == 0 || held.saturating_add(more) <= budget).then_some(()))
+        })
+    }
+
+    /// Exports a version of a variable: copies this process's part, which is at `array`. Does not wait.
     ///
     /// # Errors
     /// [`CallError`]; then nothing is exported.
@@ -178,31 +191,36 @@ impl Coupling {
         (name, version): (&str, u64),
         variable: Variable,
         (array, strides): (*const u8, &[i64]),
-        budget: usize,
-        patience: &mut Patience<'_>,
     ) -> Result<(), CallError> {
-        let what = || {
-            format!("waiting until the other side has fetched what is held for it (before {name}, version {version})")
-        };
         let (own, layout) = (self.process, &variable.layout);
-        let shape = if own < layout.processes() { layout.local_shape(own) } else { vec![0] };
-        let whole = Packing::of_array(&in_order(layout, &shape), &in_order(layout, strides), variable.element);
-        let whole = whole.ok_or_else(|| ExchangeError::Memory { name: name.to_owned() })?;
-        let length = whole.bytes();
-        let packings = self.shared.until(patience, what, |state| {
-            state.exchange.check()?;
-            let held = state.exchange.held();
-            let room = held == 0 || held + length <= budget;
-            Ok(room.then(|| state.exchange.packings(name, strides)))
-        })?;
+        let mut state = self.shared.lock();
+        state.exchange.check()?;
+        let packings = state.exchange.packings(name, strides);
+        let buffers: Vec<Vec<u8>> = match &packings {
+            Some((_, packings)) => {
+                packings.iter().map(|(_, packing)| state.exchange.buffer(packing.bytes() + sealed::SEAL)).collect()
+            }
+            None => Vec::new(),
+        };
+        // Others may go on while this copies.
+        drop(state);
         let content = match packings {
-            // SAFETY: the caller's promise; what the messages are of is in the part.
-            Some((wish, packings)) => Content::Messages {
-                wish,
-                messages: packings.iter().map(|(to, packing)| (*to, unsafe { sealed::pack(packing, array) })).collect(),
-            },
+            Some((wish, packings)) => {
+                let packed = |((to, packing), buffer): (&(u32, Packing), Vec<u8>)| {
+                    // SAFETY: the caller's promise; what the messages are of is in the part.
+                    (*to, unsafe { sealed::pack(packing, array, buffer) })
+                };
+                Content::Messages { wish, messages: packings.iter().zip(buffers).map(packed).collect() }
+            }
             None => {
-                let mut part = vec![0; length];
+                let shape = if own < layout.processes() { layout.local_shape(own) } else { vec![0; layout.axes()] };
+                let whole = Packing::of_array(&in_order(layout, &shape), &in_order(layout, strides), variable.element);
+                let whole = match own < layout.processes() {
+                    true => whole,
+                    false => Packing::of_array(&[0], &[0], variable.element),
+                };
+                let whole = whole.ok_or_else(|| ExchangeError::Memory { name: name.to_owned() })?;
+                let mut part = vec![0; whole.bytes()];
                 // SAFETY: the caller's promise; the buffer has as many bytes.
                 unsafe { whole.pack(array, part.as_mut_ptr()) };
                 Content::Part(part)
@@ -230,6 +248,13 @@ impl Coupling {
                 Ok(None)
             },
         )
+    }
+
+    /// Tells the other side what is about to be fetched, before the variable is known.
+    pub fn wish(&self, name: &str, layout: &Layout, mapping: &Mapping) {
+        let mut state = self.shared.lock();
+        state.exchange.wish(name, layout, mapping);
+        self.shared.step(state);
     }
 
     /// Begins to fetch a version of a variable that is known, into a local array of these strides and elements (in
@@ -270,7 +295,7 @@ impl Coupling {
     /// have to come another way: they will arrive again.
     ///
     /// # Errors
-    /// [`CallError`]: they are not those that were exported.
+    /// [`CallError`].
     ///
     /// # Safety
     /// The array at `array` has the strides and elements that the fetch was begun with, and can be written.
@@ -281,10 +306,11 @@ impl Coupling {
                 unsafe { arrived.packing.unpack(bytes.as_ptr(), array) };
                 Ok(true)
             }
-            // SAFETY: the caller's promise.
-            Source::Beside { pid, address } => self.taken(arrived, unsafe {
-                sealed::unpack_from(&arrived.packing, &mut reader(*pid, *address), array)
-            }),
+            Source::Beside { pid, address, mark } => {
+                // SAFETY: the caller's promise.
+                let read = unsafe { sealed::unpack_from(&arrived.packing, &mut reader(*pid, *address), array) };
+                self.taken(arrived, read.is_ok_and(|found| found == *mark))
+            }
         }
     }
 
@@ -299,32 +325,23 @@ impl Coupling {
                 buffer.copy_from_slice(sealed::elements(bytes));
                 Ok(true)
             }
-            Source::Beside { pid, address } => {
-                let mut read = reader(*pid, *address);
-                self.taken(arrived, sealed::copy_from(&mut read, buffer))
+            Source::Beside { pid, address, mark } => {
+                let read = sealed::copy_from(&mut reader(*pid, *address), buffer);
+                self.taken(arrived, read.is_ok_and(|found| found == *mark))
             }
         }
     }
 
-    fn taken(&self, arrived: &Arrived, read: io::Result<bool>) -> Result<bool, CallError> {
+    /// Reading another process's memory has worked, or not: it is not allowed, or the process is gone. Then what is to
+    /// be sent will not come either, and that is noticed.
+    fn taken(&self, arrived: &Arrived, read: bool) -> Result<bool, CallError> {
         let mut state = self.shared.lock();
-        let intact = match read {
-            Ok(true) => {
-                state.exchange.taken(arrived);
-                Ok(true)
-            }
-            Ok(false) => {
-                state.exchange.changed(arrived);
-                state.exchange.check().map(|()| true)
-            }
-            // Not allowed, or the process is gone; then this way will not work either, and that is noticed.
-            Err(_) => {
-                state.exchange.unreadable(arrived);
-                Ok(false)
-            }
-        };
+        match read {
+            true => state.exchange.taken(arrived),
+            false => state.exchange.unreadable(arrived),
+        }
         self.shared.step(state);
-        Ok(intact?)
+        Ok(read)
     }
 
     /// Waits until everything exported has been fetched and has arrived.

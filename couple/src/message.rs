@@ -20,9 +20,9 @@ pub(crate) enum Message {
     Begin { name: String, wish: u32, version: u64 },
     /// The sender awaits its part of a version, under `ticket`. `host`: where its memory is, see [`pool::HostId`].
     Request { name: String, wish: u32, version: u64, ticket: u32, host: u64 },
-    /// The answer to a request from the same host: the elements and their checksum are in the sender's memory, and stay
-    /// there until the receiver has taken them.
-    Here { ticket: u32, pid: u32, address: u64, length: u64 },
+    /// The answer to a request from the same host: the elements are in the sender's memory, with the number `mark`
+    /// behind them, and stay there until the receiver has taken them.
+    Here { ticket: u32, pid: u32, address: u64, length: u64, mark: u64 },
     /// What was said to be here is no longer needed there. `sent`: it cannot be read, and is to be sent.
     Taken { ticket: u32, sent: bool },
     /// The answer to a request that cannot be met.

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -161,24 +162,22 @@ class Coupling:
         The part is copied: `a` may be changed at once. Waits only while more than the budget is held, for at most
         `timeout` seconds; None: as long as the other side is there. Versions of a name must increase; its layout and
         dtype stay."""
-        rank, problem = self._ranks.rank, None
+        rank, problem, part = self._ranks.rank, None, None
         try:
             name, version = _variable(name, version)
             part = self._part(a, layout, rank, dtype)
-        except (ValueError, TypeError) as error:
+            self._open.wait_for_room(part.nbytes, self._budget, timeout)
+        except Exception as error:  # noqa: BLE001: all ranks must hear of it
             problem = error
-        self._agree(problem)
-        kind, part = self._same_dtype(part)
-
-        def work():
-            address = part.__array_interface__["data"][0]
-            text = repr(np.lib.format.dtype_to_descr(kind))
-            size = kind.itemsize
-            strides = list(part.strides) if rank < layout.size else [0] * len(layout.shape)
-            arguments = (layout._core, text, size, address, strides, self._budget, timeout)
-            self._core.export(name, version, *arguments)
-
-        self._together(work)
+        kind = self._agree_on_dtype(problem, part)
+        text = repr(np.lib.format.dtype_to_descr(kind))
+        strides = list(part.strides) if rank < layout.size else [0] * len(layout.shape)
+        address = part.__array_interface__["data"][0]
+        # What can be wrong now is wrong on all ranks.
+        try:
+            self._open.export(name, version, layout._core, text, kind.itemsize, address, strides)
+        except ValueError as error:
+            _raise(_text(error), self.name)
 
     def fetch(
         self,
@@ -202,6 +201,9 @@ class Coupling:
             checked, number = _variable(name, version)
             if not isinstance(layout, Layout):
                 raise TypeError(f"layout is {layout!r}: it must be a Layout")
+            if select is None and layout.size <= self._ranks.size:
+                # Most likely the arrays have the same shape. Then it is packed for this when it is exported.
+                self._core.wish(checked, layout._core, *picks(None, layout.shape, layout.shape))
             found.append((checked, number, self._core.variable(checked, timeout)))
 
         self._together(known)
@@ -260,6 +262,12 @@ class Coupling:
             self._core.fail(reason)
         self._end(reason)
 
+    @property
+    def _open(self):
+        if self._core is None:
+            raise CouplingError(f"{self.name}: this coupling is closed")
+        return self._core
+
     def _part(self, a, layout, rank, dtype) -> np.ndarray:
         if not isinstance(layout, Layout):
             raise TypeError(f"layout is {layout!r}: it must be a Layout")
@@ -283,9 +291,18 @@ class Coupling:
             raise TypeError(f"a has dtype {a.dtype}, not {np.dtype(dtype)}")
         return a
 
-    def _same_dtype(self, part) -> tuple[np.dtype, np.ndarray]:
-        """What the parts of all ranks have in common; a rank without one need not know it."""
-        told = self._ranks.allgather(None if part.dtype == np.dtype(np.void) else part.dtype)
+    def _agree_on_dtype(self, problem, part) -> np.dtype:
+        """What the parts of all ranks have in common, unless some rank has a problem; a rank without a part need not
+        know it."""
+        known = part is not None and part.dtype != np.dtype(np.void)
+        code = zlib.crc32(repr(part.dtype).encode()) if known else 0
+        # The least is found as the greatest of the negated ones.
+        greatest = self._ranks.most([problem is not None, not known, code, -code])
+        if greatest[0]:
+            self._agree(problem)
+        if greatest[1] == 0 and greatest[2] == -greatest[3]:
+            return part.dtype
+        told = self._ranks.allgather(part.dtype if known else None)
         given = [(rank, dtype) for rank, dtype in enumerate(told) if dtype is not None]
         if not given:
             raise PlanError("no rank gives a dtype: those with a part must, or all by dtype=")
@@ -293,7 +310,7 @@ class Coupling:
         for rank, dtype in given:
             if dtype != wanted:
                 raise PlanError(f"parts have different dtypes: rank {first} {wanted}, rank {rank} {dtype}")
-        return wanted, part
+        return wanted
 
     def _target(self, layout, rank, dtype, into, casting) -> Optional[np.ndarray]:
         if rank >= layout.size:
@@ -325,8 +342,7 @@ class Coupling:
     def _together(self, work: Callable[[], None]) -> None:
         """Does what may fail on some ranks, then on all."""
         problem: Optional[Exception] = None
-        if self._core is None:
-            raise CouplingError(f"{self.name}: this coupling is closed")
+        _ = self._open
         try:
             work()
         except Exception as error:  # noqa: BLE001: all ranks must hear of it
@@ -335,7 +351,7 @@ class Coupling:
 
     def _agree(self, problem: Optional[Exception]) -> None:
         """Raises on all ranks if any of them has a problem: the same error, of the first rank that has one."""
-        if not self._ranks.any(problem is not None):
+        if self._ranks.most([problem is not None]) == [0]:
             return
         texts = self._ranks.allgather(None if problem is None else _text(problem))
         rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
@@ -405,6 +421,8 @@ class _Ranks:
         self.size = 1 if self._comm is None else self._comm.Get_size()
 
     def bcast(self, value: Any) -> Any:
+        # The first rank may take long: see there.
+        self.most([0])
         return value if self._comm is None else self._comm.bcast(value, 0)
 
     def gather(self, value: Any) -> Optional[list]:
@@ -413,13 +431,21 @@ class _Ranks:
     def allgather(self, value: Any) -> list:
         return [value] if self._comm is None else self._comm.allgather(value)
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is true on some rank. All ranks have called it when it returns."""
+    def most(self, numbers: list) -> list[int]:
+        """The greatest of each over all ranks, which have all called it when it returns."""
+        own = np.array(numbers, np.int64)
         if self._comm is None:
-            return flag
-        flags, total = np.array([flag], np.int32), np.empty(1, np.int32)
-        self._comm.Allreduce(flags, total)
-        return bool(total[0])
+            return own.tolist()
+        from mpi4py import MPI
+
+        greatest = np.empty_like(own)
+        request = self._comm.Iallreduce(own, greatest, MPI.MAX)
+        # Others may still be copying, on this core too: MPI libraries wait without giving it away.
+        nap = 2e-5
+        while not request.Test():
+            time.sleep(nap)
+            nap = min(2 * nap, 5e-4)
+        return greatest.tolist()
 
 
 class _Helper:
@@ -435,7 +461,8 @@ class _Helper:
         self._lock = threading.Lock()
         self._ended: Optional[str] = None
         self._watcher: Optional[Callable[[str], None]] = None
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         for line in self._process.stdout:
@@ -500,6 +527,8 @@ class _Helper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # It must not be in our compiled part when the interpreter ends.
+        self._listener.join()
 
 
 def _command() -> str:

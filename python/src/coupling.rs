@@ -120,20 +120,35 @@ impl Coupled {
         element: usize,
         address: usize,
         strides: Vec<i64>,
-        budget: usize,
-        limit: Option<f64>,
     ) -> PyResult<()> {
         let variable = couple::Variable { dtype, element, layout: layout.0.clone() };
-        waiting(py, limit, |patience| {
-            // SAFETY: the package has compared the array's shape with the layout's, and holds the array.
-            unsafe { self.0.export((name, version), variable, (address as *const u8, &strides), budget, patience) }
-        })
+        // SAFETY: the package has compared the array's shape with the layout's, and holds the array.
+        let export = || unsafe { self.0.export((name, version), variable, (address as *const u8, &strides)) };
+        py.detach(export).map_err(raised)
+    }
+
+    /// Waits until this many more bytes may be held for the other side.
+    fn wait_for_room(&self, py: Python<'_>, more: usize, budget: usize, limit: Option<f64>) -> PyResult<()> {
+        waiting(py, limit, |patience| self.0.wait_for_room(more, budget, patience))
     }
 
     /// Type and size of an element, and layout of a variable of the other side, once it exports it.
     fn variable(&self, py: Python<'_>, name: &str, limit: Option<f64>) -> PyResult<(String, usize, Layout)> {
         let found = waiting(py, limit, |patience| self.0.variable(name, patience))?;
         Ok((found.dtype, found.element, Layout(found.layout)))
+    }
+
+    /// Tells the other side what is about to be fetched.
+    fn wish(
+        &self,
+        name: &str,
+        layout: &Layout,
+        from: Vec<PickOf>,
+        to: Vec<PickOf>,
+        order: Vec<usize>,
+        shifts: Vec<u64>,
+    ) {
+        self.0.wish(name, &layout.0, &mapping(from, to, order, shifts));
     }
 
     /// Begins to fetch into an array of these strides and elements, in bytes. Its messages are taken by `next`.

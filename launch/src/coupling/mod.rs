@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use types::id::SlotKind;
 use types::sites::Inside;
 use types::{Identity, JobId, Roster, SiteId, Slot};
 use wire::control::coupling::{Coupling, CouplingMessage, Posted, RENEW_S};
@@ -504,7 +505,9 @@ impl Opened {
         if gateways > 1 {
             return Ok(());
         }
-        let reason = format!("{} is lost: {reason}", member.slot);
+        let SlotKind::Rank(rank, _) = member.slot.kind() else { return Ok(()) };
+        let node = self.roster.place(rank).map_or("", |place| place.node_name);
+        let reason = format!("a process on node {node} is lost: {reason}");
         Err(CouplingError::Site { site: site.to_owned(), reason })
     }
 }

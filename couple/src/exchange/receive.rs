@@ -1,0 +1,254 @@
+//! The receive side: what the other side exports, and what is fetched of it.
+
+use plan::redistribution::{Description, Layout, Mapping, Transfer};
+
+use super::{Action, Exchange, ExchangeError, MOST, Misuse, Party, Variable, informed};
+use crate::Packing;
+use crate::message::{Described, Message};
+use crate::sealed;
+
+/// Elements for a fetch.
+#[derive(Debug)]
+pub struct Arrived {
+    pub(crate) source: Source,
+    pub(crate) packing: Packing,
+    /// Bytes, without the checksum.
+    pub(crate) length: usize,
+    pub(super) fetch: FetchId,
+    pub(super) from: u32,
+    pub(super) ticket: u32,
+}
+
+/// Where elements are, and behind them their checksum.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Here(Vec<u8>),
+    /// In the memory of a process beside this one, as long as this number is behind them.
+    Beside {
+        pid: u32,
+        address: u64,
+        mark: u64,
+    },
+}
+
+impl Arrived {
+    /// Bytes of the elements, as they were exported.
+    pub fn bytes(&self) -> usize {
+        self.length
+    }
+
+    /// Copies elements of the local array's type from a buffer to where they belong in the array.
+    ///
+    /// # Safety
+    /// As [`Packing::unpack`].
+    pub unsafe fn unpack(&self, buffer: *const u8, array: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.packing.unpack(buffer, array) };
+    }
+}
+
+/// A fetch in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FetchId(pub(super) u64);
+
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub(super) fetch: FetchId,
+    pub(super) from: u32,
+    /// Bytes that are awaited, their checksum included.
+    pub(super) length: usize,
+    pub(super) packing: Packing,
+}
+
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub(super) name: String,
+    pub(super) version: u64,
+    pub(super) missing: usize,
+    pub(super) arrived: Vec<Arrived>,
+    pub(super) refused: Option<String>,
+}
+
+impl Exchange {
+    /// A variable that the other side exports, once it is known.
+    pub(crate) fn variable(&self, name: &str) -> Option<&Variable> {
+        self.known.get(name)
+    }
+
+    /// Begins to fetch a version of a known variable into a local array of these strides and elements (in bytes).
+    pub(crate) fn fetch(
+        &mut self,
+        name: &str,
+        version: u64,
+        layout: &Layout,
+        mapping: &Mapping,
+        (strides, element): (&[i64], usize),
+    ) -> Result<FetchId, ExchangeError> {
+        self.check()?;
+        let (processes, size) = (layout.processes(), self.sizes.0);
+        if processes > size {
+            return Err(ExchangeError::TooMany { name: name.to_owned(), processes, size });
+        }
+        let Some(variable) = self.known.get(name) else {
+            return Err(ExchangeError::Over(format!("{name}: not known yet")));
+        };
+        let sent = variable.element;
+        let transfer = Transfer::new(variable.layout.clone(), layout.clone(), mapping);
+        let transfer = transfer.map_err(|source| ExchangeError::Mapping { name: name.to_owned(), source })?;
+        let messages = if self.own < processes { transfer.receives(self.own) } else { Vec::new() };
+        let packed = |message: &plan::redistribution::Message| {
+            let packing = Packing::new(message, strides, element)?;
+            let length = (packing.bytes() / element.max(1)).checked_mul(sent)?.checked_add(sealed::SEAL)?;
+            Some((message.peer, packing, length))
+        };
+        let packings: Option<Vec<(u32, Packing, usize)>> = messages.iter().map(packed).collect();
+        let packings = packings.ok_or_else(|| ExchangeError::Memory { name: name.to_owned() })?;
+        let wish = self.wish(name, layout, mapping);
+        let begin = |process| {
+            Action::Tell(Party::other(process), Box::new(Message::Begin { name: name.to_owned(), wish, version }))
+        };
+        self.actions.extend(informed(self.own, self.sizes).map(begin));
+        let id = FetchId(self.next_fetch);
+        self.next_fetch += 1;
+        let missing = packings.len();
+        let fetch = Fetch { name: name.to_owned(), version, missing, arrived: Vec::new(), refused: None };
+        self.fetches.insert(id, fetch);
+        for (from, packing, length) in packings {
+            let ticket = self.next_ticket;
+            self.next_ticket = self.next_ticket.wrapping_add(1);
+            self.tickets.insert(ticket, Ticket { fetch: id, from, length, packing });
+            self.actions.push_back(Action::Await { from, ticket, length });
+            let host = self.memory.host;
+            let request = Message::Request { name: name.to_owned(), wish, version, ticket, host };
+            self.actions.push_back(Action::Tell(Party::other(from), Box::new(request)));
+        }
+        Ok(id)
+    }
+
+    /// Tells the other side what is about to be fetched, so that it can pack what it exports for that. The variable
+    /// need not be known; a layout or mapping that does not fit it is refused by [`Exchange::fetch`].
+    pub(crate) fn wish(&mut self, name: &str, layout: &Layout, mapping: &Mapping) -> u32 {
+        let wanted = (name.to_owned(), Description::of(layout), mapping.clone());
+        if let Some(at) = self.wishes.iter().position(|known| *known == wanted) {
+            return at as u32;
+        }
+        let wish = self.wishes.len() as u32;
+        let (name, layout, mapping) = wanted.clone();
+        self.wishes.push(wanted);
+        let tell = |process| {
+            let (name, layout, mapping) = (name.clone(), layout.clone(), mapping.clone());
+            Action::Tell(Party::other(process), Box::new(Message::Wish { name, wish, layout, mapping }))
+        };
+        self.actions.extend(informed(self.own, self.sizes).map(tell));
+        wish
+    }
+
+    /// What has arrived for a fetch since the last call, and whether that was all.
+    pub(crate) fn take(&mut self, id: FetchId) -> Result<(Vec<Arrived>, bool), ExchangeError> {
+        let Some(fetch) = self.fetches.get_mut(&id) else { return Ok((Vec::new(), true)) };
+        let arrived = std::mem::take(&mut fetch.arrived);
+        let done = fetch.missing == 0;
+        if let Some(reason) = fetch.refused.clone() {
+            let (name, version) = (fetch.name.clone(), fetch.version);
+            self.fetches.remove(&id);
+            return Err(ExchangeError::Refused { name, version, reason });
+        }
+        if done {
+            self.fetches.remove(&id);
+        } else if let Some(reason) = &self.failed {
+            let (name, version) = (fetch.name.clone(), fetch.version);
+            return Err(ExchangeError::Refused { name, version, reason: reason.clone() });
+        }
+        Ok((arrived, done))
+    }
+
+    /// The other side exports a variable.
+    pub(super) fn learns(&mut self, name: String, variable: Described) -> Result<(), Misuse> {
+        let Described { dtype, element, layout } = variable;
+        let layout = self.layout_of_other(&name, layout)?;
+        let size = usize::try_from(element).ok().filter(|size| (1..=1 << 20).contains(size));
+        let size = size.ok_or(Misuse::Element { name: name.clone(), element })?;
+        if self.known.len() >= MOST {
+            return Err(Misuse::TooMuch);
+        }
+        let variable = Variable { dtype, element: size, layout };
+        if let Some(before) = self.known.get(&name).filter(|before| **before != variable) {
+            let (before, now) = (before.summary(), variable.summary());
+            return Err(Misuse::Changed { name, before, now });
+        }
+        self.known.insert(name, variable);
+        Ok(())
+    }
+
+    /// What a ticket is for lies beside this process.
+    pub(super) fn beside(&mut self, from: u32, ticket: u32, length: u64, source: Source) -> Result<(), Misuse> {
+        let unasked = Misuse::Unasked { process: from, length: length as usize };
+        let ours = |known: &Ticket| known.from == from && known.length as u64 == length;
+        if !self.tickets.get(&ticket).is_some_and(ours) {
+            return Err(unasked);
+        }
+        let Some(Ticket { fetch: id, length, packing, .. }) = self.tickets.remove(&ticket) else {
+            return Err(unasked);
+        };
+        self.actions.push_back(Action::Forget { ticket });
+        let arrived = Arrived { source, packing, length: length - sealed::SEAL, fetch: id, from, ticket };
+        match self.fetches.get_mut(&id) {
+            Some(fetch) => fetch.arrived.push(arrived),
+            None => self.taken(&arrived),
+        }
+        Ok(())
+    }
+
+    /// A request cannot be met.
+    pub(super) fn refused(&mut self, from: u32, ticket: u32, reason: String) -> Result<(), Misuse> {
+        let Some(ticket) = self.tickets.get(&ticket).filter(|ticket| ticket.from == from) else {
+            return Err(Misuse::Unasked { process: from, length: 0 });
+        };
+        if let Some(fetch) = self.fetches.get_mut(&ticket.fetch) {
+            fetch.refused.get_or_insert(reason);
+        }
+        Ok(())
+    }
+
+    /// Elements have arrived from a process of the other side.
+    pub(crate) fn arrived(&mut self, from: u32, ticket: u32, bytes: Vec<u8>) {
+        let Some(Ticket { fetch: id, length, packing, .. }) =
+            self.tickets.remove(&ticket).filter(|ticket| ticket.from == from)
+        else {
+            let misuse = Misuse::Unasked { process: from, length: bytes.len() };
+            return self.fail(format!("the other side: {misuse}"), None);
+        };
+        let Some(fetch) = self.fetches.get_mut(&id) else { return };
+        if length != bytes.len() || !sealed::is_intact(&bytes) {
+            let (name, version) = (fetch.name.clone(), fetch.version);
+            let misuse = Misuse::Changeling { name, version, process: from };
+            return self.fail(misuse.to_string(), None);
+        }
+        fetch.missing -= 1;
+        let arrived =
+            Arrived { source: Source::Here(bytes), packing, length: length - sealed::SEAL, fetch: id, from, ticket };
+        fetch.arrived.push(arrived);
+    }
+
+    /// The caller has the elements that were beside this process.
+    pub(crate) fn taken(&mut self, arrived: &Arrived) {
+        if matches!(arrived.source, Source::Here(_)) {
+            return;
+        }
+        if let Some(fetch) = self.fetches.get_mut(&arrived.fetch) {
+            fetch.missing -= 1;
+        }
+        let taken = Message::Taken { ticket: arrived.ticket, sent: false };
+        self.actions.push_back(Action::Tell(Party::other(arrived.from), Box::new(taken)));
+    }
+
+    /// The caller cannot read the elements that are beside this process: they are to be sent, and will arrive again.
+    pub(crate) fn unreadable(&mut self, arrived: &Arrived) {
+        let Arrived { packing, length, fetch, from, ticket, .. } = arrived;
+        let (from, ticket, length) = (*from, *ticket, length + sealed::SEAL);
+        self.tickets.insert(ticket, Ticket { fetch: *fetch, from, length, packing: packing.clone() });
+        self.actions.push_back(Action::Await { from, ticket, length });
+        let taken = Message::Taken { ticket, sent: true };
+        self.actions.push_back(Action::Tell(Party::other(from), Box::new(taken)));
+    }
+}
