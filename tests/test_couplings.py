@@ -171,6 +171,19 @@ def test_mismatches_are_errors_on_both_sides(workshop):
     one.finish(within=30).fails_naming("v, version 1", "never fetched", "PlanError")
 
 
+def test_several_gateways_and_the_loss_of_one(workshop):
+    coupled, mpi = Coupled(workshop, gateways=2), mpich()
+    exports = ONE.format(work="import time; time.sleep(9); " + EXPORT.format(version=1))
+    fetches = ONE.format(work="print('joined', flush=True); print(coupling.fetch('v', layout, version=1).sum())")
+    runs = [coupled.python(mpi, "a", exports), coupled.python(mpi, "b", fetches)]
+    wait_until(lambda: "joined" in runs[1].out(), 20, "the coupling")
+    # Longer than a side may be missing from all boards.
+    time.sleep(5)
+    coupled.gateways["a", 2].child.kill()
+    assert "276" in runs[1].finish(within=40).check().out
+    assert "ended well" in runs[0].finish(within=40).check().out
+
+
 def test_a_restarted_gateway_does_not_end_a_coupling_at_one_site(workshop):
     coupled, mpi = Coupled(workshop), mpich()
     exports = ONE.format(work="import time; time.sleep(6); " + EXPORT.format(version=1))

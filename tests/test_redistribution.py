@@ -90,3 +90,33 @@ print("layouts are right")
 def test_layouts(workshop, mpi):
     done = workshop.run([mpi.python, "-c", LAYOUTS], environment=environment(mpi)).check()
     assert "layouts are right" in done.out, str(done)
+
+
+AGAIN = """
+import numpy as np
+import landbridge as lb
+from mpi4py import MPI
+
+comm, n = MPI.COMM_WORLD, 600
+rows = slice(comm.rank * n // comm.size, (comm.rank + 1) * n // comm.size)
+layouts = [lb.Layout((n, n), [lb.Block(comm.size), lb.Whole()]), lb.Layout((n, n), [lb.Whole(), lb.Block(comm.size)])]
+plan = lb.plan(*layouts, "f8", comm)
+whole, kept = np.arange(n * n, dtype="f8").reshape(n, n), np.zeros((n, rows.stop - rows.start))
+for time in range(20):
+    part, expected = (whole + time)[rows].copy(), (whole + time)[:, rows]
+    assert (plan.run(part) == expected).all(), time
+    assert plan.run(part, into=kept) is kept and (kept == expected).all(), time
+    assert (plan.run(np.asfortranarray(part), into=kept) == expected).all(), time
+    # The target may be where the source is.
+    memory = part.copy().reshape(-1)
+    assert (plan.run(memory.reshape(part.shape), into=memory.reshape(expected.shape)) == expected).all(), time
+    # Rank 0's array is new, the others' are not.
+    assert (plan.run(part.copy() if comm.rank == 0 else part, into=kept) == expected).all(), time
+print("every run is right")
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_plan_is_run_again_with_other_arrays(workshop, mpi, ranks):
+    done = alone(workshop, mpi, ranks, "-c", AGAIN)
+    assert done.out.count("every run is right") == ranks, str(done)

@@ -300,7 +300,7 @@ async fn couplings_of_other_sites_are_not_kept_and_answers_for_others_cut_a_link
     let named = |site: &str| Coupling { name: "ocean".into(), site: site.into() };
     let post = |site: &str, about: String| CouplingMessage::Post { coupling: named(site), side: 1, about };
     let mut cuts = sites[1].counters.snapshot().violations;
-    let other = CouplingMessage::Other { coupling: named("a"), side: 1, other: None };
+    let other = CouplingMessage::Other { coupling: named("a"), side: 1, board: String::new(), other: None };
     for (number, message) in (2..).zip([post("b", String::new()), other]) {
         let mut link = Link::dial(&sites[1], &key, "m", number);
         assert!(link.tell(Control::from(message)));

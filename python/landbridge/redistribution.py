@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -25,6 +26,12 @@ __all__ = ["Plan", "PlanError", "Select", "plan", "redistribute"]
 # Longer messages are sent in parts: not every MPI library counts more bytes in one.
 PART = 1 << 30
 TAG = 7
+# With more runs along an axis, a datatype takes longer than packing.
+MOST_RUNS = 4096
+# Shorter runs are packed faster here than by most MPI libraries, in bytes.
+SHORT_RUN = 1024
+# Pairs of arrays for which a plan keeps requests.
+MOST_READY = 4
 # Of the attribute under which a communicator keeps its duplicate.
 _key: Optional[int] = None
 
@@ -100,9 +107,13 @@ class Plan:
         self.dtype = self._agree(told)
         # Peers and elements of this rank's messages, and the steps in which it sends: the same in every run.
         self._sends = [] if self._source is None else self._core.sends(self._source)
-        self._steps, self._step_count = ([], 0) if self._source is None else self._core.steps(self._source)
+        steps, self._step_count = ([], 0) if self._source is None else self._core.steps(self._source)
+        self._order = sorted(range(len(steps)), key=steps.__getitem__)
         self._receives = [] if self._target is None else self._core.receives(self._target)
         self._bound: dict[tuple, list] = {}
+        self._ready: dict[tuple, list] = {}
+        self._failed = np.zeros(1, np.int32)
+        weakref.finalize(self, _free_all, self._ready)
 
     def _prepare(self, dtype, src_ranks, dst_ranks, select) -> None:
         for name, layout in (("src", self.src), ("dst", self.dst)):
@@ -152,16 +163,49 @@ class Plan:
         self, a: Optional[np.ndarray], *, into: Optional[np.ndarray] = None, casting: str = "same_kind"
     ) -> Optional[np.ndarray]:
         """Carries it out; collective. `a`, `into`: this rank's parts, which may differ from run to run."""
-        problem = None
-        try:
-            a, into = self._check(a, into, casting)
-        except (ValueError, TypeError) as error:
-            problem = f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
-        problems = [each for each in self.comm.allgather(problem) if each]
-        if problems:
-            raise PlanError("; ".join(problems))
-        self._exchange(a, into)
+        from mpi4py import MPI
+
+        # Arrays that were here before need neither checks nor new requests.
+        key = (_key_of(a, self._source), _key_of(into, self._target), casting)
+        ready, problem = self._ready.get(key), None
+        if ready is None:
+            try:
+                a, into = self._check(a, into, casting)
+            except (ValueError, TypeError) as error:
+                problem = f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
+        self._failed[0] = problem is not None
+        self.comm.Allreduce(MPI.IN_PLACE, self._failed)
+        if self._failed[0]:
+            raise PlanError("; ".join(each for each in self.comm.allgather(problem) if each))
+        if ready is None:
+            ready = self._keep(key, a, into)
+        if ready is None:
+            self._exchange(a, into)
+        else:
+            MPI.Prequest.Startall(ready)
+            MPI.Request.Waitall(ready)
         return into
+
+    def _keep(self, key, a, into) -> Optional[list]:
+        """Requests to be started again and again, if these arrays may come again and nothing has to be packed for them;
+        else None. Where arrays are is all that matters: others at the same place may use them too."""
+        aliased = a is not None and into is not None and np.may_share_memory(a, into)
+        if None in key[:2] or aliased or (into is not None and into.dtype != self.dtype):
+            return None
+        receives = [] if self._target is None else self._types(into, False)
+        sends = [] if self._source is None else self._types(a, True)
+        if None in receives or None in sends:
+            return None
+        ready = []
+        for (peer, _), datatype in zip(self._receives, receives):
+            ready.append(self.comm.Recv_init([_place(into), 1, datatype], self.src_ranks[peer], TAG))
+        for at in self._order:
+            place, peer = _place(a), self.dst_ranks[self._sends[at][0]]
+            ready.append(self.comm.Send_init([place, 1, sends[at]], peer, TAG))
+        if len(self._ready) >= MOST_READY:
+            _free(self._ready.pop(next(iter(self._ready))))
+        self._ready[key] = ready
+        return ready
 
     def _check(self, a, into, casting):
         if self._source is None:
@@ -192,33 +236,57 @@ class Plan:
         return a, into
 
     def _exchange(self, a, into) -> None:
+        """Lets MPI move elements from one array to the other where it can, by datatypes that say where they are: it may
+        then do with one copy. Others are packed, or unpacked, here."""
         from mpi4py import MPI
 
-        own, requests, kept = self.comm.Get_rank(), [], {}
-        arriving = []
-        if self._target is not None:
-            for (peer, count), packing in zip(self._receives, self._packings(into, False)):
+        shared = a is not None and into is not None and np.may_share_memory(a, into)
+        requests, arriving, packed = [], [], []
+        if into is not None:
+            straight = not shared and into.dtype == self.dtype
+            types = self._types(into, False) if straight else [None] * len(self._receives)
+            place = _place(into)
+            for at, ((peer, count), datatype) in enumerate(zip(self._receives, types)):
                 peer = self.src_ranks[peer]
-                buffer = None if peer == own else np.empty(count * self.dtype.itemsize, np.uint8)
-                arriving.append((peer, buffer, packing))
-                if buffer is not None:
-                    requests += [self.comm.Irecv([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
-        if self._source is not None:
-            address = a.__array_interface__["data"][0]
-            messages = zip(self._steps, self._sends, self._packings(a, True))
-            for _, (peer, _), packing in sorted(messages, key=lambda message: message[0]):
-                peer = self.dst_ranks[peer]
+                if datatype is not None:
+                    requests.append(self.comm.Irecv([place, 1, datatype], peer, TAG))
+                    continue
+                buffer = np.empty(count * self.dtype.itemsize, np.uint8)
+                arriving.append((at, buffer))
+                requests += [self.comm.Irecv([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
+        if a is not None and self._source is not None:
+            types = [None] * len(self._sends) if shared else self._types(a, True)
+            place = _place(a)
+            for at in self._order:
+                peer = self.dst_ranks[self._sends[at][0]]
+                if types[at] is not None:
+                    requests.append(self.comm.Isend([place, 1, types[at]], peer, TAG))
+                    continue
+                packing = self._packings(a, True)[at]
                 buffer = np.empty(packing.bytes, np.uint8)
-                packing.pack(address, buffer.__array_interface__["data"][0])
-                kept[peer] = buffer
-                if peer != own:
-                    requests += [self.comm.Isend([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
+                packing.pack(_address(a), _address(buffer))
+                packed.append(buffer)
+                requests += [self.comm.Isend([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
         MPI.Request.Waitall(requests)
-        for peer, buffer, packing in arriving:
-            buffer = kept[own] if buffer is None else buffer
+        for at, buffer in arriving:
             if into.dtype != self.dtype:
                 buffer = np.ascontiguousarray(buffer.view(self.dtype).astype(into.dtype, casting="unsafe"))
-            packing.unpack(buffer.__array_interface__["data"][0], into.__array_interface__["data"][0])
+            self._packings(into, False)[at].unpack(_address(buffer), _address(into))
+
+    def _types(self, array, sends: bool) -> list:
+        """For each message the datatype that says where its elements are in arrays of these strides. None: it is
+        packed, because it has too many runs or is too long to be sent at once."""
+        key = ("types", sends, array.strides)
+        if key not in self._bound:
+            process, messages = (self._source, self._sends) if sends else (self._target, self._receives)
+            size, made = self.dtype.itemsize, []
+            places = self._core.places(process, sends, list(array.strides), MOST_RUNS)
+            for (_, count), levels in zip(messages, places):
+                straight = 0 < count * size <= PART and levels is not None and _is_for_mpi(levels, count * size)
+                made.append(_datatype(levels, size) if straight else None)
+            self._bound[key] = made
+            weakref.finalize(self, _free, [datatype for datatype in made if datatype is not None])
+        return self._bound[key]
 
     def _packings(self, array, sends: bool) -> list:
         """How messages are copied, kept for arrays of the same strides."""
@@ -230,6 +298,73 @@ class Plan:
 
 
 plan = Plan
+
+
+def _datatype(levels: list, size: int) -> Any:
+    """The datatype of elements of `size` bytes at these runs, from the slowest axis to the fastest."""
+    from mpi4py import MPI
+
+    steps = [MPI.BYTE.Create_contiguous(size)]
+    for runs in reversed(levels):
+        inner = steps[-1]
+        starts, counts, strides = (list(each) for each in zip(*runs))
+        if len(steps) == 1 and all(stride == size for stride in strides):
+            steps.append(inner.Create_hindexed(counts, starts))
+        elif len(runs) == 1 and starts == [0]:
+            steps.append(inner.Create_hvector(counts[0], 1, strides[0]))
+        else:
+            places = [start + at * stride for start, count, stride in runs for at in range(count)]
+            steps.append(inner.Create_hindexed_block(1, places))
+    datatype = steps.pop().Commit() if len(steps) > 1 else steps.pop().Dup().Commit()
+    for step in steps:
+        step.Free()
+    return datatype
+
+
+def _is_for_mpi(levels: list, length: int) -> bool:
+    """Whether an MPI library copies elements at these runs at least as fast as we do."""
+    from mpi4py import MPI
+
+    if MPI.get_vendor()[0] == "Open MPI":
+        return True
+    runs = 1
+    for level in levels:
+        runs *= len(level) if level is levels[-1] else sum(count for _, count, _ in level)
+    return length >= SHORT_RUN * runs
+
+
+def _free(objects: list) -> None:
+    """Frees datatypes or requests of MPI."""
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        for each in objects:
+            each.Free()
+
+
+def _free_all(lists: dict) -> None:
+    for objects in lists.values():
+        _free(objects)
+
+
+def _key_of(array: Any, process: Optional[int]) -> Any:
+    """Where an array's elements are, and of what type; None: it is not given, or not an array of NumPy's."""
+    if array is None and process is None:
+        return ()
+    if type(array) is not np.ndarray:
+        return None
+    return array.ctypes.data, array.shape, array.strides, array.dtype, array.flags.writeable
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _place(array: np.ndarray) -> Any:
+    """The memory in which datatypes find an array's elements: they count from its first one."""
+    from mpi4py import MPI
+
+    return MPI.buffer.fromaddress(_address(array), 1)
 
 
 def private(comm: Intracomm) -> Intracomm:

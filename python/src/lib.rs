@@ -107,6 +107,9 @@ fn mapping(from: Vec<PickOf>, to: Vec<PickOf>, order: Vec<usize>, shifts: Vec<u6
     arrays::Mapping { from: picks(from), to: picks(to), order, shifts }
 }
 
+/// Runs along each axis.
+type Places = Vec<Vec<(i64, u64, i64)>>;
+
 #[pyclass(frozen, module = "landbridge._core")]
 struct Transfer(arrays::Transfer);
 
@@ -140,6 +143,21 @@ impl Transfer {
     fn steps(&self, rank: u32) -> (Vec<u64>, u64) {
         let steps = arrays::Steps::new(&self.0);
         (self.0.sends(rank).iter().map(|message| steps.of(rank, message)).collect(), steps.count())
+    }
+
+    /// Where the elements of a process's messages are in an array of these strides, in bytes, as it sends or receives
+    /// them: for each message, from the slowest axis to the fastest, where runs start, their lengths and strides. None
+    /// for a message with more than `most` runs along an axis.
+    fn places(&self, rank: u32, sends: bool, strides: Vec<i64>, most: usize) -> Vec<Option<Places>> {
+        let messages = if sends { self.0.sends(rank) } else { self.0.receives(rank) };
+        let runs = |message: &arrays::Message| {
+            let level = |runs: &mut dyn Iterator<Item = arrays::Piece>| {
+                let runs: Vec<_> = runs.take(most + 1).map(|run| (run.start, run.count, run.stride)).collect();
+                (runs.len() <= most).then_some(runs)
+            };
+            message.levels(&strides).map(|mut runs| level(&mut runs)).collect()
+        };
+        messages.iter().map(runs).collect()
     }
 
     /// How the messages of a process are copied from or to an array of these strides, in bytes, as it sends or receives

@@ -33,8 +33,12 @@ pub(crate) enum Place {
 }
 
 /// The sides that are posted here. No I/O and no clock: what is to be sent is returned.
-#[derive(Debug, Default)]
-pub(crate) struct Board(HashMap<Coupling, Vec<Side>>);
+#[derive(Debug)]
+pub(crate) struct Board {
+    /// Name of this gateway, because a side may be posted at several.
+    name: String,
+    sides: HashMap<Coupling, Vec<Side>>,
+}
 
 #[derive(Debug)]
 struct Side {
@@ -48,6 +52,10 @@ struct Side {
 type Answers = Vec<(Place, CouplingMessage)>;
 
 impl Board {
+    pub(crate) fn new(name: &str) -> Board {
+        Board { name: name.to_owned(), sides: HashMap::new() }
+    }
+
     /// A message of a side, or about one. `home`: the site of its sender, whose sides may take `most` bytes.
     pub(crate) fn take(
         &mut self,
@@ -61,18 +69,23 @@ impl Board {
                 match self.may_post(&coupling, (side, about.len()), (home, most)) {
                     Err(reason) => answers.push((place, CouplingMessage::Refused { coupling, side, reason })),
                     Ok(()) => {
-                        let sides = self.0.entry(coupling.clone()).or_default();
+                        let sides = self.sides.entry(coupling.clone()).or_default();
                         sides.retain(|one| one.posted.side != side);
                         let posted = Posted { side, about };
                         sides.push(Side { place, home: home.to_owned(), posted, renewed: now });
-                        answers.extend(tell(&coupling, sides));
+                        answers.extend(tell(&self.name, &coupling, sides));
                     }
                 }
             }
             CouplingMessage::Renew { coupling, side } => {
-                let sides = self.0.get_mut(&coupling).map(Vec::as_mut_slice).unwrap_or_default();
+                let sides = self.sides.get_mut(&coupling).map(Vec::as_mut_slice).unwrap_or_default();
+                let other = sides.iter().map(|one| one.posted.side).find(|one| *one != side);
                 match sides.iter_mut().find(|one| one.posted.side == side && one.place == place) {
-                    Some(found) => found.renewed = now,
+                    Some(found) => {
+                        found.renewed = now;
+                        let board = self.name.clone();
+                        answers.push((place, CouplingMessage::Renewed { coupling, side, board, other }));
+                    }
                     None => answers.push((place, CouplingMessage::Unposted { coupling, side })),
                 }
             }
@@ -83,6 +96,7 @@ impl Board {
             }
             // Answers of boards: the caller does not pass them on to one.
             CouplingMessage::Other { .. }
+            | CouplingMessage::Renewed { .. }
             | CouplingMessage::Unposted { .. }
             | CouplingMessage::Unreached { .. }
             | CouplingMessage::Refused { .. } => {}
@@ -109,13 +123,13 @@ impl Board {
                 coupling.name
             ));
         }
-        let others = self.0.get(coupling).map(Vec::as_slice).unwrap_or_default();
+        let others = self.sides.get(coupling).map(Vec::as_slice).unwrap_or_default();
         let others: Vec<&Side> = others.iter().filter(|one| one.posted.side != side).collect();
         if let [one, other, ..] = &others[..] {
             let (one, other) = (&one.home, &other.home);
             return Err(format!("{coupling} already has two sides, from {one} and {other}: take another name"));
         }
-        let theirs = || self.0.values().flatten().filter(|one| one.home == home && one.posted.side != side);
+        let theirs = || self.sides.values().flatten().filter(|one| one.home == home && one.posted.side != side);
         let bytes = theirs().map(|one| one.posted.about.len()).sum::<usize>() + length;
         if theirs().count() >= MOST_OF_SITE || bytes as u64 > most {
             let count = theirs().count();
@@ -125,40 +139,59 @@ impl Board {
     }
 
     fn forget(&mut self, which: impl Fn(&Side) -> bool) -> Answers {
-        let couplings: Vec<Coupling> =
-            self.0.iter().filter(|(_, sides)| sides.iter().any(&which)).map(|(coupling, _)| coupling.clone()).collect();
+        let couplings: Vec<Coupling> = self
+            .sides
+            .iter()
+            .filter(|(_, sides)| sides.iter().any(&which))
+            .map(|(coupling, _)| coupling.clone())
+            .collect();
         couplings.iter().filter_map(|coupling| self.forget_in(coupling, &which)).flatten().collect()
     }
 
     /// `None`: there is no such side.
     fn forget_in(&mut self, coupling: &Coupling, which: impl Fn(&Side) -> bool) -> Option<Answers> {
-        let sides = self.0.get_mut(coupling)?;
+        let sides = self.sides.get_mut(coupling)?;
         let before = sides.len();
         sides.retain(|side| !which(side));
-        let answers = if sides.len() == before { None } else { Some(tell(coupling, sides)) };
+        let answers = if sides.len() == before { None } else { Some(tell(&self.name, coupling, sides)) };
         if sides.is_empty() {
-            self.0.remove(coupling);
+            self.sides.remove(coupling);
         }
         answers
     }
 }
 
 /// Tells each side of the other.
-fn tell(coupling: &Coupling, sides: &[Side]) -> Answers {
+fn tell(board: &str, coupling: &Coupling, sides: &[Side]) -> Answers {
     let told = |side: &Side| {
         let other = sides.iter().find(|other| other.posted.side != side.posted.side);
         let other = other.map(|other| other.posted.clone());
-        (side.place, CouplingMessage::Other { coupling: coupling.clone(), side: side.posted.side, other })
+        (
+            side.place,
+            CouplingMessage::Other {
+                coupling: coupling.clone(),
+                side: side.posted.side,
+                board: board.to_owned(),
+                other,
+            },
+        )
     };
     sides.iter().map(told).collect()
 }
 
 /// What a gateway knows of couplings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Couplings {
     board: RefCell<Board>,
     /// Sides of this site's users at other sites' boards, by coupling and side.
     away: RefCell<HashMap<(Coupling, u64), Rc<Member>>>,
+}
+
+impl Couplings {
+    /// Of the gateway of this name.
+    pub(crate) fn new(name: &str) -> Couplings {
+        Couplings { board: RefCell::new(Board::new(name)), away: RefCell::default() }
+    }
 }
 
 impl Gateway {
@@ -294,7 +327,7 @@ mod tests {
 
     #[test]
     fn two_sides_find_each_other_and_a_third_is_refused() {
-        let (mut board, now) = (Board::default(), Instant::now());
+        let (mut board, now) = (Board::new("gw1"), Instant::now());
         assert_eq!(others(&board.take(A, post(7, "a"), now)), [(A.0, None)]);
         assert_eq!(others(&board.take(B, post(8, "b"), now)), [(A.0, Some("b".into())), (B.0, Some("a".into()))]);
         let refused = board.take(C, post(9, "c"), now);
@@ -308,24 +341,30 @@ mod tests {
         assert_eq!(others(&board.take(C, post(9, "c"), now)), [(A.0, Some("c".into())), (C.0, Some("z".into()))]);
         assert_eq!(others(&board.gone(A.0)), [(C.0, None)]);
         board.gone(C.0);
-        assert!(board.0.is_empty());
+        assert!(board.sides.is_empty());
     }
 
     #[test]
     fn a_silent_side_is_forgotten() {
-        let (mut board, now) = (Board::default(), Instant::now());
+        let (mut board, now) = (Board::new("gw1"), Instant::now());
         let renew = |side| CouplingMessage::Renew { coupling: ocean(), side };
         board.take(A, post(7, "a"), now);
         board.take(B, post(8, "b"), now);
-        assert!(board.take(A, renew(7), now + SILENCE / 2).is_empty());
-        assert_eq!(others(&board.take(A, renew(7), now + SILENCE * 3 / 2)), [(A.0, None)]);
+        let renewed = |other| {
+            let board = "gw1".to_owned();
+            (A.0, CouplingMessage::Renewed { coupling: ocean(), side: 7, board, other })
+        };
+        assert_eq!(board.take(A, renew(7), now + SILENCE / 2), [renewed(Some(8))]);
+        let mut later = board.take(A, renew(7), now + SILENCE * 3 / 2);
+        assert_eq!(later.pop(), Some(renewed(None)));
+        assert_eq!(others(&later), [(A.0, None)]);
         let unposted = board.take(B, renew(8), now + SILENCE * 3 / 2);
         assert!(matches!(&unposted[..], [(place, CouplingMessage::Unposted { side: 8, .. })] if *place == B.0));
     }
 
     #[test]
     fn a_site_cannot_fill_the_board() {
-        let (mut board, now) = (Board::default(), Instant::now());
+        let (mut board, now) = (Board::new("gw1"), Instant::now());
         for side in 0..MOST_OF_SITE as u64 + 1 {
             let coupling = Coupling { name: format!("c{side}"), site: "lyon".into() };
             let answers = board.take(A, CouplingMessage::Post { coupling, side, about: "x".into() }, now);

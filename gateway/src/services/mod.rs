@@ -50,7 +50,7 @@ impl Services {
             nodes: Nodes::default(),
             gone: Notify::new(),
             tickets: RefCell::default(),
-            couplings: Couplings::default(),
+            couplings: Couplings::new(&config.own().name),
             doorkeeper: config.doorkeeper.clone(),
             load: Load::default(),
         }

@@ -7,7 +7,7 @@
 
 pub mod side;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use types::id::SlotKind;
 use types::sites::Inside;
 use types::{Identity, JobId, Roster, SiteId, Slot};
-use wire::control::coupling::{Coupling, CouplingMessage, Posted, RENEW_S};
+use wire::control::coupling::{Coupling, CouplingMessage, Posted, RENEW_S, SILENCE_S};
 use wire::control::{JobMessage, Part};
 use wire::{Control, FrameKind};
 
@@ -205,6 +205,23 @@ struct Pair {
     opened: Option<Opened>,
     /// Since when the other side of a job is not posted.
     absent: Option<Instant>,
+    /// Who the other side is at each gateway at which this one is posted, and when that was last heard.
+    boards: HashMap<String, (Option<u64>, Instant)>,
+}
+
+impl Pair {
+    /// A gateway says who is posted there.
+    fn seen(&mut self, board: String, other: Option<u64>) {
+        let now = Instant::now();
+        self.boards.insert(board, (other, now));
+        // A gateway that is lost says nothing more.
+        self.boards.retain(|_, (_, heard)| now - *heard < Duration::from_secs(SILENCE_S));
+        let there = |coupled| self.boards.values().any(|(other, _)| *other == Some(coupled));
+        match self.coupled {
+            Some(coupled) if !there(coupled) => drop(self.absent.get_or_insert(now)),
+            _ => self.absent = None,
+        }
+    }
 }
 
 /// A job that this side has opened.
@@ -270,13 +287,20 @@ impl Board<'_> {
             return Ok(());
         }
         match message {
-            CouplingMessage::Other { other: Some(posted), .. } => self.meets(posted, pair, say).await,
-            CouplingMessage::Other { other: None, .. } => {
+            CouplingMessage::Other { board, other: Some(posted), .. } => {
+                pair.seen(board, Some(posted.side));
+                self.meets(posted, pair, say).await
+            }
+            CouplingMessage::Other { board, other: None, .. } => {
+                pair.seen(board, None);
                 if pair.coupled.is_some() {
-                    pair.absent.get_or_insert_with(Instant::now);
                     return Ok(());
                 }
                 say(Said::Waiting(format!("nobody else has joined {}", self.request.coupling)))
+            }
+            CouplingMessage::Renewed { board, other, .. } => {
+                pair.seen(board, other);
+                Ok(())
             }
             CouplingMessage::Unposted { .. } => self.post().await,
             CouplingMessage::Unreached { reason, .. } => {
@@ -308,7 +332,6 @@ impl Board<'_> {
             }
             return Ok(());
         }
-        pair.absent = None;
         let first = self.side < side;
         let (one, two) = if first { (&self.about, &about) } else { (&about, &self.about) };
         let (roster, ranks) =

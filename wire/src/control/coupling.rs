@@ -33,8 +33,10 @@ pub enum CouplingMessage {
     Renew { coupling: Coupling, side: u64 },
     /// A side is no longer there.
     Leave { coupling: Coupling, side: u64 },
-    /// To a side: who the other one is. Sent when that changes.
-    Other { coupling: Coupling, side: u64, other: Option<Posted> },
+    /// To a side: who the other one is at the gateway `board`. Sent when that changes.
+    Other { coupling: Coupling, side: u64, board: String, other: Option<Posted> },
+    /// To a side that renews itself: it is posted at the gateway `board`, and so is this other side.
+    Renewed { coupling: Coupling, side: u64, board: String, other: Option<u64> },
     /// To a side that renews itself: it is not posted here, as after a restart.
     Unposted { coupling: Coupling, side: u64 },
     /// To a side: no gateway of the coupling's site can be reached now.
@@ -51,6 +53,7 @@ impl CouplingMessage {
             | CouplingMessage::Renew { coupling, side }
             | CouplingMessage::Leave { coupling, side }
             | CouplingMessage::Other { coupling, side, .. }
+            | CouplingMessage::Renewed { coupling, side, .. }
             | CouplingMessage::Unposted { coupling, side }
             | CouplingMessage::Unreached { coupling, side, .. }
             | CouplingMessage::Refused { coupling, side, .. } => (coupling, *side),

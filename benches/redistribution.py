@@ -1,0 +1,156 @@
+"""Arrays that change layouts: among the ranks of one job, between two programs on one node, and between two sites.
+
+After Hunold, Rauber and Rünger, "Design and Evaluation of a Parallel Data Redistribution Component for TGrid": time
+against size, inside against between sites. Their bound between subnets was a third of the line rate."""
+
+import json
+import sys
+from statistics import median
+
+from machine import (
+    LANDBRIDGE,
+    OPENMPI,
+    PROGRAMS,
+    RELEASE,
+    VENV,
+    Failed,
+    clean_environment,
+    describe,
+    in_lab,
+    installed,
+    libraries,
+    load,
+    need,
+    run,
+)
+from report import columns, summary
+
+ONE_NODE = ["--sites", "1", "--nodes", "1", "--delay", "0", "--wan-rate", "0", "--nic-rate", "0"]
+RATE = 200e6 / 8
+RATES = ["--wan-rate", "1gbit", "--nic-rate", "1gbit", "--gateway-nic-rate", "200mbit"]
+TWO_SITES = ["--sites", "2", "--nodes", "1", "--delay", "5ms", *RATES]
+# Labs of two sites: options, and what the gateways' cards carry together, in bytes per second.
+APART = {
+    "one gateway": ([*TWO_SITES, "--gateways", "1"], RATE),
+    "two gateways": ([*TWO_SITES, "--gateways", "2"], 2 * RATE),
+}
+KINDS = {"quarters": "quarters to rows", "dealt": "64 x 64 to 48 x 80", "rows": "rows to the same rows"}
+BASES = {256: "alltoallw_init"}
+TIMES = {"ms": "cycle", "first_ms": "first", "join_ms": "join"}
+
+
+def measure(arguments):
+    need(LANDBRIDGE, "run make")
+    rounds = arguments.rounds or (3 if arguments.quick else 5)
+    result = {"machine": describe(), "rounds": rounds, "inside": [], "together": [], "apart": [], "problems": []}
+    for mpi in installed(arguments):
+        try:
+            result["inside"] += [{"mpi": mpi, **line} for line in _inside(mpi, rounds)]
+        except Failed as failed:
+            result["problems"].append(str(failed))
+    try:
+        result["together"] = _together(rounds, result["problems"])
+        for name, (options, rate) in APART.items():
+            result["apart"] += _apart(name, options, rate, min(rounds, 3), result["problems"])
+    except Failed as failed:
+        result["problems"].append(str(failed))
+    result["machine"]["load_after"] = load()
+    return result
+
+
+def _inside(mpi, rounds):
+    environment = {**clean_environment(), **libraries(mpi), "PYTHONPATH": str(RELEASE / "python")}
+    if mpi == "openmpi":
+        environment |= OPENMPI
+    bin = VENV[mpi] / "bin"
+    words = [bin / "mpiexec", "-n", 4, bin / "python", PROGRAMS / "redistribute.py", rounds]
+    out, _ = run(words, environment, limit=300)
+    for line in map(json.loads, out.splitlines()):
+        base = BASES.get(line["n"], "alltoallw")
+        row = {"case": line["case"], "n": line["n"], "plan_ms": line["plan_ms"], "ms": summary(line["ms"]["ours"])}
+        if base in line["ms"]:
+            ratios = [ours / other for ours, other in zip(line["ms"]["ours"], line["ms"][base])]
+            row |= {"base": base, "base_ms": summary(line["ms"][base]), "ratio": summary(ratios)}
+        yield row
+
+
+def _couple(*words):
+    bin = VENV["mpich"] / "bin"
+    environment = [f"LD_LIBRARY_PATH={VENV['mpich'] / 'lib'}", f"PYTHONPATH={RELEASE / 'python'}"]
+    program = [sys.executable, PROGRAMS / "couple.py", *words[:1], bin / "mpiexec", bin / "python", *words[1:]]
+    return ["env", *environment, *program]
+
+
+def _together(rounds, problems):
+    """Four and four processes on one node; the base is copying into and out of a shared file."""
+    commands = [{"name": "file", "words": _couple("-", 4, 4096, "file", 12), "limit": 60}]
+    for kind in KINDS:
+        commands.append({"name": kind, "words": _couple(LANDBRIDGE, 4, 4096, kind, 16), "limit": 60})
+    samples, failures = in_lab(ONE_NODE, commands, rounds)
+    problems += failures.values()
+    rows, base = [], [line["cycle_ms"] for line in samples.get("file", [])]
+    for kind in KINDS:
+        lines = samples.get(kind, [])
+        if lines and base:
+            row = {"kind": kind, "file_ms": summary(base)}
+            row |= {key: summary([line[f"{source}_ms"] for line in lines]) for key, source in TIMES.items()}
+            rows.append({**row, "of_file": round(median(base) / row["ms"]["median"], 3)})
+    return rows
+
+
+def _apart(name, options, rate, rounds, problems):
+    """Four and four processes at two sites; of what the gateways' cards carry."""
+    n = 2048
+    commands = [
+        {"name": kind, "words": _couple(LANDBRIDGE, 4, n, kind, 8, "a-n1", "b-n1"), "limit": 120}
+        for kind in ("quarters", "dealt")
+    ]
+    samples, failures = in_lab(options, commands, rounds)
+    problems += failures.values()
+    rows = []
+    for kind, lines in samples.items():
+        if lines:
+            row = {"lab": name, "kind": kind}
+            row |= {key: summary([line[f"{source}_ms"] for line in lines]) for key, source in TIMES.items()}
+            rows.append({**row, "of_cards": round(n * n * 8 / (row["ms"]["median"] / 1e3) / rate, 3)})
+    return rows
+
+
+def table(result):
+    parts = []
+    heading = ["inside a job", "MPI", "n", "ms", "MPI's own", "ratio", "± spread"]
+    rows = [heading]
+    for row in result["inside"]:
+        own = f"{row['base']} {row['base_ms']['median']:.3f}" if "base" in row else ""
+        ratio = [f"{row['ratio']['median']:.2f}", f"{row['ratio']['spread']:.2f}"] if "ratio" in row else ["", ""]
+        rows.append([row["case"], row["mpi"], str(row["n"]), f"{row['ms']['median']:.3f}", own, *ratio])
+    parts.append(columns(rows))
+    rows = [["4 + 4 processes on a node, 4096²", "ms", "shared file, ms", "of its speed", "join, ms", "first data, ms"]]
+    for row in result["together"]:
+        cells = [f"{row[key]['median']:.1f}" for key in ("ms", "file_ms")] + [f"{row['of_file']:.2f}"]
+        cells += [f"{row[key]['median']:.0f}" for key in ("join_ms", "first_ms")]
+        rows.append([KINDS[row["kind"]], *cells])
+    parts.append(columns(rows))
+    rows = [["4 + 4 processes at two sites, 2048²", "", "ms", "of the gateways' cards", "first data, ms"]]
+    for row in result["apart"]:
+        cells = [f"{row['ms']['median']:.0f}", f"{row['of_cards']:.2f}", f"{row['first_ms']['median']:.0f}"]
+        rows.append([row["lab"], KINDS[row["kind"]], *cells])
+    parts.append(columns(rows))
+    return "\n\n".join(parts + [f"FAILED {problem}" for problem in result["problems"]])
+
+
+def plot(pyplot, result):
+    rows = [row for row in result["inside"] if row["case"] == "quarters to rows"]
+    if not rows:
+        return None
+    figure, axis = pyplot.subplots(figsize=(6, 4.5))
+    for mpi in dict.fromkeys(row["mpi"] for row in rows):
+        mine = [row for row in rows if row["mpi"] == mpi]
+        speeds = [row["n"] ** 2 * 8 / row["ms"]["median"] / 1e6 for row in mine]
+        axis.plot([row["n"] for row in mine], speeds, marker="o", label=mpi)
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("rows and columns")
+    axis.set_title("quarters to rows on 4 ranks: GB/s")
+    axis.set_ylim(bottom=0)
+    axis.legend(fontsize="small")
+    return figure
