@@ -162,6 +162,30 @@ def test_a_side_that_dies_is_noticed_by_the_other(workshop, sites, killed):
         victim.end()
 
 
+# At one site processes have no connection to a gateway, so one that is stopped alone is not noticed.
+@pytest.mark.parametrize("gateways", [1, 2])
+@pytest.mark.parametrize(
+    ("sites", "stopped"), [("ab", "process"), ("ab", "side"), ("aa", "side")], ids=["process", "side", "side-together"]
+)
+def test_a_side_that_stands_still_is_noticed_by_the_other(workshop, sites, stopped, gateways):
+    coupled, mpi = Coupled(workshop, gateways=gateways), mpich()
+    runs = [coupled.python(mpi, site, DIES) for site in sites]
+    for run in runs:
+        wait_until(lambda run=run: "joined" in run.out(), 20, "the coupling")
+    victims = [int(runs[0].out().split()[1])]
+    if stopped == "side":
+        victims += [helper.pid for helper in runs[0].processes("couple")]
+    try:
+        for victim in victims:
+            os.kill(victim, signal.SIGSTOP)
+        done = runs[1].finish(within=25)
+    finally:
+        for victim in victims:
+            os.kill(victim, signal.SIGCONT)
+    assert re.search("heard: one@a: .*(is lost|no sign of life)", done.out), str(done)
+    assert "heard: one@a" in runs[0].finish(within=20).out
+
+
 def test_mismatches_are_errors_on_both_sides(workshop):
     coupled, mpi = Coupled(workshop), mpich()
     exports = ONE.format(work=EXPORT.format(version=1))

@@ -191,7 +191,7 @@ async fn jobs_cost_their_site_what_they_cost_the_gateway() {
         for job in 0..2000u32 {
             for (half, window) in [(0, 0), (1, 1)] {
                 let id = 10_000 + 2 * job + half;
-                assert!(link.tell(job_open(id, &roster, Part::Relay { window: window * (32 << 10) })));
+                assert!(link.tell(job_open(id, &roster, Part::Lead.relay(window * (32 << 10)))));
             }
             for _ in 0..2 {
                 match link.hear_control().unwrap() {

@@ -109,7 +109,7 @@ fn a_job_that_its_home_has_forgotten_is_not_kept() {
     let sites = start(&plan);
     let mut home = Link::dial(&sites[1], &key, "m", 1);
     let roster = "m:n1*1;a:n1*2".parse().unwrap();
-    let part = Part::Relay { window: 1 << 20 };
+    let part = Part::Lead.relay(1 << 20);
     let job = JobId(1);
     assert!(home.tell(JobMessage::Open { job, secret: Secret::new([1; 32]), roster, home: "m".into(), part }));
     let open = Control::Job(JobMessage::Here { job, whole: false });

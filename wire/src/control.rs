@@ -146,7 +146,7 @@ mod tests {
             secret: Secret::new([5; 32]),
             roster: "a:n1*2;b:n1*2".parse().unwrap(),
             home: "a".into(),
-            part: Part::Relay { window: 1 << 20 },
+            part: Part::Lead.relay(1 << 20),
         });
         assert_eq!(message.job(), Some(JobId(9)));
         let nodes = vec![AllocatedNode { name: "n1".into(), slots: 2 }];

@@ -30,7 +30,6 @@ use crate::path::decipher::{Decipher, read_some};
 use crate::path::forward::{READ, Share, Stop, Target};
 use crate::path::outlet::{LINGER, Outlet};
 use crate::table::Leave;
-use crate::table::job::is_rank;
 
 /// Other members of the same site pause when this many bytes are queued for a member. Frames from trunks never wait;
 /// they are refused when memory is short.
@@ -192,10 +191,11 @@ impl Member {
         }
     }
 
-    /// Pings an agent or a launcher that is silent. Returns when it has been silent too long; that takes longer if its
-    /// machine answers and this one is busy: 64 ranks on two cores once kept a launcher from running for many seconds.
-    /// A rank is heard only while its program calls MPI, so its agent vouches for it. A member that is sending, or that
-    /// is not being read, gets a sign of life from this gateway each second.
+    /// Pings an agent or a launcher that is silent, and a rank of a job without agents. Returns when it has been silent
+    /// too long; that takes longer if its machine answers and this one is busy: 64 ranks on two cores once kept a
+    /// launcher from running for many seconds. Another rank is heard only while its program calls MPI, so its agent
+    /// vouches for it. A member that is sending, or that is not being read, gets a sign of life from this gateway each
+    /// second.
     async fn heartbeat(&self, gateway: &Gateway) -> String {
         let start = gateway.path.tick();
         let since = |at: Instant| (at - start).as_nanos() as u64;
@@ -213,7 +213,8 @@ impl Member {
             if nod.is_due(heard, since(now)) && self.outlet.queued() == 0 {
                 self.send_own(gateway, self.header(FrameKind::Pong), &[]);
             }
-            if is_rank(self.identity.get().slot) {
+            let (job, slot) = (self.job.get(), self.identity.get().slot);
+            if gateway.table().jobs.get(&job).is_none_or(|job| !job.watches(slot)) {
                 pulse.heard(since(now));
                 continue;
             }

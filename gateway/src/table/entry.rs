@@ -88,9 +88,9 @@ impl<M: Clone + PartialEq> Table<M> {
         let all: u64 = (0..roster.sites().len()).map(|at| members_of(&roster, SiteId(at as u16), home)).sum();
         self.check_described(home_name, &roster).map_err(here)?;
         let kept = self.kept_from(home_name);
-        let grant = match part {
-            Part::Lead | Part::LeadWithoutAgents => self.grants.grant(all - local, kept),
-            Part::Relay { window } => self.grants.grant_window(all - local, window, kept),
+        let grant = match part.window() {
+            None => self.grants.grant(all - local, kept),
+            Some(window) => self.grants.grant_window(all - local, window, kept),
         };
         let grant = grant.map_err(|error| here(error.into()))?;
         self.epoch += 1;
@@ -103,7 +103,7 @@ impl<M: Clone + PartialEq> Table<M> {
             home,
             part,
             askers: asked_by.into_iter().collect(),
-            window: if let Part::Relay { window } = part { Some(window) } else { None },
+            window: part.window(),
             unclosed: Vec::new(),
             sites,
             members: HashMap::new(),

@@ -102,6 +102,12 @@ impl<M> Job<M> {
     pub(crate) fn leads(&self) -> bool {
         self.part.leads()
     }
+
+    /// Whether gateways look after this member. Where there are agents, those look after the ranks, which are heard
+    /// only while their programs call MPI.
+    pub(crate) fn watches(&self, slot: Slot) -> bool {
+        !is_rank(slot) || !self.part.has_agents()
+    }
 }
 
 /// First rank of a site, and one past its last.
@@ -175,9 +181,10 @@ impl<M: Clone + PartialEq> Table<M> {
             job.members.insert(Slot::LAUNCHER, launcher.clone());
         }
         self.tell_what_is_away(id, &launcher);
-        match part {
-            Part::Lead | Part::LeadWithoutAgents => self.advance(id),
-            Part::Relay { .. } => self.open_relays(id),
+        if part.leads() {
+            self.advance(id);
+        } else {
+            self.open_relays(id);
         }
         self.bound_opening(id, OPENING);
         self.say_here(id);
@@ -263,7 +270,7 @@ impl<M: Clone + PartialEq> Table<M> {
             secret: job.secret.clone(),
             roster: job.roster.clone(),
             home: self.site.clone(),
-            part: Part::Relay { window },
+            part: job.part.relay(window),
         };
         self.tell(trunk, open);
     }
@@ -448,9 +455,9 @@ impl<M: Clone + PartialEq> Table<M> {
                 self.close(id, "the launcher closed the job");
                 Ok(())
             }
-            JobMessage::Open { job, part: Part::Relay { window }, .. } if *job == id => {
+            JobMessage::Open { job, part, .. } if *job == id && !part.leads() => {
                 if let Some(job) = self.jobs.get_mut(&id) {
-                    job.window = Some(*window);
+                    job.window = part.window();
                 }
                 self.open_relays(id);
                 Ok(())

@@ -330,7 +330,7 @@ impl<M: Clone + PartialEq> Table<M> {
             Leave::Goodbye => return,
             Leave::Silent(reason) => reason,
             // It is connected to other gateways of the site, and reconnects to this one.
-            Leave::Lost(reason) if self.siblings && !is_rank(slot) && !job.closing && !job.waits() => {
+            Leave::Lost(reason) if self.siblings && job.watches(slot) && !job.closing && !job.waits() => {
                 job.lost.insert(slot, reason);
                 return self.effects.push(Effect::Timer(id, job.epoch, Timer::Return(slot), RETURN));
             }

@@ -397,7 +397,7 @@ fn a_launcher_whose_connection_broke_may_dial_again_where_the_site_has_other_gat
     table.siblings = true;
     open_home(&mut table);
     let again = |table: &mut Table<u32>, secret, launcher| {
-        table.open(JOB, secret, roster(), "b", Part::Relay { window: 1 << 20 }, launcher)
+        table.open(JOB, secret, roster(), "b", Part::Lead.relay(1 << 20), launcher)
     };
     table.leave(JOB, Slot::LAUNCHER, &LAUNCHER, Leave::Lost("reset".into()));
     let epoch = returning(&mut table, Slot::LAUNCHER);

@@ -256,7 +256,7 @@ impl Board<'_> {
                 message = receive(self.client.as_mut()) => message,
                 incoming = opened_next(pair.opened.as_mut()) => {
                     if let Some(opened) = &mut pair.opened {
-                        opened.incoming(self.request, incoming?)?;
+                        opened.incoming(incoming?)?;
                     }
                     continue;
                 }
@@ -474,7 +474,7 @@ async fn open(request: &Request, roster: &Roster, to: u64) -> Result<(Opened, Of
                 sites.insert(site.clone());
                 window = window.min(*granted);
             }
-            opened.incoming(request, vec![incoming])?;
+            opened.incoming(vec![incoming])?;
         }
     }
     if roster.sites().len() > 1 {
@@ -485,7 +485,7 @@ async fn open(request: &Request, roster: &Roster, to: u64) -> Result<(Opened, Of
 }
 
 impl Opened {
-    fn incoming(&mut self, request: &Request, incoming: Vec<Incoming>) -> Result<(), CouplingError> {
+    fn incoming(&mut self, incoming: Vec<Incoming>) -> Result<(), CouplingError> {
         for incoming in incoming {
             match incoming {
                 Incoming::Up(..) | Incoming::Note(_) => {}
@@ -496,7 +496,7 @@ impl Opened {
                 }
                 Incoming::Job(gateway, message) => match message {
                     JobMessage::Refused { site, reason, .. } => return Err(CouplingError::Site { site, reason }),
-                    JobMessage::MemberLost { member, reason, .. } => self.member_lost(request, member, reason)?,
+                    JobMessage::MemberLost { member, reason, .. } => self.member_lost(member, reason)?,
                     JobMessage::SiteLost { site, seen_from, reason, .. } => {
                         self.gateways.lost(gateway, &seen_from, &site);
                         self.check_reached(reason)?;
@@ -521,13 +521,9 @@ impl Opened {
         }
     }
 
-    /// A process's connection to a gateway has broken. It may have others only where there are several gateways.
-    fn member_lost(&self, request: &Request, member: Identity, reason: String) -> Result<(), CouplingError> {
+    /// A process is lost: gateways look after those of a job without agents.
+    fn member_lost(&self, member: Identity, reason: String) -> Result<(), CouplingError> {
         let Some(site) = self.roster.site(member.site).map(|site| &site.name) else { return Ok(()) };
-        let gateways = request.sites.site(site).map_or(0, |site| site.gateways.len());
-        if gateways > 1 {
-            return Ok(());
-        }
         let SlotKind::Rank(rank, _) = member.slot.kind() else { return Ok(()) };
         let node = self.roster.place(rank).map_or("", |place| place.node_name);
         let reason = format!("a process on node {node} is lost: {reason}");

@@ -218,6 +218,7 @@ impl Connection {
             gateway,
             others,
             role,
+            part,
             named: Vec::new(),
             post,
             connections,
@@ -244,6 +245,8 @@ pub(crate) struct Session {
     /// The site's other gateways, until they are used.
     others: Vec<client::Gateway>,
     role: Role,
+    /// Of the gateways that lead the job.
+    part: Part,
     /// Names of the other gateways in use, from number 1.
     named: Vec<String>,
     post: Post,
@@ -302,7 +305,7 @@ impl Session {
 
     /// Asks the other gateways of all sites to relay frames of the job too.
     pub(crate) fn open_relays(&mut self, roster: &Roster, window: u32) {
-        let open = open_message(self.job, &self.secret, roster, &self.home, Part::Relay { window });
+        let open = open_message(self.job, &self.secret, roster, &self.home, self.part.relay(window));
         let lead = usize::from(LEAD.0);
         self.connections.control(lead, open.clone());
         // If the lead is restarted, it is one more gateway that relays.

@@ -106,11 +106,31 @@ pub enum Part {
         /// Bytes that each member may initially have in flight, as in [`JobMessage::Opened`].
         window: u32,
     },
+    /// The same in a job that has no agents.
+    RelayWithoutAgents { window: u32 },
 }
 
 impl Part {
     pub fn leads(self) -> bool {
-        !matches!(self, Part::Relay { .. })
+        self.window().is_none()
+    }
+
+    /// Whether the job has agents, which look after its ranks.
+    pub fn has_agents(self) -> bool {
+        matches!(self, Part::Lead | Part::Relay { .. })
+    }
+
+    /// The part in the same job of a gateway that only relays.
+    pub fn relay(self, window: u32) -> Part {
+        if self.has_agents() { Part::Relay { window } } else { Part::RelayWithoutAgents { window } }
+    }
+
+    /// The window of a gateway that only relays.
+    pub fn window(self) -> Option<u32> {
+        match self {
+            Part::Lead | Part::LeadWithoutAgents => None,
+            Part::Relay { window } | Part::RelayWithoutAgents { window } => Some(window),
+        }
     }
 }
 
