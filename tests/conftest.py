@@ -38,6 +38,12 @@ class Mpi:
     def mpiexec(self):
         return self.home / "bin" / "mpiexec"
 
+    @property
+    def launcher(self):
+        """The words that start ranks with the library's own launcher, before `-n`."""
+        options = ["--allow-run-as-root", "--oversubscribe"] if self.name == "openmpi" else []
+        return [self.mpiexec, *options]
+
     def built(self, program):
         """A C program as it was compiled for this library. Intel MPI runs what was compiled for MPICH."""
         path = Path(program)
@@ -63,6 +69,7 @@ def pytest_configure(config):
     # that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: takes more than about ten seconds (make test-slow runs only these)")
+    config.addinivalue_line("markers", "matrix: one of many combinations of the same (only make test-matrix runs it)")
     config.addinivalue_line("markers", "alone: compares speeds or times, so no other test runs meanwhile")
     if hasattr(config, "workerinput") and config.option.basetemp:
         # The controller's folder is in a /tmp that this worker does not see.
@@ -83,7 +90,7 @@ def pytest_xdist_setupnodes(specs):
         spec.python = shlex.join(APART)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Slow tests first, so that all workers end at about the same time; tests that run alone last.
 
     The others are mixed: tests of one file often need the same resources, and would all want a core at once.
@@ -93,6 +100,10 @@ def pytest_collection_modifyitems(items):
         mixed = hashlib.sha256(item.nodeid.encode()).digest()
         return item.get_closest_marker("alone") is not None, item.get_closest_marker("slow") is None, mixed
 
+    if "LANDBRIDGE_MATRIX" not in os.environ:
+        left_out = [item for item in items if item.get_closest_marker("matrix") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=place)
 

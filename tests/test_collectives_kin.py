@@ -19,6 +19,10 @@ def run(workshop, mpi, way, sites, *words, nodes=1, program=REDUCTIONS):
     if mpi.name == "openmpi":
         # Its han, which gets what the layer leaves alone, misplaces blocks of interleaved ranks, in one site too.
         options += ["-x", "OMPI_MCA_coll=^han"]
+    if mpi.name == "intel":
+        # Its collectives in shared memory, which it chooses on some processors (Sapphire Rapids), take the gaps of a
+        # resized datatype for elements, under its own mpiexec too, and write beyond the end of arrays.
+        options += ["-x", "I_MPI_COLL_INTRANODE=pt2pt"]
     command = [LANDBRIDGE, "run", *options, "--", mpi.python, program, *words]
     started = workshop.lab(command, sites=len(sites), nodes=nodes, environment=mpi.environment, limit=240)
     done = started.finish().check()

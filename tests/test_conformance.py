@@ -9,12 +9,15 @@ import pytest
 from conformance import imb, mpi4py_suite, sos, ubertest
 from conformance.job import CRASHED, FAILED, HUNG, OURS, PASSED, RIVAL, SKIPPED, Job, result
 from conformance.verdict import compare
+from conftest import intel, mpich, openmpi
 from harness import ROOT
 
 RUN = ROOT / "tests" / "conformance" / "run"
 
 
 @pytest.mark.slow
+# On Open MPI it takes eight minutes beside other tests, as long as on both others together.
+@pytest.mark.parametrize("mpi", [mpich, intel, pytest.param(openmpi, marks=pytest.mark.matrix)], indirect=True)
 def test_quick_part_of_mpi4py(workshop, mpi, isolated):
     """Files that send a lot, each in a different way, across three sites: everything that passes on tcp passes."""
     if reason := mpi4py_suite.missing():

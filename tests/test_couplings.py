@@ -8,38 +8,10 @@ import time
 import pytest
 
 from conftest import intel, mpich, openmpi
-from harness import LANDBRIDGE, PROGRAMS, ROOT, LoopbackSites, wait_until
+from coupled import Coupled
+from harness import LANDBRIDGE, PROGRAMS, wait_until
 
-PACKAGE = ROOT / "target" / "release" / "python"
 RANDOM = PROGRAMS / "couplings.py"
-PATH = f"{LANDBRIDGE.parent}:{os.environ['PATH']}"
-
-
-class Coupled:
-    """Two sites on this machine, and programs at them."""
-
-    def __init__(self, workshop, **options):
-        self.workshop, self.sites = workshop, LoopbackSites(workshop, **options)
-        self.gateways = self.sites.start_gateways()
-
-    def environment(self, mpi, site):
-        return {
-            **mpi.environment,
-            "PYTHONPATH": str(PACKAGE),
-            "PATH": PATH,
-            "LANDBRIDGE_SITES": str(self.sites.file),
-            "LANDBRIDGE_SITE_NAME": site,
-        }
-
-    def start(self, mpi, site, ranks, *words, limit=120):
-        """A program under its MPI library's own launcher."""
-        options = ["--allow-run-as-root", "--oversubscribe"] if mpi.name == "openmpi" else []
-        words = [mpi.mpiexec, *options, "-n", ranks, mpi.python, *words]
-        return self.workshop.start(words, environment=self.environment(mpi, site), limit=limit)
-
-    def python(self, mpi, site, text, limit=60):
-        """One process without MPI."""
-        return self.workshop.start([mpi.python, "-c", text], environment=self.environment(mpi, site), limit=limit)
 
 
 def assert_all_came(runs, count):
@@ -70,6 +42,15 @@ def test_a_program_across_sites_meets_one_that_its_own_launcher_started(workshop
     assert_all_came([across, other], 40)
 
 
+def test_three_programs_on_three_mpis_at_three_sites(workshop):
+    coupled, ring = Coupled(workshop, names="abc"), PROGRAMS / "ring.py"
+    programs = [(mpich, "a", 1), (intel, "b", 2), (openmpi, "c", 1)]
+    runs = [coupled.start(mpi(), site, ranks, ring, number, 12) for number, (mpi, site, ranks) in enumerate(programs)]
+    done = [run.finish() for run in runs]
+    for each in done:
+        assert "ring: good" in each.check().out, str(each)
+
+
 ONE = """
 import numpy as np, landbridge as lb
 layout = lb.Layout((6, 4), [lb.Whole(), lb.Whole()])
@@ -98,6 +79,65 @@ def test_processes_without_mpi(workshop):
     runs = [coupled.python(mpi, "a", exports), coupled.python(mpi, "b", fetches)]
     for run in runs:
         assert "ended well" in run.finish().check().out
+
+
+STARTS = """
+import asyncio, sys, time
+import numpy as np, landbridge as lb
+from mpi4py import MPI
+
+comm, side = MPI.COMM_WORLD, int(sys.argv[1])
+rows, columns = lb.Layout((6, 8), [lb.Block(2), lb.Whole()]), lb.Layout((6, 8), [lb.Whole(), lb.Block(2)])
+whole = np.arange(48.0).reshape(6, 8)
+mine, wanted = slice(3 * comm.rank, 3 * comm.rank + 3), whole[:, 4 * comm.rank : 4 * comm.rank + 4]
+with lb.join("starts@a", comm, timeout=20) as coupling:
+    if side == 0:
+        for version in range(4):
+            coupling.export("v", whole[mine] + version, rows, version=version)
+            time.sleep(0.7 if version == 0 else 0)
+    else:
+        assert (coupling.fetch("v", columns, version=0) == wanted).all()
+        # It has not been exported yet.
+        into = np.zeros((6, 4))
+        started = coupling.start_fetch("v", columns, version=1, into=into)
+        assert not started.test()
+        for early, kind, text in [
+            (lambda: coupling.start_fetch("v", columns, version=2), lb.PlanError, "v, version 1, is still being fetched"),
+            (lambda: started.wait(0.05), TimeoutError, "longer than 0.05 s"),
+        ]:
+            try:
+                early()
+            except kind as error:
+                assert text in str(error), error
+            else:
+                raise SystemExit(f"no error: {text}")
+        turns = 0
+        while not started.test():
+            turns += 1
+            time.sleep(0.01)
+        assert turns > 3 and started.wait() is into and (into == wanted + 1).all() and started.wait() is into
+
+        async def awaited():
+            return await coupling.start_fetch("v", columns, version=2)
+
+        assert (asyncio.run(awaited()) == wanted + 2).all()
+        # What does not fit on one rank is begun on none.
+        try:
+            coupling.start_fetch("v", columns, version=3, into=np.zeros((6, 3 if comm.rank else 4)))
+        except lb.PlanError as error:
+            assert "rank 1: into has shape (6, 3): this rank's part has (6, 4)" in str(error), error
+        else:
+            raise SystemExit("no error")
+        assert (coupling.fetch("v", columns, version=3) == wanted + 3).all()
+print("ended well")
+"""
+
+
+def test_fetches_are_started_and_waited_for(workshop):
+    coupled = Coupled(workshop)
+    runs = [coupled.start(mpi(), site, 2, "-c", STARTS, side) for side, (mpi, site) in enumerate([(mpich, "a"), (openmpi, "b")])]
+    for run in runs:
+        assert run.finish().check().out.count("ended well") == 2
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import zipfile
 
 import pytest
 
-from harness import ROOT
+from harness import PROGRAMS, ROOT
 
 DIST = ROOT / "target" / "dist"
 # MPICH and mpi4py, fetched by make: a test may have no network.
@@ -168,6 +168,16 @@ def test_the_wheel_has_what_it_says(workshop, installed):
     assert ".TH landbridge-run 1" in (installed / "share/man/man1/landbridge-run.1").read_text()
 
 
+def test_c_programs_are_compiled_with_the_wheel(workshop, installed, mpich_only):
+    program = workshop.folder / "redistribute"
+    words = [mpich_only.home / "bin" / "mpicc", "-std=c99", f"-I{installed / 'include'}", PROGRAMS / "redistribute.c"]
+    words += ["-o", program, f"-L{installed / 'lib'}", "-llandbridge", f"-Wl,-rpath,{installed.resolve() / 'lib'}"]
+    workshop.run(words).check()
+    done = workshop.run([mpich_only.mpiexec, "-n", 4, program, 20, 1], environment=mpich_only.environment).check()
+    assert "20 redistributions are right" in done.out, str(done)
+    assert (installed / "share/landbridge/fortran/landbridge.f90").exists()
+
+
 def test_every_program_that_is_linked_has_its_licence():
     with zipfile.ZipFile(one(f"*{MACHINE}.whl")) as wheel:
         (name,) = [name for name in wheel.namelist() if name.endswith("licenses/THIRD-PARTY.txt")]
@@ -186,7 +196,7 @@ def test_all_machines_need_no_more_than_glibc_2_17():
     for archive in archives:
         folder = ROOT / "target" / "dist-stage" / re.search(r"x86_64|aarch64", archive.name)[0]
         layers = [f"lib/landbridge/liblandbridge-{name}.so" for name in ("fi", "layer", "layer-large")]
-        for file in ("bin/landbridge", *layers):
+        for file in ("bin/landbridge", "lib/liblandbridge.so", *layers):
             shown = subprocess.run(
                 ["objdump", "-T", folder / file], stdout=subprocess.PIPE, check=True, text=True
             ).stdout

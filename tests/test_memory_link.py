@@ -163,9 +163,9 @@ def test_a_pool_is_empty_whoever_is_killed(workshop, mpich_only, pool, victim):
     is_empty(pool)
     if victim != "run":
         running.finish(within=END_S)
-    if victim == "gateway":
-        # Its agents clean up, unless this test ends them first.
-        wait_until(lambda: not gateway.processes(), 10, "what a killed gateway had started to end")
+    # Its agents and their keepers clean up, unless this test ends them first.
+    started = lambda: [process for process in gateway.processes() if not process.is_landbridge("gateway")]
+    wait_until(lambda: not started(), 10, "what the gateway had started to end")
 
 
 def refused(workshop, mpi, memory, *names):
@@ -226,6 +226,17 @@ def test_a_pool_that_fills_up(workshop, mpich_only, isolated):
     assert done.code == 75 and re.match(
         r"landbridge: site a, node n\d: rank \d cannot go on: memory /run/pool/", last
     ), str(done)
+
+
+def test_a_pool_that_has_no_room_for_an_answer(workshop, mpich_only, isolated):
+    """The acknowledgement belongs to no operation of the rank that needs more: ranks waited for it without end."""
+    environment = through_provider(workshop, mpich_only)
+    # MPICH's MPI_Init takes 32 rings of 16 KiB for 8 ranks: there is one more.
+    options = ["--pool", "/run/pool", "--pool-size", "576KiB"]
+    program = [mpich_only.python, PROGRAMS / "no_answer.py"]
+    running = workshop.across(mpich_only, 8, program, sites=1, options=options, environment=environment)
+    done = running.finish().fails_naming("site a", "rank 3 cannot go on: memory /run/pool/", "16384 bytes are needed and")
+    assert "has it" in done.out and "went on" not in done.out, str(done)
 
 
 def test_a_pool_that_nodes_do_not_share(workshop, mpich_only, isolated):

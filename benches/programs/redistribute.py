@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 import landbridge as lb
+from slowest import timed
 
 SIZES = [256, 1024, 4096, 8192]
 BLOCKS = [(64, 64), (48, 80)]
@@ -38,19 +39,6 @@ def quarters_to_rows(n, a, b):
             counts[end].append(int(low < high))
             types[end].append(kind)
     return [a, counts[0], [0] * 4, types[0]], [b, counts[1], [0] * 4, types[1]]
-
-
-def timed(work, repeats):
-    """Seconds of the slowest rank, each time."""
-    own = np.empty(repeats)
-    for at in range(repeats):
-        comm.Barrier()
-        began = time.perf_counter()
-        work()
-        own[at] = time.perf_counter() - began
-    slowest = np.empty(repeats)
-    comm.Allreduce(own, slowest, MPI.MAX)
-    return float(np.median(slowest))
 
 
 def case(name, n, src, dst, rounds):

@@ -4,9 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
-use launch::coupling::{Request, Said, run};
-use thiserror::Error;
-use types::roster::is_name;
+use launch::coupling::{Request, run};
+use types::coupling::{NameError, Said, name_and_site};
 use wire::control::Coupling;
 
 use crate::args::SitesFileArgs;
@@ -30,14 +29,8 @@ pub(crate) struct CoupleArgs {
     pub sites: SitesFileArgs,
 }
 
-/// A name that is not one.
-#[derive(Debug, Error)]
-#[error("`{0}` is not NAME@SITE, such as ocean@lyon, with letters, digits, `.`, `_` and `-` in both")]
-pub(crate) struct NameError(String);
-
 fn coupling(text: &str) -> Result<Coupling, NameError> {
-    let parts = text.split_once('@').filter(|(name, site)| is_name(name) && is_name(site));
-    let (name, site) = parts.ok_or_else(|| NameError(text.to_owned()))?;
+    let (name, site) = name_and_site(text)?;
     Ok(Coupling { name: name.to_owned(), site: site.to_owned() })
 }
 
@@ -71,18 +64,4 @@ fn try_to(args: CoupleArgs, say: impl FnMut(Said) -> std::io::Result<()>) -> Res
     // Do not wait for a read of standard input that may never end.
     runtime.shutdown_background();
     Ok(result?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_coupling_has_a_name_and_a_site() {
-        let ocean = coupling("ocean@lyon").unwrap();
-        assert_eq!((ocean.name.as_str(), ocean.site.as_str()), ("ocean", "lyon"));
-        for bad in ["ocean", "@lyon", "ocean@", "o cean@lyon", "ocean@ly/on", "a@b@c"] {
-            assert!(coupling(bad).unwrap_err().to_string().contains("is not NAME@SITE"), "{bad}");
-        }
-    }
 }

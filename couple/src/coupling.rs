@@ -371,10 +371,13 @@ impl Coupling {
 
     /// Ends the coupling for this reason, and tells the other processes.
     pub fn fail(&self, reason: &str) {
-        let mut state = self.shared.lock();
-        state.exchange.fail(reason.to_owned(), Some(Party { own: false, process: 0 }));
-        self.shared.step(state);
-        self.shared.changed.notify_all();
+        self.shared.fail(reason);
+    }
+
+    /// The same, for a thread that may outlive it.
+    pub(crate) fn failing(&self) -> impl Fn(&str) + Send + use<> {
+        let shared = self.shared.clone();
+        move |reason| shared.fail(reason)
     }
 
     /// Closes the endpoint: sends what is queued, at most for as long as an endpoint lingers.
@@ -413,6 +416,13 @@ impl Shared {
     fn wake(&self) {
         // It cannot be full: the thread empties it.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn fail(&self, reason: &str) {
+        let mut state = self.lock();
+        state.exchange.fail(reason.to_owned(), Some(Party { own: false, process: 0 }));
+        self.step(state);
+        self.changed.notify_all();
     }
 
     /// Does what can be done now, and leaves the rest to the thread.

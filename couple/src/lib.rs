@@ -1,15 +1,18 @@
 //! Carries out redistributions of arrays that [`plan::redistribution`] describes.
 //!
 //! Start at [`Packing`], which copies the elements of a message between strided memory and a buffer; then at
-//! [`Coupling`], a process of a program that exchanges variables with another one.
+//! [`Coupling`], a process of a program that exchanges variables with another one; [`side`] is how it comes to be that.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod coupling;
+pub mod datatype;
 mod exchange;
+mod helper;
 mod message;
 mod pack;
 mod sealed;
+pub mod side;
 
 pub use coupling::{CallError, CoupleError, Coupling, Patience, Place};
 pub use exchange::{Arrived, ExchangeError, FetchId, Variable};

@@ -26,7 +26,7 @@ struct Strip {
 impl Packing {
     /// `strides`: in bytes, for each axis of the local array. `None`: the message has more bytes than memory can.
     pub fn new(message: &Message, strides: &[i64], element: usize) -> Option<Packing> {
-        let bytes = isize::try_from(message.elements()).ok()?.checked_mul(isize::try_from(element).ok()?)? as usize;
+        let bytes = bytes_of(message.elements(), element)?;
         Some(Packing::compiled(message.levels(strides).map(Iterator::collect).collect(), element, bytes))
     }
 
@@ -46,10 +46,33 @@ impl Packing {
 
     /// All elements of an array of this shape, in the order of its axes.
     pub(crate) fn of_array(shape: &[u64], strides: &[i64], element: usize) -> Option<Packing> {
-        let elements = shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent))?;
-        let bytes = isize::try_from(elements).ok()?.checked_mul(isize::try_from(element).ok()?)? as usize;
+        let bytes = bytes_of(shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent))?, element)?;
         let level = |(extent, stride): (&u64, &i64)| vec![Piece { start: 0, count: *extent, stride: *stride }];
         Some(Packing::compiled(shape.iter().zip(strides).map(level).collect(), element, bytes))
+    }
+
+    /// The elements at these places of an array: first ones and counts, numbered row-major over its shape. `strides`:
+    /// in bytes. `None`: they have more bytes than memory can.
+    pub fn of_places(places: &[(u64, u64)], shape: &[u64], strides: &[i64], element: usize) -> Option<Packing> {
+        let bytes = bytes_of(places.iter().try_fold(0u64, |all, (_, count)| all.checked_add(*count))?, element)?;
+        let (row, stride) = shape.last().zip(strides.last()).map_or((1, 0), |(row, stride)| (*row, *stride));
+        let mut pieces = Vec::with_capacity(places.len());
+        for (first, count) in places.iter().copied() {
+            let (mut at, end) = (first, first + count);
+            while at < end {
+                // As far as the row goes.
+                let count = (end - at).min(row - at % row);
+                let mut rest = at;
+                let mut start = 0;
+                for (extent, stride) in shape.iter().zip(strides).rev() {
+                    start += (rest % extent) as i64 * stride;
+                    rest /= extent;
+                }
+                pieces.push(Piece { start, count, stride });
+                at += count;
+            }
+        }
+        Some(Packing::compiled(vec![pieces], element, bytes))
     }
 
     /// Bytes of the message.
@@ -121,6 +144,11 @@ impl Packing {
             (0..piece.count as i64).for_each(|at| self.walk(depth + 1, offset + piece.start + at * piece.stride, work));
         }
     }
+}
+
+/// Bytes of these elements; `None`: more than memory can have.
+fn bytes_of(elements: u64, element: usize) -> Option<usize> {
+    Some(isize::try_from(elements).ok()?.checked_mul(isize::try_from(element).ok()?)? as usize)
 }
 
 /// Bytes that are read at once: they stay in a core's own cache.
@@ -250,8 +278,7 @@ unsafe fn copy_each<const CHUNK: usize>(
     for at in 0..count as isize {
         // SAFETY: the caller's promise.
         unsafe {
-            let chunk = from.offset(at * from_stride).cast::<[u8; CHUNK]>().read();
-            to.offset(at * to_stride).cast::<[u8; CHUNK]>().write(chunk);
+            copy_nonoverlapping(from.offset(at * from_stride), to.offset(at * to_stride), CHUNK);
         }
     }
 }
@@ -306,6 +333,39 @@ mod tests {
             }
             assert_eq!(sizes.iter().sum::<usize>(), packing.bytes());
             assert!(sizes.len() <= 2 + 2 * packing.bytes() / (BOUNCE / 4), "{} reads", sizes.len());
+        }
+    }
+
+    #[test]
+    fn places_are_found_in_arrays_of_any_strides() {
+        for seed in 0..500 {
+            let mut chance = Chance::new(seed);
+            let shape: Vec<u64> = (0..chance.below(4)).map(|_| 1 + chance.below(5)).collect();
+            let mut strides = vec![0; shape.len()];
+            let mut size = 8;
+            for axis in chance.shuffled(shape.len()) {
+                size += 8 * chance.below(2) as i64;
+                strides[axis] = size;
+                size *= shape[axis] as i64;
+            }
+            let memory: Vec<u8> = (0..size as u64 + 8).map(|_| chance.below(256) as u8).collect();
+            let all: u64 = shape.iter().product();
+            let place = |chance: &mut Chance| {
+                let first = chance.below(all);
+                (first, chance.below(all - first + 1))
+            };
+            let places: Vec<(u64, u64)> = (0..chance.below(5)).map(|_| place(&mut chance)).collect();
+            let mut expected = Vec::new();
+            for number in places.iter().flat_map(|(first, count)| *first..first + count) {
+                let along = |axis: usize| number / shape[axis + 1..].iter().product::<u64>() % shape[axis];
+                let offset: i64 = (0..shape.len()).map(|axis| along(axis) as i64 * strides[axis]).sum();
+                expected.extend_from_slice(&memory[offset as usize..offset as usize + 8]);
+            }
+            let packing = Packing::of_places(&places, &shape, &strides, 8).unwrap();
+            let mut buffer = vec![0; packing.bytes()];
+            // SAFETY: every element is in the memory, as the slices above have shown.
+            unsafe { packing.pack(memory.as_ptr(), buffer.as_mut_ptr()) };
+            assert_eq!(buffer, expected, "seed {seed}");
         }
     }
 

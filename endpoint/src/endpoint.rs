@@ -425,6 +425,12 @@ impl Endpoint {
         trouble.filter(|_| !self.place.is_empty()).map(|trouble| format!("{}: {trouble}", self.place))
     }
 
+    /// Whether memory that ranks share is exhausted, and [`Endpoint::take_trouble`] was not called since. Then messages
+    /// may be lost that no operation of ours waits for, such as the word that another rank may send.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.memory.as_ref().is_some_and(MemoryLink::has_trouble)
+    }
+
     /// A rank's address with its site and node, in readable form.
     fn name(&self, address: Address) -> String {
         let rank = match address.identity.slot.kind() {

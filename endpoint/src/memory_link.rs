@@ -136,6 +136,11 @@ impl MemoryLink {
         self.trouble.take()
     }
 
+    /// Whether that has not been reported yet.
+    pub(crate) fn has_trouble(&self) -> bool {
+        self.trouble.is_some()
+    }
+
     /// Call before sleeping; `false`: something is there already. Either way call [`MemoryLink::wake_up`] afterwards.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         self.nap += 1;

@@ -34,13 +34,16 @@ class Landbridge(Package):
             ",".join(features),
         )
         libraries = {"provider": "fi", "layer": "layer", "layer-large": "layer-large"}
-        for package in libraries:
+        for package in [*libraries, "c"]:
             cargo("build", "--release", "--locked", "-p", f"landbridge-{package}")
         mkdirp(prefix.bin, prefix.lib.landbridge)
         install("target/release/landbridge", prefix.bin)
         for package, name in libraries.items():
             built = f"target/release/liblandbridge_{package.replace('-', '_')}.so"
             install(built, join_path(prefix.lib.landbridge, f"liblandbridge-{name}.so"))
+        install("target/release/liblandbridge.so", prefix.lib)
+        install_tree("c/include", prefix.include)
+        install_tree("c/fortran", join_path(prefix.share, "landbridge", "fortran"))
         Executable(prefix.bin.landbridge)("share", prefix.share)
 
     @run_after("install")

@@ -6,10 +6,12 @@
 //! what goes along each axis, and is kept as such (Prylli and Tourancheau, "Fast Runtime Block Cyclic Data
 //! Redistribution on Multiprocessors", 1997).
 //!
-//! Start at [`Layout`], then [`Transfer`], which gives the [`Message`]s of a process.
+//! Start at [`Layout`], then [`Transfer`], which gives the [`Message`]s of a process. Where no layout says who has
+//! what, [`directory`] finds it out.
 
 mod axis;
 mod description;
+pub mod directory;
 mod grid;
 mod layout;
 mod mapping;

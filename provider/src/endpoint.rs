@@ -66,6 +66,8 @@ pub(crate) struct State {
     used: Use,
     /// A peek has just found nothing.
     missed: bool,
+    /// Since when memory is exhausted, and no operation has failed of it.
+    exhausted: Option<Instant>,
     idle: Idle,
     prepared: Prepared,
 }
@@ -191,6 +193,7 @@ impl Endpoint {
             multi: route::MultiBuffers::default(),
             used: Use::default(),
             missed: false,
+            exhausted: None,
             idle: Idle::new(domain.waiting),
             prepared: Prepared::default(),
         };

@@ -8,19 +8,25 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from ._core import VERSION as __version__
-from .layout import Block, Copies, Cyclic, Layout, Lists, Whole
+from .layout import Along, Block, Copies, Cyclic, Layout, Lists, Runs, Spread, Whole
+from .running import PlanError, Running
 
 __all__ = [
+    "Along",
     "Block",
     "Copies",
     "Coupling",
     "CouplingError",
     "Cyclic",
+    "Fetching",
     "Layout",
     "Lists",
     "Plan",
     "PlanError",
+    "Running",
+    "Runs",
     "Select",
+    "Spread",
     "Whole",
     "__version__",
     "command",
@@ -55,11 +61,11 @@ def provider():
 
 def __getattr__(name):
     # NumPy is imported by those who redistribute arrays only.
-    if name in ("Plan", "PlanError", "Select", "plan", "redistribute"):
+    if name in ("Plan", "Select", "plan", "redistribute"):
         from . import redistribution
 
         return getattr(redistribution, name)
-    if name in ("Coupling", "CouplingError", "join"):
+    if name in ("Coupling", "CouplingError", "Fetching", "join"):
         from . import coupling
 
         return getattr(coupling, name)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from operator import index as whole_number
-from typing import Optional, Union
+from typing import Any, Optional, Protocol, Union
 
 from . import _core
 
-__all__ = ["Block", "Copies", "Cyclic", "Layout", "Lists", "Whole"]
+__all__ = ["Along", "Block", "Copies", "Cyclic", "Layout", "Lists", "Runs", "Spread", "Whole"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,46 @@ class Copies:
     of: int
 
 
+@dataclass(frozen=True)
+class Along:
+    """A dimension of the process grid with `of` processes, one of several along which an axis runs: those with the
+    least `order` are the slowest, and among equals those that come first."""
+
+    axis: int
+    of: int
+    order: int = 0
+
+
 Axis = Union[Whole, Block, Cyclic, Lists]
+
+
+class Spread(Protocol):
+    """What a layout of a program's own has to say; `redistribute` and `plan` take it in place of a `Layout`.
+
+    Only `runs` is asked for, and only for the process's own number. If there is a method `owner(index)`, which gives
+    the process that owns the element at an index of the array, some of the runs of a source are compared with it
+    (unless Python runs with -O)."""
+
+    shape: tuple[int, ...]
+    size: int
+    """How many processes it is for."""
+
+    def runs(self, rank: int) -> Sequence[tuple[int, int]]:
+        """What a process has, or wants: of each run of consecutive elements the number of the first one, row-major over
+        the array, and how many there are; an array of two columns is best. The process keeps the runs one after the
+        other in an array of one axis."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A layout of which each process knows its own part alone: these runs, see `Spread.runs`."""
+
+    shape: tuple[int, ...]
+    size: int
+    own: Any = field(repr=False)
+
+    def runs(self, rank: int) -> Any:
+        return self.own
 
 
 @dataclass
@@ -106,14 +145,15 @@ class Layout:
     `axes`: for each axis, how its indices are spread over the processes along it. Processes are numbered row-major over
     the grid, which by default has a dimension for each axis. `order`: of local elements in memory, "C" or "F", for
     arrays that are made here; an array that is passed may have any strides.
-    `grid`: the dimensions of the grid, slowest first: the number of the axis that runs along each, or `Copies`.
+    `grid`: the dimensions of the grid, slowest first: the number of the axis that runs along each, or `Copies`; `Along`
+    for each of several dimensions of one axis.
 
     Raises ValueError, which names the axis and the value, for what is not a layout."""
 
     shape: tuple[int, ...]
     axes: tuple[Axis, ...]
     order: str
-    grid: tuple[Union[int, Copies], ...]
+    grid: tuple[Union[int, Along, Copies], ...]
 
     def __init__(
         self,
@@ -121,7 +161,7 @@ class Layout:
         axes: Sequence[Axis],
         *,
         order: str = "C",
-        grid: Optional[Sequence[Union[int, Copies]]] = None,
+        grid: Optional[Sequence[Union[int, Along, Copies]]] = None,
     ) -> None:
         self.shape = tuple(_natural(extent, f"shape[{axis}]") for axis, extent in enumerate(shape))
         self.axes = tuple(axes)
@@ -134,19 +174,71 @@ class Layout:
         self._core = _core.Layout(list(self.shape), described, order == "F", dimensions, along)
 
     def _dimensions(self, described: list[_AxisOf]) -> tuple[list[int], list[list[int]]]:
-        dimensions, along = [], [[] for _ in described]
+        dimensions: list[int] = []
+        along: list[list[tuple[int, int]]] = [[] for _ in described]
         for at, entry in enumerate(self.grid):
             if isinstance(entry, Copies):
                 dimensions.append(_natural(entry.of, f"grid[{at}]: copies"))
-            elif entry in range(len(described)):
-                dimensions.append(described[entry].over)
-                along[entry].append(at)
-            else:
-                raise ValueError(f"grid[{at}] is {entry!r}: it can be an axis, 0 to {len(described) - 1}, or Copies")
+                continue
+            axis, order = (entry.axis, entry.order) if isinstance(entry, Along) else (entry, 0)
+            if axis not in range(len(described)):
+                last = len(described) - 1
+                raise ValueError(f"grid[{at}] is {entry!r}: it can be an axis, 0 to {last}, Along one, or Copies")
+            of = entry.of if isinstance(entry, Along) else described[axis].over
+            dimensions.append(_natural(of, f"grid[{at}]: of"))
+            along[axis].append((order, at))
         for axis, runs_along in enumerate(along):
             if not runs_along and described[axis].over > 1:
                 raise ValueError(f"axis {axis} is spread over {described[axis].over} processes, but not in the grid")
-        return dimensions, along
+        return dimensions, [[at for _, at in sorted(runs_along)] for runs_along in along]
+
+    def _of_axes(self, axes: Sequence[int]) -> Layout:
+        """How an array that has only these axes is spread over the same processes."""
+        grid: list[Union[int, Along, Copies]] = []
+        for entry in self.grid:
+            if not isinstance(entry, Copies):
+                axis = entry.axis if isinstance(entry, Along) else entry
+                of = entry.of if isinstance(entry, Along) else self.axes[axis].over
+                order = entry.order if isinstance(entry, Along) else 0
+                entry = Along(list(axes).index(axis), of, order) if axis in axes else Copies(of)
+            grid.append(entry)
+        shape, kinds = [self.shape[axis] for axis in axes], [self.axes[axis] for axis in axes]
+        return Layout(shape, kinds, order=self.order, grid=grid)
+
+    @classmethod
+    def from_scalapack(cls, descriptor: Sequence[int], grid: tuple[int, int], *, numbered: str = "R") -> Layout:
+        """Of a matrix with an array descriptor of ScaLAPACK, on a BLACS grid of these numbers of rows and columns,
+        whose processes are numbered by rows, "R" as by default in BLACS, or by columns, "C".
+
+        The leading dimension is of no account here: pass the part of the local array that has elements,
+        `a[: layout.local_shape(rank)[0]]`."""
+        from . import foreign
+
+        return foreign.from_scalapack(descriptor, grid, numbered)
+
+    @classmethod
+    def from_jax(cls, shape: Sequence[int], sharding: Any) -> Layout:
+        """Of an array of JAX with this shape and `NamedSharding`. Process k holds what the mesh's k-th device does,
+        row-major: pass `[device.process_index for device in sharding.mesh.devices.flat]` as the ranks."""
+        from . import foreign
+
+        return foreign.from_jax(shape, sharding)
+
+    @classmethod
+    def from_dtensor(cls, shape: Sequence[int], mesh: Any, placements: Sequence[Any]) -> Layout:
+        """Of a `DTensor` of torch: `from_dtensor(t.shape, t.device_mesh, t.placements)`. Process k holds what the
+        mesh's k-th rank does, row-major: pass `mesh.mesh.flatten().tolist()` as the ranks."""
+        from . import foreign
+
+        return foreign.from_dtensor(shape, mesh, placements)
+
+    @classmethod
+    def from_nvmath(cls, shape: Sequence[int], distribution: Any, size: int, *, order: str = "C") -> Layout:
+        """Of an array with a distribution of nvmath-python over `size` processes: `Slab`, `BlockCyclic` or
+        `BlockNonCyclic`."""
+        from . import foreign
+
+        return foreign.from_nvmath(shape, distribution, size, order)
 
     @property
     def size(self) -> int:

@@ -8,33 +8,29 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from . import _core
-from .layout import Layout
+from . import _core, arrays, directory
+from .datatypes import made
+from .layout import Layout, Spread
+from .private import private
+from .running import PlanError, Running
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 __all__ = ["Plan", "PlanError", "Select", "plan", "redistribute"]
 
-# Longer messages are sent in parts: not every MPI library counts more bytes in one.
-PART = 1 << 30
 TAG = 7
-# With more runs along an axis, a datatype takes longer than packing.
-MOST_RUNS = 4096
-# Shorter runs are packed faster here than by most MPI libraries, in bytes.
-SHORT_RUN = 1024
 # Pairs of arrays for which a plan keeps requests.
 MOST_READY = 4
-# Of the attribute under which a communicator keeps its duplicate.
-_key: Optional[int] = None
-
 Index = Union[int, slice]
 
 
@@ -53,17 +49,17 @@ class Select:
 
 
 def redistribute(
-    a: Optional[np.ndarray],
-    src: Layout,
-    dst: Layout,
+    a: Any,
+    src: Union[Layout, Spread],
+    dst: Union[Layout, Spread],
     comm: Intracomm,
     src_ranks: Optional[Sequence[int]] = None,
     dst_ranks: Optional[Sequence[int]] = None,
     select: Union[Select, Sequence[Index], None] = None,
-    into: Optional[np.ndarray] = None,
+    into: Any = None,
     *,
     casting: str = "same_kind",
-) -> Optional[np.ndarray]:
+) -> Any:
     """Collective over `comm`: `a`, this rank's part of an array in layout `src`, becomes its part in layout `dst`,
     which is returned. Either is None where a rank has no part.
 
@@ -71,14 +67,20 @@ def redistribute(
     `select`: which elements go where: `Select`, or indices and slices of the source alone.
     `into`: the array that receives this rank's part, which may be of another dtype (`casting` as in NumPy) and may
     share memory with `a`. What no element is selected for stays as it is; in a new array it is 0.
+    `a`, `into`: arrays of NumPy, of xarray, of whatever exports DLPack (torch, JAX, CuPy) or a buffer. A new array is
+    of NumPy; if parts are DataArrays of xarray it is one too, with the coordinates of its own part.
 
     All ranks raise the same error if any of them cannot take part, before anything is sent."""
-    dtype = None if a is None else np.asarray(a).dtype
-    return Plan(src, dst, dtype, comm, src_ranks, dst_ranks, select).run(a, into=into, casting=casting)
+    plan = Plan(src, dst, None, comm, src_ranks, dst_ranks, select, _part=a)
+    problems = [problem for problem in plan.comm.allgather(plan.problem_with(a, into, casting)) if problem]
+    if problems:
+        raise PlanError("; ".join(problems))
+    got = plan.run(a, into=into, casting=casting)
+    if into is None and plan.labels is not None:
+        from . import labels
 
-
-class PlanError(ValueError):
-    """Some rank cannot take part: the same error on all ranks."""
+        return labels.labelled(got, a, plan, comm)
+    return got
 
 
 class Plan:
@@ -87,38 +89,54 @@ class Plan:
 
     def __init__(
         self,
-        src: Layout,
-        dst: Layout,
+        src: Union[Layout, Spread],
+        dst: Union[Layout, Spread],
         dtype: Any,
         comm: Intracomm,
         src_ranks: Optional[Sequence[int]] = None,
         dst_ranks: Optional[Sequence[int]] = None,
         select: Union[Select, Sequence[Index], None] = None,
+        *,
+        _part: Any = None,
     ) -> None:
-        self.src, self.dst, self.comm = src, dst, private(comm)
-        problem = None
+        from mpi4py import MPI
+
+        self.src, self.dst, self._mpi, self._private = src, dst, MPI, private(comm)
+        self.comm = self._private.comm
+        problem, labels = None, None
         try:
+            if _part is not None:
+                dtype = arrays.taken(_part).dtype
             self._prepare(dtype, src_ranks, dst_ranks, select)
+            if arrays.is_labelled(_part):
+                from .labels import Labels
+
+                labels = Labels.of(_part, select)
         except (ValueError, TypeError, IndexError) as error:
             problem = f"{type(error).__name__}: {error}"
         # What all must have in common, and what only those with a part know.
-        common = None if problem else repr((src, dst, self._picks, self.src_ranks, self.dst_ranks))
-        told = self.comm.allgather((problem, common, None if problem else self._dtype))
-        self.dtype = self._agree(told)
+        layouts = None if problem else (directory.summary(src), directory.summary(dst))
+        common = None if problem else f"{' to '.join(layouts)}, {(self._picks, self.src_ranks, self.dst_ranks)}"
+        told = self.comm.allgather((problem, common, None if problem else self._dtype, labels, _place()))
+        self.dtype = self._agree([each[:4] for each in told])
+        self.labels = next((labels for _, _, _, labels, _ in told if labels is not None), None)
+        self._where = [place for *_, place in told]
+        if self._core is None:
+            self._core = self._found()
         # Peers and elements of this rank's messages, and the steps in which it sends: the same in every run.
         self._sends = [] if self._source is None else self._core.sends(self._source)
         steps, self._step_count = ([], 0) if self._source is None else self._core.steps(self._source)
         self._order = sorted(range(len(steps)), key=steps.__getitem__)
         self._receives = [] if self._target is None else self._core.receives(self._target)
+        self._straight_receives = [(at, self.src_ranks[peer]) for at, (peer, _) in enumerate(self._receives)]
         self._bound: dict[tuple, list] = {}
-        self._ready: dict[tuple, list] = {}
-        self._failed = np.zeros(1, np.int32)
+        self._again: Optional[_Again] = None
+        self._ready: dict[tuple, tuple[list, list]] = {}
         weakref.finalize(self, _free_all, self._ready)
 
     def _prepare(self, dtype, src_ranks, dst_ranks, select) -> None:
-        for name, layout in (("src", self.src), ("dst", self.dst)):
-            if not isinstance(layout, Layout):
-                raise TypeError(f"{name} is {layout!r}: it must be a Layout")
+        directory.check("src", self.src)
+        directory.check("dst", self.dst)
         self.src_ranks = _ranks("src_ranks", src_ranks, self.src, self.comm)
         self.dst_ranks = _ranks("dst_ranks", dst_ranks, self.dst, self.comm)
         rank = self.comm.Get_rank()
@@ -127,95 +145,188 @@ class Plan:
         self._dtype = None if dtype is None else np.dtype(dtype)
         if self._dtype is not None and self._dtype.hasobject:
             raise TypeError(f"dtype {self._dtype}: Python objects cannot be sent")
-        self._picks = picks(select, self.src.shape, self.dst.shape)
-        self._core = _core.Transfer(self.src._core, self.dst._core, *self._picks)
+        self._picks, self._core = None, None
+        if isinstance(self.src, Layout) and isinstance(self.dst, Layout):
+            self._picks = picks(select, self.src.shape, self.dst.shape)
+            self._core = _core.Transfer(self.src._core, self.dst._core, *self._picks)
+        elif select is not None:
+            raise ValueError("select: both must be a Layout to select from")
+        elif tuple(self.src.shape) != tuple(self.dst.shape):
+            raise ValueError(f"src has shape {tuple(self.src.shape)}, dst has {tuple(self.dst.shape)}")
+        else:
+            sides = directory.Side(self.src, self._source, True), directory.Side(self.dst, self._target, False)
+            self._sides = sides
+
+    def _found(self) -> directory.Directory:
+        """Who has what where no layout says so; collective."""
+        found = directory.Directory(*self._sides, self.comm)
+        problems = [problem for problem in self.comm.allgather(found.problem) if problem]
+        if problems:
+            raise PlanError(problems[0])
+        return found
+
+    def _local_shape(self, sends: bool) -> tuple[int, ...]:
+        layout, process = (self.src, self._source) if sends else (self.dst, self._target)
+        return layout.local_shape(process) if isinstance(layout, Layout) else self._sides[not sends].local_shape
 
     def _agree(self, told) -> np.dtype:
-        problems = [f"rank {rank}: {problem}" for rank, (problem, _, _) in enumerate(told) if problem]
+        problems = [f"rank {rank}: {problem}" for rank, (problem, *_) in enumerate(told) if problem]
         if problems:
             raise PlanError("; ".join(problems))
-        for rank, (_, common, _) in enumerate(told):
+        for rank, (_, common, *_) in enumerate(told):
             if common != told[0][1]:
                 raise PlanError(f"ranks want different redistributions: rank 0 {told[0][1]}; rank {rank} {common}")
-        dtypes = [(rank, dtype) for rank, (_, _, dtype) in enumerate(told) if dtype is not None]
+        dtypes = [(rank, dtype) for rank, (_, _, dtype, _) in enumerate(told) if dtype is not None]
         if not dtypes:
             raise PlanError("no rank gives a dtype: those with a part of the source must")
         first, wanted = dtypes[0]
         for rank, dtype in dtypes:
             if dtype != wanted:
                 raise PlanError(f"parts have different dtypes: rank {first} {wanted}, rank {rank} {dtype}")
+        labelled = [(rank, labels.summary()) for rank, (*_, labels) in enumerate(told) if labels is not None]
+        for rank, (_, _, dtype, labels) in enumerate(told):
+            if labelled and dtype is not None and (labels is None or labels.summary() != labelled[0][1]):
+                first, text = labelled[0]
+                other = "no DataArray" if labels is None else labels.summary()
+                raise PlanError(f"parts have different labels: rank {first} {text}; rank {rank} {other}")
         return wanted
 
     def explain(self) -> dict:
-        """What this rank sends and receives: messages, bytes, the most and the steps; to be shown or logged."""
-        size = self.dtype.itemsize
-        own = self.comm.Get_rank()
-        out = [(self.dst_ranks[peer], count * size) for peer, count in self._sends]
-        come = [(self.src_ranks[peer], count * size) for peer, count in self._receives]
+        """What this rank does in a run, to be shown or logged.
+
+        `sends`, `receives`: bytes to and from each other rank; `keeps`: bytes that stay; `steps`: in how many turns all
+        ranks send, if none sends or receives two messages at a time. `degree`: messages that it sends or receives, the
+        greater number, which no number of steps is less than. `bound`: bytes that it sends or receives, the greater
+        number: no run takes less time than they take through its own connection. `routes`: bytes that it sends inside
+        its node, to other nodes of its site, and to other sites."""
+        size, own = self.dtype.itemsize, self.comm.Get_rank()
+        out = {self.dst_ranks[peer]: count * size for peer, count in self._sends}
+        come = {self.src_ranks[peer]: count * size for peer, count in self._receives}
+        keeps, _ = out.pop(own, 0), come.pop(own, 0)
+        routes = dict.fromkeys(("node", "site", "sites"), 0)
+        (site, node), where = self._where[own], self._where
+        for peer, length in out.items():
+            routes["sites" if where[peer][0] != site else "site" if where[peer][1] != node else "node"] += length
         return {
-            "sends": {peer: length for peer, length in out if peer != own},
-            "receives": {peer: length for peer, length in come if peer != own},
-            "keeps": sum(length for peer, length in out if peer == own),
+            "sends": out,
+            "receives": come,
+            "keeps": keeps,
             "steps": self._step_count if self._sends else 0,
+            "degree": max(len(out), len(come)),
+            "bound": max(sum(out.values()), sum(come.values())),
+            "routes": routes,
         }
 
-    def run(
-        self, a: Optional[np.ndarray], *, into: Optional[np.ndarray] = None, casting: str = "same_kind"
-    ) -> Optional[np.ndarray]:
-        """Carries it out; collective. `a`, `into`: this rank's parts, which may differ from run to run."""
-        from mpi4py import MPI
+    def problem_with(self, a: Any, into: Any, casting: str = "same_kind") -> Optional[str]:
+        """Why this rank cannot take part with these arrays; None: it can."""
+        try:
+            self._check(*self._arrays(a, into), casting)
+        except (ValueError, TypeError) as error:
+            return f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
+        return None
 
-        # Arrays that were here before need neither checks nor new requests.
-        key = (_key_of(a, self._source), _key_of(into, self._target), casting)
-        ready, problem = self._ready.get(key), None
-        if ready is None:
-            try:
-                a, into = self._check(a, into, casting)
-            except (ValueError, TypeError) as error:
-                problem = f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
-        self._failed[0] = problem is not None
-        self.comm.Allreduce(MPI.IN_PLACE, self._failed)
-        if self._failed[0]:
-            raise PlanError("; ".join(each for each in self.comm.allgather(problem) if each))
-        if ready is None:
-            ready = self._keep(key, a, into)
-        if ready is None:
-            self._exchange(a, into)
-        else:
-            MPI.Prequest.Startall(ready)
-            MPI.Request.Waitall(ready)
+    def run(self, a: Any, *, into: Any = None, casting: str = "same_kind") -> Any:
+        """Carries it out; collective. `a`, `into`: this rank's parts, which may differ from run to run.
+
+        A rank whose arrays do not fit raises PlanError, and so does each rank that would have received elements from
+        it, whose `into` then lacks them. Ranks that only send to it raise the same error in this run or in a later one.
+        Use `problem_with` and a collective of your own for all ranks to know before anything is sent."""
+        again = self._again
+        if again is None or not again.is_of(a, into, casting) or self._ready.get(again.key) is not again.ready:
+            return self.start(a, into=into, casting=casting).wait()
+        # The arrays of the last run: of a small array, all else would take longer than the elements do.
+        number, (requests, statuses) = self._private.next_run(), again.ready
+        self._mpi.Prequest.Startall(requests)
+        self._mpi.Request.Waitall(requests, statuses)
+        absent = [rank for at, rank in self._straight_receives if statuses[at].count == 0]
+        if absent or self._private.is_due():
+            self._raise(self._private.reasons(number, absent))
         return into
 
-    def _keep(self, key, a, into) -> Optional[list]:
-        """Requests to be started again and again, if these arrays may come again and nothing has to be packed for them;
-        else None. Where arrays are is all that matters: others at the same place may use them too."""
+    def start(self, a: Any, *, into: Any = None, casting: str = "same_kind") -> Running:
+        """Begins to carry it out, and returns what to wait for; collective. Until then `a` must not be changed, and
+        `into` not be used. Several runs may be in flight, of this plan and of others, which all ranks start in the same
+        order."""
+        MPI, number = self._mpi, self._private.next_run()
+        given, problem, ready, packed, arriving, result = (a, into), None, None, [], [], into
+        # Of requests that receive: their number among all, and the rank that sends.
+        receives: Sequence[tuple[int, int]] = self._straight_receives
+        try:
+            a, into = self._arrays(a, into)
+            key = (_key_of(a, self._source), _key_of(into, self._target), casting)
+            # Arrays that were here before need neither checks nor new requests.
+            ready = self._ready.pop(key, None)
+            if ready is None:
+                a, into = self._check(a, into, casting)
+                result = into if result is None else result
+        except (ValueError, TypeError) as error:
+            problem = f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
+        if problem is not None:
+            requests, receives = self._excuse(number, problem, packed), ()
+        elif ready is not None or (ready := self._keep(key, a, into)) is not None:
+            MPI.Prequest.Startall(ready[0])
+            requests = ready[0]
+        else:
+            requests, receives = self._begin(a, into, packed, arriving)
+        statuses = [MPI.Status() for _ in requests] if ready is None else ready[1]
+
+        def finish() -> Any:
+            # Where a rank cannot take part, its messages are empty.
+            absent = [rank for at, rank in receives if statuses[at].count == 0]
+            if ready is not None:
+                self._keep_ready(key, ready)
+                self._again = _Again.of(given, casting, key, ready)
+            if problem is None:
+                self._unpack(arriving, into, absent)
+            heard = self._private.reasons(number, absent) if absent or self._private.is_due() else []
+            self._raise(heard + ([] if problem is None else [problem]))
+            return result
+
+        return Running(requests, statuses, finish, (a, into, packed))
+
+    def _raise(self, reasons: Sequence[str]) -> None:
+        if reasons:
+            raise PlanError("; ".join(reasons))
+
+    def _arrays(self, a, into) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
+        return None if a is None else arrays.taken(a), None if into is None else arrays.target(into)
+
+    def _keep(self, key, a, into) -> Optional[tuple[list, list]]:
+        """Requests to be started again and again, and their statuses, if these arrays may come again and nothing has to
+        be packed for them; else None. Where arrays are is all that matters: others at the same place may use them
+        too."""
+        from mpi4py import MPI
+
         aliased = a is not None and into is not None and np.may_share_memory(a, into)
         if None in key[:2] or aliased or (into is not None and into.dtype != self.dtype):
             return None
-        receives = [] if self._target is None else self._types(into, False)
-        sends = [] if self._source is None else self._types(a, True)
+        receives = [] if self._target is None else self._places(into, False)
+        sends = [] if self._source is None else self._places(a, True)
         if None in receives or None in sends:
             return None
         ready = []
-        for (peer, _), datatype in zip(self._receives, receives):
-            ready.append(self.comm.Recv_init([_place(into), 1, datatype], self.src_ranks[peer], TAG))
+        for (peer, _), place in zip(self._receives, receives):
+            ready.append(self.comm.Recv_init(place.at(_address(into)), self.src_ranks[peer], TAG))
         for at in self._order:
-            place, peer = _place(a), self.dst_ranks[self._sends[at][0]]
-            ready.append(self.comm.Send_init([place, 1, sends[at]], peer, TAG))
+            ready.append(self.comm.Send_init(sends[at].at(_address(a)), self.dst_ranks[self._sends[at][0]], TAG))
+        return ready, [MPI.Status() for _ in ready]
+
+    def _keep_ready(self, key, ready) -> None:
+        """For the next run with these arrays; unless as many others were used later."""
+        _free(self._ready.pop(key, ([],))[0])
         if len(self._ready) >= MOST_READY:
-            _free(self._ready.pop(next(iter(self._ready))))
+            _free(self._ready.pop(next(iter(self._ready)))[0])
         self._ready[key] = ready
-        return ready
 
     def _check(self, a, into, casting):
         if self._source is None:
             if a is not None:
                 raise ValueError("a is an array, but this rank is no process of src: it must be None")
         else:
-            shape = self.src.local_shape(self._source)
+            shape = self._local_shape(True)
             if a is None and 0 not in shape:
                 raise ValueError(f"a is None, but this rank is process {self._source} of src: its part is {shape}")
-            a = np.empty(shape, self.dtype) if a is None else np.asarray(a)
+            a = np.empty(shape, self.dtype) if a is None else a
             expect("a", a, shape)
             if a.dtype != self.dtype:
                 raise TypeError(f"a has dtype {a.dtype}: the plan is for {self.dtype}")
@@ -223,69 +334,83 @@ class Plan:
             if into is not None:
                 raise ValueError("into is an array, but this rank is no process of dst: it must be None")
             return a, into
-        shape = self.dst.local_shape(self._target)
+        shape = self._local_shape(False)
         if into is None:
-            return a, np.zeros(shape, self.dtype, self.dst.order)
-        if not isinstance(into, np.ndarray):
-            raise TypeError(f"into is {type(into).__name__}: it must be a NumPy array")
+            return a, np.zeros(shape, self.dtype, getattr(self.dst, "order", "C"))
         expect("into", into, shape)
-        if not into.flags.writeable:
-            raise ValueError("into is read-only")
         if not np.can_cast(self.dtype, into.dtype, casting):
             raise TypeError(f"into has dtype {into.dtype}: {self.dtype} does not cast to it ({casting})")
         return a, into
 
-    def _exchange(self, a, into) -> None:
+    def _begin(self, a, into, packed: list, arriving: list) -> tuple[list, list]:
         """Lets MPI move elements from one array to the other where it can, by datatypes that say where they are: it may
-        then do with one copy. Others are packed, or unpacked, here."""
+        then do with one copy. Others are packed, or unpacked, here. Requests, and which of them receive from whom."""
         from mpi4py import MPI
 
         shared = a is not None and into is not None and np.may_share_memory(a, into)
-        requests, arriving, packed = [], [], []
+        requests: list = []
+        come: list = []
         if into is not None:
             straight = not shared and into.dtype == self.dtype
-            types = self._types(into, False) if straight else [None] * len(self._receives)
-            place = _place(into)
-            for at, ((peer, count), datatype) in enumerate(zip(self._receives, types)):
-                peer = self.src_ranks[peer]
-                if datatype is not None:
-                    requests.append(self.comm.Irecv([place, 1, datatype], peer, TAG))
+            places = self._places(into, False) if straight else [None] * len(self._receives)
+            for at, ((peer, count), place) in enumerate(zip(self._receives, places)):
+                peer, length = self.src_ranks[peer], count * self.dtype.itemsize
+                come += [(len(requests), peer)] if length else []
+                if place is not None:
+                    requests.append(self.comm.Irecv(place.at(_address(into)), peer, TAG))
                     continue
-                buffer = np.empty(count * self.dtype.itemsize, np.uint8)
+                buffer = np.empty(length, np.uint8)
                 arriving.append((at, buffer))
                 requests += [self.comm.Irecv([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
         if a is not None and self._source is not None:
-            types = [None] * len(self._sends) if shared else self._types(a, True)
-            place = _place(a)
+            places = [None] * len(self._sends) if shared else self._places(a, True)
             for at in self._order:
                 peer = self.dst_ranks[self._sends[at][0]]
-                if types[at] is not None:
-                    requests.append(self.comm.Isend([place, 1, types[at]], peer, TAG))
+                if places[at] is not None:
+                    requests.append(self.comm.Isend(places[at].at(_address(a)), peer, TAG))
                     continue
                 packing = self._packings(a, True)[at]
                 buffer = np.empty(packing.bytes, np.uint8)
                 packing.pack(_address(a), _address(buffer))
                 packed.append(buffer)
                 requests += [self.comm.Isend([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
-        MPI.Request.Waitall(requests)
+        return requests, come
+
+    def _excuse(self, number: int, problem: str, packed: list) -> list:
+        """What a rank that cannot take part does: it sends nothing in its messages, takes what comes, and says why."""
+        from mpi4py import MPI
+
+        requests, size, own = [], self.dtype.itemsize, self.comm.Get_rank()
+        for peer, count in self._receives:
+            buffer = np.empty(count * size, np.uint8)
+            packed.append(buffer)
+            requests += [self.comm.Irecv([part, MPI.BYTE], self.src_ranks[peer], TAG) for part in _parts(buffer)]
+        for at in self._order:
+            peer, count = self._sends[at]
+            nothing = [self.comm.Isend([None, 0, MPI.BYTE], self.dst_ranks[peer], TAG) for _ in _lengths(count * size)]
+            requests += nothing
+        peers = {self.src_ranks[peer] for peer, _ in self._receives} | {self.dst_ranks[peer] for peer, _ in self._sends}
+        self._private.refuse(number, peers - {own}, problem)
+        return requests
+
+    def _unpack(self, arriving: list, into, absent: Sequence[int]) -> None:
         for at, buffer in arriving:
+            if self.src_ranks[self._receives[at][0]] in absent:
+                continue
             if into.dtype != self.dtype:
                 buffer = np.ascontiguousarray(buffer.view(self.dtype).astype(into.dtype, casting="unsafe"))
             self._packings(into, False)[at].unpack(_address(buffer), _address(into))
 
-    def _types(self, array, sends: bool) -> list:
-        """For each message the datatype that says where its elements are in arrays of these strides. None: it is
-        packed, because it has too many runs or is too long to be sent at once."""
-        key = ("types", sends, array.strides)
+    def _places(self, array, sends: bool) -> list:
+        """For each message where its elements are in arrays of these strides, as MPI takes it. None: it is packed,
+        because it has too many runs or is too long to be sent at once."""
+        key = ("places", sends, array.strides)
         if key not in self._bound:
-            process, messages = (self._source, self._sends) if sends else (self._target, self._receives)
-            size, made = self.dtype.itemsize, []
-            places = self._core.places(process, sends, list(array.strides), MOST_RUNS)
-            for (_, count), levels in zip(messages, places):
-                straight = 0 < count * size <= PART and levels is not None and _is_for_mpi(levels, count * size)
-                made.append(_datatype(levels, size) if straight else None)
-            self._bound[key] = made
-            weakref.finalize(self, _free, [datatype for datatype in made if datatype is not None])
+            process, library = self._source if sends else self._target, self._mpi.Get_library_version()
+            found = self._core.places(process, sends, list(array.strides), self.dtype.itemsize, library)
+            self._bound[key] = places = [None if place is None else made(*place) for place in found]
+            types = [place.datatype for place in places if place is not None and place.datatype is not None]
+            weakref.finalize(self, _free, types)
         return self._bound[key]
 
     def _packings(self, array, sends: bool) -> list:
@@ -300,37 +425,38 @@ class Plan:
 plan = Plan
 
 
-def _datatype(levels: list, size: int) -> Any:
-    """The datatype of elements of `size` bytes at these runs, from the slowest axis to the fastest."""
-    from mpi4py import MPI
+@dataclass
+class _Again:
+    """The arrays of the last run, by which it is known again."""
 
-    steps = [MPI.BYTE.Create_contiguous(size)]
-    for runs in reversed(levels):
-        inner = steps[-1]
-        starts, counts, strides = (list(each) for each in zip(*runs))
-        if len(steps) == 1 and all(stride == size for stride in strides):
-            steps.append(inner.Create_hindexed(counts, starts))
-        elif len(runs) == 1 and starts == [0]:
-            steps.append(inner.Create_hvector(counts[0], 1, strides[0]))
-        else:
-            places = [start + at * stride for start, count, stride in runs for at in range(count)]
-            steps.append(inner.Create_hindexed_block(1, places))
-    datatype = steps.pop().Commit() if len(steps) > 1 else steps.pop().Dup().Commit()
-    for step in steps:
-        step.Free()
-    return datatype
+    a: Callable[[], Optional[np.ndarray]]
+    into: Callable[[], Optional[np.ndarray]]
+    # Of each, which NumPy lets be changed in place.
+    kinds: tuple
+    casting: str
+    key: tuple
+    ready: tuple[list, list]
+
+    @staticmethod
+    def of(given: tuple, casting: str, key: tuple, ready: tuple[list, list]) -> Optional[_Again]:
+        if not all(type(array) is np.ndarray or array is None for array in given):
+            return None
+        a, into = ((lambda: None) if array is None else weakref.ref(array) for array in given)
+        kinds = tuple(None if array is None else (array.strides, array.dtype) for array in given)
+        return _Again(a, into, kinds, casting, key, ready)
+
+    def is_of(self, a: Any, into: Any, casting: str) -> bool:
+        if a is not self.a() or into is not self.into() or casting != self.casting:
+            return False
+        # NumPy does not move the elements of an array that something refers to.
+        if a is not None and (a.strides, a.dtype) != self.kinds[0]:
+            return False
+        return into is None or ((into.strides, into.dtype) == self.kinds[1] and into.flags.writeable)
 
 
-def _is_for_mpi(levels: list, length: int) -> bool:
-    """Whether an MPI library copies elements at these runs at least as fast as we do."""
-    from mpi4py import MPI
-
-    if MPI.get_vendor()[0] == "Open MPI":
-        return True
-    runs = 1
-    for level in levels:
-        runs *= len(level) if level is levels[-1] else sum(count for _, count, _ in level)
-    return length >= SHORT_RUN * runs
+def _place() -> tuple[str, str]:
+    """This process's site, as `landbridge run` tells it, and node."""
+    return os.environ.get("LANDBRIDGE_SITE_NAME", ""), os.environ.get("LANDBRIDGE_NODE_NAME") or socket.gethostname()
 
 
 def _free(objects: list) -> None:
@@ -342,50 +468,29 @@ def _free(objects: list) -> None:
             each.Free()
 
 
-def _free_all(lists: dict) -> None:
-    for objects in lists.values():
-        _free(objects)
+def _free_all(kept: dict) -> None:
+    for requests, _ in kept.values():
+        _free(requests)
 
 
 def _key_of(array: Any, process: Optional[int]) -> Any:
-    """Where an array's elements are, and of what type; None: it is not given, or not an array of NumPy's."""
-    if array is None and process is None:
-        return ()
-    if type(array) is not np.ndarray:
-        return None
-    return array.ctypes.data, array.shape, array.strides, array.dtype, array.flags.writeable
+    """Where an array's elements are, and of what type; None: it is not given."""
+    if array is None:
+        return () if process is None else None
+    return _address(array), array.shape, array.strides, array.dtype
 
 
 def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _place(array: np.ndarray) -> Any:
-    """The memory in which datatypes find an array's elements: they count from its first one."""
-    from mpi4py import MPI
-
-    return MPI.buffer.fromaddress(_address(array), 1)
-
-
-def private(comm: Intracomm) -> Intracomm:
-    """A communicator of the same ranks for our messages alone, made once for each; collective then."""
-    from mpi4py import MPI
-
-    if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm is {comm!r}: it must be an intracommunicator of mpi4py")
-    global _key
-    if _key is None:
-        # Freed with the communicator that it belongs to.
-        _key = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, private: private.Free())
-    private = comm.Get_attr(_key)
-    if private is None:
-        private = comm.Dup()
-        comm.Set_attr(_key, private)
-    return private
+def _lengths(length: int) -> range:
+    """Where the parts of a message of this many bytes begin."""
+    return range(0, max(length, 1), _core.PART)
 
 
 def _parts(buffer: np.ndarray) -> list[np.ndarray]:
-    return [buffer[at : at + PART] for at in range(0, max(buffer.size, 1), PART)]
+    return [buffer[at : at + _core.PART] for at in _lengths(buffer.size)]
 
 
 def expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -393,7 +498,7 @@ def expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} has shape {array.shape}: this rank's part has {shape}")
 
 
-def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Layout, comm: Intracomm) -> list[int]:
+def _ranks(name: str, ranks: Optional[Sequence[int]], layout: Union[Layout, Spread], comm: Intracomm) -> list[int]:
     size = comm.Get_size()
     if ranks is None:
         if layout.size > size:

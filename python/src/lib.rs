@@ -2,8 +2,10 @@
 //! checked by the package's Python code, which alone imports it.
 
 mod coupling;
+mod directory;
 
 use couple::Packing;
+use couple::datatype::{PART, Place, Step};
 use plan::redistribution as arrays;
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -107,8 +109,23 @@ fn mapping(from: Vec<PickOf>, to: Vec<PickOf>, order: Vec<usize>, shifts: Vec<u6
     arrays::Mapping { from: picks(from), to: picks(to), order, shifts }
 }
 
-/// Runs along each axis.
-type Places = Vec<Vec<(i64, u64, i64)>>;
+/// The function of MPI that makes a datatype, and its arguments.
+#[derive(IntoPyObject)]
+enum StepOf {
+    Vector(&'static str, (u64, u64, i64)),
+    IndexedBlock(&'static str, (u64, Vec<i64>)),
+    Indexed(&'static str, (Vec<u64>, Vec<i64>)),
+}
+
+impl From<Step> for StepOf {
+    fn from(step: Step) -> StepOf {
+        match step {
+            Step::Vector { count, length, stride } => StepOf::Vector("Create_hvector", (count, length, stride)),
+            Step::IndexedBlock { length, places } => StepOf::IndexedBlock("Create_hindexed_block", (length, places)),
+            Step::Indexed { lengths, places } => StepOf::Indexed("Create_hindexed", (lengths, places)),
+        }
+    }
+}
 
 #[pyclass(frozen, module = "landbridge._core")]
 struct Transfer(arrays::Transfer);
@@ -146,18 +163,22 @@ impl Transfer {
     }
 
     /// Where the elements of a process's messages are in an array of these strides, in bytes, as it sends or receives
-    /// them: for each message, from the slowest axis to the fastest, where runs start, their lengths and strides. None
-    /// for a message with more than `most` runs along an axis.
-    fn places(&self, rank: u32, sends: bool, strides: Vec<i64>, most: usize) -> Vec<Option<Places>> {
+    /// them: an offset, a block's bytes, and how the datatype is made. None for a message that is better packed.
+    /// `library`: what the MPI library says it is.
+    fn places(
+        &self,
+        rank: u32,
+        sends: bool,
+        strides: Vec<i64>,
+        element: usize,
+        library: &str,
+    ) -> Vec<Option<(i64, u64, Vec<StepOf>)>> {
         let messages = if sends { self.0.sends(rank) } else { self.0.receives(rank) };
-        let runs = |message: &arrays::Message| {
-            let level = |runs: &mut dyn Iterator<Item = arrays::Piece>| {
-                let runs: Vec<_> = runs.take(most + 1).map(|run| (run.start, run.count, run.stride)).collect();
-                (runs.len() <= most).then_some(runs)
-            };
-            message.levels(&strides).map(|mut runs| level(&mut runs)).collect()
+        let place = |message: &arrays::Message| {
+            let place = Place::of(message, &strides, element, library)?;
+            Some((place.offset, place.block, place.steps.into_iter().map(StepOf::from).collect()))
         };
-        messages.iter().map(runs).collect()
+        messages.iter().map(place).collect()
     }
 
     /// How the messages of a process are copied from or to an array of these strides, in bytes, as it sends or receives
@@ -196,10 +217,15 @@ impl Packed {
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::coupling::{Coupled, Listener};
+    use super::coupling::Coupled;
+    #[pymodule_export]
+    use super::directory::{Part, matched};
     #[pymodule_export]
     use super::{Layout, Packed, Transfer};
 
+    /// Longer messages are sent in parts.
+    #[pymodule_export]
+    const PART: u64 = super::PART;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 }

@@ -1,5 +1,5 @@
-"""Uses `landbridge forward` as somebody at a node of site a does: forwarded.py LANDBRIDGE CASE. A server runs beside
-the gateway of site b."""
+"""Uses `landbridge forward` as somebody at a node of site a does: forwarded.py LANDBRIDGE CASE [GATEWAYS]. A server
+runs beside each gateway of site b, because any of them may be the one that dials."""
 
 import contextlib
 import hashlib
@@ -13,6 +13,7 @@ import threading
 import time
 
 LANDBRIDGE, CASE = sys.argv[1:3]
+GATEWAYS = int(sys.argv[3]) if len(sys.argv) > 3 else 1
 SERVER = r"""
 import hashlib, socket, sys, threading
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
@@ -42,14 +43,17 @@ while True:
 
 @contextlib.contextmanager
 def server(port=8888):
-    words = [LANDBRIDGE, "lab", "enter", "b-gw1", "--", sys.executable, "-c", SERVER, str(port)]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    children = []
     try:
-        assert child.stdout.readline().strip() == "up"
+        for gateway in range(1, GATEWAYS + 1):
+            words = [LANDBRIDGE, "lab", "enter", f"b-gw{gateway}", "--", sys.executable, "-c", SERVER, str(port)]
+            children.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+            assert children[-1].stdout.readline().strip() == "up"
         yield
     finally:
-        child.terminate()
-        child.wait()
+        for child in children:
+            child.terminate()
+            child.wait()
 
 
 @contextlib.contextmanager

@@ -24,7 +24,35 @@ def wanted_elsewhere():
     return lb.redistribute(part(), rows, target, comm)
 
 
+def runs(*own, size=3):
+    return lb.Runs((6, 4), size, own)
+
+
+class Owned:
+    """A layout of its own whose two answers differ."""
+
+    shape, size = (6, 4), 3
+
+    def runs(self, rank):
+        return [(8 * rank, 8)]
+
+    def owner(self, index):
+        return index[0] // 3
+
+
 CASES = [
+    (lambda: lb.plan(runs((8 * rank, 9 - rank)), runs((0, 24)), "f8", comm), "element 8 is owned by process 0 and by process 1"),
+    (lambda: lb.plan(runs((8 * rank, 8), (8 * rank, 1)), runs((0, 1)), "f8", comm), "is owned twice by process "),
+    (lambda: lb.plan(runs((8 * rank, 7)), runs((8 * rank, 8)), "f8", comm), ", which process "),
+    (lambda: lb.plan(runs((16, 9)), runs((0, 24)), "f8", comm), "elements 16 to 24: the array has 24"),
+    (lambda: lb.plan(runs((8, 8), (3, -1)), runs((0, 24)), "f8", comm), "run 1 is (3, -1): it cannot be negative"),
+    (lambda: lb.plan(runs(8, 8), runs((0, 24)), "f8", comm), "have shape (2,) and dtype int64: they must be whole numbers in two"),
+    (lambda: lb.plan(Owned(), rows, "f8", comm), "element 8, at (2, 0): process 1 has it, but owner says 0"),
+    (lambda: lb.plan(rows, runs((0, 24)), "f8", comm, select=[0, 0]), "select: both must be a Layout"),
+    (lambda: lb.plan(rows, lb.Runs((24,), 3, []), "f8", comm), "src has shape (6, 4), dst has (24,)"),
+    (lambda: lb.plan(rows, 7, "f8", comm), "dst is 7: it must be a Layout, or have shape, size and runs"),
+    (lambda: lb.redistribute(part(), rows, columns, comm, into="text" if rank < 2 else None), "into is str: it must be an array"),
+    (lambda: lb.redistribute(part(), rows, columns, comm, into=b"text" if rank < 2 else None), "into is read-only"),
     (lambda: lb.redistribute(np.zeros((1, 4)), rows, columns, comm), "a has shape (1, 4): this rank's part has (2, 4)"),
     (lambda: lb.redistribute(part() if rank else None, rows, columns, comm), "a is None, but this rank is process 0 of src"),
     (lambda: lb.redistribute(part("i4" if rank == 2 else "f8"), rows, columns, comm), "parts have different dtypes: rank 0 float64, rank 2 int32"),

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod coupling;
 pub mod id;
 pub mod links;
 pub mod patience;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use plan::redistribution::{Description, Layout, Mapping, Order, Transfer};
+use plan::redistribution::{Description, Layout, Mapping, Transfer};
 
 use super::{Action, Exchange, ExchangeError, MOST, Misuse, Party, Variable, informed};
 use crate::Packing;
@@ -109,14 +109,14 @@ impl Exchange {
         all
     }
 
-    /// How to pack an array of these strides for what the other side fetches, and the number of that; `None`: it has
-    /// not said.
+    /// How to pack an array of these strides for what the other side fetches, and the number of that. `None`: it has
+    /// not said, or it fetches some elements only, and may fetch others of the next version.
     pub(crate) fn packings(&mut self, name: &str, strides: &[i64]) -> Option<(u32, Packings)> {
         let own = self.own;
         let exported = self.exported.get_mut(name)?;
         let wish = exported.begun.map(|(_, wish)| wish).or_else(|| exported.wishes.keys().max().copied())?;
         let (element, processes) = (exported.described.element as usize, exported.layout.processes());
-        let wished = exported.wishes.get_mut(&wish)?;
+        let wished = exported.wishes.get_mut(&wish).filter(|wished| wished.transfer.takes_all())?;
         if let Some((known, packings)) = &wished.strided
             && known == strides
         {
@@ -204,7 +204,7 @@ impl Exchange {
         let Ok(transfer) = transfer else { return Ok(()) };
         let mut messages = HashMap::new();
         if own < exported.layout.processes() {
-            let strides = contiguous(&exported.layout, own, exported.described.element as i64);
+            let strides = exported.layout.strides(own, exported.described.element as usize);
             for message in transfer.sends(own) {
                 let packing = Packing::new(&message, &strides, exported.described.element as usize);
                 messages.insert(message.peer, packing.ok_or(Misuse::TooMuch)?);
@@ -325,7 +325,7 @@ impl Exported {
         }
         if let Content::Messages { wish: packed, messages } = &held.content {
             // The other side fetches it in another way than it did when this was packed.
-            let strides = contiguous(&self.layout, own, self.described.element as i64);
+            let strides = self.layout.strides(own, self.described.element as usize);
             let part = self.wishes.get(packed).and_then(|before| {
                 rebuilt(own, messages, before, self.wishes.get(&wish)?, (&strides, self.described.element as usize))
             });
@@ -395,22 +395,6 @@ fn fresh(bytes: usize) -> Vec<u8> {
 
 /// Buffers from which on larger pages are asked for, as NumPy does.
 const LONG: usize = 4 << 20;
-
-/// Distances between neighbouring elements of a process's part, in bytes, if there is nothing between them.
-pub(super) fn contiguous(layout: &Layout, process: u32, element: i64) -> Vec<i64> {
-    let shape = layout.local_shape(process);
-    let mut strides = vec![0; shape.len()];
-    let mut next = element;
-    let mut axis = |axis: usize| {
-        strides[axis] = next;
-        next *= (shape[axis] as i64).max(1);
-    };
-    match layout.order() {
-        Order::C => (0..shape.len()).rev().for_each(&mut axis),
-        Order::Fortran => (0..shape.len()).for_each(&mut axis),
-    }
-    strides
-}
 
 impl Described {
     fn summary(&self) -> String {

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use plan::redistribution::Transfer;
 use plan::redistribution::testing::{Case, Chance};
+use plan::redistribution::{Pick, Transfer};
 
-use super::send::contiguous;
 use super::*;
 use crate::message::Described;
 use crate::{Packing, sealed};
@@ -107,10 +106,10 @@ fn expected(transfer: &Transfer, process: u32, version: u64) -> Vec<u8> {
     if process >= target.processes() {
         return array;
     }
-    let strides = contiguous(target, process, ELEMENT as i64);
+    let strides = target.strides(process, ELEMENT);
     for message in transfer.receives(process) {
         let source = part(transfer.source(), message.peer, version);
-        let there = contiguous(transfer.source(), message.peer, ELEMENT as i64);
+        let there = transfer.source().strides(message.peer, ELEMENT);
         let sent = transfer.sends(message.peer).into_iter().find(|sent| sent.peer == process).unwrap();
         // SAFETY: parts are contiguous, and messages were made for their strides.
         unsafe {
@@ -193,7 +192,7 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
         let data = part(transfer.source(), process, version);
         let source = transfer.source();
         let strides = match process < source.processes() {
-            true => contiguous(source, process, ELEMENT as i64),
+            true => source.strides(process, ELEMENT),
             false => vec![0; source.axes()],
         };
         // As often as not it is packed for what is fetched, once that is known.
@@ -255,7 +254,7 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
         }
         let target = transfer.target();
         let strides = match process < target.processes() {
-            true => contiguous(target, process, ELEMENT as i64),
+            true => target.strides(process, ELEMENT),
             false => vec![0; target.axes()],
         };
         let id = exchange.fetch(&name, version, target, &case.mapping, (&strides, ELEMENT)).unwrap();
@@ -345,6 +344,24 @@ fn wrong_use_is_named() {
     assert!(old.starts_with("v: version 5 was exported before"), "{old}");
     let changed = export(&mut exchange, 6, &whole(10), 80);
     assert_eq!(changed, "v: exported before as [10] of <u8 over 2 processes, now as [10] of <u8 over 1 processes");
+}
+
+#[test]
+fn what_is_not_fetched_now_may_be_fetched_of_the_next_version() {
+    let mut exchange = Exchange::new(0, (1, 1), ALONE);
+    exchange.export("w", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
+    let half = |start| {
+        let from = vec![Pick::Slice { start, step: 2, count: 5 }];
+        Mapping { from, to: vec![Pick::all(5)], order: vec![0], shifts: vec![0] }
+    };
+    let wishes = [(whole(5), half(0), false), (whole(5), half(1), false), (blocks(10, 1), all(10), true)];
+    for (wish, (layout, mapping, packs)) in (0..).zip(wishes) {
+        let layout = Description::of(&layout);
+        exchange.told(Party::other(0), Message::Wish { name: "w".into(), wish, layout, mapping });
+        exchange.told(Party::other(0), Message::Begin { name: "w".into(), wish, version: u64::from(wish) + 1 });
+        assert_eq!(exchange.check(), Ok(()));
+        assert_eq!(exchange.packings("w", &[8]).is_some(), packs, "wish {wish}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One side of a coupling, outside its processes: a helper that holds the site's key, so that no rank does.
 //!
-//! The side's first process starts it and talks to it in lines of JSON: [`Said`] and [`Told`]. The helper posts its
+//! The side's first process starts it and talks to it in lines of JSON ([`types::coupling`]). The helper posts its
 //! side at the coupling's site. When both sides are there, the one with the lower number opens a job for them, of which
 //! all their processes are ranks and which has no agents, and offers it to the other. The coupling lasts as long as
 //! both helpers do; each ends with its process.
@@ -12,10 +12,10 @@ use std::io;
 use std::time::Duration;
 
 use client::{Client, ClientError};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use types::coupling::{Coupled, Place, Said, Told};
 use types::id::SlotKind;
 use types::sites::Inside;
 use types::{Identity, JobId, Roster, SiteId, Slot};
@@ -23,7 +23,7 @@ use wire::control::coupling::{Coupling, CouplingMessage, Posted, RENEW_S, SILENC
 use wire::control::{JobMessage, Part};
 use wire::{Control, FrameKind};
 
-use self::side::{About, Offer, Process, SideError, matched};
+use self::side::{About, Offer, SideError, matched};
 use crate::launcher::own_gateways::OwnGateways;
 use crate::launcher::session::{Connection, Incoming, Session};
 use crate::launcher::{SessionError, Sites};
@@ -47,58 +47,6 @@ pub struct Request {
     /// The user's own site.
     pub home: String,
     pub coupling: Coupling,
-}
-
-/// A line to the process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Said {
-    /// First: where processes may be.
-    Home { site: String, sites: Vec<Place> },
-    /// What the coupling waits for, for the user.
-    Waiting(String),
-    /// The job.
-    Coupled(Box<Coupled>),
-    /// Last: the coupling has ended, and why.
-    Over(String),
-}
-
-/// A site that processes of a side may be at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
-    pub name: String,
-    /// Names and addresses (`host:port`) of its gateways.
-    pub gateways: Vec<(String, String)>,
-    /// Fingerprints of its keys, if its network is shared with strangers.
-    pub keys: Vec<String>,
-}
-
-/// What a process must know to take part in the coupling's job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Coupled {
-    pub job: String,
-    /// In hexadecimal.
-    pub secret: String,
-    pub roster: String,
-    pub window: u32,
-    /// Ranks in the job: of this side's processes, of the other's.
-    pub ranks: [Vec<u32>; 2],
-    /// Where the other side's processes listen.
-    pub addresses: Vec<String>,
-    /// Both sides know which of them is first.
-    pub first: bool,
-    /// The other side, for messages.
-    pub other: String,
-}
-
-/// A line from the process.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Told {
-    /// First: its side's processes.
-    Processes(Vec<Process>),
-    /// Last: it ends the coupling, and why. The end of its input means the same.
-    Leave(String),
 }
 
 /// Why there is no coupling, or no longer one.
@@ -356,7 +304,7 @@ impl Board<'_> {
                 roster: roster.to_string(),
                 window: offer.window,
                 ranks: if first { [one, two] } else { [two, one] },
-                addresses: about.addresses().iter().map(ToString::to_string).collect(),
+                addresses: about.addresses(),
                 first,
                 other: about.summary(),
             })))?;

@@ -4,21 +4,13 @@ use std::net::SocketAddrV4;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use types::coupling::Process;
 use types::roster::RosterError;
 use types::{JobId, NodeRoster, Roster, SiteRoster};
 use wire::Secret;
 
 /// Raised when sides can no longer understand each other.
 pub const PROTOCOL: u32 = 1;
-
-/// A process of a side.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    pub site: String,
-    pub node: String,
-    /// Where it listens for peers of its site.
-    pub address: SocketAddrV4,
-}
 
 /// What a side posts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

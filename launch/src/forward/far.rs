@@ -65,6 +65,11 @@ pub(crate) async fn work(
     Ok(())
 }
 
+/// The machine's name: a site with several gateways has several machines from which targets are dialled.
+fn here() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 struct Far {
     launcher: Identity,
     membership: Membership,
@@ -143,8 +148,8 @@ impl Far {
             let connecting = timeout(DIAL, TcpStream::connect((target.host.as_str(), target.port)));
             let outcome = match connecting.await {
                 Ok(Ok(tcp)) => Ok(tcp),
-                Ok(Err(error)) => Err(format!("{target}: {error}")),
-                Err(_) => Err(format!("{target}: no answer within {} s", DIAL.as_secs())),
+                Ok(Err(error)) => Err(format!("{target}, dialled from {}: {error}", here())),
+                Err(_) => Err(format!("{target}, dialled from {}: no answer within {} s", here(), DIAL.as_secs())),
             };
             let _ = sink.send((stream, outcome)).await;
         });

@@ -165,6 +165,23 @@ impl Layout {
         if shape.contains(&0) { vec![0; shape.len()] } else { shape }
     }
 
+    /// Distances between neighbouring elements of a process's local part along each axis, in bytes, if there is nothing
+    /// between them. `element`: in bytes.
+    pub fn strides(&self, process: u32, element: usize) -> Vec<i64> {
+        let shape = self.local_shape(process);
+        let mut strides = vec![0; shape.len()];
+        let mut next = element as i64;
+        let mut axis = |axis: usize| {
+            strides[axis] = next;
+            next = next.saturating_mul(shape[axis].max(1) as i64);
+        };
+        match self.order() {
+            Order::C => (0..shape.len()).rev().for_each(&mut axis),
+            Order::Fortran => (0..shape.len()).for_each(&mut axis),
+        }
+        strides
+    }
+
     /// The process that owns the element at an index, the first of its copies; `None`: there is no such index.
     pub fn owner(&self, index: &[u64]) -> Option<u32> {
         if index.len() != self.shape.len() || index.iter().zip(&self.shape).any(|(at, extent)| at >= extent) {

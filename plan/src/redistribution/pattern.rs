@@ -71,6 +71,11 @@ impl Pattern {
         self.runs.iter().map(|run| repetitions(run.at, run.length, self.period, self.extent)).sum()
     }
 
+    /// All runs, in ascending order.
+    pub fn all(&self) -> impl Iterator<Item = Run> + '_ {
+        self.within(0, self.extent)
+    }
+
     /// The runs in `from..to`, in ascending order.
     fn within(&self, from: u64, to: u64) -> impl Iterator<Item = Run> + '_ {
         let to = to.min(self.extent);
@@ -198,6 +203,24 @@ impl Shared {
         }
         let advance = |pattern: &Pattern| pattern.advance.saturating_mul((period / pattern.period) as i64);
         Shared { runs, period, from_advance: advance(source), to_advance: advance(target), extent }
+    }
+
+    /// Whether the source holds anything that the target wants, without a list of it.
+    pub fn exists(source: &Pattern, target: &Pattern) -> bool {
+        let common = gcd(source.period, target.period);
+        let extent = source.extent.min(target.extent);
+        let period = (source.period / common).saturating_mul(target.period).min(extent);
+        let (mut held, mut wanted) = (source.within(0, period).peekable(), target.within(0, period).peekable());
+        while let (Some(run), Some(other)) = (held.peek(), wanted.peek()) {
+            if run.end() <= other.at {
+                held.next();
+            } else if other.end() <= run.at {
+                wanted.next();
+            } else {
+                return true;
+            }
+        }
+        false
     }
 
     pub fn is_empty(&self) -> bool {

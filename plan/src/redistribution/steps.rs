@@ -3,9 +3,11 @@
 //! Along each axis, places that share something form a bipartite graph, whose edges can be coloured with as many
 //! colours as its highest degree (König 1916). Messages are products of such edges, so the colours of their edges
 //! together number the steps: no two messages of a process have the same ones, at either end. There are as many steps
-//! as the process with the most messages has, if the places with most edges are on the same side along every axis;
-//! otherwise there are more, and some processes pause in some. Each process colours the graphs of the axes, which are
-//! small, and never sees that of all processes.
+//! as the process with the most messages has, if the places with most edges are on the same side along every axis. So
+//! there are where rows become columns: along one axis targets have the most edges and sources have one, along the
+//! other sources have the most and targets one. The colours of the two are then added, and begin again at the greater
+//! of their numbers. Otherwise there are more steps, and some processes pause in some. Each process colours the graphs
+//! of the axes, which are small, and never sees that of all processes.
 
 use std::collections::HashMap;
 
@@ -15,12 +17,18 @@ use crate::redistribution::transfer::{End, Message, Transfer};
 struct Colours {
     of: HashMap<(u32, u32), u32>,
     count: u32,
+    /// The highest degree of a source, and of a target.
+    degrees: [u32; 2],
 }
 
 /// The steps of a redistribution.
 pub struct Steps<'a> {
     transfer: &'a Transfer,
     along: Vec<Colours>,
+    /// How many colours the axes have together along which sources have several edges, and the others.
+    counts: [u64; 2],
+    /// Along each axis either sources or targets have at most one edge.
+    adds: bool,
 }
 
 impl<'a> Steps<'a> {
@@ -30,13 +38,25 @@ impl<'a> Steps<'a> {
             let (sources, targets) = transfer.places(dimension);
             Colours::new(sources, targets, &transfer.edges(dimension))
         });
-        Steps { transfer, along: along.collect() }
+        let along: Vec<Colours> = along.collect();
+        let adds = along.iter().all(|colours| colours.degrees.iter().any(|degree| *degree <= 1));
+        let mut counts = [1, 1];
+        for colours in &along {
+            counts[usize::from(!colours.is_of_sources())] *= u64::from(colours.count);
+        }
+        Steps { transfer, along, counts, adds }
     }
 
     /// How many steps there are.
     pub fn count(&self) -> u64 {
         let copies = u64::from(self.transfer.target().grid().copies());
-        self.along.iter().map(|colours| u64::from(colours.count)).product::<u64>() * copies
+        let [of_sources, of_targets] = self.counts;
+        copies
+            * if self.adds && of_sources * of_targets > 0 {
+                of_sources.max(of_targets)
+            } else {
+                of_sources * of_targets
+            }
     }
 
     /// The step of a message that `process` sends or receives.
@@ -45,16 +65,28 @@ impl<'a> Steps<'a> {
             End::Sends => (process, message.peer),
             End::Receives => (message.peer, process),
         };
-        let step = self.along.iter().enumerate().fold(0, |step, (dimension, colours)| {
+        let mut steps = [0, 0];
+        for (dimension, colours) in self.along.iter().enumerate() {
             let edge = self.transfer.edge(dimension, from, to);
-            step * u64::from(colours.count) + u64::from(colours.of.get(&edge).copied().unwrap_or(0))
-        });
+            let step = &mut steps[usize::from(!colours.is_of_sources())];
+            *step = *step * u64::from(colours.count) + u64::from(colours.of.get(&edge).copied().unwrap_or(0));
+        }
+        let [of_sources, of_targets] = self.counts;
+        let step = match self.adds {
+            true => (steps[0] + steps[1]) % of_sources.max(of_targets).max(1),
+            false => steps[0] * of_targets + steps[1],
+        };
         let grid = self.transfer.target().grid();
         step * u64::from(grid.copies()) + u64::from(grid.copy(to))
     }
 }
 
 impl Colours {
+    /// Whether sources have the most edges.
+    fn is_of_sources(&self) -> bool {
+        self.degrees[0] >= self.degrees[1]
+    }
+
     /// Colours edges one by one. Where the two ends of an edge have no free colour in common, the colours on the path
     /// that alternates between a free one of each are exchanged, which frees one.
     fn new(sources: u32, targets: u32, edges: &[(u32, u32)]) -> Colours {
@@ -63,7 +95,8 @@ impl Colours {
             degrees[0][*source as usize] += 1;
             degrees[1][*target as usize] += 1;
         }
-        let count = degrees.iter().flatten().copied().max().unwrap_or(0);
+        let highest = [0, 1].map(|end| degrees[end].iter().copied().max().unwrap_or(0));
+        let count = highest[0].max(highest[1]);
         // By end, place and colour: the place at the other end.
         let mut used = degrees.map(|ends| vec![vec![u32::MAX; count as usize]; ends.len()]);
         for (source, target) in edges.iter().copied() {
@@ -84,7 +117,7 @@ impl Colours {
                 .filter(|(target, _)| **target != u32::MAX)
                 .map(move |(target, colour)| ((source, *target), colour))
         });
-        Colours { of: of.collect(), count }
+        Colours { of: of.collect(), count, degrees: highest }
     }
 }
 

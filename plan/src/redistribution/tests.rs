@@ -203,6 +203,45 @@ fn dealt(over: u32, block: u64) -> Axis {
 }
 
 #[test]
+fn something_is_shared_where_the_shared_is_not_empty() {
+    let (mut shared, mut not) = (0, 0);
+    for seed in 0..2000 {
+        let mut chance = Chance::new(seed);
+        let extent = chance.below(30);
+        let ((source, _), (target, _)) = (chance.layout(&[extent]), chance.layout(&[extent]));
+        for (from, to) in
+            (0..source.axis(0).over()).flat_map(|from| (0..target.axis(0).over()).map(move |to| (from, to)))
+        {
+            let (held, wanted) = (source.owned(0, from), target.held(0, to));
+            let exists = Shared::exists(&held, &wanted);
+            assert_eq!(exists, !Shared::new(&held, &wanted).is_empty(), "seed {seed}: {from} to {to}");
+            *if exists { &mut shared } else { &mut not } += 1;
+        }
+    }
+    assert!(shared > 1000 && not > 1000, "{shared}, {not}");
+}
+
+#[test]
+fn rows_become_columns_in_as_many_steps_as_there_are_messages() {
+    let over = |axis: usize, over| {
+        let mut axes = vec![Axis::Whole; 2];
+        axes[axis] = Axis::Block { over, sizes: None };
+        Layout::new(vec![420, 420], axes).unwrap()
+    };
+    for (rows, columns) in [(4, 4), (5, 3), (2, 7), (1, 6)] {
+        let (source, target) = (over(0, rows), over(1, columns));
+        let transfer = Transfer::new(source.clone(), target.clone(), &Mapping::all(&source, &target)).unwrap();
+        let steps = Steps::new(&transfer);
+        assert_eq!(steps.count(), u64::from(rows.max(columns)));
+        // Not all begin with the same one.
+        let mut first: Vec<u64> = (0..rows).map(|row| steps.of(row, &transfer.sends(row)[0])).collect();
+        first.sort_unstable();
+        first.dedup();
+        assert_eq!(first.len() as u32, rows);
+    }
+}
+
+#[test]
 fn plans_grow_with_neighbours_not_with_elements() {
     let shape = vec![1 << 16; 2];
     let source = Layout::new(shape.clone(), vec![dealt(32, 64), dealt(32, 64)]).unwrap();

@@ -111,6 +111,14 @@ impl Transfer {
         messages
     }
 
+    /// Whether every element of the source goes somewhere.
+    pub fn takes_all(&self) -> bool {
+        let takes = |dimension: &Dimension, axis| {
+            dimension.source.is_some_and(|taken| taken.axis == axis && taken.count == self.source.shape()[axis])
+        };
+        (0..self.source.axes()).all(|axis| self.dimensions.iter().any(|dimension| takes(dimension, axis)))
+    }
+
     /// How many axes messages are products of.
     pub(crate) fn dimensions(&self) -> usize {
         self.dimensions.len()
@@ -137,8 +145,7 @@ impl Transfer {
         let wanted: Vec<Pattern> = (0..targets).map(|to| self.target_pattern(dimension, to)).collect();
         let from = (0..sources).flat_map(|from| {
             let source = self.source_pattern(dimension, from);
-            let shares =
-                |(target, to): (&Pattern, u32)| (!Shared::new(&source, target).is_empty()).then_some((from, to));
+            let shares = |(target, to): (&Pattern, u32)| Shared::exists(&source, target).then_some((from, to));
             wanted.iter().zip(0..).filter_map(shares).collect::<Vec<_>>()
         });
         from.collect()

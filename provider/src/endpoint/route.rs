@@ -1,5 +1,7 @@
 //! From an endpoint's completions to the entries and counts that its user sees.
 
+use std::time::{Duration, Instant};
+
 use endpoint::operation::{Completion, Kind};
 use endpoint::{Failure, UserData};
 
@@ -11,6 +13,9 @@ use crate::abi::constants::{
 use crate::cq::{Detail, Entry};
 use crate::errno;
 use crate::log;
+
+/// How long an operation may take to fail after memory was exhausted.
+const STANDS_STILL: Duration = Duration::from_secs(1);
 
 /// What an operation's completion has to report; carried in [`UserData::flags`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +85,12 @@ impl State {
         let mut any = false;
         loop {
             let Stage::Open(transport) = &mut self.stage else { return any };
-            let Some(completion) = transport.next_completion() else { return any };
+            let Some(completion) = transport.next_completion() else {
+                if transport.is_out_of_memory() {
+                    self.stands_still();
+                }
+                return any;
+            };
             any = true;
             // MPI libraries print no more of it than a number.
             if matches!(completion.result, Err(Failure::PeerLost { .. }))
@@ -95,6 +105,22 @@ impl State {
                 _ => FI_ADDR_NOTAVAIL,
             };
             self.deliver(&completion, source);
+        }
+    }
+
+    /// Memory is exhausted, and something is lost that no operation here waits for; other ranks do. Ends the process
+    /// unless an operation fails soon, by which the MPI library would.
+    #[cold]
+    fn stands_still(&mut self) {
+        let since = *self.exhausted.get_or_insert_with(Instant::now);
+        let Stage::Open(transport) = &mut self.stage else { return };
+        if since.elapsed() < STANDS_STILL {
+            return;
+        }
+        if let Some(trouble) = transport.take_trouble() {
+            log::fatal(format_args!("{trouble}"));
+            // SAFETY: ends the process without running handlers of a program that is in the middle of a call.
+            unsafe { libc::_exit(1) };
         }
     }
 

@@ -1,0 +1,496 @@
+/* Arrays from one layout to another, inside one MPI job: for any MPI library, since it is compiled with the program.
+ *
+ *     lb_plan *plan;
+ *     if (lb_plan_create(source, target, "f8", MPI_COMM_WORLD, NULL, &plan)) { fputs(lb_error(), stderr); ... }
+ *     lb_plan_run(plan, a, b);
+ *     lb_plan_free(&plan);
+ *
+ * Link with liblandbridge. Functions return what landbridge.h says. */
+#ifndef LANDBRIDGE_MPI_H
+#define LANDBRIDGE_MPI_H
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "landbridge.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A redistribution that all ranks of a communicator have agreed on, to be run many times. */
+typedef struct lb_plan lb_plan;
+
+/* A run in flight. */
+typedef struct lb_run lb_run;
+
+/* What lb_plan_create may be told besides; NULLs are the defaults. Set all of it to 0 first. */
+typedef struct lb_options {
+    const int32_t *src_ranks;   /* the ranks that are the processes of the source; by default the first ones */
+    const int32_t *dst_ranks;   /* those of the target */
+    const lb_select *select;    /* which elements go where; by default all, in order */
+    const int64_t *src_strides; /* of this rank's part of the source, in bytes; by default it has no gaps */
+    const int64_t *dst_strides; /* of its part of the target */
+} lb_options;
+
+/* Collective. `dtype`: of elements, as NumPy writes it: "f8", "i4", "c16", or "V24" for 24 bytes of any kind. All ranks
+ * return the same error if any of them cannot take part. */
+static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, const char *dtype, MPI_Comm comm,
+                                 const lb_options *options, lb_plan **plan);
+
+/* Collective: fills `into`, this rank's part of the target, from `a`, its part of the source; NULL where it has none.
+ * They may overlap. What no element is selected for stays as it is.
+ *
+ * A rank whose arguments are wrong returns an error, and so does each rank that would have received from it. */
+static inline int lb_plan_run(lb_plan *plan, const void *a, void *into);
+
+/* Begins a run. Until it is over `a` must not be changed, and `into` not be used. Several may be in flight, which all
+ * ranks begin in the same order. */
+static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run **run);
+
+/* Whether it is over, so that lb_run_wait returns at once. Moves data, as all calls of MPI do. */
+static inline int lb_run_test(lb_run *run, int *over);
+
+/* Waits until it is over, and frees it. */
+static inline int lb_run_wait(lb_run **run);
+
+/* How many bytes this rank sends to each rank, and receives from each: arrays of as many numbers as there are ranks. */
+static inline void lb_plan_traffic(const lb_plan *plan, int64_t *sends, int64_t *receives);
+
+/* Collective. All runs must be over. */
+static inline void lb_plan_free(lb_plan **plan);
+
+/* ---- how ------------------------------------------------------------------------------------------------------- */
+
+enum { LB_MPI_TAG = 7, LB_MPI_TEXT = 1024 };
+
+/* Longer messages are sent in parts of as many bytes: not every MPI library counts more in one. */
+#define LB_MPI_PART ((int64_t)1 << 30)
+
+/* What goes to other ranks, or comes from them. */
+typedef struct lb_mpi_side {
+    lb_end *end; /* NULL: this rank has no part */
+    const lb_message *messages;
+    int64_t count;
+    MPI_Datatype *types; /* of messages that are not packed; MPI_BYTE: all their bytes follow each other */
+    int64_t low, high;
+} lb_mpi_side;
+
+struct lb_plan {
+    MPI_Comm comm;
+    lb_transfer *transfer;
+    lb_mpi_side sides[2]; /* sends, receives */
+    /* The arrays of the last run. */
+    const void *a;
+    void *into;
+    /* Requests to be started again for these, if nothing has to be packed for them. */
+    MPI_Request *ready;
+    MPI_Status *statuses;
+    int ready_count, ready_busy;
+};
+
+struct lb_run {
+    lb_plan *plan;
+    void *into;
+    MPI_Request *requests;
+    MPI_Status *statuses;
+    int count;
+    int over;
+    int is_ready;   /* the requests are the plan's */
+    int code;       /* this rank's own error */
+    char *text;
+    void **arrived; /* for each message that is received: where it is unpacked from, or NULL */
+    void **packed;
+    int *first;     /* for each message that is received: its first request */
+};
+
+static inline char *lb_mpi_copy(const char *text) {
+    char *copy = (char *)malloc(strlen(text) + 1);
+    return copy ? strcpy(copy, text) : NULL;
+}
+
+static inline int lb_mpi_check(int code, const char *function) {
+    char text[LB_MPI_TEXT], reason[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    if (code == MPI_SUCCESS) return LB_OK;
+    if (MPI_Error_string(code, reason, &length) != MPI_SUCCESS) length = 0;
+    reason[length] = 0;
+    snprintf(text, sizeof text, "%s: %.900s", function, reason);
+    return lb_fail(LB_MPI, text);
+}
+
+/* Waits without using the core: others may compute on it, and MPI libraries wait without giving it away. */
+static inline int lb_mpi_wait(MPI_Request *request) {
+    int over = 0, code = MPI_SUCCESS;
+    for (int64_t nap = 20; code == MPI_SUCCESS; nap = nap < 250 ? 2 * nap : 500) {
+        code = MPI_Test(request, &over, MPI_STATUS_IGNORE);
+        if (over) return LB_OK;
+        lb_nap(nap);
+    }
+    return lb_mpi_check(code, "MPI_Test");
+}
+
+/* Collective: LB_OK if `code` is that on all ranks, else the first error, which names its rank, on all of them. It is
+ * also an error if `hash` is not the same on all ranks. */
+static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
+    struct {
+        int code;
+        char text[LB_MPI_TEXT];
+    } told;
+    MPI_Request request;
+    int64_t own[3], least[3];
+    int rank, size, failed;
+    if (comm == MPI_COMM_NULL) return code;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    own[0] = code == LB_OK ? size : rank;
+    own[1] = (int64_t)(hash >> 2);
+    own[2] = -own[1]; /* the greatest is the least of the negated ones */
+    failed = lb_mpi_check(MPI_Iallreduce(own, least, 3, MPI_INT64_T, MPI_MIN, comm, &request), "MPI_Iallreduce");
+    if (!failed) failed = lb_mpi_wait(&request);
+    if (failed) return failed;
+    if (least[0] == size)
+        return least[1] == -least[2] ? LB_OK : lb_fail(LB_INVALID, "ranks want different things: names, versions, "
+                                                                   "layouts, dtypes, selections and lists of ranks "
+                                                                   "must be the same on all of them");
+    memset(&told, 0, sizeof told);
+    told.code = code;
+    if (rank == least[0]) snprintf(told.text, sizeof told.text, "rank %d: %.960s", rank, lb_error());
+    failed = lb_mpi_check(MPI_Bcast(&told, (int)sizeof told, MPI_BYTE, (int)least[0], comm), "MPI_Bcast");
+    return failed ? failed : lb_fail(told.code, told.text);
+}
+
+/* Makes the datatypes of a side. */
+static inline int lb_mpi_bind(lb_mpi_side *side, const lb_transfer *transfer, int sends, int rank,
+                              const int64_t *strides, const char *library) {
+    int code = lb_end_create(transfer, sends, rank, strides, library, &side->end);
+    if (code) return code;
+    side->count = lb_end_messages(side->end, &side->messages);
+    lb_end_bounds(side->end, &side->low, &side->high);
+    side->types = (MPI_Datatype *)malloc((size_t)(side->count + 1) * sizeof *side->types);
+    if (!side->types) return lb_fail(LB_MEMORY, "no memory for datatypes");
+    for (int64_t at = 0; at < side->count; at++) side->types[at] = MPI_BYTE;
+    for (int64_t at = 0; at < side->count; at++) {
+        const lb_message *message = &side->messages[at];
+        for (int64_t number = 0; !code && !message->packed && number < message->step_count; number++) {
+            const lb_step *step = &message->steps[number];
+            MPI_Datatype of = side->types[at], made = MPI_DATATYPE_NULL;
+            int count = (int)step->count, length = (int)step->length, status;
+            int *lengths = NULL;
+            MPI_Aint *places = NULL;
+            if (step->places) {
+                places = (MPI_Aint *)malloc((size_t)count * sizeof *places);
+                lengths = (int *)malloc((size_t)count * sizeof *lengths);
+                for (int each = 0; places && lengths && each < count; each++) {
+                    places[each] = (MPI_Aint)step->places[each];
+                    lengths[each] = step->lengths ? (int)step->lengths[each] : length;
+                }
+                if (!places || !lengths) code = lb_fail(LB_MEMORY, "no memory for a datatype");
+            }
+            if (!code) {
+                if (step->kind == LB_HVECTOR)
+                    status = MPI_Type_create_hvector(count, length, (MPI_Aint)step->stride, of, &made);
+                else if (step->kind == LB_HINDEXED_BLOCK)
+                    status = MPI_Type_create_hindexed_block(count, length, places, of, &made);
+                else
+                    status = MPI_Type_create_hindexed(count, lengths, places, of, &made);
+                code = lb_mpi_check(status, "making a datatype");
+            }
+            free(places);
+            free(lengths);
+            if (number > 0) MPI_Type_free(&of);
+            side->types[at] = code ? MPI_BYTE : made;
+        }
+        if (!code && side->types[at] != MPI_BYTE)
+            code = lb_mpi_check(MPI_Type_commit(&side->types[at]), "MPI_Type_commit");
+        if (code) return code;
+    }
+    return LB_OK;
+}
+
+static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, const char *dtype, MPI_Comm comm,
+                                 const lb_options *options, lb_plan **plan) {
+    lb_options all;
+    lb_plan *made = (lb_plan *)calloc(1, sizeof *made);
+    MPI_Comm own;
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int rank, size, length, code;
+    memset(&all, 0, sizeof all);
+    if (options) all = *options;
+    /* Collective, so that it comes first, whatever is wrong. */
+    code = lb_mpi_check(MPI_Comm_dup(comm, &own), "MPI_Comm_dup");
+    if (code) {
+        free(made);
+        return code;
+    }
+    MPI_Comm_rank(own, &rank);
+    MPI_Comm_size(own, &size);
+    MPI_Get_library_version(library, &length);
+    if (!made || !plan) code = made ? lb_fail(LB_INVALID, "plan is NULL") : lb_fail(LB_MEMORY, "no memory for a plan");
+    if (!code) {
+        made->comm = own;
+        code = lb_transfer_create(src, dst, dtype, all.select, size, all.src_ranks, all.dst_ranks, &made->transfer);
+    }
+    if (!code) code = lb_mpi_bind(&made->sides[0], made->transfer, 1, rank, all.src_strides, library);
+    if (!code) code = lb_mpi_bind(&made->sides[1], made->transfer, 0, rank, all.dst_strides, library);
+    code = lb_mpi_agree(own, code, made ? lb_transfer_hash(made->transfer) : 0);
+    if (code) {
+        char *text = lb_mpi_copy(lb_error());
+        if (made) {
+            made->comm = own;
+            lb_plan_free(&made);
+        } else {
+            MPI_Comm_free(&own);
+        }
+        code = lb_fail(code, text);
+        free(text);
+        return code;
+    }
+    *plan = made;
+    return LB_OK;
+}
+
+static inline int lb_mpi_parts(int64_t bytes) {
+    return bytes <= LB_MPI_PART ? 1 : (int)((bytes + LB_MPI_PART - 1) / LB_MPI_PART);
+}
+
+/* Begins to send or to receive bytes, in parts; `nothing`: of each part none. */
+static inline int lb_mpi_move(MPI_Comm comm, int sends, char *bytes, int64_t length, int rank, int nothing,
+                              MPI_Request *requests) {
+    int parts = lb_mpi_parts(length);
+    for (int part = 0; part < parts; part++) {
+        int64_t at = (int64_t)part * LB_MPI_PART;
+        int count = nothing ? 0 : (int)(length - at < LB_MPI_PART ? length - at : LB_MPI_PART);
+        if (sends)
+            MPI_Isend(bytes + (nothing ? 0 : at), count, MPI_BYTE, rank, LB_MPI_TAG, comm, &requests[part]);
+        else
+            MPI_Irecv(bytes + at, count, MPI_BYTE, rank, LB_MPI_TAG, comm, &requests[part]);
+    }
+    return parts;
+}
+
+/* Memory, all 0. */
+static inline void *lb_mpi_room(lb_plan *plan, int64_t bytes) {
+    void *room = calloc(bytes > 0 ? (size_t)bytes : 1, 1);
+    if (!room) {
+        /* Others wait for this rank, and it can neither send nor receive. */
+        fprintf(stderr, "landbridge: no memory for the %lld bytes of a message\n", (long long)bytes);
+        MPI_Abort(plan->comm, 1);
+    }
+    return room;
+}
+
+/* How a message that is not packed is in memory. */
+static inline int lb_mpi_items(const lb_mpi_side *side, int64_t at) {
+    return side->types[at] == MPI_BYTE ? (int)side->messages[at].block : 1;
+}
+
+static inline void lb_mpi_forget(lb_plan *plan) {
+    for (int each = 0; plan->ready && each < plan->ready_count; each++) MPI_Request_free(&plan->ready[each]);
+    free(plan->ready);
+    free(plan->statuses);
+    plan->ready = NULL;
+    plan->statuses = NULL;
+}
+
+/* Requests that may be started again, if the arrays are those of the last run; whether there are any. */
+static inline int lb_mpi_prepare(lb_plan *plan, const void *a, void *into) {
+    int at = 0, again = plan->a == a && plan->into == into;
+    if (again && plan->ready) return 1;
+    lb_mpi_forget(plan);
+    plan->a = a;
+    plan->into = into;
+    if (!again) return 0;
+    for (int side = 0; side < 2; side++)
+        for (int64_t each = 0; each < plan->sides[side].count; each++)
+            if (plan->sides[side].messages[each].packed) return 0;
+    plan->ready_count = (int)(plan->sides[0].count + plan->sides[1].count);
+    plan->ready = (MPI_Request *)malloc((size_t)(plan->ready_count + 1) * sizeof *plan->ready);
+    plan->statuses = (MPI_Status *)malloc((size_t)(plan->ready_count + 1) * sizeof *plan->statuses);
+    if (!plan->ready || !plan->statuses) {
+        plan->ready_count = 0;
+        lb_mpi_forget(plan);
+        return 0;
+    }
+    for (int side = 1; side >= 0; side--) {
+        const lb_mpi_side *of = &plan->sides[side];
+        for (int64_t each = 0; each < of->count; each++) {
+            char *place = (side ? (char *)into : (char *)a) + of->messages[each].offset;
+            int items = lb_mpi_items(of, each), rank = of->messages[each].rank;
+            if (side)
+                MPI_Recv_init(place, items, of->types[each], rank, LB_MPI_TAG, plan->comm, &plan->ready[at++]);
+            else
+                MPI_Send_init(place, items, of->types[each], rank, LB_MPI_TAG, plan->comm, &plan->ready[at++]);
+        }
+    }
+    return 1;
+}
+
+/* Why this rank cannot take part with these arrays. */
+static inline int lb_mpi_fits(const lb_plan *plan, const void *a, const void *into) {
+    if (a && !plan->sides[0].end)
+        return lb_fail(LB_INVALID, "a is given, but this rank is no process of src: it must be NULL");
+    if (into && !plan->sides[1].end)
+        return lb_fail(LB_INVALID, "into is given, but this rank is no process of dst: it must be NULL");
+    if (!a && plan->sides[0].high > 0) return lb_fail(LB_INVALID, "a is NULL, but this rank is a process of src");
+    if (!into && plan->sides[1].high > 0) return lb_fail(LB_INVALID, "into is NULL, but this rank is a process of dst");
+    return LB_OK;
+}
+
+static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run **run) {
+    lb_run *begun;
+    const lb_mpi_side *sends, *receives;
+    int code, overlap, at = 0, most = 0, rank;
+    if (!plan || !run) return lb_fail(LB_INVALID, plan ? "run is NULL" : "plan is NULL");
+    sends = &plan->sides[0];
+    receives = &plan->sides[1];
+    begun = (lb_run *)lb_mpi_room(plan, (int64_t)sizeof *begun);
+    begun->plan = plan;
+    begun->into = into;
+    code = lb_mpi_fits(plan, a, into);
+    begun->code = code;
+    if (code) {
+        char text[LB_MPI_TEXT];
+        MPI_Comm_rank(plan->comm, &rank);
+        snprintf(text, sizeof text, "rank %d: %.960s", rank, lb_error());
+        begun->text = lb_mpi_copy(text);
+    }
+    begun->first = (int *)lb_mpi_room(plan, (receives->count + 1) * (int64_t)sizeof *begun->first);
+    overlap = !code && a && into && (const char *)a + sends->low < (const char *)into + receives->high &&
+              (const char *)into + receives->low < (const char *)a + sends->high;
+    if (!code && !overlap && !plan->ready_busy && lb_mpi_prepare(plan, a, into)) {
+        plan->ready_busy = begun->is_ready = 1;
+        begun->requests = plan->ready;
+        begun->statuses = plan->statuses;
+        begun->count = plan->ready_count;
+        for (int64_t each = 0; each < receives->count; each++) begun->first[each] = (int)each;
+        *run = begun;
+        return lb_mpi_check(MPI_Startall(begun->count, begun->requests), "MPI_Startall");
+    }
+    for (int64_t each = 0; each < receives->count; each++) most += lb_mpi_parts(receives->messages[each].bytes);
+    for (int64_t each = 0; each < sends->count; each++) most += lb_mpi_parts(sends->messages[each].bytes);
+    begun->requests = (MPI_Request *)lb_mpi_room(plan, (most + 1) * (int64_t)sizeof *begun->requests);
+    begun->statuses = (MPI_Status *)lb_mpi_room(plan, (most + 1) * (int64_t)sizeof *begun->statuses);
+    begun->arrived = (void **)lb_mpi_room(plan, (receives->count + 1) * (int64_t)sizeof *begun->arrived);
+    begun->packed = (void **)lb_mpi_room(plan, (sends->count + 1) * (int64_t)sizeof *begun->packed);
+    for (int64_t each = 0; each < receives->count; each++) {
+        const lb_message *message = &receives->messages[each];
+        begun->first[each] = at;
+        if (!code && !overlap && !message->packed) {
+            MPI_Irecv((char *)into + message->offset, lb_mpi_items(receives, each), receives->types[each],
+                      message->rank, LB_MPI_TAG, plan->comm, &begun->requests[at++]);
+            continue;
+        }
+        begun->arrived[each] = lb_mpi_room(plan, message->bytes);
+        at += lb_mpi_move(plan->comm, 0, (char *)begun->arrived[each], message->bytes, message->rank, 0,
+                          &begun->requests[at]);
+    }
+    for (int64_t each = 0; each < sends->count; each++) {
+        const lb_message *message = &sends->messages[each];
+        if (!code && !overlap && !message->packed) {
+            MPI_Isend((char *)a + message->offset, lb_mpi_items(sends, each), sends->types[each], message->rank,
+                      LB_MPI_TAG, plan->comm, &begun->requests[at++]);
+            continue;
+        }
+        begun->packed[each] = lb_mpi_room(plan, code ? 1 : message->bytes);
+        if (!code) lb_end_pack(sends->end, each, a, begun->packed[each]);
+        at += lb_mpi_move(plan->comm, 1, (char *)begun->packed[each], message->bytes, message->rank, code != LB_OK,
+                          &begun->requests[at]);
+    }
+    begun->count = at;
+    *run = begun;
+    return LB_OK;
+}
+
+static inline int lb_run_test(lb_run *run, int *over) {
+    if (!run || !over) return lb_fail(LB_INVALID, run ? "over is NULL" : "run is NULL");
+    if (!run->over) {
+        int code = MPI_Testall(run->count, run->requests, &run->over, run->statuses);
+        if (code != MPI_SUCCESS) return lb_mpi_check(code, "MPI_Testall");
+    }
+    *over = run->over;
+    return LB_OK;
+}
+
+static inline int lb_run_wait(lb_run **run) {
+    lb_run *over;
+    const lb_mpi_side *receives;
+    int code = LB_OK;
+    if (!run || !*run) return lb_fail(LB_INVALID, "run is NULL");
+    over = *run;
+    receives = &over->plan->sides[1];
+    if (!over->over) code = lb_mpi_check(MPI_Waitall(over->count, over->requests, over->statuses), "MPI_Waitall");
+    for (int64_t each = 0; !code && each < receives->count; each++) {
+        int count = 0;
+        const lb_message *message = &receives->messages[each];
+        MPI_Get_count(&over->statuses[over->first[each]], MPI_BYTE, &count);
+        /* The messages of a rank that cannot take part are empty. */
+        if (count == 0 && message->bytes > 0 && !over->code) {
+            char text[LB_MPI_TEXT];
+            snprintf(text, sizeof text, "rank %d has not taken part: its own error says why", (int)message->rank);
+            over->code = LB_INVALID;
+            over->text = lb_mpi_copy(text);
+        } else if (count > 0 && !over->code && !over->is_ready && over->arrived[each]) {
+            lb_end_unpack(receives->end, each, over->arrived[each], over->into);
+        }
+    }
+    if (!code && over->code) code = lb_fail(over->code, over->text ? over->text : "no memory to say what is wrong");
+    if (over->is_ready) {
+        over->plan->ready_busy = 0;
+    } else {
+        for (int64_t each = 0; each < receives->count; each++) free(over->arrived[each]);
+        for (int64_t each = 0; each < over->plan->sides[0].count; each++) free(over->packed[each]);
+        free(over->arrived);
+        free(over->packed);
+        free(over->requests);
+        free(over->statuses);
+    }
+    free(over->first);
+    free(over->text);
+    free(over);
+    *run = NULL;
+    return code;
+}
+
+static inline int lb_plan_run(lb_plan *plan, const void *a, void *into) {
+    lb_run *run = NULL;
+    int code = lb_plan_start(plan, a, into, &run);
+    return code ? code : lb_run_wait(&run);
+}
+
+static inline void lb_plan_traffic(const lb_plan *plan, int64_t *sends, int64_t *receives) {
+    int size;
+    MPI_Comm_size(plan->comm, &size);
+    for (int side = 0; side < 2; side++) {
+        int64_t *bytes = side ? receives : sends;
+        memset(bytes, 0, (size_t)size * sizeof *bytes);
+        for (int64_t at = 0; at < plan->sides[side].count; at++) {
+            const lb_message *message = &plan->sides[side].messages[at];
+            bytes[message->rank] += message->bytes;
+        }
+    }
+}
+
+static inline void lb_plan_free(lb_plan **plan) {
+    lb_plan *old;
+    if (!plan || !*plan) return;
+    old = *plan;
+    lb_mpi_forget(old);
+    for (int side = 0; side < 2; side++) {
+        for (int64_t at = 0; old->sides[side].types && at < old->sides[side].count; at++)
+            if (old->sides[side].types[at] != MPI_BYTE) MPI_Type_free(&old->sides[side].types[at]);
+        free(old->sides[side].types);
+        lb_end_free(&old->sides[side].end);
+    }
+    lb_transfer_free(&old->transfer);
+    MPI_Comm_free(&old->comm);
+    free(old);
+    *plan = NULL;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,218 @@
+//! What one process sends, or receives: `lb_end`.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use couple::Packing;
+use couple::datatype::{Place, Step};
+use plan::redistribution::{Message, Steps};
+
+use crate::error::{Code, Problem, at_border};
+use crate::pointers::{free, given, hand_out, natural32, slice, text};
+use crate::transfer::Bound;
+
+/// `lb_step`.
+#[repr(C)]
+pub(crate) struct StepOf {
+    kind: i32,
+    count: i64,
+    length: i64,
+    stride: i64,
+    places: *const i64,
+    lengths: *const i64,
+}
+
+/// `lb_message`.
+#[repr(C)]
+pub(crate) struct MessageOf {
+    rank: i32,
+    packed: i32,
+    bytes: i64,
+    offset: i64,
+    block: i64,
+    steps: *const StepOf,
+    step_count: i64,
+}
+
+/// `lb_end`.
+pub(crate) struct End {
+    messages: Vec<MessageOf>,
+    packings: Vec<Packing>,
+    /// The least and the greatest offset of the process's part, in bytes.
+    low: i64,
+    high: i64,
+    /// What `messages` point to.
+    _steps: Vec<Vec<StepOf>>,
+    _lists: Vec<Vec<i64>>,
+}
+
+impl End {
+    fn new(bound: &Bound, sends: bool, process: u32, strides: &[i64], library: &str) -> Result<End, Problem> {
+        let (transfer, element) = (&bound.transfer, bound.dtype.size);
+        let layout = if sends { transfer.source() } else { transfer.target() };
+        let messages = if sends { in_steps(bound, process) } else { transfer.receives(process) };
+        let ranks = &bound.ranks[usize::from(sends)];
+        let (low, high) = bounds(&layout.local_shape(process), strides, element as i64);
+        let mut end =
+            End { messages: Vec::new(), packings: Vec::new(), low, high, _steps: Vec::new(), _lists: Vec::new() };
+        for message in &messages {
+            let too_long =
+                || Problem { code: Code::Memory, text: "a message has more bytes than memory can".to_owned() };
+            let packing = Packing::new(message, strides, element).ok_or_else(too_long)?;
+            let mut found = MessageOf {
+                rank: ranks[message.peer as usize] as i32,
+                packed: 1,
+                bytes: packing.bytes() as i64,
+                offset: 0,
+                block: 0,
+                steps: std::ptr::null(),
+                step_count: 0,
+            };
+            if let Some(place) = Place::of(message, strides, element, library) {
+                let steps: Vec<StepOf> = place.steps.into_iter().map(|step| end.step(step)).collect();
+                (found.packed, found.offset, found.block) = (0, place.offset, place.block as i64);
+                (found.steps, found.step_count) = (steps.as_ptr(), steps.len() as i64);
+                end._steps.push(steps);
+            }
+            end.messages.push(found);
+            end.packings.push(packing);
+        }
+        Ok(end)
+    }
+
+    fn step(&mut self, step: Step) -> StepOf {
+        // The lists do not move when their owners do.
+        let mut keep = |list: Vec<i64>| {
+            self._lists.push(list);
+            self._lists.last().map_or(std::ptr::null(), |list| list.as_ptr())
+        };
+        let none = std::ptr::null();
+        match step {
+            Step::Vector { count, length, stride } => {
+                StepOf { kind: 0, count: count as i64, length: length as i64, stride, places: none, lengths: none }
+            }
+            Step::IndexedBlock { length, places } => {
+                let count = places.len() as i64;
+                StepOf { kind: 1, count, length: length as i64, stride: 0, places: keep(places), lengths: none }
+            }
+            Step::Indexed { lengths, places } => {
+                let (count, lengths) = (places.len() as i64, lengths.into_iter().map(|length| length as i64).collect());
+                StepOf { kind: 2, count, length: 0, stride: 0, places: keep(places), lengths: keep(lengths) }
+            }
+        }
+    }
+}
+
+/// What a process sends, in the order of its steps.
+fn in_steps(bound: &Bound, process: u32) -> Vec<Message> {
+    let steps = Steps::new(&bound.transfer);
+    let mut messages = bound.transfer.sends(process);
+    messages.sort_by_cached_key(|message| steps.of(process, message));
+    messages
+}
+
+fn bounds(shape: &[u64], strides: &[i64], element: i64) -> (i64, i64) {
+    if shape.contains(&0) {
+        return (0, 0);
+    }
+    let far = shape.iter().zip(strides).map(|(extent, stride)| (*extent as i64 - 1).saturating_mul(*stride));
+    let add = |(low, high): (i64, i64), far: i64| (low + far.min(0), high.saturating_add(far.max(0)));
+    far.fold((0, element), add)
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_end_create(
+    transfer: *const Bound,
+    sends: i32,
+    rank: i32,
+    strides: *const i64,
+    library: *const c_char,
+    made: *mut *mut End,
+) -> c_int {
+    at_border(|| {
+        // SAFETY: the caller's promise.
+        let (bound, library) = unsafe { (given(transfer, "transfer")?, text(library, "library")?) };
+        let (sends, rank) = (sends != 0, natural32(rank, "rank")?);
+        let Some(process) = bound.process(sends, rank) else {
+            if !made.is_null() {
+                // SAFETY: the caller's promise.
+                unsafe { made.write(std::ptr::null_mut()) };
+            }
+            return Ok(());
+        };
+        let layout = if sends { bound.transfer.source() } else { bound.transfer.target() };
+        let strides = match strides.is_null() {
+            true => layout.strides(process, bound.dtype.size),
+            // SAFETY: the caller's promise.
+            false => unsafe { slice(strides, layout.axes(), "strides") }?.to_vec(),
+        };
+        let end = End::new(bound, sends, process, &strides, library)?;
+        // SAFETY: the caller's promise.
+        unsafe { hand_out(made, end, "end") }
+    })
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_end_messages(end: *const End, messages: *mut *const MessageOf) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(end) = end.as_ref() else { return 0 };
+        if !messages.is_null() {
+            messages.write(end.messages.as_ptr());
+        }
+        end.messages.len() as i64
+    }
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_end_bounds(end: *const End, low: *mut i64, high: *mut i64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(end) = end.as_ref() {
+            low.write(end.low);
+            high.write(end.high);
+        }
+    }
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_end_pack(end: *const End, message: i64, array: *const c_void, buffer: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(packing) = end.as_ref().and_then(|end| end.packings.get(message as usize)) {
+            packing.pack(array.cast(), buffer.cast());
+        }
+    }
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_end_unpack(
+    end: *const End,
+    message: i64,
+    buffer: *const c_void,
+    array: *mut c_void,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(packing) = end.as_ref().and_then(|end| end.packings.get(message as usize)) {
+            packing.unpack(buffer.cast(), array.cast());
+        }
+    }
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_end_free(end: *mut *mut End) {
+    // SAFETY: the caller's promise.
+    unsafe { free(end) }
+}

@@ -1,0 +1,246 @@
+//! Layouts: `lb_layout`.
+
+use std::ffi::c_int;
+
+use plan::redistribution::{Axis, Grid, Halo, Layout, Order};
+
+use crate::error::{Problem, at_border};
+use crate::pointers::{free, given, hand_out, natural, natural32, put, slice};
+
+/// `lb_axis`.
+#[repr(C)]
+pub(crate) struct AxisOf {
+    kind: i32,
+    over: i32,
+    block: i64,
+    first: i32,
+    periodic: i32,
+    before: i64,
+    after: i64,
+    sizes: *const i64,
+    indices: *const i64,
+}
+
+/// `LB_WHOLE` and so on.
+const WHOLE: i32 = 0;
+const BLOCK: i32 = 1;
+const CYCLIC: i32 = 2;
+const LISTS: i32 = 3;
+
+impl AxisOf {
+    /// # Safety
+    /// Its pointers are null or valid.
+    unsafe fn axis(&self, number: usize) -> Result<(Axis, Halo), Problem> {
+        let name = format!("axis {number}");
+        let over = natural32(self.over, format_args!("{name}: over"))?;
+        let naturals = |numbers: &[i64], what: &str| {
+            let each = |(at, number): (usize, &i64)| natural(*number, format_args!("{name}: {what}[{at}]"));
+            numbers.iter().enumerate().map(each).collect::<Result<Vec<u64>, Problem>>()
+        };
+        let sizes = match self.kind {
+            BLOCK | LISTS if !self.sizes.is_null() || self.kind == LISTS => {
+                // SAFETY: the caller's promise.
+                let sizes = unsafe { slice(self.sizes, over as usize, &format!("{name}: sizes")) }?;
+                Some(naturals(sizes, "sizes")?)
+            }
+            _ => None,
+        };
+        let axis = match self.kind {
+            WHOLE => Axis::Whole,
+            BLOCK => Axis::Block { over, sizes },
+            CYCLIC => Axis::Cyclic {
+                over,
+                block: natural(self.block, format_args!("{name}: block"))?,
+                first: natural32(self.first, format_args!("{name}: first"))?,
+            },
+            LISTS => {
+                let sizes = sizes.unwrap_or_default();
+                let all = sizes.iter().try_fold(0usize, |all, size| all.checked_add(*size as usize));
+                let all = all.ok_or_else(|| Problem::invalid(format_args!("{name}: sizes are too great together")))?;
+                // SAFETY: the caller's promise.
+                let indices = unsafe { slice(self.indices, all, &format!("{name}: indices")) }?;
+                let mut rest = naturals(indices, "indices")?.into_iter();
+                Axis::Lists(sizes.iter().map(|size| rest.by_ref().take(*size as usize).collect()).collect())
+            }
+            other => return Err(Problem::invalid(format_args!("{name}: kind is {other}: there is no such kind"))),
+        };
+        let before = natural(self.before, format_args!("{name}: before"))?;
+        let after = natural(self.after, format_args!("{name}: after"))?;
+        Ok((axis, Halo { before, after, periodic: self.periodic != 0 }))
+    }
+}
+
+/// # Safety
+/// As `lb_layout_create_on_grid`, whose grid is given as slices here; `None`: a dimension for each axis.
+unsafe fn layout(
+    axes: i32,
+    shape: *const i64,
+    along: *const AxisOf,
+    order: i32,
+    grid: Option<(&[i32], &[i32])>,
+) -> Result<Layout, Problem> {
+    let axes = natural32(axes, "axes")? as usize;
+    // SAFETY: the caller's promise.
+    let (shape, along) = unsafe { (slice(shape, axes, "shape")?, slice(along, axes, "along")?) };
+    let each = |(axis, extent): (usize, &i64)| natural(*extent, format_args!("shape[{axis}]"));
+    let shape = shape.iter().enumerate().map(each).collect::<Result<Vec<u64>, Problem>>()?;
+    // SAFETY: the caller's promise.
+    let kinds = along.iter().enumerate().map(|(number, axis)| unsafe { axis.axis(number) });
+    let (kinds, halos): (Vec<Axis>, Vec<Halo>) = kinds.collect::<Result<Vec<_>, Problem>>()?.into_iter().unzip();
+    let order = match order {
+        0 => Order::C,
+        1 => Order::Fortran,
+        other => return Err(Problem::invalid(format_args!("order is {other}: it can be LB_C or LB_FORTRAN"))),
+    };
+    let grid = match grid {
+        None => None,
+        Some((processes, of_axes)) => {
+            let dimensions = processes.iter().enumerate();
+            let dimensions = dimensions.map(|(at, of)| natural32(*of, format_args!("grid: processes[{at}]")));
+            let dimensions = dimensions.collect::<Result<Vec<u32>, Problem>>()?;
+            let mut along = vec![Vec::new(); axes];
+            for (at, axis) in of_axes.iter().enumerate() {
+                match usize::try_from(*axis) {
+                    Ok(axis) if axis < axes => along[axis].push(at),
+                    _ if *axis == -1 => {}
+                    _ => {
+                        let text = format_args!("grid: axis[{at}] is {axis}: the array has {axes} axes");
+                        return Err(Problem::invalid(text));
+                    }
+                }
+            }
+            Some(Grid { dimensions, axes: along })
+        }
+    };
+    let mut layout = Layout::new(shape, kinds).map_err(Problem::invalid)?;
+    for (axis, halo) in halos.into_iter().enumerate() {
+        layout = layout.with_halo(axis, halo).map_err(Problem::invalid)?;
+    }
+    if let Some(grid) = grid {
+        layout = layout.over(grid).map_err(Problem::invalid)?;
+    }
+    Ok(layout.in_order(order))
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_create(
+    axes: i32,
+    shape: *const i64,
+    along: *const AxisOf,
+    order: i32,
+    made: *mut *mut Layout,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    at_border(|| unsafe { hand_out(made, layout(axes, shape, along, order, None)?, "layout") })
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_create_on_grid(
+    axes: i32,
+    shape: *const i64,
+    along: *const AxisOf,
+    order: i32,
+    dimensions: i32,
+    processes: *const i32,
+    axis: *const i32,
+    made: *mut *mut Layout,
+) -> c_int {
+    at_border(|| {
+        let dimensions = natural32(dimensions, "dimensions")? as usize;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let grid = (slice(processes, dimensions, "processes")?, slice(axis, dimensions, "axis")?);
+            hand_out(made, layout(axes, shape, along, order, Some(grid))?, "layout")
+        }
+    })
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_free(layout: *mut *mut Layout) {
+    // SAFETY: the caller's promise.
+    unsafe { free(layout) }
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_size(layout: *const Layout) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { layout.as_ref() }.map_or(0, |layout| i32::try_from(layout.processes()).unwrap_or(i32::MAX))
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_axes(layout: *const Layout) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { layout.as_ref() }.map_or(0, |layout| layout.axes() as i32)
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_shape(layout: *const Layout, shape: *mut i64) -> c_int {
+    at_border(|| {
+        // SAFETY: the caller's promise.
+        let layout = unsafe { given(layout, "layout") }?;
+        // SAFETY: the caller's promise: there is room for as many as there are axes.
+        unsafe { put_all(shape, layout.shape()) }
+    })
+}
+
+/// # Safety
+/// There is room for all of them.
+unsafe fn put_all(shape: *mut i64, extents: &[u64]) -> Result<(), Problem> {
+    for (axis, extent) in extents.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { put(shape.wrapping_add(axis), *extent as i64, "shape") }?;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_local_shape(layout: *const Layout, process: i32, shape: *mut i64) -> c_int {
+    at_border(|| {
+        // SAFETY: the caller's promise.
+        let layout = unsafe { given(layout, "layout") }?;
+        // SAFETY: the caller's promise: there is room for as many as there are axes.
+        unsafe { put_all(shape, &local_shape(layout, process)?) }
+    })
+}
+
+fn local_shape(layout: &Layout, process: i32) -> Result<Vec<u64>, Problem> {
+    match u32::try_from(process) {
+        Ok(process) if process < layout.processes() => Ok(layout.local_shape(process)),
+        _ => {
+            let size = layout.processes();
+            Err(Problem::invalid(format_args!("process is {process}: the layout is for {size} processes")))
+        }
+    }
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_owner(layout: *const Layout, index: *const i64, owner: *mut i32) -> c_int {
+    at_border(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let layout = given(layout, "layout")?;
+            let index = slice(index, layout.axes(), "index")?;
+            let found = index.iter().map(|at| u64::try_from(*at)).collect::<Result<Vec<u64>, _>>().ok();
+            let found = found.and_then(|index| layout.owner(&index)).ok_or_else(|| {
+                Problem::invalid(format_args!("index is {index:?}: the array has shape {:?}", layout.shape()))
+            })?;
+            put(owner, found as i32, "owner")
+        }
+    })
+}

@@ -1,0 +1,211 @@
+//! Datatypes of MPI for the elements of a message, so that an MPI library moves them from one array to another by
+//! itself, and may do with one copy.
+//!
+//! The simpler a datatype is, the faster most MPI libraries copy it: where elements begin is in the address, bytes that
+//! follow each other are one block, and blocks at equal distances a vector.
+
+use plan::redistribution::{Message, Piece};
+
+/// Longer messages are sent in parts, packed: not every MPI library counts more bytes in one.
+pub const PART: u64 = 1 << 30;
+/// With more runs along an axis, a datatype takes longer than packing.
+const MOST_RUNS: usize = 4096;
+/// Most places that a datatype lists.
+const MOST_PLACES: u64 = 1 << 16;
+/// Shorter runs, in bytes, are packed faster here than by an MPI library.
+const SHORT_RUN: u64 = 1024;
+
+/// Elements of an array that is anywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Where they begin, in bytes from where local index 0 along every axis is.
+    pub offset: i64,
+    /// Bytes that follow each other.
+    pub block: u64,
+    /// How the datatype is made, if they do not all follow each other: the first step of `MPI_BYTE`, each other one of
+    /// the datatype that the step before it has made.
+    pub steps: Vec<Step>,
+}
+
+/// A function of MPI that makes a datatype of another one. Places and strides are in bytes, lengths in elements of the
+/// other datatype.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// `MPI_Type_create_hvector`.
+    Vector { count: u64, length: u64, stride: i64 },
+    /// `MPI_Type_create_hindexed_block`.
+    IndexedBlock { length: u64, places: Vec<i64> },
+    /// `MPI_Type_create_hindexed`.
+    Indexed { lengths: Vec<u64>, places: Vec<i64> },
+}
+
+impl Place {
+    /// Where a message's elements of `element` bytes are in an array of these strides (in bytes, by axis). `library`:
+    /// what the MPI library says it is. `None`: they are better packed and sent as bytes.
+    pub fn of(message: &Message, strides: &[i64], element: usize, library: &str) -> Option<Place> {
+        let bytes = message.elements().checked_mul(element as u64).filter(|bytes| (1..=PART).contains(bytes))?;
+        let level = |runs: &mut dyn Iterator<Item = Piece>| {
+            let runs: Vec<Piece> = runs.take(MOST_RUNS + 1).collect();
+            (runs.len() <= MOST_RUNS).then_some(runs)
+        };
+        let levels: Vec<Vec<Piece>> =
+            message.levels(strides).map(|mut runs| level(&mut runs)).collect::<Option<_>>()?;
+        is_fast(&levels, element, bytes, short_run(library)).then(|| Place::of_levels(levels, element as u64))
+    }
+
+    /// `levels`: runs along each axis, from the slowest to the fastest.
+    fn of_levels(levels: Vec<Vec<Piece>>, element: u64) -> Place {
+        let mut place = Place { offset: 0, block: element, steps: Vec::new() };
+        for mut runs in levels.into_iter().rev() {
+            let first = runs[0].start;
+            place.offset += first;
+            runs.iter_mut().for_each(|run| run.start -= first);
+            match runs.as_slice() {
+                [Piece { count: 1, .. }] => {}
+                [Piece { count, stride, .. }] if place.steps.is_empty() && *stride == place.block as i64 => {
+                    place.block *= count;
+                }
+                runs if place.steps.is_empty() => place.steps.push(Step::of_blocks(runs, place.block)),
+                runs => place.steps.push(Step::of_datatype(runs)),
+            }
+        }
+        place
+    }
+}
+
+impl Step {
+    /// Runs of blocks of bytes.
+    fn of_blocks(runs: &[Piece], block: u64) -> Step {
+        if let [Piece { count, stride: stride @ 1.., .. }] = *runs {
+            return Step::Vector { count, length: block, stride };
+        }
+        if runs.iter().any(|run| run.stride != block as i64) {
+            return Step::IndexedBlock { length: block, places: each(runs) };
+        }
+        let lengths: Vec<u64> = runs.iter().map(|run| run.count * block).collect();
+        let places: Vec<i64> = runs.iter().map(|run| run.start).collect();
+        match distance(&places) {
+            Some(stride) if lengths.iter().all(|length| *length == lengths[0]) => {
+                Step::Vector { count: runs.len() as u64, length: lengths[0], stride }
+            }
+            _ => Step::Indexed { lengths, places },
+        }
+    }
+
+    /// Runs of what another datatype describes.
+    fn of_datatype(runs: &[Piece]) -> Step {
+        let places = each(runs);
+        match distance(&places) {
+            Some(stride) => Step::Vector { count: places.len() as u64, length: 1, stride },
+            None => Step::IndexedBlock { length: 1, places },
+        }
+    }
+}
+
+fn each(runs: &[Piece]) -> Vec<i64> {
+    runs.iter().flat_map(|run| (0..run.count as i64).map(|at| run.start + at * run.stride)).collect()
+}
+
+/// From each place to the next, if it is always the same, and ascending: Open MPI 5.0.11 reads and writes beyond
+/// vectors with negative strides.
+fn distance(places: &[i64]) -> Option<i64> {
+    let stride = places.get(1)? - places[0];
+    (stride > 0 && places.windows(2).all(|pair| pair[1] - pair[0] == stride)).then_some(stride)
+}
+
+/// As [`SHORT_RUN`], of this library.
+fn short_run(library: &str) -> u64 {
+    match library {
+        _ if library.contains("Open MPI") => 0,
+        _ if library.contains("Intel") => 64,
+        _ => SHORT_RUN,
+    }
+}
+
+/// Whether an MPI library copies elements at these runs, `bytes` together, at least as fast as we do.
+fn is_fast(levels: &[Vec<Piece>], element: usize, bytes: u64, short: u64) -> bool {
+    let mut pieces = 1u64;
+    for (at, level) in levels.iter().enumerate() {
+        let (runs, places) = (level.len() as u64, level.iter().map(|run| run.count).sum::<u64>());
+        let is_block = at + 1 == levels.len() && level.iter().all(|run| run.stride == element as i64);
+        if !is_block && places > MOST_PLACES && (runs > 1 || level[0].stride < 0) {
+            return false;
+        }
+        pieces = pieces.saturating_mul(if is_block { runs } else { places });
+    }
+    bytes >= short.saturating_mul(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::redistribution::testing::{Case, Chance};
+
+    use super::*;
+    use crate::Packing;
+
+    /// Where each byte of a datatype is, in its order, as the standard defines it.
+    fn bytes_of(place: &Place) -> Vec<i64> {
+        let inner = |length: u64, of: &[i64], extent: i64, at: i64| -> Vec<i64> {
+            (0..length as i64).flat_map(|item| of.iter().map(move |byte| at + item * extent + byte)).collect()
+        };
+        if place.steps.is_empty() {
+            return (0..place.block as i64).map(|byte| place.offset + byte).collect();
+        }
+        let (mut bytes, mut extent) = (vec![0], 1);
+        for step in &place.steps {
+            let made: Vec<i64> = match step {
+                Step::Vector { count, length, stride } => {
+                    (0..*count as i64).flat_map(|at| inner(*length, &bytes, extent, at * stride)).collect()
+                }
+                Step::IndexedBlock { length, places } => {
+                    places.iter().flat_map(|at| inner(*length, &bytes, extent, *at)).collect()
+                }
+                Step::Indexed { lengths, places } => {
+                    places.iter().zip(lengths).flat_map(|(at, length)| inner(*length, &bytes, extent, *at)).collect()
+                }
+            };
+            bytes = made;
+            extent = bytes.iter().max().map_or(0, |most| most + 1);
+        }
+        bytes.iter().map(|byte| place.offset + byte).collect()
+    }
+
+    #[test]
+    fn datatypes_are_of_the_bytes_that_packing_copies() {
+        let (mut datatypes, mut nested) = (0, 0);
+        for seed in 0..3000 {
+            let case = Case::new(&mut Chance::new(seed));
+            let layout = case.transfer.source();
+            for process in 0..layout.processes() {
+                let shape = layout.local_shape(process);
+                let (mut strides, mut next) = (vec![0; shape.len()], 4);
+                for (stride, extent) in strides.iter_mut().zip(&shape).rev() {
+                    *stride = next;
+                    next *= (*extent).max(1) as i64;
+                }
+                let array: Vec<u8> = (0..next).map(|at| (at * 7 + at / 251) as u8).collect();
+                for message in case.transfer.sends(process) {
+                    let Some(place) = Place::of(&message, &strides, 4, "Open MPI") else { continue };
+                    let packing = Packing::new(&message, &strides, 4).unwrap();
+                    let mut packed = vec![0; packing.bytes()];
+                    // SAFETY: the array has the layout's local shape, and the buffer as many bytes as the message.
+                    unsafe { packing.pack(array.as_ptr(), packed.as_mut_ptr()) };
+                    let found: Vec<u8> = bytes_of(&place).iter().map(|at| array[*at as usize]).collect();
+                    assert_eq!(found, packed, "seed {seed}, process {process}: {place:?}");
+                    datatypes += 1;
+                    nested += u32::from(place.steps.len() > 1);
+                }
+            }
+        }
+        assert!(datatypes > 1000 && nested > 50, "{datatypes} datatypes, {nested} of them of more than one step");
+    }
+
+    #[test]
+    fn short_runs_are_packed_where_that_is_faster() {
+        let runs = vec![Piece { start: 0, count: 100, stride: 8 }, Piece { start: 4000, count: 100, stride: 8 }];
+        let levels = vec![runs];
+        for (library, fast) in [("Open MPI v5.0.11", true), ("Intel(R) MPI Library 2021.17", true), ("MPICH", false)] {
+            assert_eq!(is_fast(&levels, 8, 1600, short_run(library)), fast, "{library}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The process that finds the other side: `landbridge couple`, which holds the site's key. Started by a side's first
+//! process, which it tells what happens in lines of JSON ([`types::coupling`]).
+
+use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::net::{SendFlags, send};
+use types::coupling::{Said, Told};
+
+use crate::Patience;
+use crate::side::JoinError;
+
+/// How long it may take to end.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Between two looks at whether the caller wants to stop.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Called with the reason when the coupling has ended.
+type Watcher = Box<dyn FnOnce(&str) + Send>;
+
+pub(crate) struct Helper {
+    child: Child,
+    /// A socket, not a pipe: a program that does not ignore SIGPIPE must survive the end of its helper.
+    input: Option<UnixStream>,
+    said: Receiver<Said>,
+    watched: Arc<Mutex<Watched>>,
+    listener: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Watched {
+    /// What the coupling waits for.
+    waiting: Option<String>,
+    /// Why it has ended.
+    over: Option<String>,
+    watcher: Option<Watcher>,
+}
+
+impl Helper {
+    pub(crate) fn start(command: &Path, name: &str, site: Option<&str>) -> io::Result<Helper> {
+        let mut words = Command::new(command);
+        let (input, of_child) = UnixStream::pair()?;
+        words.arg("couple").arg(name).stdin(OwnedFd::from(of_child)).stdout(Stdio::piped());
+        if let Some(site) = site {
+            words.args(["--from", site]);
+        }
+        let mut child = words.spawn().map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", command.display())))?;
+        let watched = Arc::<Mutex<Watched>>::default();
+        let (sink, said) = channel();
+        let (of_thread, output) = (watched.clone(), child.stdout.take());
+        let builder = std::thread::Builder::new().name("landbridge".into());
+        let listener = builder.spawn(move || {
+            if let Some(output) = output {
+                listen(BufReader::new(output), &sink, &of_thread);
+            }
+            end(&of_thread, "its helper has ended");
+        })?;
+        Ok(Helper { child, input: Some(input), said, watched, listener: Some(listener) })
+    }
+
+    /// Tells it something; if it has ended, what it said last says why.
+    pub(crate) fn tell(&mut self, told: &Told) {
+        let Ok(mut line) = serde_json::to_vec(told) else { return };
+        line.push(b'\n');
+        let Some(input) = &self.input else { return };
+        let mut rest = &line[..];
+        while !rest.is_empty() {
+            match send(input, rest, SendFlags::NOSIGNAL) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// What it says next.
+    ///
+    /// # Errors
+    /// It has ended, or it takes longer than the caller's patience.
+    pub(crate) fn next(&self, patience: &mut Patience<'_>) -> Result<Said, JoinError> {
+        let begun = Instant::now();
+        loop {
+            let left = patience.limit.map_or(LOOK, |limit| limit.saturating_sub(begun.elapsed()).min(LOOK));
+            match self.said.recv_timeout(left) {
+                Ok(said) => return Ok(said),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let over = lock(&self.watched).over.clone();
+                    return Err(JoinError::Over(over.unwrap_or_else(|| "its helper has ended".to_owned())));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if (patience.stop)() {
+                return Err(JoinError::Interrupted);
+            }
+            if let Some(limit) = patience.limit.filter(|limit| begun.elapsed() >= *limit) {
+                let waiting = lock(&self.watched).waiting.clone();
+                let waiting = waiting.unwrap_or_else(|| "its helper has not started".to_owned());
+                return Err(JoinError::Slow { seconds: limit.as_secs_f64(), waiting });
+            }
+        }
+    }
+
+    /// Calls `watcher` when the coupling has ended; at once if it has.
+    pub(crate) fn watch(&self, watcher: Watcher) {
+        let mut watched = lock(&self.watched);
+        match watched.over.clone() {
+            None => watched.watcher = Some(watcher),
+            Some(over) => {
+                drop(watched);
+                watcher(&over);
+            }
+        }
+    }
+
+    /// Ends the coupling for this reason.
+    pub(crate) fn leave(mut self, reason: &str) {
+        lock(&self.watched).watcher = None;
+        self.tell(&Told::Leave(reason.to_owned()));
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        lock(&self.watched).watcher = None;
+        // The end of its input is the end of the coupling.
+        self.input = None;
+        let begun = Instant::now();
+        while let Ok(None) = self.child.try_wait() {
+            if begun.elapsed() > FAREWELL {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                break;
+            }
+            sleep(Duration::from_millis(2));
+        }
+        if let Some(listener) = self.listener.take() {
+            // A panic of ours would have been reported when it happened.
+            let _ = listener.join();
+        }
+    }
+}
+
+fn lock(watched: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
+    watched.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn listen(lines: impl BufRead, sink: &Sender<Said>, watched: &Mutex<Watched>) {
+    for line in lines.lines() {
+        let said =
+            line.map_err(|e| e.to_string()).and_then(|line| serde_json::from_str(&line).map_err(|e| e.to_string()));
+        match said {
+            Ok(Said::Waiting(what)) => lock(watched).waiting = Some(what),
+            Ok(Said::Over(reason)) => end(watched, &reason),
+            // Nobody listens any more: then nobody needs it.
+            Ok(said) => _ = sink.send(said),
+            Err(problem) => return end(watched, &format!("what its helper says: {problem}")),
+        }
+    }
+}
+
+/// Keeps the first reason.
+fn end(watched: &Mutex<Watched>, reason: &str) {
+    let mut watched = lock(watched);
+    if watched.over.is_some() {
+        return;
+    }
+    watched.over = Some(reason.to_owned());
+    let watcher = watched.watcher.take();
+    drop(watched);
+    if let Some(watcher) = watcher {
+        watcher(reason);
+    }
+}

@@ -1,0 +1,304 @@
+//! Joining a coupling: how the ranks of a side come to have a part in it.
+//!
+//! The first rank starts the helper and learns where ranks may be. Each rank opens a port. The first rank gathers their
+//! addresses for the helper. When the other side has come, it broadcasts what the helper says about the job, and each
+//! rank opens its part. In the end either all ranks have one, or all have the same error.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, ToSocketAddrs, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use endpoint::JobConfig;
+use endpoint::config::Gateway;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use types::Rank;
+use types::coupling::{Coupled, Place as SitePlace, Process, Said, Told, name_and_site};
+use types::sites::Keys;
+
+use crate::helper::Helper;
+use crate::{Coupling, Patience, Place};
+
+/// How long the helper may take to read the sites file and to reach its gateway.
+const HOME: Duration = Duration::from_secs(60);
+/// The longest name of a node.
+const LONGEST_NODE: usize = 64;
+
+/// The ranks of a side, which all call the same functions in the same order.
+pub trait Ranks {
+    fn rank(&self) -> u32;
+
+    /// What the first rank passes. The others wait for it without using their core.
+    ///
+    /// # Errors
+    /// The ranks have lost each other.
+    fn broadcast(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, RanksError>;
+
+    /// What each rank passes.
+    ///
+    /// # Errors
+    /// As above.
+    fn gather(&mut self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, RanksError>;
+}
+
+/// The ranks of a side could not tell each other something.
+#[derive(Clone, Debug, Error)]
+#[error("{0}")]
+pub struct RanksError(pub String);
+
+/// A side of one process.
+pub struct Alone;
+
+impl Ranks for Alone {
+    fn rank(&self) -> u32 {
+        0
+    }
+
+    fn broadcast(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>, RanksError> {
+        Ok(bytes)
+    }
+
+    fn gather(&mut self, own: Vec<u8>) -> Result<Vec<Vec<u8>>, RanksError> {
+        Ok(vec![own])
+    }
+}
+
+/// What to join.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// As `ocean@lyon`.
+    pub name: String,
+    /// The site this program was started at; `None`: the one whose key is here.
+    pub site: Option<String>,
+    /// The command `landbridge`, or why there is none; of the first rank.
+    pub command: Result<PathBuf, String>,
+}
+
+/// Why there is no coupling: the same on all ranks.
+#[derive(Clone, Debug, PartialEq, Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum JoinError {
+    #[error("no coupling within {seconds} s: {waiting}")]
+    Slow { seconds: f64, waiting: String },
+    #[error("{0}")]
+    Over(String),
+    /// The caller's own check.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// A rank's part in a coupling.
+pub struct Side {
+    pub coupling: Coupling,
+    /// The other side, for messages.
+    pub other: String,
+    helper: Mutex<Option<Helper>>,
+}
+
+/// What the first rank passes on.
+#[derive(Serialize, Deserialize)]
+struct Home {
+    site: String,
+    sites: Vec<SitePlace>,
+}
+
+impl Side {
+    /// Joins; collective. `patience`: with the other side.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join(ranks: &mut dyn Ranks, request: &Request, patience: &mut Patience<'_>) -> Result<Side, JoinError> {
+        let mut helper = None;
+        let joined = Side::try_to(ranks, request, patience, &mut helper);
+        if let (Err(error), Some(helper)) = (&joined, helper.take()) {
+            helper.leave(&error.to_string());
+        }
+        joined
+    }
+
+    fn try_to(
+        ranks: &mut dyn Ranks,
+        request: &Request,
+        patience: &mut Patience<'_>,
+        helper: &mut Option<Helper>,
+    ) -> Result<Side, JoinError> {
+        let first = ranks.rank() == 0;
+        let home: Home = passed_on(ranks, first.then(|| start(request, patience, helper)))?;
+        let opened = open(&home);
+        let told = opened.as_ref().map(|(_, process)| process.clone()).map_err(ToString::to_string);
+        let (processes, coupled): (Vec<Process>, Coupled) = {
+            let told: Vec<Result<Process, String>> = gathered(ranks, &told)?;
+            let work = || {
+                let processes = told.into_iter().collect::<Result<Vec<Process>, String>>().map_err(JoinError::Over)?;
+                let helper = helper.as_mut().ok_or_else(|| over("there is no helper"))?;
+                helper.tell(&Told::Processes(processes.clone()));
+                match helper.next(patience)? {
+                    Said::Coupled(coupled) => Ok((processes, *coupled)),
+                    said => Err(over(format_args!("what its helper says: {said:?}"))),
+                }
+            };
+            passed_on(ranks, first.then(work))?
+        };
+        let part = opened.map_err(|e| e.to_string()).and_then(|(listener, process)| {
+            let here = home.sites.iter().find(|place| place.name == process.site).ok_or("its site is gone")?;
+            let place = placed(ranks.rank(), here, &processes, &coupled)?;
+            Coupling::open(listener, place).map_err(|e| e.to_string())
+        });
+        let all: Vec<Option<String>> = gathered(ranks, &part.as_ref().err())?;
+        if let Some((rank, text)) = all.iter().enumerate().find_map(|(rank, text)| Some((rank, text.as_ref()?))) {
+            return Err(over(format_args!("rank {rank}: {text}")));
+        }
+        let coupling = part.map_err(JoinError::Over)?;
+        let helper = helper.take();
+        if let Some(helper) = &helper {
+            let fail = coupling.failing();
+            helper.watch(Box::new(move |reason| fail(reason)));
+        }
+        Ok(Side { coupling, other: coupled.other, helper: Mutex::new(helper) })
+    }
+
+    /// Ends this rank's part; the first one's ends the coupling, for this reason.
+    pub fn end(&self, reason: &str) {
+        self.coupling.close();
+        let helper = self.helper.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(helper) = helper {
+            helper.leave(reason);
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.end("its process has dropped it");
+    }
+}
+
+fn over(text: impl std::fmt::Display) -> JoinError {
+    JoinError::Over(text.to_string())
+}
+
+/// What the first rank has found, or its error, on all ranks. `found`: of the first one.
+fn passed_on<T: Serialize + DeserializeOwned>(
+    ranks: &mut dyn Ranks,
+    found: Option<Result<T, JoinError>>,
+) -> Result<T, JoinError> {
+    let bytes = found.map(|found| serde_json::to_vec(&found)).transpose().map_err(over)?;
+    let bytes = ranks.broadcast(bytes.unwrap_or_default()).map_err(over)?;
+    serde_json::from_slice::<Result<T, JoinError>>(&bytes).map_err(over)?
+}
+
+fn gathered<T: Serialize, U: DeserializeOwned>(ranks: &mut dyn Ranks, own: &T) -> Result<Vec<U>, JoinError> {
+    let all = ranks.gather(serde_json::to_vec(own).map_err(over)?).map_err(over)?;
+    all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(over)).collect()
+}
+
+fn start(request: &Request, patience: &mut Patience<'_>, place: &mut Option<Helper>) -> Result<Home, JoinError> {
+    name_and_site(&request.name).map_err(over)?;
+    let command = request.command.as_ref().map_err(over)?;
+    let helper = Helper::start(command, &request.name, request.site.as_deref()).map_err(over)?;
+    let said = place.insert(helper).next(&mut Patience { limit: Some(HOME), stop: &mut *patience.stop })?;
+    match said {
+        Said::Home { site, sites } => Ok(Home { site, sites }),
+        said => Err(over(format_args!("what its helper says: {said:?}"))),
+    }
+}
+
+/// This process's port, and where it is.
+fn open(home: &Home) -> io::Result<(TcpListener, Process)> {
+    let site = std::env::var("LANDBRIDGE_SITE_NAME").ok().filter(|name| !name.is_empty());
+    let site = site.unwrap_or_else(|| home.site.clone());
+    let here = home.sites.iter().find(|place| place.name == site).ok_or_else(|| {
+        let text = format!("this process is at site {site}, which is not in the sites file of site {}", home.site);
+        io::Error::other(text)
+    })?;
+    let (_, gateway) = here.gateways.first().ok_or_else(|| io::Error::other(format!("site {site} has no gateway")))?;
+    // Nothing is sent: the kernel chooses the address that reaches the gateway.
+    let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    probe.connect(numeric(gateway)?)?;
+    let listener = TcpListener::bind((probe.local_addr()?.ip(), 0))?;
+    let SocketAddr::V4(address) = listener.local_addr()? else {
+        return Err(io::Error::other("this process has no IPv4 address"));
+    };
+    Ok((listener, Process { site, node: node(), address }))
+}
+
+/// The node's name, as rosters take it.
+fn node() -> String {
+    let name = std::env::var("LANDBRIDGE_NODE_NAME").ok().filter(|name| !name.is_empty());
+    let name = name.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+    let fits = |each: char| if each.is_ascii_alphanumeric() || "._-".contains(each) { each } else { '-' };
+    let name: String = name.chars().map(fits).take(LONGEST_NODE).collect();
+    if name.is_empty() { "node".to_owned() } else { name }
+}
+
+/// A host and port, with the host as an IPv4 address.
+fn numeric(address: &str) -> io::Result<SocketAddrV4> {
+    let failed = |e: io::Error| io::Error::new(e.kind(), format!("{address}: {e}"));
+    let found = address.to_socket_addrs().map_err(failed)?;
+    let of_v4 = |address: SocketAddr| if let SocketAddr::V4(address) = address { Some(address) } else { None };
+    found.into_iter().find_map(of_v4).ok_or_else(|| io::Error::other(format!("{address} has no IPv4 address")))
+}
+
+/// A rank's place in the coupling's job.
+fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled) -> Result<Place, String> {
+    let text = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
+    let own = coupled.ranks[0].get(rank as usize).copied().ok_or("this process has no rank")?;
+    let gateway = |(name, address): &(String, String)| {
+        let address = numeric(address).map_err(|e| e.to_string())?;
+        Ok(Gateway { site: here.name.clone(), name: name.clone(), address })
+    };
+    let key = |key: &String| key.parse().map_err(|e| text("a key", &e));
+    let keys = here.keys.iter().map(key).collect::<Result<Vec<_>, String>>()?;
+    let job = JobConfig {
+        id: coupled.job.parse().map_err(|e| text("the job", &e))?,
+        secret: coupled.secret.parse().map_err(|e| text("the secret", &e))?,
+        roster: coupled.roster.parse().map_err(|e| text("the roster", &e))?,
+        rank: Rank(own),
+        gateways: here.gateways.iter().map(gateway).collect::<Result<Vec<_>, String>>()?,
+        window: coupled.window,
+        memory: Vec::new(),
+        encrypted: keys.first().map(|current| Keys { current: *current, next: keys.get(1).copied() }),
+    };
+    let side = |ranks: &[u32], addresses: Vec<SocketAddrV4>| {
+        if ranks.len() != addresses.len() {
+            return Err(format!("{} processes, but {} addresses", ranks.len(), addresses.len()));
+        }
+        Ok(ranks.iter().map(|rank| Rank(*rank)).zip(addresses).collect())
+    };
+    let [of_ours, of_theirs] = &coupled.ranks;
+    let ours = side(of_ours, processes.iter().map(|process| process.address).collect())?;
+    Ok(Place { job, process: rank, sides: [ours, side(of_theirs, coupled.addresses.clone())?] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_made_numeric() {
+        assert_eq!(numeric("127.0.0.1:80").unwrap(), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80));
+        assert_eq!(numeric("localhost:80").unwrap().port(), 80);
+        assert!(numeric("nowhere").unwrap_err().to_string().starts_with("nowhere: "));
+    }
+
+    #[test]
+    fn without_a_command_there_is_no_coupling() {
+        let mut stop = || false;
+        let mut patience = Patience { limit: Some(Duration::from_secs(5)), stop: &mut stop };
+        let request = |command| Request { name: "ocean@lyon".into(), site: None, command };
+        let nameless = Request { name: "ocean".into(), ..request(Err(String::new())) };
+        let error = Side::join(&mut Alone, &nameless, &mut patience).err().unwrap();
+        assert!(error.to_string().starts_with("`ocean` is not NAME@SITE"), "{error}");
+        let missing = request(Err("there is no command".into()));
+        let error = Side::join(&mut Alone, &missing, &mut patience).err();
+        assert_eq!(error, Some(over("there is no command")));
+        let error = Side::join(&mut Alone, &request(Ok("/nowhere/landbridge".into())), &mut patience).err().unwrap();
+        assert!(error.to_string().starts_with("/nowhere/landbridge: "), "{error}");
+        // A helper that says what it should not.
+        let error = Side::join(&mut Alone, &request(Ok("/bin/echo".into())), &mut patience).err().unwrap();
+        assert!(error.to_string().starts_with("what its helper says: "), "{error}");
+    }
+}

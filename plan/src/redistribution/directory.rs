@@ -1,0 +1,372 @@
+//! What goes from whom to whom where each process knows its own part of a layout alone: any elements, in any order.
+//!
+//! Elements are numbered row-major over the array. The numbers are shared out among *keepers* in equal ranges. Each
+//! process tells each keeper what it has, or wants, of the keeper's range; the keepers match both, and tell the
+//! processes. So nobody needs memory for more than its own part of the array and one keeper's range (a distributed
+//! directory: Pinar and Hendrickson, "Communication Support for Adaptive Computation", 2001).
+
+use thiserror::Error;
+
+use crate::redistribution::layout::Layout;
+
+/// Consecutive elements that a process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The number of the first one in the array.
+    pub start: u64,
+    pub length: u64,
+    /// Where the first one is in the process's part: its number there, row-major.
+    pub local: u64,
+}
+
+/// Consecutive elements, as told to keepers and by them.
+///
+/// A process may want an element for several places, as with periodic halos. Its segments are in as few *layers* as are
+/// needed for no two in one layer to overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// Of the process that receives.
+    pub layer: u64,
+    pub start: u64,
+    pub length: u64,
+}
+
+/// A process's part of an array, by ascending number of the elements within each layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    layers: Vec<Vec<Segment>>,
+    elements: u64,
+}
+
+/// Why parts do not make an array, or not the wanted one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    #[error("an array of more elements than can be numbered (2^64 - 1)")]
+    TooMany,
+    #[error("elements {start} to {last}: the array has {elements}")]
+    Outside { start: u64, last: u128, elements: u64 },
+    #[error("element {element} is owned twice by process {process}")]
+    Twice { element: u64, process: u32 },
+    #[error("element {element} is owned by process {one} and by process {other}")]
+    TwoOwners { element: u64, one: u32, other: u32 },
+    #[error("element {element}, which process {process} of the target wants, is owned by nobody")]
+    NoOwner { element: u64, process: u32 },
+}
+
+/// Elements that go from one process to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    pub source: u32,
+    pub target: u32,
+    pub span: Span,
+}
+
+impl Part {
+    /// A part with these segments of an array of this many elements.
+    ///
+    /// # Errors
+    /// A segment is not in the array.
+    pub fn new(mut segments: Vec<Segment>, elements: u64) -> Result<Part, DirectoryError> {
+        segments.retain(|segment| segment.length > 0);
+        for Segment { start, length, .. } in &segments {
+            let end = u128::from(*start) + u128::from(*length);
+            if end > elements.into() {
+                return Err(DirectoryError::Outside { start: *start, last: end - 1, elements });
+            }
+        }
+        segments.sort_unstable_by_key(|segment| (segment.start, segment.local));
+        let mut layers: Vec<Vec<Segment>> = Vec::new();
+        for segment in segments {
+            let fits = |layer: &Vec<Segment>| layer.last().is_none_or(|last| last.start + last.length <= segment.start);
+            match layers.iter().position(fits) {
+                Some(at) => layers[at].push(segment),
+                None => layers.push(vec![segment]),
+            }
+        }
+        Ok(Part { layers, elements })
+    }
+
+    /// What a process of a layout owns, or all that it holds. Of several copies only the first one owns anything.
+    ///
+    /// # Errors
+    /// The array has too many elements.
+    pub fn of(layout: &Layout, process: u32, owned: bool) -> Result<Part, DirectoryError> {
+        let elements = elements(layout.shape())?;
+        let shape = layout.local_shape(process);
+        if shape.contains(&0) || (owned && layout.grid().copy(process) > 0) {
+            return Part::new(Vec::new(), elements);
+        }
+        // The places of elements along the axes so far: their numbers in the array and in the part.
+        let mut segments = vec![Segment { start: 0, length: 1, local: 0 }];
+        for (axis, extent) in layout.shape().iter().enumerate() {
+            let place = layout.grid().place(process, axis);
+            let pattern = if owned { layout.owned(axis, place) } else { layout.held(axis, place) };
+            let along: Vec<_> = pattern.all().collect();
+            let each = |before: &Segment| {
+                (before.start..before.start + before.length).zip(before.local..).collect::<Vec<(u64, u64)>>()
+            };
+            let places: Vec<(u64, u64)> = segments.iter().flat_map(each).collect();
+            segments = places
+                .into_iter()
+                .flat_map(|(start, local)| {
+                    let (start, local) = (start * extent, local * shape[axis]);
+                    along.iter().map(move |run| {
+                        let (at, local) = (start + run.at, local + run.local as u64);
+                        Segment { start: at, length: run.length, local }
+                    })
+                })
+                .collect();
+        }
+        Part::new(segments, elements)
+    }
+
+    /// How many elements.
+    pub fn count(&self) -> u64 {
+        self.layers.iter().flatten().map(|segment| segment.length).sum()
+    }
+
+    /// What each of this many keepers is told.
+    pub fn told(&self, keepers: u32) -> Vec<Vec<Span>> {
+        let mut told = vec![Vec::new(); keepers as usize];
+        let each = self.elements.div_ceil(keepers.max(1).into()).max(1);
+        for (layer, segments) in (0..).zip(&self.layers) {
+            let mut spans: Vec<Span> = Vec::new();
+            for Segment { start, length, .. } in segments.iter().copied() {
+                match spans.last_mut() {
+                    Some(last) if last.start + last.length == start => last.length += length,
+                    _ => spans.push(Span { layer, start, length }),
+                }
+            }
+            for span in spans {
+                let (mut start, end) = (span.start, span.start + span.length);
+                while start < end {
+                    let keeper = start / each;
+                    let until = end.min((keeper + 1).saturating_mul(each));
+                    told[keeper as usize].push(Span { layer, start, length: until - start });
+                    start = until;
+                }
+            }
+        }
+        told
+    }
+
+    /// Where the elements of a message are in the part, in the order of the message: first ones and counts. `spans`:
+    /// what the keepers said of one peer, in any order. A process that sends has one layer.
+    pub fn places(&self, mut spans: Vec<Span>, sends: bool) -> Vec<(u64, u64)> {
+        spans.sort_unstable();
+        let mut places: Vec<(u64, u64)> = Vec::new();
+        for Span { layer, start, length } in spans {
+            let Some(segments) = self.layers.get(if sends { 0 } else { layer as usize }) else { continue };
+            let first = segments.partition_point(|segment| segment.start + segment.length <= start);
+            for segment in segments[first..].iter().take_while(|segment| segment.start < start + length) {
+                let (from, to) = (start.max(segment.start), (start + length).min(segment.start + segment.length));
+                let local = segment.local + (from - segment.start);
+                match places.last_mut() {
+                    Some((at, count)) if *at + *count == local => *count += to - from,
+                    _ => places.push((local, to - from)),
+                }
+            }
+        }
+        places
+    }
+}
+
+/// What a keeper finds: which elements of its range go from whom to whom.
+///
+/// # Errors
+/// An element has two owners, or is wanted and has none.
+pub fn matched(sources: &[(u32, Vec<Span>)], targets: &[(u32, Vec<Span>)]) -> Result<Vec<Match>, DirectoryError> {
+    let mut owned: Vec<(u64, u64, u32)> = Vec::new();
+    for (process, spans) in sources {
+        owned.extend(spans.iter().map(|span| (span.start, span.start + span.length, *process)));
+    }
+    owned.sort_unstable();
+    for pair in owned.windows(2) {
+        let (element, one, other) = (pair[1].0, pair[0].2, pair[1].2);
+        if element < pair[0].1 {
+            return Err(match one == other {
+                true => DirectoryError::Twice { element, process: one },
+                false => DirectoryError::TwoOwners { element, one, other },
+            });
+        }
+    }
+    let mut matches = Vec::new();
+    for (target, spans) in targets {
+        for Span { layer, start, length } in spans.iter().copied() {
+            let (mut at, end) = (start, start + length);
+            let first = owned.partition_point(|(_, end, _)| *end <= start);
+            for (from, to, source) in owned[first..].iter().copied().take_while(|(from, ..)| *from < end) {
+                if from > at {
+                    break;
+                }
+                let until = to.min(end);
+                let span = Span { layer, start: at, length: until - at };
+                matches.push(Match { source, target: *target, span });
+                at = until;
+            }
+            if at < end {
+                return Err(DirectoryError::NoOwner { element: at, process: *target });
+            }
+        }
+    }
+    Ok(matches)
+}
+
+/// The elements of an array of this shape.
+///
+/// # Errors
+/// More than can be numbered.
+pub fn elements(shape: &[u64]) -> Result<u64, DirectoryError> {
+    shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent)).ok_or(DirectoryError::TooMany)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redistribution::testing::{Case, Chance};
+    use crate::redistribution::{Mapping, Transfer};
+
+    /// Parts of all processes, and who gets which element of whom: for each process of the target, the number in the
+    /// array behind each of its local places.
+    fn moved(sources: &[Part], targets: &[Part], keepers: u32) -> Result<Vec<Vec<(u64, u64)>>, DirectoryError> {
+        let told = |parts: &[Part], keeper: usize| -> Vec<(u32, Vec<Span>)> {
+            (0..).zip(parts).map(|(process, part)| (process, part.told(keepers)[keeper].clone())).collect()
+        };
+        let mut matches = Vec::new();
+        for keeper in 0..keepers as usize {
+            matches.extend(matched(&told(sources, keeper), &told(targets, keeper))?);
+        }
+        let mut all = Vec::new();
+        for (process, target) in (0..).zip(targets) {
+            let mut got = Vec::new();
+            for (from, source) in (0..).zip(sources) {
+                let of_pair = |found: &&Match| found.source == from && found.target == process;
+                let spans: Vec<Span> = matches.iter().filter(of_pair).map(|found| found.span).collect();
+                let each = |places: Vec<(u64, u64)>| places.into_iter().flat_map(|(at, count)| at..at + count);
+                let sent: Vec<u64> = each(source.places(spans.clone(), true)).collect();
+                let received: Vec<u64> = each(target.places(spans, false)).collect();
+                assert_eq!(sent.len(), received.len());
+                let number = |local: &u64| {
+                    let holds = |segment: &&Segment| (segment.local..segment.local + segment.length).contains(local);
+                    let segment = source.layers[0].iter().find(holds).unwrap();
+                    segment.start + (local - segment.local)
+                };
+                got.extend(received.into_iter().zip(sent.iter().map(number)));
+            }
+            got.sort_unstable();
+            all.push(got);
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn layouts_have_the_same_messages_through_a_directory() {
+        for seed in 0..1500 {
+            let mut chance = Chance::new(seed);
+            let case = Case::new(&mut chance);
+            let source = case.transfer.source().clone();
+            let (target, _) = chance.layout(source.shape());
+            let parts = |layout: &Layout, owned| -> Vec<Part> {
+                (0..layout.processes()).map(|process| Part::of(layout, process, owned).unwrap()).collect()
+            };
+            let (sources, targets) = (parts(&source, true), parts(&target, false));
+            let got = moved(&sources, &targets, 1 + chance.below(5) as u32).unwrap();
+            let transfer = Transfer::new(source.clone(), target.clone(), &Mapping::all(&source, &target)).unwrap();
+            for (process, got) in (0..).zip(got) {
+                let shape = target.local_shape(process);
+                let strides: Vec<i64> =
+                    (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<u64>() as i64).collect();
+                let places = transfer.receives(process).into_iter().flat_map(|message| {
+                    let mut places = Vec::new();
+                    message.for_each_piece(&strides, &mut |piece| {
+                        places.extend((0..piece.count as i64).map(|at| (piece.start + at * piece.stride) as u64));
+                    });
+                    places
+                });
+                let mut expected: Vec<u64> = places.collect();
+                expected.sort_unstable();
+                assert_eq!(got.iter().map(|(local, _)| *local).collect::<Vec<_>>(), expected, "seed {seed}");
+                let held = &targets[process as usize];
+                for (local, number) in got {
+                    let is_at = |segment: &&Segment| (segment.local..segment.local + segment.length).contains(&local);
+                    let segment = held.layers.iter().flatten().find(is_at).unwrap();
+                    assert_eq!(number, segment.start + (local - segment.local), "seed {seed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_elements_in_any_order_arrive() {
+        for seed in 0..1000 {
+            let mut chance = Chance::new(seed);
+            let elements = 1 + chance.below(60);
+            let mut part = |numbers: Vec<u64>| {
+                let mut segments: Vec<Segment> = Vec::new();
+                for (local, start) in (0..).zip(numbers) {
+                    match segments.last_mut() {
+                        Some(last) if last.start + last.length == start && chance.below(4) > 0 => last.length += 1,
+                        _ => segments.push(Segment { start, length: 1, local }),
+                    }
+                }
+                Part::new(segments, elements).unwrap()
+            };
+            let mut owned = vec![Vec::new(); 3];
+            let mut dice = Chance::new(seed + 7);
+            for number in dice.shuffled(elements as usize) {
+                owned[dice.below(3) as usize].push(number as u64);
+            }
+            // Of the wanted ones some are wanted twice, and some by nobody.
+            let wanted: Vec<Vec<u64>> =
+                (0..4).map(|_| (0..dice.below(40)).map(|_| dice.below(elements)).collect()).collect();
+            let sources: Vec<Part> = owned.into_iter().map(&mut part).collect();
+            let targets: Vec<Part> = wanted.iter().cloned().map(&mut part).collect();
+            let got = moved(&sources, &targets, 1 + dice.below(6) as u32).unwrap();
+            for (got, wanted) in got.into_iter().zip(wanted) {
+                assert_eq!(got, (0..).zip(wanted).collect::<Vec<(u64, u64)>>(), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_that_make_no_array_are_refused() {
+        let part = |spans: &[(u64, u64)]| {
+            let segments = spans.iter().map(|(start, length)| Segment { start: *start, length: *length, local: 0 });
+            Part::new(segments.collect(), 20).unwrap()
+        };
+        let outcome = |sources: &[Part], targets: &[Part]| moved(sources, targets, 2).unwrap_err();
+        let all = part(&[(0, 20)]);
+        assert_eq!(
+            outcome(&[part(&[(0, 12)]), part(&[(11, 9)])], std::slice::from_ref(&all)),
+            DirectoryError::TwoOwners { element: 11, one: 0, other: 1 }
+        );
+        assert_eq!(
+            outcome(&[part(&[(0, 5), (4, 16)])], std::slice::from_ref(&all)),
+            DirectoryError::Twice { element: 4, process: 0 }
+        );
+        assert_eq!(
+            outcome(&[part(&[(0, 5), (6, 14)])], &[part(&[(0, 5)]), all]),
+            DirectoryError::NoOwner { element: 5, process: 1 }
+        );
+        let outside = Segment { start: 19, length: 2, local: 0 };
+        assert_eq!(Part::new(vec![outside], 20), Err(DirectoryError::Outside { start: 19, last: 20, elements: 20 }));
+        assert_eq!(elements(&[1 << 40, 1 << 40]), Err(DirectoryError::TooMany));
+    }
+
+    /// Keepers and processes with 2,000 parts of 10^6 elements that alternate one by one: each has its share.
+    #[test]
+    fn nobody_has_more_than_its_share() {
+        let (processes, elements) = (1000u64, 1_000_000u64);
+        let part = |process: u64| {
+            let each = |at: u64| Segment { start: at * processes + process, length: 1, local: at };
+            Part::new((0..elements / processes).map(each).collect(), elements).unwrap()
+        };
+        let told = part(17).told(processes as u32);
+        assert_eq!(told.len() as u64, processes);
+        assert!(told.iter().all(|spans| spans.len() == 1));
+        let of_keeper: Vec<(u32, Vec<Span>)> =
+            (0..processes).map(|process| (process as u32, part(process).told(processes as u32)[3].clone())).collect();
+        assert_eq!(matched(&of_keeper, &of_keeper).unwrap().len() as u64, elements / processes);
+    }
+}

@@ -1,0 +1,165 @@
+"""What goes from whom to whom where each process knows its own part of a layout alone. See the crate `plan`, module
+`redistribution::directory`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+
+from . import _core
+from .layout import Layout, Spread
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+# Elements of a part that are compared with what an owner function says.
+MOST_COMPARED = 1000
+
+
+class Side:
+    """One side of a redistribution, as this rank knows it: process `process` of `layout`, or none."""
+
+    def __init__(self, layout: Any, process: Optional[int], owned: bool) -> None:
+        self.layout, self.process = layout, process
+        self._part = None
+        if process is None:
+            return
+        if isinstance(layout, Layout):
+            self._part = _core.Part.of(layout._core, process, owned)
+            return
+        runs = _runs(layout, process)
+        if owned and __debug__ and hasattr(layout, "owner"):
+            _compare(layout, process, runs)
+        self._part = _core.Part(list(layout.shape), runs.tobytes())
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        if isinstance(self.layout, Layout):
+            return self.layout.local_shape(self.process)
+        return (self._part.count,)
+
+    def told(self, keepers: int) -> list[bytes]:
+        return [b""] * keepers if self._part is None else self._part.told(keepers)
+
+
+class Directory:
+    """A `_core.Transfer` whose messages were found by asking the other ranks, which is collective over `comm`. If any
+    rank finds that the parts make no array, `problem` says so there, and nobody may go on."""
+
+    def __init__(self, source: Side, target: Side, comm: Intracomm) -> None:
+        self._sides, self.problem = {True: source, False: target}, None
+        size = comm.Get_size()
+        told = [_all_to_all(comm, side.told(size)) for side in (source, target)]
+        places = comm.allgather((source.process, target.process))
+        found: list[tuple[int, int, bytes]] = []
+        try:
+            named = (zip(processes, spans) for processes, spans in zip(zip(*places), told))
+            found = _core.matched(*([each for each in side if each[0] is not None] for side in named))
+        except ValueError as error:
+            self.problem = str(error)
+        ranks = [{place[at]: rank for rank, place in enumerate(places)} for at in (0, 1)]
+        self._messages = {}
+        for sends in (True, False):
+            out: list[list[bytes]] = [[] for _ in range(size)]
+            for of_source, of_target, spans in found:
+                own, peer = (of_source, of_target) if sends else (of_target, of_source)
+                out[ranks[0 if sends else 1][own]] += [np.array([peer, len(spans)], np.uint64).tobytes(), spans]
+            self._messages[sends] = _by_peer(_all_to_all(comm, [b"".join(parts) for parts in out]))
+
+    def _of(self, sends: bool) -> list[tuple[int, bytes]]:
+        return self._messages[sends]
+
+    def sends(self, process: int) -> list[tuple[int, int]]:
+        return [(peer, _count(spans)) for peer, spans in self._of(True)]
+
+    def receives(self, process: int) -> list[tuple[int, int]]:
+        return [(peer, _count(spans)) for peer, spans in self._of(False)]
+
+    def steps(self, process: int) -> tuple[list[int], int]:
+        """Each process begins with the next one, so that not all send to the same."""
+        peers = [peer for peer, _ in self._of(True)]
+        size = max(self._sides[False].layout.size, 1)
+        return [(peer - process) % size for peer in peers], size
+
+    def places(self, process: int, sends: bool, strides: Sequence[int], element: int, library: str) -> list[None]:
+        """Elements are packed here."""
+        return [None] * len(self._of(sends))
+
+    def packings(self, process: int, sends: bool, strides: Sequence[int], element: int) -> list[Any]:
+        side = self._sides[sends]
+        shape = list(side.local_shape)
+        return [side._part.packing(spans, sends, shape, list(strides), element) for _, spans in self._of(sends)]
+
+
+def check(name: str, layout: Any) -> None:
+    """TypeError: it is neither a `Layout` nor a `Spread`."""
+    if isinstance(layout, Layout):
+        return
+    for of in ("shape", "size", "runs"):
+        if not hasattr(layout, of):
+            raise TypeError(f"{name} is {layout!r}: it must be a Layout, or have shape, size and runs as lb.Spread says")
+
+
+def summary(layout: Any) -> str:
+    """What all ranks know of a layout."""
+    if isinstance(layout, Layout):
+        return repr(layout)
+    return f"{type(layout).__name__}({tuple(layout.shape)}, {int(layout.size)})"
+
+
+def _runs(layout: Spread, process: int) -> np.ndarray:
+    runs = np.asarray(layout.runs(process))
+    if runs.size == 0:
+        return np.empty((0, 2), np.uint64)
+    if runs.ndim != 2 or runs.shape[1] != 2 or runs.dtype.kind not in "iu":
+        text = f"have shape {runs.shape} and dtype {runs.dtype}"
+        raise ValueError(f"the runs of process {process} {text}: they must be whole numbers in two columns")
+    if runs.dtype.kind == "i" and runs.min() < 0:
+        at = int(np.argmax((runs < 0).any(axis=1)))
+        raise ValueError(f"the runs of process {process}: run {at} is {tuple(runs[at].tolist())}: it cannot be negative")
+    return np.ascontiguousarray(runs, np.uint64)
+
+
+def _compare(layout: Any, process: int, runs: np.ndarray) -> None:
+    """Compares the first and the last element of each run with what the owner function says; of many runs some."""
+    elements = prod(layout.shape)
+    for start, length in runs[:: max(1, 2 * len(runs) // MOST_COMPARED)].tolist():
+        for number in {start, start + length - 1} if length else ():
+            if number >= elements:
+                continue
+            index = tuple(int(at) for at in np.unravel_index(number, layout.shape))
+            owner = layout.owner(index)
+            if owner != process:
+                raise ValueError(f"element {number}, at {index}: process {process} has it, but owner says {owner}")
+
+
+def _all_to_all(comm: Intracomm, parts: Sequence[bytes]) -> list[bytes]:
+    """Bytes from each rank to each."""
+    from mpi4py import MPI
+
+    counts = np.array([len(part) for part in parts], np.int64)
+    come = np.empty_like(counts)
+    comm.Alltoall(counts, come)
+    sent, got = np.frombuffer(b"".join(parts), np.uint8), np.empty(int(come.sum()), np.uint8)
+    begins = [np.concatenate(([0], np.cumsum(each)[:-1])) for each in (counts, come)]
+    comm.Alltoallv([sent, (counts, begins[0]), MPI.BYTE], [got, (come, begins[1]), MPI.BYTE])
+    return [got[begin : begin + count].tobytes() for begin, count in zip(begins[1], come)]
+
+
+def _by_peer(told: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """What keepers have said: peers, and the triples of each."""
+    spans: dict[int, list[bytes]] = {}
+    for bytes_ in told:
+        at = 0
+        while at < len(bytes_):
+            peer, length = np.frombuffer(bytes_, np.uint64, 2, at).tolist()
+            spans.setdefault(peer, []).append(bytes_[at + 16 : at + 16 + length])
+            at += 16 + length
+    return [(peer, b"".join(spans[peer])) for peer in sorted(spans)]
+
+
+def _count(spans: bytes) -> int:
+    return int(np.frombuffer(spans, np.uint64)[2::3].sum())
