@@ -45,6 +45,7 @@ module landbridge
         type(c_ptr) :: src_ranks = c_null_ptr, dst_ranks = c_null_ptr
         type(c_ptr) :: select = c_null_ptr
         type(c_ptr) :: src_strides = c_null_ptr, dst_strides = c_null_ptr
+        integer(c_int64_t) :: budget = 0
     end type
 
     !> What lb_export and lb_fetch may be told besides: addresses (c_loc) of an array and of an lb_select, and seconds.

@@ -163,10 +163,14 @@ typedef struct lb_step {
     const int64_t *lengths;
 } lb_step;
 
+/* How a message goes: MPI moves its elements; or they are packed, in pieces; or they are packed here alone, and sent at
+ * once, because at the other end MPI moves them. */
+enum { LB_GO_STRAIGHT = 0, LB_GO_PIECES = 1, LB_GO_WHOLE = 2 };
+
 /* What goes to, or comes from, a rank. */
 typedef struct lb_message {
     int32_t rank;
-    int32_t packed; /* whether its elements are better packed; then what follows `bytes` means nothing */
+    int32_t kind;   /* unless it is LB_GO_STRAIGHT, what follows `bytes` means nothing */
     int64_t bytes;
     int64_t offset; /* where they begin, in bytes from the local array's first element */
     int64_t block;  /* if there are no steps: bytes that follow each other there */
@@ -182,7 +186,7 @@ typedef struct lb_end lb_end;
 int lb_end_create(const lb_transfer *transfer, int32_t sends, int32_t rank, const int64_t *strides,
                   const char *library, lb_end **end);
 
-/* Returns how many there are, in the order in which they are best sent; valid as long as `end`. */
+/* Returns how many there are, in the order of their steps; valid as long as `end`. */
 int64_t lb_end_messages(const lb_end *end, const lb_message **messages);
 
 /* The bytes of the local array, from and to, counted from its first element. */
@@ -193,6 +197,35 @@ void lb_end_pack(const lb_end *end, int64_t message, const void *array, void *bu
 void lb_end_unpack(const lb_end *end, int64_t message, const void *buffer, void *array);
 
 void lb_end_free(lb_end **end);
+
+/* The messages of a run that are packed, in pieces, of which no more are in memory at a time than `budget` bytes have
+ * room for; 0: 16 MiB; negative: all at once. `a` NULL: they are empty; `into` NULL: what comes is not kept. `hold`:
+ * all that is sent is packed at once, as where the arrays share memory. */
+typedef struct lb_pieces lb_pieces;
+
+/* A piece that is to be sent to, or received from, a rank. */
+typedef struct lb_piece {
+    int32_t slot; /* at most as many are in flight as there are slots */
+    int32_t sends;
+    int32_t rank;
+    void *at;
+    int64_t bytes;
+} lb_piece;
+
+int lb_pieces_create(const lb_transfer *transfer, const lb_end *sends, const lb_end *receives, int32_t rank,
+                     const void *a, void *into, int32_t hold, int64_t budget, lb_pieces **pieces);
+int32_t lb_pieces_slots(const lb_pieces *pieces);
+
+/* The next one; returns 0 if there is none before others are over. */
+int32_t lb_pieces_next(lb_pieces *pieces, lb_piece *piece);
+
+/* The piece in this slot has been sent, or has come; `came`: it was not empty. */
+void lb_pieces_over(lb_pieces *pieces, int32_t slot, int32_t came);
+
+/* Copies some of what stays in this process; returns 0 if there is nothing more. */
+int32_t lb_pieces_copy_own(lb_pieces *pieces);
+int32_t lb_pieces_are_over(const lb_pieces *pieces);
+void lb_pieces_free(lb_pieces **pieces);
 
 /* How the ranks of a side of a coupling tell each other something. Both functions are collective, move `length` bytes
  * of each rank, and return 0. */

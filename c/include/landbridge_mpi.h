@@ -33,6 +33,7 @@ typedef struct lb_options {
     const lb_select *select;    /* which elements go where; by default all, in order */
     const int64_t *src_strides; /* of this rank's part of the source, in bytes; by default it has no gaps */
     const int64_t *dst_strides; /* of its part of the target */
+    int64_t budget;             /* bytes of packed elements that lb_plan_run has in memory at a time; 0: 16 MiB */
 } lb_options;
 
 /* Collective. `dtype`: of elements, as NumPy writes it: "f8", "i4", "c16", or "V24" for 24 bytes of any kind. All ranks
@@ -47,7 +48,8 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
 static inline int lb_plan_run(lb_plan *plan, const void *a, void *into);
 
 /* Begins a run. Until it is over `a` must not be changed, and `into` not be used. Several may be in flight, which all
- * ranks begin in the same order. */
+ * ranks begin in the same order. All that has to be packed is packed now, whatever the budget: MPI sends it even while
+ * this rank waits for something else. */
 static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run **run);
 
 /* Whether it is over, so that lb_run_wait returns at once. Moves data, as all calls of MPI do. */
@@ -66,15 +68,13 @@ static inline void lb_plan_free(lb_plan **plan);
 
 enum { LB_MPI_TAG = 7, LB_MPI_TEXT = 1024 };
 
-/* Longer messages are sent in parts of as many bytes: not every MPI library counts more in one. */
-#define LB_MPI_PART ((int64_t)1 << 30)
-
 /* What goes to other ranks, or comes from them. */
 typedef struct lb_mpi_side {
     lb_end *end; /* NULL: this rank has no part */
     const lb_message *messages;
     int64_t count;
-    MPI_Datatype *types; /* of messages that are not packed; MPI_BYTE: all their bytes follow each other */
+    int64_t cut; /* of them are sent in pieces */
+    MPI_Datatype *types; /* of those that are straight; MPI_BYTE: all their bytes follow each other */
     int64_t low, high;
 } lb_mpi_side;
 
@@ -82,6 +82,7 @@ struct lb_plan {
     MPI_Comm comm;
     lb_transfer *transfer;
     lb_mpi_side sides[2]; /* sends, receives */
+    int64_t budget;
     /* The arrays of the last run. */
     const void *a;
     void *into;
@@ -103,7 +104,16 @@ struct lb_run {
     char *text;
     void **arrived; /* for each message that is received: where it is unpacked from, or NULL */
     void **packed;
-    int *first;     /* for each message that is received: its first request */
+    int *at;        /* for each message that is received: its request, or -1 */
+    int absent;     /* a rank whose pieces are empty, or -1 */
+    lb_pieces *pieces;
+    int slots;
+    /* By slot. */
+    MPI_Request *moving;
+    lb_piece *piece;
+    /* What MPI_Testsome returns. */
+    int *which;
+    MPI_Status *moved;
 };
 
 static inline char *lb_mpi_copy(const char *text) {
@@ -162,6 +172,45 @@ static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
     return failed ? failed : lb_fail(told.code, told.text);
 }
 
+/* Makes a datatype of another one. */
+static inline int lb_mpi_type(const lb_step *step, MPI_Datatype of, MPI_Datatype *made) {
+    int count = (int)step->count, length = (int)step->length, status;
+    int *lengths = NULL;
+    MPI_Aint *places;
+    if (step->kind == LB_HVECTOR)
+        return lb_mpi_check(MPI_Type_create_hvector(count, length, (MPI_Aint)step->stride, of, made),
+                            "MPI_Type_create_hvector");
+    places = (MPI_Aint *)malloc((size_t)(count + 1) * sizeof *places);
+    lengths = (int *)malloc((size_t)(count + 1) * sizeof *lengths);
+    if (!places || !lengths) {
+        free(places);
+        free(lengths);
+        return lb_fail(LB_MEMORY, "no memory for a datatype");
+    }
+    for (int each = 0; each < count; each++) {
+        places[each] = (MPI_Aint)step->places[each];
+        lengths[each] = step->lengths ? (int)step->lengths[each] : length;
+    }
+    status = step->kind == LB_HINDEXED_BLOCK ? MPI_Type_create_hindexed_block(count, length, places, of, made)
+                                             : MPI_Type_create_hindexed(count, lengths, places, of, made);
+    free(places);
+    free(lengths);
+    return lb_mpi_check(status, "MPI_Type_create_hindexed");
+}
+
+/* Makes the datatype of a message, in its steps. */
+static inline int lb_mpi_types(const lb_message *message, MPI_Datatype *type) {
+    int code = LB_OK;
+    for (int64_t number = 0; !code && number < message->step_count; number++) {
+        MPI_Datatype of = *type, made = MPI_DATATYPE_NULL;
+        code = lb_mpi_type(&message->steps[number], of, &made);
+        if (number > 0) MPI_Type_free(&of);
+        *type = code ? MPI_BYTE : made;
+    }
+    if (!code && *type != MPI_BYTE) code = lb_mpi_check(MPI_Type_commit(type), "MPI_Type_commit");
+    return code;
+}
+
 /* Makes the datatypes of a side. */
 static inline int lb_mpi_bind(lb_mpi_side *side, const lb_transfer *transfer, int sends, int rank,
                               const int64_t *strides, const char *library) {
@@ -172,42 +221,12 @@ static inline int lb_mpi_bind(lb_mpi_side *side, const lb_transfer *transfer, in
     side->types = (MPI_Datatype *)malloc((size_t)(side->count + 1) * sizeof *side->types);
     if (!side->types) return lb_fail(LB_MEMORY, "no memory for datatypes");
     for (int64_t at = 0; at < side->count; at++) side->types[at] = MPI_BYTE;
-    for (int64_t at = 0; at < side->count; at++) {
+    for (int64_t at = 0; !code && at < side->count; at++) {
         const lb_message *message = &side->messages[at];
-        for (int64_t number = 0; !code && !message->packed && number < message->step_count; number++) {
-            const lb_step *step = &message->steps[number];
-            MPI_Datatype of = side->types[at], made = MPI_DATATYPE_NULL;
-            int count = (int)step->count, length = (int)step->length, status;
-            int *lengths = NULL;
-            MPI_Aint *places = NULL;
-            if (step->places) {
-                places = (MPI_Aint *)malloc((size_t)count * sizeof *places);
-                lengths = (int *)malloc((size_t)count * sizeof *lengths);
-                for (int each = 0; places && lengths && each < count; each++) {
-                    places[each] = (MPI_Aint)step->places[each];
-                    lengths[each] = step->lengths ? (int)step->lengths[each] : length;
-                }
-                if (!places || !lengths) code = lb_fail(LB_MEMORY, "no memory for a datatype");
-            }
-            if (!code) {
-                if (step->kind == LB_HVECTOR)
-                    status = MPI_Type_create_hvector(count, length, (MPI_Aint)step->stride, of, &made);
-                else if (step->kind == LB_HINDEXED_BLOCK)
-                    status = MPI_Type_create_hindexed_block(count, length, places, of, &made);
-                else
-                    status = MPI_Type_create_hindexed(count, lengths, places, of, &made);
-                code = lb_mpi_check(status, "making a datatype");
-            }
-            free(places);
-            free(lengths);
-            if (number > 0) MPI_Type_free(&of);
-            side->types[at] = code ? MPI_BYTE : made;
-        }
-        if (!code && side->types[at] != MPI_BYTE)
-            code = lb_mpi_check(MPI_Type_commit(&side->types[at]), "MPI_Type_commit");
-        if (code) return code;
+        side->cut += message->kind == LB_GO_PIECES;
+        if (message->kind == LB_GO_STRAIGHT) code = lb_mpi_types(message, &side->types[at]);
     }
-    return LB_OK;
+    return code;
 }
 
 static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, const char *dtype, MPI_Comm comm,
@@ -229,8 +248,10 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
     MPI_Comm_size(own, &size);
     MPI_Get_library_version(library, &length);
     if (!made || !plan) code = made ? lb_fail(LB_INVALID, "plan is NULL") : lb_fail(LB_MEMORY, "no memory for a plan");
+    if (!code && all.budget < 0) code = lb_fail(LB_INVALID, "budget is negative");
     if (!code) {
         made->comm = own;
+        made->budget = all.budget;
         code = lb_transfer_create(src, dst, dtype, all.select, size, all.src_ranks, all.dst_ranks, &made->transfer);
     }
     if (!code) code = lb_mpi_bind(&made->sides[0], made->transfer, 1, rank, all.src_strides, library);
@@ -250,25 +271,6 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
     }
     *plan = made;
     return LB_OK;
-}
-
-static inline int lb_mpi_parts(int64_t bytes) {
-    return bytes <= LB_MPI_PART ? 1 : (int)((bytes + LB_MPI_PART - 1) / LB_MPI_PART);
-}
-
-/* Begins to send or to receive bytes, in parts; `nothing`: of each part none. */
-static inline int lb_mpi_move(MPI_Comm comm, int sends, char *bytes, int64_t length, int rank, int nothing,
-                              MPI_Request *requests) {
-    int parts = lb_mpi_parts(length);
-    for (int part = 0; part < parts; part++) {
-        int64_t at = (int64_t)part * LB_MPI_PART;
-        int count = nothing ? 0 : (int)(length - at < LB_MPI_PART ? length - at : LB_MPI_PART);
-        if (sends)
-            MPI_Isend(bytes + (nothing ? 0 : at), count, MPI_BYTE, rank, LB_MPI_TAG, comm, &requests[part]);
-        else
-            MPI_Irecv(bytes + at, count, MPI_BYTE, rank, LB_MPI_TAG, comm, &requests[part]);
-    }
-    return parts;
 }
 
 /* Memory, all 0. */
@@ -305,7 +307,7 @@ static inline int lb_mpi_prepare(lb_plan *plan, const void *a, void *into) {
     if (!again) return 0;
     for (int side = 0; side < 2; side++)
         for (int64_t each = 0; each < plan->sides[side].count; each++)
-            if (plan->sides[side].messages[each].packed) return 0;
+            if (plan->sides[side].messages[each].kind != LB_GO_STRAIGHT) return 0;
     plan->ready_count = (int)(plan->sides[0].count + plan->sides[1].count);
     plan->ready = (MPI_Request *)malloc((size_t)(plan->ready_count + 1) * sizeof *plan->ready);
     plan->statuses = (MPI_Status *)malloc((size_t)(plan->ready_count + 1) * sizeof *plan->statuses);
@@ -339,16 +341,76 @@ static inline int lb_mpi_fits(const lb_plan *plan, const void *a, const void *in
     return LB_OK;
 }
 
-static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run **run) {
+/* Sends and receives pieces as far as it goes without waiting. */
+static inline int lb_mpi_advance(lb_run *run, int *moved) {
+    MPI_Comm comm = run->plan->comm;
+    int code = MPI_SUCCESS, again = 1;
+    *moved = 0;
+    while (again && run->pieces && code == MPI_SUCCESS) {
+        lb_piece next;
+        int count = 0;
+        again = 0;
+        while (code == MPI_SUCCESS && lb_pieces_next(run->pieces, &next)) {
+            MPI_Request *request = &run->moving[next.slot];
+            run->piece[next.slot] = next;
+            if (next.sends)
+                code = MPI_Isend(next.at, (int)next.bytes, MPI_BYTE, next.rank, LB_MPI_TAG, comm, request);
+            else
+                code = MPI_Irecv(next.at, (int)next.bytes, MPI_BYTE, next.rank, LB_MPI_TAG, comm, request);
+            again = 1;
+        }
+        if (code == MPI_SUCCESS) code = MPI_Testsome(run->slots, run->moving, &count, run->which, run->moved);
+        for (int at = 0; code == MPI_SUCCESS && count != MPI_UNDEFINED && at < count; at++) {
+            const lb_piece *piece = &run->piece[run->which[at]];
+            int bytes = 1;
+            if (!piece->sends) code = MPI_Get_count(&run->moved[at], MPI_BYTE, &bytes);
+            if (bytes == 0) run->absent = piece->rank;
+            lb_pieces_over(run->pieces, piece->slot, bytes > 0);
+            again = 1;
+        }
+        if (!again) again = lb_pieces_copy_own(run->pieces);
+        *moved |= again;
+    }
+    return lb_mpi_check(code, "moving a piece");
+}
+
+/* What has to be packed on its way, if anything has. `all`: at once. */
+static inline int lb_mpi_cut(lb_run *run, const void *a, void *into, int hold, int all) {
+    lb_plan *plan = run->plan;
+    const lb_mpi_side *sends = &plan->sides[0], *receives = &plan->sides[1];
+    int64_t slots;
+    int rank, moved;
+    if (sends->cut + receives->cut == 0) return LB_OK;
+    MPI_Comm_rank(plan->comm, &rank);
+    if (lb_pieces_create(plan->transfer, sends->end, receives->end, rank, a, into, hold, all ? -1 : plan->budget,
+                         &run->pieces)) {
+        /* Others wait for this rank. */
+        fprintf(stderr, "landbridge: %s\n", lb_error());
+        MPI_Abort(plan->comm, 1);
+    }
+    run->slots = (int)lb_pieces_slots(run->pieces);
+    slots = (int64_t)run->slots + 1;
+    run->moving = (MPI_Request *)lb_mpi_room(plan, slots * (int64_t)sizeof *run->moving);
+    run->piece = (lb_piece *)lb_mpi_room(plan, slots * (int64_t)sizeof *run->piece);
+    run->which = (int *)lb_mpi_room(plan, slots * (int64_t)sizeof *run->which);
+    run->moved = (MPI_Status *)lb_mpi_room(plan, slots * (int64_t)sizeof *run->moved);
+    for (int slot = 0; slot < run->slots; slot++) run->moving[slot] = MPI_REQUEST_NULL;
+    return lb_mpi_advance(run, &moved);
+}
+
+/* Begins a run; `all`: so that MPI alone can end it. */
+static inline int lb_mpi_begin(lb_plan *plan, const void *a, void *into, int all, lb_run **run) {
     lb_run *begun;
     const lb_mpi_side *sends, *receives;
-    int code, overlap, at = 0, most = 0, rank;
+    int code, overlap, at = 0, rank;
+    int64_t most;
     if (!plan || !run) return lb_fail(LB_INVALID, plan ? "run is NULL" : "plan is NULL");
     sends = &plan->sides[0];
     receives = &plan->sides[1];
     begun = (lb_run *)lb_mpi_room(plan, (int64_t)sizeof *begun);
     begun->plan = plan;
     begun->into = into;
+    begun->absent = -1;
     code = lb_mpi_fits(plan, a, into);
     begun->code = code;
     if (code) {
@@ -357,7 +419,7 @@ static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run
         snprintf(text, sizeof text, "rank %d: %.960s", rank, lb_error());
         begun->text = lb_mpi_copy(text);
     }
-    begun->first = (int *)lb_mpi_room(plan, (receives->count + 1) * (int64_t)sizeof *begun->first);
+    begun->at = (int *)lb_mpi_room(plan, (receives->count + 1) * (int64_t)sizeof *begun->at);
     overlap = !code && a && into && (const char *)a + sends->low < (const char *)into + receives->high &&
               (const char *)into + receives->low < (const char *)a + sends->high;
     if (!code && !overlap && !plan->ready_busy && lb_mpi_prepare(plan, a, into)) {
@@ -365,76 +427,105 @@ static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run
         begun->requests = plan->ready;
         begun->statuses = plan->statuses;
         begun->count = plan->ready_count;
-        for (int64_t each = 0; each < receives->count; each++) begun->first[each] = (int)each;
+        for (int64_t each = 0; each < receives->count; each++) begun->at[each] = (int)each;
         *run = begun;
         return lb_mpi_check(MPI_Startall(begun->count, begun->requests), "MPI_Startall");
     }
-    for (int64_t each = 0; each < receives->count; each++) most += lb_mpi_parts(receives->messages[each].bytes);
-    for (int64_t each = 0; each < sends->count; each++) most += lb_mpi_parts(sends->messages[each].bytes);
-    begun->requests = (MPI_Request *)lb_mpi_room(plan, (most + 1) * (int64_t)sizeof *begun->requests);
-    begun->statuses = (MPI_Status *)lb_mpi_room(plan, (most + 1) * (int64_t)sizeof *begun->statuses);
+    most = receives->count + sends->count + 1;
+    begun->requests = (MPI_Request *)lb_mpi_room(plan, most * (int64_t)sizeof *begun->requests);
+    begun->statuses = (MPI_Status *)lb_mpi_room(plan, most * (int64_t)sizeof *begun->statuses);
     begun->arrived = (void **)lb_mpi_room(plan, (receives->count + 1) * (int64_t)sizeof *begun->arrived);
     begun->packed = (void **)lb_mpi_room(plan, (sends->count + 1) * (int64_t)sizeof *begun->packed);
     for (int64_t each = 0; each < receives->count; each++) {
         const lb_message *message = &receives->messages[each];
-        begun->first[each] = at;
-        if (!code && !overlap && !message->packed) {
+        begun->at[each] = -1;
+        if (message->kind == LB_GO_PIECES) continue;
+        begun->at[each] = at;
+        if (!code && !overlap && message->kind == LB_GO_STRAIGHT) {
             MPI_Irecv((char *)into + message->offset, lb_mpi_items(receives, each), receives->types[each],
                       message->rank, LB_MPI_TAG, plan->comm, &begun->requests[at++]);
             continue;
         }
         begun->arrived[each] = lb_mpi_room(plan, message->bytes);
-        at += lb_mpi_move(plan->comm, 0, (char *)begun->arrived[each], message->bytes, message->rank, 0,
-                          &begun->requests[at]);
+        MPI_Irecv(begun->arrived[each], (int)message->bytes, MPI_BYTE, message->rank, LB_MPI_TAG, plan->comm,
+                  &begun->requests[at++]);
     }
     for (int64_t each = 0; each < sends->count; each++) {
         const lb_message *message = &sends->messages[each];
-        if (!code && !overlap && !message->packed) {
+        if (message->kind == LB_GO_PIECES) continue;
+        if (!code && !overlap && message->kind == LB_GO_STRAIGHT) {
             MPI_Isend((char *)a + message->offset, lb_mpi_items(sends, each), sends->types[each], message->rank,
                       LB_MPI_TAG, plan->comm, &begun->requests[at++]);
             continue;
         }
         begun->packed[each] = lb_mpi_room(plan, code ? 1 : message->bytes);
         if (!code) lb_end_pack(sends->end, each, a, begun->packed[each]);
-        at += lb_mpi_move(plan->comm, 1, (char *)begun->packed[each], message->bytes, message->rank, code != LB_OK,
-                          &begun->requests[at]);
+        MPI_Isend(begun->packed[each], code ? 0 : (int)message->bytes, MPI_BYTE, message->rank, LB_MPI_TAG, plan->comm,
+                  &begun->requests[at++]);
     }
     begun->count = at;
     *run = begun;
-    return LB_OK;
+    return lb_mpi_cut(begun, code ? NULL : a, code ? NULL : into, overlap, all);
+}
+
+static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run **run) {
+    return lb_mpi_begin(plan, a, into, 1, run);
 }
 
 static inline int lb_run_test(lb_run *run, int *over) {
+    int moved, code;
     if (!run || !over) return lb_fail(LB_INVALID, run ? "over is NULL" : "run is NULL");
-    if (!run->over) {
-        int code = MPI_Testall(run->count, run->requests, &run->over, run->statuses);
-        if (code != MPI_SUCCESS) return lb_mpi_check(code, "MPI_Testall");
-    }
+    *over = 0;
+    code = lb_mpi_advance(run, &moved);
+    if (code || (run->pieces && !lb_pieces_are_over(run->pieces))) return code;
+    if (!run->over) code = lb_mpi_check(MPI_Testall(run->count, run->requests, &run->over, run->statuses), "MPI_Testall");
     *over = run->over;
-    return LB_OK;
+    return code;
+}
+
+/* Waits until the messages of a run have come and gone. */
+static inline int lb_mpi_finish(lb_run *run) {
+    int64_t nap = 10;
+    int code = LB_OK, moved;
+    for (int idle = 0; !code && run->pieces && !lb_pieces_are_over(run->pieces);) {
+        code = lb_mpi_advance(run, &moved);
+        if (moved)
+            idle = 0;
+        else if (++idle <= 100)
+            nap = 10;
+        else
+            /* Others may compute on this core. */
+            lb_nap(nap = nap < 250 ? 2 * nap : 250);
+    }
+    if (!code && !run->over) code = lb_mpi_check(MPI_Waitall(run->count, run->requests, run->statuses), "MPI_Waitall");
+    return code;
 }
 
 static inline int lb_run_wait(lb_run **run) {
     lb_run *over;
     const lb_mpi_side *receives;
-    int code = LB_OK;
+    int code, finished;
     if (!run || !*run) return lb_fail(LB_INVALID, "run is NULL");
     over = *run;
     receives = &over->plan->sides[1];
-    if (!over->over) code = lb_mpi_check(MPI_Waitall(over->count, over->requests, over->statuses), "MPI_Waitall");
+    code = lb_mpi_finish(over);
+    finished = code == LB_OK;
     for (int64_t each = 0; !code && each < receives->count; each++) {
         int count = 0;
         const lb_message *message = &receives->messages[each];
-        MPI_Get_count(&over->statuses[over->first[each]], MPI_BYTE, &count);
+        if (over->at[each] < 0) continue;
+        MPI_Get_count(&over->statuses[over->at[each]], MPI_BYTE, &count);
         /* The messages of a rank that cannot take part are empty. */
-        if (count == 0 && message->bytes > 0 && !over->code) {
-            char text[LB_MPI_TEXT];
-            snprintf(text, sizeof text, "rank %d has not taken part: its own error says why", (int)message->rank);
-            over->code = LB_INVALID;
-            over->text = lb_mpi_copy(text);
-        } else if (count > 0 && !over->code && !over->is_ready && over->arrived[each]) {
+        if (count == 0 && message->bytes > 0)
+            over->absent = (int)message->rank;
+        else if (count > 0 && !over->code && !over->is_ready && over->arrived[each])
             lb_end_unpack(receives->end, each, over->arrived[each], over->into);
-        }
+    }
+    if (over->absent >= 0 && !over->code) {
+        char text[LB_MPI_TEXT];
+        snprintf(text, sizeof text, "rank %d has not taken part: its own error says why", over->absent);
+        over->code = LB_INVALID;
+        over->text = lb_mpi_copy(text);
     }
     if (!code && over->code) code = lb_fail(over->code, over->text ? over->text : "no memory to say what is wrong");
     if (over->is_ready) {
@@ -447,7 +538,13 @@ static inline int lb_run_wait(lb_run **run) {
         free(over->requests);
         free(over->statuses);
     }
-    free(over->first);
+    /* Where MPI has failed, it may still use them. */
+    if (finished) lb_pieces_free(&over->pieces);
+    free(over->moving);
+    free(over->piece);
+    free(over->which);
+    free(over->moved);
+    free(over->at);
     free(over->text);
     free(over);
     *run = NULL;
@@ -456,7 +553,7 @@ static inline int lb_run_wait(lb_run **run) {
 
 static inline int lb_plan_run(lb_plan *plan, const void *a, void *into) {
     lb_run *run = NULL;
-    int code = lb_plan_start(plan, a, into, &run);
+    int code = lb_mpi_begin(plan, a, into, 0, &run);
     return code ? code : lb_run_wait(&run);
 }
 

@@ -1,10 +1,11 @@
 //! What one process sends, or receives: `lb_end`.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
 
 use couple::Packing;
 use couple::datatype::{Place, Step};
-use plan::redistribution::{Message, Steps};
+use plan::redistribution::Steps;
 
 use crate::error::{Code, Problem, at_border};
 use crate::pointers::{free, given, hand_out, natural32, slice, text};
@@ -25,7 +26,7 @@ pub(crate) struct StepOf {
 #[repr(C)]
 pub(crate) struct MessageOf {
     rank: i32,
-    packed: i32,
+    kind: i32,
     bytes: i64,
     offset: i64,
     block: i64,
@@ -33,10 +34,21 @@ pub(crate) struct MessageOf {
     step_count: i64,
 }
 
+/// How a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// MPI moves its elements.
+    Straight = 0,
+    /// Packed, in pieces.
+    Pieces = 1,
+    /// Packed here, because this array has too many gaps; at the other end it is straight.
+    Whole = 2,
+}
+
 /// `lb_end`.
 pub(crate) struct End {
     messages: Vec<MessageOf>,
-    packings: Vec<Packing>,
+    packings: Vec<Arc<Packing>>,
     /// The least and the greatest offset of the process's part, in bytes.
     low: i64,
     high: i64,
@@ -49,7 +61,9 @@ impl End {
     fn new(bound: &Bound, sends: bool, process: u32, strides: &[i64], library: &str) -> Result<End, Problem> {
         let (transfer, element) = (&bound.transfer, bound.dtype.size);
         let layout = if sends { transfer.source() } else { transfer.target() };
-        let messages = if sends { in_steps(bound, process) } else { transfer.receives(process) };
+        let steps = Steps::new(transfer);
+        let mut messages = if sends { transfer.sends(process) } else { transfer.receives(process) };
+        messages.sort_by_cached_key(|message| steps.of(process, message));
         let ranks = &bound.ranks[usize::from(sends)];
         let (low, high) = bounds(&layout.local_shape(process), strides, element as i64);
         let mut end =
@@ -60,23 +74,34 @@ impl End {
             let packing = Packing::new(message, strides, element).ok_or_else(too_long)?;
             let mut found = MessageOf {
                 rank: ranks[message.peer as usize] as i32,
-                packed: 1,
+                kind: Kind::Pieces as i32,
                 bytes: packing.bytes() as i64,
                 offset: 0,
                 block: 0,
                 steps: std::ptr::null(),
                 step_count: 0,
             };
-            if let Some(place) = Place::of(message, strides, element, library) {
-                let steps: Vec<StepOf> = place.steps.into_iter().map(|step| end.step(step)).collect();
-                (found.packed, found.offset, found.block) = (0, place.offset, place.block as i64);
-                (found.steps, found.step_count) = (steps.as_ptr(), steps.len() as i64);
-                end._steps.push(steps);
+            if Place::is_straight(transfer, process, message, element, library) {
+                found.kind = Kind::Whole as i32;
+                if let Some(place) = Place::of(message, strides, element, library) {
+                    let steps: Vec<StepOf> = place.steps.into_iter().map(|step| end.step(step)).collect();
+                    (found.kind, found.offset) = (Kind::Straight as i32, place.offset);
+                    found.block = place.block as i64;
+                    (found.steps, found.step_count) = (steps.as_ptr(), steps.len() as i64);
+                    end._steps.push(steps);
+                }
             }
             end.messages.push(found);
-            end.packings.push(packing);
+            end.packings.push(Arc::new(packing));
         }
         Ok(end)
+    }
+
+    /// The ranks and packings of messages that go like this, in the order of their steps.
+    pub(crate) fn messages_of(&self, kind: Kind) -> impl Iterator<Item = (u32, &Arc<Packing>)> {
+        let all = self.messages.iter().zip(&self.packings);
+        let of = all.filter(move |(message, _)| message.kind == kind as i32);
+        of.map(|(message, packing)| (message.rank as u32, packing))
     }
 
     fn step(&mut self, step: Step) -> StepOf {
@@ -100,14 +125,6 @@ impl End {
             }
         }
     }
-}
-
-/// What a process sends, in the order of its steps.
-fn in_steps(bound: &Bound, process: u32) -> Vec<Message> {
-    let steps = Steps::new(&bound.transfer);
-    let mut messages = bound.transfer.sends(process);
-    messages.sort_by_cached_key(|message| steps.of(process, message));
-    messages
 }
 
 fn bounds(shape: &[u64], strides: &[i64], element: i64) -> (i64, i64) {

@@ -11,5 +11,6 @@ mod dtype;
 mod end;
 mod error;
 mod layout;
+mod pieces;
 mod pointers;
 mod transfer;

@@ -1,7 +1,9 @@
 //! Which elements go where, and which rank each process is: `lb_transfer`.
 
 use std::ffi::{c_char, c_int};
+use std::sync::Arc;
 
+use couple::pieces::Buffers;
 use plan::redistribution::{Description, Layout, Mapping, Pick, Transfer};
 use serde::Serialize;
 use twox_hash::XxHash3_64;
@@ -33,6 +35,7 @@ pub(crate) struct Bound {
     pub(crate) dtype: Dtype,
     /// Ranks of the processes of the source, and of the target.
     pub(crate) ranks: [Vec<u32>; 2],
+    pub(crate) buffers: Arc<Buffers>,
     hash: u64,
 }
 
@@ -157,7 +160,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_create(
         let all = (Description::of(source), Description::of(target), &mapping, &dtype.text, &ranks);
         let hash = hash(&all);
         let transfer = Transfer::new(source.clone(), target.clone(), &mapping).map_err(Problem::invalid)?;
-        let bound = Bound { transfer, dtype, ranks, hash };
+        let bound = Bound { transfer, dtype, ranks, buffers: Arc::default(), hash };
         // SAFETY: the caller's promise.
         unsafe { hand_out(made, bound, "transfer") }
     })

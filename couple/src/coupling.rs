@@ -35,7 +35,7 @@ const POSTED: usize = 16;
 const LONGEST: Duration = Duration::from_millis(250);
 
 /// How long after its effect, such as a lost connection, the reason may arrive from the one who ended the coupling.
-const SETTLE: Duration = Duration::from_secs(1);
+pub(crate) const SETTLE: Duration = Duration::from_secs(1);
 
 /// What a completion is of.
 const OF_MESSAGE: u64 = 0;

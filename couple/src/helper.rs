@@ -15,6 +15,7 @@ use rustix::net::{SendFlags, send};
 use types::coupling::{Said, Told};
 
 use crate::Patience;
+use crate::coupling::SETTLE;
 use crate::side::JoinError;
 
 /// How long it may take to end.
@@ -104,6 +105,18 @@ impl Helper {
                 let waiting = waiting.unwrap_or_else(|| "its helper has not started".to_owned());
                 return Err(JoinError::Slow { seconds: limit.as_secs_f64(), waiting });
             }
+        }
+    }
+
+    /// Why the coupling has ended, if it has or does within [`SETTLE`].
+    pub(crate) fn reason(&self) -> Option<String> {
+        let begun = Instant::now();
+        loop {
+            let over = lock(&self.watched).over.clone();
+            if over.is_some() || begun.elapsed() > SETTLE {
+                return over;
+            }
+            sleep(Duration::from_millis(10));
         }
     }
 

@@ -11,6 +11,7 @@ mod exchange;
 mod helper;
 mod message;
 mod pack;
+pub mod pieces;
 mod sealed;
 pub mod side;
 

@@ -86,8 +86,34 @@ impl Packing {
     /// `array` is where local index 0 along every axis is; all elements of the message can be read from there; `buffer`
     /// has room for [`Packing::bytes`], none of them in the array.
     pub unsafe fn pack(&self, array: *const u8, buffer: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.pack_next(&mut self.begin(), array, buffer, self.bytes) };
+    }
+
+    /// Copies from the buffer to the array.
+    ///
+    /// # Safety
+    /// As [`Packing::pack`], but the elements can be written, and the buffer can be read.
+    pub unsafe fn unpack(&self, buffer: *const u8, array: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.unpack_next(&mut self.begin(), buffer, array, self.bytes) };
+    }
+
+    /// The first byte of the message.
+    pub fn begin(&self) -> Cursor {
+        let offset = self.levels.iter().map(|level| level[0].start).sum();
+        let ahead = self.levels.last().map_or(0, |level| level[0].stride);
+        Cursor { along: vec![(0, 0); self.levels.len()], offset, ahead, strip: 0, chunk: 0, byte: 0, at: 0 }
+    }
+
+    /// Copies the next `bytes` of the message, of which there must be as many, from the array to the buffer.
+    ///
+    /// # Safety
+    /// As [`Packing::pack`]; the buffer has room for `bytes`.
+    pub unsafe fn pack_next(&self, cursor: &mut Cursor, array: *const u8, buffer: *mut u8, bytes: usize) {
         let mut buffer = buffer;
-        self.walk(0, 0, &mut |offset, strip| {
+        self.walk(cursor, bytes, &mut |offset, ahead, strip| {
+            strip.fetch(array.wrapping_offset((offset + ahead) as isize));
             // SAFETY: the caller's promise; the buffer advances by as much as is written.
             unsafe {
                 copy(array.offset(offset as isize), strip.stride as isize, buffer, strip.chunk as isize, strip);
@@ -96,13 +122,14 @@ impl Packing {
         });
     }
 
-    /// Copies from the buffer to the array.
+    /// Copies the next `bytes` of the message, of which there must be as many, from the buffer to the array.
     ///
     /// # Safety
-    /// As [`Packing::pack`], but the elements can be written, and the buffer can be read.
-    pub unsafe fn unpack(&self, buffer: *const u8, array: *mut u8) {
+    /// As [`Packing::unpack`]; `bytes` can be read from the buffer.
+    pub unsafe fn unpack_next(&self, cursor: &mut Cursor, buffer: *const u8, array: *mut u8, bytes: usize) {
         let mut buffer = buffer;
-        self.walk(0, 0, &mut |offset, strip| {
+        self.walk(cursor, bytes, &mut |offset, ahead, strip| {
+            strip.fetch(array.wrapping_offset((offset + ahead) as isize));
             // SAFETY: the caller's promise; the buffer advances by as much as is read.
             unsafe {
                 copy(buffer, strip.chunk as isize, array.offset(offset as isize), strip.stride as isize, strip);
@@ -111,8 +138,22 @@ impl Packing {
         });
     }
 
-    /// The same, but the message's bytes come from `read`, which fills what it is given with the next ones: they pass
-    /// through the cache and not through memory.
+    /// Where the message begins, if all its bytes follow each other there.
+    pub(crate) fn straight_all(&self) -> Option<i64> {
+        let strip = self.strips.first()?;
+        (self.levels.is_empty() && strip.chunk == self.bytes).then_some(strip.offset)
+    }
+
+    /// Where the next bytes of the message are, and how many of them follow each other there.
+    pub(crate) fn straight(&self, cursor: &Cursor) -> (i64, usize) {
+        match self.strips.get(cursor.strip) {
+            Some(strip) => (cursor.place(strip), strip.chunk - cursor.byte),
+            None => (0, 0),
+        }
+    }
+
+    /// As [`Packing::unpack`], but the message's bytes come from `read`, which fills what it is given with the next
+    /// ones: they pass through the cache and not through memory.
     ///
     /// # Errors
     /// Those of `read`; then some elements have been written.
@@ -124,24 +165,102 @@ impl Packing {
         read: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
         array: *mut u8,
     ) -> io::Result<()> {
-        let mut inflow = Inflow { read, left: self.bytes, buffer: vec![0; BOUNCE.min(self.bytes)], at: 0, end: 0 };
-        let mut result = Ok(());
-        self.walk(0, 0, &mut |offset, strip| {
-            if result.is_ok() {
-                // SAFETY: the caller's promise.
-                result = unsafe { inflow.strip(strip, array.offset(offset as isize)) };
+        let (mut cursor, mut buffer) = (self.begin(), vec![0; BOUNCE.min(self.bytes)]);
+        while cursor.at < self.bytes {
+            let (offset, follow) = self.straight(&cursor);
+            if follow >= BOUNCE / 4 {
+                // SAFETY: the caller's promise: the rest of a chunk can be written there.
+                read(unsafe { std::slice::from_raw_parts_mut(array.offset(offset as isize), follow) })?;
+                self.walk(&mut cursor, follow, &mut |_, _, _| {});
+                continue;
             }
-        });
-        result
+            let some = &mut buffer[..BOUNCE.min(self.bytes - cursor.at)];
+            read(some)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.unpack_next(&mut cursor, some.as_ptr(), array, some.len()) };
+        }
+        Ok(())
     }
 
-    /// Calls `work` for each strip and where it begins, in the order of the message.
-    fn walk(&self, depth: usize, offset: i64, work: &mut impl FnMut(i64, &Strip)) {
-        let Some(level) = self.levels.get(depth) else {
-            return self.strips.iter().for_each(|strip| work(offset + strip.offset, strip));
-        };
-        for piece in level {
-            (0..piece.count as i64).for_each(|at| self.walk(depth + 1, offset + piece.start + at * piece.stride, work));
+    /// Calls `work` for the next `bytes` of the message, in their order: for strips, or what belongs to them of some.
+    /// It is told where they are, and how far from there the same strip is at the next place of the levels.
+    fn walk(&self, cursor: &mut Cursor, bytes: usize, work: &mut impl FnMut(i64, i64, &Strip)) {
+        let end = self.bytes.min(cursor.at + bytes);
+        while cursor.at < end {
+            let (strip, left) = (&self.strips[cursor.strip], end - cursor.at);
+            let place = cursor.place(strip);
+            let done = if cursor.byte == 0 && left >= strip.chunk {
+                let count = (strip.count - cursor.chunk).min(left / strip.chunk);
+                work(place, cursor.ahead, &Strip { count, ..*strip });
+                cursor.chunk += count;
+                count * strip.chunk
+            } else {
+                let length = (strip.chunk - cursor.byte).min(left);
+                work(place, cursor.ahead, &Strip { offset: 0, count: 1, stride: 0, chunk: length });
+                cursor.byte += length;
+                if cursor.byte == strip.chunk {
+                    (cursor.chunk, cursor.byte) = (cursor.chunk + 1, 0);
+                }
+                length
+            };
+            cursor.at += done;
+            if cursor.chunk == strip.count {
+                cursor.strip += 1;
+                cursor.chunk = 0;
+                if cursor.strip == self.strips.len() {
+                    cursor.strip = 0;
+                    cursor.carry(&self.levels);
+                    if let (Some((piece, _)), Some(level)) = (cursor.along.last(), self.levels.last()) {
+                        cursor.ahead = level[*piece].stride;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How far a message has been copied.
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    /// For each level a piece, and a place of it.
+    along: Vec<(usize, u64)>,
+    /// Where these are, together.
+    offset: i64,
+    /// From there to the next place of the last level.
+    ahead: i64,
+    strip: usize,
+    chunk: usize,
+    byte: usize,
+    /// Bytes of the message before it.
+    at: usize,
+}
+
+impl Cursor {
+    /// Bytes of the message before it.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    fn place(&self, strip: &Strip) -> i64 {
+        self.offset + strip.offset + self.chunk as i64 * strip.stride + self.byte as i64
+    }
+
+    /// To the next place along the levels, as an odometer counts.
+    fn carry(&mut self, levels: &[Vec<Piece>]) {
+        for ((piece, at), level) in self.along.iter_mut().zip(levels).rev() {
+            let Piece { start, count, stride } = level[*piece];
+            *at += 1;
+            if *at < count {
+                self.offset += stride;
+                return;
+            }
+            self.offset -= start + (count as i64 - 1) * stride;
+            *at = 0;
+            *piece = (*piece + 1) % level.len();
+            self.offset += level[*piece].start;
+            if *piece > 0 {
+                return;
+            }
         }
     }
 }
@@ -154,67 +273,26 @@ fn bytes_of(elements: u64, element: usize) -> Option<usize> {
 /// Bytes that are read at once: they stay in a core's own cache.
 const BOUNCE: usize = 128 << 10;
 
-/// A message's bytes as they are read.
-struct Inflow<'a> {
-    read: &'a mut dyn FnMut(&mut [u8]) -> io::Result<()>,
-    /// Bytes that have not been read.
-    left: usize,
-    buffer: Vec<u8>,
-    /// The part of the buffer that has not been used.
-    at: usize,
-    end: usize,
-}
-
-impl Inflow<'_> {
-    /// # Safety
-    /// The chunks of the strip can be written at `to`.
-    unsafe fn strip(&mut self, strip: &Strip, to: *mut u8) -> io::Result<()> {
-        let (chunk, mut done) = (strip.chunk, 0);
-        while done < strip.count {
-            // SAFETY: the caller's promise.
-            let place = unsafe { to.offset(done as isize * strip.stride as isize) };
-            if self.end - self.at < chunk && chunk >= BOUNCE / 4 {
-                // SAFETY: the caller's promise: a whole chunk can be written there.
-                self.straight(unsafe { std::slice::from_raw_parts_mut(place, chunk) })?;
-                done += 1;
-                continue;
-            }
-            if self.end - self.at < chunk {
-                self.refill()?;
-            }
-            let count = ((self.end - self.at) / chunk).min(strip.count - done);
-            let some = Strip { count, ..*strip };
-            // SAFETY: the buffer has the bytes of these chunks, and the caller promises their places.
-            unsafe {
-                copy(self.buffer[self.at..].as_ptr(), chunk as isize, place, strip.stride as isize, &some);
-            }
-            self.at += count * chunk;
-            done += count;
-        }
-        Ok(())
-    }
-
-    /// Reads a long chunk without a detour.
-    fn straight(&mut self, chunk: &mut [u8]) -> io::Result<()> {
-        let (first, rest) = chunk.split_at_mut(self.end - self.at);
-        first.copy_from_slice(&self.buffer[self.at..self.end]);
-        (self.at, self.end) = (0, 0);
-        self.left -= rest.len();
-        (self.read)(rest)
-    }
-
-    fn refill(&mut self) -> io::Result<()> {
-        self.buffer.copy_within(self.at..self.end, 0);
-        (self.at, self.end) = (0, self.end - self.at);
-        let more = self.left.min(self.buffer.len() - self.end);
-        (self.read)(&mut self.buffer[self.end..self.end + more])?;
-        self.end += more;
-        self.left -= more;
-        Ok(())
-    }
-}
+/// Bytes of a line of the processor's cache.
+const LINE: usize = 64;
+/// Chunks of these lengths are so short that the processor does not foresee the next one, and so long that it matters.
+const FORESEEN: std::ops::RangeInclusive<usize> = LINE..=64 * LINE;
 
 impl Strip {
+    /// Has the processor fetch the bytes of such a strip at `place`, which need not exist.
+    #[inline]
+    fn fetch(&self, place: *const u8) {
+        if !FORESEEN.contains(&self.chunk) {
+            return;
+        }
+        for chunk in 0..self.count as isize {
+            let chunk = place.wrapping_offset(chunk * self.stride as isize);
+            for line in (0..self.chunk).step_by(LINE) {
+                fetch(chunk.wrapping_add(line));
+            }
+        }
+    }
+
     fn new(offset: i64, count: usize, stride: i64, chunk: usize) -> Strip {
         match stride == chunk as i64 {
             true => Strip { offset, count: 1, stride: 0, chunk: count * chunk },
@@ -237,6 +315,19 @@ fn joined(strips: impl Iterator<Item = Strip>) -> Vec<Strip> {
         all.push(strip);
     }
     all
+}
+
+/// Has the processor fetch a line.
+#[inline]
+fn fetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: fetching does nothing where there is no memory.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 /// Copies the chunks of a strip between two places with these distances.

@@ -149,7 +149,9 @@ impl Side {
         });
         let all: Vec<Option<String>> = gathered(ranks, &part.as_ref().err())?;
         if let Some((rank, text)) = all.iter().enumerate().find_map(|(rank, text)| Some((rank, text.as_ref()?))) {
-            return Err(over(format_args!("rank {rank}: {text}")));
+            // If the other side has left meanwhile, its gateways may say so before it does.
+            let ended = || helper.as_ref().and_then(Helper::reason).map_or(Ok(format!("rank {rank}: {text}")), Ok);
+            return Err(JoinError::Over(passed_on(ranks, first.then(ended))?));
         }
         let coupling = part.map_err(JoinError::Over)?;
         let helper = helper.take();

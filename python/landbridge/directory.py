@@ -78,11 +78,15 @@ class Directory:
     def receives(self, process: int) -> list[tuple[int, int]]:
         return [(peer, _count(spans)) for peer, spans in self._of(False)]
 
-    def steps(self, process: int) -> tuple[list[int], int]:
+    def steps(self, process: int, sends: bool) -> tuple[list[int], int]:
         """Each process begins with the next one, so that not all send to the same."""
-        peers = [peer for peer, _ in self._of(True)]
+        peers = [peer for peer, _ in self._of(sends)]
         size = max(self._sides[False].layout.size, 1)
-        return [(peer - process) % size for peer in peers], size
+        return [(peer - process if sends else process - peer) % size for peer in peers], size
+
+    def straight(self, process: int, sends: bool, element: int, library: str) -> list[bool]:
+        """All elements are packed here."""
+        return [False] * len(self._of(sends))
 
     def places(self, process: int, sends: bool, strides: Sequence[int], element: int, library: str) -> list[None]:
         """Elements are packed here."""

@@ -21,14 +21,13 @@ from . import _core, arrays, directory
 from .datatypes import made
 from .layout import Layout, Spread
 from .private import private
-from .running import PlanError, Running
+from .running import TAG, Moving, PlanError, Running
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 __all__ = ["Plan", "PlanError", "Select", "plan", "redistribute"]
 
-TAG = 7
 # Pairs of arrays for which a plan keeps requests.
 MOST_READY = 4
 Index = Union[int, slice]
@@ -59,6 +58,7 @@ def redistribute(
     into: Any = None,
     *,
     casting: str = "same_kind",
+    budget: Optional[int] = None,
 ) -> Any:
     """Collective over `comm`: `a`, this rank's part of an array in layout `src`, becomes its part in layout `dst`,
     which is returned. Either is None where a rank has no part.
@@ -69,9 +69,10 @@ def redistribute(
     share memory with `a`. What no element is selected for stays as it is; in a new array it is 0.
     `a`, `into`: arrays of NumPy, of xarray, of whatever exports DLPack (torch, JAX, CuPy) or a buffer. A new array is
     of NumPy; if parts are DataArrays of xarray it is one too, with the coordinates of its own part.
+    `budget`: bytes of packed elements that this rank has in memory at a time, besides the arrays; by default 16 MiB.
 
     All ranks raise the same error if any of them cannot take part, before anything is sent."""
-    plan = Plan(src, dst, None, comm, src_ranks, dst_ranks, select, _part=a)
+    plan = Plan(src, dst, None, comm, src_ranks, dst_ranks, select, budget=budget, _part=a)
     problems = [problem for problem in plan.comm.allgather(plan.problem_with(a, into, casting)) if problem]
     if problems:
         raise PlanError("; ".join(problems))
@@ -97,6 +98,7 @@ class Plan:
         dst_ranks: Optional[Sequence[int]] = None,
         select: Union[Select, Sequence[Index], None] = None,
         *,
+        budget: Optional[int] = None,
         _part: Any = None,
     ) -> None:
         from mpi4py import MPI
@@ -108,6 +110,9 @@ class Plan:
             if _part is not None:
                 dtype = arrays.taken(_part).dtype
             self._prepare(dtype, src_ranks, dst_ranks, select)
+            self._budget = _core.BUDGET if budget is None else int(budget)
+            if self._budget <= 0:
+                raise ValueError(f"budget is {budget}: it must be positive")
             if arrays.is_labelled(_part):
                 from .labels import Labels
 
@@ -123,11 +128,11 @@ class Plan:
         self._where = [place for *_, place in told]
         if self._core is None:
             self._core = self._found()
-        # Peers and elements of this rank's messages, and the steps in which it sends: the same in every run.
-        self._sends = [] if self._source is None else self._core.sends(self._source)
-        steps, self._step_count = ([], 0) if self._source is None else self._core.steps(self._source)
-        self._order = sorted(range(len(steps)), key=steps.__getitem__)
-        self._receives = [] if self._target is None else self._core.receives(self._target)
+        # Peers and elements of this rank's messages, the order of the steps in which they go, and which of them MPI
+        # moves from array to array: the same in every run.
+        self._sends, self._order, self._straight, self._step_count = self._messages(True)
+        self._receives, self._come_order, self._come_straight, _ = self._messages(False)
+        self._buffers = _core.Buffers()
         self._straight_receives = [(at, self.src_ranks[peer]) for at, (peer, _) in enumerate(self._receives)]
         self._bound: dict[tuple, list] = {}
         self._again: Optional[_Again] = None
@@ -164,6 +169,15 @@ class Plan:
         if problems:
             raise PlanError(problems[0])
         return found
+
+    def _messages(self, sends: bool) -> tuple[list, list[int], list[bool], int]:
+        process = self._source if sends else self._target
+        if process is None:
+            return [], [], [], 0
+        steps, count = self._core.steps(process, sends)
+        straight = self._core.straight(process, sends, self.dtype.itemsize, self._mpi.Get_library_version())
+        messages = self._core.sends(process) if sends else self._core.receives(process)
+        return messages, sorted(range(len(steps)), key=steps.__getitem__), straight, count
 
     def _local_shape(self, sends: bool) -> tuple[int, ...]:
         layout, process = (self.src, self._source) if sends else (self.dst, self._target)
@@ -233,7 +247,7 @@ class Plan:
         Use `problem_with` and a collective of your own for all ranks to know before anything is sent."""
         again = self._again
         if again is None or not again.is_of(a, into, casting) or self._ready.get(again.key) is not again.ready:
-            return self.start(a, into=into, casting=casting).wait()
+            return self._start(a, into, casting, self._budget).wait()
         # The arrays of the last run: of a small array, all else would take longer than the elements do.
         number, (requests, statuses) = self._private.next_run(), again.ready
         self._mpi.Prequest.Startall(requests)
@@ -246,11 +260,16 @@ class Plan:
     def start(self, a: Any, *, into: Any = None, casting: str = "same_kind") -> Running:
         """Begins to carry it out, and returns what to wait for; collective. Until then `a` must not be changed, and
         `into` not be used. Several runs may be in flight, of this plan and of others, which all ranks start in the same
-        order."""
+        order. All that has to be packed is packed now, whatever the budget: MPI sends it even while this rank waits for
+        something else."""
+        return self._start(a, into, casting, None)
+
+    def _start(self, a: Any, into: Any, casting: str, budget: Optional[int]) -> Running:
         MPI, number = self._mpi, self._private.next_run()
         given, problem, ready, packed, arriving, result = (a, into), None, None, [], [], into
         # Of requests that receive: their number among all, and the rank that sends.
         receives: Sequence[tuple[int, int]] = self._straight_receives
+        moving: Optional[Moving] = None
         try:
             a, into = self._arrays(a, into)
             key = (_key_of(a, self._source), _key_of(into, self._target), casting)
@@ -263,16 +282,23 @@ class Plan:
             problem = f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}"
         if problem is not None:
             requests, receives = self._excuse(number, problem, packed), ()
+            moving = self._moving(None, None, False, budget)
         elif ready is not None or (ready := self._keep(key, a, into)) is not None:
             MPI.Prequest.Startall(ready[0])
             requests = ready[0]
         else:
-            requests, receives = self._begin(a, into, packed, arriving)
+            shared = a is not None and into is not None and np.may_share_memory(a, into)
+            requests, receives = self._begin(a, into, shared, packed, arriving)
+            moving = self._moving(a, into, shared, budget)
+        if moving is not None:
+            moving.advance()
         statuses = [MPI.Status() for _ in requests] if ready is None else ready[1]
 
         def finish() -> Any:
             # Where a rank cannot take part, its messages are empty.
-            absent = [rank for at, rank in receives if statuses[at].count == 0]
+            absent = {rank for at, rank in receives if statuses[at].count == 0}
+            if moving is not None and problem is None:
+                absent |= moving.absent
             if ready is not None:
                 self._keep_ready(key, ready)
                 self._again = _Again.of(given, casting, key, ready)
@@ -282,7 +308,7 @@ class Plan:
             self._raise(heard + ([] if problem is None else [problem]))
             return result
 
-        return Running(requests, statuses, finish, (a, into, packed))
+        return Running(requests, statuses, moving, finish, (a, into, packed))
 
     def _raise(self, reasons: Sequence[str]) -> None:
         if reasons:
@@ -299,6 +325,8 @@ class Plan:
 
         aliased = a is not None and into is not None and np.may_share_memory(a, into)
         if None in key[:2] or aliased or (into is not None and into.dtype != self.dtype):
+            return None
+        if not all(self._straight) or not all(self._come_straight):
             return None
         receives = [] if self._target is None else self._places(into, False)
         sends = [] if self._source is None else self._places(a, True)
@@ -342,29 +370,33 @@ class Plan:
             raise TypeError(f"into has dtype {into.dtype}: {self.dtype} does not cast to it ({casting})")
         return a, into
 
-    def _begin(self, a, into, packed: list, arriving: list) -> tuple[list, list]:
-        """Lets MPI move elements from one array to the other where it can, by datatypes that say where they are: it may
-        then do with one copy. Others are packed, or unpacked, here. Requests, and which of them receive from whom."""
+    def _begin(self, a, into, shared: bool, packed: list, arriving: list) -> tuple[list, list]:
+        """Lets MPI move elements from one array to the other where both ends can do that, by datatypes that say where
+        they are: it may then do with one copy. Where this end cannot, as with an array of many gaps, the message is
+        packed here. Requests, and which of them receive from whom."""
         from mpi4py import MPI
 
-        shared = a is not None and into is not None and np.may_share_memory(a, into)
         requests: list = []
         come: list = []
-        if into is not None:
-            straight = not shared and into.dtype == self.dtype
-            places = self._places(into, False) if straight else [None] * len(self._receives)
+        if into is not None and any(self._come_straight):
+            as_is = not shared and into.dtype == self.dtype
+            places = self._places(into, False) if as_is else [None] * len(self._receives)
             for at, ((peer, count), place) in enumerate(zip(self._receives, places)):
-                peer, length = self.src_ranks[peer], count * self.dtype.itemsize
-                come += [(len(requests), peer)] if length else []
+                if not self._come_straight[at]:
+                    continue
+                peer = self.src_ranks[peer]
+                come.append((len(requests), peer))
                 if place is not None:
                     requests.append(self.comm.Irecv(place.at(_address(into)), peer, TAG))
                     continue
-                buffer = np.empty(length, np.uint8)
+                buffer = np.empty(count * self.dtype.itemsize, np.uint8)
                 arriving.append((at, buffer))
-                requests += [self.comm.Irecv([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
-        if a is not None and self._source is not None:
+                requests.append(self.comm.Irecv([buffer, MPI.BYTE], peer, TAG))
+        if a is not None and any(self._straight):
             places = [None] * len(self._sends) if shared else self._places(a, True)
             for at in self._order:
+                if not self._straight[at]:
+                    continue
                 peer = self.dst_ranks[self._sends[at][0]]
                 if places[at] is not None:
                     requests.append(self.comm.Isend(places[at].at(_address(a)), peer, TAG))
@@ -373,27 +405,60 @@ class Plan:
                 buffer = np.empty(packing.bytes, np.uint8)
                 packing.pack(_address(a), _address(buffer))
                 packed.append(buffer)
-                requests += [self.comm.Isend([part, MPI.BYTE], peer, TAG) for part in _parts(buffer)]
+                requests.append(self.comm.Isend([buffer, MPI.BYTE], peer, TAG))
         return requests, come
+
+    def _moving(self, a, into, shared: bool, budget: Optional[int]) -> Optional[Moving]:
+        """What is packed at both ends, in pieces. Without arrays what is sent is empty, and what comes is not kept."""
+        if all(self._straight) and all(self._come_straight):
+            return None
+        own, converts = self.comm.Get_rank(), into is not None and into.dtype != self.dtype
+        sends, receives = self._flows(a, True), self._flows(into, False)
+        kept = None
+        if not shared and not converts:
+            mine = [[at for at, (rank, _) in enumerate(flows) if rank == own] for flows in (sends, receives)]
+            if all(mine):
+                kept = tuple(flows.pop(at)[1] for flows, (at,) in zip((sends, receives), mine))
+        size = self.dtype.itemsize
+        elements = (size, size if into is None else into.dtype.itemsize)
+        arrays = (None if a is None else _address(a), None if into is None else _address(into))
+        pieces = _core.Pieces(arrays, sends, receives, kept, elements, converts, shared, budget, self._buffers)
+
+        def convert(at: int, length: int) -> np.ndarray:
+            piece = np.frombuffer(self._mpi.buffer.fromaddress(at, length), self.dtype)
+            return np.ascontiguousarray(piece.astype(into.dtype, casting="unsafe"))
+
+        return Moving(self.comm, pieces, convert if converts else None)
+
+    def _flows(self, array, sends: bool) -> list:
+        """Ranks and packings of messages that are packed at both ends, in the order of their steps."""
+        straight, order = (self._straight, self._order) if sends else (self._come_straight, self._come_order)
+        if all(straight):
+            return []
+        if array is None:
+            array = np.empty(self._local_shape(sends), self.dtype)
+        packings = self._packings(array, sends)
+        messages, ranks = (self._sends, self.dst_ranks) if sends else (self._receives, self.src_ranks)
+        return [(ranks[messages[at][0]], packings[at]) for at in order if not straight[at]]
 
     def _excuse(self, number: int, problem: str, packed: list) -> list:
         """What a rank that cannot take part does: it sends nothing in its messages, takes what comes, and says why."""
         from mpi4py import MPI
 
         requests, size, own = [], self.dtype.itemsize, self.comm.Get_rank()
-        for peer, count in self._receives:
-            buffer = np.empty(count * size, np.uint8)
-            packed.append(buffer)
-            requests += [self.comm.Irecv([part, MPI.BYTE], self.src_ranks[peer], TAG) for part in _parts(buffer)]
+        for (peer, count), straight in zip(self._receives, self._come_straight):
+            if straight:
+                buffer = np.empty(count * size, np.uint8)
+                packed.append(buffer)
+                requests.append(self.comm.Irecv([buffer, MPI.BYTE], self.src_ranks[peer], TAG))
         for at in self._order:
-            peer, count = self._sends[at]
-            nothing = [self.comm.Isend([None, 0, MPI.BYTE], self.dst_ranks[peer], TAG) for _ in _lengths(count * size)]
-            requests += nothing
+            if self._straight[at]:
+                requests.append(self.comm.Isend([None, 0, MPI.BYTE], self.dst_ranks[self._sends[at][0]], TAG))
         peers = {self.src_ranks[peer] for peer, _ in self._receives} | {self.dst_ranks[peer] for peer, _ in self._sends}
         self._private.refuse(number, peers - {own}, problem)
         return requests
 
-    def _unpack(self, arriving: list, into, absent: Sequence[int]) -> None:
+    def _unpack(self, arriving: list, into, absent: set[int]) -> None:
         for at, buffer in arriving:
             if self.src_ranks[self._receives[at][0]] in absent:
                 continue
@@ -482,15 +547,6 @@ def _key_of(array: Any, process: Optional[int]) -> Any:
 
 def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
-
-
-def _lengths(length: int) -> range:
-    """Where the parts of a message of this many bytes begin."""
-    return range(0, max(length, 1), _core.PART)
-
-
-def _parts(buffer: np.ndarray) -> list[np.ndarray]:
-    return [buffer[at : at + _core.PART] for at in _lengths(buffer.size)]
 
 
 def expect(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:

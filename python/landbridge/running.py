@@ -4,14 +4,84 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+# Of messages with elements.
+TAG = 7
+# Looks at pieces in flight before the first sleep.
+SPINS = 10
 # The longest sleep between two looks at what is in flight, in seconds.
 NAP = 5e-4
 
 
 class PlanError(ValueError):
     """Some rank cannot take part; its text names the rank, and what is wrong there."""
+
+
+class Moving:
+    """Packed messages of a run, in pieces. `convert` makes of a piece, by address and length, an array of elements as
+    the array that receives has them; None: they are the same."""
+
+    def __init__(self, comm: Intracomm, pieces: Any, convert: Optional[Callable[[int, int], np.ndarray]]) -> None:
+        from mpi4py import MPI
+
+        self._mpi, self._comm, self._pieces, self._convert = MPI, comm, pieces, convert
+        self._requests = [MPI.REQUEST_NULL] * pieces.slots
+        self._statuses = [MPI.Status() for _ in self._requests]
+        # By slot: whether it is sent, and the rank at the other end.
+        self._in_flight_at: list[tuple[bool, int]] = [(True, 0)] * pieces.slots
+        # Ranks whose pieces are empty: they cannot take part.
+        self.absent: set[int] = set()
+
+    def is_over(self) -> bool:
+        return self._pieces.is_over()
+
+    def advance(self) -> bool:
+        """Sends and receives as far as it goes without waiting. Whether anything has moved."""
+        moved = False
+        while self._begin() or self._end() or self._pieces.copy_own():
+            moved = True
+        return moved
+
+    def wait(self) -> None:
+        """Until all have been sent and received."""
+        idle, pauses = 0, naps()
+        while not self.is_over():
+            if self.advance():
+                idle, pauses = 0, naps()
+            elif idle < SPINS:
+                idle += 1
+            else:
+                time.sleep(next(pauses))
+
+    def _begin(self) -> bool:
+        MPI, moved = self._mpi, False
+        while (piece := self._pieces.begin()) is not None:
+            slot, sends, rank, at, length = piece
+            begin = self._comm.Isend if sends else self._comm.Irecv
+            self._requests[slot] = begin([MPI.buffer.fromaddress(at, length), MPI.BYTE], rank, TAG)
+            self._in_flight_at[slot] = (sends, rank)
+            moved = True
+        return moved
+
+    def _end(self) -> bool:
+        over = self._mpi.Request.Testsome(self._requests, self._statuses)
+        for at, slot in enumerate(over or ()):
+            sends, rank = self._in_flight_at[slot]
+            came = sends or self._statuses[at].count > 0
+            if not came:
+                self.absent.add(rank)
+            self._pieces.over(slot, came)
+        while self._convert is not None and (piece := self._pieces.ripe()) is not None:
+            slot, at, length, came = piece
+            converted = self._convert(at, length) if came else None
+            self._pieces.unpack(slot, 0 if converted is None else converted.__array_interface__["data"][0])
+        return bool(over)
 
 
 class Awaited:
@@ -33,8 +103,11 @@ class Running(Awaited):
     """A run of a plan that was started: see `Plan.start`. `await` it, or call `wait`; the result is what `Plan.run`
     returns."""
 
-    def __init__(self, requests: list, statuses: list, finish: Callable[[], Any], held: Any) -> None:
-        self._requests, self._statuses, self._finish, self._held = requests, statuses, finish, held
+    def __init__(
+        self, requests: list, statuses: list, moving: Optional[Moving], finish: Callable[[], Any], held: Any
+    ) -> None:
+        self._requests, self._statuses, self._moving = requests, statuses, moving
+        self._finish, self._held = finish, held
         self._result: Any = None
         self._error: Optional[Exception] = None
         # MPI uses the memory until it is over, whether anybody waits or not.
@@ -44,6 +117,10 @@ class Running(Awaited):
         """Whether it is over, so that `wait` returns or raises at once. Moves data, like all calls of MPI."""
         from mpi4py import MPI
 
+        if self._moving is not None:
+            self._moving.advance()
+            if not self._moving.is_over():
+                return False
         if self._requests is not None and MPI.Request.Testall(self._requests, self._statuses):
             self._requests = None
         return self._requests is None
@@ -60,6 +137,8 @@ class Running(Awaited):
                     raise TimeoutError(f"the redistribution has taken longer than {timeout:g} s")
                 time.sleep(next(pauses))
         elif self._requests is not None:
+            if self._moving is not None:
+                self._moving.wait()
             MPI.Request.Waitall(self._requests, self._statuses)
             self._requests = None
         return self._over()

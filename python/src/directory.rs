@@ -58,7 +58,9 @@ impl Part {
     ) -> PyResult<Packed> {
         let places = self.0.places(numbers::<3>(spans)?.map(span).collect(), sends);
         let packing = Packing::of_places(&places, &shape, &strides, element);
-        packing.map(Packed).ok_or_else(|| PyMemoryError::new_err("a message has more bytes than memory can have"))
+        packing
+            .map(|packing| Packed(packing.into()))
+            .ok_or_else(|| PyMemoryError::new_err("a message has more bytes than memory can have"))
     }
 }
 

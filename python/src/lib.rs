@@ -3,9 +3,12 @@
 
 mod coupling;
 mod directory;
+mod pieces;
+
+use std::sync::Arc;
 
 use couple::Packing;
-use couple::datatype::{PART, Place, Step};
+use couple::datatype::{Place, Step};
 use plan::redistribution as arrays;
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -156,10 +159,16 @@ impl Transfer {
         self.0.receives(rank).iter().map(|message| (message.peer, message.elements())).collect()
     }
 
-    /// The steps in which a process of the source sends, in the order of its messages, and how many there are.
-    fn steps(&self, rank: u32) -> (Vec<u64>, u64) {
+    /// The steps in which a process sends or receives, in the order of its messages, and how many there are.
+    fn steps(&self, rank: u32, sends: bool) -> (Vec<u64>, u64) {
         let steps = arrays::Steps::new(&self.0);
-        (self.0.sends(rank).iter().map(|message| steps.of(rank, message)).collect(), steps.count())
+        (self.messages(rank, sends).iter().map(|message| steps.of(rank, message)).collect(), steps.count())
+    }
+
+    /// Which of a process's messages MPI moves from array to array, if both are dense: both ends know.
+    fn straight(&self, rank: u32, sends: bool, element: usize, library: &str) -> Vec<bool> {
+        let is_straight = |message: &arrays::Message| Place::is_straight(&self.0, rank, message, element, library);
+        self.messages(rank, sends).iter().map(is_straight).collect()
     }
 
     /// Where the elements of a process's messages are in an array of these strides, in bytes, as it sends or receives
@@ -173,7 +182,7 @@ impl Transfer {
         element: usize,
         library: &str,
     ) -> Vec<Option<(i64, u64, Vec<StepOf>)>> {
-        let messages = if sends { self.0.sends(rank) } else { self.0.receives(rank) };
+        let messages = self.messages(rank, sends);
         let place = |message: &arrays::Message| {
             let place = Place::of(message, &strides, element, library)?;
             Some((place.offset, place.block, place.steps.into_iter().map(StepOf::from).collect()))
@@ -184,15 +193,22 @@ impl Transfer {
     /// How the messages of a process are copied from or to an array of these strides, in bytes, as it sends or receives
     /// them.
     fn packings(&self, rank: u32, sends: bool, strides: Vec<i64>, element: usize) -> PyResult<Vec<Packed>> {
-        let messages = if sends { self.0.sends(rank) } else { self.0.receives(rank) };
-        let packed = |message: &arrays::Message| Packing::new(message, &strides, element).map(Packed);
+        let messages = self.messages(rank, sends);
+        let packed = |message: &arrays::Message| Some(Packed(Arc::new(Packing::new(message, &strides, element)?)));
         let packings: Option<Vec<Packed>> = messages.iter().map(packed).collect();
         packings.ok_or_else(|| PyMemoryError::new_err("a message has more bytes than memory can have"))
     }
 }
 
+impl Transfer {
+    fn messages(&self, rank: u32, sends: bool) -> Vec<arrays::Message> {
+        if sends { self.0.sends(rank) } else { self.0.receives(rank) }
+    }
+}
+
 #[pyclass(frozen, module = "landbridge._core")]
-struct Packed(Packing);
+#[derive(Clone)]
+struct Packed(Arc<Packing>);
 
 #[pymethods]
 impl Packed {
@@ -221,11 +237,13 @@ mod _core {
     #[pymodule_export]
     use super::directory::{Part, matched};
     #[pymodule_export]
+    use super::pieces::{Buffers, Pieces};
+    #[pymodule_export]
     use super::{Layout, Packed, Transfer};
 
-    /// Longer messages are sent in parts.
+    /// Bytes of pieces in memory, unless another number is given.
     #[pymodule_export]
-    const PART: u64 = super::PART;
+    const BUDGET: usize = super::pieces::BUDGET;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 }

@@ -28,8 +28,10 @@ use crate::launcher::own_gateways::OwnGateways;
 use crate::launcher::session::{Connection, Incoming, Session};
 use crate::launcher::{SessionError, Sites};
 
-/// How long the other side may be gone from the board, as when its gateway is restarted.
+/// How long the other side may be gone from a board that knew it, as when its gateway is restarted.
 const ABSENT: Duration = Duration::from_secs(4);
+/// How long it may be missing from a board that has just been restarted: until several of its messages would have come.
+const UNKNOWN: Duration = Duration::from_secs(12);
 /// Time limit for opening the job at all sites, on a machine that is not overloaded.
 const OPEN: Duration = Duration::from_secs(10);
 /// Time limit for gateways to close it.
@@ -153,6 +155,8 @@ struct Pair {
     opened: Option<Opened>,
     /// Since when the other side of a job is not posted.
     absent: Option<Instant>,
+    /// This side had to post itself again, and no board has named the other side since.
+    unknown: bool,
     /// Who the other side is at each gateway at which this one is posted, and when that was last heard.
     boards: HashMap<String, (Option<u64>, Instant)>,
 }
@@ -167,8 +171,13 @@ impl Pair {
         let there = |coupled| self.boards.values().any(|(other, _)| *other == Some(coupled));
         match self.coupled {
             Some(coupled) if !there(coupled) => drop(self.absent.get_or_insert(now)),
-            _ => self.absent = None,
+            _ => (self.absent, self.unknown) = (None, false),
         }
+    }
+
+    /// When the other side counts as gone, unless a board names it.
+    fn gone(&self) -> Option<Instant> {
+        Some(self.absent? + if self.unknown { UNKNOWN } else { ABSENT })
     }
 }
 
@@ -193,7 +202,7 @@ impl Board<'_> {
         renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.post().await?;
         loop {
-            let absent = pair.absent.map(|since| since + ABSENT);
+            let gone = pair.gone();
             let message = tokio::select! {
                 biased;
                 told = next(input) => match told? {
@@ -213,7 +222,7 @@ impl Board<'_> {
                     self.send(CouplingMessage::Renew { coupling, side }).await?;
                     continue;
                 }
-                () = until(absent) => {
+                () = until(gone) => {
                     let other = pair.other.as_ref().map(|(_, about)| about.summary()).unwrap_or_default();
                     return Err(CouplingError::Left { other, reason: "there is no sign of life of it".into() });
                 }
@@ -250,7 +259,10 @@ impl Board<'_> {
                 pair.seen(board, other);
                 Ok(())
             }
-            CouplingMessage::Unposted { .. } => self.post().await,
+            CouplingMessage::Unposted { .. } => {
+                pair.unknown = true;
+                self.post().await
+            }
             CouplingMessage::Unreached { reason, .. } => {
                 say(Said::Waiting(format!("no trunk to site {} is up: {reason}", self.request.coupling.site)))
             }
@@ -476,5 +488,27 @@ impl Opened {
         let node = self.roster.place(rank).map_or("", |place| place.node_name);
         let reason = format!("a process on node {node} is lost: {reason}");
         Err(CouplingError::Site { site: site.to_owned(), reason })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_board_that_forgot_both_sides_is_no_evidence_for_a_while() {
+        let mut pair = Pair { coupled: Some(8), ..Pair::default() };
+        let patience = |pair: &Pair| pair.gone().map(|gone| gone - pair.absent.unwrap());
+        pair.seen("gw1".into(), Some(8));
+        assert_eq!(patience(&pair), None);
+        pair.seen("gw1".into(), None);
+        assert_eq!(patience(&pair), Some(ABSENT));
+        pair.unknown = true;
+        assert_eq!(patience(&pair), Some(UNKNOWN));
+        pair.seen("gw1".into(), Some(8));
+        pair.seen("gw1".into(), None);
+        assert_eq!(patience(&pair), Some(ABSENT));
+        pair.seen("gw2".into(), Some(8));
+        assert_eq!(patience(&pair), None);
     }
 }

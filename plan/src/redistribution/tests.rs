@@ -336,3 +336,23 @@ fn a_mapping_that_cannot_be_names_side_axis_and_value() {
         assert_eq!(error.to_string(), message);
     }
 }
+
+#[test]
+fn a_message_is_the_same_at_both_ends() {
+    for seed in 0..2000 {
+        let transfer = Case::new(&mut Chance::new(seed)).transfer;
+        let pieces = |message: &Message| {
+            let mut pieces = Vec::new();
+            let strides: Vec<i64> = (0..8).map(|axis| 1000i64.pow(axis)).collect();
+            message.for_each_piece(&strides, &mut |piece| pieces.push(piece));
+            (message.peer, message.is_sent(), pieces)
+        };
+        for process in 0..transfer.source().processes() {
+            for message in transfer.sends(process) {
+                let there = transfer.receives(message.peer).into_iter().find(|there| there.peer == process).unwrap();
+                assert_eq!(pieces(&transfer.at_peer(process, &message)), pieces(&there), "seed {seed}");
+                assert_eq!(pieces(&transfer.at_peer(message.peer, &there)), pieces(&message), "seed {seed}");
+            }
+        }
+    }
+}

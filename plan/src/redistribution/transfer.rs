@@ -111,6 +111,17 @@ impl Transfer {
         messages
     }
 
+    /// A message of a process as its peer knows it.
+    pub fn at_peer(&self, process: u32, message: &Message) -> Message {
+        let end = match message.end {
+            End::Sends => End::Receives,
+            End::Receives => End::Sends,
+        };
+        let parts = self.dimensions.iter().zip(&message.parts);
+        let parts = parts.map(|(dimension, (_, shared))| (dimension.ends(end).0.map(|own| own.axis), shared.clone()));
+        Message { peer: process, end, parts: parts.collect() }
+    }
+
     /// Whether every element of the source goes somewhere.
     pub fn takes_all(&self) -> bool {
         let takes = |dimension: &Dimension, axis| {
@@ -238,6 +249,11 @@ fn selections(picks: &[Pick]) -> (Vec<Selected>, Vec<Selected>) {
 impl Message {
     pub(crate) fn end(&self) -> End {
         self.end
+    }
+
+    /// Whether the process sends it, rather than receives it.
+    pub fn is_sent(&self) -> bool {
+        self.end == End::Sends
     }
 
     /// How many elements.

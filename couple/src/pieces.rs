@@ -1,0 +1,558 @@
+//! A process's packed messages of a run, in pieces, so that few of their bytes are in memory at a time, and those in
+//! the cache. What sends and receives the pieces is the caller's: here is no I/O.
+//!
+//! A process begins the first pieces of all its messages, in the order of their steps
+//! ([`plan::redistribution::Steps`]), then the second ones, and so on: pieces of the same number are from the same part
+//! of the array, which stays in the cache. In no step does a process send or receive two messages. Of the pieces that
+//! are not over, those of the lowest number and step are therefore in flight at both ends: a run goes on however little
+//! memory each process gives it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::Packing;
+use crate::pack::Cursor;
+
+/// Bytes of a piece, but for elements that do not divide it: few enough to stay in a core's own cache. All processes of
+/// a run must cut messages alike.
+const PIECE: usize = 256 << 10;
+/// Bytes of pieces that a process has in memory, unless it is told another number.
+pub const BUDGET: usize = 16 << 20;
+
+/// A message, at one of its ends.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// The rank at the other end.
+    pub rank: u32,
+    pub packing: Arc<Packing>,
+    /// Bytes of an element of this process's array, and of one on its way.
+    pub elements: (usize, usize),
+    /// Whether they are of another type on the way.
+    pub converts: bool,
+}
+
+/// A message to be sent, or received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// Number of its slot: [`Pieces::over`] is told this when it is over. Slots of sends come first.
+    pub slot: usize,
+    pub sends: bool,
+    pub rank: u32,
+    pub at: *mut u8,
+    pub bytes: usize,
+}
+
+/// A piece that has arrived and is to be unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ripe {
+    pub slot: usize,
+    pub at: *mut u8,
+    pub bytes: usize,
+    /// What [`Pieces::over`] was told.
+    pub came: bool,
+}
+
+/// Memory for pieces, used again by later runs.
+#[derive(Debug)]
+pub struct Buffers {
+    /// Bytes of each.
+    piece: usize,
+    spare: Mutex<Spare>,
+}
+
+#[derive(Debug, Default)]
+struct Spare {
+    buffers: Vec<Vec<u8>>,
+    /// Most that are kept.
+    most: usize,
+}
+
+/// See the module docs.
+#[derive(Debug)]
+pub struct Pieces {
+    /// `None`: this process sends empty messages.
+    array: Option<*const u8>,
+    /// `None`: it does not keep what it receives.
+    into: Option<*mut u8>,
+    sends: End,
+    receives: End,
+    own: Option<Own>,
+    /// Everything that is sent is in its slot from the beginning.
+    hold: bool,
+    /// Those of receives follow those of sends.
+    slots: Vec<Option<Moving>>,
+    first_receive: usize,
+    /// Receiving flows whose next piece has arrived.
+    ripe: VecDeque<usize>,
+    buffers: Arc<Buffers>,
+}
+
+#[derive(Debug)]
+struct End {
+    flows: Vec<Moved>,
+    /// Those that have pieces which have not begun, the next one first.
+    left: VecDeque<usize>,
+    /// Slots that nothing is in.
+    free: Vec<usize>,
+    in_flight: usize,
+}
+
+/// A message that is being moved.
+#[derive(Debug)]
+struct Moved {
+    flow: Flow,
+    /// Bytes on the way, and of each piece.
+    length: usize,
+    piece: usize,
+    /// Bytes on the way that have begun.
+    begun: usize,
+    /// Of a message whose elements follow each other: where they begin.
+    straight: Option<i64>,
+    cursor: Cursor,
+    /// Slots of its pieces, in order.
+    slots: VecDeque<usize>,
+}
+
+#[derive(Debug)]
+struct Moving {
+    flow: usize,
+    /// `None`: its place is in the array.
+    buffer: Option<Vec<u8>>,
+    at: *mut u8,
+    bytes: usize,
+    /// Whether it was not empty, once it has arrived.
+    arrived: Option<bool>,
+}
+
+/// What stays in this process.
+#[derive(Debug)]
+struct Own {
+    from: Arc<Packing>,
+    to: Arc<Packing>,
+    cursors: (Cursor, Cursor),
+    buffer: Vec<u8>,
+}
+
+impl Pieces {
+    /// `sends`, `receives`: in the order of their steps. `own`: what stays in this process, unless it is among these.
+    /// `hold`: pack all of it now, as where the arrays share memory; then nothing may be `own`, nor converted.
+    /// `budget`: bytes of pieces in memory; `None`: all of them at once, so that nothing has to be done before they are
+    /// over.
+    ///
+    /// # Safety
+    /// Until this is dropped or over, the elements of all messages that are sent can be read from `array`, those that
+    /// are received be written to `into`, and nothing else writes there; what is returned by [`Pieces::begin`] is
+    /// used as it says. Unless `hold`, the two share no memory.
+    pub unsafe fn new(
+        (array, into): (Option<*const u8>, Option<*mut u8>),
+        (sends, receives): (Vec<Flow>, Vec<Flow>),
+        own: Option<(Arc<Packing>, Arc<Packing>)>,
+        hold: bool,
+        budget: Option<usize>,
+        buffers: Arc<Buffers>,
+    ) -> Pieces {
+        let moved = |flows: Vec<Flow>| -> Vec<Moved> {
+            let moved = flows.into_iter().map(|flow| Moved::new(flow, hold, buffers.piece));
+            moved.filter(|moved| moved.length > 0).collect()
+        };
+        let (sends, receives) = (moved(sends), moved(receives));
+        let (all_sends, all_receives) = (pieces(&sends), pieces(&receives));
+        let most = budget.map_or(usize::MAX, |budget| (budget / 2 / buffers.piece).max(1));
+        buffers.keep(budget.unwrap_or(BUDGET));
+        let (s, r) = (if hold { all_sends } else { all_sends.min(most) }, all_receives.min(most));
+        let own = own.filter(|_| array.is_some() && into.is_some()).map(|(from, to)| Own::new(from, to, &buffers));
+        let mut made = Pieces {
+            array,
+            into,
+            sends: End::new(sends, 0..s),
+            receives: End::new(receives, s..s + r),
+            own,
+            hold,
+            slots: (0..s + r).map(|_| None).collect(),
+            first_receive: s,
+            ripe: VecDeque::new(),
+            buffers,
+        };
+        if hold {
+            // What is received may overwrite what has not been packed.
+            let held: Vec<Next> = std::iter::from_fn(|| made.next_of(true)).collect();
+            let mut flows = std::mem::take(&mut made.sends.flows);
+            flows.iter_mut().for_each(|flow| flow.begun = 0);
+            made.sends = End::new(flows, 0..held.len());
+        }
+        made
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The next message to be sent or received, packed if it is sent; `None`: none before others are over.
+    pub fn begin(&mut self) -> Option<Next> {
+        let next = self.next_of(false).or_else(|| self.next_of(true))?;
+        // With each round of sends a piece of what stays.
+        if next.sends && self.sends.left.front().is_none_or(|following| *following == 0) {
+            self.copy_own();
+        }
+        Some(next)
+    }
+
+    fn next_of(&mut self, sends: bool) -> Option<Next> {
+        let (end, local) = match sends {
+            true => (&mut self.sends, self.array.map(<*const u8>::cast_mut)),
+            false => (&mut self.receives, self.into),
+        };
+        let number = *end.left.front()?;
+        let slot = end.free.pop()?;
+        let flow = &mut end.flows[number];
+        let bytes = flow.piece.min(flow.length - flow.begun);
+        let at = flow.begun;
+        flow.begun += bytes;
+        end.in_flight += 1;
+        if !sends {
+            flow.slots.push_back(slot);
+        }
+        end.left.pop_front();
+        if flow.begun < flow.length {
+            end.left.push_back(number);
+        }
+        if let Some(held) = &self.slots[slot] {
+            return Some(Next { slot, sends, rank: flow.flow.rank, at: held.at, bytes: held.bytes });
+        }
+        let moving = match (local, flow.straight) {
+            (Some(array), Some(offset)) => {
+                // SAFETY: the caller's promise: all elements of the message are there.
+                let place = unsafe { array.offset(offset as isize).add(at) };
+                Moving { flow: number, buffer: None, at: place, bytes, arrived: None }
+            }
+            (None, _) if sends => {
+                Moving { flow: number, buffer: None, at: std::ptr::dangling_mut(), bytes: 0, arrived: None }
+            }
+            _ => {
+                let mut buffer = self.buffers.take(bytes);
+                let place = buffer.as_mut_ptr();
+                if let Some(array) = local.filter(|_| sends) {
+                    // SAFETY: the caller's promise; the buffer has room for the piece.
+                    unsafe { flow.flow.packing.pack_next(&mut flow.cursor, array, place, bytes) };
+                }
+                Moving { flow: number, buffer: Some(buffer), at: place, bytes, arrived: None }
+            }
+        };
+        let next = Next { slot, sends, rank: flow.flow.rank, at: moving.at, bytes: moving.bytes };
+        self.slots[slot] = Some(moving);
+        Some(next)
+    }
+
+    /// The message in this slot has been sent, or has arrived. `came`: it is not empty, as those of processes are that
+    /// cannot take part.
+    pub fn over(&mut self, slot: usize, came: bool) {
+        let Some(moving) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
+        moving.arrived = Some(came);
+        if slot < self.first_receive {
+            return self.clear(slot, true);
+        }
+        let flow = moving.flow;
+        if self.receives.flows[flow].slots.front() == Some(&slot) {
+            self.ripe.push_back(flow);
+        }
+    }
+
+    /// The next piece that [`Pieces::unpack`] can take.
+    pub fn ripe(&mut self) -> Option<Ripe> {
+        let slot = *self.receives.flows[*self.ripe.front()?].slots.front()?;
+        let moving = self.slots[slot].as_ref()?;
+        Some(Ripe { slot, at: moving.at, bytes: moving.bytes, came: moving.arrived? })
+    }
+
+    /// Copies the piece that [`Pieces::ripe`] has returned to where its elements belong. `converted`: its elements as
+    /// those of this process's array, if they are others on the way; null: it is not to be kept.
+    ///
+    /// # Safety
+    /// `converted`, unless null or the place of the piece, has as many elements.
+    pub unsafe fn unpack(&mut self, slot: usize, converted: *const u8) {
+        let Some(moving) = self.slots.get(slot).and_then(Option::as_ref) else { return };
+        let flow = &mut self.receives.flows[moving.flow];
+        let (local, wire) = flow.flow.elements;
+        if let Some(into) = self.into.filter(|_| moving.buffer.is_some() && !converted.is_null()) {
+            let bytes = moving.bytes / wire.max(1) * local;
+            // SAFETY: the promises of the callers of this and of `new`.
+            unsafe { flow.flow.packing.unpack_next(&mut flow.cursor, converted, into, bytes) };
+        }
+        flow.slots.pop_front();
+        self.ripe.pop_front();
+        let following = flow.slots.front().and_then(|slot| self.slots[*slot].as_ref());
+        if let Some(following) = following.filter(|following| following.arrived.is_some()) {
+            self.ripe.push_back(following.flow);
+        }
+        self.clear(slot, false);
+    }
+
+    /// Unpacks all that has come, as it is.
+    pub fn unpack_ripe(&mut self) {
+        while let Some(Ripe { slot, at, came, .. }) = self.ripe() {
+            // SAFETY: it is the place of the piece.
+            unsafe { self.unpack(slot, if came { at } else { std::ptr::null_mut() }) };
+        }
+    }
+
+    /// Copies some of what stays in this process. Whether there was any.
+    pub fn copy_own(&mut self) -> bool {
+        let (Some(own), Some(array), Some(into)) = (&mut self.own, self.array, self.into) else { return false };
+        let bytes = self.buffers.piece.min(own.from.bytes() - own.cursors.0.at());
+        // SAFETY: the promise of the caller of `new`; the buffer has room for a piece.
+        unsafe {
+            own.from.pack_next(&mut own.cursors.0, array, own.buffer.as_mut_ptr(), bytes);
+            own.to.unpack_next(&mut own.cursors.1, own.buffer.as_ptr(), into, bytes);
+        }
+        if own.cursors.0.at() == own.from.bytes() {
+            self.buffers.give(std::mem::take(&mut own.buffer));
+            self.own = None;
+        }
+        true
+    }
+
+    /// Whether everything has been sent, received and copied.
+    pub fn is_over(&self) -> bool {
+        let over = |end: &End| end.left.is_empty() && end.in_flight == 0;
+        over(&self.sends) && over(&self.receives) && self.own.is_none()
+    }
+
+    fn clear(&mut self, slot: usize, sends: bool) {
+        if let Some(buffer) = self.slots[slot].take().and_then(|moving| moving.buffer) {
+            self.buffers.give(buffer);
+        }
+        let end = if sends { &mut self.sends } else { &mut self.receives };
+        end.in_flight -= 1;
+        // Those that are left have something in them.
+        if !(sends && self.hold) {
+            end.free.push(slot);
+        }
+    }
+}
+
+// SAFETY: the arrays are used by the caller, as `new` says; nothing here is bound to a thread.
+unsafe impl Send for Pieces {}
+
+impl End {
+    fn new(flows: Vec<Moved>, slots: std::ops::Range<usize>) -> End {
+        End { left: (0..flows.len()).collect(), flows, free: slots.rev().collect(), in_flight: 0 }
+    }
+}
+
+impl Moved {
+    fn new(flow: Flow, hold: bool, piece: usize) -> Moved {
+        let (local, wire) = flow.elements;
+        let length = flow.packing.bytes() / local.max(1) * wire;
+        let piece = (piece - piece % wire.max(1)).max(wire);
+        let straight = flow.packing.straight_all().filter(|_| !flow.converts && !hold);
+        let cursor = flow.packing.begin();
+        Moved { flow, length, piece, begun: 0, straight, cursor, slots: VecDeque::new() }
+    }
+}
+
+impl Own {
+    fn new(from: Arc<Packing>, to: Arc<Packing>, buffers: &Buffers) -> Own {
+        let cursors = (from.begin(), to.begin());
+        Own { from, to, cursors, buffer: buffers.take(buffers.piece) }
+    }
+}
+
+impl Default for Buffers {
+    fn default() -> Buffers {
+        Buffers { piece: PIECE, spare: Mutex::default() }
+    }
+}
+
+impl Buffers {
+    /// Keeps at least this many bytes from now on, once they have been used.
+    fn keep(&self, bytes: usize) {
+        let mut spare = self.lock();
+        spare.most = spare.most.max(bytes / self.piece + 1);
+    }
+
+    /// A buffer of at least this many bytes, with anything in it.
+    fn take(&self, bytes: usize) -> Vec<u8> {
+        match bytes <= self.piece {
+            true => self.lock().buffers.pop().unwrap_or_else(|| Vec::with_capacity(self.piece)),
+            false => Vec::with_capacity(bytes),
+        }
+    }
+
+    fn give(&self, buffer: Vec<u8>) {
+        let mut spare = self.lock();
+        if buffer.capacity() == self.piece && spare.buffers.len() < spare.most {
+            spare.buffers.push(buffer);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Spare> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn pieces(flows: &[Moved]) -> usize {
+    flows.iter().map(|flow| flow.length.div_ceil(flow.piece.max(1))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use plan::redistribution::testing::{Case, Chance};
+    use plan::redistribution::{Message, Steps, Transfer};
+
+    use super::*;
+
+    const ELEMENT: usize = 4;
+
+    /// A process with its arrays, which are dense.
+    struct Process {
+        _array: Vec<u8>,
+        into: Vec<u8>,
+        pieces: Pieces,
+    }
+
+    fn dense(shape: &[u64]) -> (Vec<i64>, usize) {
+        let mut size = ELEMENT as i64;
+        let mut strides = vec![0; shape.len()];
+        for (stride, extent) in strides.iter_mut().zip(shape).rev() {
+            *stride = size;
+            size *= *extent as i64;
+        }
+        (strides, size.max(0) as usize)
+    }
+
+    /// Messages of a process and their packings, in the order of the steps.
+    fn messages(transfer: &Transfer, process: u32, sends: bool) -> Vec<(Message, Arc<Packing>)> {
+        let steps = Steps::new(transfer);
+        let layout = if sends { transfer.source() } else { transfer.target() };
+        if process >= layout.processes() {
+            return Vec::new();
+        }
+        let mut messages = if sends { transfer.sends(process) } else { transfer.receives(process) };
+        messages.sort_by_cached_key(|message| steps.of(process, message));
+        let (strides, _) = dense(&layout.local_shape(process));
+        let packed = |message: Message| {
+            let packing = Packing::new(&message, &strides, ELEMENT).unwrap();
+            (message, Arc::new(packing))
+        };
+        messages.into_iter().map(packed).collect()
+    }
+
+    /// What each process has afterwards, if messages are copied whole.
+    fn expected(transfer: &Transfer, arrays: &[Vec<u8>], intos: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut on_the_way = HashMap::new();
+        for process in 0..transfer.source().processes() {
+            for (message, packing) in messages(transfer, process, true) {
+                let mut bytes = vec![0; packing.bytes()];
+                // SAFETY: the array has the shape that the message is for.
+                unsafe { packing.pack(arrays[process as usize].as_ptr(), bytes.as_mut_ptr()) };
+                on_the_way.insert((process, message.peer), bytes);
+            }
+        }
+        let mut intos = intos.to_vec();
+        for process in 0..transfer.target().processes() {
+            for (message, packing) in messages(transfer, process, false) {
+                let bytes = &on_the_way[&(message.peer, process)];
+                // SAFETY: as above.
+                unsafe { packing.unpack(bytes.as_ptr(), intos[process as usize].as_mut_ptr()) };
+            }
+        }
+        intos
+    }
+
+    #[test]
+    fn a_run_goes_on_with_room_for_one_piece() {
+        for seed in 0..3000 {
+            let mut chance = Chance::new(seed);
+            let transfer = Case::new(&mut chance).transfer;
+            let (sources, targets) = (transfer.source().processes(), transfer.target().processes());
+            let shape = |layout: &plan::redistribution::Layout, process| match process < layout.processes() {
+                true => dense(&layout.local_shape(process)).1,
+                false => 0,
+            };
+            let mut bytes = |length: usize| -> Vec<u8> { (0..length).map(|_| chance.below(256) as u8).collect() };
+            let all = sources.max(targets);
+            let arrays: Vec<Vec<u8>> = (0..all).map(|process| bytes(shape(transfer.source(), process))).collect();
+            let intos: Vec<Vec<u8>> = (0..all).map(|process| bytes(shape(transfer.target(), process))).collect();
+            let wanted = expected(&transfer, &arrays, &intos);
+            let hold = chance.below(4) == 0;
+            let budget = (chance.below(8) > 0).then_some(20 * chance.below(8) as usize);
+            let process = |(own, (array, mut into)): (u32, (Vec<u8>, Vec<u8>))| {
+                let flow = |of: &(Message, Arc<Packing>)| Flow {
+                    rank: of.0.peer,
+                    packing: of.1.clone(),
+                    elements: (ELEMENT, ELEMENT),
+                    converts: false,
+                };
+                let keeps = |messages: &[(Message, Arc<Packing>)]| {
+                    let kept = messages.iter().find(|(message, _)| message.peer == own && !hold);
+                    kept.map(|(_, packing)| packing.clone())
+                };
+                let (out, come) = (messages(&transfer, own, true), messages(&transfer, own, false));
+                let kept = keeps(&out).zip(keeps(&come));
+                let goes = |(message, _): &&(Message, Arc<Packing>)| kept.is_none() || message.peer != own;
+                let flows = (out.iter().filter(goes).map(flow).collect(), come.iter().filter(goes).map(flow).collect());
+                let buffers = Arc::new(Buffers { piece: 10, spare: Mutex::default() });
+                let places = (Some(array.as_ptr()), Some(into.as_mut_ptr()));
+                // SAFETY: the arrays have the shapes of their layouts, and live as long.
+                let pieces = unsafe { Pieces::new(places, flows, kept, hold, budget, buffers) };
+                Process { _array: array, into, pieces }
+            };
+            let mut processes: Vec<Process> = (0..).zip(arrays.into_iter().zip(intos)).map(process).collect();
+            run(&mut processes, &mut chance, seed);
+            let got: Vec<&Vec<u8>> = processes.iter().map(|process| &process.into).collect();
+            assert_eq!(got, wanted.iter().collect::<Vec<_>>(), "seed {seed}");
+        }
+    }
+
+    /// Matches sends and receives of two processes in their order, as MPI does; they end in any order.
+    fn run(processes: &mut [Process], chance: &mut Chance, seed: u64) {
+        let mut begun: HashMap<(u32, u32), [VecDeque<Next>; 2]> = HashMap::new();
+        let mut ends: Vec<(usize, usize)> = Vec::new();
+        // Chance may let everybody rest, but not often in a row.
+        let mut idle = 0;
+        loop {
+            let mut moved = false;
+            for own in chance.shuffled(processes.len()) {
+                let pieces = &mut processes[own].pieces;
+                while chance.below(5) > 0
+                    && let Some(next) = pieces.begin()
+                {
+                    let pair = if next.sends { (own as u32, next.rank) } else { (next.rank, own as u32) };
+                    begun.entry(pair).or_default()[usize::from(!next.sends)].push_back(next);
+                    moved = true;
+                }
+                moved |= chance.below(2) == 0 && pieces.copy_own();
+                while let Some(Ripe { slot, at, .. }) = pieces.ripe() {
+                    // SAFETY: it is the place of the piece.
+                    unsafe { pieces.unpack(slot, at) };
+                    moved = true;
+                }
+            }
+            for ((from, to), [sends, receives]) in &mut begun {
+                while let (Some(send), Some(receive)) = (sends.front(), receives.front()) {
+                    assert_eq!(send.bytes, receive.bytes, "seed {seed}");
+                    // SAFETY: both are places that the pieces have named for as many bytes.
+                    unsafe { std::ptr::copy_nonoverlapping(send.at, receive.at, send.bytes) };
+                    ends.extend([(*from as usize, send.slot), (*to as usize, receive.slot)]);
+                    sends.pop_front();
+                    receives.pop_front();
+                }
+            }
+            for _ in 0..chance.below(4) {
+                if !ends.is_empty() {
+                    let (own, slot) = ends.swap_remove(chance.below(ends.len() as u64) as usize);
+                    processes[own].pieces.over(slot, true);
+                    moved = true;
+                }
+            }
+            if processes.iter().all(|process| process.pieces.is_over()) {
+                return;
+            }
+            idle = if moved { 0 } else { idle + 1 };
+            assert!(idle < 200, "seed {seed}: nothing moves");
+        }
+    }
+}

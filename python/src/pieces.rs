@@ -1,0 +1,115 @@
+//! Packed messages of a run, in pieces.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub(crate) use couple::pieces::BUDGET;
+use couple::pieces::{self, Flow};
+use pyo3::prelude::*;
+
+use crate::Packed;
+
+#[pyclass(frozen, module = "landbridge._core")]
+#[derive(Default)]
+pub(crate) struct Buffers(Arc<pieces::Buffers>);
+
+#[pymethods]
+impl Buffers {
+    #[new]
+    fn new() -> Buffers {
+        Buffers::default()
+    }
+}
+
+/// A message: the rank at the other end, and how it is packed.
+type FlowOf = (u32, Py<Packed>);
+
+#[pyclass(frozen, module = "landbridge._core")]
+pub(crate) struct Pieces {
+    pieces: Mutex<pieces::Pieces>,
+    /// Elements are others on the way than in the array.
+    converts: bool,
+}
+
+#[pymethods]
+impl Pieces {
+    /// `arrays`: addresses of the array and of the one that receives; None: this process sends empty messages, or does
+    /// not keep what comes. `elements`: bytes of one on the way, and in the array that receives. `budget` None: all
+    /// pieces are begun at once.
+    #[new]
+    #[pyo3(signature = (arrays, sends, receives, own, elements, converts, hold, budget, buffers))]
+    #[expect(clippy::too_many_arguments, reason = "the package's own code alone calls it")]
+    fn new(
+        arrays: (Option<usize>, Option<usize>),
+        sends: Vec<FlowOf>,
+        receives: Vec<FlowOf>,
+        own: Option<(Py<Packed>, Py<Packed>)>,
+        elements: (usize, usize),
+        converts: bool,
+        hold: bool,
+        budget: Option<usize>,
+        buffers: &Buffers,
+    ) -> Pieces {
+        let packing = |packed: &Py<Packed>| packed.get().0.clone();
+        let (wire, local) = elements;
+        let flows = |flows: Vec<FlowOf>, elements: (usize, usize), converts: bool| -> Vec<Flow> {
+            let flow = |(rank, packed): FlowOf| Flow { rank, packing: packing(&packed), elements, converts };
+            flows.into_iter().map(flow).collect()
+        };
+        let flows = (flows(sends, (wire, wire), false), flows(receives, (local, wire), converts));
+        let own = own.map(|(from, to)| (packing(&from), packing(&to)));
+        let arrays = (arrays.0.map(|at| at as *const u8), arrays.1.map(|at| at as *mut u8));
+        // SAFETY: the package has compared shapes and strides of the arrays with the layouts', keeps them alive, and
+        // passes what is to be sent and received to MPI.
+        let pieces = unsafe { pieces::Pieces::new(arrays, flows, own, hold, budget, buffers.0.clone()) };
+        Pieces { pieces: Mutex::new(pieces), converts }
+    }
+
+    #[getter]
+    fn slots(&self) -> usize {
+        self.lock().slots()
+    }
+
+    /// The next message to be sent or received: its slot, whether it is sent, its rank, address and bytes.
+    fn begin(&self, py: Python<'_>) -> Option<(usize, bool, u32, usize, usize)> {
+        py.detach(|| {
+            let next = self.lock().begin()?;
+            Some((next.slot, next.sends, next.rank, next.at as usize, next.bytes))
+        })
+    }
+
+    /// The message in this slot is over; `came`: it was not empty. Unpacks what has come, unless it is converted.
+    fn over(&self, py: Python<'_>, slot: usize, came: bool) {
+        py.detach(|| {
+            let mut pieces = self.lock();
+            pieces.over(slot, came);
+            if !self.converts {
+                pieces.unpack_ripe();
+            }
+        });
+    }
+
+    /// The next piece to be converted: its slot, address and bytes, and whether it was not empty.
+    fn ripe(&self) -> Option<(usize, usize, usize, bool)> {
+        self.lock().ripe().map(|ripe| (ripe.slot, ripe.at as usize, ripe.bytes, ripe.came))
+    }
+
+    /// Copies converted elements to where they belong; 0: they are not to be kept.
+    fn unpack(&self, py: Python<'_>, slot: usize, converted: usize) {
+        // SAFETY: the package has converted as many elements as the piece has.
+        py.detach(|| unsafe { self.lock().unpack(slot, converted as *const u8) });
+    }
+
+    fn copy_own(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.lock().copy_own())
+    }
+
+    fn is_over(&self) -> bool {
+        self.lock().is_over()
+    }
+}
+
+impl Pieces {
+    fn lock(&self) -> MutexGuard<'_, pieces::Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
