@@ -283,12 +283,16 @@ impl Trunk {
         }
     }
 
-    /// Notes why the trunk is not up, and logs the reason if it is new.
+    /// Notes why the trunk, or another link of it, is not up, and logs the reason if it is new.
     pub(crate) fn failed(&self, gateway: &Gateway, problem: String) {
         gateway.change(|table| table.trunk_problem(self.id, problem.clone()));
         // A part of the last message is not new either.
         if !self.problem.borrow().contains(&problem) {
-            log!(warn, &self.site, site = self.site, gateway = self.gateway, problem = short(&problem), "trunk down");
+            let (site, gateway, short) = (&self.site, &self.gateway, short(&problem));
+            match self.up.get() {
+                true => log!(warn, &self.site, site, gateway, problem = short, "link not up"),
+                false => log!(warn, &self.site, site, gateway, problem = short, "trunk down"),
+            }
             self.problem.replace(problem);
         }
     }
