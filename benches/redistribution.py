@@ -36,6 +36,8 @@ APART = {
     "two gateways": ([*TWO_SITES, "--gateways", "2"], 2 * RATE),
 }
 KINDS = {"quarters": "quarters to rows", "dealt": "64 x 64 to 48 x 80", "rows": "rows to the same rows"}
+# Processes of the other side, each of which fetches the whole array.
+COPIES = (1, 8)
 BASES = {256: "alltoallw_init"}
 TIMES = {"ms": "cycle", "first_ms": "first", "join_ms": "join"}
 
@@ -108,6 +110,10 @@ def _apart(name, options, rate, rounds, problems):
         {"name": kind, "words": _couple(LANDBRIDGE, 4, n, kind, 8, "a-n1", "b-n1"), "limit": 120}
         for kind in ("quarters", "dealt")
     ]
+    consumers = {f"{processes} copies": processes for processes in COPIES}
+    for kind, processes in consumers.items():
+        words = _couple(LANDBRIDGE, processes, n, "copies", 8, "a-n1", "b-n1")
+        commands.append({"name": kind, "words": words, "limit": 120})
     samples, failures = in_lab(options, commands, rounds)
     problems += failures.values()
     rows = []
@@ -137,7 +143,7 @@ def table(result):
     rows = [["4 + 4 processes at two sites, 2048²", "", "ms", "of the gateways' cards", "first data, ms"]]
     for row in result["apart"]:
         cells = [f"{row['ms']['median']:.0f}", f"{row['of_cards']:.2f}", f"{row['first_ms']['median']:.0f}"]
-        rows.append([row["lab"], KINDS[row["kind"]], *cells])
+        rows.append([row["lab"], KINDS.get(row["kind"], row["kind"]), *cells])
     parts.append(columns(rows))
     return "\n\n".join(parts + [f"FAILED {problem}" for problem in result["problems"]])
 

@@ -61,6 +61,49 @@ print("ended well")
 EXPORT = "coupling.export('v', np.arange(24.).reshape(6, 4), layout, version={version})"
 
 
+COPIES = """
+import sys, numpy as np, landbridge as lb
+from mpi4py import MPI
+comm, shape = MPI.COMM_WORLD, (700, 600)
+whole = np.arange(420_000.).reshape(shape)
+rows = lb.Layout(shape, [lb.Block(comm.size), lb.Whole()])
+copies = lb.Layout(shape, [lb.Whole(), lb.Cyclic(2, block=7)], order="F", grid=[lb.Copies(3), 0, 1])
+part = np.array_split(whole, comm.size)[comm.rank]
+mine = [at for at in range(600) if at // 7 % 2 == comm.rank % 2]
+with lb.join("copies@a", comm, timeout=30) as coupling:
+    for version in range(5):
+        if sys.argv[1] == "exports":
+            coupling.export("v", part + version, rows, version=version)
+        elif version % 2:
+            into = np.zeros(copies.local_shape(comm.rank), "f4")
+            coupling.fetch("v", copies, version=version, into=into)
+            assert (into == (whole + version)[:, mine].astype("f4")).all(), version
+        else:
+            assert (coupling.fetch("v", copies, version=version) == (whole + version)[:, mine]).all(), version
+        if version == 2 and sys.argv[1] == "fetches":
+            try:
+                coupling.fetch("v", copies, version=1)
+            except lb.CouplingError as error:
+                assert "it is not there" in str(error), error
+            else:
+                raise AssertionError("a version came back")
+print("copies: good", flush=True)
+"""
+
+
+@pytest.mark.parametrize("sites", ["ab", "aa"], ids=["apart", "together"])
+def test_copies_are_passed_on_from_process_to_process(workshop, mpi, sites):
+    """Each of six processes has one of three copies of half of the array."""
+    coupled = Coupled(workshop)
+    runs = [
+        coupled.start(mpi, site, ranks, "-c", COPIES, what)
+        for site, ranks, what in zip(sites, (2, 6), ("exports", "fetches"))
+    ]
+    done = [run.finish(within=100) for run in runs]
+    good = sum(each.check().out.count("copies: good") for each in done)
+    assert good == 8, "\n".join(map(str, done))
+
+
 def test_processes_without_mpi(workshop):
     coupled, mpi = Coupled(workshop), mpich()
     exports = ONE.format(work="\n    ".join(EXPORT.format(version=version) for version in (3, 5, 6, 8)))

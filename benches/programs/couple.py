@@ -3,9 +3,9 @@
 
     couple.py COMMAND MPIEXEC PYTHON PROCESSES N KIND VERSIONS [HOST,HOST HOST,HOST]
 
-COMMAND: landbridge. KIND: quarters (of 2 x p/2 to rows), dealt (64 x 64 to 48 x 80) or rows. HOSTs: of the two
-programs, in the lab around this; without them both run here. Without COMMAND (`-`): both copy through one shared file
-instead."""
+COMMAND: landbridge. KIND: quarters (of 2 x p/2 to rows), dealt (64 x 64 to 48 x 80), rows, or copies (one process
+exports, each of the others fetches all of it). HOSTs: of the two programs, in the lab around this; without them both
+run here. Without COMMAND (`-`): both copy through one shared file instead."""
 
 import json
 import os
@@ -31,6 +31,9 @@ def side(number, processes, n, kind, versions):
     elif kind == "dealt":
         axes = [[lb.Cyclic(processes // half, block=high), lb.Cyclic(half, block=wide)] for high, wide in BLOCKS]
         layouts = [lb.Layout(shape, each) for each in axes]
+    elif kind == "copies":
+        whole = [lb.Whole(), lb.Whole()]
+        layouts = lb.Layout(shape, whole), lb.Layout(shape, whole, grid=[lb.Copies(processes), 0, 1])
     else:
         layouts = rows, rows
     layout = layouts[number]
@@ -96,7 +99,7 @@ def main():
     started = []
     os.environ["PATH"] = os.path.dirname(command) + ":" + os.environ["PATH"]
     for number in range(2):
-        words = [mpiexec, "-n", str(processes)]
+        words = [mpiexec, "-n", str(1 if kind == "copies" and number == 0 else processes)]
         environment = dict(os.environ)
         if hosts:
             first, *others = hosts[number].split(",")

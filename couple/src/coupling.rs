@@ -123,12 +123,12 @@ impl Coupling {
                 return Err(std::io::Error::other(text).into());
             }
         };
-        let sizes = (sides[0].len() as u32, sides[1].len() as u32);
-        let mut addresses = Vec::new();
+        let (mut addresses, mut sites) = (Vec::new(), [Vec::new(), Vec::new()]);
         for (own, side) in [true, false].into_iter().zip(&sides) {
             for (process, (rank, socket)) in (0..).zip(side) {
                 let place = job.roster.place(*rank).ok_or(CoupleError::Rank(rank.0))?;
                 let slot = Slot::rank(*rank, Instance(0)).ok_or(CoupleError::Rank(rank.0))?;
+                sites[usize::from(!own)].push(place.site);
                 let identity = Identity { site: place.site, slot };
                 addresses.push((Party { own, process }, Address { socket: *socket, job: job.id.tag(), identity }));
             }
@@ -142,7 +142,7 @@ impl Coupling {
         let first_mark = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), process);
         let memory = Memory { host: HostId::own().0, pid: std::process::id(), first_mark };
         let mut state = State {
-            exchange: Exchange::new(process, sizes, memory),
+            exchange: Exchange::new(process, sites, memory),
             endpoint,
             peers,
             parties,
@@ -303,12 +303,12 @@ impl Coupling {
         match &arrived.source {
             Source::Here(bytes) => {
                 // SAFETY: the caller's promise.
-                unsafe { arrived.packing.unpack(bytes.as_ptr(), array) };
+                unsafe { arrived.unpack(bytes.as_ptr(), array) };
                 Ok(true)
             }
             Source::Beside { pid, address, mark } => {
                 // SAFETY: the caller's promise.
-                let read = unsafe { sealed::unpack_from(&arrived.packing, &mut reader(*pid, *address), array) };
+                let read = unsafe { sealed::unpack_from(arrived.packing(), &mut reader(*pid, *address), array) };
                 self.taken(arrived, read.is_ok_and(|found| found == *mark))
             }
         }
@@ -354,7 +354,8 @@ impl Coupling {
             || "waiting until the other side has fetched everything".to_owned(),
             |state| {
                 let unfetched = state.exchange.unfetched();
-                if unfetched.is_empty() && state.in_flight == 0 && !state.exchange.lends() {
+                let idle = state.in_flight == 0 && !state.exchange.passes_on();
+                if unfetched.is_empty() && idle && !state.exchange.lends() {
                     return Ok(Some(()));
                 }
                 state.exchange.check().map_err(|error| match unfetched.first() {
@@ -527,7 +528,7 @@ impl State {
                     }
                 }
                 Action::Send { to, ticket, bytes } => {
-                    let Some(to) = self.peers.get(&Party { own: false, process: to }).copied() else { continue };
+                    let Some(to) = self.peers.get(&to).copied() else { continue };
                     self.in_flight += 1;
                     self.waiting.push_back(SendOp {
                         to,
@@ -539,7 +540,7 @@ impl State {
                     });
                 }
                 Action::Await { from, ticket, length } => {
-                    let from = self.peers.get(&Party { own: false, process: from }).copied();
+                    let from = self.peers.get(&from).copied();
                     let matching = Match { from, tagged: true, tag: ELEMENTS | u64::from(ticket), ignore: 0 };
                     let user = UserData { context: context(ticket), flags: OF_ELEMENTS };
                     self.receive(RecvOp { matching, buffer: Buffer::owned(vec![0; length]), multi: None, user });
@@ -598,8 +599,8 @@ impl State {
                 }
             }
             (_, Ok(()), Some(bytes)) => {
-                let process = party.map_or(u32::MAX, |party| party.process);
-                self.exchange.arrived(process, (user.context - 1) as u32, bytes);
+                let Some(party) = party else { return };
+                self.exchange.arrived(party, (user.context - 1) as u32, bytes);
             }
             (_, Ok(()), None) => {}
         }

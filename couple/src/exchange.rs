@@ -3,23 +3,27 @@
 //!
 //! The *send side* keeps each exported version until every process of the other side that needs a part of it has it, or
 //! the other side has begun to fetch a later one. The *receive side* asks for its parts, one request for each message;
-//! so nothing arrives that no memory is ready for. Each process finds the messages from both layouts alone, which the
-//! sides tell each other once.
+//! so nothing arrives that no memory is ready for. Copies for several processes of another site are asked for by one of
+//! them, which passes them on (`relay`). Each process finds the messages from both layouts alone, which the sides tell
+//! each other once.
 //!
 //! A side's processes fetch the same versions in the same order, and none of them begins a fetch before all have
 //! finished the one before; the caller sees to that.
 
 mod receive;
+mod relay;
 mod send;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use plan::redistribution::{Description, Layout, LayoutError, Mapping, MappingError};
 use thiserror::Error;
+use types::SiteId;
 
 pub(crate) use self::receive::Source;
 pub use self::receive::{Arrived, FetchId};
 use self::receive::{Fetch, Ticket};
+use self::relay::Relay;
 pub(crate) use self::send::Content;
 use self::send::{Asked, Exported};
 use crate::message::Message;
@@ -46,15 +50,15 @@ impl Party {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action {
     Tell(Party, Box<Message>),
-    /// Send elements to a process of the other side.
+    /// Send elements to a process.
     Send {
-        to: u32,
+        to: Party,
         ticket: u32,
         bytes: Vec<u8>,
     },
-    /// Elements of this many bytes may come from a process of the other side.
+    /// Elements of this many bytes may come from a process.
     Await {
-        from: u32,
+        from: Party,
         ticket: u32,
         length: usize,
     },
@@ -138,6 +142,8 @@ pub(crate) struct Exchange {
     own: u32,
     /// Processes of this side, of the other.
     sizes: (u32, u32),
+    /// The sites that they are at.
+    sites: [Vec<SiteId>; 2],
     exported: HashMap<String, Exported>,
     /// What was heard about variables that this process has not exported yet: others of its side may be ahead.
     early: HashMap<String, Vec<(u32, Message)>>,
@@ -161,15 +167,25 @@ pub(crate) struct Exchange {
     tickets: HashMap<u32, Ticket>,
     next_ticket: u32,
     next_fetch: u64,
+    /// What is passed on, by fetch and sender.
+    relays: HashMap<(FetchId, u32), Relay>,
+    /// Who asked for what is passed on before the fetch had begun here, and under which ticket.
+    forwards: HashMap<(FetchId, u32), (u32, u32)>,
+    /// How many pieces of what others pass on have not arrived, by fetch and sender.
+    passed: HashMap<(FetchId, u32), u32>,
+    /// Versions and processes of the other side that others there pass them on to, and that have not got them yet.
+    passing: HashSet<(String, u64, u32)>,
     failed: Option<String>,
     pub actions: VecDeque<Action>,
 }
 
 impl Exchange {
-    pub(crate) fn new(own: u32, sizes: (u32, u32), memory: Memory) -> Exchange {
+    /// `sites`: those of the processes of this side, and of the other.
+    pub(crate) fn new(own: u32, sites: [Vec<SiteId>; 2], memory: Memory) -> Exchange {
         Exchange {
             own,
-            sizes,
+            sizes: (sites[0].len() as u32, sites[1].len() as u32),
+            sites,
             exported: HashMap::new(),
             early: HashMap::new(),
             early_count: 0,
@@ -185,6 +201,10 @@ impl Exchange {
             tickets: HashMap::new(),
             next_ticket: 0,
             next_fetch: 0,
+            relays: HashMap::new(),
+            forwards: HashMap::new(),
+            passed: HashMap::new(),
+            passing: HashSet::new(),
             failed: None,
             actions: VecDeque::new(),
         }
@@ -222,12 +242,24 @@ impl Exchange {
         if let Message::Over { reason } = message {
             return self.fail(reason, Some(from));
         }
-        // Only the end is told inside a side.
-        if from.own || self.failed.is_some() {
+        if self.failed.is_some() {
             return;
         }
-        if let Err(misuse) = self.hear(from.process, message) {
-            self.fail(format!("the other side: {misuse}"), None);
+        let (heard, whose) = match from.own {
+            true => (self.hear_own(from.process, message), "this side"),
+            false => (self.hear(from.process, message), "the other side"),
+        };
+        if let Err(misuse) = heard {
+            self.fail(format!("{whose}: {misuse}"), None);
+        }
+    }
+
+    /// Inside a side only the end is told, and what is passed on.
+    fn hear_own(&mut self, from: u32, message: Message) -> Result<(), Misuse> {
+        match message {
+            Message::Forward { fetch, source, ticket } => self.forward(from, FetchId(fetch), source, ticket),
+            Message::Refused { ticket, reason } => self.refused(Party { own: true, process: from }, ticket, reason),
+            _ => Ok(()),
         }
     }
 
@@ -249,15 +281,19 @@ impl Exchange {
                 self.begun(&name, wish, version);
                 Ok(())
             }
-            Message::Request { name, wish, version, ticket, host } => {
-                self.asked(&name, Asked { from, wish, version, ticket, host })
+            Message::Request { name, wish, version, ticket, host, cut } => {
+                self.asked(&name, Asked { from, wish, version, ticket, host, cut })
             }
             Message::Here { ticket, pid, address, length, mark } => {
                 self.beside(from, ticket, length, Source::Beside { pid, address, mark })
             }
             Message::Taken { ticket, sent } => self.given_back(from, ticket, sent),
-            Message::Refused { ticket, reason } => self.refused(from, ticket, reason),
-            Message::Over { .. } => Ok(()),
+            Message::Refused { ticket, reason } => self.refused(Party::other(from), ticket, reason),
+            Message::Passed { name, version } => {
+                self.passing.remove(&(name, version, from));
+                Ok(())
+            }
+            Message::Forward { .. } | Message::Over { .. } => Ok(()),
         }
     }
 

@@ -19,7 +19,8 @@ pub(crate) enum Message {
     /// The sender's side begins to fetch this version, and has finished with older ones. Told like [`Message::Wish`].
     Begin { name: String, wish: u32, version: u64 },
     /// The sender awaits its part of a version, under `ticket`. `host`: where its memory is, see [`pool::HostId`].
-    Request { name: String, wish: u32, version: u64, ticket: u32, host: u64 },
+    /// `cut`: in pieces, under this ticket and the following ones.
+    Request { name: String, wish: u32, version: u64, ticket: u32, host: u64, cut: bool },
     /// The answer to a request from the same host: the elements are in the sender's memory, with the number `mark`
     /// behind them, and stay there until the receiver has taken them.
     Here { ticket: u32, pid: u32, address: u64, length: u64, mark: u64 },
@@ -29,6 +30,11 @@ pub(crate) enum Message {
     Refused { ticket: u32, reason: String },
     /// The coupling has ended.
     Over { reason: String },
+    /// To another process of the sender's side: the sender awaits what arrives there in its fetch number `fetch` from
+    /// process `source` of the other side, in the same pieces, under this ticket and the following ones.
+    Forward { fetch: u64, source: u32, ticket: u32 },
+    /// The sender has its part of a version, which others of its side have passed on.
+    Passed { name: String, version: u64 },
 }
 
 /// A variable as its side describes it: not checked yet.

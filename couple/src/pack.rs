@@ -113,7 +113,7 @@ impl Packing {
     pub unsafe fn pack_next(&self, cursor: &mut Cursor, array: *const u8, buffer: *mut u8, bytes: usize) {
         let mut buffer = buffer;
         self.walk(cursor, bytes, &mut |offset, ahead, strip| {
-            strip.fetch(array.wrapping_offset((offset + ahead) as isize));
+            strip.fetch(array.wrapping_offset(offset as isize), ahead);
             // SAFETY: the caller's promise; the buffer advances by as much as is written.
             unsafe {
                 copy(array.offset(offset as isize), strip.stride as isize, buffer, strip.chunk as isize, strip);
@@ -129,13 +129,18 @@ impl Packing {
     pub unsafe fn unpack_next(&self, cursor: &mut Cursor, buffer: *const u8, array: *mut u8, bytes: usize) {
         let mut buffer = buffer;
         self.walk(cursor, bytes, &mut |offset, ahead, strip| {
-            strip.fetch(array.wrapping_offset((offset + ahead) as isize));
+            strip.fetch(array.wrapping_offset(offset as isize), ahead);
             // SAFETY: the caller's promise; the buffer advances by as much as is read.
             unsafe {
                 copy(buffer, strip.chunk as isize, array.offset(offset as isize), strip.stride as isize, strip);
                 buffer = buffer.add(strip.count * strip.chunk);
             }
         });
+    }
+
+    /// Goes on by this many bytes.
+    pub(crate) fn skip(&self, cursor: &mut Cursor, bytes: usize) {
+        self.walk(cursor, bytes, &mut |_, _, _| {});
     }
 
     /// Where the message begins, if all its bytes follow each other there.
@@ -171,7 +176,7 @@ impl Packing {
             if follow >= BOUNCE / 4 {
                 // SAFETY: the caller's promise: the rest of a chunk can be written there.
                 read(unsafe { std::slice::from_raw_parts_mut(array.offset(offset as isize), follow) })?;
-                self.walk(&mut cursor, follow, &mut |_, _, _| {});
+                self.skip(&mut cursor, follow);
                 continue;
             }
             let some = &mut buffer[..BOUNCE.min(self.bytes - cursor.at)];
@@ -279,12 +284,13 @@ const LINE: usize = 64;
 const FORESEEN: std::ops::RangeInclusive<usize> = LINE..=64 * LINE;
 
 impl Strip {
-    /// Has the processor fetch the bytes of such a strip at `place`, which need not exist.
+    /// Has the processor fetch the bytes of such a strip `ahead` bytes from `place`, which need not exist.
     #[inline]
-    fn fetch(&self, place: *const u8) {
-        if !FORESEEN.contains(&self.chunk) {
+    fn fetch(&self, place: *const u8, ahead: i64) {
+        if ahead == 0 || !FORESEEN.contains(&self.chunk) {
             return;
         }
+        let place = place.wrapping_offset(ahead as isize);
         for chunk in 0..self.count as isize {
             let chunk = place.wrapping_offset(chunk * self.stride as isize);
             for line in (0..self.chunk).step_by(LINE) {

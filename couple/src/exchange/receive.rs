@@ -1,22 +1,35 @@
 //! The receive side: what the other side exports, and what is fetched of it.
 
+use std::sync::Arc;
+
 use plan::redistribution::{Description, Layout, Mapping, Transfer};
 
+use super::relay::{self, Relay};
 use super::{Action, Exchange, ExchangeError, MOST, Misuse, Party, Variable, informed};
 use crate::Packing;
 use crate::message::{Described, Message};
+use crate::pack::Cursor;
 use crate::sealed;
 
 /// Elements for a fetch.
 #[derive(Debug)]
 pub struct Arrived {
     pub(crate) source: Source,
-    pub(crate) packing: Packing,
+    place: Place,
     /// Bytes, without the checksum.
     pub(crate) length: usize,
     pub(super) fetch: FetchId,
     pub(super) from: u32,
     pub(super) ticket: u32,
+}
+
+/// Where elements belong in the local array: all of a message, or a piece of it.
+#[derive(Clone, Debug)]
+struct Place {
+    packing: Arc<Packing>,
+    begin: Cursor,
+    /// Bytes of the elements there.
+    bytes: usize,
 }
 
 /// Where elements are, and behind them their checksum.
@@ -42,8 +55,14 @@ impl Arrived {
     /// # Safety
     /// As [`Packing::unpack`].
     pub unsafe fn unpack(&self, buffer: *const u8, array: *mut u8) {
+        let Place { packing, begin, bytes } = &self.place;
         // SAFETY: the caller's promise.
-        unsafe { self.packing.unpack(buffer, array) };
+        unsafe { packing.unpack_next(&mut begin.clone(), buffer, array, *bytes) };
+    }
+
+    /// How to unpack a whole message.
+    pub(crate) fn packing(&self) -> &Packing {
+        &self.place.packing
     }
 }
 
@@ -54,10 +73,12 @@ pub struct FetchId(pub(super) u64);
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) fetch: FetchId,
-    pub(super) from: u32,
+    pub(super) from: Party,
+    /// Which process of the other side has sent it first, and which piece it is.
+    of: (u32, u32),
     /// Bytes that are awaited, their checksum included.
     pub(super) length: usize,
-    pub(super) packing: Packing,
+    place: Place,
 }
 
 #[derive(Debug)]
@@ -98,10 +119,11 @@ impl Exchange {
         let messages = if self.own < processes { transfer.receives(self.own) } else { Vec::new() };
         let packed = |message: &plan::redistribution::Message| {
             let packing = Packing::new(message, strides, element)?;
-            let length = (packing.bytes() / element.max(1)).checked_mul(sent)?.checked_add(sealed::SEAL)?;
-            Some((message.peer, packing, length))
+            let length = (packing.bytes() / element.max(1)).checked_mul(sent)?;
+            length.checked_add(sealed::SEAL)?;
+            Some((message.peer, Arc::new(packing), length, self.chain(&transfer, false, message.peer, self.own)))
         };
-        let packings: Option<Vec<(u32, Packing, usize)>> = messages.iter().map(packed).collect();
+        let packings: Option<Vec<_>> = messages.iter().map(packed).collect();
         let packings = packings.ok_or_else(|| ExchangeError::Memory { name: name.to_owned() })?;
         let wish = self.wish(name, layout, mapping);
         let begin = |process| {
@@ -110,19 +132,66 @@ impl Exchange {
         self.actions.extend(informed(self.own, self.sizes).map(begin));
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
-        let missing = packings.len();
-        let fetch = Fetch { name: name.to_owned(), version, missing, arrived: Vec::new(), refused: None };
+        let fetch = Fetch { name: name.to_owned(), version, missing: 0, arrived: Vec::new(), refused: None };
         self.fetches.insert(id, fetch);
-        for (from, packing, length) in packings {
-            let ticket = self.next_ticket;
-            self.next_ticket = self.next_ticket.wrapping_add(1);
-            self.tickets.insert(ticket, Ticket { fetch: id, from, length, packing });
-            self.actions.push_back(Action::Await { from, ticket, length });
-            let host = self.memory.host;
-            let request = Message::Request { name: name.to_owned(), wish, version, ticket, host };
-            self.actions.push_back(Action::Tell(Party::other(from), Box::new(request)));
+        for (from, packing, length, chain) in packings {
+            let at = chain.iter().position(|process| *process == self.own).filter(|_| chain.len() > 1);
+            let asked = match at {
+                Some(at @ 1..) => Party { own: true, process: chain[at - 1] },
+                _ => Party::other(from),
+            };
+            let cut = if at.is_some() { relay::piece(sent) } else { length.max(1) };
+            let first = self.await_pieces(id, (from, asked), packing, (length, cut), (sent, element));
+            let message = match asked.own {
+                true => Message::Forward { fetch: id.0, source: from, ticket: first },
+                false => {
+                    let (name, cut) = (name.to_owned(), at.is_some());
+                    let host = if cut { 0 } else { self.memory.host };
+                    Message::Request { name, wish, version, ticket: first, host, cut }
+                }
+            };
+            self.actions.push_back(Action::Tell(asked, Box::new(message)));
+            if asked.own {
+                self.passed.insert((id, from), length.div_ceil(cut) as u32);
+            }
+            if let Some(next) = at.and_then(|at| chain.get(at + 1)) {
+                let left = length.div_ceil(cut) as u32;
+                let relay = Relay { to: *next, ticket: None, kept: Vec::new(), left, refused: None };
+                self.relays.insert((id, from), relay);
+                if let Some((asker, ticket)) = self.forwards.remove(&(id, from))
+                    && let Err(misuse) = self.forward(asker, id, from, ticket)
+                {
+                    self.fail(format!("this side: {misuse}"), None);
+                }
+            }
         }
         Ok(id)
+    }
+
+    /// Makes memory ready for a message in pieces of `cut` bytes, or whole. Returns the first of their tickets.
+    fn await_pieces(
+        &mut self,
+        id: FetchId,
+        (source, from): (u32, Party),
+        packing: Arc<Packing>,
+        (length, cut): (usize, usize),
+        (sent, element): (usize, usize),
+    ) -> u32 {
+        let (first, mut begin) = (self.next_ticket, packing.begin());
+        for (number, at) in (0..).zip((0..length).step_by(cut)) {
+            let (ticket, length) = (self.next_ticket, cut.min(length - at));
+            self.next_ticket = ticket.wrapping_add(1);
+            let bytes = length / sent.max(1) * element;
+            let place = Place { packing: packing.clone(), begin: begin.clone(), bytes };
+            packing.skip(&mut begin, bytes);
+            let length = length + sealed::SEAL;
+            self.tickets.insert(ticket, Ticket { fetch: id, from, of: (source, number), length, place });
+            self.actions.push_back(Action::Await { from, ticket, length });
+            if let Some(fetch) = self.fetches.get_mut(&id) {
+                fetch.missing += 1;
+            }
+        }
+        first
     }
 
     /// Tells the other side what is about to be fetched, so that it can pack what it exports for that. The variable
@@ -183,15 +252,15 @@ impl Exchange {
     /// What a ticket is for lies beside this process.
     pub(super) fn beside(&mut self, from: u32, ticket: u32, length: u64, source: Source) -> Result<(), Misuse> {
         let unasked = Misuse::Unasked { process: from, length: length as usize };
-        let ours = |known: &Ticket| known.from == from && known.length as u64 == length;
+        let ours = |known: &Ticket| known.from == Party::other(from) && known.length as u64 == length;
         if !self.tickets.get(&ticket).is_some_and(ours) {
             return Err(unasked);
         }
-        let Some(Ticket { fetch: id, length, packing, .. }) = self.tickets.remove(&ticket) else {
+        let Some(Ticket { fetch: id, length, place, .. }) = self.tickets.remove(&ticket) else {
             return Err(unasked);
         };
         self.actions.push_back(Action::Forget { ticket });
-        let arrived = Arrived { source, packing, length: length - sealed::SEAL, fetch: id, from, ticket };
+        let arrived = Arrived { source, place, length: length - sealed::SEAL, fetch: id, from, ticket };
         match self.fetches.get_mut(&id) {
             Some(fetch) => fetch.arrived.push(arrived),
             None => self.taken(&arrived),
@@ -200,34 +269,43 @@ impl Exchange {
     }
 
     /// A request cannot be met.
-    pub(super) fn refused(&mut self, from: u32, ticket: u32, reason: String) -> Result<(), Misuse> {
+    pub(super) fn refused(&mut self, from: Party, ticket: u32, reason: String) -> Result<(), Misuse> {
         let Some(ticket) = self.tickets.get(&ticket).filter(|ticket| ticket.from == from) else {
-            return Err(Misuse::Unasked { process: from, length: 0 });
+            return Err(Misuse::Unasked { process: from.process, length: 0 });
         };
+        let of = (ticket.fetch, ticket.of.0);
         if let Some(fetch) = self.fetches.get_mut(&ticket.fetch) {
-            fetch.refused.get_or_insert(reason);
+            fetch.refused.get_or_insert(reason.clone());
         }
+        self.passed.remove(&of);
+        self.refuse_on(of, reason);
         Ok(())
     }
 
-    /// Elements have arrived from a process of the other side.
-    pub(crate) fn arrived(&mut self, from: u32, ticket: u32, bytes: Vec<u8>) {
-        let Some(Ticket { fetch: id, length, packing, .. }) =
+    /// Elements have arrived from a process.
+    pub(crate) fn arrived(&mut self, from: Party, ticket: u32, bytes: Vec<u8>) {
+        let Some(Ticket { fetch: id, of: (source, number), length, place, .. }) =
             self.tickets.remove(&ticket).filter(|ticket| ticket.from == from)
         else {
-            let misuse = Misuse::Unasked { process: from, length: bytes.len() };
-            return self.fail(format!("the other side: {misuse}"), None);
+            let misuse = Misuse::Unasked { process: from.process, length: bytes.len() };
+            let whose = if from.own { "this side" } else { "the other side" };
+            return self.fail(format!("{whose}: {misuse}"), None);
         };
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         if length != bytes.len() || !sealed::is_intact(&bytes) {
             let (name, version) = (fetch.name.clone(), fetch.version);
-            let misuse = Misuse::Changeling { name, version, process: from };
+            let misuse = Misuse::Changeling { name, version, process: source };
             return self.fail(misuse.to_string(), None);
         }
         fetch.missing -= 1;
-        let arrived =
-            Arrived { source: Source::Here(bytes), packing, length: length - sealed::SEAL, fetch: id, from, ticket };
-        fetch.arrived.push(arrived);
+        self.count_passed((id, source));
+        if self.relays.contains_key(&(id, source)) {
+            self.pass_on((id, source), number, bytes.clone());
+        }
+        let (source, length) = (Source::Here(bytes), length - sealed::SEAL);
+        if let Some(fetch) = self.fetches.get_mut(&id) {
+            fetch.arrived.push(Arrived { source, place, length, fetch: id, from: from.process, ticket });
+        }
     }
 
     /// The caller has the elements that were beside this process.
@@ -244,11 +322,11 @@ impl Exchange {
 
     /// The caller cannot read the elements that are beside this process: they are to be sent, and will arrive again.
     pub(crate) fn unreadable(&mut self, arrived: &Arrived) {
-        let Arrived { packing, length, fetch, from, ticket, .. } = arrived;
-        let (from, ticket, length) = (*from, *ticket, length + sealed::SEAL);
-        self.tickets.insert(ticket, Ticket { fetch: *fetch, from, length, packing: packing.clone() });
+        let Arrived { place, length, fetch, from, ticket, .. } = arrived;
+        let (of, from, ticket, length) = ((*from, 0), Party::other(*from), *ticket, length + sealed::SEAL);
+        self.tickets.insert(ticket, Ticket { fetch: *fetch, from, of, length, place: place.clone() });
         self.actions.push_back(Action::Await { from, ticket, length });
         let taken = Message::Taken { ticket, sent: true };
-        self.actions.push_back(Action::Tell(Party::other(from), Box::new(taken)));
+        self.actions.push_back(Action::Tell(from, Box::new(taken)));
     }
 }

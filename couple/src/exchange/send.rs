@@ -69,6 +69,7 @@ pub(super) struct Asked {
     pub(super) version: u64,
     pub(super) ticket: u32,
     pub(super) host: u64,
+    pub(super) cut: bool,
 }
 
 impl Exchange {
@@ -113,20 +114,21 @@ impl Exchange {
     /// not said, or it fetches some elements only, and may fetch others of the next version.
     pub(crate) fn packings(&mut self, name: &str, strides: &[i64]) -> Option<(u32, Packings)> {
         let own = self.own;
-        let exported = self.exported.get_mut(name)?;
+        let exported = self.exported.get(name)?;
         let wish = exported.begun.map(|(_, wish)| wish).or_else(|| exported.wishes.keys().max().copied())?;
         let (element, processes) = (exported.described.element as usize, exported.layout.processes());
-        let wished = exported.wishes.get_mut(&wish).filter(|wished| wished.transfer.takes_all())?;
+        let wished = exported.wishes.get(&wish).filter(|wished| wished.transfer.takes_all())?;
         if let Some((known, packings)) = &wished.strided
             && known == strides
         {
             return Some((wish, packings.clone()));
         }
-        let messages = if own < processes { wished.transfer.sends(own) } else { Vec::new() };
+        let mut messages = if own < processes { wished.transfer.sends(own) } else { Vec::new() };
+        messages.retain(|message| self.asks(&wished.transfer, message.peer));
         let packed =
             |message: &plan::redistribution::Message| Some((message.peer, Packing::new(message, strides, element)?));
         let packings: Packings = Arc::new(messages.iter().map(packed).collect::<Option<Vec<_>>>()?);
-        wished.strided = Some((strides.to_vec(), packings.clone()));
+        self.exported.get_mut(name)?.wishes.get_mut(&wish)?.strided = Some((strides.to_vec(), packings.clone()));
         Some((wish, packings))
     }
 
@@ -195,7 +197,7 @@ impl Exchange {
     ) -> Result<(), Misuse> {
         let layout = self.layout_of_other(name, layout)?;
         let own = self.own;
-        let Some(exported) = self.exported.get_mut(name) else { return Ok(()) };
+        let Some(exported) = self.exported.get(name) else { return Ok(()) };
         if exported.wishes.len() >= MOST {
             return Err(Misuse::TooMuch);
         }
@@ -205,12 +207,14 @@ impl Exchange {
         let mut messages = HashMap::new();
         if own < exported.layout.processes() {
             let strides = exported.layout.strides(own, exported.described.element as usize);
-            for message in transfer.sends(own) {
+            for message in transfer.sends(own).into_iter().filter(|message| self.asks(&transfer, message.peer)) {
                 let packing = Packing::new(&message, &strides, exported.described.element as usize);
                 messages.insert(message.peer, packing.ok_or(Misuse::TooMuch)?);
             }
         }
-        exported.wishes.insert(wish, Wished { transfer, messages, strided: None });
+        if let Some(exported) = self.exported.get_mut(name) {
+            exported.wishes.insert(wish, Wished { transfer, messages, strided: None });
+        }
         self.serve_waiting(name);
         Ok(())
     }
@@ -237,7 +241,7 @@ impl Exchange {
         let mut bytes = self.lent.remove(&(from, ticket)).ok_or(Misuse::Unasked { process: from, length: 0 })?;
         if sent {
             sealed::seal(&mut bytes);
-            self.actions.push_back(Action::Send { to: from, ticket, bytes });
+            self.actions.push_back(Action::Send { to: Party::other(from), ticket, bytes });
         } else {
             self.keep(bytes);
         }
@@ -266,7 +270,8 @@ impl Exchange {
     /// Answers a request, or keeps it until it can be answered.
     fn serve(&mut self, name: &str, asked: Asked) {
         let Some(exported) = self.exported.get_mut(name) else { return };
-        let Asked { from, wish, version, ticket, host } = asked;
+        let Asked { from, wish, version, ticket, host, cut } = asked;
+        let element = exported.described.element as usize;
         if !exported.wishes.contains_key(&wish) || version > exported.newest {
             exported.waiting.push(asked);
             return;
@@ -284,6 +289,11 @@ impl Exchange {
                 let misuse = Misuse::Stranger { name: name.to_owned(), process: from };
                 self.fail(format!("the other side: {misuse}"), None);
             }
+            Ok(bytes) if cut => {
+                self.await_passed(name, version, wish, from);
+                self.send_pieces(from, ticket, sealed::elements(&bytes), element);
+                self.keep(bytes);
+            }
             Ok(mut bytes) if host != 0 && host == self.memory.host => {
                 let mark = self.mark;
                 self.mark = self.mark.wrapping_add(1);
@@ -295,7 +305,7 @@ impl Exchange {
             }
             Ok(mut bytes) => {
                 sealed::seal(&mut bytes);
-                self.actions.push_back(Action::Send { to: from, ticket, bytes });
+                self.actions.push_back(Action::Send { to: Party::other(from), ticket, bytes });
             }
         }
         self.drop_versions(name);

@@ -19,18 +19,26 @@ struct World {
     elements: Vec<(Name, Name, u32, Vec<u8>)>,
     awaited: HashSet<(Name, Name, u32)>,
     told: usize,
+    /// Bytes of elements that went from one site to another.
+    crossed: usize,
 }
 
 impl World {
-    fn new(sizes: [u32; 2]) -> World {
+    /// `sites`: of each process.
+    fn new(sizes: [u32; 2], sites: impl Fn(Name) -> u16) -> World {
+        let sites_of = |side: usize| (0..sizes[side]).map(|process| SiteId(sites((side, process)))).collect::<Vec<_>>();
         let side = |own: usize| {
-            let sizes = (sizes[own], sizes[1 - own]);
             // Some processes are beside each other, some alone.
             let memory = |process: u32| Memory { host: u64::from(process % 4), pid: 7, first_mark: 9 };
-            (0..sizes.0).map(|process| Exchange::new(process, sizes, memory(process))).collect()
+            let exchange = |process| Exchange::new(process, [sites_of(own), sites_of(1 - own)], memory(process));
+            (0..sizes[own]).map(exchange).collect()
         };
         let (messages, awaited) = (BTreeMap::new(), HashSet::new());
-        World { sides: [side(0), side(1)], messages, elements: Vec::new(), awaited, told: 0 }
+        World { sides: [side(0), side(1)], messages, elements: Vec::new(), awaited, told: 0, crossed: 0 }
+    }
+
+    fn site(&self, (side, process): Name) -> SiteId {
+        self.sides[side][process as usize].sites[0][process as usize]
     }
 
     fn process(&mut self, (side, process): Name) -> &mut Exchange {
@@ -47,10 +55,17 @@ impl World {
                     self.told += 1;
                     self.messages.entry((who, to)).or_default().push_back(*message);
                 }
-                Action::Send { to, ticket, bytes } => self.elements.push((who, (1 - side, to), ticket, bytes)),
+                Action::Send { to, ticket, bytes } => {
+                    let to = (if to.own { side } else { 1 - side }, to.process);
+                    if self.site(who) != self.site(to) {
+                        self.crossed += bytes.len() - sealed::SEAL;
+                    }
+                    self.elements.push((who, to, ticket, bytes));
+                }
                 Action::Await { from, ticket, length } => {
                     assert!(length >= sealed::SEAL);
-                    assert!(self.awaited.insert(((1 - side, from), who, ticket)));
+                    let from = (if from.own { side } else { 1 - side }, from.process);
+                    assert!(self.awaited.insert((from, who, ticket)));
                 }
                 Action::Forget { ticket } => self.awaited.retain(|(_, to, of)| (*to, *of) != (who, ticket)),
             }
@@ -80,7 +95,8 @@ impl World {
         } else {
             let (from, to, ticket, bytes) = self.elements.swap_remove(at - waiting.len());
             assert!(self.awaited.remove(&(from, to, ticket)), "no memory was ready for it");
-            self.process(to).arrived(from.1, ticket, bytes);
+            let party = Party { own: from.0 == to.0, process: from.1 };
+            self.process(to).arrived(party, ticket, bytes);
             self.act(to);
         }
         true
@@ -145,7 +161,8 @@ fn everything_arrives_once_in_any_order() {
         };
         let size = |side: usize| variables.iter().map(|variable| needs(side, variable)).max().unwrap_or(1);
         let sizes = [size(0) + chance.below(2) as u32, size(1) + chance.below(2) as u32];
-        let mut world = World::new(sizes);
+        let places: Vec<u16> = (0..sizes[0] + sizes[1]).map(|_| chance.below(3) as u16).collect();
+        let mut world = World::new(sizes, |(side, process)| places[(side as u32 * sizes[0] + process) as usize]);
         let versions = 1 + chance.below(4);
         let skipped = versions > 1 && chance.below(3) == 0;
         let mut scripts = Vec::new();
@@ -177,6 +194,7 @@ fn everything_arrives_once_in_any_order() {
         for exchange in world.sides.iter().flatten() {
             assert_eq!((exchange.check(), exchange.unfetched(), exchange.held()), (Ok(()), vec![], 0), "seed {seed}");
             assert!(exchange.tickets.is_empty() && exchange.fetches.is_empty());
+            assert!(!exchange.passes_on() && exchange.forwards.is_empty() && exchange.passed.is_empty());
         }
         assert!(world.awaited.is_empty());
     }
@@ -230,7 +248,7 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
                 },
             };
             // SAFETY: the array is contiguous, and the fetch was begun with its strides.
-            unsafe { one.packing.unpack(bytes.as_ptr(), array.as_mut_ptr()) };
+            unsafe { one.unpack(bytes.as_ptr(), array.as_mut_ptr()) };
             exchange.taken(one);
         }
         if any {
@@ -264,6 +282,11 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
     true
 }
 
+/// Processes at one site.
+fn at_home(own: usize, others: usize) -> [Vec<SiteId>; 2] {
+    [vec![SiteId(0); own], vec![SiteId(0); others]]
+}
+
 fn whole(extent: u64) -> Layout {
     Layout::new(vec![extent], vec![plan::redistribution::Axis::Whole]).unwrap()
 }
@@ -279,7 +302,7 @@ fn all(extent: u64) -> Mapping {
 
 /// Exports on side 0 and begins to fetch on side 1.
 fn begun(sizes: [u32; 2]) -> (World, Vec<FetchId>) {
-    let (mut world, mut chance) = (World::new(sizes), Chance::new(1));
+    let (mut world, mut chance) = (World::new(sizes, |_| 0), Chance::new(1));
     for process in 0..sizes[0] {
         let layout = blocks(60, sizes[0]);
         let data = part(&layout, process, 1);
@@ -319,7 +342,7 @@ fn a_flipped_byte_ends_the_coupling_for_all() {
 #[test]
 fn an_end_reaches_everybody_with_few_messages() {
     for who in [(0, 0), (0, 5), (1, 0), (1, 39)] {
-        let mut world = World::new([50, 40]);
+        let mut world = World::new([50, 40], |_| 0);
         world.process(who).fail("out of memory".into(), None);
         world.act(who);
         while world.deliver(&mut Chance::new(3)) {}
@@ -332,7 +355,7 @@ fn an_end_reaches_everybody_with_few_messages() {
 
 #[test]
 fn wrong_use_is_named() {
-    let mut exchange = Exchange::new(0, (2, 3), ALONE);
+    let mut exchange = Exchange::new(0, at_home(2, 3), ALONE);
     let layout = blocks(10, 2);
     let export = |exchange: &mut Exchange, version, layout: &Layout, bytes: usize| {
         exchange.export("v", version, exported(layout), Content::Part(vec![0; bytes])).unwrap_err().to_string()
@@ -348,7 +371,7 @@ fn wrong_use_is_named() {
 
 #[test]
 fn what_is_not_fetched_now_may_be_fetched_of_the_next_version() {
-    let mut exchange = Exchange::new(0, (1, 1), ALONE);
+    let mut exchange = Exchange::new(0, at_home(1, 1), ALONE);
     exchange.export("w", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
     let half = |start| {
         let from = vec![Pick::Slice { start, step: 2, count: 5 }];
@@ -375,7 +398,7 @@ fn what_a_strange_peer_says_ends_the_coupling() {
         let layout = Description::of(layout);
         Message::Wish { name: "w".into(), wish: 0, layout, mapping: all(extent) }
     };
-    let request = |wish, version| Message::Request { name: "w".into(), wish, version, ticket: 0, host: 0 };
+    let request = |wish, version| Message::Request { name: "w".into(), wish, version, ticket: 0, host: 0, cut: false };
     for (messages, text) in [
         (vec![variable(&blocks(10, 4), 8)], "v: its layout is for 4 processes, but it has 3"),
         (vec![variable(&whole(10), 0)], "v: elements of 0 bytes"),
@@ -383,10 +406,78 @@ fn what_a_strange_peer_says_ends_the_coupling() {
         (vec![wish(&whole(10), 10), request(0, 1)], "w: process 2 asks for a part that it does not need"),
         (vec![Message::Refused { ticket: 7, reason: String::new() }], "process 2 sent 0 bytes that nobody awaits"),
     ] {
-        let mut exchange = Exchange::new(0, (2, 3), ALONE);
+        let mut exchange = Exchange::new(0, at_home(2, 3), ALONE);
         exchange.export("w", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
         messages.into_iter().for_each(|message| exchange.told(Party::other(2), message));
         let error = exchange.check().unwrap_err().to_string();
         assert!(error.starts_with("the other side: ") && error.contains(text), "{error}");
     }
+}
+
+/// Of a million elements, in two blocks at site 0, each of 8 processes of side 1, at sites 1 and 2, has a copy.
+fn copied(export: bool) -> (World, Layout, Vec<FetchId>) {
+    let (mut world, mut chance) =
+        (World::new([2, 8], |(side, process)| if side == 0 { 0 } else { 1 + process as u16 % 2 }), Chance::new(4));
+    let (source, extent) = (blocks(1_000_000, 2), 1_000_000);
+    for process in 0..2 {
+        for version in if export { vec![1, 2] } else { vec![2] } {
+            let data = part(&source, process, version);
+            world.process((0, process)).export("v", version, exported(&source), Content::Part(data)).unwrap();
+        }
+        world.act((0, process));
+    }
+    while world.deliver(&mut chance) {}
+    let grid = plan::redistribution::Grid { dimensions: vec![8, 1], axes: vec![vec![1]] };
+    let target = whole(extent).over(grid).unwrap();
+    let mut fetch = |process| world.process((1, process)).fetch("v", 1, &target, &all(extent), (&[8], 8)).unwrap();
+    let ids = (0..8).map(&mut fetch).collect();
+    // The last one asks first.
+    (0..8).rev().for_each(|process| world.act((1, process)));
+    (world, target, ids)
+}
+
+#[test]
+fn copies_cross_between_two_sites_once() {
+    let (mut world, target, ids) = copied(true);
+    // The sender stays until all have it.
+    while world.elements.is_empty() {
+        world.deliver(&mut Chance::new(5));
+    }
+    assert!((0..2).any(|process| world.process((0, process)).passes_on()));
+    while world.deliver(&mut Chance::new(5)) {}
+    let transfer = Transfer::new(blocks(1_000_000, 2), target, &all(1_000_000)).unwrap();
+    for (process, id) in (0..).zip(ids) {
+        let (arrived, done) = world.process((1, process)).take(id).unwrap();
+        let mut array = vec![0; 8_000_000];
+        for one in &arrived {
+            let Source::Here(bytes) = &one.source else { panic!("{:?}", one.source) };
+            // SAFETY: the array has the elements that were fetched.
+            unsafe { one.unpack(bytes.as_ptr(), array.as_mut_ptr()) };
+        }
+        assert!(done && array == expected(&transfer, process, 1), "process {process}");
+        assert!(!world.process((1, process)).passes_on());
+    }
+    assert!((0..2).all(|process| !world.process((0, process)).passes_on()));
+    // Once to each of two sites.
+    assert_eq!(world.crossed, 2 * 8_000_000);
+}
+
+#[test]
+fn a_refusal_is_passed_on() {
+    let (mut world, _, ids) = copied(false);
+    while world.deliver(&mut Chance::new(6)) {}
+    for (process, id) in (0..).zip(ids) {
+        let refused = world.process((1, process)).take(id).unwrap_err().to_string();
+        assert!(refused.contains("v, version 1: it is not there"), "{refused}");
+        assert!(!world.process((1, process)).passes_on());
+    }
+}
+
+#[test]
+fn what_a_process_of_this_side_may_not_ask_for_ends_the_coupling() {
+    let (mut world, ..) = copied(true);
+    let forward = Message::Forward { fetch: 0, source: 0, ticket: 5 };
+    world.process((1, 0)).told(Party { own: true, process: 5 }, forward);
+    let error = world.process((1, 0)).check().unwrap_err().to_string();
+    assert!(error.contains("this side: process 5 sent 0 bytes that nobody awaits"), "{error}");
 }

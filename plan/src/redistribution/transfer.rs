@@ -111,6 +111,17 @@ impl Transfer {
         messages
     }
 
+    /// The processes that get from one process of the source what this one gets, itself included, ascending: those that
+    /// hold copies, as far as the same copy of the source serves them.
+    pub fn sharers(&self, source: u32, target: u32) -> Vec<u32> {
+        let (grid, copies) = (self.target.grid(), self.source.grid().copies());
+        let places: Vec<u32> = (0..self.target.axes()).map(|axis| grid.place(target, axis)).collect();
+        let all = (0..grid.copies()).map(|copy| grid.process(&places, copy));
+        let mut all: Vec<u32> = all.filter(|process| process % copies == self.source.grid().copy(source)).collect();
+        all.sort_unstable();
+        all
+    }
+
     /// A message of a process as its peer knows it.
     pub fn at_peer(&self, process: u32, message: &Message) -> Message {
         let end = match message.end {
