@@ -271,6 +271,7 @@ int lb_side_finish(const lb_side *side, double timeout);
 /* Ends this rank's part, and if it is the first one's, or `failed`, the coupling, for this reason. */
 void lb_side_end(lb_side **side, const char *reason, int32_t failed);
 
+/* Sleeps; 0: lets others run. */
 void lb_nap(int64_t microseconds);
 
 /* Makes `text` what lb_error() returns, and returns `code`. */

@@ -49,7 +49,7 @@ static inline int lb_plan_run(lb_plan *plan, const void *a, void *into);
 
 /* Begins a run. Until it is over `a` must not be changed, and `into` not be used. Several may be in flight, which all
  * ranks begin in the same order. All that has to be packed is packed now, whatever the budget: MPI sends it even while
- * this rank waits for something else. */
+ * this rank waits for something else. The plan keeps the memory for its next runs. */
 static inline int lb_plan_start(lb_plan *plan, const void *a, void *into, lb_run **run);
 
 /* Whether it is over, so that lb_run_wait returns at once. Moves data, as all calls of MPI do. */
@@ -485,17 +485,19 @@ static inline int lb_run_test(lb_run *run, int *over) {
 
 /* Waits until the messages of a run have come and gone. */
 static inline int lb_mpi_finish(lb_run *run) {
-    int64_t nap = 10;
+    int64_t nap = 0;
     int code = LB_OK, moved;
-    for (int idle = 0; !code && run->pieces && !lb_pieces_are_over(run->pieces);) {
+    double begun = MPI_Wtime();
+    while (!code && run->pieces && !lb_pieces_are_over(run->pieces)) {
         code = lb_mpi_advance(run, &moved);
-        if (moved)
-            idle = 0;
-        else if (++idle <= 100)
-            nap = 10;
-        else
-            /* Others may compute on this core. */
-            lb_nap(nap = nap < 250 ? 2 * nap : 250);
+        if (moved) {
+            begun = MPI_Wtime();
+            nap = 0;
+        } else {
+            /* Others may compute on this core: between two looks at first, while this rank sleeps later. */
+            if (MPI_Wtime() - begun > 3e-4) nap = nap < 250 ? 2 * nap + 10 : 250;
+            lb_nap(nap);
+        }
     }
     if (!code && !run->over) code = lb_mpi_check(MPI_Waitall(run->count, run->requests, run->statuses), "MPI_Waitall");
     return code;

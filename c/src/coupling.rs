@@ -458,8 +458,12 @@ pub(crate) unsafe extern "C" fn lb_side_end(side: *mut *mut SideOf, reason: *con
     }
 }
 
-/// Sleeps for this many microseconds: for `landbridge_mpi.h`, in which MPI libraries would use the core.
+/// Sleeps for this many microseconds, or lets others run: for `landbridge_mpi.h`, in which MPI libraries would use the
+/// core.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn lb_nap(microseconds: i64) {
-    std::thread::sleep(Duration::from_micros(u64::try_from(microseconds).unwrap_or(0)));
+    match u64::try_from(microseconds) {
+        Ok(microseconds @ 1..) => std::thread::sleep(Duration::from_micros(microseconds)),
+        _ => std::thread::yield_now(),
+    }
 }

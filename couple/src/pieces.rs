@@ -158,7 +158,7 @@ impl Pieces {
         let (sends, receives) = (moved(sends), moved(receives));
         let (all_sends, all_receives) = (pieces(&sends), pieces(&receives));
         let most = budget.map_or(usize::MAX, |budget| (budget / 2 / buffers.piece).max(1));
-        buffers.keep(budget.unwrap_or(BUDGET));
+        buffers.keep(budget.unwrap_or(usize::MAX / 2));
         let (s, r) = (if hold { all_sends } else { all_sends.min(most) }, all_receives.min(most));
         let own = own.filter(|_| array.is_some() && into.is_some()).map(|(from, to)| Own::new(from, to, &buffers));
         let mut made = Pieces {

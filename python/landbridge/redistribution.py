@@ -261,7 +261,7 @@ class Plan:
         """Begins to carry it out, and returns what to wait for; collective. Until then `a` must not be changed, and
         `into` not be used. Several runs may be in flight, of this plan and of others, which all ranks start in the same
         order. All that has to be packed is packed now, whatever the budget: MPI sends it even while this rank waits for
-        something else."""
+        something else. The plan keeps the memory for its next runs."""
         return self._start(a, into, casting, None)
 
     def _start(self, a: Any, into: Any, casting: str, budget: Optional[int]) -> Running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Optional
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 # Of messages with elements.
 TAG = 7
-# Looks at pieces in flight before the first sleep.
-SPINS = 10
+# How long, in seconds, a rank looks at its pieces in flight before it sleeps; others may run between two looks.
+SPIN = 3e-4
 # The longest sleep between two looks at what is in flight, in seconds.
 NAP = 5e-4
 
@@ -50,12 +51,12 @@ class Moving:
 
     def wait(self) -> None:
         """Until all have been sent and received."""
-        idle, pauses = 0, naps()
+        begun, pauses = time.monotonic(), naps()
         while not self.is_over():
             if self.advance():
-                idle, pauses = 0, naps()
-            elif idle < SPINS:
-                idle += 1
+                begun, pauses = time.monotonic(), naps()
+            elif time.monotonic() - begun < SPIN:
+                os.sched_yield()
             else:
                 time.sleep(next(pauses))
 
