@@ -302,3 +302,55 @@ def test_a_restarted_gateway_does_not_end_a_coupling_at_one_site(workshop):
     coupled.sites.start_gateway("a")
     assert "276" in runs[1].finish(within=40).check().out
     assert "ended well" in runs[0].finish(within=40).check().out
+
+
+LATE = """
+import time, numpy as np, landbridge as lb
+layout = lb.Layout((6, 4), [lb.Whole(), lb.Whole()])
+with lb.join("late@a", timeout=20) as coupling:
+    coupling.export("v", np.full((6, 4), 1.0), layout, version=1)
+    time.sleep(3)
+    coupling.export("v", np.full((6, 4), 2.0), layout, version=2)
+print("late: good")
+"""
+IMPATIENT = """
+import numpy as np, landbridge as lb
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+layout = lb.Layout((6, 4), [lb.Whole(), lb.Whole()], grid=[lb.Copies(comm.size), 0, 1])
+with lb.join("late@a", comm, timeout=20) as coupling:
+    assert (coupling.fetch("v", layout, version=1) == 1.0).all()
+    for tries in range(2):
+        try:
+            coupling.fetch("v", layout, version=2, timeout=0.5)
+        except TimeoutError:
+            continue
+        raise AssertionError("it came before it was exported")
+    try:
+        coupling.fetch("v", layout, version=2, into=np.zeros((6, 4)), timeout=20)
+    except lb.PlanError as error:
+        assert "v, version 2, was asked for before" in str(error), error
+    else:
+        raise AssertionError("it came into another array")
+    assert (coupling.fetch("v", layout, version=2, timeout=20) == 2.0).all()
+    try:
+        # What never comes does not hold up the end.
+        coupling.fetch("v", layout, version=9, timeout=0.5)
+    except (TimeoutError, lb.CouplingError):
+        pass
+    else:
+        raise AssertionError("version 9 came")
+print("late: good", flush=True)
+"""
+
+
+@pytest.mark.parametrize("sites", ["ab", "aa"], ids=["apart", "together"])
+def test_a_fetch_that_took_too_long_may_be_tried_again(workshop, mpich_only, sites):
+    coupled = Coupled(workshop)
+    runs = [
+        coupled.python(mpich_only, sites[0], LATE),
+        coupled.start(mpich_only, sites[1], 2, "-c", IMPATIENT, limit=60),
+    ]
+    done = [run.finish(within=50) for run in runs]
+    good = sum(each.check().out.count("late: good") for each in done)
+    assert good == 3, "\n".join(map(str, done))

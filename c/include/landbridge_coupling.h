@@ -58,7 +58,8 @@ enum { LB_DTYPE = 64 };
 static inline int lb_variable(lb_coupling *coupling, const char *name, double timeout, char *dtype, lb_layout **layout);
 
 /* Waits until a version of the other side's variable is exported, and fills `into`, this rank's part of it in `layout`.
- * Older versions can no longer be fetched afterwards. */
+ * Older versions can no longer be fetched afterwards. After LB_TIMEOUT the same may be fetched again, into the same
+ * memory. */
 static inline int lb_fetch(lb_coupling *coupling, const char *name, uint64_t version, const lb_layout *layout,
                            const char *dtype, void *into, const lb_transfer_options *options);
 
@@ -84,13 +85,18 @@ struct lb_coupling {
     lb_side *side;
     int64_t budget;
     lb_fetching *fetching;
+    lb_fetching *late; /* begun, and waited for in vain, one for each name: nothing is asked for twice */
 };
 
 struct lb_fetching {
     lb_coupling *coupling;
+    char *name;
+    uint64_t version;
+    void *into;
     lb_side_fetch *fetch;
     int code; /* of beginning it, on this rank */
     char *text;
+    lb_fetching *next; /* late one */
 };
 
 static inline int lb_mpi_broadcast(void *context, void *bytes, int64_t length) {
@@ -170,19 +176,36 @@ static inline int lb_variable(lb_coupling *coupling, const char *name, double ti
 }
 
 static inline void lb_mpi_fetched(lb_fetching **fetching) {
-    (*fetching)->coupling->fetching = NULL;
+    if ((*fetching)->coupling->fetching == *fetching) (*fetching)->coupling->fetching = NULL;
+    free((*fetching)->name);
     lb_side_fetch_free(&(*fetching)->fetch);
     free((*fetching)->text);
     free(*fetching);
     *fetching = NULL;
 }
 
+/* Where the late fetch of this name is, or would be. */
+static inline lb_fetching **lb_mpi_late(lb_coupling *coupling, const char *name) {
+    lb_fetching **late = &coupling->late;
+    while (*late && (!name || strcmp((*late)->name, name))) late = &(*late)->next;
+    return late;
+}
+
+/* Takes it out of the list. */
+static inline lb_fetching *lb_mpi_take_late(lb_fetching **late) {
+    lb_fetching *taken = *late;
+    if (taken) *late = taken->next;
+    return taken;
+}
+
 static inline int lb_fetch_start(lb_coupling *coupling, const char *name, uint64_t version, const lb_layout *layout,
                                  const char *dtype, void *into, const lb_transfer_options *options,
                                  lb_fetching **fetching) {
-    lb_fetching *begun;
+    lb_fetching *begun, *late, **place;
     int code = LB_OK;
     if (!coupling) return lb_fail(LB_INVALID, "coupling is NULL");
+    place = lb_mpi_late(coupling, name);
+    late = *place;
     begun = (lb_fetching *)calloc(1, sizeof *begun);
     if (!fetching) code = lb_fail(LB_INVALID, "fetching is NULL");
     if (!begun) code = lb_fail(LB_MEMORY, "no memory for a fetch");
@@ -190,14 +213,28 @@ static inline int lb_fetch_start(lb_coupling *coupling, const char *name, uint64
     if (!code)
         code = lb_side_fetch_create(coupling->side, name, version, layout, dtype, options ? options->select : NULL,
                                     into, options ? options->strides : NULL, lb_mpi_timeout(options), &begun->fetch);
+    if (!code && !(begun->name = lb_mpi_copy(name))) code = lb_fail(LB_MEMORY, "no memory for a fetch");
+    if (!code && late && late->version >= version &&
+        (late->into != into || lb_side_fetch_hash(late->fetch) != lb_side_fetch_hash(begun->fetch)))
+        code = lb_fail(LB_INVALID, "another fetch of it has taken too long: ask for the same, into the same memory");
     /* Nothing is begun unless all ranks can: what one asks for is never asked for again. */
     code = lb_mpi_agree(coupling->comm, code, code ? 0 : lb_side_fetch_hash(begun->fetch));
     if (code) {
+        if (begun) free(begun->name);
         if (begun) lb_side_fetch_free(&begun->fetch);
         free(begun);
         return code;
     }
     begun->coupling = coupling;
+    if (late) lb_mpi_take_late(place);
+    if (late && late->version >= version) {
+        lb_mpi_fetched(&begun);
+        *fetching = coupling->fetching = late;
+        return LB_OK;
+    }
+    if (late) lb_mpi_fetched(&late);
+    begun->version = version;
+    begun->into = into;
     begun->code = lb_side_fetch_begin(coupling->side, begun->fetch);
     if (begun->code) begun->text = lb_mpi_copy(lb_error());
     *fetching = coupling->fetching = begun;
@@ -223,14 +260,22 @@ static inline int lb_fetch(lb_coupling *coupling, const char *name, uint64_t ver
     int code = lb_fetch_start(coupling, name, version, layout, dtype, into, options, &fetching);
     if (code) return code;
     code = lb_fetch_wait(&fetching, lb_mpi_timeout(options));
-    /* It may be tried again from the beginning. */
-    if (fetching) lb_mpi_fetched(&fetching);
+    if (fetching) {
+        /* It may be asked for again. */
+        fetching->next = coupling->late;
+        coupling->late = fetching;
+        coupling->fetching = NULL;
+    }
     return code;
 }
 
 static inline void lb_mpi_end(lb_coupling **coupling, const char *reason, int failed) {
     lb_coupling *old = *coupling;
     if (old->fetching) lb_mpi_fetched(&old->fetching);
+    while (old->late) {
+        lb_fetching *late = lb_mpi_take_late(&old->late);
+        lb_mpi_fetched(&late);
+    }
     lb_side_end(&old->side, reason, failed);
     /* Freeing a communicator is collective, unless the others are elsewhere: then it is left to MPI_Finalize. */
     if (old->comm != MPI_COMM_NULL && !failed) MPI_Comm_free(&old->comm);

@@ -354,8 +354,9 @@ impl Coupling {
             || "waiting until the other side has fetched everything".to_owned(),
             |state| {
                 let unfetched = state.exchange.unfetched();
-                let idle = state.in_flight == 0 && !state.exchange.passes_on();
-                if unfetched.is_empty() && idle && !state.exchange.lends() {
+                // A side that has left passes nothing on.
+                let passes = state.exchange.is_passing() && state.exchange.check().is_ok();
+                if unfetched.is_empty() && state.in_flight == 0 && !passes && !state.exchange.lends() {
                     return Ok(Some(()));
                 }
                 state.exchange.check().map_err(|error| match unfetched.first() {

@@ -77,6 +77,8 @@ class Coupling:
         self.name = name
         self._ranks, self._core, self._budget = ranks, core, int(budget)
         self._fetching: Optional[Fetching] = None
+        # Begun, and waited for in vain: what has been asked for is not asked for again.
+        self._late: dict[str, Fetching] = {}
         self.other = core.other
         """The other side, for messages."""
 
@@ -131,13 +133,13 @@ class Coupling:
         is no process of the layout. Waits until it is exported and has arrived, for at most `timeout` seconds; None: as
         long as the other side is there.
 
-        `select`, `into`, `casting`: as for `redistribute`. Older versions can no longer be fetched afterwards."""
+        `select`, `into`, `casting`: as for `redistribute`. Older versions can no longer be fetched afterwards. After a
+        TimeoutError the same may be fetched again, into the same array."""
         started = self.start_fetch(name, layout, version, select=select, into=into, casting=casting, timeout=timeout)
         try:
             return started.wait(timeout)
         except TimeoutError:
-            # It may be tried again from the beginning.
-            started.end()
+            started.put_off()
             raise
 
     def start_fetch(
@@ -153,7 +155,8 @@ class Coupling:
     ) -> Fetching:
         """Begins a fetch, and returns what to wait for: elements come while the program computes. Waits here only until
         the other side has exported any version of the variable. One fetch may be in flight at a time."""
-        found = []
+        found: list[Any] = []
+        asked = (version, layout, select, into, casting)
 
         def known():
             if self._fetching is not None:
@@ -161,6 +164,12 @@ class Coupling:
             checked, number = _variable(name, version)
             if not isinstance(layout, Layout):
                 raise TypeError(f"layout is {layout!r}: it must be a Layout")
+            late = self._late.get(checked)
+            if late is not None and late.version >= number:
+                if not late.is_of(asked):
+                    raise ValueError(f"{late.what} was asked for before: ask for the same, into the same array")
+                found.append(late)
+                return
             if select is None and layout.size <= self._ranks.size:
                 # Most likely the arrays have the same shape. Then it is packed for this when it is exported.
                 self._core.wish(checked, layout._core, *picks(None, layout.shape, layout.shape))
@@ -171,11 +180,15 @@ class Coupling:
 
         # Nothing is begun unless all ranks can: what one asks for is never asked for again.
         self._together(known)
+        if isinstance(found[0], Fetching):
+            self._fetching = late = self._late.pop(found[0].name)
+            return late.again()
         ((checked, number, dtype, target, chosen),) = found
         strides, size = [0] * len(layout.shape), dtype.itemsize
         if target is not None:
             strides, size = list(target.strides), target.itemsize
-        self._fetching = fetching = Fetching(self, f"{checked}, version {number},")
+        self._late.pop(checked, None)
+        self._fetching = fetching = Fetching(self, checked, number, asked)
         try:
             core = self._core.fetch(checked, number, layout._core, *chosen, strides, size)
             fetching.begun(core, target, dtype, target if into is None else into)
@@ -313,8 +326,9 @@ class Fetching(Awaited):
     """A fetch in flight: see `Coupling.start_fetch`. `await` it, or call `wait`, which are collective; the result is
     what `Coupling.fetch` returns."""
 
-    def __init__(self, coupling: Coupling, what: str) -> None:
-        self._coupling, self.what = coupling, what
+    def __init__(self, coupling: Coupling, name: str, version: int, asked: tuple) -> None:
+        self._coupling, self.name, self.version, self._asked = coupling, name, version, asked
+        self.what = f"{name}, version {version},"
         self._core: Any = None
         self._target: Optional[np.ndarray] = None
         self._dtype, self._result = np.dtype(np.void), None
@@ -359,8 +373,22 @@ class Fetching(Awaited):
                 self._coupling._unpack(elements, self._target, self._dtype)
 
     def end(self) -> None:
-        """Lets another fetch begin: this one is over, or waited for no longer."""
+        """Lets another fetch begin: this one is over."""
         self._over, self._coupling._fetching = True, None
+
+    def put_off(self) -> None:
+        """Lets another fetch begin; this one may be asked for again."""
+        self.end()
+        self._coupling._late[self.name] = self
+
+    def again(self) -> Fetching:
+        self._over = False
+        return self
+
+    def is_of(self, asked: tuple) -> bool:
+        """Whether the same is asked for, into the same array."""
+        version, layout, select, into, casting = self._asked
+        return (version, layout, select, casting) == (asked[0], asked[1], asked[2], asked[4]) and into is asked[3]
 
 
 def _variable(name: str, version: int) -> tuple[str, int]:

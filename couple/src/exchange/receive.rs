@@ -106,6 +106,9 @@ impl Exchange {
         (strides, element): (&[i64], usize),
     ) -> Result<FetchId, ExchangeError> {
         self.check()?;
+        // The same in all processes of this side, also where it fails.
+        let id = FetchId(self.next_fetch);
+        self.next_fetch += 1;
         let (processes, size) = (layout.processes(), self.sizes.0);
         if processes > size {
             return Err(ExchangeError::TooMany { name: name.to_owned(), processes, size });
@@ -130,8 +133,6 @@ impl Exchange {
             Action::Tell(Party::other(process), Box::new(Message::Begin { name: name.to_owned(), wish, version }))
         };
         self.actions.extend(informed(self.own, self.sizes).map(begin));
-        let id = FetchId(self.next_fetch);
-        self.next_fetch += 1;
         let fetch = Fetch { name: name.to_owned(), version, missing: 0, arrived: Vec::new(), refused: None };
         self.fetches.insert(id, fetch);
         for (from, packing, length, chain) in packings {

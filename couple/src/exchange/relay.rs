@@ -86,9 +86,9 @@ impl Exchange {
         }
     }
 
-    /// Whether others still await what has arrived here, or what this process has sent to some for all.
-    pub(crate) fn passes_on(&self) -> bool {
-        !self.relays.is_empty() || !self.passing.is_empty()
+    /// Whether processes of the other side still await what this one has sent to another of them.
+    pub(crate) fn is_passing(&self) -> bool {
+        !self.passing.is_empty()
     }
 
     /// Another process of this side asks for what arrives here from a process of the other side in this fetch.

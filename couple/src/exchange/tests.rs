@@ -194,7 +194,8 @@ fn everything_arrives_once_in_any_order() {
         for exchange in world.sides.iter().flatten() {
             assert_eq!((exchange.check(), exchange.unfetched(), exchange.held()), (Ok(()), vec![], 0), "seed {seed}");
             assert!(exchange.tickets.is_empty() && exchange.fetches.is_empty());
-            assert!(!exchange.passes_on() && exchange.forwards.is_empty() && exchange.passed.is_empty());
+            assert!(exchange.relays.is_empty() && exchange.forwards.is_empty());
+            assert!(exchange.passing.is_empty() && exchange.passed.is_empty());
         }
         assert!(world.awaited.is_empty());
     }
@@ -443,7 +444,7 @@ fn copies_cross_between_two_sites_once() {
     while world.elements.is_empty() {
         world.deliver(&mut Chance::new(5));
     }
-    assert!((0..2).any(|process| world.process((0, process)).passes_on()));
+    assert!((0..2).any(|process| world.process((0, process)).is_passing()));
     while world.deliver(&mut Chance::new(5)) {}
     let transfer = Transfer::new(blocks(1_000_000, 2), target, &all(1_000_000)).unwrap();
     for (process, id) in (0..).zip(ids) {
@@ -455,9 +456,9 @@ fn copies_cross_between_two_sites_once() {
             unsafe { one.unpack(bytes.as_ptr(), array.as_mut_ptr()) };
         }
         assert!(done && array == expected(&transfer, process, 1), "process {process}");
-        assert!(!world.process((1, process)).passes_on());
+        assert!(world.process((1, process)).relays.is_empty());
     }
-    assert!((0..2).all(|process| !world.process((0, process)).passes_on()));
+    assert!((0..2).all(|process| !world.process((0, process)).is_passing()));
     // Once to each of two sites.
     assert_eq!(world.crossed, 2 * 8_000_000);
 }
@@ -469,7 +470,7 @@ fn a_refusal_is_passed_on() {
     for (process, id) in (0..).zip(ids) {
         let refused = world.process((1, process)).take(id).unwrap_err().to_string();
         assert!(refused.contains("v, version 1: it is not there"), "{refused}");
-        assert!(!world.process((1, process)).passes_on());
+        assert!(world.process((1, process)).relays.is_empty());
     }
 }
 
