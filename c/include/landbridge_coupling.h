@@ -120,13 +120,11 @@ static inline int lb_join(const char *name, MPI_Comm comm, const lb_join_options
     int code = LB_OK;
     if (comm != MPI_COMM_NULL) {
         int rank, size;
-        code = lb_mpi_check(MPI_Comm_dup(comm, &own), "MPI_Comm_dup");
+        code = lb_mpi_dup(comm, &own, &rank, &size);
         if (code) {
             free(made);
             return code;
         }
-        MPI_Comm_rank(own, &rank);
-        MPI_Comm_size(own, &size);
         ranks.rank = rank;
         ranks.size = size;
         ranks.context = &own;
@@ -202,10 +200,11 @@ static inline int lb_fetch_start(lb_coupling *coupling, const char *name, uint64
                                  const char *dtype, void *into, const lb_transfer_options *options,
                                  lb_fetching **fetching) {
     lb_fetching *begun, *late, **place;
-    int code = LB_OK;
+    int code = LB_OK, again;
     if (!coupling) return lb_fail(LB_INVALID, "coupling is NULL");
     place = lb_mpi_late(coupling, name);
     late = *place;
+    again = late && late->version >= version;
     begun = (lb_fetching *)calloc(1, sizeof *begun);
     if (!fetching) code = lb_fail(LB_INVALID, "fetching is NULL");
     if (!begun) code = lb_fail(LB_MEMORY, "no memory for a fetch");
@@ -214,20 +213,22 @@ static inline int lb_fetch_start(lb_coupling *coupling, const char *name, uint64
         code = lb_side_fetch_create(coupling->side, name, version, layout, dtype, options ? options->select : NULL,
                                     into, options ? options->strides : NULL, lb_mpi_timeout(options), &begun->fetch);
     if (!code && !(begun->name = lb_mpi_copy(name))) code = lb_fail(LB_MEMORY, "no memory for a fetch");
-    if (!code && late && late->version >= version &&
+    if (!code && again &&
         (late->into != into || lb_side_fetch_hash(late->fetch) != lb_side_fetch_hash(begun->fetch)))
         code = lb_fail(LB_INVALID, "another fetch of it has taken too long: ask for the same, into the same memory");
     /* Nothing is begun unless all ranks can: what one asks for is never asked for again. */
     code = lb_mpi_agree(coupling->comm, code, code ? 0 : lb_side_fetch_hash(begun->fetch));
     if (code) {
-        if (begun) free(begun->name);
-        if (begun) lb_side_fetch_free(&begun->fetch);
+        if (begun) {
+            free(begun->name);
+            lb_side_fetch_free(&begun->fetch);
+        }
         free(begun);
         return code;
     }
     begun->coupling = coupling;
     if (late) lb_mpi_take_late(place);
-    if (late && late->version >= version) {
+    if (again) {
         lb_mpi_fetched(&begun);
         *fetching = coupling->fetching = late;
         return LB_OK;

@@ -172,6 +172,15 @@ static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
     return failed ? failed : lb_fail(told.code, told.text);
 }
 
+/* Collective: the same ranks, for our own messages. */
+static inline int lb_mpi_dup(MPI_Comm comm, MPI_Comm *own, int *rank, int *size) {
+    int code = lb_mpi_check(MPI_Comm_dup(comm, own), "MPI_Comm_dup");
+    if (code) return code;
+    MPI_Comm_rank(*own, rank);
+    MPI_Comm_size(*own, size);
+    return LB_OK;
+}
+
 /* Makes a datatype of another one. */
 static inline int lb_mpi_type(const lb_step *step, MPI_Datatype of, MPI_Datatype *made) {
     int count = (int)step->count, length = (int)step->length, status;
@@ -239,13 +248,11 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
     memset(&all, 0, sizeof all);
     if (options) all = *options;
     /* Collective, so that it comes first, whatever is wrong. */
-    code = lb_mpi_check(MPI_Comm_dup(comm, &own), "MPI_Comm_dup");
+    code = lb_mpi_dup(comm, &own, &rank, &size);
     if (code) {
         free(made);
         return code;
     }
-    MPI_Comm_rank(own, &rank);
-    MPI_Comm_size(own, &size);
     MPI_Get_library_version(library, &length);
     if (!made || !plan) code = made ? lb_fail(LB_INVALID, "plan is NULL") : lb_fail(LB_MEMORY, "no memory for a plan");
     if (!code && all.budget < 0) code = lb_fail(LB_INVALID, "budget is negative");

@@ -15,9 +15,14 @@ use crate::pack::Cursor;
 
 /// Bytes of a piece, but for elements that do not divide it: few enough to stay in a core's own cache. All processes of
 /// a run must cut messages alike.
-const PIECE: usize = 256 << 10;
+pub(crate) const PIECE: usize = 256 << 10;
 /// Bytes of pieces that a process has in memory, unless it is told another number.
 pub const BUDGET: usize = 16 << 20;
+
+/// Bytes of pieces of about `bytes` that have whole elements.
+pub(crate) fn of_elements(bytes: usize, element: usize) -> usize {
+    (bytes - bytes % element.max(1)).max(element)
+}
 
 /// A message, at one of its ends.
 #[derive(Clone, Debug)]
@@ -135,7 +140,7 @@ struct Own {
 
 impl Pieces {
     /// `sends`, `receives`: in the order of their steps. `own`: what stays in this process, unless it is among these.
-    /// `hold`: pack all of it now, as where the arrays share memory; then nothing may be `own`, nor converted.
+    /// `hold`: pack all of it now, as where the arrays share memory; then nothing may be `own`.
     /// `budget`: bytes of pieces in memory; `None`: all of them at once, so that nothing has to be done before they are
     /// over.
     ///
@@ -344,7 +349,7 @@ impl Moved {
     fn new(flow: Flow, hold: bool, piece: usize) -> Moved {
         let (local, wire) = flow.elements;
         let length = flow.packing.bytes() / local.max(1) * wire;
-        let piece = (piece - piece % wire.max(1)).max(wire);
+        let piece = of_elements(piece, wire);
         let straight = flow.packing.straight_all().filter(|_| !flow.converts && !hold);
         let cursor = flow.packing.begin();
         Moved { flow, length, piece, begun: 0, straight, cursor, slots: VecDeque::new() }

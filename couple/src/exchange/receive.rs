@@ -152,11 +152,11 @@ impl Exchange {
                 }
             };
             self.actions.push_back(Action::Tell(asked, Box::new(message)));
+            let left = length.div_ceil(cut) as u32;
             if asked.own {
-                self.passed.insert((id, from), length.div_ceil(cut) as u32);
+                self.passed.insert((id, from), left);
             }
             if let Some(next) = at.and_then(|at| chain.get(at + 1)) {
-                let left = length.div_ceil(cut) as u32;
                 let relay = Relay { to: *next, ticket: None, kept: Vec::new(), left, refused: None };
                 self.relays.insert((id, from), relay);
                 if let Some((asker, ticket)) = self.forwards.remove(&(id, from))

@@ -7,10 +7,8 @@ use plan::redistribution::Transfer;
 use super::receive::FetchId;
 use super::{Action, Exchange, MOST, Misuse, Party};
 use crate::message::Message;
+use crate::pieces::{PIECE, of_elements};
 use crate::sealed;
-
-/// Bytes of a piece, but for elements that do not divide it.
-const PIECE: usize = 256 << 10;
 
 /// What a process passes on of a message.
 #[derive(Debug)]
@@ -29,7 +27,7 @@ pub(super) struct Relay {
 
 /// Bytes of the elements in a piece, for elements of this many bytes.
 pub(super) fn piece(element: usize) -> usize {
-    (PIECE - PIECE % element.max(1)).max(element)
+    of_elements(PIECE, element)
 }
 
 impl Exchange {
