@@ -35,7 +35,7 @@ def alone(workshop, mpi, ranks, *words):
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=MATRIX), 4, pytest.param(7, marks=MATRIX)])
 def test_random_redistributions_are_right(workshop, mpi, ranks):
-    done = alone(workshop, mpi, ranks, built(workshop, mpi), 300, 1000 * ranks)
+    done = alone(workshop, mpi, ranks, built(workshop, mpi), 300, 1000 * ranks, "alone")
     assert "300 redistributions are right" in done.out, str(done)
 
 

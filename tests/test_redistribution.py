@@ -331,7 +331,7 @@ def test_a_message_of_a_million_runs(workshop, mpich_only):
 
 def test_messages_in_pieces(workshop, mpi):
     done = alone(workshop, mpi, 4, PROGRAMS / "pieces.py")
-    assert done.out.count(": good") == 7, str(done)
+    assert done.out.count(": good") == 8, str(done)
 
 
 LONG = """

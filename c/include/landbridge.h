@@ -145,6 +145,14 @@ typedef struct lb_transfer lb_transfer;
 int lb_transfer_create(const lb_layout *src, const lb_layout *dst, const char *dtype, const lb_select *select,
                        int32_t size, const int32_t *src_ranks, const int32_t *dst_ranks, lb_transfer **transfer);
 
+/* Ranks of a node may read pieces where another rank has packed them. A rank that sends tells its address, if it has
+ * one (else this returns 0); the one that receives opens it, which returns 0 if it cannot; then the first one allows
+ * that. */
+enum { LB_ADDRESS = 48 };
+int32_t lb_transfer_address(const lb_transfer *transfer, unsigned char address[LB_ADDRESS]);
+int32_t lb_transfer_open(const lb_transfer *transfer, int32_t rank, const unsigned char address[LB_ADDRESS]);
+void lb_transfer_allow(const lb_transfer *transfer, int32_t rank);
+
 /* The same number for the same layouts, selection, dtype and ranks. */
 uint64_t lb_transfer_hash(const lb_transfer *transfer);
 
@@ -190,6 +198,9 @@ int lb_end_create(const lb_transfer *transfer, int32_t sends, int32_t rank, cons
 int64_t lb_end_messages(const lb_end *end, const lb_message **messages);
 
 /* The bytes of the local array, from and to, counted from its first element. */
+/* Whether it is worth lending memory for this message. */
+int32_t lb_end_may_lend(const lb_end *end, int64_t message);
+
 void lb_end_bounds(const lb_end *end, int64_t *low, int64_t *high);
 
 /* Copies the elements of a message between the array and a buffer of `bytes` bytes. */
@@ -219,8 +230,8 @@ int32_t lb_pieces_slots(const lb_pieces *pieces);
 /* The next one; returns 0 if there is none before others are over. */
 int32_t lb_pieces_next(lb_pieces *pieces, lb_piece *piece);
 
-/* The piece in this slot has been sent, or has come; `came`: it was not empty. */
-void lb_pieces_over(lb_pieces *pieces, int32_t slot, int32_t came);
+/* The piece in this slot has been sent, or has come with this many bytes. */
+void lb_pieces_over(lb_pieces *pieces, int32_t slot, int64_t bytes);
 
 /* Copies some of what stays in this process; returns 0 if there is nothing more. */
 int32_t lb_pieces_copy_own(lb_pieces *pieces);

@@ -66,7 +66,8 @@ static inline void lb_plan_free(lb_plan **plan);
 
 /* ---- how ------------------------------------------------------------------------------------------------------- */
 
-enum { LB_MPI_TAG = 7, LB_MPI_TEXT = 1024 };
+/* Tags: of elements, of addresses, and of answers to these. */
+enum { LB_MPI_TAG = 7, LB_MPI_ADDRESS = 9, LB_MPI_ANSWER = 10, LB_MPI_TEXT = 1024 };
 
 /* What goes to other ranks, or comes from them. */
 typedef struct lb_mpi_side {
@@ -238,6 +239,73 @@ static inline int lb_mpi_bind(lb_mpi_side *side, const lb_transfer *transfer, in
     return code;
 }
 
+/* Which messages of a side go to, or come from, other ranks of this node that may lend each other memory: their ranks,
+ * and how many. */
+static inline int lb_mpi_beside(const lb_mpi_side *side, MPI_Comm comm, MPI_Comm node, int *ranks) {
+    MPI_Group all, near;
+    int count = 0, own;
+    MPI_Comm_rank(comm, &own);
+    MPI_Comm_group(comm, &all);
+    MPI_Comm_group(node, &near);
+    for (int64_t at = 0; at < side->count; at++) {
+        int rank = side->messages[at].rank, there = MPI_UNDEFINED;
+        if (rank == own || !lb_end_may_lend(side->end, at)) continue;
+        MPI_Group_translate_ranks(all, 1, &rank, near, &there);
+        if (there != MPI_UNDEFINED) ranks[count++] = rank;
+    }
+    MPI_Group_free(&all);
+    MPI_Group_free(&near);
+    return count;
+}
+
+/* Collective: ranks of a node agree on whose memory they read. */
+static inline int lb_mpi_lend(lb_plan *plan, int rank) {
+    MPI_Comm node = MPI_COMM_NULL;
+    int64_t most = plan->sides[0].count + plan->sides[1].count + 1;
+    int *ranks = (int *)malloc((size_t)most * sizeof *ranks);
+    char *answers = (char *)calloc((size_t)most, 1);
+    unsigned char *addresses = (unsigned char *)malloc((size_t)most * LB_ADDRESS), own[LB_ADDRESS];
+    MPI_Request *requests = (MPI_Request *)malloc((size_t)most * sizeof *requests);
+    int code, out = 0, come = 0, at = 0;
+    if (!ranks || !answers || !addresses || !requests) {
+        /* Others wait for this rank. */
+        fprintf(stderr, "landbridge: no memory for a plan\n");
+        MPI_Abort(plan->comm, 1);
+    }
+    code = lb_mpi_check(MPI_Comm_split_type(plan->comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
+                        "MPI_Comm_split_type");
+    if (!code) {
+        out = lb_mpi_beside(&plan->sides[0], plan->comm, node, ranks);
+        come = lb_mpi_beside(&plan->sides[1], plan->comm, node, ranks + out);
+        MPI_Comm_free(&node);
+        memset(own, 0, sizeof own);
+        if (out) lb_transfer_address(plan->transfer, own);
+        for (int each = 0; each < come; each++)
+            MPI_Irecv(addresses + each * LB_ADDRESS, LB_ADDRESS, MPI_BYTE, ranks[out + each], LB_MPI_ADDRESS,
+                      plan->comm, &requests[at++]);
+        for (int each = 0; each < out; each++)
+            MPI_Isend(own, LB_ADDRESS, MPI_BYTE, ranks[each], LB_MPI_ADDRESS, plan->comm, &requests[at++]);
+        code = lb_mpi_check(MPI_Waitall(at, requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
+    }
+    at = 0;
+    for (int each = 0; !code && each < out + come; each++) {
+        if (each < out) {
+            MPI_Irecv(&answers[each], 1, MPI_BYTE, ranks[each], LB_MPI_ANSWER, plan->comm, &requests[at++]);
+            continue;
+        }
+        answers[each] = (char)lb_transfer_open(plan->transfer, ranks[each], addresses + (each - out) * LB_ADDRESS);
+        MPI_Isend(&answers[each], 1, MPI_BYTE, ranks[each], LB_MPI_ANSWER, plan->comm, &requests[at++]);
+    }
+    if (!code) code = lb_mpi_check(MPI_Waitall(at, requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
+    for (int each = 0; !code && each < out; each++)
+        if (answers[each]) lb_transfer_allow(plan->transfer, ranks[each]);
+    free(ranks);
+    free(answers);
+    free(addresses);
+    free(requests);
+    return code;
+}
+
 static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, const char *dtype, MPI_Comm comm,
                                  const lb_options *options, lb_plan **plan) {
     lb_options all;
@@ -264,6 +332,7 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
     if (!code) code = lb_mpi_bind(&made->sides[0], made->transfer, 1, rank, all.src_strides, library);
     if (!code) code = lb_mpi_bind(&made->sides[1], made->transfer, 0, rank, all.dst_strides, library);
     code = lb_mpi_agree(own, code, made ? lb_transfer_hash(made->transfer) : 0);
+    if (!code) code = lb_mpi_lend(made, rank);
     if (code) {
         char *text = lb_mpi_copy(lb_error());
         if (made) {
@@ -372,7 +441,7 @@ static inline int lb_mpi_advance(lb_run *run, int *moved) {
             int bytes = 1;
             if (!piece->sends) code = MPI_Get_count(&run->moved[at], MPI_BYTE, &bytes);
             if (bytes == 0) run->absent = piece->rank;
-            lb_pieces_over(run->pieces, piece->slot, bytes > 0);
+            lb_pieces_over(run->pieces, piece->slot, bytes);
             again = 1;
         }
         if (!again) again = lb_pieces_copy_own(run->pieces);

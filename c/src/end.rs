@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use couple::Packing;
+use couple::beside::WORTH;
 use couple::datatype::{Place, Step};
 use plan::redistribution::Steps;
 
@@ -182,6 +183,16 @@ pub(crate) unsafe extern "C" fn lb_end_messages(end: *const End, messages: *mut 
         }
         end.messages.len() as i64
     }
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_end_may_lend(end: *const End, message: i64) -> i32 {
+    // SAFETY: the caller's promise.
+    let message = unsafe { end.as_ref() }.and_then(|end| end.messages.get(message as usize));
+    let worth = |message: &MessageOf| message.kind == Kind::Pieces as i32 && message.bytes >= WORTH as i64;
+    i32::from(message.is_some_and(worth))
 }
 
 /// # Safety

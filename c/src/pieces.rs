@@ -99,10 +99,10 @@ pub(crate) unsafe extern "C" fn lb_pieces_next(pieces: *mut Pieces, piece: *mut 
 /// # Safety
 /// As `landbridge.h` says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_pieces_over(pieces: *mut Pieces, slot: i32, came: i32) {
+pub(crate) unsafe extern "C" fn lb_pieces_over(pieces: *mut Pieces, slot: i32, bytes: i64) {
     // SAFETY: the caller's promise.
     if let (Some(pieces), Ok(slot)) = (unsafe { pieces.as_mut() }, usize::try_from(slot)) {
-        pieces.over(slot, came != 0);
+        pieces.over(slot, usize::try_from(bytes).unwrap_or(0));
         pieces.unpack_ripe();
     }
 }

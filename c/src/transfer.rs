@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
+use couple::beside::Beside;
 use couple::pieces::Buffers;
 use plan::redistribution::{Description, Layout, Mapping, Pick, Transfer};
 use serde::Serialize;
@@ -36,6 +37,7 @@ pub(crate) struct Bound {
     /// Ranks of the processes of the source, and of the target.
     pub(crate) ranks: [Vec<u32>; 2],
     pub(crate) buffers: Arc<Buffers>,
+    beside: Arc<Beside>,
     hash: u64,
 }
 
@@ -160,10 +162,44 @@ pub(crate) unsafe extern "C" fn lb_transfer_create(
         let all = (Description::of(source), Description::of(target), &mapping, &dtype.text, &ranks);
         let hash = hash(&all);
         let transfer = Transfer::new(source.clone(), target.clone(), &mapping).map_err(Problem::invalid)?;
-        let bound = Bound { transfer, dtype, ranks, buffers: Arc::default(), hash };
+        let beside = Arc::new(Beside::default());
+        let buffers = Arc::new(Buffers::new(beside.clone()));
+        let bound = Bound { transfer, dtype, ranks, buffers, beside, hash };
         // SAFETY: the caller's promise.
         unsafe { hand_out(made, bound, "transfer") }
     })
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_transfer_address(transfer: *const Bound, address: *mut u8) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(transfer) = (unsafe { transfer.as_ref() }) else { return 0 };
+    let own = transfer.beside.address();
+    // SAFETY: the caller's promise: there is room for as many.
+    unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), address, own.len()) };
+    i32::from(!own.is_empty())
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_transfer_open(transfer: *const Bound, rank: i32, address: *const u8) -> i32 {
+    // SAFETY: the caller's promise.
+    let (transfer, address) =
+        unsafe { (transfer.as_ref(), std::slice::from_raw_parts(address, couple::beside::ADDRESS)) };
+    transfer.map_or(0, |transfer| i32::from(transfer.beside.open(rank as u32, address)))
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_transfer_allow(transfer: *const Bound, rank: i32) {
+    // SAFETY: the caller's promise.
+    if let Some(transfer) = unsafe { transfer.as_ref() } {
+        transfer.beside.allow(rank as u32);
+    }
 }
 
 /// The same for the same layouts, selection, dtype and ranks.

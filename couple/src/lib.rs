@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod beside;
 mod coupling;
 pub mod datatype;
 mod exchange;

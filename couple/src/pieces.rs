@@ -6,11 +6,19 @@
 //! of the array, which stays in the cache. In no step does a process send or receive two messages. Of the pieces that
 //! are not over, those of the lowest number and step are therefore in flight at both ends: a run goes on however little
 //! memory each process gives it.
+//!
+//! To a rank that can read this one's memory ([`Beside`]) a piece need not be sent: it is packed where that rank
+//! unpacks it, and the message says where. While other ranks have such pieces of a run and there is no room for
+//! another, it waits, for they are of lower numbers and steps than those that are left; a run that may not wait sends
+//! the elements.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pool::lending::{Borrower, Lender, Lent};
+
 use crate::Packing;
+use crate::beside::{Beside, LEAST};
 use crate::pack::Cursor;
 
 /// Bytes of a piece, but for elements that do not divide it: few enough to stay in a core's own cache. All processes of
@@ -53,7 +61,7 @@ pub struct Ripe {
     pub slot: usize,
     pub at: *mut u8,
     pub bytes: usize,
-    /// What [`Pieces::over`] was told.
+    /// Whether it was not empty.
     pub came: bool,
 }
 
@@ -62,7 +70,10 @@ pub struct Ripe {
 pub struct Buffers {
     /// Bytes of each.
     piece: usize,
+    /// Bytes of the least piece that is lent.
+    least: usize,
     spare: Mutex<Spare>,
+    beside: Arc<Beside>,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +95,11 @@ pub struct Pieces {
     own: Option<Own>,
     /// Everything that is sent is in its slot from the beginning.
     hold: bool,
+    /// How many pieces that are sent or lent may be in memory; `None`: any number, so that it never waits for other
+    /// ranks to give back what they are lent.
+    most: Option<usize>,
+    lender: Option<Arc<Lender>>,
+    lent: Vec<Lent>,
     /// Those of receives follow those of sends.
     slots: Vec<Option<Moving>>,
     first_receive: usize,
@@ -113,9 +129,18 @@ struct Moved {
     begun: usize,
     /// Of a message whose elements follow each other: where they begin.
     straight: Option<i64>,
+    way: Way,
     cursor: Cursor,
     /// Slots of its pieces, in order.
     slots: VecDeque<usize>,
+}
+
+/// How pieces of a message may go.
+#[derive(Debug)]
+enum Way {
+    Sent,
+    Lent,
+    Borrowed(Arc<Borrower>),
 }
 
 #[derive(Debug)]
@@ -125,8 +150,15 @@ struct Moving {
     buffer: Option<Vec<u8>>,
     at: *mut u8,
     bytes: usize,
-    /// Whether it was not empty, once it has arrived.
-    arrived: Option<bool>,
+    arrived: Option<Arrival>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    Empty,
+    Elements,
+    /// They are in memory of the rank that has sent this.
+    Borrowed(Lent),
 }
 
 /// What stays in this process.
@@ -156,11 +188,18 @@ impl Pieces {
         budget: Option<usize>,
         buffers: Arc<Buffers>,
     ) -> Pieces {
-        let moved = |flows: Vec<Flow>| -> Vec<Moved> {
-            let moved = flows.into_iter().map(|flow| Moved::new(flow, hold, buffers.piece));
+        let moved = |flows: Vec<Flow>, sends: bool| -> Vec<Moved> {
+            let moved = flows.into_iter().map(|flow| {
+                let way = match sends {
+                    true if !hold && buffers.beside.reads(flow.rank) => Way::Lent,
+                    true => Way::Sent,
+                    false => buffers.beside.borrower(flow.rank).map_or(Way::Sent, Way::Borrowed),
+                };
+                Moved::new(flow, hold, buffers.piece, way)
+            });
             moved.filter(|moved| moved.length > 0).collect()
         };
-        let (sends, receives) = (moved(sends), moved(receives));
+        let (sends, receives) = (moved(sends, true), moved(receives, false));
         let (all_sends, all_receives) = (pieces(&sends), pieces(&receives));
         let most = budget.map_or(usize::MAX, |budget| (budget / 2 / buffers.piece).max(1));
         buffers.keep(budget.unwrap_or(usize::MAX / 2));
@@ -173,6 +212,9 @@ impl Pieces {
             receives: End::new(receives, s..s + r),
             own,
             hold,
+            most: budget.map(|_| s),
+            lender: buffers.beside.lender(),
+            lent: Vec::new(),
             slots: (0..s + r).map(|_| None).collect(),
             first_receive: s,
             ripe: VecDeque::new(),
@@ -209,9 +251,24 @@ impl Pieces {
             false => (&mut self.receives, self.into),
         };
         let number = *end.left.front()?;
-        let slot = end.free.pop()?;
+        let slot = *end.free.last()?;
         let flow = &mut end.flows[number];
         let bytes = flow.piece.min(flow.length - flow.begun);
+        let mut lent = None;
+        if let Some(lender) = self.lender.as_ref().filter(|_| sends) {
+            self.lent.retain(|lent| lender.is_lent(*lent));
+            if self.most.is_some_and(|most| self.lent.len() + end.in_flight >= most) {
+                return None;
+            }
+            let may_be_lent = matches!(flow.way, Way::Lent) && local.is_some();
+            if may_be_lent && (self.buffers.least..=lender.bytes()).contains(&bytes) {
+                lent = lender.take().map(|lent| (lent, lender.place(lent)));
+                if lent.is_none() && self.most.is_some() && !self.lent.is_empty() {
+                    return None;
+                }
+            }
+        }
+        end.free.pop();
         let at = flow.begun;
         flow.begun += bytes;
         end.in_flight += 1;
@@ -225,13 +282,26 @@ impl Pieces {
         if let Some(held) = &self.slots[slot] {
             return Some(Next { slot, sends, rank: flow.flow.rank, at: held.at, bytes: held.bytes });
         }
-        let moving = match (local, flow.straight) {
-            (Some(array), Some(offset)) => {
-                // SAFETY: the caller's promise: all elements of the message are there.
-                let place = unsafe { array.offset(offset as isize).add(at) };
-                Moving { flow: number, buffer: None, at: place, bytes, arrived: None }
+        // SAFETY: the caller's promise: all elements of the message are there.
+        let straight = |array: *mut u8, offset: i64| unsafe { array.offset(offset as isize).add(at) };
+        let moving = match (local, flow.straight, lent) {
+            (Some(array), offset, Some((lent, room))) => {
+                self.lent.push(lent);
+                // SAFETY: the caller's promise; the slot has room for the piece.
+                unsafe {
+                    match offset {
+                        Some(offset) => std::ptr::copy_nonoverlapping(straight(array, offset), room, bytes),
+                        None => flow.flow.packing.pack_next(&mut flow.cursor, array, room, bytes),
+                    }
+                }
+                let mut told = Vec::from(lent.told());
+                let place = told.as_mut_ptr();
+                Moving { flow: number, buffer: Some(told), at: place, bytes: Lent::BYTES, arrived: None }
             }
-            (None, _) if sends => {
+            (Some(array), Some(offset), None) => {
+                Moving { flow: number, buffer: None, at: straight(array, offset), bytes, arrived: None }
+            }
+            (None, ..) if sends => {
                 Moving { flow: number, buffer: None, at: std::ptr::dangling_mut(), bytes: 0, arrived: None }
             }
             _ => {
@@ -249,15 +319,22 @@ impl Pieces {
         Some(next)
     }
 
-    /// The message in this slot has been sent, or has arrived. `came`: it is not empty, as those of processes are that
-    /// cannot take part.
-    pub fn over(&mut self, slot: usize, came: bool) {
-        let Some(moving) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
-        moving.arrived = Some(came);
+    /// The message in this slot has been sent, or has arrived with this many bytes: none from a process that cannot
+    /// take part.
+    pub fn over(&mut self, slot: usize, bytes: usize) {
         if slot < self.first_receive {
             return self.clear(slot, true);
         }
+        let Some(moving) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         let flow = moving.flow;
+        moving.arrived = Some(match bytes {
+            0 => Arrival::Empty,
+            Lent::BYTES if moving.bytes >= self.buffers.least => {
+                // SAFETY: that many bytes have arrived there.
+                Arrival::Borrowed(Lent::read(unsafe { moving.at.cast::<[u8; Lent::BYTES]>().read_unaligned() }))
+            }
+            _ => Arrival::Elements,
+        });
         if self.receives.flows[flow].slots.front() == Some(&slot) {
             self.ripe.push_back(flow);
         }
@@ -265,9 +342,14 @@ impl Pieces {
 
     /// The next piece that [`Pieces::unpack`] can take.
     pub fn ripe(&mut self) -> Option<Ripe> {
-        let slot = *self.receives.flows[*self.ripe.front()?].slots.front()?;
+        let flow = &self.receives.flows[*self.ripe.front()?];
+        let slot = *flow.slots.front()?;
         let moving = self.slots[slot].as_ref()?;
-        Some(Ripe { slot, at: moving.at, bytes: moving.bytes, came: moving.arrived? })
+        let (at, came) = match (moving.arrived?, &flow.way) {
+            (Arrival::Borrowed(lent), Way::Borrowed(other)) => (other.place(lent).cast_mut(), true),
+            (arrived, _) => (moving.at, arrived != Arrival::Empty),
+        };
+        Some(Ripe { slot, at, bytes: moving.bytes, came })
     }
 
     /// Copies the piece that [`Pieces::ripe`] has returned to where its elements belong. `converted`: its elements as
@@ -279,10 +361,18 @@ impl Pieces {
         let Some(moving) = self.slots.get(slot).and_then(Option::as_ref) else { return };
         let flow = &mut self.receives.flows[moving.flow];
         let (local, wire) = flow.flow.elements;
-        if let Some(into) = self.into.filter(|_| moving.buffer.is_some() && !converted.is_null()) {
+        if let Some(into) = self.into.filter(|_| !converted.is_null()) {
             let bytes = moving.bytes / wire.max(1) * local;
-            // SAFETY: the promises of the callers of this and of `new`.
-            unsafe { flow.flow.packing.unpack_next(&mut flow.cursor, converted, into, bytes) };
+            // SAFETY: the promises of the callers of this and of `new`; a piece without a buffer belongs at its place.
+            unsafe {
+                match moving.buffer {
+                    Some(_) => flow.flow.packing.unpack_next(&mut flow.cursor, converted, into, bytes),
+                    None => std::ptr::copy(converted, moving.at, bytes),
+                }
+            }
+        }
+        if let (Some(Arrival::Borrowed(lent)), Way::Borrowed(other)) = (moving.arrived, &flow.way) {
+            other.give_back(lent);
         }
         flow.slots.pop_front();
         self.ripe.pop_front();
@@ -346,13 +436,13 @@ impl End {
 }
 
 impl Moved {
-    fn new(flow: Flow, hold: bool, piece: usize) -> Moved {
+    fn new(flow: Flow, hold: bool, piece: usize, way: Way) -> Moved {
         let (local, wire) = flow.elements;
         let length = flow.packing.bytes() / local.max(1) * wire;
         let piece = of_elements(piece, wire);
         let straight = flow.packing.straight_all().filter(|_| !flow.converts && !hold);
         let cursor = flow.packing.begin();
-        Moved { flow, length, piece, begun: 0, straight, cursor, slots: VecDeque::new() }
+        Moved { flow, length, piece, begun: 0, straight, way, cursor, slots: VecDeque::new() }
     }
 }
 
@@ -363,13 +453,12 @@ impl Own {
     }
 }
 
-impl Default for Buffers {
-    fn default() -> Buffers {
-        Buffers { piece: PIECE, spare: Mutex::default() }
-    }
-}
-
 impl Buffers {
+    /// For runs whose ranks lend each other memory as this says.
+    pub fn new(beside: Arc<Beside>) -> Buffers {
+        Buffers { piece: PIECE, least: LEAST, spare: Mutex::default(), beside }
+    }
+
     /// Keeps at least this many bytes from now on, once they have been used.
     fn keep(&self, bytes: usize) {
         let mut spare = self.lock();
@@ -484,6 +573,16 @@ mod tests {
             let wanted = expected(&transfer, &arrays, &intos);
             let hold = chance.below(4) == 0;
             let budget = (chance.below(8) > 0).then_some(20 * chance.below(8) as usize);
+            let piece = 10 + 15 * chance.below(3) as usize;
+            let besides: Vec<Arc<Beside>> = (0..all).map(|_| Arc::new(Beside::of(1 + chance.below(3), 40))).collect();
+            for (from, to) in (0..all).flat_map(|from| (0..all).map(move |to| (from, to))) {
+                if seed % 8 == 0
+                    && chance.below(2) == 0
+                    && besides[to as usize].open(from, &besides[from as usize].address())
+                {
+                    besides[from as usize].allow(to);
+                }
+            }
             let process = |(own, (array, mut into)): (u32, (Vec<u8>, Vec<u8>))| {
                 let flow = |of: &(Message, Arc<Packing>)| Flow {
                     rank: of.0.peer,
@@ -499,7 +598,8 @@ mod tests {
                 let kept = keeps(&out).zip(keeps(&come));
                 let goes = |(message, _): &&(Message, Arc<Packing>)| kept.is_none() || message.peer != own;
                 let flows = (out.iter().filter(goes).map(flow).collect(), come.iter().filter(goes).map(flow).collect());
-                let buffers = Arc::new(Buffers { piece: 10, spare: Mutex::default() });
+                let spare = Mutex::default();
+                let buffers = Arc::new(Buffers { piece, least: 20, spare, beside: besides[own as usize].clone() });
                 let places = (Some(array.as_ptr()), Some(into.as_mut_ptr()));
                 // SAFETY: the arrays have the shapes of their layouts, and live as long.
                 let pieces = unsafe { Pieces::new(places, flows, kept, hold, budget, buffers) };
@@ -515,7 +615,7 @@ mod tests {
     /// Matches sends and receives of two processes in their order, as MPI does; they end in any order.
     fn run(processes: &mut [Process], chance: &mut Chance, seed: u64) {
         let mut begun: HashMap<(u32, u32), [VecDeque<Next>; 2]> = HashMap::new();
-        let mut ends: Vec<(usize, usize)> = Vec::new();
+        let mut ends: Vec<(usize, usize, usize)> = Vec::new();
         // Chance may let everybody rest, but not often in a row.
         let mut idle = 0;
         loop {
@@ -538,18 +638,20 @@ mod tests {
             }
             for ((from, to), [sends, receives]) in &mut begun {
                 while let (Some(send), Some(receive)) = (sends.front(), receives.front()) {
-                    assert_eq!(send.bytes, receive.bytes, "seed {seed}");
+                    let told = send.bytes == Lent::BYTES && receive.bytes >= 20;
+                    assert!(told || send.bytes == receive.bytes, "seed {seed}");
                     // SAFETY: both are places that the pieces have named for as many bytes.
                     unsafe { std::ptr::copy_nonoverlapping(send.at, receive.at, send.bytes) };
-                    ends.extend([(*from as usize, send.slot), (*to as usize, receive.slot)]);
+                    let ended = |of: u32, slot| (of as usize, slot, send.bytes);
+                    ends.extend([ended(*from, send.slot), ended(*to, receive.slot)]);
                     sends.pop_front();
                     receives.pop_front();
                 }
             }
             for _ in 0..chance.below(4) {
                 if !ends.is_empty() {
-                    let (own, slot) = ends.swap_remove(chance.below(ends.len() as u64) as usize);
-                    processes[own].pieces.over(slot, true);
+                    let (own, slot, bytes) = ends.swap_remove(chance.below(ends.len() as u64) as usize);
+                    processes[own].pieces.over(slot, bytes);
                     moved = true;
                 }
             }

@@ -17,6 +17,7 @@
 mod error;
 mod host;
 mod layout;
+pub mod lending;
 mod mapping;
 mod process;
 mod region;

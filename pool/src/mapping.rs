@@ -55,7 +55,8 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
-    fn at(&self, offset: u64, length: usize) -> *mut u8 {
+    /// Where these bytes are. Others may change them at any time, so that no reference to them is made either.
+    pub(crate) fn at(&self, offset: u64, length: usize) -> *mut u8 {
         let offset = offset as usize;
         assert!(offset <= self.length && length <= self.length - offset, "bytes outside their mapping");
         self.start.wrapping_add(offset)

@@ -6,11 +6,17 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional
 
+import numpy as np
+
+from . import _core
+
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 # Of why a rank could not take part in a run.
 REASON = 8
+# Of where memory is that a rank lends, and of answers.
+ADDRESS, ANSWER = 9, 10
 # Seconds between two looks for reasons of others.
 LOOK = 0.1
 # Of the attribute under which a communicator keeps its `Private`.
@@ -22,6 +28,7 @@ class Private:
 
     def __init__(self, comm: Intracomm) -> None:
         self.comm = comm
+        self.beside = Beside(comm)
         self._runs = 0
         self._next_look = 0.0
         self._sent: list[Any] = []
@@ -64,6 +71,38 @@ class Private:
         found = sorted({(rank, reason) for of, rank, reason in self._heard if of <= run})
         self._heard = [heard for heard in self._heard if heard[0] > run]
         return [reason for _, reason in found]
+
+
+class Beside:
+    """With which ranks of its node this one has agreed that they read pieces where they were packed: whom it lends
+    memory, and who lends it some."""
+
+    def __init__(self, comm: Intracomm) -> None:
+        self._comm, self.core = comm, _core.Beside()
+        self._out: set[int] = set()
+        self._come: set[int] = set()
+
+    def agree(self, out: Iterable[int], come: Iterable[int]) -> None:
+        """With these as well; both ends of each pair call it."""
+        from mpi4py import MPI
+
+        out, come = ([rank for rank in of if rank not in known] for of, known in ((out, self._out), (come, self._come)))
+        if not out and not come:
+            return
+        own = np.frombuffer(self.core.address() if out else b"", np.uint8)
+        addresses = np.empty((len(come), _core.ADDRESS), np.uint8)
+        requests = [self._comm.Irecv(address, rank, ADDRESS) for address, rank in zip(addresses, come)]
+        MPI.Request.Waitall(requests + [self._comm.Isend(own, rank, ADDRESS) for rank in out])
+        heard = np.empty((len(out), 1), np.bool_)
+        told = np.array([self.core.open(rank, at.tobytes()) for rank, at in zip(come, addresses)], np.bool_)
+        requests = [self._comm.Irecv(answer, rank, ANSWER) for answer, rank in zip(heard, out)]
+        answers = [self._comm.Isend(told[at : at + 1], rank, ANSWER) for at, rank in enumerate(come)]
+        MPI.Request.Waitall(requests + answers)
+        for (answer,), rank in zip(heard, out):
+            if answer:
+                self.core.allow(rank)
+        self._out.update(out)
+        self._come.update(come)
 
 
 def private(comm: Intracomm) -> Private:

@@ -132,7 +132,8 @@ class Plan:
         # moves from array to array: the same in every run.
         self._sends, self._order, self._straight, self._step_count = self._messages(True)
         self._receives, self._come_order, self._come_straight, _ = self._messages(False)
-        self._buffers = _core.Buffers()
+        self._buffers = _core.Buffers(self._private.beside.core)
+        self._private.beside.agree(self._beside(True), self._beside(False))
         self._straight_receives = [(at, self.src_ranks[peer]) for at, (peer, _) in enumerate(self._receives)]
         self._bound: dict[tuple, list] = {}
         self._again: Optional[_Again] = None
@@ -178,6 +179,15 @@ class Plan:
         straight = self._core.straight(process, sends, self.dtype.itemsize, self._mpi.Get_library_version())
         messages = self._core.sends(process) if sends else self._core.receives(process)
         return messages, sorted(range(len(steps)), key=steps.__getitem__), straight, count
+
+    def _beside(self, sends: bool) -> list[int]:
+        """Other ranks of this node with which it exchanges pieces for which lending memory is worth it."""
+        messages, straight, ranks = self._receives, self._come_straight, self.src_ranks
+        if sends:
+            messages, straight, ranks = self._sends, self._straight, self.dst_ranks
+        own, least = self.comm.Get_rank(), _core.WORTH // self.dtype.itemsize
+        cut = ((ranks[peer], count) for (peer, count), at_once in zip(messages, straight) if not at_once)
+        return [rank for rank, count in cut if rank != own and count >= least and self._where[rank] == self._where[own]]
 
     def _local_shape(self, sends: bool) -> tuple[int, ...]:
         layout, process = (self.src, self._source) if sends else (self.dst, self._target)

@@ -74,10 +74,10 @@ class Moving:
         over = self._mpi.Request.Testsome(self._requests, self._statuses)
         for at, slot in enumerate(over or ()):
             sends, rank = self._in_flight_at[slot]
-            came = sends or self._statuses[at].count > 0
-            if not came:
+            length = 0 if sends else self._statuses[at].count
+            if not sends and length == 0:
                 self.absent.add(rank)
-            self._pieces.over(slot, came)
+            self._pieces.over(slot, length)
         while self._convert is not None and (piece := self._pieces.ripe()) is not None:
             slot, at, length, came = piece
             converted = self._convert(at, length) if came else None

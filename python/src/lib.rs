@@ -237,13 +237,17 @@ mod _core {
     #[pymodule_export]
     use super::directory::{Part, matched};
     #[pymodule_export]
-    use super::pieces::{Buffers, Pieces};
+    use super::pieces::{Beside, Buffers, Pieces};
     #[pymodule_export]
     use super::{Layout, Packed, Transfer};
 
     /// Bytes of pieces in memory, unless another number is given.
     #[pymodule_export]
     const BUDGET: usize = super::pieces::BUDGET;
+    #[pymodule_export]
+    const ADDRESS: usize = super::pieces::ADDRESS;
+    #[pymodule_export]
+    const WORTH: usize = super::pieces::WORTH;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 }

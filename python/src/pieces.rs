@@ -2,21 +2,53 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use couple::beside;
 pub(crate) use couple::pieces::BUDGET;
 use couple::pieces::{self, Flow};
 use pyo3::prelude::*;
 
 use crate::Packed;
 
+pub(crate) use couple::beside::{ADDRESS, WORTH};
+
+/// What ranks of a node lend each other, for one communicator.
 #[pyclass(frozen, module = "landbridge._core")]
 #[derive(Default)]
+pub(crate) struct Beside(Arc<beside::Beside>);
+
+#[pymethods]
+impl Beside {
+    #[new]
+    fn new() -> Beside {
+        Beside::default()
+    }
+
+    /// What those have to know who shall read from this rank, always as many bytes; zeros: they cannot.
+    fn address(&self) -> Vec<u8> {
+        let mut address = self.0.address();
+        address.resize(beside::ADDRESS, 0);
+        address
+    }
+
+    /// Whether this rank can read what the other one lends.
+    fn open(&self, rank: u32, address: Vec<u8>) -> bool {
+        self.0.open(rank, &address)
+    }
+
+    /// The other rank can read what this one lends.
+    fn allow(&self, rank: u32) {
+        self.0.allow(rank);
+    }
+}
+
+#[pyclass(frozen, module = "landbridge._core")]
 pub(crate) struct Buffers(Arc<pieces::Buffers>);
 
 #[pymethods]
 impl Buffers {
     #[new]
-    fn new() -> Buffers {
-        Buffers::default()
+    fn new(beside: &Beside) -> Buffers {
+        Buffers(Arc::new(pieces::Buffers::new(beside.0.clone())))
     }
 }
 
@@ -77,11 +109,11 @@ impl Pieces {
         })
     }
 
-    /// The message in this slot is over; `came`: it was not empty. Unpacks what has come, unless it is converted.
-    fn over(&self, py: Python<'_>, slot: usize, came: bool) {
+    /// The message in this slot is over, and has this many bytes. Unpacks what has come, unless it is converted.
+    fn over(&self, py: Python<'_>, slot: usize, bytes: usize) {
         py.detach(|| {
             let mut pieces = self.lock();
-            pieces.over(slot, came);
+            pieces.over(slot, bytes);
             if !self.converts {
                 pieces.unpack_ripe();
             }

@@ -1,5 +1,6 @@
 """Redistributions whose messages are packed in many pieces, by 4 ranks."""
 
+import gc
 import re
 import resource
 from pathlib import Path
@@ -145,7 +146,37 @@ def little_memory():
     assert more <= budget + (24 << 20), f"{more} bytes more"
 
 
-for each in (in_pieces, converted, aliased, gaps, several_in_flight, refused, little_memory):
+def lent():
+    """Where ranks pack pieces for others, by the number of the file: the bytes of it that this rank has used."""
+    found = re.findall(r" (\d+) +/memfd:landbridge-lent.*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text(), re.DOTALL)
+    return {file: int(kilobytes) * 1024 for file, kilobytes in found}
+
+
+def read_where_they_are_packed():
+    before, world, budget = lent(), comm.Dup(), 1 << 20
+    plan = lb.plan(SOURCE, TARGET, "f8", world, budget=budget)
+    whole = content("f8")
+    for _ in range(3):
+        check(plan.run(whole[indices(SOURCE)]), whole, "lent")
+    used = [length for file, length in lent().items() if file not in before]
+    # Its own, and that of the three others, with all of which it exchanges pieces.
+    assert len(used) == 4 and all(used) and max(used) <= budget, used
+    world.Free()
+    del plan
+    gc.collect()
+    assert set(lent()) == set(before), "memory of a communicator that was freed"
+
+
+for each in (
+    in_pieces,
+    converted,
+    aliased,
+    gaps,
+    several_in_flight,
+    refused,
+    little_memory,
+    read_where_they_are_packed,
+):
     each()
     comm.Barrier()
     if comm.rank == 0:

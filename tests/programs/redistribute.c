@@ -346,6 +346,58 @@ static void refuse(int rank, int ranks) {
     if (rank == 0) printf("all are refused\n");
 }
 
+/* Where ranks of this node pack pieces for each other: how many of these this process has in its memory. */
+static int lent(void) {
+    char line[512];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) found += strstr(line, "memfd:landbridge-lent") != NULL;
+    if (maps) fclose(maps);
+    return found;
+}
+
+/* Messages that go in many pieces; `alone`: all ranks are on one node. */
+static void large(int rank, int ranks, int alone) {
+    enum { ROWS = 1800, COLUMNS = 1024, BLOCK = 24 };
+    int64_t shape[2] = {ROWS, COLUMNS}, from[2], to[2];
+    lb_axis rows[2], columns[2];
+    lb_layout *source, *target;
+    lb_options options;
+    lb_plan *plan;
+    double *a, *b;
+    memset(&options, 0, sizeof options);
+    options.budget = 1 << 20;
+    rows[0] = lb_cyclic(ranks, 7, 0);
+    rows[1] = lb_whole();
+    columns[0] = lb_whole();
+    columns[1] = lb_cyclic(ranks, BLOCK, 0);
+    if (lb_layout_create(2, shape, rows, LB_C, &source) || lb_layout_create(2, shape, columns, LB_C, &target) ||
+        lb_layout_local_shape(source, rank, from) || lb_layout_local_shape(target, rank, to) ||
+        lb_plan_create(source, target, "f8", MPI_COMM_WORLD, &options, &plan))
+        fail("a large plan");
+    a = (double *)malloc((size_t)(from[0] * from[1]) * sizeof *a);
+    b = (double *)malloc((size_t)(to[0] * to[1]) * sizeof *b);
+    for (int run = 0; run < 2; run++) {
+        for (int64_t at = 0; at < from[0] * from[1]; at++) {
+            int64_t row = at / COLUMNS;
+            a[at] = (double)(((row / 7 * ranks + rank) * 7 + row % 7) * COLUMNS + at % COLUMNS + run);
+        }
+        if (lb_plan_run(plan, a, b)) fail("lb_plan_run");
+        for (int64_t at = 0; at < to[0] * to[1]; at++) {
+            int64_t column = at % to[1];
+            column = (column / BLOCK * ranks + rank) * BLOCK + column % BLOCK;
+            if (b[at] != (double)(at / to[1] * COLUMNS + column + run)) fail("a wrong element in a large message");
+        }
+    }
+    if (alone && lent() != (ranks > 1 ? ranks : 0)) fail("ranks of a node send each other pieces");
+    lb_plan_free(&plan);
+    if (lent()) fail("memory of a plan that was freed");
+    lb_layout_free(&source);
+    lb_layout_free(&target);
+    free(a);
+    free(b);
+}
+
 int main(int argc, char **argv) {
     int rank, ranks, cases;
     MPI_Init(&argc, &argv);
@@ -354,7 +406,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "refuse") == 0) {
         refuse(rank, ranks);
     } else if (argc < 3) {
-        fprintf(stderr, "redistribute CASES SEED, or redistribute refuse\n");
+        fprintf(stderr, "redistribute CASES SEED [alone], or redistribute refuse\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     } else {
         cases = atoi(argv[1]);
@@ -362,6 +414,7 @@ int main(int argc, char **argv) {
             state = 0x9E3779B97F4A7C15ull * (uint64_t)(atoi(argv[2]) + number + 1);
             one(number, rank, ranks);
         }
+        large(rank, ranks, argc > 3);
         if (rank == 0) printf("%d redistributions are right\n", cases);
     }
     MPI_Finalize();
