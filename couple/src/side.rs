@@ -260,6 +260,7 @@ fn placed(rank: u32, here: &SitePlace, processes: &[Process], coupled: &Coupled)
         roster: coupled.roster.parse().map_err(|e| text("the roster", &e))?,
         rank: Rank(own),
         gateways: here.gateways.iter().map(gateway).collect::<Result<Vec<_>, String>>()?,
+        watched: true,
         window: coupled.window,
         memory: Vec::new(),
         encrypted: keys.first().map(|current| Keys { current: *current, next: keys.get(1).copied() }),

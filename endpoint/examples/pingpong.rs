@@ -34,6 +34,7 @@ fn open(rank: u32, memory: Option<&str>) -> Endpoint {
         roster: "here:n1*2".parse().unwrap(),
         rank: Rank(rank),
         gateways: Vec::new(),
+        watched: false,
         window: 1 << 20,
         encrypted: None,
         memory: vec![path.into()],

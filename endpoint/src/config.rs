@@ -41,8 +41,11 @@ pub struct JobConfig {
     /// Which rank is at which site and node.
     pub roster: Roster,
     pub rank: Rank,
-    /// The gateways of this rank's site, for reaching the others. Not dialled if the job has one site.
+    /// The gateways of this rank's site, for reaching the others. If the job has one site they are dialled only for a
+    /// rank that is `watched`.
     pub gateways: Vec<Gateway>,
+    /// Whether gateways look after this rank: in a job without agents.
+    pub watched: bool,
     /// Bytes that may initially be in flight to all peers behind gateways together; more once there is room for more.
     pub window: u32,
     /// Where the region is that this rank shares with its neighbours: paths to try in this order. Empty: there is none.
@@ -142,6 +145,7 @@ impl Config {
                 roster: env.required("LANDBRIDGE_ROSTER")?,
                 rank: Rank(env.required("LANDBRIDGE_RANK")?),
                 gateways: env.gateways()?,
+                watched: false,
                 window: env.parse("LANDBRIDGE_WINDOW")?.unwrap_or(DEFAULT_WINDOW),
                 memory: env.memory()?,
                 encrypted: env.keys()?,

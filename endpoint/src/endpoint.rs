@@ -97,8 +97,8 @@ const SOCKETS_WHEN_FRUITLESS: u64 = 32;
 const SOCKETS_ALWAYS: u64 = 64;
 
 impl Endpoint {
-    /// Opens endpoint number `instance` of this rank: binds the listener and, in a job of several sites, connects to
-    /// the site's gateways (waiting at most [`Limits::connect`] for each).
+    /// Opens endpoint number `instance` of this rank: binds the listener and, in a job of several sites or one that
+    /// gateways look after, connects to the site's gateways (waiting at most [`Limits::connect`] for each).
     ///
     /// # Errors
     /// [`OpenError`], naming the address.
@@ -136,7 +136,7 @@ impl Endpoint {
         };
         let own = Credentials { job: id, secret, me };
         let gateway = match &job {
-            Some(job) if job.roster.sites().iter().filter(|site| site.size() > 0).count() > 1 => {
+            Some(job) if job.watched || job.roster.sites().iter().filter(|site| site.size() > 0).count() > 1 => {
                 Some(GatewayLink::open(own.clone(), job, limits.connect)?)
             }
             _ => None,

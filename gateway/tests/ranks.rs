@@ -98,6 +98,7 @@ impl World {
                 roster: roster.clone(),
                 rank,
                 gateways: vec![gateway],
+                watched: false,
                 window: 1 << 20,
                 memory: Vec::new(),
                 encrypted: None,

@@ -77,6 +77,7 @@ pub(crate) fn rank_config(memory: &str, rank: u32, limits: Limits) -> Config {
         roster: "here:n1*2".parse().unwrap(),
         rank: types::Rank(rank),
         gateways: Vec::new(),
+        watched: false,
         window: 1 << 20,
         encrypted: None,
         memory: vec![memory.into()],
