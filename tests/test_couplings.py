@@ -51,6 +51,15 @@ def test_three_programs_on_three_mpis_at_three_sites(workshop):
         assert "ring: good" in each.check().out, str(each)
 
 
+@pytest.mark.parametrize("sites", ["ab", "aa"], ids=["apart", "together"])
+def test_elements_that_are_anywhere(workshop, sites):
+    coupled, program = Coupled(workshop), PROGRAMS / "scattered.py"
+    sides = [(mpich, sites[0], 3), (openmpi, sites[1], 4)]
+    runs = [coupled.start(mpi(), site, ranks, program, "any@a", side) for side, (mpi, site, ranks) in enumerate(sides)]
+    done = [run.finish() for run in runs]
+    assert [each.check().out.count(": good") for each in done] == [3, 4], "\n".join(map(str, done))
+
+
 ONE = """
 import numpy as np, landbridge as lb
 layout = lb.Layout((6, 4), [lb.Whole(), lb.Whole()])

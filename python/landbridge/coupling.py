@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from . import _core, arrays
-from .layout import Layout
+from . import _core, arrays, directory, scattered
+from .layout import Layout, Spread
 from .private import private
 from .redistribution import Index, PlanError, Select, expect, picks
 from .running import Awaited, naps
@@ -66,15 +66,15 @@ def join(
         core = _core.Coupled.join(ranks, ranks.rank, name, site, command, timeout)
     except ConnectionError as error:
         raise CouplingError(str(error)) from None
-    return Coupling(name, ranks, core, budget)
+    return Coupling(name, ranks, core, budget, scattered.Scattered(comm))
 
 
 class Coupling:
     """One side of a coupling; made by `join`. All methods are collective over the side's communicator, and every error
     is raised on all its ranks. Used in a `with`, it is closed at the end."""
 
-    def __init__(self, name: str, ranks: Any, core: Any, budget: int) -> None:
-        self.name = name
+    def __init__(self, name: str, ranks: Any, core: Any, budget: int, scattered: scattered.Scattered) -> None:
+        self.name, self._scattered = name, scattered
         self._ranks, self._core, self._budget = ranks, core, int(budget)
         self._fetching: Optional[Fetching] = None
         # Begun, and waited for in vain: what has been asked for is not asked for again.
@@ -89,7 +89,7 @@ class Coupling:
         self,
         name: str,
         a: Any,
-        layout: Layout,
+        layout: Union[Layout, Spread],
         version: int = 0,
         *,
         dtype: Any = None,
@@ -98,17 +98,28 @@ class Coupling:
         """Offers version `version` of variable `name` to the other side. `a`: this rank's part of it in `layout`, whose
         processes are the first ranks; None where a rank has none, if `dtype` says what others' parts are of.
 
+        A layout of which each rank knows its own part alone (`Spread`, such as `Runs`) may differ from version to
+        version; all elements of the array must belong to some rank.
+
         The part is copied: `a` may be changed at once. Waits only while more than the budget is held, for at most
         `timeout` seconds; None: as long as the other side is there. Versions of a name must increase; its layout and
         dtype stay."""
-        rank, problem, part = self._ranks.rank, None, None
+        rank, problem, part, what = self._ranks.rank, None, None, ""
+        is_scattered = not isinstance(layout, Layout)
         try:
             name, version = _variable(name, version)
+            what = _what("export", name, version, layout)
             part = self._part(a, layout, rank, dtype)
-            self._open.wait_for_room(part.nbytes, self._budget, timeout)
+            if not is_scattered:
+                self._open.wait_for_room(part.nbytes, self._budget, timeout)
         except Exception as error:  # noqa: BLE001: all ranks must hear of it
             problem = error
-        kind = self._agree_on_dtype(problem, part)
+        kind = self._agree_on_dtype(problem, what, part)
+        if is_scattered:
+            plan = self._scattered.plan(name, True, layout, kind, self._ranks)
+            part = plan.run(part if rank < layout.size else None)
+            part, layout = np.empty(0, kind) if part is None else part, plan.dst
+            self._together(lambda: self._open.wait_for_room(part.nbytes, self._budget, timeout))
         text = repr(np.lib.format.dtype_to_descr(kind))
         strides = list(part.strides) if rank < layout.size else [0] * len(layout.shape)
         address = part.__array_interface__["data"][0]
@@ -121,7 +132,7 @@ class Coupling:
     def fetch(
         self,
         name: str,
-        layout: Layout,
+        layout: Union[Layout, Spread],
         version: int = 0,
         *,
         select: Union[Select, Sequence[Index], None] = None,
@@ -145,7 +156,7 @@ class Coupling:
     def start_fetch(
         self,
         name: str,
-        layout: Layout,
+        layout: Union[Layout, Spread],
         version: int = 0,
         *,
         select: Union[Select, Sequence[Index], None] = None,
@@ -156,42 +167,66 @@ class Coupling:
         """Begins a fetch, and returns what to wait for: elements come while the program computes. Waits here only until
         the other side has exported any version of the variable. One fetch may be in flight at a time."""
         found: list[Any] = []
-        asked = (version, layout, select, into, casting)
+        asked, is_scattered = (version, layout, select, into, casting), not isinstance(layout, Layout)
 
-        def known():
+        def possible() -> str:
             if self._fetching is not None:
                 raise ValueError(f"{self._fetching.what} is still being fetched: wait for that first")
             checked, number = _variable(name, version)
-            if not isinstance(layout, Layout):
-                raise TypeError(f"layout is {layout!r}: it must be a Layout")
+            if is_scattered:
+                self._scattered.check(layout)
+                if select is not None:
+                    raise ValueError("select: it must be a Layout to select elements for")
+            return _what("fetch", checked, number, layout, select)
+
+        # What ranks tell the other side, they must all tell.
+        self._together(possible)
+
+        def known() -> None:
+            checked, number = _variable(name, version)
             late = self._late.get(checked)
             if late is not None and late.version >= number:
-                if not late.is_of(asked):
+                if not late.is_of(asked, self._ranks.rank):
                     raise ValueError(f"{late.what} was asked for before: ask for the same, into the same array")
                 found.append(late)
                 return
-            if select is None and layout.size <= self._ranks.size:
+            rank, met = self._ranks.rank, layout
+            if is_scattered:
+                met = scattered.blocks(layout.shape, self._ranks.size)
+            if select is None and met.size <= self._ranks.size:
                 # Most likely the arrays have the same shape. Then it is packed for this when it is exported.
-                self._core.wish(checked, layout._core, *picks(None, layout.shape, layout.shape))
+                self._core.wish(checked, met._core, *picks(None, met.shape, met.shape))
             text, _, source = self._core.variable(checked, timeout)
             dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
-            target = self._target(layout, self._ranks.rank, dtype, into, casting)
-            found.append((checked, number, dtype, target, picks(select, source.shape(), layout.shape)))
+            target = self._target(layout, rank, dtype, into, casting)
+            if is_scattered:
+                shapes = tuple(source.shape()), tuple(layout.shape)
+                if shapes[0] != shapes[1]:
+                    raise ValueError(f"{checked}: it is exported with shape {shapes[0]}, layout has shape {shapes[1]}")
+                target = self._target(met, rank, dtype, None, casting)
+            found.append((checked, number, dtype, target, met, picks(select, source.shape(), met.shape)))
 
         # Nothing is begun unless all ranks can: what one asks for is never asked for again.
         self._together(known)
         if isinstance(found[0], Fetching):
             self._fetching = late = self._late.pop(found[0].name)
             return late.again()
-        ((checked, number, dtype, target, chosen),) = found
-        strides, size = [0] * len(layout.shape), dtype.itemsize
+        ((checked, number, dtype, target, met, chosen),) = found
+        finish = None
+        if is_scattered:
+            plan = self._scattered.plan(checked, False, layout, dtype, self._ranks)
+
+            def finish():
+                return plan.run(target, into=into, casting=casting)
+
+        strides, size = [0] * len(met.shape), dtype.itemsize
         if target is not None:
             strides, size = list(target.strides), target.itemsize
         self._late.pop(checked, None)
         self._fetching = fetching = Fetching(self, checked, number, asked)
         try:
-            core = self._core.fetch(checked, number, layout._core, *chosen, strides, size)
-            fetching.begun(core, target, dtype, target if into is None else into)
+            core = self._core.fetch(checked, number, met._core, *chosen, strides, size)
+            fetching.begun(core, target, dtype, target if into is None else into, finish)
         except Exception as error:  # noqa: BLE001: all ranks must hear of it when they wait
             fetching.problem = error
         return fetching
@@ -235,7 +270,7 @@ class Coupling:
 
     def _part(self, a, layout, rank, dtype) -> np.ndarray:
         if not isinstance(layout, Layout):
-            raise TypeError(f"layout is {layout!r}: it must be a Layout")
+            self._scattered.check(layout)
         if layout.size > self._ranks.size:
             size = self._ranks.size
             raise ValueError(f"the layout is for {layout.size} processes, but this side has {size} ranks")
@@ -243,7 +278,7 @@ class Coupling:
             if a is not None:
                 raise ValueError("a is an array, but this rank is no process of the layout: it must be None")
             return np.empty(0, np.void if dtype is None else dtype)
-        shape = layout.local_shape(rank)
+        shape = _local_shape(layout, rank)
         if a is None:
             if 0 not in shape:
                 raise ValueError(f"a is None, but this rank is process {rank} of the layout: its part is {shape}")
@@ -256,16 +291,13 @@ class Coupling:
             raise TypeError(f"a has dtype {a.dtype}, not {np.dtype(dtype)}")
         return a
 
-    def _agree_on_dtype(self, problem, part) -> np.dtype:
-        """What the parts of all ranks have in common, unless some rank has a problem; a rank without a part need not
-        know it."""
+    def _agree_on_dtype(self, problem, what: str, part) -> np.dtype:
+        """The dtype of all ranks' parts, unless some rank has a problem or wants something else; a rank without a part
+        need not know it."""
         known = part is not None and part.dtype != np.dtype(np.void)
         code = zlib.crc32(repr(part.dtype).encode()) if known else 0
-        # The least is found as the greatest of the negated ones.
-        greatest = self._ranks.most([problem is not None, not known, code, -code])
-        if greatest[0]:
-            self._agree(problem)
-        if greatest[1] == 0 and greatest[2] == -greatest[3]:
+        unknown, most, least = self._agree(problem, what, [not known, code, -code])
+        if unknown == 0 and most == -least:
             return part.dtype
         told = self._ranks.allgather(part.dtype if known else None)
         given = [(rank, dtype) for rank, dtype in enumerate(told) if dtype is not None]
@@ -282,9 +314,9 @@ class Coupling:
             if into is not None:
                 raise ValueError("into is an array, but this rank is no process of the layout: it must be None")
             return None
-        shape = layout.local_shape(rank)
+        shape = _local_shape(layout, rank)
         if into is None:
-            return np.zeros(shape, dtype, layout.order)
+            return np.zeros(shape, dtype, getattr(layout, "order", "C"))
         into = arrays.target(into)
         expect("into", into, shape)
         if not np.can_cast(dtype, into.dtype, casting):
@@ -301,20 +333,28 @@ class Coupling:
             buffer = np.ascontiguousarray(buffer.astype(target.dtype, casting="unsafe"))
             elements.unpack(buffer.__array_interface__["data"][0], address)
 
-    def _together(self, work: Callable[[], None]) -> None:
-        """Does what may fail on some ranks, then on all."""
-        problem: Optional[Exception] = None
+    def _together(self, work: Callable[[], Optional[str]]) -> None:
+        """Does what may fail on some ranks, then on all; it returns what must be the same on all."""
+        problem, what = None, None
         _ = self._open
         try:
-            work()
+            what = work()
         except Exception as error:  # noqa: BLE001: all ranks must hear of it
             problem = error
-        self._agree(problem)
+        self._agree(problem, what or "")
 
-    def _agree(self, problem: Optional[Exception]) -> None:
-        """Raises on all ranks if any of them has a problem: the same error, of the first rank that has one."""
-        if self._ranks.most([problem is not None]) == [0]:
-            return
+    def _agree(self, problem: Optional[Exception], what: str = "", numbers: Sequence[int] = (0, 0, 0)) -> list[int]:
+        """Raises on all ranks if any of them has a problem: the same error, of the first rank that has one; or if not
+        all want the same. Otherwise the greatest of each of the numbers."""
+        code = zlib.crc32(what.encode())
+        # The least is found as the greatest of the negated ones.
+        failed, most, least, *greatest = self._ranks.most([problem is not None, code, -code, *numbers])
+        if not failed and most == -least:
+            return greatest
+        if not failed:
+            wanted = self._ranks.allgather(what)
+            rank = next(rank for rank, each in enumerate(wanted) if each != wanted[0])
+            raise PlanError(f"ranks want different things: rank 0 {wanted[0]}; rank {rank} {wanted[rank]}")
         texts = self._ranks.allgather(None if problem is None else _text(problem))
         rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
         if self._ranks.size > 1:
@@ -332,11 +372,14 @@ class Fetching(Awaited):
         self._core: Any = None
         self._target: Optional[np.ndarray] = None
         self._dtype, self._result = np.dtype(np.void), None
+        self._finish: Optional[Callable[[], Any]] = None
         self.problem: Optional[Exception] = None
         self._arrived = self._over = False
 
-    def begun(self, core: Any, target: Optional[np.ndarray], dtype: np.dtype, result: Any) -> None:
+    def begun(self, core: Any, target: Optional[np.ndarray], dtype: np.dtype, result: Any, finish: Any) -> None:
+        """`finish`: makes the result of what has come, with the other ranks; None: it is that."""
         self._core, self._target, self._dtype, self._result = core, target, dtype, result
+        self._finish = finish
 
     def test(self) -> bool:
         """Whether this rank's elements have arrived, or never will; puts those that have where they belong."""
@@ -355,6 +398,8 @@ class Fetching(Awaited):
         if not self._over:
             try:
                 self._coupling._together(lambda: self._take(timeout))
+                if self._finish is not None:
+                    self._result = self._finish()
             except TimeoutError:
                 raise
             except BaseException:
@@ -385,10 +430,22 @@ class Fetching(Awaited):
         self._over = False
         return self
 
-    def is_of(self, asked: tuple) -> bool:
+    def is_of(self, asked: tuple, rank: int) -> bool:
         """Whether the same is asked for, into the same array."""
         version, layout, select, into, casting = self._asked
-        return (version, layout, select, casting) == (asked[0], asked[1], asked[2], asked[4]) and into is asked[3]
+        is_same = (version, select, casting) == (asked[0], asked[2], asked[4]) and into is asked[3]
+        return is_same and scattered.is_same(layout, asked[1], rank)
+
+
+def _local_shape(layout: Union[Layout, Spread], rank: int) -> tuple[int, ...]:
+    if isinstance(layout, Layout):
+        return layout.local_shape(rank)
+    return (int(directory.runs_of(layout, rank)[:, 1].sum()),)
+
+
+def _what(does: str, name: str, version: int, layout: Any, select: Any = None) -> str:
+    text = f"{does} {name!r}, version {version}, {directory.summary(layout)}"
+    return text if select is None else f"{text}, {select}"
 
 
 def _variable(name: str, version: int) -> tuple[str, int]:

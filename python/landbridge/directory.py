@@ -30,7 +30,7 @@ class Side:
         if isinstance(layout, Layout):
             self._part = _core.Part.of(layout._core, process, owned)
             return
-        runs = _runs(layout, process)
+        runs = runs_of(layout, process)
         if owned and __debug__ and hasattr(layout, "owner"):
             _compare(layout, process, runs)
         self._part = _core.Part(list(layout.shape), runs.tobytes())
@@ -114,7 +114,8 @@ def summary(layout: Any) -> str:
     return f"{type(layout).__name__}({tuple(layout.shape)}, {int(layout.size)})"
 
 
-def _runs(layout: Spread, process: int) -> np.ndarray:
+def runs_of(layout: Spread, process: int) -> np.ndarray:
+    """What a process has, or wants: first elements and counts, in two columns."""
     runs = np.asarray(layout.runs(process))
     if runs.size == 0:
         return np.empty((0, 2), np.uint64)

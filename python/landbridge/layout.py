@@ -169,6 +169,7 @@ class Layout:
             raise ValueError(f'order is {order!r}: it can be "C" or "F"')
         self.order = order
         self.grid = tuple(range(len(self.axes)) if grid is None else grid)
+        self._text: Optional[str] = None
         described = [_described(axis, number) for number, axis in enumerate(self.axes)]
         dimensions, along = self._dimensions(described)
         self._core = _core.Layout(list(self.shape), described, order == "F", dimensions, along)
@@ -261,12 +262,14 @@ class Layout:
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        text = f"Layout({self.shape}, {list(self.axes)}"
-        if self.order != "C":
-            text += f", order={self.order!r}"
-        if self.grid != tuple(range(len(self.axes))):
-            text += f", grid={self.grid}"
-        return text + ")"
+        if self._text is None:
+            text = f"Layout({self.shape}, {list(self.axes)}"
+            if self.order != "C":
+                text += f", order={self.order!r}"
+            if self.grid != tuple(range(len(self.axes))):
+                text += f", grid={self.grid}"
+            self._text = text + ")"
+        return self._text
 
 
 def _natural(value: int, what: str) -> int:

@@ -1,0 +1,80 @@
+"""Arrays of a coupling whose elements are anywhere on a side, where each rank knows its own part alone (`Spread`).
+
+A side moves such an array into blocks, or out of them, by its own MPI; the other side is told of blocks only, which
+need few words. So elements cross between the sides in few, long messages, whatever their order, and a directory of who
+has what is needed inside each side only. Meeting on a regular layout is also the rendezvous of Plimpton, Hendrickson
+and Stewart, "A Parallel Rendezvous Algorithm for Interpolation between Multiple Grids", 2004."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+
+from . import directory
+from .layout import Block, Layout, Spread, Whole
+from .redistribution import Plan
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+
+def blocks(shape: Sequence[int], ranks: int) -> Layout:
+    """An array in blocks over at most this many ranks, along as few of its first axes as it takes."""
+    axes = []
+    for extent in shape:
+        over = max(1, min(extent, ranks))
+        axes.append(Block(over) if over > 1 else Whole())
+        ranks //= over
+    return Layout(shape, axes)
+
+
+def is_same(one: Any, other: Any, rank: int) -> bool:
+    """Whether both layouts are, as far as this rank knows."""
+    if one is other:
+        return True
+    if isinstance(one, Layout) or isinstance(other, Layout):
+        return one == other
+    if (tuple(one.shape), one.size) != (tuple(other.shape), other.size):
+        return False
+    return rank >= one.size or np.array_equal(directory.runs_of(one, rank), directory.runs_of(other, rank))
+
+
+@dataclass
+class _Known:
+    layout: Spread
+    dtype: Optional[np.dtype]
+    plan: Plan
+
+
+class Scattered:
+    """The scattered arrays of a side, and the plans between them and blocks, by name and direction."""
+
+    def __init__(self, comm: Optional[Intracomm]) -> None:
+        self._comm = comm
+        self._known: dict[tuple[str, bool], _Known] = {}
+
+    def plan(self, name: str, gathers: bool, layout: Spread, dtype: Optional[np.dtype], ranks: Any) -> Plan:
+        """Into blocks (`gathers`), or out of them; collective. The same as the last time, if on all ranks everything
+        is as it was then. Raises PlanError on all ranks if there is none."""
+        known, same = self._known.get((name, gathers)), False
+        try:
+            if known is not None:
+                same = known.dtype == dtype and is_same(known.layout, layout, ranks.rank)
+        except (ValueError, TypeError):
+            # Making a plan says what is wrong.
+            same = False
+        if ranks.most([not same]) == [0] and known is not None:
+            return known.plan
+        met = blocks(layout.shape, ranks.size)
+        plan = Plan(layout, met, dtype, self._comm) if gathers else Plan(met, layout, dtype, self._comm)
+        self._known[name, gathers] = _Known(layout, dtype, plan)
+        return plan
+
+    def check(self, layout: Any) -> None:
+        """ValueError or TypeError: it is no layout that can be scattered here."""
+        directory.check("layout", layout)
+        if self._comm is None:
+            raise ValueError(f"layout is {directory.summary(layout)}: such a one needs a communicator: join(name, comm)")
