@@ -276,6 +276,34 @@ def test_a_side_that_stands_still_is_noticed_by_the_other(workshop, sites, stopp
     assert "heard: one@a" in runs[0].finish(within=20).out
 
 
+LEAVES = """
+import sys, time, numpy as np, landbridge as lb
+from mpi4py import MPI
+comm, side, leaver = MPI.COMM_WORLD, int(sys.argv[1]), sys.argv[2]
+layout = lb.Layout((12,), [lb.Block(comm.size)])
+with lb.join("leaves@a", comm, timeout=30) as coupling:
+    for version in range(200):
+        if version == 5 and leaver == f"{side}.{comm.rank}":
+            raise ValueError("a mistake")
+        if side == 0:
+            coupling.export("v", np.zeros(4), layout, version=version)
+        else:
+            coupling.fetch("v", layout, version=version)
+"""
+
+
+@pytest.mark.parametrize("leaver", ["0.1", "1.2"], ids=["exporter", "fetcher"])
+def test_a_rank_that_leaves_alone_takes_all_others_with_it(workshop, mpi, leaver):
+    coupled, program = Coupled(workshop), workshop.folder / "leaves.py"
+    program.write_text(LEAVES)
+    runs = [coupled.start(mpi, site, 3, program, side, leaver) for side, site in enumerate("ab")]
+    for side, run in enumerate(runs):
+        done = run.finish(within=40)
+        assert done.code != 0 and done.err.count("ValueError: a mistake") >= 2, str(done)
+        others = 3 - (leaver[0] == str(side))
+        assert done.err.count("landbridge.coupling.CouplingError: ") == others, str(done)
+
+
 def test_mismatches_are_errors_on_both_sides(workshop):
     coupled, mpi = Coupled(workshop), mpich()
     exports = ONE.format(work=EXPORT.format(version=1))

@@ -412,10 +412,8 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_take(side: *const SideOf, fetch: *
             while !fetch.has_arrived {
                 let arrived = side.side.coupling.next(id, patience)?;
                 fetch.has_arrived = arrived.is_empty();
-                for elements in arrived {
-                    // SAFETY: the caller's promise: the array is as it was said to be when the fetch was made.
-                    unsafe { side.side.coupling.unpack(&elements, fetch.into.cast()) }?;
-                }
+                // SAFETY: the caller's promise: the array is as it was said to be when the fetch was made.
+                unsafe { side.side.coupling.unpack(arrived.iter(), fetch.into.cast()) };
             }
             Ok(())
         })
@@ -450,7 +448,7 @@ pub(crate) unsafe extern "C" fn lb_side_end(side: *mut *mut SideOf, reason: *con
         if let Some(of) = side.as_ref().and_then(|side| side.as_ref()) {
             let reason = text(reason, "reason").unwrap_or("it is done");
             if failed != 0 {
-                of.side.coupling.fail(reason);
+                of.side.coupling.leave(reason);
             }
             of.side.end(reason);
         }

@@ -178,7 +178,8 @@ impl Coupling {
         })
     }
 
-    /// Exports a version of a variable: copies this process's part, which is at `array`. Does not wait.
+    /// Exports a version of a variable: copies this process's part, which is at `array`. Does not wait. If the coupling
+    /// has ended, the next call says so.
     ///
     /// # Errors
     /// [`CallError`]; then nothing is exported.
@@ -194,7 +195,9 @@ impl Coupling {
     ) -> Result<(), CallError> {
         let (own, layout) = (self.process, &variable.layout);
         let mut state = self.shared.lock();
-        state.exchange.check()?;
+        if state.exchange.is_too_late(name, version) {
+            return Ok(());
+        }
         let packings = state.exchange.packings(name, strides);
         let buffers: Vec<Vec<u8>> = match &packings {
             Some((_, packings)) => {
@@ -206,11 +209,11 @@ impl Coupling {
         drop(state);
         let content = match packings {
             Some((wish, packings)) => {
-                let packed = |((to, packing), buffer): (&(u32, Packing), Vec<u8>)| {
-                    // SAFETY: the caller's promise; what the messages are of is in the part.
-                    (*to, unsafe { sealed::pack(packing, array, buffer) })
-                };
-                Content::Messages { wish, messages: packings.iter().zip(buffers).map(packed).collect() }
+                let mut messages: Vec<Vec<u8>> = buffers;
+                let pairs = packings.iter().map(|(_, packing)| packing).zip(&mut messages);
+                // SAFETY: the caller's promise; what the messages are of is in the part.
+                unsafe { sealed::pack(pairs, array) };
+                Content::Messages { wish, messages: packings.iter().map(|(to, _)| *to).zip(messages).collect() }
             }
             None => {
                 let shape = if own < layout.processes() { layout.local_shape(own) } else { vec![0; layout.axes()] };
@@ -291,57 +294,56 @@ impl Coupling {
         )
     }
 
-    /// Copies arrived elements to where they belong in the array that its fetch was begun for. Returns false if they
-    /// have to come another way: they will arrive again.
-    ///
-    /// # Errors
-    /// [`CallError`].
+    /// Copies arrived elements to where they belong in the array that their fetch was begun for. What has to come
+    /// another way will arrive again.
     ///
     /// # Safety
     /// The array at `array` has the strides and elements that the fetch was begun with, and can be written.
-    pub unsafe fn unpack(&self, arrived: &Arrived, array: *mut u8) -> Result<bool, CallError> {
-        match &arrived.source {
-            Source::Here(bytes) => {
+    pub unsafe fn unpack<'a>(&self, arrived: impl Iterator<Item = &'a Arrived>, array: *mut u8) {
+        let (mut beside, mut messages) = (Vec::new(), Vec::new());
+        for each in arrived {
+            match &each.source {
                 // SAFETY: the caller's promise.
-                unsafe { arrived.unpack(bytes.as_ptr(), array) };
-                Ok(true)
+                Source::Here(bytes) => unsafe { each.unpack(bytes.as_ptr(), array) },
+                Source::Beside { pid, address, mark } => {
+                    beside.push((each, *mark));
+                    messages.push((each.packing(), reader(*pid, *address)));
+                }
             }
-            Source::Beside { pid, address, mark } => {
-                // SAFETY: the caller's promise.
-                let read = unsafe { sealed::unpack_from(arrived.packing(), &mut reader(*pid, *address), array) };
-                self.taken(arrived, read.is_ok_and(|found| found == *mark))
-            }
+        }
+        // SAFETY: the caller's promise.
+        let found = unsafe { sealed::unpack_from(messages, array) };
+        for ((each, mark), found) in beside.into_iter().zip(found) {
+            self.taken(each, found.is_ok_and(|found| found == mark));
         }
     }
 
-    /// Copies arrived elements to a buffer of [`Arrived::bytes`] bytes, as they were exported; otherwise as
-    /// [`Coupling::unpack`]. [`Arrived::unpack`] takes them on from there.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn copy(&self, arrived: &Arrived, buffer: &mut [u8]) -> Result<bool, CallError> {
+    /// Copies arrived elements to a buffer of [`Arrived::bytes`] bytes, as they were exported. Returns false if they
+    /// have to come another way: they will arrive again. [`Arrived::unpack`] takes them on from the buffer.
+    pub fn copy(&self, arrived: &Arrived, buffer: &mut [u8]) -> bool {
         match &arrived.source {
             Source::Here(bytes) => {
                 buffer.copy_from_slice(sealed::elements(bytes));
-                Ok(true)
+                true
             }
             Source::Beside { pid, address, mark } => {
-                let read = sealed::copy_from(&mut reader(*pid, *address), buffer);
-                self.taken(arrived, read.is_ok_and(|found| found == *mark))
+                let read = sealed::copy_from(&mut *reader(*pid, *address), buffer);
+                let read = read.is_ok_and(|found| found == *mark);
+                self.taken(arrived, read);
+                read
             }
         }
     }
 
     /// Reading another process's memory has worked, or not: it is not allowed, or the process is gone. Then what is to
     /// be sent will not come either, and that is noticed.
-    fn taken(&self, arrived: &Arrived, read: bool) -> Result<bool, CallError> {
+    fn taken(&self, arrived: &Arrived, read: bool) {
         let mut state = self.shared.lock();
         match read {
             true => state.exchange.taken(arrived),
             false => state.exchange.unreadable(arrived),
         }
         self.shared.step(state);
-        Ok(read)
     }
 
     /// Waits until everything exported has been fetched and has arrived.
@@ -371,9 +373,18 @@ impl Coupling {
         )
     }
 
-    /// Ends the coupling for this reason, and tells the other processes.
-    pub fn fail(&self, reason: &str) {
-        self.shared.fail(reason);
+    /// Ends the coupling for this reason, because this process leaves without the others of its side, and tells the
+    /// other processes.
+    pub fn leave(&self, reason: &str) {
+        let mut state = self.shared.lock();
+        state.exchange.leave(reason.to_owned(), None);
+        self.shared.step(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Why a process of this side has left without the others, if any has.
+    pub fn left(&self) -> Option<String> {
+        self.shared.lock().exchange.left().map(str::to_owned)
     }
 
     /// The same, for a thread that may outlive it.
@@ -622,8 +633,8 @@ fn in_order<T: Copy>(layout: &Layout, axes: &[T]) -> Vec<T> {
 }
 
 /// Reads on from an address of another process.
-fn reader(pid: u32, mut address: u64) -> impl FnMut(&mut [u8]) -> io::Result<()> {
-    move |into| {
+fn reader(pid: u32, mut address: u64) -> sealed::Reader {
+    Box::new(move |into| {
         let mut done = 0;
         while done < into.len() {
             let left = (into.len() - done) as u64;
@@ -636,7 +647,7 @@ fn reader(pid: u32, mut address: u64) -> impl FnMut(&mut [u8]) -> io::Result<()>
             }
         }
         Ok(())
-    }
+    })
 }
 
 fn named(party: Option<Party>) -> String {

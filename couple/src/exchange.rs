@@ -176,6 +176,11 @@ pub(crate) struct Exchange {
     /// Versions and processes of the other side that others there pass them on to, and that have not got them yet.
     passing: HashSet<(String, u64, u32)>,
     failed: Option<String>,
+    /// Why a process of this side has left alone, and whether others were told that.
+    left: Option<String>,
+    told_left: bool,
+    /// What was exported after that.
+    too_late: Option<(String, u64)>,
     pub actions: VecDeque<Action>,
 }
 
@@ -206,6 +211,9 @@ impl Exchange {
             passed: HashMap::new(),
             passing: HashSet::new(),
             failed: None,
+            left: None,
+            told_left: false,
+            too_late: None,
             actions: VecDeque::new(),
         }
     }
@@ -217,30 +225,54 @@ impl Exchange {
     /// Ends the exchange for this reason, unless it has ended; tells those who have to know. `from`: who told this
     /// process, if it was another one.
     pub(crate) fn fail(&mut self, reason: String, from: Option<Party>) {
-        if self.failed.is_some() {
+        self.end(reason, from, false);
+    }
+
+    /// The same, because this process leaves alone, or (`from`) another one of its side: what the side's processes do
+    /// together never will be done.
+    pub(crate) fn leave(&mut self, reason: String, from: Option<Party>) {
+        self.left.get_or_insert(reason.clone());
+        self.end(reason, from, true);
+    }
+
+    /// Why a process of this side has left alone, if any has.
+    pub(crate) fn left(&self) -> Option<&str> {
+        self.left.as_deref()
+    }
+
+    fn end(&mut self, reason: String, from: Option<Party>, left: bool) {
+        // That a process has left is told even if the end was told before.
+        if self.failed.is_some() && (!left || self.told_left) {
             return;
         }
-        self.failed = Some(reason.clone());
-        let over = || Message::Over { reason: reason.clone() };
+        let again = self.failed.is_some();
+        self.told_left |= left;
+        self.failed.get_or_insert(reason.clone());
+        let over = |party: Party| match left && party.own {
+            true => Message::Left { reason: reason.clone() },
+            false => Message::Over { reason: reason.clone() },
+        };
         // Each side's first process tells its own; so no number grows with pairs.
         let first = |own| Party { own, process: 0 };
         let told = |party: Party| from == Some(party);
         if self.own == 0 {
             let others = (1..self.sizes.0).map(|process| Party { own: true, process });
             self.actions
-                .extend(others.filter(|party| !told(*party)).map(|party| Action::Tell(party, Box::new(over()))));
+                .extend(others.filter(|party| !told(*party)).map(|party| Action::Tell(party, Box::new(over(party)))));
         } else if !told(first(true)) {
-            self.actions.push_back(Action::Tell(first(true), Box::new(over())));
+            self.actions.push_back(Action::Tell(first(true), Box::new(over(first(true)))));
         }
-        if from.is_none() {
-            self.actions.push_back(Action::Tell(first(false), Box::new(over())));
+        if from.is_none() && !again {
+            self.actions.push_back(Action::Tell(first(false), Box::new(over(first(false)))));
         }
     }
 
     /// Another process has sent a message.
     pub(crate) fn told(&mut self, from: Party, message: Message) {
-        if let Message::Over { reason } = message {
-            return self.fail(reason, Some(from));
+        match message {
+            Message::Over { reason } => return self.fail(reason, Some(from)),
+            Message::Left { reason } if from.own => return self.leave(reason, Some(from)),
+            _ => {}
         }
         if self.failed.is_some() {
             return;
@@ -293,7 +325,7 @@ impl Exchange {
                 self.passing.remove(&(name, version, from));
                 Ok(())
             }
-            Message::Forward { .. } | Message::Over { .. } => Ok(()),
+            Message::Forward { .. } | Message::Over { .. } | Message::Left { .. } => Ok(()),
         }
     }
 

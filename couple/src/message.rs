@@ -35,6 +35,8 @@ pub(crate) enum Message {
     Forward { fetch: u64, source: u32, ticket: u32 },
     /// The sender has its part of a version, which others of its side have passed on.
     Passed { name: String, version: u64 },
+    /// To another process of the sender's side: the coupling has ended because a process of the side has left it alone.
+    Left { reason: String },
 }
 
 /// A variable as its side describes it: not checked yet.

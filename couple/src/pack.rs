@@ -157,33 +157,33 @@ impl Packing {
         }
     }
 
-    /// As [`Packing::unpack`], but the message's bytes come from `read`, which fills what it is given with the next
-    /// ones: they pass through the cache and not through memory.
+    /// As [`Packing::unpack_next`], but some of the next bytes come from `read`, which fills what it is given with
+    /// them: they pass through the buffer, which stays in the cache, and not through memory.
     ///
     /// # Errors
-    /// Those of `read`; then some elements have been written.
+    /// Those of `read`.
     ///
     /// # Safety
     /// As [`Packing::unpack`].
-    pub(crate) unsafe fn unpack_from(
+    pub(crate) unsafe fn unpack_some(
         &self,
+        cursor: &mut Cursor,
+        buffer: &mut Vec<u8>,
         read: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
         array: *mut u8,
     ) -> io::Result<()> {
-        let (mut cursor, mut buffer) = (self.begin(), vec![0; BOUNCE.min(self.bytes)]);
-        while cursor.at < self.bytes {
-            let (offset, follow) = self.straight(&cursor);
-            if follow >= BOUNCE / 4 {
-                // SAFETY: the caller's promise: the rest of a chunk can be written there.
-                read(unsafe { std::slice::from_raw_parts_mut(array.offset(offset as isize), follow) })?;
-                self.skip(&mut cursor, follow);
-                continue;
-            }
-            let some = &mut buffer[..BOUNCE.min(self.bytes - cursor.at)];
-            read(some)?;
-            // SAFETY: the caller's promise.
-            unsafe { self.unpack_next(&mut cursor, some.as_ptr(), array, some.len()) };
+        let (offset, follow) = self.straight(cursor);
+        if follow >= BOUNCE / 4 {
+            // SAFETY: the caller's promise: the rest of a chunk can be written there.
+            read(unsafe { std::slice::from_raw_parts_mut(array.offset(offset as isize), follow) })?;
+            self.skip(cursor, follow);
+            return Ok(());
         }
+        let bytes = BOUNCE.min(self.bytes - cursor.at);
+        buffer.resize(buffer.len().max(bytes), 0);
+        read(&mut buffer[..bytes])?;
+        // SAFETY: the caller's promise.
+        unsafe { self.unpack_next(cursor, buffer.as_ptr(), array, bytes) };
         Ok(())
     }
 
@@ -422,7 +422,10 @@ mod tests {
                     sizes.push(into.len());
                     io::Read::read_exact(&mut rest, into)
                 };
-                packing.unpack_from(&mut read, got.as_mut_ptr()).unwrap();
+                let (mut cursor, mut between) = (packing.begin(), Vec::new());
+                while cursor.at() < packing.bytes() {
+                    packing.unpack_some(&mut cursor, &mut between, &mut read, got.as_mut_ptr()).unwrap();
+                }
             }
             for at in 0..shape[0] as usize {
                 let own = at * row as usize..at * row as usize + shape[1] as usize * 8;
@@ -501,8 +504,13 @@ mod tests {
             got.fill(0);
             let mut rest = &buffer[..];
             let mut read = |into: &mut [u8]| io::Read::read_exact(&mut rest, into);
-            // SAFETY: as above.
-            unsafe { packing.unpack_from(&mut read, got.as_mut_ptr().offset(base as isize)) }.unwrap();
+            let (mut cursor, mut between) = (packing.begin(), Vec::new());
+            while cursor.at() < packing.bytes() {
+                // SAFETY: as above.
+                let at = unsafe { got.as_mut_ptr().offset(base as isize) };
+                // SAFETY: as above.
+                unsafe { packing.unpack_some(&mut cursor, &mut between, &mut read, at) }.unwrap();
+            }
             assert_eq!(got, wanted, "seed {seed}");
         }
     }

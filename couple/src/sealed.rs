@@ -8,19 +8,32 @@ use std::io;
 use twox_hash::XxHash3_64;
 
 use crate::Packing;
+use crate::pack::Cursor;
+use crate::pieces::PIECE;
 
 /// Bytes of the checksum.
 pub(crate) const SEAL: usize = 8;
 
-/// The elements of a message at `array`, in a buffer of as many bytes and [`SEAL`] more.
+/// The elements of messages at `array`, in buffers of as many bytes each and [`SEAL`] more. The messages' pieces are
+/// packed in turns: those of the same number are from the same part of the array, which stays in the cache.
 ///
 /// # Safety
-/// As [`Packing::pack`]: all elements of the message can be read from there.
-pub(crate) unsafe fn pack(packing: &Packing, array: *const u8, mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes.resize(packing.bytes() + SEAL, 0);
-    // SAFETY: the caller's promise; the buffer has room for them.
-    unsafe { packing.pack(array, bytes.as_mut_ptr()) };
-    bytes
+/// As [`Packing::pack`]: all elements of the messages can be read from there.
+pub(crate) unsafe fn pack<'a>(messages: impl Iterator<Item = (&'a Packing, &'a mut Vec<u8>)>, array: *const u8) {
+    let mut left: Vec<(&Packing, Cursor, &mut Vec<u8>)> = messages
+        .map(|(packing, buffer)| {
+            buffer.resize(packing.bytes() + SEAL, 0);
+            (packing, packing.begin(), buffer)
+        })
+        .collect();
+    while !left.is_empty() {
+        left.retain_mut(|(packing, cursor, buffer)| {
+            let (at, bytes) = (cursor.at(), PIECE.min(packing.bytes() - cursor.at()));
+            // SAFETY: the caller's promise; the buffer has room for the message.
+            unsafe { packing.pack_next(cursor, array, buffer[at..].as_mut_ptr(), bytes) };
+            cursor.at() < packing.bytes()
+        });
+    }
 }
 
 /// Puts the checksum behind the elements.
@@ -36,21 +49,31 @@ pub(crate) fn mark(bytes: &mut [u8], number: u64) {
     }
 }
 
-/// Unpacks elements whose bytes, and then a number, come from `read`. Returns the number.
-///
-/// # Errors
-/// Those of `read`.
+/// What fills a buffer with the next bytes of a message and, behind them, its number.
+pub(crate) type Reader = Box<dyn FnMut(&mut [u8]) -> io::Result<()>>;
+
+/// Unpacks messages whose bytes, and then a number, come from their readers. Returns the number of each, or the error
+/// of its reader; then some of its elements have been written. Pieces are unpacked in turns, as in [`pack`].
 ///
 /// # Safety
-/// As [`Packing::unpack`]: all elements of the message can be written at `array`.
-pub(crate) unsafe fn unpack_from(
-    packing: &Packing,
-    read: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
-    array: *mut u8,
-) -> io::Result<u64> {
-    // SAFETY: the caller's promise.
-    unsafe { packing.unpack_from(read, array)? };
-    number(read)
+/// As [`Packing::unpack`]: all elements of the messages can be written at `array`.
+pub(crate) unsafe fn unpack_from(messages: Vec<(&Packing, Reader)>, array: *mut u8) -> Vec<io::Result<u64>> {
+    let mut moving: Vec<_> = messages.into_iter().map(|(packing, read)| (packing, packing.begin(), read)).collect();
+    let mut results: Vec<Option<io::Result<u64>>> = moving.iter().map(|_| None).collect();
+    let mut buffer = Vec::new();
+    while results.iter().any(Option::is_none) {
+        for ((packing, cursor, read), result) in moving.iter_mut().zip(&mut results).filter(|(_, r)| r.is_none()) {
+            if cursor.at() == packing.bytes() {
+                *result = Some(number(read));
+                continue;
+            }
+            // SAFETY: the caller's promise.
+            if let Err(error) = unsafe { packing.unpack_some(cursor, &mut buffer, read, array) } {
+                *result = Some(Err(error));
+            }
+        }
+    }
+    results.into_iter().flatten().collect()
 }
 
 /// Fills a buffer with elements that come from `read`, and then a number. Returns the number.

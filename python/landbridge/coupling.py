@@ -20,7 +20,7 @@ import numpy as np
 
 from . import _core, arrays, directory, scattered
 from .layout import Layout, Spread
-from .private import private
+from .private import LOOK, private
 from .redistribution import Index, PlanError, Select, expect, picks
 from .running import Awaited, naps
 
@@ -31,6 +31,8 @@ __all__ = ["Coupling", "CouplingError", "Fetching", "join"]
 
 # What a side holds for the other one by default, in bytes.
 BUDGET = 1 << 30
+# How long what ranks do together may go on, in seconds, once one of them has left: it may have done its part before.
+GRACE = 2.0
 
 
 class CouplingError(ConnectionError):
@@ -76,6 +78,7 @@ class Coupling:
     def __init__(self, name: str, ranks: Any, core: Any, budget: int, scattered: scattered.Scattered) -> None:
         self.name, self._scattered = name, scattered
         self._ranks, self._core, self._budget = ranks, core, int(budget)
+        ranks.left = lambda: core.left() and f"{name}: {core.left()}"
         self._fetching: Optional[Fetching] = None
         # Begun, and waited for in vain: what has been asked for is not asked for again.
         self._late: dict[str, Fetching] = {}
@@ -259,7 +262,7 @@ class Coupling:
         # The other ranks may be elsewhere: nothing collective.
         reason = f"rank {self._ranks.rank}: {kind.__name__}: {error}"
         if self._core is not None:
-            self._core.fail(reason)
+            self._core.leave(reason)
         self._end(reason)
 
     @property
@@ -323,15 +326,16 @@ class Coupling:
             raise TypeError(f"into has dtype {into.dtype}: {dtype} does not cast to it ({casting})")
         return into
 
-    def _unpack(self, elements, target, dtype) -> None:
+    def _unpack(self, arrived, target, dtype) -> None:
         address = target.__array_interface__["data"][0]
         if target.dtype == dtype:
-            self._core.unpack(elements, address)
+            self._core.unpack(arrived, address)
             return
-        buffer = np.empty(elements.bytes // dtype.itemsize, dtype)
-        if self._core.copy(elements, buffer.__array_interface__["data"][0]):
-            buffer = np.ascontiguousarray(buffer.astype(target.dtype, casting="unsafe"))
-            elements.unpack(buffer.__array_interface__["data"][0], address)
+        for elements in arrived:
+            buffer = np.empty(elements.bytes // dtype.itemsize, dtype)
+            if self._core.copy(elements, buffer.__array_interface__["data"][0]):
+                buffer = np.ascontiguousarray(buffer.astype(target.dtype, casting="unsafe"))
+                elements.unpack(buffer.__array_interface__["data"][0], address)
 
     def _together(self, work: Callable[[], Optional[str]]) -> None:
         """Does what may fail on some ranks, then on all; it returns what must be the same on all."""
@@ -414,8 +418,8 @@ class Fetching(Awaited):
         while not self._arrived:
             arrived = self._coupling._open.next(self._core, timeout)
             self._arrived = not arrived
-            for elements in arrived:
-                self._coupling._unpack(elements, self._target, self._dtype)
+            if arrived:
+                self._coupling._unpack(arrived, self._target, self._dtype)
 
     def end(self) -> None:
         """Lets another fetch begin: this one is over."""
@@ -482,6 +486,8 @@ class _Ranks:
 
     def __init__(self, comm: Optional[Intracomm]) -> None:
         self._comm = None if comm is None else private(comm).comm
+        self.left: Callable[[], Optional[str]] = lambda: None
+        """Why a rank has left without the others, so that nothing can be done together any more."""
         self.rank = 0 if self._comm is None else self._comm.Get_rank()
         self.size = 1 if self._comm is None else self._comm.Get_size()
 
@@ -522,9 +528,16 @@ class _Ranks:
 
     def _wait(self, request: Any) -> None:
         # Others may still be copying, on this core too: MPI libraries wait without giving it away.
-        pauses = naps()
+        pauses, look, end = naps(), time.monotonic() + LOOK, None
         while not request.Test():
             time.sleep(next(pauses))
+            if (now := time.monotonic()) < look:
+                continue
+            look, reason = now + LOOK, self.left()
+            if reason is not None:
+                end = end or now + GRACE
+                if now > end:
+                    raise CouplingError(reason)
 
 
 def _command() -> str:

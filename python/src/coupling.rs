@@ -152,20 +152,21 @@ impl Coupled {
         Ok(arrived.into_iter().map(Elements).collect())
     }
 
-    /// Copies elements to where they belong in the array at this address. False: they will come again.
-    fn unpack(&self, py: Python<'_>, elements: &Elements, array: usize) -> PyResult<bool> {
+    /// Copies elements of several messages to where they belong in the array at this address. Some may come again.
+    fn unpack(&self, py: Python<'_>, elements: Vec<Py<Elements>>, array: usize) {
+        let arrived = || elements.iter().map(|each| &each.get().0);
         // SAFETY: the package has compared shape and strides of the array with those that it began the fetch with.
-        py.detach(|| unsafe { self.0.coupling.unpack(&elements.0, array as *mut u8) }).map_err(raised)
+        py.detach(|| unsafe { self.0.coupling.unpack(arrived(), array as *mut u8) });
     }
 
     /// Copies elements to the buffer at this address, in the order of their message. False: they will come again.
-    fn copy(&self, py: Python<'_>, elements: &Elements, buffer: usize) -> PyResult<bool> {
+    fn copy(&self, py: Python<'_>, elements: &Elements, buffer: usize) -> bool {
         if elements.0.bytes() == 0 {
-            return Ok(true);
+            return true;
         }
         // SAFETY: the package has made the buffer, of as many bytes.
         let buffer = unsafe { std::slice::from_raw_parts_mut(buffer as *mut u8, elements.0.bytes()) };
-        py.detach(|| self.0.coupling.copy(&elements.0, buffer)).map_err(raised)
+        py.detach(|| self.0.coupling.copy(&elements.0, buffer))
     }
 
     /// Waits until the other side has everything.
@@ -173,9 +174,14 @@ impl Coupled {
         waiting(py, limit, |patience| self.0.coupling.finish(patience))
     }
 
-    /// Ends the coupling for this reason.
-    fn fail(&self, py: Python<'_>, reason: &str) {
-        py.detach(|| self.0.coupling.fail(reason));
+    /// Ends the coupling for this reason: this rank leaves without the others.
+    fn leave(&self, py: Python<'_>, reason: &str) {
+        py.detach(|| self.0.coupling.leave(reason));
+    }
+
+    /// Why another rank of this side has left without the others, if any has.
+    fn left(&self, py: Python<'_>) -> Option<String> {
+        py.detach(|| self.0.coupling.left())
     }
 
     /// Ends this rank's part; the first one's ends the coupling, for this reason.

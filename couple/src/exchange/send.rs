@@ -100,12 +100,12 @@ impl Exchange {
         !self.lent.is_empty()
     }
 
-    /// Names and versions that the other side has not fetched.
+    /// Names and versions that the other side has not fetched, and those that came too late for it.
     pub(crate) fn unfetched(&self) -> Vec<(String, u64)> {
         let versions = |(name, exported): (&String, &Exported)| {
             exported.versions.keys().map(|version| (name.clone(), *version)).collect::<Vec<_>>()
         };
-        let mut all: Vec<_> = self.exported.iter().flat_map(versions).collect();
+        let mut all: Vec<_> = self.exported.iter().flat_map(versions).chain(self.too_late.clone()).collect();
         all.sort();
         all
     }
@@ -132,7 +132,16 @@ impl Exchange {
         Some((wish, packings))
     }
 
-    /// Exports a version.
+    /// Whether the exchange has ended, and this version can no longer be exported. The next call says so: processes of
+    /// this side may hear of it at different times, and all of them must go on alike.
+    pub(crate) fn is_too_late(&mut self, name: &str, version: u64) -> bool {
+        if self.failed.is_some() {
+            self.too_late.get_or_insert((name.to_owned(), version));
+        }
+        self.failed.is_some()
+    }
+
+    /// Exports a version, unless [`Exchange::is_too_late`].
     pub(crate) fn export(
         &mut self,
         name: &str,
@@ -140,7 +149,9 @@ impl Exchange {
         Variable { dtype, element, layout }: Variable,
         content: Content,
     ) -> Result<(), ExchangeError> {
-        self.check()?;
+        if self.is_too_late(name, version) {
+            return Ok(());
+        }
         let (processes, size) = (layout.processes(), self.sizes.0);
         if processes > size {
             return Err(ExchangeError::TooMany { name: name.to_owned(), processes, size });
@@ -347,9 +358,11 @@ impl Exported {
         }
         let Content::Part(part) = &held.content else { return Err(Unserved::Stranger) };
         held.served.insert(from);
+        let mut message = fresh(packing.bytes() + sealed::SEAL);
         // SAFETY: the part is contiguous and has as many bytes as its layout says (`Exchange::export`), and the message
         // was made for that layout and these strides (`Exchange::hear`).
-        Ok(unsafe { sealed::pack(packing, part.as_ptr(), fresh(packing.bytes() + sealed::SEAL)) })
+        unsafe { sealed::pack([(packing, &mut message)].into_iter(), part.as_ptr()) };
+        Ok(message)
     }
 }
 

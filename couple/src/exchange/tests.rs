@@ -129,7 +129,9 @@ fn expected(transfer: &Transfer, process: u32, version: u64) -> Vec<u8> {
         let sent = transfer.sends(message.peer).into_iter().find(|sent| sent.peer == process).unwrap();
         // SAFETY: parts are contiguous, and messages were made for their strides.
         unsafe {
-            let bytes = sealed::pack(&Packing::new(&sent, &there, ELEMENT).unwrap(), source.as_ptr(), Vec::new());
+            let sent = Packing::new(&sent, &there, ELEMENT).unwrap();
+            let mut bytes = vec![0; sent.bytes()];
+            sent.pack(source.as_ptr(), bytes.as_mut_ptr());
             Packing::new(&message, &strides, ELEMENT).unwrap().unpack(bytes.as_ptr(), array.as_mut_ptr());
         }
     }
@@ -219,13 +221,11 @@ fn advance(world: &mut World, script: &mut Script, variables: &[(usize, Case)], 
         {
             None => Content::Part(data),
             Some((wish, packings)) => {
+                let mut messages = vec![vec![7; 3]; packings.len()];
+                let pairs = packings.iter().map(|(_, packing)| packing).zip(&mut messages);
                 // SAFETY: the data are contiguous.
-                let packed = |(to, packing): &(u32, Packing)| {
-                    let buffer = vec![7; 3];
-                    // SAFETY: the data are contiguous.
-                    (*to, unsafe { sealed::pack(packing, data.as_ptr(), buffer) })
-                };
-                Content::Messages { wish, messages: packings.iter().map(packed).collect() }
+                unsafe { sealed::pack(pairs, data.as_ptr()) };
+                Content::Messages { wish, messages: packings.iter().map(|(to, _)| *to).zip(messages).collect() }
             }
         };
         exchange.export(&name, version, exported(source), content).unwrap();
@@ -352,6 +352,38 @@ fn an_end_reaches_everybody_with_few_messages() {
         }
         assert!(world.told <= 100, "{}", world.told);
     }
+}
+
+#[test]
+fn a_process_that_leaves_alone_is_told_to_its_own_side_as_such() {
+    for (who, over_before) in [((0, 0), false), ((0, 5), false), ((1, 39), false), ((0, 3), true)] {
+        let mut world = World::new([50, 40], |_| 0);
+        if over_before {
+            world.process((1, 0)).fail("out of memory".into(), None);
+            world.act((1, 0));
+            while world.deliver(&mut Chance::new(3)) {}
+        }
+        world.process(who).leave("a mistake".into(), None);
+        world.act(who);
+        while world.deliver(&mut Chance::new(3)) {}
+        for (side, exchanges) in world.sides.iter().enumerate() {
+            for exchange in exchanges {
+                let reason = if over_before { "out of memory" } else { "a mistake" };
+                assert_eq!(exchange.check(), Err(ExchangeError::Over(reason.into())));
+                assert_eq!(exchange.left(), (side == who.0).then_some("a mistake"), "{who:?}");
+            }
+        }
+        assert!(world.told <= 200, "{}", world.told);
+    }
+}
+
+#[test]
+fn what_is_exported_after_the_end_is_never_fetched() {
+    let mut exchange = Exchange::new(0, at_home(1, 1), ALONE);
+    exchange.export("v", 1, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
+    exchange.told(Party::other(0), Message::Over { reason: "gone".into() });
+    exchange.export("w", 3, exported(&whole(10)), Content::Part(vec![0; 80])).unwrap();
+    assert_eq!(exchange.unfetched(), [("v".to_owned(), 1), ("w".to_owned(), 3)]);
 }
 
 #[test]
