@@ -192,7 +192,7 @@ def wheel(machine, folder, module, version, time):
     wanted = [
         f"{data}/scripts/landbridge",
         *(f"{data}/data/{place}" for place in FILES.values() if place.startswith("lib/")),
-        f"{data}/data/include/landbridge_mpi.h",
+        *(f"{data}/data/include/{header.name}" for header in (ROOT / "c" / "include").glob("*.h")),
         f"{data}/data/share/landbridge/fortran/landbridge.f90",
         f"{data}/data/share/man/man1/landbridge-run.1",
         f"{data}/data/share/bash-completion/completions/landbridge",

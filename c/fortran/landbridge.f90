@@ -33,6 +33,11 @@ module landbridge
         integer(c_int64_t) :: start = 0, step = 1, count = 0
     end type
 
+    !> Consecutive elements: the number of the first one, from 0, row-major over the array, and how many.
+    type, bind(c), public :: lb_run_of
+        integer(c_int64_t) :: first = 0, count = 0
+    end type
+
     !> Which elements go where: addresses (c_loc) of arrays of lb_slice, integer(c_int32_t) and integer(c_int64_t).
     type, bind(c), public :: lb_select
         type(c_ptr) :: source = c_null_ptr, target = c_null_ptr
@@ -57,8 +62,9 @@ module landbridge
 
     public :: lb_whole, lb_block, lb_cyclic, lb_lists, lb_with_halo, lb_message
     public :: lb_layout_create, lb_layout_create_on_grid, lb_layout_free, lb_layout_size, lb_layout_local_shape
-    public :: lb_layout_owner, lb_plan_create, lb_plan_run, lb_plan_start, lb_run_test, lb_run_wait, lb_plan_traffic
-    public :: lb_plan_free, lb_join, lb_export, lb_fetch, lb_fetch_start, lb_fetch_wait, lb_close, lb_leave
+    public :: lb_layout_create_runs, lb_layout_owner, lb_plan_create, lb_plan_run, lb_plan_start, lb_run_test
+    public :: lb_run_wait, lb_plan_traffic, lb_plan_free
+    public :: lb_join, lb_export, lb_fetch, lb_fetch_start, lb_fetch_wait, lb_close, lb_leave
 
     interface
         function lb_error() bind(c) result(text)
@@ -71,6 +77,16 @@ module landbridge
             integer(c_int32_t), value :: axes, order
             integer(c_int64_t), intent(in) :: shape(*)
             type(lb_axis), intent(in) :: along(*)
+            type(c_ptr), intent(out) :: layout
+            integer(c_int) :: code
+        end function
+
+        function lb_layout_create_runs(axes, shape, size, count, runs, layout) bind(c) result(code)
+            import
+            integer(c_int32_t), value :: axes, size
+            integer(c_int64_t), intent(in) :: shape(*)
+            integer(c_int64_t), value :: count
+            type(lb_run_of), intent(in) :: runs(*)
             type(c_ptr), intent(out) :: layout
             integer(c_int) :: code
         end function

@@ -100,6 +100,17 @@ int lb_layout_create(int32_t axes, const int64_t *shape, const lb_axis *along, i
 int lb_layout_create_on_grid(int32_t axes, const int64_t *shape, const lb_axis *along, int32_t order,
                              int32_t dimensions, const int32_t *processes, const int32_t *axis, lb_layout **layout);
 
+/* Consecutive elements: the number of the first one, row-major over the array, and how many. */
+typedef struct lb_run_of {
+    int64_t first, count;
+} lb_run_of;
+
+/* A layout for `size` processes, each of which knows its own part alone: these runs of elements, one after the other in
+ * a local array of one axis. Read when the layout is made. For plans; the other layout of a plan may be of any kind,
+ * but nothing can be selected. A coupling takes the array in blocks: move it there by a plan. */
+int lb_layout_create_runs(int32_t axes, const int64_t *shape, int32_t size, int64_t count, const lb_run_of *runs,
+                          lb_layout **layout);
+
 void lb_layout_free(lb_layout **layout);
 
 /* How many processes it is for. */
@@ -144,6 +155,14 @@ typedef struct lb_transfer lb_transfer;
  * processes of each layout; NULL: the first ones. */
 int lb_transfer_create(const lb_layout *src, const lb_layout *dst, const char *dtype, const lb_select *select,
                        int32_t size, const int32_t *src_ranks, const int32_t *dst_ranks, lb_transfer **transfer);
+
+/* Whether ranks have to ask each other who has what, because a layout is of runs. Then each rank begins with
+ * `lb_transfer_ask`, and twice all write each other letters: `lb_transfer_letter` returns the length of the one to a
+ * rank, and `lb_transfer_read` takes those of all ranks, one after the other, and their lengths. */
+int32_t lb_transfer_asks(const lb_transfer *transfer);
+int lb_transfer_ask(lb_transfer *transfer, int32_t rank);
+int64_t lb_transfer_letter(const lb_transfer *transfer, int32_t to, const void **letter);
+int lb_transfer_read(lb_transfer *transfer, const void *letters, const int64_t *lengths);
 
 /* Ranks of a node may read pieces where another rank has packed them. A rank that sends tells its address, if it has
  * one (else this returns 0); the one that receives opens it, which returns 0 if it cannot; then the first one allows

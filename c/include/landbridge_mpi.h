@@ -9,12 +9,7 @@
 #ifndef LANDBRIDGE_MPI_H
 #define LANDBRIDGE_MPI_H
 
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "landbridge.h"
+#include "landbridge_ranks.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -66,9 +61,6 @@ static inline void lb_plan_free(lb_plan **plan);
 
 /* ---- how ------------------------------------------------------------------------------------------------------- */
 
-/* Tags: of elements, of addresses, and of answers to these. */
-enum { LB_MPI_TAG = 7, LB_MPI_ADDRESS = 9, LB_MPI_ANSWER = 10, LB_MPI_TEXT = 1024 };
-
 /* What goes to other ranks, or comes from them. */
 typedef struct lb_mpi_side {
     lb_end *end; /* NULL: this rank has no part */
@@ -116,71 +108,6 @@ struct lb_run {
     int *which;
     MPI_Status *moved;
 };
-
-static inline char *lb_mpi_copy(const char *text) {
-    char *copy = (char *)malloc(strlen(text) + 1);
-    return copy ? strcpy(copy, text) : NULL;
-}
-
-static inline int lb_mpi_check(int code, const char *function) {
-    char text[LB_MPI_TEXT], reason[MPI_MAX_ERROR_STRING];
-    int length = 0;
-    if (code == MPI_SUCCESS) return LB_OK;
-    if (MPI_Error_string(code, reason, &length) != MPI_SUCCESS) length = 0;
-    reason[length] = 0;
-    snprintf(text, sizeof text, "%s: %.900s", function, reason);
-    return lb_fail(LB_MPI, text);
-}
-
-/* Waits without using the core: others may compute on it, and MPI libraries wait without giving it away. */
-static inline int lb_mpi_wait(MPI_Request *request) {
-    int over = 0, code = MPI_SUCCESS;
-    for (int64_t nap = 20; code == MPI_SUCCESS; nap = nap < 250 ? 2 * nap : 500) {
-        code = MPI_Test(request, &over, MPI_STATUS_IGNORE);
-        if (over) return LB_OK;
-        lb_nap(nap);
-    }
-    return lb_mpi_check(code, "MPI_Test");
-}
-
-/* Collective: LB_OK if `code` is that on all ranks, else the first error, which names its rank, on all of them. It is
- * also an error if `hash` is not the same on all ranks. */
-static inline int lb_mpi_agree(MPI_Comm comm, int code, uint64_t hash) {
-    struct {
-        int code;
-        char text[LB_MPI_TEXT];
-    } told;
-    MPI_Request request;
-    int64_t own[3], least[3];
-    int rank, size, failed;
-    if (comm == MPI_COMM_NULL) return code;
-    MPI_Comm_rank(comm, &rank);
-    MPI_Comm_size(comm, &size);
-    own[0] = code == LB_OK ? size : rank;
-    own[1] = (int64_t)(hash >> 2);
-    own[2] = -own[1]; /* the greatest is the least of the negated ones */
-    failed = lb_mpi_check(MPI_Iallreduce(own, least, 3, MPI_INT64_T, MPI_MIN, comm, &request), "MPI_Iallreduce");
-    if (!failed) failed = lb_mpi_wait(&request);
-    if (failed) return failed;
-    if (least[0] == size)
-        return least[1] == -least[2] ? LB_OK : lb_fail(LB_INVALID, "ranks want different things: names, versions, "
-                                                                   "layouts, dtypes, selections and lists of ranks "
-                                                                   "must be the same on all of them");
-    memset(&told, 0, sizeof told);
-    told.code = code;
-    if (rank == least[0]) snprintf(told.text, sizeof told.text, "rank %d: %.960s", rank, lb_error());
-    failed = lb_mpi_check(MPI_Bcast(&told, (int)sizeof told, MPI_BYTE, (int)least[0], comm), "MPI_Bcast");
-    return failed ? failed : lb_fail(told.code, told.text);
-}
-
-/* Collective: the same ranks, for our own messages. */
-static inline int lb_mpi_dup(MPI_Comm comm, MPI_Comm *own, int *rank, int *size) {
-    int code = lb_mpi_check(MPI_Comm_dup(comm, own), "MPI_Comm_dup");
-    if (code) return code;
-    MPI_Comm_rank(*own, rank);
-    MPI_Comm_size(*own, size);
-    return LB_OK;
-}
 
 /* Makes a datatype of another one. */
 static inline int lb_mpi_type(const lb_step *step, MPI_Datatype of, MPI_Datatype *made) {
@@ -239,73 +166,6 @@ static inline int lb_mpi_bind(lb_mpi_side *side, const lb_transfer *transfer, in
     return code;
 }
 
-/* Which messages of a side go to, or come from, other ranks of this node that may lend each other memory: their ranks,
- * and how many. */
-static inline int lb_mpi_beside(const lb_mpi_side *side, MPI_Comm comm, MPI_Comm node, int *ranks) {
-    MPI_Group all, near;
-    int count = 0, own;
-    MPI_Comm_rank(comm, &own);
-    MPI_Comm_group(comm, &all);
-    MPI_Comm_group(node, &near);
-    for (int64_t at = 0; at < side->count; at++) {
-        int rank = side->messages[at].rank, there = MPI_UNDEFINED;
-        if (rank == own || !lb_end_may_lend(side->end, at)) continue;
-        MPI_Group_translate_ranks(all, 1, &rank, near, &there);
-        if (there != MPI_UNDEFINED) ranks[count++] = rank;
-    }
-    MPI_Group_free(&all);
-    MPI_Group_free(&near);
-    return count;
-}
-
-/* Collective: ranks of a node agree on whose memory they read. */
-static inline int lb_mpi_lend(lb_plan *plan, int rank) {
-    MPI_Comm node = MPI_COMM_NULL;
-    int64_t most = plan->sides[0].count + plan->sides[1].count + 1;
-    int *ranks = (int *)malloc((size_t)most * sizeof *ranks);
-    char *answers = (char *)calloc((size_t)most, 1);
-    unsigned char *addresses = (unsigned char *)malloc((size_t)most * LB_ADDRESS), own[LB_ADDRESS];
-    MPI_Request *requests = (MPI_Request *)malloc((size_t)most * sizeof *requests);
-    int code, out = 0, come = 0, at = 0;
-    if (!ranks || !answers || !addresses || !requests) {
-        /* Others wait for this rank. */
-        fprintf(stderr, "landbridge: no memory for a plan\n");
-        MPI_Abort(plan->comm, 1);
-    }
-    code = lb_mpi_check(MPI_Comm_split_type(plan->comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
-                        "MPI_Comm_split_type");
-    if (!code) {
-        out = lb_mpi_beside(&plan->sides[0], plan->comm, node, ranks);
-        come = lb_mpi_beside(&plan->sides[1], plan->comm, node, ranks + out);
-        MPI_Comm_free(&node);
-        memset(own, 0, sizeof own);
-        if (out) lb_transfer_address(plan->transfer, own);
-        for (int each = 0; each < come; each++)
-            MPI_Irecv(addresses + each * LB_ADDRESS, LB_ADDRESS, MPI_BYTE, ranks[out + each], LB_MPI_ADDRESS,
-                      plan->comm, &requests[at++]);
-        for (int each = 0; each < out; each++)
-            MPI_Isend(own, LB_ADDRESS, MPI_BYTE, ranks[each], LB_MPI_ADDRESS, plan->comm, &requests[at++]);
-        code = lb_mpi_check(MPI_Waitall(at, requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
-    }
-    at = 0;
-    for (int each = 0; !code && each < out + come; each++) {
-        if (each < out) {
-            MPI_Irecv(&answers[each], 1, MPI_BYTE, ranks[each], LB_MPI_ANSWER, plan->comm, &requests[at++]);
-            continue;
-        }
-        answers[each] = (char)lb_transfer_open(plan->transfer, ranks[each], addresses + (each - out) * LB_ADDRESS);
-        MPI_Isend(&answers[each], 1, MPI_BYTE, ranks[each], LB_MPI_ANSWER, plan->comm, &requests[at++]);
-    }
-    if (!code) code = lb_mpi_check(MPI_Waitall(at, requests, MPI_STATUSES_IGNORE), "MPI_Waitall");
-    for (int each = 0; !code && each < out; each++)
-        if (answers[each]) lb_transfer_allow(plan->transfer, ranks[each]);
-    free(ranks);
-    free(answers);
-    free(addresses);
-    free(requests);
-    return code;
-}
-
 static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, const char *dtype, MPI_Comm comm,
                                  const lb_options *options, lb_plan **plan) {
     lb_options all;
@@ -329,10 +189,14 @@ static inline int lb_plan_create(const lb_layout *src, const lb_layout *dst, con
         made->budget = all.budget;
         code = lb_transfer_create(src, dst, dtype, all.select, size, all.src_ranks, all.dst_ranks, &made->transfer);
     }
-    if (!code) code = lb_mpi_bind(&made->sides[0], made->transfer, 1, rank, all.src_strides, library);
-    if (!code) code = lb_mpi_bind(&made->sides[1], made->transfer, 0, rank, all.dst_strides, library);
     code = lb_mpi_agree(own, code, made ? lb_transfer_hash(made->transfer) : 0);
-    if (!code) code = lb_mpi_lend(made, rank);
+    if (!code) code = lb_mpi_ask(made->transfer, own, rank, size);
+    if (!code) {
+        code = lb_mpi_bind(&made->sides[0], made->transfer, 1, rank, all.src_strides, library);
+        if (!code) code = lb_mpi_bind(&made->sides[1], made->transfer, 0, rank, all.dst_strides, library);
+        code = lb_mpi_agree(own, code, 0);
+    }
+    if (!code) code = lb_mpi_lend(made->transfer, made->sides[0].end, made->sides[1].end, own, rank);
     if (code) {
         char *text = lb_mpi_copy(lb_error());
         if (made) {

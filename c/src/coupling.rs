@@ -11,6 +11,7 @@ use plan::redistribution::{Description, Layout, Mapping, Transfer};
 
 use crate::dtype::Dtype;
 use crate::error::{Code, Problem, at_border};
+use crate::layout::LayoutOf;
 use crate::pointers::{free, given, hand_out, put, slice, text};
 use crate::transfer::{SelectOf, hash, mapping};
 
@@ -231,7 +232,7 @@ impl SideOf {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_side_room(
     side: *const SideOf,
-    layout: *const Layout,
+    layout: *const LayoutOf,
     dtype: *const c_char,
     a: *const c_void,
     budget: i64,
@@ -240,7 +241,7 @@ pub(crate) unsafe extern "C" fn lb_side_room(
     at_border(|| {
         // SAFETY: the caller's promise.
         let (side, layout, dtype) =
-            unsafe { (given(side, "side")?, given(layout, "layout")?, Dtype::read(text(dtype, "dtype")?)?) };
+            unsafe { (given(side, "side")?, LayoutOf::known(layout, "layout")?, Dtype::read(text(dtype, "dtype")?)?) };
         let elements = match side.check("a", layout, a)? {
             true => layout.local_shape(side.rank).iter().product::<u64>(),
             false => 0,
@@ -258,7 +259,7 @@ pub(crate) unsafe extern "C" fn lb_side_export(
     side: *const SideOf,
     name: *const c_char,
     version: u64,
-    layout: *const Layout,
+    layout: *const LayoutOf,
     dtype: *const c_char,
     a: *const c_void,
     strides: *const i64,
@@ -266,7 +267,7 @@ pub(crate) unsafe extern "C" fn lb_side_export(
     at_border(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            let (side, name, layout) = (given(side, "side")?, text(name, "name")?, given(layout, "layout")?);
+            let (side, name, layout) = (given(side, "side")?, text(name, "name")?, LayoutOf::known(layout, "layout")?);
             let dtype = Dtype::read(text(dtype, "dtype")?)?;
             side.check("a", layout, a)?;
             let strides = side.strides(layout, strides, dtype.size)?;
@@ -285,7 +286,7 @@ pub(crate) unsafe extern "C" fn lb_side_variable(
     timeout: f64,
     dtype: *mut c_char,
     length: i64,
-    made: *mut *mut Layout,
+    made: *mut *mut LayoutOf,
 ) -> c_int {
     at_border(|| {
         // SAFETY: the caller's promise.
@@ -300,7 +301,7 @@ pub(crate) unsafe extern "C" fn lb_side_variable(
             unsafe { put(dtype.wrapping_add(at), *byte as c_char, "dtype") }?;
         }
         // SAFETY: the caller's promise.
-        unsafe { hand_out(made, found.layout, "layout") }
+        unsafe { hand_out(made, LayoutOf::Known(found.layout), "layout") }
     })
 }
 
@@ -311,7 +312,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_create(
     side: *const SideOf,
     name: *const c_char,
     version: u64,
-    layout: *const Layout,
+    layout: *const LayoutOf,
     dtype: *const c_char,
     select: *const SelectOf,
     into: *mut c_void,
@@ -323,7 +324,7 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_create(
         // SAFETY: the caller's promise.
         let (side, name, layout, dtype, select) = unsafe {
             let dtype = Dtype::read(text(dtype, "dtype")?)?;
-            (given(side, "side")?, text(name, "name")?, given(layout, "layout")?, dtype, select.as_ref())
+            (given(side, "side")?, text(name, "name")?, LayoutOf::known(layout, "layout")?, dtype, select.as_ref())
         };
         let coupling = &side.side.coupling;
         side.check("into", layout, into)?;
@@ -373,13 +374,18 @@ pub(crate) unsafe extern "C" fn lb_side_fetch_hash(fetch: *const Fetch) -> u64 {
 pub(crate) unsafe extern "C" fn lb_export_hash(
     name: *const c_char,
     version: u64,
-    layout: *const Layout,
+    layout: *const LayoutOf,
     dtype: *const c_char,
 ) -> u64 {
     // SAFETY: the caller's promise.
     let read = || unsafe {
         let dtype = Dtype::read(text(dtype, "dtype")?)?;
-        Ok::<_, Problem>((text(name, "name")?, version, Description::of(given(layout, "layout")?), dtype.text))
+        Ok::<_, Problem>((
+            text(name, "name")?,
+            version,
+            Description::of(LayoutOf::known(layout, "layout")?),
+            dtype.text,
+        ))
     };
     read().map_or(0, |all| hash(&all))
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use couple::Packing;
 use couple::beside::WORTH;
 use couple::datatype::{Place, Step};
-use plan::redistribution::Steps;
+use plan::redistribution::{Steps, Transfer};
 
 use crate::error::{Code, Problem, at_border};
 use crate::pointers::{free, given, hand_out, natural32, slice, text};
-use crate::transfer::Bound;
+use crate::transfer::{Bound, Moves};
 
 /// `lb_step`.
 #[repr(C)]
@@ -59,8 +59,35 @@ pub(crate) struct End {
 }
 
 impl End {
-    fn new(bound: &Bound, sends: bool, process: u32, strides: &[i64], library: &str) -> Result<End, Problem> {
-        let (transfer, element) = (&bound.transfer, bound.dtype.size);
+    /// `strides`: of the array, unless it is dense.
+    fn new(bound: &Bound, sends: bool, process: u32, strides: Option<&[i64]>, library: &str) -> Result<End, Problem> {
+        match &bound.moves {
+            Moves::Known(transfer) => {
+                let layout = if sends { transfer.source() } else { transfer.target() };
+                let strides = strides.map_or_else(|| layout.strides(process, bound.dtype.size), <[i64]>::to_vec);
+                End::of_transfer((bound, transfer), sends, process, &strides, library)
+            }
+            Moves::Asked(asked) => {
+                let element = bound.dtype.size;
+                let (messages, shape, strides) = asked.messages(sends, strides, element).ok_or_else(too_long)?;
+                let (low, high) = bounds(&shape, &strides, element as i64);
+                let ranks = &bound.ranks[usize::from(sends)];
+                let found = messages.iter().map(|(peer, packing)| message(ranks[*peer as usize], packing));
+                let messages_of = found.collect();
+                let packings = messages.into_iter().map(|(_, packing)| Arc::new(packing)).collect();
+                Ok(End { messages: messages_of, packings, low, high, _steps: Vec::new(), _lists: Vec::new() })
+            }
+        }
+    }
+
+    fn of_transfer(
+        (bound, transfer): (&Bound, &Transfer),
+        sends: bool,
+        process: u32,
+        strides: &[i64],
+        library: &str,
+    ) -> Result<End, Problem> {
+        let element = bound.dtype.size;
         let layout = if sends { transfer.source() } else { transfer.target() };
         let steps = Steps::new(transfer);
         let mut messages = if sends { transfer.sends(process) } else { transfer.receives(process) };
@@ -70,18 +97,8 @@ impl End {
         let mut end =
             End { messages: Vec::new(), packings: Vec::new(), low, high, _steps: Vec::new(), _lists: Vec::new() };
         for message in &messages {
-            let too_long =
-                || Problem { code: Code::Memory, text: "a message has more bytes than memory can".to_owned() };
             let packing = Packing::new(message, strides, element).ok_or_else(too_long)?;
-            let mut found = MessageOf {
-                rank: ranks[message.peer as usize] as i32,
-                kind: Kind::Pieces as i32,
-                bytes: packing.bytes() as i64,
-                offset: 0,
-                block: 0,
-                steps: std::ptr::null(),
-                step_count: 0,
-            };
+            let mut found = self::message(ranks[message.peer as usize], &packing);
             if Place::is_straight(transfer, process, message, element, library) {
                 found.kind = Kind::Whole as i32;
                 if let Some(place) = Place::of(message, strides, element, library) {
@@ -128,6 +145,23 @@ impl End {
     }
 }
 
+fn too_long() -> Problem {
+    Problem { code: Code::Memory, text: "a message has more bytes than memory can".to_owned() }
+}
+
+/// One that goes in pieces.
+fn message(rank: u32, packing: &Packing) -> MessageOf {
+    MessageOf {
+        rank: rank as i32,
+        kind: Kind::Pieces as i32,
+        bytes: packing.bytes() as i64,
+        offset: 0,
+        block: 0,
+        steps: std::ptr::null(),
+        step_count: 0,
+    }
+}
+
 fn bounds(shape: &[u64], strides: &[i64], element: i64) -> (i64, i64) {
     if shape.contains(&0) {
         return (0, 0);
@@ -159,13 +193,16 @@ pub(crate) unsafe extern "C" fn lb_end_create(
             }
             return Ok(());
         };
-        let layout = if sends { bound.transfer.source() } else { bound.transfer.target() };
-        let strides = match strides.is_null() {
-            true => layout.strides(process, bound.dtype.size),
-            // SAFETY: the caller's promise.
-            false => unsafe { slice(strides, layout.axes(), "strides") }?.to_vec(),
+        let axes = match &bound.moves {
+            Moves::Known(transfer) => if sends { transfer.source() } else { transfer.target() }.axes(),
+            Moves::Asked(asked) => asked.axes(sends),
         };
-        let end = End::new(bound, sends, process, &strides, library)?;
+        let strides = match strides.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { slice(strides, axes, "strides") }?),
+        };
+        let end = End::new(bound, sends, process, strides, library)?;
         // SAFETY: the caller's promise.
         unsafe { hand_out(made, end, "end") }
     })

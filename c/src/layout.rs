@@ -4,8 +4,47 @@ use std::ffi::c_int;
 
 use plan::redistribution::{Axis, Grid, Halo, Layout, Order};
 
+use crate::asked::Own;
 use crate::error::{Problem, at_border};
 use crate::pointers::{free, given, hand_out, natural, natural32, put, slice};
+
+/// `lb_layout`.
+#[derive(Clone, Debug)]
+pub(crate) enum LayoutOf {
+    Known(Layout),
+    Own(Own),
+}
+
+impl LayoutOf {
+    /// A layout that all know.
+    ///
+    /// # Safety
+    /// The pointer is null, or to one that lives for `'a`.
+    pub(crate) unsafe fn known<'a>(layout: *const LayoutOf, name: &str) -> Result<&'a Layout, Problem> {
+        // SAFETY: the caller's promise.
+        match unsafe { given(layout, name) }? {
+            LayoutOf::Known(layout) => Ok(layout),
+            LayoutOf::Own(_) => {
+                let text = format_args!("{name} is of runs, of which each process knows its own alone");
+                Err(Problem::invalid(text))
+            }
+        }
+    }
+
+    pub(crate) fn processes(&self) -> u32 {
+        match self {
+            LayoutOf::Known(layout) => layout.processes(),
+            LayoutOf::Own(own) => own.size,
+        }
+    }
+
+    pub(crate) fn shape(&self) -> &[u64] {
+        match self {
+            LayoutOf::Known(layout) => layout.shape(),
+            LayoutOf::Own(own) => &own.shape,
+        }
+    }
+}
 
 /// `lb_axis`.
 #[repr(C)]
@@ -19,6 +58,13 @@ pub(crate) struct AxisOf {
     after: i64,
     sizes: *const i64,
     indices: *const i64,
+}
+
+/// `lb_run`.
+#[repr(C)]
+pub(crate) struct RunOf {
+    first: i64,
+    count: i64,
 }
 
 /// `LB_WHOLE` and so on.
@@ -130,10 +176,38 @@ pub(crate) unsafe extern "C" fn lb_layout_create(
     shape: *const i64,
     along: *const AxisOf,
     order: i32,
-    made: *mut *mut Layout,
+    made: *mut *mut LayoutOf,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    at_border(|| unsafe { hand_out(made, layout(axes, shape, along, order, None)?, "layout") })
+    at_border(|| unsafe { hand_out(made, LayoutOf::Known(layout(axes, shape, along, order, None)?), "layout") })
+}
+
+/// # Safety
+/// As `landbridge.h` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn lb_layout_create_runs(
+    axes: i32,
+    shape: *const i64,
+    size: i32,
+    count: i64,
+    runs: *const RunOf,
+    made: *mut *mut LayoutOf,
+) -> c_int {
+    at_border(|| {
+        let (axes, size) = (natural32(axes, "axes")? as usize, natural32(size, "size")?);
+        let count = natural(count, "count")? as usize;
+        // SAFETY: the caller's promise.
+        let (shape, runs) = unsafe { (slice(shape, axes, "shape")?, slice(runs, count, "runs")?) };
+        let each = |(axis, extent): (usize, &i64)| natural(*extent, format_args!("shape[{axis}]"));
+        let shape = shape.iter().enumerate().map(each).collect::<Result<Vec<u64>, Problem>>()?;
+        let run = |(at, run): (usize, &RunOf)| {
+            let first = natural(run.first, format_args!("runs[{at}]: first"))?;
+            Ok((first, natural(run.count, format_args!("runs[{at}]: count"))?))
+        };
+        let runs = runs.iter().enumerate().map(run).collect::<Result<Vec<(u64, u64)>, Problem>>()?;
+        // SAFETY: the caller's promise.
+        unsafe { hand_out(made, LayoutOf::Own(Own::new(shape, size, runs.into_iter())?), "layout") }
+    })
 }
 
 /// # Safety
@@ -147,14 +221,14 @@ pub(crate) unsafe extern "C" fn lb_layout_create_on_grid(
     dimensions: i32,
     processes: *const i32,
     axis: *const i32,
-    made: *mut *mut Layout,
+    made: *mut *mut LayoutOf,
 ) -> c_int {
     at_border(|| {
         let dimensions = natural32(dimensions, "dimensions")? as usize;
         // SAFETY: the caller's promise.
         unsafe {
             let grid = (slice(processes, dimensions, "processes")?, slice(axis, dimensions, "axis")?);
-            hand_out(made, layout(axes, shape, along, order, Some(grid))?, "layout")
+            hand_out(made, LayoutOf::Known(layout(axes, shape, along, order, Some(grid))?), "layout")
         }
     })
 }
@@ -162,7 +236,7 @@ pub(crate) unsafe extern "C" fn lb_layout_create_on_grid(
 /// # Safety
 /// As `landbridge.h` says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_layout_free(layout: *mut *mut Layout) {
+pub(crate) unsafe extern "C" fn lb_layout_free(layout: *mut *mut LayoutOf) {
     // SAFETY: the caller's promise.
     unsafe { free(layout) }
 }
@@ -170,7 +244,7 @@ pub(crate) unsafe extern "C" fn lb_layout_free(layout: *mut *mut Layout) {
 /// # Safety
 /// As `landbridge.h` says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_layout_size(layout: *const Layout) -> i32 {
+pub(crate) unsafe extern "C" fn lb_layout_size(layout: *const LayoutOf) -> i32 {
     // SAFETY: the caller's promise.
     unsafe { layout.as_ref() }.map_or(0, |layout| i32::try_from(layout.processes()).unwrap_or(i32::MAX))
 }
@@ -178,15 +252,15 @@ pub(crate) unsafe extern "C" fn lb_layout_size(layout: *const Layout) -> i32 {
 /// # Safety
 /// As `landbridge.h` says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_layout_axes(layout: *const Layout) -> i32 {
+pub(crate) unsafe extern "C" fn lb_layout_axes(layout: *const LayoutOf) -> i32 {
     // SAFETY: the caller's promise.
-    unsafe { layout.as_ref() }.map_or(0, |layout| layout.axes() as i32)
+    unsafe { layout.as_ref() }.map_or(0, |layout| layout.shape().len() as i32)
 }
 
 /// # Safety
 /// As `landbridge.h` says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_layout_shape(layout: *const Layout, shape: *mut i64) -> c_int {
+pub(crate) unsafe extern "C" fn lb_layout_shape(layout: *const LayoutOf, shape: *mut i64) -> c_int {
     at_border(|| {
         // SAFETY: the caller's promise.
         let layout = unsafe { given(layout, "layout") }?;
@@ -208,10 +282,10 @@ unsafe fn put_all(shape: *mut i64, extents: &[u64]) -> Result<(), Problem> {
 /// # Safety
 /// As `landbridge.h` says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_layout_local_shape(layout: *const Layout, process: i32, shape: *mut i64) -> c_int {
+pub(crate) unsafe extern "C" fn lb_layout_local_shape(layout: *const LayoutOf, process: i32, shape: *mut i64) -> c_int {
     at_border(|| {
         // SAFETY: the caller's promise.
-        let layout = unsafe { given(layout, "layout") }?;
+        let layout = unsafe { LayoutOf::known(layout, "layout") }?;
         // SAFETY: the caller's promise: there is room for as many as there are axes.
         unsafe { put_all(shape, &local_shape(layout, process)?) }
     })
@@ -230,11 +304,11 @@ fn local_shape(layout: &Layout, process: i32) -> Result<Vec<u64>, Problem> {
 /// # Safety
 /// As `landbridge.h` says.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn lb_layout_owner(layout: *const Layout, index: *const i64, owner: *mut i32) -> c_int {
+pub(crate) unsafe extern "C" fn lb_layout_owner(layout: *const LayoutOf, index: *const i64, owner: *mut i32) -> c_int {
     at_border(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            let layout = given(layout, "layout")?;
+            let layout = LayoutOf::known(layout, "layout")?;
             let index = slice(index, layout.axes(), "index")?;
             let found = index.iter().map(|at| u64::try_from(*at)).collect::<Result<Vec<u64>, _>>().ok();
             let found = found.and_then(|index| layout.owner(&index)).ok_or_else(|| {

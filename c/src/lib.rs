@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod asked;
 mod coupling;
 mod dtype;
 mod end;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use couple::beside::Beside;
 use couple::pieces::Buffers;
-use plan::redistribution::{Description, Layout, Mapping, Pick, Transfer};
+use plan::redistribution::{Layout, Mapping, Pick, Transfer};
 use serde::Serialize;
 use twox_hash::XxHash3_64;
 
+use crate::asked::{Asked, summary};
 use crate::dtype::Dtype;
 use crate::error::{Problem, at_border};
+use crate::layout::LayoutOf;
 use crate::pointers::{free, given, hand_out, natural, natural32, slice, text};
 
 /// `lb_slice`. A negative count: one index, and the part does not have the axis.
@@ -30,9 +32,15 @@ pub(crate) struct SelectOf {
     shift: *const i64,
 }
 
+/// What goes where.
+pub(crate) enum Moves {
+    Known(Transfer),
+    Asked(Asked),
+}
+
 /// `lb_transfer`.
 pub(crate) struct Bound {
-    pub(crate) transfer: Transfer,
+    pub(crate) moves: Moves,
     pub(crate) dtype: Dtype,
     /// Ranks of the processes of the source, and of the target.
     pub(crate) ranks: [Vec<u32>; 2],
@@ -111,7 +119,7 @@ pub(crate) unsafe fn mapping(select: Option<&SelectOf>, source: &Layout, target:
 
 /// # Safety
 /// The pointer is null, or to as many as the layout has processes.
-unsafe fn ranks(ranks: *const i32, layout: &Layout, size: u32, name: &str) -> Result<Vec<u32>, Problem> {
+unsafe fn ranks(ranks: *const i32, layout: &LayoutOf, size: u32, name: &str) -> Result<Vec<u32>, Problem> {
     let processes = layout.processes();
     if ranks.is_null() {
         if processes > size {
@@ -138,8 +146,8 @@ unsafe fn ranks(ranks: *const i32, layout: &Layout, size: u32, name: &str) -> Re
 /// As `landbridge.h` says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn lb_transfer_create(
-    source: *const Layout,
-    target: *const Layout,
+    source: *const LayoutOf,
+    target: *const LayoutOf,
     dtype: *const c_char,
     select: *const SelectOf,
     size: i32,
@@ -150,21 +158,32 @@ pub(crate) unsafe extern "C" fn lb_transfer_create(
     at_border(|| {
         let size = natural32(size, "size")?;
         // SAFETY: the caller's promise.
-        let (source, target, dtype, mapping) = unsafe {
-            let (source, target) = (given(source, "src")?, given(target, "dst")?);
-            let dtype = Dtype::read(text(dtype, "dtype")?)?;
-            (source, target, dtype, mapping(select.as_ref(), source, target)?)
-        };
+        let (source, target, dtype) =
+            unsafe { (given(source, "src")?, given(target, "dst")?, Dtype::read(text(dtype, "dtype")?)?) };
         // SAFETY: the caller's promise.
         let ranks = unsafe {
             [ranks(source_ranks, source, size, "src_ranks")?, ranks(target_ranks, target, size, "dst_ranks")?]
         };
-        let all = (Description::of(source), Description::of(target), &mapping, &dtype.text, &ranks);
-        let hash = hash(&all);
-        let transfer = Transfer::new(source.clone(), target.clone(), &mapping).map_err(Problem::invalid)?;
+        let all = (summary(source), summary(target), &dtype.text, &ranks);
+        let (moves, hash) = match (source, target) {
+            (LayoutOf::Known(source), LayoutOf::Known(target)) => {
+                // SAFETY: the caller's promise.
+                let mapping = unsafe { mapping(select.as_ref(), source, target) }?;
+                let transfer = Transfer::new(source.clone(), target.clone(), &mapping).map_err(Problem::invalid)?;
+                (Moves::Known(transfer), hash(&(all, mapping)))
+            }
+            _ if !select.is_null() => {
+                return Err(Problem::invalid("select: both layouts must be known to all processes to select from"));
+            }
+            _ if source.shape() != target.shape() => {
+                let text = format_args!("src has shape {:?}, dst has {:?}", source.shape(), target.shape());
+                return Err(Problem::invalid(text));
+            }
+            _ => (Moves::Asked(Asked::new(source.clone(), target.clone(), size)), hash(&all)),
+        };
         let beside = Arc::new(Beside::default());
         let buffers = Arc::new(Buffers::new(beside.clone()));
-        let bound = Bound { transfer, dtype, ranks, buffers, beside, hash };
+        let bound = Bound { moves, dtype, ranks, buffers, beside, hash };
         // SAFETY: the caller's promise.
         unsafe { hand_out(made, bound, "transfer") }
     })

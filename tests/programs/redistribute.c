@@ -398,6 +398,93 @@ static void large(int rank, int ranks, int alone) {
     free(b);
 }
 
+/* Whose element number `at` is, in this case. */
+static int owner_of(int64_t at, int number, int ranks) {
+    return (int)((at / 3 * 7919 + number * 31 + (at / 3 * 7919) / 64) % ranks);
+}
+
+/* The elements of a rank in runs, and some of the first ones again if `twice`. Returns the layout; `elements` has their
+ * numbers, `count` how many there are. */
+static lb_layout *runs_of(const int64_t *shape, int rank, int ranks, int number, int twice, int64_t *elements,
+                          int64_t *count) {
+    static lb_run_of runs[4096];
+    int64_t all = shape[0] * shape[1], given = 0;
+    lb_layout *layout;
+    *count = 0;
+    for (int turn = 0; turn <= twice; turn++)
+        for (int64_t at = 0; at < (turn ? all / 5 : all); at++) {
+            /* From behind now and then. */
+            int64_t element = number % 2 ? all - 1 - at : at;
+            if (owner_of(element, number, ranks) != rank) continue;
+            elements[(*count)++] = element;
+            if (given && runs[given - 1].first + runs[given - 1].count == element)
+                runs[given - 1].count++;
+            else {
+                runs[given].first = element;
+                runs[given++].count = 1;
+            }
+        }
+    if (lb_layout_create_runs(2, shape, ranks, given, runs, &layout)) fail("lb_layout_create_runs");
+    return layout;
+}
+
+/* Elements that are anywhere, to anywhere, and to and from layouts that all know. */
+static void scattered(int rank, int ranks) {
+    int64_t shape[2] = {23, 29}, elements[1400], wanted[1400], local[2], count, want;
+    double a[1400], b[1400];
+    lb_axis axes[2];
+    lb_run_of doubled[2] = {{3, 2}, {4, 1}}, beyond = {600, 68}, negative = {0, -1};
+    lb_select nothing = {NULL, NULL, NULL, NULL};
+    lb_options options;
+    lb_layout *source, *target, *known;
+    lb_plan *plan = NULL;
+    axes[0] = lb_cyclic(ranks, 2, 0);
+    axes[1] = lb_whole();
+    if (lb_layout_create(2, shape, axes, LB_FORTRAN, &known)) fail("lb_layout_create");
+    if (lb_layout_local_shape(known, rank, local)) fail("lb_layout_local_shape");
+    for (int number = 0; number < 4; number++) {
+        source = runs_of(shape, rank, ranks, number, 0, elements, &count);
+        target = runs_of(shape, (rank + 1) % ranks, ranks, number + 5, 1, wanted, &want);
+        for (int64_t at = 0; at < count; at++) a[at] = (double)elements[at];
+        if (lb_plan_create(source, target, "f8", MPI_COMM_WORLD, NULL, &plan)) fail("lb_plan_create, of runs");
+        for (int run = 0; run < 2; run++) {
+            memset(b, 0, sizeof b);
+            if (lb_plan_run(plan, a, b)) fail("lb_plan_run, of runs");
+            for (int64_t at = 0; at < want; at++)
+                if (b[at] != (double)wanted[at]) fail("a wrong element from runs to runs");
+        }
+        lb_plan_free(&plan);
+        if (lb_plan_create(source, known, "f8", MPI_COMM_WORLD, NULL, &plan)) fail("lb_plan_create, from runs");
+        if (lb_plan_run(plan, a, b)) fail("lb_plan_run, from runs");
+        for (int64_t at = 0; at < local[0] * local[1]; at++) {
+            int64_t row = at % local[0];
+            row = (row / 2 * ranks + rank) * 2 + row % 2;
+            if (b[at] != (double)(row * shape[1] + at / local[0])) fail("a wrong element from runs");
+        }
+        lb_plan_free(&plan);
+        if (lb_plan_create(known, target, "f8", MPI_COMM_WORLD, NULL, &plan)) fail("lb_plan_create, to runs");
+        memset(a, 0, sizeof a);
+        if (lb_plan_run(plan, b, a)) fail("lb_plan_run, to runs");
+        for (int64_t at = 0; at < want; at++)
+            if (a[at] != (double)wanted[at]) fail("a wrong element to runs");
+        lb_plan_free(&plan);
+        lb_layout_free(&source);
+        lb_layout_free(&target);
+    }
+    expect(lb_layout_create_runs(2, shape, ranks, 1, &beyond, &source), LB_INVALID,
+           "elements 600 to 667: the array has 667");
+    expect(lb_layout_create_runs(2, shape, ranks, 1, &negative, &source), LB_INVALID, "runs[0]: count");
+    expect(lb_layout_create_runs(2, shape, ranks, 2, doubled, &source), LB_OK, NULL);
+    expect(lb_layout_owner(source, local, NULL), LB_INVALID, "each process knows its own alone");
+    expect(lb_plan_create(source, known, "f8", MPI_COMM_WORLD, NULL, &plan), LB_INVALID, "is owned");
+    memset(&options, 0, sizeof options);
+    options.select = &nothing;
+    expect(lb_plan_create(source, known, "f8", MPI_COMM_WORLD, &options, &plan), LB_INVALID, "select: both");
+    expect(lb_plan_create(rank ? known : source, known, "f8", MPI_COMM_WORLD, NULL, &plan), LB_INVALID, NULL);
+    lb_layout_free(&source);
+    lb_layout_free(&known);
+}
+
 int main(int argc, char **argv) {
     int rank, ranks, cases;
     MPI_Init(&argc, &argv);
@@ -414,6 +501,7 @@ int main(int argc, char **argv) {
             state = 0x9E3779B97F4A7C15ull * (uint64_t)(atoi(argv[2]) + number + 1);
             one(number, rank, ranks);
         }
+        scattered(rank, ranks);
         large(rank, ranks, argc > 3);
         if (rank == 0) printf("%d redistributions are right\n", cases);
     }

@@ -6,7 +6,9 @@ program redistribute
     include 'mpif.h'
     integer(c_int64_t), parameter :: shape(2) = [10_c_int64_t, 7_c_int64_t]
     integer(c_int64_t), target :: sizes(4) = [4_c_int64_t, 0_c_int64_t, 1_c_int64_t, 5_c_int64_t]
-    type(c_ptr) :: source, target_layout, plan, run
+    type(c_ptr) :: source, target_layout, runs, plan, run
+    type(lb_run_of) :: own(9)
+    real(c_double), target :: elements(22)
     integer(c_int64_t) :: rows(2), columns(2), bad(2), sends(0:3), receives(0:3)
     real(c_double), allocatable, target :: a(:, :), b(:, :)
     integer :: ierr, rank, first, i, j, turn
@@ -54,6 +56,23 @@ program redistribute
     if (lb_layout_create(2, bad, [lb_whole(), lb_whole()], LB_C, run) /= LB_INVALID) call wrong('no error')
     if (lb_message() /= 'shape[1] is -7: it cannot be negative') call wrong(lb_message())
     call lb_plan_free(plan)
+    ! Each rank has runs of two elements, numbered row-major over the array, from 0; rank 0 the last six as well.
+    own = [(lb_run_of(8*i + 2*rank, 2), i=0, 7), lb_run_of(64, merge(6, 0, rank == 0))]
+    call check(lb_layout_create_runs(2, shape, 4, 9_c_int64_t, own, runs))
+    call check(lb_plan_create(runs, target_layout, "f8"//c_null_char, MPI_COMM_WORLD, c_null_ptr, plan))
+    do i = 0, 7
+        elements(2*i + 1:2*i + 2) = [8*i + 2*rank, 8*i + 2*rank + 1]
+    end do
+    elements(17:22) = [(64 + i, i=0, 5)]
+    b = -1
+    call check(lb_plan_run(plan, c_loc(elements), c_loc(b)))
+    do j = 1, int(columns(2))
+        do i = 1, 10
+            if (b(i, j) /= 7*(i - 1) + modulo(rank - 1, 4)*2 + j - 1) call wrong('an element of runs')
+        end do
+    end do
+    call lb_plan_free(plan)
+    call lb_layout_free(runs)
     call lb_layout_free(source)
     call lb_layout_free(target_layout)
     if (rank == 0) print *, 'fortran: good'
