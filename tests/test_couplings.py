@@ -12,6 +12,7 @@ from coupled import Coupled
 from harness import LANDBRIDGE, PROGRAMS, wait_until
 
 RANDOM = PROGRAMS / "couplings.py"
+MATRIX = pytest.mark.matrix
 
 
 def assert_all_came(runs, count):
@@ -254,9 +255,11 @@ def test_a_side_that_dies_is_noticed_by_the_other(workshop, sites, killed):
         victim.end()
 
 
-@pytest.mark.parametrize("gateways", [1, 2])
 @pytest.mark.parametrize("sites", ["ab", "aa"], ids=["apart", "together"])
-@pytest.mark.parametrize("stopped", ["process", "side"])
+@pytest.mark.parametrize(
+    ("stopped", "gateways"),
+    [("process", 1), pytest.param("process", 2, marks=MATRIX), pytest.param("side", 1, marks=MATRIX), ("side", 2)],
+)
 def test_a_side_that_stands_still_is_noticed_by_the_other(workshop, sites, stopped, gateways):
     coupled, mpi = Coupled(workshop, gateways=gateways), mpich()
     runs = [coupled.python(mpi, site, DIES) for site in sites]
@@ -292,6 +295,9 @@ with lb.join("leaves@a", comm, timeout=30) as coupling:
 """
 
 
+@pytest.mark.parametrize(
+    "mpi", [mpich, pytest.param(intel, marks=MATRIX), pytest.param(openmpi, marks=MATRIX)], indirect=True
+)
 @pytest.mark.parametrize("leaver", ["0.1", "1.2"], ids=["exporter", "fetcher"])
 def test_a_rank_that_leaves_alone_takes_all_others_with_it(workshop, mpi, leaver):
     coupled, program = Coupled(workshop), workshop.folder / "leaves.py"

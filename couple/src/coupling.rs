@@ -22,7 +22,9 @@ use thiserror::Error;
 use types::{Address, Identity, Instance, Rank, Slot};
 
 use crate::Packing;
-use crate::exchange::{Action, Arrived, Content, Exchange, ExchangeError, FetchId, Memory, Party, Source, Variable};
+use crate::exchange::{
+    Action, Arrived, Content, Exchange, ExchangeError, FetchId, Memory, Party, Source, Variable, fresh,
+};
 use crate::message::{Arriving, PART};
 use crate::sealed;
 
@@ -223,7 +225,7 @@ impl Coupling {
                     false => Packing::of_array(&[0], &[0], variable.element),
                 };
                 let whole = whole.ok_or_else(|| ExchangeError::Memory { name: name.to_owned() })?;
-                let mut part = vec![0; whole.bytes()];
+                let mut part = fresh(whole.bytes());
                 // SAFETY: the caller's promise; the buffer has as many bytes.
                 unsafe { whole.pack(array, part.as_mut_ptr()) };
                 Content::Part(part)

@@ -25,6 +25,7 @@ pub use self::receive::{Arrived, FetchId};
 use self::receive::{Fetch, Ticket};
 use self::relay::Relay;
 pub(crate) use self::send::Content;
+pub(crate) use self::send::fresh;
 use self::send::{Asked, Exported};
 use crate::message::Message;
 

@@ -404,7 +404,7 @@ fn rebuilt(
 }
 
 /// New memory, which the system gives when it is written.
-fn fresh(bytes: usize) -> Vec<u8> {
+pub(crate) fn fresh(bytes: usize) -> Vec<u8> {
     let buffer = vec![0u8; bytes];
     if bytes >= LONG {
         let (page, start) = (4096, buffer.as_ptr() as usize);
