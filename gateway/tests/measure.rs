@@ -157,6 +157,7 @@ async fn members_measure_nothing() {
     pinging.send(header, &[0; 65]).await.unwrap();
     let closed = within("refusal", pinging.receive()).await.unwrap_err().to_string();
     assert!(closed.contains("at most 64"), "{closed}");
+    // The gateway itself may measure its links at any time, so that what the trunk has sent says nothing.
     let view = sites[0].client().await.observe().await.unwrap();
-    assert!(view.totals.violations == 2 && view.trunks[0].sent < 1 << 20, "{view:?}");
+    assert_eq!(view.totals.violations, 2, "{view:?}");
 }
