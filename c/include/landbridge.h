@@ -216,10 +216,10 @@ int lb_end_create(const lb_transfer *transfer, int32_t sends, int32_t rank, cons
 /* Returns how many there are, in the order of their steps; valid as long as `end`. */
 int64_t lb_end_messages(const lb_end *end, const lb_message **messages);
 
-/* The bytes of the local array, from and to, counted from its first element. */
 /* Whether it is worth lending memory for this message. */
 int32_t lb_end_may_lend(const lb_end *end, int64_t message);
 
+/* The bytes of the local array, from and to, counted from its first element. */
 void lb_end_bounds(const lb_end *end, int64_t *low, int64_t *high);
 
 /* Copies the elements of a message between the array and a buffer of `bytes` bytes. */

@@ -1,15 +1,16 @@
 //! Redistributions where no layout says who has what: ranks ask each other, by letters that the caller carries. Each
 //! rank writes one to each; what they all have written is read, twice.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
 use couple::Packing;
-use plan::redistribution::Layout;
+use plan::redistribution::Description;
 use plan::redistribution::directory::{Part, Segment, Span, elements, matched};
 
 use crate::error::{Code, Problem, at_border};
 use crate::layout::LayoutOf;
-use crate::pointers::slice;
+use crate::pointers::{natural32, slice};
 use crate::transfer::{Bound, Moves};
 
 /// A layout of which this process knows its own part alone.
@@ -115,7 +116,7 @@ impl Asked {
     }
 
     fn learn(&mut self, letters: &[&[u8]]) -> Result<(), Problem> {
-        let mut all: [std::collections::BTreeMap<u32, Vec<Span>>; 2] = Default::default();
+        let mut all: [BTreeMap<u32, Vec<Span>>; 2] = Default::default();
         for letter in letters {
             for (sends, peer, spans) in read::<Found>(letter)? {
                 all[usize::from(!sends)].entry(peer).or_default().extend(spans.into_iter().map(span));
@@ -164,15 +165,11 @@ impl Asked {
 }
 
 /// Layouts that differ in no more than what only their own process knows are the same here.
-pub(crate) fn summary(layout: &LayoutOf) -> (Option<plan::redistribution::Description>, Vec<u64>, u32) {
+pub(crate) fn summary(layout: &LayoutOf) -> (Option<Description>, Vec<u64>, u32) {
     match layout {
-        LayoutOf::Known(layout) => (Some(described(layout)), layout.shape().to_vec(), layout.processes()),
+        LayoutOf::Known(layout) => (Some(Description::of(layout)), layout.shape().to_vec(), layout.processes()),
         LayoutOf::Own(own) => (None, own.shape.clone(), own.size),
     }
-}
-
-fn described(layout: &Layout) -> plan::redistribution::Description {
-    plan::redistribution::Description::of(layout)
 }
 
 fn numbers(span: &Span) -> (u64, u64, u64) {
@@ -217,7 +214,7 @@ pub(crate) unsafe extern "C" fn lb_transfer_ask(transfer: *mut Bound, rank: i32)
         // SAFETY: the caller's promise.
         let bound = unsafe { transfer.as_mut() };
         let bound = bound.ok_or_else(|| Problem::invalid("transfer is NULL"))?;
-        let rank = crate::pointers::natural32(rank, "rank")?;
+        let rank = natural32(rank, "rank")?;
         let processes = [true, false].map(|sends| bound.process(sends, rank));
         match asked(Some(bound)) {
             Some((asked, _)) => asked.begin(processes),

@@ -32,6 +32,9 @@ pub(crate) struct SelectOf {
     shift: *const i64,
 }
 
+/// `LB_ADDRESS`.
+const _: () = assert!(couple::beside::ADDRESS == 48);
+
 /// What goes where.
 pub(crate) enum Moves {
     Known(Transfer),

@@ -201,7 +201,7 @@ impl Coupling {
             return Ok(());
         }
         let packings = state.exchange.packings(name, strides);
-        let buffers: Vec<Vec<u8>> = match &packings {
+        let mut buffers: Vec<Vec<u8>> = match &packings {
             Some((_, packings)) => {
                 packings.iter().map(|(_, packing)| state.exchange.buffer(packing.bytes() + sealed::SEAL)).collect()
             }
@@ -211,11 +211,10 @@ impl Coupling {
         drop(state);
         let content = match packings {
             Some((wish, packings)) => {
-                let mut messages: Vec<Vec<u8>> = buffers;
-                let pairs = packings.iter().map(|(_, packing)| packing).zip(&mut messages);
+                let pairs = packings.iter().map(|(_, packing)| packing).zip(&mut buffers);
                 // SAFETY: the caller's promise; what the messages are of is in the part.
                 unsafe { sealed::pack(pairs, array) };
-                Content::Messages { wish, messages: packings.iter().map(|(to, _)| *to).zip(messages).collect() }
+                Content::Messages { wish, messages: packings.iter().map(|(to, _)| *to).zip(buffers).collect() }
             }
             None => {
                 let shape = if own < layout.processes() { layout.local_shape(own) } else { vec![0; layout.axes()] };
@@ -378,10 +377,7 @@ impl Coupling {
     /// Ends the coupling for this reason, because this process leaves without the others of its side, and tells the
     /// other processes.
     pub fn leave(&self, reason: &str) {
-        let mut state = self.shared.lock();
-        state.exchange.leave(reason.to_owned(), None);
-        self.shared.step(state);
-        self.shared.changed.notify_all();
+        self.shared.end(|exchange| exchange.leave(reason.to_owned(), None));
     }
 
     /// Why a process of this side has left without the others, if any has.
@@ -434,8 +430,13 @@ impl Shared {
     }
 
     fn fail(&self, reason: &str) {
+        self.end(|exchange| exchange.fail(reason.to_owned(), Some(Party { own: false, process: 0 })));
+    }
+
+    /// Ends the exchange, and every wait for it.
+    fn end(&self, end: impl FnOnce(&mut Exchange)) {
         let mut state = self.lock();
-        state.exchange.fail(reason.to_owned(), Some(Party { own: false, process: 0 }));
+        end(&mut state.exchange);
         self.step(state);
         self.changed.notify_all();
     }

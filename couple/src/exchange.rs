@@ -177,11 +177,10 @@ pub(crate) struct Exchange {
     /// Versions and processes of the other side that others there pass them on to, and that have not got them yet.
     passing: HashSet<(String, u64, u32)>,
     failed: Option<String>,
-    /// Why a process of this side has left alone, and whether others were told that.
-    left: Option<String>,
-    told_left: bool,
     /// What was exported after that.
     too_late: Option<(String, u64)>,
+    /// Why a process of this side has left alone.
+    left: Option<String>,
     pub actions: VecDeque<Action>,
 }
 
@@ -212,9 +211,8 @@ impl Exchange {
             passed: HashMap::new(),
             passing: HashSet::new(),
             failed: None,
-            left: None,
-            told_left: false,
             too_late: None,
+            left: None,
             actions: VecDeque::new(),
         }
     }
@@ -232,8 +230,10 @@ impl Exchange {
     /// The same, because this process leaves alone, or (`from`) another one of its side: what the side's processes do
     /// together never will be done.
     pub(crate) fn leave(&mut self, reason: String, from: Option<Party>) {
-        self.left.get_or_insert(reason.clone());
-        self.end(reason, from, true);
+        if self.left.is_none() {
+            self.left = Some(reason.clone());
+            self.end(reason, from, true);
+        }
     }
 
     /// Why a process of this side has left alone, if any has.
@@ -243,11 +243,10 @@ impl Exchange {
 
     fn end(&mut self, reason: String, from: Option<Party>, left: bool) {
         // That a process has left is told even if the end was told before.
-        if self.failed.is_some() && (!left || self.told_left) {
+        let again = self.failed.is_some();
+        if again && !left {
             return;
         }
-        let again = self.failed.is_some();
-        self.told_left |= left;
         self.failed.get_or_insert(reason.clone());
         let over = |party: Party| match left && party.own {
             true => Message::Left { reason: reason.clone() },
