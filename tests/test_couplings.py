@@ -134,6 +134,39 @@ def test_processes_without_mpi(workshop):
         assert "ended well" in run.finish().check().out
 
 
+def test_a_fetch_between_sites_needs_little_memory_besides_its_array(workshop):
+    """Messages come in pieces, and no more than a few of these wait to be unpacked."""
+    coupled, mpi = Coupled(workshop), mpich()
+    exports, fetches = (
+        f"""
+import resource
+import numpy as np, landbridge as lb
+
+layout = lb.Layout((4096, 4096), [lb.Whole(), lb.Whole()])
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+with lb.join("much@a", timeout=30) as coupling:
+    {work}
+print("ended well")
+"""
+        for work in (
+            'coupling.export("v", np.arange(4096.0 * 4096).reshape(4096, 4096), layout)',
+            """into = np.full((4096, 4096), 1.0, order="F")
+    before = peak()
+    coupling.fetch("v", layout, into=into)
+    more = peak() - before
+    assert (into.reshape(-1) == np.arange(4096.0 * 4096)).all()
+    print(f"{more:.0f} MiB more")
+    assert more < 64, more""",
+        )
+    )
+    runs = [coupled.python(mpi, "a", exports), coupled.python(mpi, "b", fetches)]
+    for run in runs:
+        done = run.finish(within=90).check()
+        assert "ended well" in done.out
+        print(done.out)
+
+
 STARTS = """
 import asyncio, sys, time
 import numpy as np, landbridge as lb

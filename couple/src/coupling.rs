@@ -19,7 +19,7 @@ use plan::redistribution::{Layout, Mapping, Order};
 use pool::{HostId, read_process};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thiserror::Error;
-use types::{Address, Identity, Instance, Rank, Slot};
+use types::{Address, Identity, Instance, Rank, SiteId, Slot};
 
 use crate::Packing;
 use crate::exchange::{
@@ -275,6 +275,7 @@ impl Coupling {
         local: (&[i64], usize),
     ) -> Result<FetchId, CallError> {
         let mut state = self.shared.lock();
+        state.measure();
         let id = state.exchange.fetch(name, version, layout, mapping, local)?;
         self.shared.step(state);
         Ok(id)
@@ -285,14 +286,20 @@ impl Coupling {
     /// # Errors
     /// [`CallError`].
     pub fn next(&self, id: FetchId, patience: &mut Patience<'_>) -> Result<Vec<Arrived>, CallError> {
-        self.shared.until(
+        let waits = patience.limit != Some(Duration::ZERO);
+        self.shared.lock().exchange.waits(id, waits);
+        let next = self.shared.until(
             patience,
             || "waiting for the elements that are fetched".to_owned(),
             |state| {
                 let (arrived, done) = state.exchange.take(id)?;
                 Ok((done || !arrived.is_empty()).then_some(arrived))
             },
-        )
+        );
+        if next.is_err() {
+            self.shared.lock().exchange.waits(id, false);
+        }
+        next
     }
 
     /// Copies arrived elements to where they belong in the array that their fetch was begun for. What has to come
@@ -572,6 +579,17 @@ impl State {
             }
         }
         any
+    }
+
+    /// Tells the exchange what gateways know of the ways from other sites.
+    fn measure(&mut self) {
+        let (others, Some(own)) = self.exchange.ways() else { return };
+        let links = self.endpoint.links();
+        let figures = |site: &SiteId| (*site, links.map(|links| links.get(*site, own)).unwrap_or_default());
+        let known: Vec<_> = others.iter().map(figures).collect();
+        for (site, figures) in known {
+            self.exchange.measured(site, figures);
+        }
     }
 
     fn loses(&mut self, what: String) {

@@ -10,6 +10,7 @@
 //! A side's processes fetch the same versions in the same order, and none of them begins a fetch before all have
 //! finished the one before; the caller sees to that.
 
+mod pace;
 mod receive;
 mod relay;
 mod send;
@@ -20,6 +21,7 @@ use plan::redistribution::{Description, Layout, LayoutError, Mapping, MappingErr
 use thiserror::Error;
 use types::SiteId;
 
+use self::pace::{Given, Path};
 pub(crate) use self::receive::Source;
 pub use self::receive::{Arrived, FetchId};
 use self::receive::{Fetch, Ticket};
@@ -28,6 +30,7 @@ pub(crate) use self::send::Content;
 pub(crate) use self::send::fresh;
 use self::send::{Asked, Exported};
 use crate::message::Message;
+use crate::pieces::PIECE;
 
 /// Most variables, wishes and waiting requests that the other side may make this one keep.
 const MOST: usize = 1 << 16;
@@ -128,6 +131,8 @@ pub(crate) enum Misuse {
     Stranger { name: String, process: u32 },
     #[error("it keeps more than {MOST} things waiting here")]
     TooMuch,
+    #[error("process {process} asks for more pieces than its message has")]
+    Greedy { process: u32 },
     #[error("process {process} sent {length} bytes that nobody awaits")]
     Unasked { process: u32, length: usize },
     #[error(
@@ -152,8 +157,8 @@ pub(crate) struct Exchange {
     /// Bytes of all versions held.
     held: usize,
     memory: Memory,
-    /// What processes beside this one may be reading, by receiver and ticket.
-    lent: HashMap<(u32, u32), Vec<u8>>,
+    /// What processes beside this one may be reading, and what others ask for in pieces; by receiver and ticket.
+    lent: HashMap<(u32, u32), Given>,
     /// The number behind the next of these.
     mark: u64,
     /// Buffers to be used again: the system takes as long to give memory as we to fill it.
@@ -164,6 +169,10 @@ pub(crate) struct Exchange {
     /// What this side fetches has numbers, the same in all processes.
     wishes: Vec<(String, Description, Mapping)>,
     fetches: BTreeMap<FetchId, Fetch>,
+    /// Bytes of a piece of a message, the same in all processes of both sides.
+    piece: usize,
+    /// From other sites.
+    paths: HashMap<SiteId, Path>,
     /// What each ticket is for.
     tickets: HashMap<u32, Ticket>,
     next_ticket: u32,
@@ -203,6 +212,8 @@ impl Exchange {
             known: HashMap::new(),
             wishes: Vec::new(),
             fetches: BTreeMap::new(),
+            piece: PIECE,
+            paths: HashMap::new(),
             tickets: HashMap::new(),
             next_ticket: 0,
             next_fetch: 0,
@@ -313,9 +324,13 @@ impl Exchange {
                 self.begun(&name, wish, version);
                 Ok(())
             }
-            Message::Request { name, wish, version, ticket, host, cut } => {
-                self.asked(&name, Asked { from, wish, version, ticket, host, cut })
+            Message::Request { name, wish, version, ticket, host, pieces } => {
+                self.asked(&name, Asked { from, wish, version, ticket, host, pieces })
             }
+            Message::More { ticket, pieces } => match self.asked_more(from, ticket, pieces) {
+                true => Ok(()),
+                false => Err(Misuse::Greedy { process: from }),
+            },
             Message::Here { ticket, pid, address, length, mark } => {
                 self.beside(from, ticket, length, Source::Beside { pid, address, mark })
             }

@@ -19,8 +19,8 @@ pub(crate) enum Message {
     /// The sender's side begins to fetch this version, and has finished with older ones. Told like [`Message::Wish`].
     Begin { name: String, wish: u32, version: u64 },
     /// The sender awaits its part of a version, under `ticket`. `host`: where its memory is, see [`pool::HostId`].
-    /// `cut`: in pieces, under this ticket and the following ones.
-    Request { name: String, wish: u32, version: u64, ticket: u32, host: u64, cut: bool },
+    /// `pieces`: in pieces, under this ticket and the following ones, and as many of them now; 0: whole.
+    Request { name: String, wish: u32, version: u64, ticket: u32, host: u64, pieces: u32 },
     /// The answer to a request from the same host: the elements are in the sender's memory, with the number `mark`
     /// behind them, and stay there until the receiver has taken them.
     Here { ticket: u32, pid: u32, address: u64, length: u64, mark: u64 },
@@ -37,6 +37,8 @@ pub(crate) enum Message {
     Passed { name: String, version: u64 },
     /// To another process of the sender's side: the coupling has ended because a process of the side has left it alone.
     Left { reason: String },
+    /// The sender awaits further pieces of what it asked for under this ticket.
+    More { ticket: u32, pieces: u32 },
 }
 
 /// A variable as its side describes it: not checked yet.

@@ -42,6 +42,15 @@ pub(crate) fn seal(bytes: &mut [u8]) {
     mark(bytes, hash);
 }
 
+/// A copy of elements, with their checksum.
+pub(crate) fn piece(elements: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(elements.len() + SEAL);
+    bytes.extend_from_slice(elements);
+    bytes.extend_from_slice(&[0; SEAL]);
+    seal(&mut bytes);
+    bytes
+}
+
 /// Puts a number behind the elements.
 pub(crate) fn mark(bytes: &mut [u8], number: u64) {
     if let Some(end) = bytes.last_chunk_mut() {

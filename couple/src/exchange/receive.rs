@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use plan::redistribution::{Description, Layout, Mapping, Transfer};
+use plan::redistribution::{Description, Layout, Mapping, Steps, Transfer};
 
-use super::relay::{self, Relay};
+use super::pace::Paced;
+use super::relay::Relay;
 use super::{Action, Exchange, ExchangeError, MOST, Misuse, Party, Variable, informed};
 use crate::Packing;
 use crate::message::{Described, Message};
@@ -81,12 +82,16 @@ pub(super) struct Ticket {
     place: Place,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fetch {
     pub(super) name: String,
     pub(super) version: u64,
     pub(super) missing: usize,
     pub(super) arrived: Vec<Arrived>,
+    /// Bytes of elements in them, from other processes' messages.
+    pub(super) untaken: usize,
+    /// Whether the caller takes them as soon as they arrive.
+    pub(super) waits: bool,
     pub(super) refused: Option<String>,
 }
 
@@ -119,7 +124,11 @@ impl Exchange {
         let sent = variable.element;
         let transfer = Transfer::new(variable.layout.clone(), layout.clone(), mapping);
         let transfer = transfer.map_err(|source| ExchangeError::Mapping { name: name.to_owned(), source })?;
-        let messages = if self.own < processes { transfer.receives(self.own) } else { Vec::new() };
+        let mut messages = if self.own < processes { transfer.receives(self.own) } else { Vec::new() };
+        if messages.iter().any(|message| self.site_of(message.peer).is_some()) {
+            let steps = Steps::new(&transfer);
+            messages.sort_by_cached_key(|message| steps.of(self.own, message));
+        }
         let packed = |message: &plan::redistribution::Message| {
             let packing = Packing::new(message, strides, element)?;
             let length = (packing.bytes() / element.max(1)).checked_mul(sent)?;
@@ -133,26 +142,33 @@ impl Exchange {
             Action::Tell(Party::other(process), Box::new(Message::Begin { name: name.to_owned(), wish, version }))
         };
         self.actions.extend(informed(self.own, self.sizes).map(begin));
-        let fetch = Fetch { name: name.to_owned(), version, missing: 0, arrived: Vec::new(), refused: None };
+        let fetch = Fetch { name: name.to_owned(), version, ..Fetch::default() };
         self.fetches.insert(id, fetch);
+        self.share_paths(packings.iter().map(|(.., chain)| chain.len()).max().unwrap_or(1));
         for (from, packing, length, chain) in packings {
             let at = chain.iter().position(|process| *process == self.own).filter(|_| chain.len() > 1);
             let asked = match at {
                 Some(at @ 1..) => Party { own: true, process: chain[at - 1] },
                 _ => Party::other(from),
             };
-            let cut = if at.is_some() { relay::piece(sent) } else { length.max(1) };
-            let first = self.await_pieces(id, (from, asked), packing, (length, cut), (sent, element));
-            let message = match asked.own {
-                true => Message::Forward { fetch: id.0, source: from, ticket: first },
-                false => {
-                    let (name, cut) = (name.to_owned(), at.is_some());
-                    let host = if cut { 0 } else { self.memory.host };
-                    Message::Request { name, wish, version, ticket: first, host, cut }
-                }
-            };
-            self.actions.push_back(Action::Tell(asked, Box::new(message)));
+            let comes_far = !asked.own && self.site_of(from).is_some();
+            let cut = if comes_far || at.is_some() { self.piece(sent) } else { length.max(1) };
+            let first = self.expect_pieces(id, (from, asked), packing, (length, cut), (sent, element));
             let left = length.div_ceil(cut) as u32;
+            if comes_far {
+                let (name, left, element) = (name.to_owned(), length, sent);
+                self.ask_in_turn(Paced { fetch: id, from, first, name, wish, version, element, left, length });
+            } else {
+                (0..left).for_each(|number| self.await_piece(first.wrapping_add(number)));
+                let message = match asked.own {
+                    true => Message::Forward { fetch: id.0, source: from, ticket: first },
+                    false => {
+                        let (name, host) = (name.to_owned(), self.memory.host);
+                        Message::Request { name, wish, version, ticket: first, host, pieces: 0 }
+                    }
+                };
+                self.actions.push_back(Action::Tell(asked, Box::new(message)));
+            }
             if asked.own {
                 self.passed.insert((id, from), left);
             }
@@ -169,8 +185,9 @@ impl Exchange {
         Ok(id)
     }
 
-    /// Makes memory ready for a message in pieces of `cut` bytes, or whole. Returns the first of their tickets.
-    fn await_pieces(
+    /// Knows from now on what a message's pieces of `cut` bytes are, or what the whole is. Returns the first of their
+    /// tickets.
+    fn expect_pieces(
         &mut self,
         id: FetchId,
         (source, from): (u32, Party),
@@ -187,12 +204,18 @@ impl Exchange {
             packing.skip(&mut begin, bytes);
             let length = length + sealed::SEAL;
             self.tickets.insert(ticket, Ticket { fetch: id, from, of: (source, number), length, place });
-            self.actions.push_back(Action::Await { from, ticket, length });
             if let Some(fetch) = self.fetches.get_mut(&id) {
                 fetch.missing += 1;
             }
         }
         first
+    }
+
+    /// Makes memory ready for what a ticket is for.
+    pub(super) fn await_piece(&mut self, ticket: u32) {
+        if let Some(Ticket { from, length, .. }) = self.tickets.get(&ticket) {
+            self.actions.push_back(Action::Await { from: *from, ticket, length: *length });
+        }
     }
 
     /// Tells the other side what is about to be fetched, so that it can pack what it exports for that. The variable
@@ -217,6 +240,7 @@ impl Exchange {
     pub(crate) fn take(&mut self, id: FetchId) -> Result<(Vec<Arrived>, bool), ExchangeError> {
         let Some(fetch) = self.fetches.get_mut(&id) else { return Ok((Vec::new(), true)) };
         let arrived = std::mem::take(&mut fetch.arrived);
+        fetch.untaken = 0;
         let done = fetch.missing == 0;
         if let Some(reason) = fetch.refused.clone() {
             let (name, version) = (fetch.name.clone(), fetch.version);
@@ -229,7 +253,16 @@ impl Exchange {
             let (name, version) = (fetch.name.clone(), fetch.version);
             return Err(ExchangeError::Refused { name, version, reason: reason.clone() });
         }
+        self.ask_on_all();
         Ok((arrived, done))
+    }
+
+    /// The caller waits for the fetch from now on (`true`), or does something else.
+    pub(crate) fn waits(&mut self, id: FetchId, waits: bool) {
+        if let Some(fetch) = self.fetches.get_mut(&id) {
+            fetch.waits = waits;
+        }
+        self.ask_on_all();
     }
 
     /// The other side exports a variable.
@@ -275,12 +308,30 @@ impl Exchange {
             return Err(Misuse::Unasked { process: from.process, length: 0 });
         };
         let of = (ticket.fetch, ticket.of.0);
-        if let Some(fetch) = self.fetches.get_mut(&ticket.fetch) {
+        self.forget(of, from);
+        if let Some(fetch) = self.fetches.get_mut(&of.0) {
             fetch.refused.get_or_insert(reason.clone());
         }
         self.passed.remove(&of);
         self.refuse_on(of, reason);
         Ok(())
+    }
+
+    /// What a process was asked for will not come.
+    fn forget(&mut self, (id, source): (FetchId, u32), from: Party) {
+        let is_of = |ticket: &Ticket| (ticket.fetch, ticket.of.0, ticket.from) == (id, source, from);
+        let mut gone: Vec<(u32, u32, usize)> = Vec::new();
+        self.tickets.retain(|number, ticket| {
+            let keeps = !is_of(ticket);
+            if !keeps {
+                gone.push((ticket.of.1, *number, ticket.length - sealed::SEAL));
+            }
+            keeps
+        });
+        self.actions.extend(gone.iter().map(|(_, ticket, _)| Action::Forget { ticket: *ticket }));
+        if let Some((_, first, _)) = gone.iter().min().filter(|_| !from.own) {
+            self.never_comes(from.process, *first, gone.iter().map(|(.., length)| length).sum());
+        }
     }
 
     /// Elements have arrived from a process.
@@ -292,6 +343,12 @@ impl Exchange {
             let whose = if from.own { "this side" } else { "the other side" };
             return self.fail(format!("{whose}: {misuse}"), None);
         };
+        if let Some(fetch) = self.fetches.get_mut(&id) {
+            fetch.untaken += length - sealed::SEAL;
+        }
+        if !from.own {
+            self.no_longer_asked(from.process, length - sealed::SEAL);
+        }
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         if length != bytes.len() || !sealed::is_intact(&bytes) {
             let (name, version) = (fetch.name.clone(), fetch.version);

@@ -7,8 +7,6 @@ use plan::redistribution::Transfer;
 use super::receive::FetchId;
 use super::{Action, Exchange, MOST, Misuse, Party};
 use crate::message::Message;
-use crate::pieces::{PIECE, of_elements};
-use crate::sealed;
 
 /// What a process passes on of a message.
 #[derive(Debug)]
@@ -23,11 +21,6 @@ pub(super) struct Relay {
     pub(super) left: u32,
     /// Why none will come.
     pub(super) refused: Option<String>,
-}
-
-/// Bytes of the elements in a piece, for elements of this many bytes.
-pub(super) fn piece(element: usize) -> usize {
-    of_elements(PIECE, element)
 }
 
 impl Exchange {
@@ -47,18 +40,6 @@ impl Exchange {
     pub(super) fn asks(&self, transfer: &Transfer, to: u32) -> bool {
         let chain = self.chain(transfer, true, self.own, to);
         chain.len() < 2 || chain[0] == to
-    }
-
-    /// Sends a message in pieces, under as many tickets.
-    pub(super) fn send_pieces(&mut self, to: u32, first: u32, elements: &[u8], element: usize) {
-        for (ticket, piece) in (0..).zip(elements.chunks(piece(element))) {
-            let mut bytes = Vec::with_capacity(piece.len() + sealed::SEAL);
-            bytes.extend_from_slice(piece);
-            bytes.extend_from_slice(&[0; sealed::SEAL]);
-            sealed::seal(&mut bytes);
-            let ticket = first.wrapping_add(ticket);
-            self.actions.push_back(Action::Send { to: Party::other(to), ticket, bytes });
-        }
     }
 
     /// What is sent in pieces to `to` goes on from there to these.

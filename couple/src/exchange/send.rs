@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use plan::redistribution::{Description, Layout, Mapping, Transfer};
 
+use super::pace::Given;
 use super::{Action, Exchange, ExchangeError, MOST, Misuse, Party, Variable, informed};
 use crate::Packing;
 use crate::message::{Described, Message};
@@ -69,13 +70,13 @@ pub(super) struct Asked {
     pub(super) version: u64,
     pub(super) ticket: u32,
     pub(super) host: u64,
-    pub(super) cut: bool,
+    pub(super) pieces: u32,
 }
 
 impl Exchange {
     /// Bytes that are held for the other side.
     pub(crate) fn held(&self) -> usize {
-        self.held + self.lent.values().map(Vec::len).sum::<usize>()
+        self.held + self.lent.values().map(|given| given.bytes.len()).sum::<usize>()
     }
 
     /// A buffer for this many bytes, with anything in it.
@@ -88,14 +89,14 @@ impl Exchange {
     }
 
     /// Keeps a buffer for later.
-    fn keep(&mut self, buffer: Vec<u8>) {
+    pub(super) fn keep(&mut self, buffer: Vec<u8>) {
         let kept: usize = self.spare.iter().map(Vec::capacity).sum();
         if kept + buffer.capacity() <= self.spare_most {
             self.spare.push(buffer);
         }
     }
 
-    /// Whether processes beside this one may still read from it.
+    /// Whether processes may still read what they asked for, or ask for more of it.
     pub(crate) fn lends(&self) -> bool {
         !self.lent.is_empty()
     }
@@ -249,7 +250,8 @@ impl Exchange {
 
     /// A process has read what was beside it, or wants it sent.
     pub(super) fn given_back(&mut self, from: u32, ticket: u32, sent: bool) -> Result<(), Misuse> {
-        let mut bytes = self.lent.remove(&(from, ticket)).ok_or(Misuse::Unasked { process: from, length: 0 })?;
+        let given = self.lent.remove(&(from, ticket)).filter(|given| given.sent.is_none());
+        let mut bytes = given.ok_or(Misuse::Unasked { process: from, length: 0 })?.bytes;
         if sent {
             sealed::seal(&mut bytes);
             self.actions.push_back(Action::Send { to: Party::other(from), ticket, bytes });
@@ -281,7 +283,7 @@ impl Exchange {
     /// Answers a request, or keeps it until it can be answered.
     fn serve(&mut self, name: &str, asked: Asked) {
         let Some(exported) = self.exported.get_mut(name) else { return };
-        let Asked { from, wish, version, ticket, host, cut } = asked;
+        let Asked { from, wish, version, ticket, host, pieces } = asked;
         let element = exported.described.element as usize;
         if !exported.wishes.contains_key(&wish) || version > exported.newest {
             exported.waiting.push(asked);
@@ -300,10 +302,13 @@ impl Exchange {
                 let misuse = Misuse::Stranger { name: name.to_owned(), process: from };
                 self.fail(format!("the other side: {misuse}"), None);
             }
-            Ok(bytes) if cut => {
+            Ok(bytes) if pieces > 0 => {
                 self.await_passed(name, version, wish, from);
-                self.send_pieces(from, ticket, sealed::elements(&bytes), element);
-                self.keep(bytes);
+                self.lent.insert((from, ticket), Given { bytes, sent: Some((element, 0)) });
+                if !self.send_more(from, ticket, pieces) {
+                    let misuse = Misuse::Greedy { process: from };
+                    self.fail(format!("the other side: {misuse}"), None);
+                }
             }
             Ok(mut bytes) if host != 0 && host == self.memory.host => {
                 let mark = self.mark;
@@ -312,7 +317,7 @@ impl Exchange {
                 let (pid, address, length) = (self.memory.pid, bytes.as_ptr() as u64, bytes.len() as u64);
                 let here = Message::Here { ticket, pid, address, length, mark };
                 self.actions.push_back(Action::Tell(Party::other(from), Box::new(here)));
-                self.lent.insert((from, ticket), bytes);
+                self.lent.insert((from, ticket), Given { bytes, sent: None });
             }
             Ok(mut bytes) => {
                 sealed::seal(&mut bytes);

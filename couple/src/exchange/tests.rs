@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use plan::redistribution::testing::{Case, Chance};
 use plan::redistribution::{Pick, Transfer};
+use types::links::LinkFigures;
 
 use super::*;
 use crate::message::Described;
@@ -21,6 +22,8 @@ struct World {
     told: usize,
     /// Bytes of elements that went from one site to another.
     crossed: usize,
+    /// For each process and site, if it is bounded.
+    most_on_the_way: Option<usize>,
 }
 
 impl World {
@@ -34,7 +37,34 @@ impl World {
             (0..sizes[own]).map(exchange).collect()
         };
         let (messages, awaited) = (BTreeMap::new(), HashSet::new());
-        World { sides: [side(0), side(1)], messages, elements: Vec::new(), awaited, told: 0, crossed: 0 }
+        World {
+            sides: [side(0), side(1)],
+            messages,
+            elements: Vec::new(),
+            awaited,
+            told: 0,
+            crossed: 0,
+            most_on_the_way: None,
+        }
+    }
+
+    /// Sends pieces of this many bytes over links of this rate in bytes per second.
+    fn cut(&mut self, piece: usize, rate: f64) {
+        for exchange in self.sides.iter_mut().flatten() {
+            exchange.piece = piece;
+            for site in exchange.ways().0 {
+                exchange.measured(site, LinkFigures { round_trip: Some(0.0), rate: Some(rate) });
+            }
+        }
+        self.most_on_the_way = (rate == 1.0).then_some(2 * piece);
+    }
+
+    /// Bytes on their way to a process from one of another site.
+    fn on_the_way(&self, from: SiteId, to: Name) -> usize {
+        let is_there = |(sender, receiver, ..): &&(Name, Name, u32, Vec<u8>)| {
+            *receiver == to && sender.0 != to.0 && self.site(*sender) == from
+        };
+        self.elements.iter().filter(is_there).map(|(.., bytes)| bytes.len() - sealed::SEAL).sum()
     }
 
     fn site(&self, (side, process): Name) -> SiteId {
@@ -61,6 +91,11 @@ impl World {
                         self.crossed += bytes.len() - sealed::SEAL;
                     }
                     self.elements.push((who, to, ticket, bytes));
+                    if let Some(most) = self.most_on_the_way
+                        && self.site(who) != self.site(to)
+                    {
+                        assert!(self.on_the_way(self.site(who), to) <= most);
+                    }
                 }
                 Action::Await { from, ticket, length } => {
                     assert!(length >= sealed::SEAL);
@@ -165,6 +200,9 @@ fn everything_arrives_once_in_any_order() {
         let sizes = [size(0) + chance.below(2) as u32, size(1) + chance.below(2) as u32];
         let places: Vec<u16> = (0..sizes[0] + sizes[1]).map(|_| chance.below(3) as u16).collect();
         let mut world = World::new(sizes, |(side, process)| places[(side as u32 * sizes[0] + process) as usize]);
+        // Messages are cut into few elements or not at all, and few may be on their way.
+        let piece = ELEMENT * [3, 5, 1000][chance.below(3) as usize];
+        world.cut(piece, [1.0, 1e9][chance.below(2) as usize]);
         let versions = 1 + chance.below(4);
         let skipped = versions > 1 && chance.below(3) == 0;
         let mut scripts = Vec::new();
@@ -198,6 +236,7 @@ fn everything_arrives_once_in_any_order() {
             assert!(exchange.tickets.is_empty() && exchange.fetches.is_empty());
             assert!(exchange.relays.is_empty() && exchange.forwards.is_empty());
             assert!(exchange.passing.is_empty() && exchange.passed.is_empty());
+            assert!(exchange.paths.values().all(|path| path.is_idle()));
         }
         assert!(world.awaited.is_empty());
     }
@@ -431,7 +470,7 @@ fn what_a_strange_peer_says_ends_the_coupling() {
         let layout = Description::of(layout);
         Message::Wish { name: "w".into(), wish: 0, layout, mapping: all(extent) }
     };
-    let request = |wish, version| Message::Request { name: "w".into(), wish, version, ticket: 0, host: 0, cut: false };
+    let request = |wish, version| Message::Request { name: "w".into(), wish, version, ticket: 0, host: 0, pieces: 0 };
     for (messages, text) in [
         (vec![variable(&blocks(10, 4), 8)], "v: its layout is for 4 processes, but it has 3"),
         (vec![variable(&whole(10), 0)], "v: elements of 0 bytes"),
@@ -503,6 +542,48 @@ fn a_refusal_is_passed_on() {
         let refused = world.process((1, process)).take(id).unwrap_err().to_string();
         assert!(refused.contains("v, version 1: it is not there"), "{refused}");
         assert!(world.process((1, process)).relays.is_empty());
+    }
+}
+
+#[test]
+fn few_messages_are_on_their_way_at_a_time() {
+    let mut world = World::new([4, 1], |(side, _)| side as u16);
+    let (source, target) = (blocks(4000, 4), whole(4000));
+    let mut chance = Chance::new(7);
+    let piece = 10 * ELEMENT;
+    world.cut(piece, 1.0);
+    for process in 0..4 {
+        let data = part(&source, process, 1);
+        world.process((0, process)).export("v", 1, exported(&source), Content::Part(data)).unwrap();
+        world.act((0, process));
+    }
+    while world.deliver(&mut chance) {}
+    let id = world.process((1, 0)).fetch("v", 1, &target, &all(4000), (&[8], 8)).unwrap();
+    world.act((1, 0));
+    // Of four messages of 100 pieces the first one comes, two pieces at a time.
+    let mut most = 0;
+    while world.deliver(&mut chance) {
+        let all: usize = (0..4).map(|process| usize::from(world.process((0, process)).lends())).sum();
+        most = most.max(all);
+    }
+    assert_eq!(most, 1);
+    assert!(world.process((1, 0)).take(id).unwrap().1);
+}
+
+#[test]
+fn who_asks_for_more_than_there_is_ends_the_coupling() {
+    for (first, then) in [(1, 5), (5, 1)] {
+        let mut world = World::new([1, 1], |(side, _)| side as u16);
+        world.cut(ELEMENT, 1.0);
+        let exchange = world.process((0, 0));
+        exchange.export("w", 1, exported(&whole(4)), Content::Part(vec![0; 32])).unwrap();
+        let (layout, name) = (Description::of(&whole(4)), "w".to_owned());
+        exchange.told(Party::other(0), Message::Wish { name: name.clone(), wish: 0, layout, mapping: all(4) });
+        let request = Message::Request { name, wish: 0, version: 1, ticket: 3, host: 0, pieces: first };
+        exchange.told(Party::other(0), request);
+        exchange.told(Party::other(0), Message::More { ticket: 3, pieces: then });
+        let error = exchange.check().unwrap_err().to_string();
+        assert!(error.contains("process 0 asks for more pieces than its message has"), "{error}");
     }
 }
 
