@@ -69,7 +69,8 @@ impl End {
             }
             Moves::Asked(asked) => {
                 let element = bound.dtype.size;
-                let (messages, shape, strides) = asked.messages(sends, strides, element).ok_or_else(too_long)?;
+                let (messages, shape, strides) =
+                    asked.messages(sends, process, strides, element).ok_or_else(too_long)?;
                 let (low, high) = bounds(&shape, &strides, element as i64);
                 let ranks = &bound.ranks[usize::from(sends)];
                 let found = messages.iter().map(|(peer, packing)| message(ranks[*peer as usize], packing));

@@ -47,6 +47,8 @@ pub(crate) struct Bound {
     pub(crate) dtype: Dtype,
     /// Ranks of the processes of the source, and of the target.
     pub(crate) ranks: [Vec<u32>; 2],
+    /// How many ranks there are.
+    pub(crate) size: u32,
     pub(crate) buffers: Arc<Buffers>,
     beside: Arc<Beside>,
     hash: u64,
@@ -182,11 +184,11 @@ pub(crate) unsafe extern "C" fn lb_transfer_create(
                 let text = format_args!("src has shape {:?}, dst has {:?}", source.shape(), target.shape());
                 return Err(Problem::invalid(text));
             }
-            _ => (Moves::Asked(Asked::new(source.clone(), target.clone(), size)), hash(&all)),
+            _ => (Moves::Asked(Asked::new(source.clone(), target.clone())), hash(&all)),
         };
         let beside = Arc::new(Beside::default());
         let buffers = Arc::new(Buffers::new(beside.clone()));
-        let bound = Bound { moves, dtype, ranks, buffers, beside, hash };
+        let bound = Bound { moves, dtype, ranks, size, buffers, beside, hash };
         // SAFETY: the caller's promise.
         unsafe { hand_out(made, bound, "transfer") }
     })

@@ -8,6 +8,7 @@
 pub mod beside;
 mod coupling;
 pub mod datatype;
+pub mod directory;
 mod exchange;
 mod helper;
 mod message;

@@ -41,61 +41,48 @@ class Side:
             return self.layout.local_shape(self.process)
         return (self._part.count,)
 
-    def told(self, keepers: int) -> list[bytes]:
-        return [b""] * keepers if self._part is None else self._part.told(keepers)
+    @property
+    def own(self) -> Optional[tuple[int, Any]]:
+        """Its process and what that has, or wants."""
+        return None if self._part is None else (self.process, self._part)
 
 
 class Directory:
     """A `_core.Transfer` whose messages were found by asking the other ranks, which is collective over `comm`. If any
-    rank finds that the parts make no array, `problem` says so there, and nobody may go on."""
+    rank finds that the parts make no array, `problem` says so there, and nobody may go on.
 
-    def __init__(self, source: Side, target: Side, comm: Intracomm) -> None:
+    `ranks`: of the processes of the source, and of the target."""
+
+    def __init__(self, source: Side, target: Side, ranks: tuple[list[int], list[int]], comm: Intracomm) -> None:
         self._sides, self.problem = {True: source, False: target}, None
-        size = comm.Get_size()
-        told = [_all_to_all(comm, side.told(size)) for side in (source, target)]
-        places = comm.allgather((source.process, target.process))
-        found: list[tuple[int, int, bytes]] = []
-        try:
-            named = (zip(processes, spans) for processes, spans in zip(zip(*places), told))
-            found = _core.matched(*([each for each in side if each[0] is not None] for side in named))
-        except ValueError as error:
-            self.problem = str(error)
-        ranks = [{place[at]: rank for rank, place in enumerate(places)} for at in (0, 1)]
-        self._messages = {}
-        for sends in (True, False):
-            out: list[list[bytes]] = [[] for _ in range(size)]
-            for of_source, of_target, spans in found:
-                own, peer = (of_source, of_target) if sends else (of_target, of_source)
-                out[ranks[0 if sends else 1][own]] += [np.array([peer, len(spans)], np.uint64).tobytes(), spans]
-            self._messages[sends] = _by_peer(_all_to_all(comm, [b"".join(parts) for parts in out]))
-
-    def _of(self, sends: bool) -> list[tuple[int, bytes]]:
-        return self._messages[sends]
+        self._core = _core.Directory(source.own, target.own, list(ranks), comm.Get_size())
+        for _ in range(2):
+            letters = _all_to_all(comm, [self._core.letter(rank) for rank in range(comm.Get_size())])
+            try:
+                self._core.read(letters)
+            except ValueError as error:
+                self.problem = self.problem or str(error)
 
     def sends(self, process: int) -> list[tuple[int, int]]:
-        return [(peer, _count(spans)) for peer, spans in self._of(True)]
+        return self._core.messages(True)
 
     def receives(self, process: int) -> list[tuple[int, int]]:
-        return [(peer, _count(spans)) for peer, spans in self._of(False)]
+        return self._core.messages(False)
 
     def steps(self, process: int, sends: bool) -> tuple[list[int], int]:
-        """Each process begins with the next one, so that not all send to the same."""
-        peers = [peer for peer, _ in self._of(sends)]
-        size = max(self._sides[False].layout.size, 1)
-        return [(peer - process if sends else process - peer) % size for peer in peers], size
+        """Messages are in the order in which they go."""
+        return list(range(len(self._core.messages(sends)))), self._core.steps
 
     def straight(self, process: int, sends: bool, element: int, library: str) -> list[bool]:
         """All elements are packed here."""
-        return [False] * len(self._of(sends))
+        return [False] * len(self._core.messages(sends))
 
     def places(self, process: int, sends: bool, strides: Sequence[int], element: int, library: str) -> list[None]:
         """Elements are packed here."""
-        return [None] * len(self._of(sends))
+        return [None] * len(self._core.messages(sends))
 
     def packings(self, process: int, sends: bool, strides: Sequence[int], element: int) -> list[Any]:
-        side = self._sides[sends]
-        shape = list(side.local_shape)
-        return [side._part.packing(spans, sends, shape, list(strides), element) for _, spans in self._of(sends)]
+        return self._core.packings(sends, list(self._sides[sends].local_shape), list(strides), element)
 
 
 def check(name: str, layout: Any) -> None:
@@ -152,19 +139,3 @@ def _all_to_all(comm: Intracomm, parts: Sequence[bytes]) -> list[bytes]:
     begins = [np.concatenate(([0], np.cumsum(each)[:-1])) for each in (counts, come)]
     comm.Alltoallv([sent, (counts, begins[0]), MPI.BYTE], [got, (come, begins[1]), MPI.BYTE])
     return [got[begin : begin + count].tobytes() for begin, count in zip(begins[1], come)]
-
-
-def _by_peer(told: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """What keepers have said: peers, and the triples of each."""
-    spans: dict[int, list[bytes]] = {}
-    for bytes_ in told:
-        at = 0
-        while at < len(bytes_):
-            peer, length = np.frombuffer(bytes_, np.uint64, 2, at).tolist()
-            spans.setdefault(peer, []).append(bytes_[at + 16 : at + 16 + length])
-            at += 16 + length
-    return [(peer, b"".join(spans[peer])) for peer in sorted(spans)]
-
-
-def _count(spans: bytes) -> int:
-    return int(np.frombuffer(spans, np.uint64)[2::3].sum())

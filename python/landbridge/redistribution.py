@@ -165,7 +165,7 @@ class Plan:
 
     def _found(self) -> directory.Directory:
         """Who has what where no layout says so; collective."""
-        found = directory.Directory(*self._sides, self.comm)
+        found = directory.Directory(*self._sides, (self.src_ranks, self.dst_ranks), self.comm)
         problems = [problem for problem in self.comm.allgather(found.problem) if problem]
         if problems:
             raise PlanError(problems[0])

@@ -1,8 +1,7 @@
 //! Parts of arrays of which each process knows its own alone, for Python. Lists of whole numbers come and go as bytes:
 //! each number is a `u64` of this machine.
 
-use couple::Packing;
-use plan::redistribution::directory::{self, Segment, Span};
+use plan::redistribution::directory::{self, Segment};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -39,67 +38,54 @@ impl Part {
     fn count(&self) -> u64 {
         self.0.count()
     }
+}
 
-    /// What each of this many keepers is told: triples.
-    fn told<'py>(&self, py: Python<'py>, keepers: u32) -> Vec<Bound<'py, PyBytes>> {
-        let told = py.detach(|| self.0.told(keepers));
-        told.iter().map(|spans| PyBytes::new(py, &bytes(spans.iter().map(triple)))).collect()
+/// What one rank knows of a redistribution in which each process knows its own part alone: see [`couple::directory`].
+#[pyclass(module = "landbridge._core")]
+pub(crate) struct Directory(couple::directory::Directory);
+
+#[pymethods]
+impl Directory {
+    /// `source`, `target`: which process of each this rank is, and its part; `ranks`: of the processes of both.
+    #[new]
+    fn new(
+        source: Option<(u32, PyRef<'_, Part>)>,
+        target: Option<(u32, PyRef<'_, Part>)>,
+        ranks: [Vec<u32>; 2],
+        size: u32,
+    ) -> Directory {
+        let parts = [source, target].map(|own| own.map(|(process, part)| (process, part.0.clone())));
+        Directory(couple::directory::Directory::new(parts, ranks, size))
     }
 
-    /// How the elements of a message are copied, which consists of these triples, from or to an array of this shape and
-    /// these strides, in bytes.
-    fn packing(
-        &self,
-        spans: &[u8],
-        sends: bool,
-        shape: Vec<u64>,
-        strides: Vec<i64>,
-        element: usize,
-    ) -> PyResult<Packed> {
-        let places = self.0.places(numbers::<3>(spans)?.map(span).collect(), sends);
-        let packing = Packing::of_places(&places, &shape, &strides, element);
-        packing
-            .map(|packing| Packed(packing.into()))
-            .ok_or_else(|| PyMemoryError::new_err("a message has more bytes than memory can have"))
+    /// What is to be sent to a rank now.
+    fn letter<'py>(&self, py: Python<'py>, to: u32) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.letter(to))
     }
-}
 
-/// A process and triples.
-type Told = (u32, Vec<u8>);
+    /// Reads what all ranks have written to this one.
+    fn read(&mut self, py: Python<'_>, letters: Vec<Vec<u8>>) -> PyResult<()> {
+        let letters: Vec<&[u8]> = letters.iter().map(Vec::as_slice).collect();
+        py.detach(|| self.0.read(&letters)).map_err(invalid)
+    }
 
-/// What a keeper finds from what processes of the source and of the target have told it: for each pair of both its
-/// triples.
-#[pyfunction]
-pub(crate) fn matched<'py>(
-    py: Python<'py>,
-    sources: Vec<Told>,
-    targets: Vec<Told>,
-) -> PyResult<Vec<(u32, u32, Bound<'py, PyBytes>)>> {
-    let read = |told: Vec<Told>| {
-        let each = |(process, bytes): Told| Ok((process, numbers::<3>(&bytes)?.map(span).collect()));
-        told.into_iter().map(each).collect::<PyResult<Vec<(u32, Vec<Span>)>>>()
-    };
-    let (sources, targets) = (read(sources)?, read(targets)?);
-    let mut found = py.detach(|| directory::matched(&sources, &targets)).map_err(invalid)?;
-    found.sort_unstable_by_key(|found| (found.source, found.target, found.span));
-    let pairs = found.chunk_by(|one, other| (one.source, one.target) == (other.source, other.target));
-    let of_pair = |pair: &[directory::Match]| {
-        let spans = pair.iter().map(|found| triple(&found.span));
-        (pair[0].source, pair[0].target, PyBytes::new(py, &bytes(spans)))
-    };
-    Ok(pairs.map(of_pair).collect())
-}
+    #[getter]
+    fn steps(&self) -> usize {
+        self.0.steps()
+    }
 
-fn triple(span: &Span) -> [u64; 3] {
-    [span.layer, span.start, span.length]
-}
+    /// The processes at the other end of messages, and how many elements, in the order in which they go.
+    fn messages(&self, sends: bool) -> Vec<(u32, u64)> {
+        self.0.messages(sends).collect()
+    }
 
-fn span([layer, start, length]: [u64; 3]) -> Span {
-    Span { layer, start, length }
-}
-
-fn bytes<const COUNT: usize>(all: impl Iterator<Item = [u64; COUNT]>) -> Vec<u8> {
-    all.flatten().flat_map(u64::to_ne_bytes).collect()
+    /// How the elements of these are copied, from or to an array of this shape and these strides, in bytes.
+    fn packings(&self, sends: bool, shape: Vec<u64>, strides: Vec<i64>, element: usize) -> PyResult<Vec<Packed>> {
+        let packings = self.0.packings(sends, &shape, &strides, element);
+        let packings =
+            packings.ok_or_else(|| PyMemoryError::new_err("a message has more bytes than memory can have"))?;
+        Ok(packings.into_iter().map(|packing| Packed(packing.into())).collect())
+    }
 }
 
 /// Groups of `COUNT` numbers.

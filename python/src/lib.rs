@@ -235,7 +235,7 @@ mod _core {
     #[pymodule_export]
     use super::coupling::Coupled;
     #[pymodule_export]
-    use super::directory::{Part, matched};
+    use super::directory::{Directory, Part};
     #[pymodule_export]
     use super::pieces::{Beside, Buffers, Pieces};
     #[pymodule_export]

@@ -1,0 +1,269 @@
+//! Redistributions where no layout says who has what: ranks ask each other, by letters that the caller carries. Each
+//! rank writes one to each rank, and reads what all have written to it, twice: keepers are told what processes have and
+//! want, and then tell them what goes where. See [`plan::redistribution::directory`].
+
+use std::collections::BTreeMap;
+
+use plan::redistribution::directory::{DirectoryError, Part, Span, matched};
+use thiserror::Error;
+
+use crate::Packing;
+
+/// What one rank knows of such a redistribution.
+#[derive(Debug)]
+pub struct Directory {
+    /// Of the source, and of the target.
+    sides: [Side; 2],
+    /// Ranks of the processes of the source, and of the target.
+    ranks: [Vec<u32>; 2],
+    size: u32,
+    letters: Vec<Vec<u8>>,
+    /// Whether keepers have been told.
+    told: bool,
+}
+
+#[derive(Debug, Default)]
+struct Side {
+    /// Which process this rank is, and what that has, or wants.
+    own: Option<(u32, Part)>,
+    /// Elements of its messages, by peer, in the order in which they go.
+    found: Vec<(u32, Vec<Span>)>,
+}
+
+/// Why ranks do not find out.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AskError {
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error("{0} letters, but there are {1} ranks")]
+    Letters(usize, u32),
+    #[error("a letter of rank {rank}: {text}")]
+    Letter { rank: usize, text: String },
+}
+
+type Spans = Vec<(u64, u64, u64)>;
+/// What a rank tells a keeper of each side: its process, and what that has, or wants.
+type Told = [Option<(u32, Spans)>; 2];
+/// What a keeper tells a rank: whether that sends, the process at the other end, and which elements.
+type Found = Vec<(bool, u32, Spans)>;
+
+impl Directory {
+    /// `parts`: this rank's process of the source and of the target, with what it has, and wants. `ranks`: of the
+    /// processes of each, among `size`.
+    pub fn new(parts: [Option<(u32, Part)>; 2], ranks: [Vec<u32>; 2], size: u32) -> Directory {
+        let mut told: Vec<Told> = vec![[None, None]; size as usize];
+        for (at, part) in parts.iter().enumerate() {
+            let Some((process, part)) = part else { continue };
+            for (told, spans) in told.iter_mut().zip(part.told(size)) {
+                told[at] = Some((*process, spans.iter().map(numbers).collect()));
+            }
+        }
+        let letters = told.iter().map(written).collect();
+        let sides = parts.map(|own| Side { own, found: Vec::new() });
+        Directory { sides, ranks, size, letters, told: false }
+    }
+
+    /// What is to be sent to a rank now; empty: nothing any more.
+    pub fn letter(&self, to: u32) -> &[u8] {
+        self.letters.get(to as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Reads what all ranks have written to this one.
+    ///
+    /// # Errors
+    /// [`AskError`]. What the keepers say is then empty here; other ranks may have the same error, or none.
+    pub fn read(&mut self, letters: &[&[u8]]) -> Result<(), AskError> {
+        if letters.len() != self.size as usize {
+            return Err(AskError::Letters(letters.len(), self.size));
+        }
+        if self.told {
+            self.letters = Vec::new();
+            return self.learn(letters);
+        }
+        self.told = true;
+        let answers = self.matches(letters);
+        let nothing: Vec<Found> = vec![Vec::new(); self.size as usize];
+        self.letters = answers.as_ref().unwrap_or(&nothing).iter().map(written).collect();
+        answers.map(|_| ())
+    }
+
+    /// What this rank, as a keeper, tells each rank.
+    fn matches(&self, letters: &[&[u8]]) -> Result<Vec<Found>, AskError> {
+        let mut sides: [Vec<(u32, Vec<Span>)>; 2] = Default::default();
+        for (rank, letter) in letters.iter().enumerate() {
+            for (at, told) in read::<Told>(rank, letter)?.into_iter().enumerate() {
+                let Some((process, spans)) = told else { continue };
+                if self.ranks[at].get(process as usize).is_none_or(|of| *of as usize != rank) {
+                    return Err(AskError::Letter { rank, text: format!("it is not process {process}") });
+                }
+                sides[at].push((process, spans.into_iter().map(span).collect()));
+            }
+        }
+        let mut found = matched(&sides[0], &sides[1])?;
+        found.sort_unstable_by_key(|found| (found.source, found.target, found.span));
+        let mut out: Vec<Found> = vec![Vec::new(); self.size as usize];
+        for pair in found.chunk_by(|one, other| (one.source, one.target) == (other.source, other.target)) {
+            let (source, target) = (pair[0].source, pair[0].target);
+            let spans: Spans = pair.iter().map(|found| numbers(&found.span)).collect();
+            // Both have been told by the ranks that they are.
+            out[self.ranks[0][source as usize] as usize].push((true, target, spans.clone()));
+            out[self.ranks[1][target as usize] as usize].push((false, source, spans));
+        }
+        Ok(out)
+    }
+
+    fn learn(&mut self, letters: &[&[u8]]) -> Result<(), AskError> {
+        let mut all: [BTreeMap<u32, Vec<Span>>; 2] = Default::default();
+        for (rank, letter) in letters.iter().enumerate() {
+            for (sends, peer, spans) in read::<Found>(rank, letter)? {
+                let at = usize::from(!sends);
+                if self.ranks[1 - at].get(peer as usize).is_none() {
+                    return Err(AskError::Letter { rank, text: format!("there is no process {peer}") });
+                }
+                all[at].entry(peer).or_default().extend(spans.into_iter().map(span));
+            }
+        }
+        let size = self.steps() as u32;
+        for (at, (side, found)) in self.sides.iter_mut().zip(all).enumerate() {
+            let own = side.own.as_ref().map_or(0, |(process, _)| *process);
+            side.found = found.into_iter().collect();
+            // Each process begins with the next one, so that not all send to the same.
+            side.found.sort_by_key(|(peer, _)| match at {
+                0 => ((peer + size - own % size) % size, *peer),
+                _ => ((own + size - peer % size) % size, *peer),
+            });
+        }
+        Ok(())
+    }
+
+    /// In how many turns all ranks send, if none sends two messages at a time.
+    pub fn steps(&self) -> usize {
+        self.ranks[1].len().max(1)
+    }
+
+    /// How many elements this rank has (`sends`), or wants.
+    pub fn count(&self, sends: bool) -> u64 {
+        self.sides[usize::from(!sends)].own.as_ref().map_or(0, |(_, part)| part.count())
+    }
+
+    /// This rank's messages: the process at the other end, and how many elements, in the order in which they go.
+    pub fn messages(&self, sends: bool) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let found = self.sides[usize::from(!sends)].found.iter();
+        found.map(|(peer, spans)| (*peer, spans.iter().map(|span| span.length).sum()))
+    }
+
+    /// How each of these is copied from or to a part of this shape and these strides, in bytes. `None`: one has more
+    /// bytes than memory can.
+    pub fn packings(&self, sends: bool, shape: &[u64], strides: &[i64], element: usize) -> Option<Vec<Packing>> {
+        let Side { own, found } = &self.sides[usize::from(!sends)];
+        let Some((_, part)) = own else { return Some(Vec::new()) };
+        let places = found.iter().map(|(_, spans)| part.places(spans.clone(), sends));
+        places.map(|places| Packing::of_places(&places, shape, strides, element)).collect()
+    }
+}
+
+fn numbers(span: &Span) -> (u64, u64, u64) {
+    (span.layer, span.start, span.length)
+}
+
+fn span((layer, start, length): (u64, u64, u64)) -> Span {
+    Span { layer, start, length }
+}
+
+fn written(letter: &impl serde::Serialize) -> Vec<u8> {
+    // Numbers can always be written.
+    postcard::to_stdvec(letter).unwrap_or_default()
+}
+
+fn read<T: serde::de::DeserializeOwned>(rank: usize, letter: &[u8]) -> Result<T, AskError> {
+    postcard::from_bytes(letter).map_err(|error| AskError::Letter { rank, text: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::redistribution::directory::Segment;
+
+    use super::*;
+
+    fn part(numbers: &[u64], elements: u64) -> Part {
+        let segment = |(local, start): (u64, &u64)| Segment { start: *start, length: 1, local };
+        Part::new((0..).zip(numbers).map(segment).collect(), elements).unwrap()
+    }
+
+    /// Carries letters until there are none. Returns each rank's errors.
+    fn asked(all: &mut [Directory]) -> Vec<Vec<AskError>> {
+        let mut errors = vec![Vec::new(); all.len()];
+        for _ in 0..2 {
+            let letters: Vec<Vec<Vec<u8>>> =
+                all.iter().map(|one| (0..all.len() as u32).map(|to| one.letter(to).to_vec()).collect()).collect();
+            for (rank, one) in all.iter_mut().enumerate() {
+                let come: Vec<&[u8]> = letters.iter().map(|from| from[rank].as_slice()).collect();
+                errors[rank].extend(one.read(&come).err());
+            }
+        }
+        errors
+    }
+
+    /// Three ranks: 0 and 2 are the processes 1 and 0 of the source, 1 and 0 those of the target.
+    fn three(owned: [&[u64]; 2], wanted: [&[u64]; 2]) -> Vec<Directory> {
+        let ranks = [vec![2, 0], vec![1, 0]];
+        let own = |rank: u32| {
+            let of = |at: usize, parts: [&[u64]; 2]| {
+                let process = ranks[at].iter().position(|of| *of == rank)?;
+                Some((process as u32, part(parts[process], 7)))
+            };
+            [of(0, owned), of(1, wanted)]
+        };
+        (0..3).map(|rank| Directory::new(own(rank), ranks.clone(), 3)).collect()
+    }
+
+    #[test]
+    fn ranks_find_out_what_goes_where() {
+        let (owned, wanted) = ([&[0, 6, 2][..], &[5, 1, 3, 4]], [&[6, 5, 4, 3][..], &[0, 1, 0]]);
+        let mut all = three(owned, wanted);
+        assert!(asked(&mut all).iter().all(Vec::is_empty));
+        let messages = |rank: usize, sends| all[rank].messages(sends).collect::<Vec<_>>();
+        assert_eq!((messages(2, true), messages(0, true)), (vec![(0, 1), (1, 2)], vec![(1, 1), (0, 3)]));
+        assert_eq!((messages(1, false), messages(0, false)), (vec![(0, 1), (1, 3)], vec![(1, 1), (0, 2)]));
+        assert_eq!((messages(1, true), all[1].count(true), all[1].count(false)), (vec![], 0, 4));
+        let mut targets = [vec![9u8; 4], vec![9u8; 3]];
+        for (from, source) in [(2, owned[0]), (0, owned[1])] {
+            let held: Vec<u8> = source.iter().map(|number| *number as u8).collect();
+            let sent = all[from].packings(true, &[held.len() as u64], &[1], 1).unwrap();
+            for ((to, _), sent) in all[from].messages(true).zip(sent) {
+                let mut bytes = vec![0; sent.bytes()];
+                let rank = [1, 0][to as usize];
+                let shape = [targets[to as usize].len() as u64];
+                let own = u32::from(from == 0);
+                let at = all[rank].messages(false).position(|(peer, _)| peer == own).unwrap();
+                // SAFETY: both arrays have as many elements as their parts.
+                unsafe {
+                    sent.pack(held.as_ptr(), bytes.as_mut_ptr());
+                    let into = all[rank].packings(false, &shape, &[1], 1).unwrap();
+                    into[at].unpack(bytes.as_ptr(), targets[to as usize].as_mut_ptr());
+                }
+            }
+        }
+        assert_eq!(targets, [vec![6, 5, 4, 3], vec![0, 1, 0]]);
+    }
+
+    #[test]
+    fn what_fits_nowhere_is_an_error_of_its_keeper_and_nobody_waits() {
+        let mut all = three([&[0, 6], &[5, 1, 3, 4]], [&[2], &[]]);
+        let missing = AskError::Directory(DirectoryError::NoOwner { element: 2, process: 0 });
+        assert_eq!(asked(&mut all), [vec![missing], vec![], vec![]]);
+        assert!(all.iter().all(|one| one.messages(true).count() + one.messages(false).count() == 0));
+    }
+
+    #[test]
+    fn letters_that_are_none_are_named() {
+        let mut all = three([&[0], &[1]], [&[1], &[0]]);
+        assert_eq!(all[0].read(&[&[], &[]]), Err(AskError::Letters(2, 3)));
+        let own = all[1].letter(0).to_vec();
+        let error = all[0].read(&[&own, &own, &[7, 7]]).unwrap_err().to_string();
+        assert_eq!(error, "a letter of rank 0: it is not process 0");
+        let error = all[2].read(&[&[9], &[], &[]]).unwrap_err().to_string();
+        assert!(error.starts_with("a letter of rank 0: "), "{error}");
+    }
+}
