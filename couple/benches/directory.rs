@@ -11,6 +11,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use couple::Packing;
+use plan::redistribution::compact::{Spans, write};
 use plan::redistribution::directory::{Part, Segment, Span, matched};
 
 const PROCESSES: u32 = 1000;
@@ -60,15 +61,17 @@ fn one(run: u64) -> (usize, usize, usize) {
     let segments = |side: u64| {
         let mut local = 0;
         let own = (0..runs).filter(|number| owner(*number, side) == 0);
-        own.map(|number| {
+        // A caller knows how many it has.
+        let mut all = Vec::with_capacity(own.clone().count());
+        all.extend(own.map(|number| {
             local += run;
             Segment { start: number * run, length: run, local: local - run }
-        })
-        .collect::<Vec<_>>()
+        }));
+        all
     };
     let each = ELEMENTS / u64::from(PROCESSES);
     let heard = |side: u64| {
-        let mut told: Vec<(u32, Vec<Span>)> = (0..PROCESSES).map(|process| (process, Vec::new())).collect();
+        let mut told: Vec<(u32, Spans)> = (0..PROCESSES).map(|process| (process, Spans::default())).collect();
         for number in 0..each.div_ceil(run) {
             let (start, end) = (number * run, (number * run + run).min(each));
             told[owner(number, side) as usize].1.push(Span { layer: 0, start, length: end - start });
@@ -82,19 +85,28 @@ fn one(run: u64) -> (usize, usize, usize) {
     for part in &parts {
         drop(part.told(PROCESSES));
     }
-    let found = matched(&heard(0), &heard(1)).unwrap();
-    drop(found);
+    // Its answers: to the process of each side, which elements, and whose.
+    let mut answers = vec![[Spans::default(), Spans::default()]; PROCESSES as usize];
+    let mut peers = vec![[Vec::new(), Vec::new()]; PROCESSES as usize];
+    matched(&heard(0), &heard(1), &mut |source, target, span| {
+        for (at, own, peer) in [(0, source, target), (1, target, source)] {
+            answers[own as usize][at].push(span);
+            write(&mut peers[own as usize][at], peer.into());
+        }
+    })
+    .unwrap();
+    drop((answers, peers));
     // What the keepers say of process 0's messages, and how they are packed.
     let plan: Vec<Vec<(usize, Packing)>> = [0, 1]
         .into_iter()
         .map(|side: u64| {
-            let mut peers: Vec<Vec<Span>> = vec![Vec::new(); PROCESSES as usize];
+            let mut peers: Vec<Spans> = vec![Spans::default(); PROCESSES as usize];
             for number in (0..runs).filter(|number| owner(*number, side) == 0) {
                 peers[owner(number, 1 - side) as usize].push(Span { layer: 0, start: number * run, length: run });
             }
             let shape = [parts[side as usize].count()];
-            let packing = |spans: Vec<Span>| {
-                let places = parts[side as usize].places(spans, side == 0);
+            let packing = |spans: Spans| {
+                let places = parts[side as usize].places(&spans, side == 0);
                 let packing = Packing::of_places(&places, &shape, &[ELEMENT as i64], ELEMENT).unwrap();
                 (packing.bytes(), packing)
             };

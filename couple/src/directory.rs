@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use plan::redistribution::directory::{DirectoryError, Part, Span, matched};
+use plan::redistribution::compact::{Spans, read, write};
+use plan::redistribution::directory::{DirectoryError, Part, matched};
 use thiserror::Error;
 
 use crate::Packing;
@@ -27,7 +28,7 @@ struct Side {
     /// Which process this rank is, and what that has, or wants.
     own: Option<(u32, Part)>,
     /// Elements of its messages, by peer, in the order in which they go.
-    found: Vec<(u32, Vec<Span>)>,
+    found: Vec<(u32, Spans)>,
 }
 
 /// Why ranks do not find out.
@@ -42,11 +43,15 @@ pub enum AskError {
     Letter { rank: usize, text: String },
 }
 
-type Spans = Vec<(u64, u64, u64)>;
-/// What a rank tells a keeper of each side: its process, and what that has, or wants.
-type Told = [Option<(u32, Spans)>; 2];
-/// What a keeper tells a rank: whether that sends, the process at the other end, and which elements.
-type Found = Vec<(bool, u32, Spans)>;
+/// What a rank tells a keeper of each side: its process, and the bytes of what that has, or wants.
+type Told = [Option<(u32, Vec<u8>)>; 2];
+
+/// What a keeper tells a rank as a process of one side: elements, and which process is at the other end of each.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    peers: Vec<u8>,
+    spans: Spans,
+}
 
 impl Directory {
     /// `parts`: this rank's process of the source and of the target, with what it has, and wants. `ranks`: of the
@@ -56,7 +61,7 @@ impl Directory {
         for (at, part) in parts.iter().enumerate() {
             let Some((process, part)) = part else { continue };
             for (told, spans) in told.iter_mut().zip(part.told(size)) {
-                told[at] = Some((*process, spans.iter().map(numbers).collect()));
+                told[at] = Some((*process, spans.bytes().to_vec()));
             }
         }
         let letters = told.iter().map(written).collect();
@@ -82,52 +87,61 @@ impl Directory {
             return self.learn(letters);
         }
         self.told = true;
+        self.letters = Vec::new();
         let answers = self.matches(letters);
-        let nothing: Vec<Found> = vec![Vec::new(); self.size as usize];
-        self.letters = answers.as_ref().unwrap_or(&nothing).iter().map(written).collect();
-        answers.map(|_| ())
+        let nothing = || vec![[Found::default(), Found::default()]; self.size as usize];
+        let (answers, problem) = match answers {
+            Ok(answers) => (answers, Ok(())),
+            Err(problem) => (nothing(), Err(problem)),
+        };
+        let written = |of: [Found; 2]| written(&of.map(|Found { peers, spans }| (peers, spans.bytes().to_vec())));
+        self.letters = answers.into_iter().map(written).collect();
+        problem
     }
 
     /// What this rank, as a keeper, tells each rank.
-    fn matches(&self, letters: &[&[u8]]) -> Result<Vec<Found>, AskError> {
-        let mut sides: [Vec<(u32, Vec<Span>)>; 2] = Default::default();
+    fn matches(&self, letters: &[&[u8]]) -> Result<Vec<[Found; 2]>, AskError> {
+        let mut sides: [Vec<(u32, Spans)>; 2] = Default::default();
         for (rank, letter) in letters.iter().enumerate() {
-            for (at, told) in read::<Told>(rank, letter)?.into_iter().enumerate() {
-                let Some((process, spans)) = told else { continue };
+            for (at, told) in letter_of::<Told>(rank, letter)?.into_iter().enumerate() {
+                let Some((process, bytes)) = told else { continue };
                 if self.ranks[at].get(process as usize).is_none_or(|of| *of as usize != rank) {
                     return Err(AskError::Letter { rank, text: format!("it is not process {process}") });
                 }
-                sides[at].push((process, spans.into_iter().map(span).collect()));
+                sides[at].push((process, spans_of(rank, bytes)?));
             }
         }
-        let mut found = matched(&sides[0], &sides[1])?;
-        found.sort_unstable_by_key(|found| (found.source, found.target, found.span));
-        let mut out: Vec<Found> = vec![Vec::new(); self.size as usize];
-        for pair in found.chunk_by(|one, other| (one.source, one.target) == (other.source, other.target)) {
-            let (source, target) = (pair[0].source, pair[0].target);
-            let spans: Spans = pair.iter().map(|found| numbers(&found.span)).collect();
+        let mut out = vec![[Found::default(), Found::default()]; self.size as usize];
+        matched(&sides[0], &sides[1], &mut |source, target, span| {
             // Both have been told by the ranks that they are.
-            out[self.ranks[0][source as usize] as usize].push((true, target, spans.clone()));
-            out[self.ranks[1][target as usize] as usize].push((false, source, spans));
-        }
+            for (at, own, peer) in [(0, source, target), (1, target, source)] {
+                let found = &mut out[self.ranks[at][own as usize] as usize][at];
+                write(&mut found.peers, peer.into());
+                found.spans.push(span);
+            }
+        })?;
         Ok(out)
     }
 
     fn learn(&mut self, letters: &[&[u8]]) -> Result<(), AskError> {
-        let mut all: [BTreeMap<u32, Vec<Span>>; 2] = Default::default();
+        let mut all: [BTreeMap<u32, Spans>; 2] = Default::default();
         for (rank, letter) in letters.iter().enumerate() {
-            for (sends, peer, spans) in read::<Found>(rank, letter)? {
-                let at = usize::from(!sends);
-                if self.ranks[1 - at].get(peer as usize).is_none() {
-                    return Err(AskError::Letter { rank, text: format!("there is no process {peer}") });
+            for (at, (peers, spans)) in letter_of::<[(Vec<u8>, Vec<u8>); 2]>(rank, letter)?.into_iter().enumerate() {
+                let mut peers = &peers[..];
+                for span in spans_of(rank, spans)?.iter() {
+                    let peer = read(&mut peers).and_then(|peer| u32::try_from(peer).ok());
+                    let peer = peer.filter(|peer| (*peer as usize) < self.ranks[1 - at].len());
+                    let peer =
+                        peer.ok_or_else(|| AskError::Letter { rank, text: "there is no such process".into() })?;
+                    all[at].entry(peer).or_default().push(span);
                 }
-                all[at].entry(peer).or_default().extend(spans.into_iter().map(span));
             }
         }
         let size = self.steps() as u32;
         for (at, (side, found)) in self.sides.iter_mut().zip(all).enumerate() {
             let own = side.own.as_ref().map_or(0, |(process, _)| *process);
             side.found = found.into_iter().collect();
+            side.found.iter_mut().for_each(|(_, spans)| spans.shrink());
             // Each process begins with the next one, so that not all send to the same.
             side.found.sort_by_key(|(peer, _)| match at {
                 0 => ((peer + size - own % size) % size, *peer),
@@ -150,7 +164,7 @@ impl Directory {
     /// This rank's messages: the process at the other end, and how many elements, in the order in which they go.
     pub fn messages(&self, sends: bool) -> impl Iterator<Item = (u32, u64)> + '_ {
         let found = self.sides[usize::from(!sends)].found.iter();
-        found.map(|(peer, spans)| (*peer, spans.iter().map(|span| span.length).sum()))
+        found.map(|(peer, spans)| (*peer, spans.elements()))
     }
 
     /// How each of these is copied from or to a part of this shape and these strides, in bytes. `None`: one has more
@@ -158,17 +172,9 @@ impl Directory {
     pub fn packings(&self, sends: bool, shape: &[u64], strides: &[i64], element: usize) -> Option<Vec<Packing>> {
         let Side { own, found } = &self.sides[usize::from(!sends)];
         let Some((_, part)) = own else { return Some(Vec::new()) };
-        let places = found.iter().map(|(_, spans)| part.places(spans.clone(), sends));
+        let places = found.iter().map(|(_, spans)| part.places(spans, sends));
         places.map(|places| Packing::of_places(&places, shape, strides, element)).collect()
     }
-}
-
-fn numbers(span: &Span) -> (u64, u64, u64) {
-    (span.layer, span.start, span.length)
-}
-
-fn span((layer, start, length): (u64, u64, u64)) -> Span {
-    Span { layer, start, length }
 }
 
 fn written(letter: &impl serde::Serialize) -> Vec<u8> {
@@ -176,8 +182,12 @@ fn written(letter: &impl serde::Serialize) -> Vec<u8> {
     postcard::to_stdvec(letter).unwrap_or_default()
 }
 
-fn read<T: serde::de::DeserializeOwned>(rank: usize, letter: &[u8]) -> Result<T, AskError> {
+fn letter_of<T: serde::de::DeserializeOwned>(rank: usize, letter: &[u8]) -> Result<T, AskError> {
     postcard::from_bytes(letter).map_err(|error| AskError::Letter { rank, text: error.to_string() })
+}
+
+fn spans_of(rank: usize, bytes: Vec<u8>) -> Result<Spans, AskError> {
+    Spans::received(bytes).ok_or_else(|| AskError::Letter { rank, text: "its elements cannot be read".into() })
 }
 
 #[cfg(test)]

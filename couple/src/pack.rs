@@ -3,6 +3,7 @@
 use std::io;
 use std::ptr::copy_nonoverlapping;
 
+use plan::redistribution::compact;
 use plan::redistribution::{Message, Piece};
 
 /// How to copy a message's elements, for an array of known strides and element size: compiled once, run often.
@@ -10,12 +11,12 @@ use plan::redistribution::{Message, Piece};
 pub struct Packing {
     /// Places along all axes but those in `strips`, from the slowest axis to the fastest. Offsets are in bytes.
     levels: Vec<Vec<Piece>>,
-    strips: Vec<Strip>,
+    strips: Strips,
     bytes: usize,
 }
 
 /// Chunks of bytes at equal distances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Strip {
     offset: i64,
     count: usize,
@@ -32,7 +33,7 @@ impl Packing {
 
     fn compiled(mut levels: Vec<Vec<Piece>>, element: usize, bytes: usize) -> Packing {
         if bytes == 0 {
-            return Packing { levels: Vec::new(), strips: Vec::new(), bytes };
+            return Packing { levels: Vec::new(), strips: Strips::Listed(Vec::new()), bytes };
         }
         let mut strips = vec![Strip { offset: 0, count: 1, stride: 0, chunk: element }];
         // As long as a place of the next axis is one chunk, its places are strips of such chunks.
@@ -41,6 +42,8 @@ impl Packing {
             strips = joined(level.iter().map(strip));
             levels.pop();
         }
+        // Strips that are walked again at each place of an axis take little of what the elements take.
+        let strips = if levels.is_empty() { Strips::new(strips, element) } else { Strips::Listed(strips) };
         Packing { levels, strips, bytes }
     }
 
@@ -103,7 +106,8 @@ impl Packing {
     pub fn begin(&self) -> Cursor {
         let offset = self.levels.iter().map(|level| level[0].start).sum();
         let ahead = self.levels.last().map_or(0, |level| level[0].stride);
-        Cursor { along: vec![(0, 0); self.levels.len()], offset, ahead, strip: 0, chunk: 0, byte: 0, at: 0 }
+        let (along, here) = (vec![(0, 0); self.levels.len()], self.strips.first());
+        Cursor { along, offset, ahead, here, chunk: 0, byte: 0, at: 0 }
     }
 
     /// Copies the next `bytes` of the message, of which there must be as many, from the array to the buffer.
@@ -145,15 +149,15 @@ impl Packing {
 
     /// Where the message begins, if all its bytes follow each other there.
     pub(crate) fn straight_all(&self) -> Option<i64> {
-        let strip = self.strips.first()?;
+        let strip = self.strips.first().strip;
         (self.levels.is_empty() && strip.chunk == self.bytes).then_some(strip.offset)
     }
 
     /// Where the next bytes of the message are, and how many of them follow each other there.
     pub(crate) fn straight(&self, cursor: &Cursor) -> (i64, usize) {
-        match self.strips.get(cursor.strip) {
-            Some(strip) => (cursor.place(strip), strip.chunk - cursor.byte),
-            None => (0, 0),
+        match cursor.at < self.bytes {
+            true => (cursor.place(&cursor.here.strip), cursor.here.strip.chunk - cursor.byte),
+            false => (0, 0),
         }
     }
 
@@ -192,11 +196,11 @@ impl Packing {
     fn walk(&self, cursor: &mut Cursor, bytes: usize, work: &mut impl FnMut(i64, i64, &Strip)) {
         let end = self.bytes.min(cursor.at + bytes);
         while cursor.at < end {
-            let (strip, left) = (&self.strips[cursor.strip], end - cursor.at);
-            let place = cursor.place(strip);
+            let (strip, left) = (cursor.here.strip, end - cursor.at);
+            let place = cursor.place(&strip);
             let done = if cursor.byte == 0 && left >= strip.chunk {
                 let count = (strip.count - cursor.chunk).min(left / strip.chunk);
-                work(place, cursor.ahead, &Strip { count, ..*strip });
+                work(place, cursor.ahead, &Strip { count, ..strip });
                 cursor.chunk += count;
                 count * strip.chunk
             } else {
@@ -210,10 +214,9 @@ impl Packing {
             };
             cursor.at += done;
             if cursor.chunk == strip.count {
-                cursor.strip += 1;
                 cursor.chunk = 0;
-                if cursor.strip == self.strips.len() {
-                    cursor.strip = 0;
+                if !self.strips.advance(&mut cursor.here) {
+                    cursor.here = self.strips.first();
                     cursor.carry(&self.levels);
                     if let (Some((piece, _)), Some(level)) = (cursor.along.last(), self.levels.last()) {
                         cursor.ahead = level[*piece].stride;
@@ -221,6 +224,93 @@ impl Packing {
                 }
             }
         }
+    }
+}
+
+/// The strips of a message.
+#[derive(Clone, Debug)]
+enum Strips {
+    Listed(Vec<Strip>),
+    /// Many, as differences, so that each takes a few bytes: distances in units of `unit` bytes. See
+    /// [`plan::redistribution::compact`].
+    Packed {
+        bytes: Vec<u8>,
+        unit: i64,
+    },
+}
+
+/// A strip, and where the one after it is: its number, or its first byte.
+#[derive(Clone, Copy, Debug, Default)]
+struct At {
+    strip: Strip,
+    next: usize,
+}
+
+/// Strips from which on they are packed, and units that their offsets may have.
+const MANY: usize = 8;
+const REACH: i64 = 1 << 60;
+
+impl Strips {
+    fn new(mut strips: Vec<Strip>, element: usize) -> Strips {
+        strips.shrink_to_fit();
+        let unit = element.max(1) as i64;
+        let fits = |strip: &Strip| strip.offset % unit == 0 && (-REACH..REACH).contains(&(strip.offset / unit));
+        if strips.len() < MANY || !strips.iter().all(fits) {
+            return Strips::Listed(strips);
+        }
+        let (mut bytes, mut before) = (Vec::with_capacity(4 * strips.len()), Strip::default());
+        // Two chunks at any distance are no pattern: each by itself takes less.
+        let each = |strip: &Strip| match strip.count {
+            2 if strip.stride % unit == 0 => [0, strip.stride].map(|by| Some((strip.offset + by, 1, 0, strip.chunk))),
+            _ => [Some((strip.offset, strip.count, strip.stride, strip.chunk)), None],
+        };
+        for (offset, count, stride, chunk) in strips.iter().flat_map(each).flatten() {
+            let strip = Strip { offset, count, stride, chunk };
+            let differs = (strip.count, strip.stride, strip.chunk) != (before.count, before.stride, before.chunk);
+            let ahead = compact::zigzag((strip.offset - before.offset) / unit);
+            // The lowest bit says whether the others follow.
+            compact::write(&mut bytes, ahead << 1 | u64::from(differs));
+            if differs {
+                compact::write(&mut bytes, strip.count as u64);
+                compact::write(&mut bytes, compact::zigzag(strip.stride));
+                compact::write(&mut bytes, strip.chunk as u64);
+            }
+            before = strip;
+        }
+        bytes.shrink_to_fit();
+        Strips::Packed { bytes, unit }
+    }
+
+    /// The first one; one of no bytes if there is none.
+    fn first(&self) -> At {
+        let mut at = At::default();
+        self.advance(&mut at);
+        at
+    }
+
+    /// Goes on to the next one, if there is another.
+    #[inline]
+    fn advance(&self, at: &mut At) -> bool {
+        match self {
+            Strips::Listed(strips) => {
+                let Some(strip) = strips.get(at.next) else { return false };
+                *at = At { strip: *strip, next: at.next + 1 };
+            }
+            Strips::Packed { bytes, unit } => {
+                let mut rest = &bytes[at.next..];
+                // They were written above.
+                let mut number = || compact::read(&mut rest);
+                let Some(code) = number() else { return false };
+                at.strip.offset += compact::unzigzag(code >> 1) * unit;
+                if code & 1 == 1 {
+                    at.strip.count = number().unwrap_or(0) as usize;
+                    at.strip.stride = compact::unzigzag(number().unwrap_or(0));
+                    at.strip.chunk = number().unwrap_or(0) as usize;
+                }
+                at.next = bytes.len() - rest.len();
+            }
+        }
+        true
     }
 }
 
@@ -233,7 +323,7 @@ pub struct Cursor {
     offset: i64,
     /// From there to the next place of the last level.
     ahead: i64,
-    strip: usize,
+    here: At,
     chunk: usize,
     byte: usize,
     /// Bytes of the message before it.
@@ -454,7 +544,8 @@ mod tests {
                 let first = chance.below(all);
                 (first, chance.below(all - first + 1))
             };
-            let places: Vec<(u64, u64)> = (0..chance.below(5)).map(|_| place(&mut chance)).collect();
+            let most = [5, 200][chance.below(2) as usize];
+            let places: Vec<(u64, u64)> = (0..chance.below(most)).map(|_| place(&mut chance)).collect();
             let mut expected = Vec::new();
             for number in places.iter().flat_map(|(first, count)| *first..first + count) {
                 let along = |axis: usize| number / shape[axis + 1..].iter().product::<u64>() % shape[axis];
@@ -466,7 +557,31 @@ mod tests {
             // SAFETY: every element is in the memory, as the slices above have shown.
             unsafe { packing.pack(memory.as_ptr(), buffer.as_mut_ptr()) };
             assert_eq!(buffer, expected, "seed {seed}");
+            // Piece by piece, too.
+            let mut pieces = vec![0; packing.bytes()];
+            let mut cursor = packing.begin();
+            while cursor.at() < packing.bytes() {
+                let (at, length) = (cursor.at(), (1 + chance.below(100) as usize).min(packing.bytes() - cursor.at()));
+                // SAFETY: as above.
+                unsafe { packing.pack_next(&mut cursor, memory.as_ptr(), pieces[at..].as_mut_ptr(), length) };
+            }
+            assert_eq!(pieces, expected, "seed {seed}");
         }
+    }
+
+    #[test]
+    fn many_places_take_few_bytes() {
+        let mut chance = Chance::new(5);
+        let mut at = 0;
+        let places: Vec<(u64, u64)> = (0..10_000)
+            .map(|_| {
+                at += 2 + chance.below(2000);
+                (at, 1)
+            })
+            .collect();
+        let packing = Packing::of_places(&places, &[at + 1], &[8], 8).unwrap();
+        let Strips::Packed { bytes, .. } = &packing.strips else { panic!("{packing:?}") };
+        assert!(bytes.len() < 20_100, "{}", bytes.len());
     }
 
     /// Packs and unpacks with strides that have gaps, some of them negative.

@@ -10,6 +10,7 @@
 //! what, [`directory`] finds it out.
 
 mod axis;
+pub mod compact;
 mod description;
 pub mod directory;
 mod grid;

@@ -88,7 +88,7 @@ pub(super) struct Fetch {
     pub(super) version: u64,
     pub(super) missing: usize,
     pub(super) arrived: Vec<Arrived>,
-    /// Bytes of elements in them, from other processes' messages.
+    /// Bytes of elements in them, without what is read beside this process.
     pub(super) untaken: usize,
     /// Whether the caller takes them as soon as they arrive.
     pub(super) waits: bool,

@@ -5,12 +5,21 @@
 //! processes. So nobody needs memory for more than its own part of the array and one keeper's range (a distributed
 //! directory: Pinar and Hendrickson, "Communication Support for Adaptive Computation", 2001).
 
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
+use std::iter::Peekable;
+
 use thiserror::Error;
 
+use crate::redistribution::compact::{Iter, Segments, Spans};
 use crate::redistribution::layout::Layout;
 
+/// The most elements of an array.
+pub const MOST: u64 = 1 << 62;
+
 /// Consecutive elements that a process has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// The number of the first one in the array.
     pub start: u64,
@@ -31,10 +40,10 @@ pub struct Span {
     pub length: u64,
 }
 
-/// A process's part of an array, by ascending number of the elements within each layer.
+/// A process's part of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    layers: Vec<Vec<Segment>>,
+    layers: Vec<Segments>,
     elements: u64,
 }
 
@@ -42,7 +51,7 @@ pub struct Part {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
-    #[error("an array of more elements than can be numbered (2^64 - 1)")]
+    #[error("an array of more elements than can be numbered (2^62)")]
     TooMany,
     #[error("elements {start} to {last}: the array has {elements}")]
     Outside { start: u64, last: u128, elements: u64 },
@@ -52,14 +61,6 @@ pub enum DirectoryError {
     TwoOwners { element: u64, one: u32, other: u32 },
     #[error("element {element}, which process {process} of the target wants, is owned by nobody")]
     NoOwner { element: u64, process: u32 },
-}
-
-/// Elements that go from one process to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Match {
-    pub source: u32,
-    pub target: u32,
-    pub span: Span,
 }
 
 impl Part {
@@ -76,14 +77,15 @@ impl Part {
             }
         }
         segments.sort_unstable_by_key(|segment| (segment.start, segment.local));
-        let mut layers: Vec<Vec<Segment>> = Vec::new();
+        let mut layers: Vec<Segments> = Vec::new();
         for segment in segments {
-            let fits = |layer: &Vec<Segment>| layer.last().is_none_or(|last| last.start + last.length <= segment.start);
-            match layers.iter().position(fits) {
-                Some(at) => layers[at].push(segment),
-                None => layers.push(vec![segment]),
+            let at = layers.iter().position(|layer| layer.end() <= segment.start).unwrap_or(layers.len());
+            if at == layers.len() {
+                layers.push(Segments::new());
             }
+            layers[at].push(segment);
         }
+        layers.iter_mut().for_each(Segments::shrink);
         Ok(Part { layers, elements })
     }
 
@@ -123,43 +125,44 @@ impl Part {
 
     /// How many elements.
     pub fn count(&self) -> u64 {
-        self.layers.iter().flatten().map(|segment| segment.length).sum()
+        self.layers.iter().flat_map(Segments::iter).map(|segment| segment.length).sum()
     }
 
     /// What each of this many keepers is told.
-    pub fn told(&self, keepers: u32) -> Vec<Vec<Span>> {
-        let mut told = vec![Vec::new(); keepers as usize];
+    pub fn told(&self, keepers: u32) -> Vec<Spans> {
+        let mut told = vec![Spans::default(); keepers as usize];
         let each = self.elements.div_ceil(keepers.max(1).into()).max(1);
+        let mut tell = |span: Span| {
+            let (mut start, end) = (span.start, span.start + span.length);
+            while start < end {
+                let keeper = start / each;
+                let until = end.min((keeper + 1).saturating_mul(each));
+                told[keeper as usize].push(Span { start, length: until - start, ..span });
+                start = until;
+            }
+        };
         for (layer, segments) in (0..).zip(&self.layers) {
-            let mut spans: Vec<Span> = Vec::new();
-            for Segment { start, length, .. } in segments.iter().copied() {
-                match spans.last_mut() {
+            let mut last: Option<Span> = None;
+            for Segment { start, length, .. } in segments.iter() {
+                match &mut last {
                     Some(last) if last.start + last.length == start => last.length += length,
-                    _ => spans.push(Span { layer, start, length }),
+                    _ => last.replace(Span { layer, start, length }).into_iter().for_each(&mut tell),
                 }
             }
-            for span in spans {
-                let (mut start, end) = (span.start, span.start + span.length);
-                while start < end {
-                    let keeper = start / each;
-                    let until = end.min((keeper + 1).saturating_mul(each));
-                    told[keeper as usize].push(Span { layer, start, length: until - start });
-                    start = until;
-                }
-            }
+            last.into_iter().for_each(&mut tell);
         }
         told
     }
 
     /// Where the elements of a message are in the part, in the order of the message: first ones and counts. `spans`:
     /// what the keepers said of one peer, in any order. A process that sends has one layer.
-    pub fn places(&self, mut spans: Vec<Span>, sends: bool) -> Vec<(u64, u64)> {
+    pub fn places(&self, spans: &Spans, sends: bool) -> Vec<(u64, u64)> {
+        let mut spans: Vec<Span> = spans.iter().collect();
         spans.sort_unstable();
         let mut places: Vec<(u64, u64)> = Vec::new();
         for Span { layer, start, length } in spans {
             let Some(segments) = self.layers.get(if sends { 0 } else { layer as usize }) else { continue };
-            let first = segments.partition_point(|segment| segment.start + segment.length <= start);
-            for segment in segments[first..].iter().take_while(|segment| segment.start < start + length) {
+            for segment in segments.from(start).take_while(|segment| segment.start < start + length) {
                 let (from, to) = (start.max(segment.start), (start + length).min(segment.start + segment.length));
                 let local = segment.local + (from - segment.start);
                 match places.last_mut() {
@@ -172,45 +175,132 @@ impl Part {
     }
 }
 
-/// What a keeper finds: which elements of its range go from whom to whom.
+/// Finds out which elements of a keeper's range go from whom to whom, and calls `found` with the process of the source,
+/// that of the target, and the elements: these ascend. Beside what it is given it needs memory for each process only.
 ///
 /// # Errors
-/// An element has two owners, or is wanted and has none.
-pub fn matched(sources: &[(u32, Vec<Span>)], targets: &[(u32, Vec<Span>)]) -> Result<Vec<Match>, DirectoryError> {
-    let mut owned: Vec<(u64, u64, u32)> = Vec::new();
-    for (process, spans) in sources {
-        owned.extend(spans.iter().map(|span| (span.start, span.start + span.length, *process)));
-    }
-    owned.sort_unstable();
-    for pair in owned.windows(2) {
-        let (element, one, other) = (pair[1].0, pair[0].2, pair[1].2);
-        if element < pair[0].1 {
-            return Err(match one == other {
-                true => DirectoryError::Twice { element, process: one },
-                false => DirectoryError::TwoOwners { element, one, other },
+/// An element has two owners, or is wanted and has none; what was found before is of no use then.
+pub fn matched(
+    sources: &[(u32, Spans)],
+    targets: &[(u32, Spans)],
+    found: &mut dyn FnMut(u32, u32, Span),
+) -> Result<(), DirectoryError> {
+    let mut owned = Ascending::new(sources);
+    // Those that later targets may want as well, because these begin no earlier: with their owners.
+    let mut near: VecDeque<(Span, u32)> = VecDeque::new();
+    let mut before: Option<(u64, u32)> = None;
+    let mut next = |near: &mut VecDeque<(Span, u32)>| {
+        let Some((span, process)) = owned.next() else { return Ok(()) };
+        let element = span.start;
+        if let Some((_, one)) = before.filter(|(end, _)| element < *end) {
+            return Err(match one == process {
+                true => DirectoryError::Twice { element, process },
+                false => DirectoryError::TwoOwners { element, one: one.min(process), other: one.max(process) },
             });
         }
-    }
-    let mut matches = Vec::new();
-    for (target, spans) in targets {
-        for Span { layer, start, length } in spans.iter().copied() {
-            let (mut at, end) = (start, start + length);
-            let first = owned.partition_point(|(_, end, _)| *end <= start);
-            for (from, to, source) in owned[first..].iter().copied().take_while(|(from, ..)| *from < end) {
-                if from > at {
-                    break;
-                }
-                let until = to.min(end);
-                let span = Span { layer, start: at, length: until - at };
-                matches.push(Match { source, target: *target, span });
-                at = until;
+        before = Some((span.start + span.length, process));
+        near.push_back((span, process));
+        Ok(())
+    };
+    next(&mut near)?;
+    for (Span { layer, start, length }, target) in Ascending::new(targets) {
+        let (mut at, end) = (start, start + length);
+        // The last one stays: it says how far the owned ones have been read.
+        while near.len() > 1 && near.front().is_some_and(|(span, _)| span.start + span.length <= start) {
+            near.pop_front();
+        }
+        while near.back().is_some_and(|(span, _)| span.start + span.length < end) {
+            let read = near.len();
+            next(&mut near)?;
+            if near.len() == read {
+                break;
             }
-            if at < end {
-                return Err(DirectoryError::NoOwner { element: at, process: *target });
+            while near.len() > 1 && near.front().is_some_and(|(span, _)| span.start + span.length <= start) {
+                near.pop_front();
             }
         }
+        for (span, source) in &near {
+            let until = (span.start + span.length).min(end);
+            if span.start > at || at == end {
+                break;
+            }
+            if until > at {
+                found(*source, target, Span { layer, start: at, length: until - at });
+                at = until;
+            }
+        }
+        if at < end {
+            return Err(DirectoryError::NoOwner { element: at, process: target });
+        }
     }
-    Ok(matches)
+    // What nobody wants may have two owners.
+    loop {
+        near.clear();
+        next(&mut near)?;
+        if near.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// Spans of several processes by ascending first elements.
+struct Ascending<'a> {
+    /// The next span of each stream, and where what follows is. A stream ascends.
+    next: BinaryHeap<Reverse<Next>>,
+    rest: Vec<Peekable<Iter<'a>>>,
+}
+
+/// By first elements, because these come first here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Next {
+    start: u64,
+    length: u64,
+    layer: u64,
+    process: u32,
+    stream: usize,
+}
+
+impl Next {
+    fn new(Span { layer, start, length }: Span, process: u32, stream: usize) -> Reverse<Next> {
+        Reverse(Next { start, length, layer, process, stream })
+    }
+}
+
+impl<'a> Ascending<'a> {
+    fn new(all: &'a [(u32, Spans)]) -> Ascending<'a> {
+        let (mut next, mut rest) = (BinaryHeap::new(), Vec::new());
+        for (process, spans) in all {
+            // A stream ends where the next span begins before the end of the last one, as that of another layer may.
+            let mut spans = spans.iter();
+            let mut end = None;
+            loop {
+                let from = spans.clone();
+                let Some(span) = spans.next() else { break };
+                if end.is_none_or(|end| span.start < end) {
+                    let mut stream = from.peekable();
+                    stream.next();
+                    next.push(Next::new(span, *process, rest.len()));
+                    rest.push(stream);
+                }
+                end = Some(span.start + span.length);
+            }
+        }
+        Ascending { next, rest }
+    }
+}
+
+impl Iterator for Ascending<'_> {
+    type Item = (Span, u32);
+
+    fn next(&mut self) -> Option<(Span, u32)> {
+        let mut first = self.next.peek_mut()?;
+        let Reverse(Next { start, length, layer, process, stream }) = *first;
+        match self.rest[stream].next_if(|span| span.start >= start + length) {
+            Some(span) => *first = Next::new(span, process, stream),
+            None => drop(PeekMut::pop(first)),
+        }
+        Some((Span { layer, start, length }, process))
+    }
 }
 
 /// The elements of an array of this shape.
@@ -218,7 +308,8 @@ pub fn matched(sources: &[(u32, Vec<Span>)], targets: &[(u32, Vec<Span>)]) -> Re
 /// # Errors
 /// More than can be numbered.
 pub fn elements(shape: &[u64]) -> Result<u64, DirectoryError> {
-    shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent)).ok_or(DirectoryError::TooMany)
+    let all = shape.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent));
+    all.filter(|all| *all <= MOST).ok_or(DirectoryError::TooMany)
 }
 
 #[cfg(test)]
@@ -230,26 +321,28 @@ mod tests {
     /// Parts of all processes, and who gets which element of whom: for each process of the target, the number in the
     /// array behind each of its local places.
     fn moved(sources: &[Part], targets: &[Part], keepers: u32) -> Result<Vec<Vec<(u64, u64)>>, DirectoryError> {
-        let told = |parts: &[Part], keeper: usize| -> Vec<(u32, Vec<Span>)> {
+        let told = |parts: &[Part], keeper: usize| -> Vec<(u32, Spans)> {
             (0..).zip(parts).map(|(process, part)| (process, part.told(keepers)[keeper].clone())).collect()
         };
         let mut matches = Vec::new();
         for keeper in 0..keepers as usize {
-            matches.extend(matched(&told(sources, keeper), &told(targets, keeper))?);
+            matched(&told(sources, keeper), &told(targets, keeper), &mut |source, target, span| {
+                matches.push((source, target, span));
+            })?;
         }
         let mut all = Vec::new();
         for (process, target) in (0..).zip(targets) {
             let mut got = Vec::new();
             for (from, source) in (0..).zip(sources) {
-                let of_pair = |found: &&Match| found.source == from && found.target == process;
-                let spans: Vec<Span> = matches.iter().filter(of_pair).map(|found| found.span).collect();
+                let of_pair = |(source, target, _): &&(u32, u32, Span)| (*source, *target) == (from, process);
+                let spans: Spans = matches.iter().filter(of_pair).map(|(.., span)| *span).collect();
                 let each = |places: Vec<(u64, u64)>| places.into_iter().flat_map(|(at, count)| at..at + count);
-                let sent: Vec<u64> = each(source.places(spans.clone(), true)).collect();
-                let received: Vec<u64> = each(target.places(spans, false)).collect();
+                let sent: Vec<u64> = each(source.places(&spans, true)).collect();
+                let received: Vec<u64> = each(target.places(&spans, false)).collect();
                 assert_eq!(sent.len(), received.len());
                 let number = |local: &u64| {
                     let holds = |segment: &&Segment| (segment.local..segment.local + segment.length).contains(local);
-                    let segment = source.layers[0].iter().find(holds).unwrap();
+                    let segment = source.layers[0].iter().find(|segment| holds(&segment)).unwrap();
                     segment.start + (local - segment.local)
                 };
                 got.extend(received.into_iter().zip(sent.iter().map(number)));
@@ -290,7 +383,7 @@ mod tests {
                 let held = &targets[process as usize];
                 for (local, number) in got {
                     let is_at = |segment: &&Segment| (segment.local..segment.local + segment.length).contains(&local);
-                    let segment = held.layers.iter().flatten().find(is_at).unwrap();
+                    let segment = held.layers.iter().flat_map(Segments::iter).find(|segment| is_at(&segment)).unwrap();
                     assert_eq!(number, segment.start + (local - segment.local), "seed {seed}");
                 }
             }
@@ -364,9 +457,11 @@ mod tests {
         };
         let told = part(17).told(processes as u32);
         assert_eq!(told.len() as u64, processes);
-        assert!(told.iter().all(|spans| spans.len() == 1));
-        let of_keeper: Vec<(u32, Vec<Span>)> =
+        assert!(told.iter().all(|spans| spans.iter().count() == 1));
+        let of_keeper: Vec<(u32, Spans)> =
             (0..processes).map(|process| (process as u32, part(process).told(processes as u32)[3].clone())).collect();
-        assert_eq!(matched(&of_keeper, &of_keeper).unwrap().len() as u64, elements / processes);
+        let mut found = 0;
+        matched(&of_keeper, &of_keeper, &mut |_, _, _| found += 1).unwrap();
+        assert_eq!(found, elements / processes);
     }
 }
