@@ -82,12 +82,10 @@ impl Directory {
         if letters.len() != self.size as usize {
             return Err(AskError::Letters(letters.len(), self.size));
         }
-        if self.told {
-            self.letters = Vec::new();
+        self.letters = Vec::new();
+        if std::mem::replace(&mut self.told, true) {
             return self.learn(letters);
         }
-        self.told = true;
-        self.letters = Vec::new();
         let answers = self.matches(letters);
         let nothing = || vec![[Found::default(), Found::default()]; self.size as usize];
         let (answers, problem) = match answers {

@@ -46,6 +46,7 @@ pub fn unzigzag(number: u64) -> i64 {
 pub struct Spans {
     bytes: Vec<u8>,
     last: Before,
+    elements: u64,
 }
 
 /// The span before: the next one begins near its end, and most likely is as long.
@@ -75,6 +76,7 @@ impl Spans {
             write(&mut self.bytes, span.layer);
         }
         self.last = Before { end: span.start.wrapping_add(span.length), length: span.length, layer: span.layer };
+        self.elements += span.length;
     }
 
     /// The spans in the order in which they were appended.
@@ -88,7 +90,7 @@ impl Spans {
 
     /// How many elements they have together.
     pub fn elements(&self) -> u64 {
-        self.iter().map(|span| span.length).sum()
+        self.elements
     }
 
     /// To be sent.
@@ -98,12 +100,13 @@ impl Spans {
 
     /// As they were sent, if they are spans of an array of at most [`super::directory::MOST`] elements.
     pub fn received(bytes: Vec<u8>) -> Option<Spans> {
-        let mut spans = Iter { bytes: &bytes, before: Before::default() };
+        let (mut spans, mut elements) = (Iter { bytes: &bytes, before: Before::default() }, 0u64);
         for span in &mut spans {
             span.start.checked_add(span.length).filter(|end| span.length > 0 && *end <= MOST)?;
+            elements = elements.checked_add(span.length)?;
         }
         let (left, last) = (spans.bytes.len(), spans.before);
-        (left == 0).then_some(Spans { bytes, last })
+        (left == 0).then_some(Spans { bytes, last, elements })
     }
 
     /// Lets go of memory that further spans would take.
@@ -159,14 +162,7 @@ pub(crate) struct Segments {
 /// Segments that are read at most to find one.
 const EACH: usize = 64;
 
-/// Before the first one.
-const NONE: Segment = Segment { start: 0, length: 0, local: 0 };
-
 impl Segments {
-    pub(crate) fn new() -> Segments {
-        Segments { bytes: Vec::new(), index: Vec::new(), count: 0, last: NONE }
-    }
-
     /// The first element behind the last one.
     pub(crate) fn end(&self) -> u64 {
         self.last.start + self.last.length
@@ -194,13 +190,13 @@ impl Segments {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Segment> + '_ {
-        self.read_on(NONE, 0)
+        self.read_on(Segment::default(), 0)
     }
 
     /// Those that end behind this element.
     pub(crate) fn from(&self, element: u64) -> impl Iterator<Item = Segment> + '_ {
         let at = self.index.partition_point(|(start, ..)| *start <= element).saturating_sub(1);
-        let (_, before, begin) = self.index.get(at).copied().unwrap_or((0, NONE, 0));
+        let (_, before, begin) = self.index.get(at).copied().unwrap_or_default();
         self.read_on(before, begin).skip_while(move |segment| segment.start + segment.length <= element)
     }
 
@@ -250,7 +246,7 @@ mod tests {
             let compact: Spans = spans.iter().copied().collect();
             assert_eq!(compact.iter().collect::<Vec<_>>(), spans, "seed {seed}");
             assert_eq!(Spans::received(compact.bytes().to_vec()).as_ref(), Some(&compact));
-            let (mut segments, mut all, mut start) = (Segments::new(), Vec::new(), 0);
+            let (mut segments, mut all, mut start) = (Segments::default(), Vec::new(), 0);
             for _ in 0..chance.below(300) {
                 start += chance.below(3);
                 let local = if chance.below(2) == 0 { start } else { chance.below(1 << 40) };
@@ -269,7 +265,7 @@ mod tests {
     #[test]
     fn elements_that_are_anywhere_take_few_bytes() {
         let mut chance = Chance::new(1);
-        let (mut spans, mut segments, mut start) = (Spans::default(), Segments::new(), 0);
+        let (mut spans, mut segments, mut start) = (Spans::default(), Segments::default(), 0);
         for local in 0..10_000 {
             start += 1 + chance.below(2000);
             spans.push(Span { layer: 0, start, length: 1 });

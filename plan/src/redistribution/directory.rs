@@ -81,7 +81,7 @@ impl Part {
         for segment in segments {
             let at = layers.iter().position(|layer| layer.end() <= segment.start).unwrap_or(layers.len());
             if at == layers.len() {
-                layers.push(Segments::new());
+                layers.push(Segments::default());
             }
             layers[at].push(segment);
         }
@@ -205,18 +205,17 @@ pub fn matched(
     next(&mut near)?;
     for (Span { layer, start, length }, target) in Ascending::new(targets) {
         let (mut at, end) = (start, start + length);
-        // The last one stays: it says how far the owned ones have been read.
-        while near.len() > 1 && near.front().is_some_and(|(span, _)| span.start + span.length <= start) {
-            near.pop_front();
-        }
-        while near.back().is_some_and(|(span, _)| span.start + span.length < end) {
-            let read = near.len();
-            next(&mut near)?;
-            if near.len() == read {
-                break;
-            }
+        loop {
+            // The last one stays: it says how far the owned ones have been read.
             while near.len() > 1 && near.front().is_some_and(|(span, _)| span.start + span.length <= start) {
                 near.pop_front();
+            }
+            let read = near.len();
+            if near.back().is_some_and(|(span, _)| span.start + span.length < end) {
+                next(&mut near)?;
+            }
+            if near.len() == read {
+                break;
             }
         }
         for (span, source) in &near {
