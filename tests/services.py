@@ -3,7 +3,7 @@
 import json
 import sys
 
-from harness import LANDBRIDGE, PROGRAMS, ROOT, wait_until
+from harness import LANDBRIDGE, PROGRAMS, ROOT
 
 
 KNOWN = '"-o", "UserKnownHostsFile={folder}/known_hosts.SITE"'
@@ -52,6 +52,5 @@ def endless(workshop, mpi, sites, wrap=lambda command: command, **options):
     working = workshop.folder / "working"
     command = wrap(run_words(workshop, mpi, [mpi.python, PROGRAMS / "endless.py", working]))
     running = start(workshop, sites, command, environment=mpi.environment, **options)
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 60, "the job's ranks")
-    assert working.exists(), str(running.finish())
+    running.wait_for(working.exists, 60, "the job's ranks")
     return running

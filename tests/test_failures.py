@@ -31,8 +31,7 @@ def start_endless(workshop, mpi, **options):
     """An endless job in a lab; returns once all its ranks work together."""
     working = workshop.folder / "working"
     running = workshop.across(mpi, 4, [mpi.python, PROGRAMS / "endless.py", working], limit=60, **options)
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
-    assert working.exists(), str(running.finish())
+    running.wait_for(working.exists, 30, "the job's ranks")
     return running
 
 
@@ -41,6 +40,7 @@ def named(process, *hosts):
     return [host for host in hosts if any(host in word for word in process.words)]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("victim", ["first", "last"])
 @pytest.mark.parametrize("which", ["agent", "agent-worker"])
 def test_a_killed_agent_ends_the_job(workshop, mpi, which, victim):
@@ -55,6 +55,7 @@ def test_a_killed_agent_ends_the_job(workshop, mpi, which, victim):
     assert failure["site"] in ("a", "b") and failure["node"], failure
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("victim", [0, 1], ids=["own-gateway", "remote-gateway"])
 def test_a_killed_gateway_ends_the_job(workshop, mpi, victim):
     running = start_endless(workshop, mpi)
@@ -68,6 +69,7 @@ def test_a_killed_gateway_ends_the_job(workshop, mpi, victim):
     assert workshop.summary()["failure"]["site"] == site
 
 
+@pytest.mark.one_mpi
 def test_a_killed_launcher_takes_its_job_along(workshop, mpi):
     """kill -9 of `landbridge run`: agents and ranks at both sites end, and so does the lab whose command it was."""
     running = start_endless(workshop, mpi)
@@ -93,6 +95,7 @@ def test_ranks_of_a_killed_launcher_end_while_the_lab_lives(workshop, mpich_only
     running.finish(within=END_S)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_launcher_ends_the_job(workshop, mpi, number):
     running = start_endless(workshop, mpi)
@@ -107,6 +110,7 @@ def test_a_rank_that_leaves_without_finalize_is_noticed(workshop, mpich_only):
     done.fails_naming("rank 2", within=20)
 
 
+@pytest.mark.one_mpi
 def test_nothing_stays_in_a_nodes_shared_memory(workshop, mpi):
     """MPICH removes its files there only at MPI_Finalize; a killed rank never gets there."""
     run = f"{LANDBRIDGE} run --site a=2 --site b=2 --mpi {mpi.name} -- {mpi.python} {PROGRAMS / 'crash.py'} 1 9"
@@ -117,6 +121,7 @@ def test_nothing_stays_in_a_nodes_shared_memory(workshop, mpi):
     assert "left:\n" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("site", ["a", "b"], ids=["own-site", "remote-site"])
 def test_the_last_word_about_a_site_without_gateways_is_ours(workshop, mpi, site):
     """Both gateways of a site, one after the other: ranks, agents and the launcher notice at different times, and
@@ -124,7 +129,7 @@ def test_the_last_word_about_a_site_without_gateways_is_ours(workshop, mpi, site
     working, told = workshop.folder / "working", workshop.folder / "told"
     run = f"{LANDBRIDGE} run -n 4 --mpi {mpi.name} -- {mpi.python} {PROGRAMS / 'endless.py'} {working} 2>{told}"
     running = workshop.lab(["bash", "-c", run], options=["--gateways", 2], environment=mpi.environment)
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
+    running.wait_for(working.exists, 30, "the job's ranks")
     gateways = [
         process for process in running.processes("gateway") if process.words[process.words.index("--site") + 1] == site
     ]

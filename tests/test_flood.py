@@ -14,6 +14,7 @@ IDLE = 48 * MEBIBYTE
 FLOOD_S = 3.0
 
 
+@pytest.mark.one_mpi
 @pytest.mark.slow
 # Ranks and the emulator use both cores fully, and so would other tests.
 @pytest.mark.alone

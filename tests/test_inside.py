@@ -22,6 +22,7 @@ def across(workshop, mpi, sites, program, *, ranks=4, gateways=1, wrap=(), limit
     )
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("gateways", [1, 2])
 def test_messages_are_exact(workshop, mpi, isolated, gateways):
     sites = {"a": ENCRYPTED, "b": ENCRYPTED}
@@ -33,6 +34,7 @@ def test_messages_are_exact(workshop, mpi, isolated, gateways):
     assert "messages: 1408 good" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     "program, good", [("one_sided.py", "one-sided: 4 ranks good"), ("collectives.py", "collectives: 4 ranks good")]
 )
@@ -41,6 +43,7 @@ def test_one_site_may_be_encrypted_and_the_other_not(workshop, mpi, isolated, pr
     assert good in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     "sites, found", [({}, True), ({"a": ENCRYPTED, "b": ENCRYPTED}, False)], ids=["clear", "encrypted"]
 )

@@ -34,13 +34,13 @@ def leaves_nothing(done):
     return done
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("victim", ["agent", "agent-worker", "rank", "run", "gateway"])
 def test_nothing_stays_after_a_kill(workshop, mpi, isolated, victim):
     """`agent` is the keeper."""
     working = workshop.folder / "working"
     running = in_lab(workshop, mpi, [mpi.python, PROGRAMS / "endless.py", working])
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
-    assert working.exists(), str(running.finish())
+    running.wait_for(working.exists, 30, "the job's ranks")
     if victim == "rank":
         found = [
             process
@@ -60,6 +60,7 @@ def test_nothing_stays_of_a_rank_that_dies_in_init(workshop, mpich_only, isolate
     leaves_nothing(done)
 
 
+@pytest.mark.one_mpi
 def test_nothing_stays_after_success(workshop, mpi, isolated):
     leaves_nothing(in_lab(workshop, mpi, [mpi.python, "-m", "mpi4py.bench", "helloworld"]).finish().check())
 
@@ -76,6 +77,7 @@ def test_a_file_for_a_window_goes_and_a_neighbours_stays(workshop, mpich_only, i
     assert left == [f"/dev/shm/mpich_shar_tmp{name}" for name in ("BEFORE", "NEIGHB")], str(done)
 
 
+@pytest.mark.one_mpi
 def test_the_next_agent_removes_what_two_killed_ones_left(workshop, mpi, isolated):
     working, again = workshop.folder / "working", workshop.folder / "again"
     endless = job(mpi, [mpi.python, PROGRAMS / "endless.py", working])[2].split("; code=")[0]
@@ -84,7 +86,7 @@ def test_the_next_agent_removes_what_two_killed_ones_left(workshop, mpi, isolate
         + job(mpi, [mpi.python, "-m", "mpi4py.bench", "helloworld"])[2]
     )
     running = workshop.lab(["bash", "-c", script], nodes=1, environment=mpi.environment, limit=90)
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
+    running.wait_for(working.exists, 30, "the job's ranks")
     agents = running.processes("agent") + running.processes("agent-worker")
     assert len(agents) == 4, [process.words for process in running.processes()]
     for process in agents:

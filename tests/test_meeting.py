@@ -16,8 +16,7 @@ def start_exchange(workshop, sites, mpi, blocks, rounds=20):
     places = [word for name, count in blocks.items() for word in ("--site", f"{name}={count}")]
     words = [LANDBRIDGE, "run", *places, "--mpi", mpi.name, "--", mpi.python, EXCHANGE, started, stop, rounds]
     running = workshop.start(words, environment={**mpi.environment, "LANDBRIDGE_SITES": str(sites.file)}, limit=90)
-    wait_until(lambda: started.exists() or running.child.poll() is not None, 30, "the first round")
-    assert started.exists(), str(running.finish())
+    running.wait_for(started.exists, 30, "the first round")
     return running, stop
 
 
@@ -32,6 +31,7 @@ def carried(gateway):
     return [int(number) for number in re.findall(r"their meeting is over .*bytes=(\d+)", plain(gateway.err()))]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("names, links", [("abz", 1), ("zba", 4)])
 def test_sites_that_only_dial_out_run_a_job_with_the_third(workshop, mpi, names, links):
     sites = LoopbackSites(workshop, names=names, hidden="ab", links=links)
@@ -40,6 +40,7 @@ def test_sites_that_only_dial_out_run_a_job_with_the_third(workshop, mpi, names,
     ends_well(running, stop, 5)
 
 
+@pytest.mark.one_mpi
 def test_the_third_need_not_take_part(workshop, mpi):
     sites = LoopbackSites(workshop, names="abz", hidden="ab")
     gateways = sites.start_gateways()
@@ -74,6 +75,7 @@ def test_check_shows_that_they_reach_each_other_and_names_what_is_missing(worksh
     )
 
 
+@pytest.mark.one_mpi
 def test_a_place_that_is_killed_is_replaced_by_another_and_nothing_is_lost(workshop, mpi):
     """First the gateway where they met, which is the one that they reached first; then, with that back, the other."""
     sites = LoopbackSites(workshop, names="abz", hidden="ab", gateways={"a": 1, "b": 1, "z": 2})

@@ -86,6 +86,7 @@ def test_a_pool_joins_the_nodes_of_a_site(workshop, mpi, isolated):
     is_all_memory(workshop.folder / "provider.log", 4)
 
 
+@pytest.mark.one_mpi
 def test_without_shared_memory_there_is_the_network(workshop, mpi):
     """`memory = "off"`."""
     sites = LoopbackSites(workshop)
@@ -133,6 +134,7 @@ def is_empty(folder):
     wait_until(lambda: not list(folder.iterdir()), END_S, f"{folder} to be empty, not {list(folder.iterdir())}")
 
 
+@pytest.mark.one_mpi
 def test_a_pool_is_empty_after_success(workshop, mpi, pool):
     seen = workshop.folder / "seen"
     script = f"import os; from mpi4py import MPI; MPI.COMM_WORLD.barrier(); open('{seen}', 'w').write(os.listdir('{pool}')[0])"
@@ -146,8 +148,7 @@ def test_a_pool_is_empty_after_success(workshop, mpi, pool):
 def test_a_pool_is_empty_whoever_is_killed(workshop, mpich_only, pool, victim):
     working = workshop.folder / "working"
     gateway, running = on_pool(workshop, mpich_only, pool, [mpich_only.python, PROGRAMS / "endless.py", working])
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 30, "the job's ranks")
-    assert working.exists(), str(running.finish())
+    running.wait_for(working.exists, 30, "the job's ranks")
     assert len(list(pool.iterdir())) == 1
     everybody = [*gateway.processes(), *running.processes()]
     if victim == "rank":
@@ -262,6 +263,7 @@ IN_USER_NAMESPACE = ["unshare", "-Ur"]
 CLOSING = ["bash", "-c", 'eval "exec $LANDBRIDGE_MEMORY_FD>&-"; exec unshare -Ur "$@"', "-"]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("container, shares", [(IN_USER_NAMESPACE, True), (CLOSING, False)], ids=["inherits", "closes"])
 def test_ranks_in_user_namespaces(workshop, mpi, container, shares):
     if subprocess.run(["unshare", "-Ur", "true"], capture_output=True).returncode:

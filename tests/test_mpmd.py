@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from harness import LANDBRIDGE, PROGRAMS
 
 LINE = re.compile(r"^(\w+): rank (\d+) of (\d+) at (\w+), program (\d+) of (\S+), rank (\d+) of (\d+) there, universe (\d+)$", re.MULTILINE)
@@ -17,6 +19,7 @@ def program(mpi, name):
     return [mpi.python, PROGRAMS / "appnum.py", name]
 
 
+@pytest.mark.one_mpi
 def test_programs_know_their_number_across_sites(workshop, mpi):
     done = run(workshop, mpi, "-n", 1, *program(mpi, "head"), ":", "-n", 4, *program(mpi, "ocean"), ":", "-n", 3, *program(mpi, "air"))
     done.check()
@@ -45,6 +48,7 @@ def test_programs_on_one_node(workshop, mpi):
     assert found == [(0, "ocean", "0"), (1, "ocean", "0"), (2, "air", "1"), (3, "air", "1")], str(done)
 
 
+@pytest.mark.one_mpi
 def test_a_program_without_mpi_among_them_is_named(workshop, mpi):
     done = run(workshop, mpi, "-n", 1, *program(mpi, "ocean"), ":", "-n", 1, "hostname", sites=1, nodes=1)
     done.fails_naming("hostname uses no MPI", f"uses {mpi.name}", "all programs of a job need the same MPI library")

@@ -111,7 +111,7 @@ def test_no_file_stays(workshop, openmpi_only, victim):
     )
     words = [LANDBRIDGE, "run", "-n", 4, "--", openmpi_only.python, "-c", code, *([victim] if victim else [])]
     running = workshop.start(words, environment={"LANDBRIDGE_SITES": str(sites.file)}, limit=60)
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 40, "the ranks")
+    running.wait_for(working.exists, 40, "the ranks")
     if victim is None:
         running.finish().check()
     else:

@@ -98,8 +98,7 @@ def test_the_page_and_the_metrics_follow_what_happens(workshop, browser, mpich_o
         3,
     ]
     job = workshop.start(words, environment={**mpich_only.environment, "LANDBRIDGE_SITES": str(sites.file)}, limit=60)
-    wait_until(lambda: started.exists() or job.child.poll() is not None, 30, "the first round")
-    assert started.exists(), str(job.finish())
+    job.wait_for(started.exists, 30, "the first round")
     # The launcher, an agent and two ranks.
     now = until(
         lambda now: now["jobs"][0][1:3] == ["a: 2 ranks, b: 2 ranks", "4"] and now["trunks"]["b/gw1"]["state"] == "up",

@@ -1,6 +1,8 @@
 """Two nodes of one site whose ranks only communicate with each other: the network between them is cut or
 interrupted, or one rank only computes."""
 
+import pytest
+
 from harness import LANDBRIDGE, PROGRAMS
 
 # No time is asserted: only a hang takes this long. A job is meant to end within 10 s.
@@ -27,6 +29,7 @@ def play(workshop, mpi, what, seconds, then="true"):
     ).finish()
 
 
+@pytest.mark.one_mpi
 def test_a_way_between_two_nodes_that_is_cut_ends_the_job(workshop, mpi, isolated):
     """Their agents are alive and have a gateway; only the ranks can notice."""
     done = play(workshop, mpi, "stream", LIMIT_S, CUT_BETWEEN)
@@ -37,17 +40,20 @@ def test_a_way_between_two_nodes_that_is_cut_ends_the_job(workshop, mpi, isolate
     assert done.code == 75, str(done)
 
 
+@pytest.mark.one_mpi
 def test_an_unplugged_node_ends_the_job(workshop, mpi, isolated):
     done = play(workshop, mpi, "stream", LIMIT_S, UNPLUG)
     done.fails_naming("site a", "node n2", "rank 1", "no sign of life")
     assert done.code == 75, str(done)
 
 
+@pytest.mark.one_mpi
 def test_a_short_interruption_is_none(workshop, mpi, isolated):
     done = play(workshop, mpi, "stream", 6, f"{UNPLUG}; sleep 2; {PLUG}").check()
     assert "stream: good" in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_a_rank_that_computes_while_much_is_sent_to_it_is_left_alone(workshop, mpi, isolated):
     """Its kernel has closed the window, and answers."""
     done = play(workshop, mpi, "computing", LONG_S).check()

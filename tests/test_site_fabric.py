@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import LANDBRIDGE, PROGRAMS, wait_until
+from harness import LANDBRIDGE, PROGRAMS
 from services import start
 
 END_S = 5.0
@@ -107,6 +107,7 @@ def test_a_libfabric_of_the_sites_own(workshop, mpi, isolated, libfabric):
     assert all(str(SYSTEM) in fabric for (number, _), fabric in fabrics(workshop).items() if number == 0)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("fabric", ["tcp", "shm"])
 def test_a_killed_rank_ends_the_job(workshop, mpi, isolated, libfabric, fabric):
     working = workshop.folder / "working"
@@ -118,7 +119,7 @@ def test_a_killed_rank_ends_the_job(workshop, mpi, isolated, libfabric, fabric):
         nodes=1,
         environment=NOT_LOCAL,
     )
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 60, "the job's ranks")
+    running.wait_for(working.exists, 60, "the job's ranks")
     ranks = [
         process
         for process in running.processes()
@@ -142,6 +143,7 @@ def test_a_fabric_that_is_cut_ends_the_job(workshop, mpich_only, isolated, libfa
     assert "cut" in done.out and "went on" not in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_a_provider_that_is_not_there_is_named_with_what_is(workshop, mpi, isolated, libfabric):
     done = begin(workshop, mpi, {"b": site("cxi")}, [mpi.python, PROGRAMS / "messages.py", 11]).finish()
     done.fails_naming(

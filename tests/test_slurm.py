@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import LANDBRIDGE, PROGRAMS, wait_until
+from harness import LANDBRIDGE, PROGRAMS
 from services import endless, run_words, ssh_site, start
 
 # From a failure to the end of `run`, services of the lab included.
@@ -56,6 +56,7 @@ def hello(mpi):
     return [mpi.python, "-m", "mpi4py.bench", "helloworld"]
 
 
+@pytest.mark.one_mpi
 def test_run_makes_a_job_at_each_site_and_gives_it_back(workshop, mpi, slurm):
     sites = {"a": slurm_site(), "b": slurm_site('partition = "main"\noptions = ["--nodes=2"]')}
     run = run_words(workshop, mpi, hello(mpi))
@@ -73,6 +74,7 @@ def test_an_ssh_and_a_slurm_site_run_a_job(workshop, mpich_only, slurm):
     assert EMPTY in done.out, str(done)
 
 
+@pytest.mark.one_mpi
 def test_run_in_a_batch_script_uses_the_jobs_nodes_and_tasks(workshop, mpi, slurm):
     """Under sbatch no job is made: the user's own is used, and outlives the run."""
     run = [LANDBRIDGE, "run", "--mpi", mpi.name, "--", *hello(mpi)]
@@ -136,7 +138,7 @@ def test_what_the_queue_says_is_shown_and_nodes_that_came_early_are_counted(work
     sites = {"a": slurm_site(), "b": slurm_site('partition = "shut"')}
     run = run_words(workshop, mpich_only, ["true"])
     running = start(workshop, sites, watched(run, "b"))
-    wait_until(lambda: "(PENDING, PartitionDown)" in running.err() or running.child.poll() is not None, 60, "the queue")
+    running.wait_for(lambda: "(PENDING, PartitionDown)" in running.err(), 60, "the queue")
     assert "site b: Slurm job 1 waits in the queue (PENDING, PartitionDown)" in running.err(), running.err()
     [supervisor] = [process for process in running.processes("gateway") if process.words[-1] == "b"]
     environment = {"SLURM_CONF": "/run/slurm-b/slurm.conf"}
@@ -151,7 +153,7 @@ def test_whatever_happens_in_the_queue_no_job_stays_there(workshop, mpich_only, 
     sites = {"a": slurm_site(), "b": slurm_site('partition = "shut"')}
     run = run_words(workshop, mpich_only, ["true"])
     running = start(workshop, sites, watched(run, "b"))
-    wait_until(lambda: "waits in the queue" in running.err() or running.child.poll() is not None, 60, "the queue")
+    running.wait_for(lambda: "waits in the queue" in running.err(), 60, "the queue")
     assert "site b: Slurm job" in running.err(), running.err()
     if what == "kill-9-gateway":
         victims = [gateway for gateway in running.processes("gateway") if gateway.words[-1] == "b"]
@@ -204,7 +206,7 @@ def test_check_with_a_job_proves_an_agent_in_it_and_gives_it_back(workshop, mpic
     check = [LANDBRIDGE, "sites", "check", "--job", "--json", "--quick", "--", "sh"]
     running = start(workshop, sites, watched(check))
     waits = "a: Slurm job 1 waits in the queue (PENDING, PartitionDown)"
-    wait_until(lambda: waits in running.err() or running.child.poll() is not None, 60, "the queue")
+    running.wait_for(lambda: waits in running.err(), 60, "the queue")
     assert waits in running.err(), running.err()
     [supervisor] = [process for process in running.processes("gateway") if process.words[-1] == "a"]
     opens = ["nsenter", "-t", supervisor.pid, "-a", "scontrol", "update", "PartitionName=shut", "State=UP"]
@@ -272,12 +274,11 @@ def test_nodes_stay_when_the_gateway_that_asked_for_them_is_lost(workshop, mpich
     sites = {"a": slurm_site(), "b": slurm_site()}
     running = start(workshop, sites, ["bash", "-c", script], environment=mpich_only.environment, options=["--gateways", 2])
     working = workshop.folder / "working"
-    wait_until(lambda: working.exists() or running.child.poll() is not None, 60, "the job's ranks")
-    assert working.exists(), str(running.finish())
+    running.wait_for(working.exists, 60, "the job's ranks")
     asked = [which for which in (1, 2) if leads(workshop, site, which)]
     assert len(asked) == 1, asked
     gateways(running, site)[asked[0] - 1].kill(number)
-    wait_until(lambda: "continues through other" in running.err() or running.child.poll() is not None, 20, "the loss to be seen")
+    running.wait_for(lambda: "continues through other" in running.err(), 20, "the loss to be seen")
     time.sleep(2)
     assert running.child.poll() is None, str(running.finish())
     more.touch()

@@ -21,6 +21,7 @@ def sshd(isolated):
         pytest.skip("no sshd: apt install openssh-server")
 
 
+@pytest.mark.one_mpi
 def test_two_ssh_sites_run_a_job(workshop, mpi, sshd):
     program = [mpi.python, "-m", "mpi4py.bench", "helloworld"]
     sites = {site: ssh_site(site) for site in "ab"}

@@ -68,6 +68,7 @@ def is_up(gateway):
     return log.rfind("trunk up") > log.rfind("trunk down")
 
 
+@pytest.mark.one_mpi
 def test_a_job_runs_through_ssh_and_survives_its_loss(workshop, mpi):
     """The TCP connections are reset, ssh is killed: once all of it, then by chance. Every byte is checked."""
     with CuttingProxy() as proxy:
@@ -93,6 +94,7 @@ def test_a_job_runs_through_ssh_and_survives_its_loss(workshop, mpi):
         assert "through ssh to" in plain(a.err()), a.err()
 
 
+@pytest.mark.one_mpi
 def test_a_silent_network_loses_nothing(workshop, mpi):
     """Nothing passes and nobody is told: links are given up after 3 s, and dialled again while the job waits."""
     with CuttingProxy() as proxy:

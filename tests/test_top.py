@@ -109,8 +109,7 @@ def test_a_job_is_seen_on_paper_as_json_and_live(workshop, terminal, mpich_only)
     words = [LANDBRIDGE, "run", "-n", 2, "--", mpich_only.python, EXCHANGE, started, stop, 3]
     environment = {"LANDBRIDGE_SITES": str(sites.file)}
     job = workshop.start(words, environment={**mpich_only.environment, **environment}, limit=60)
-    wait_until(lambda: started.exists() or job.child.poll() is not None, 30, "the first round")
-    assert started.exists(), str(job.finish())
+    job.wait_for(started.exists, 30, "the first round")
     top = [LANDBRIDGE, "top", "--from", "a", "--interval", "300ms"]
 
     live = terminal(top, environment=environment)

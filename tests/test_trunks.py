@@ -34,11 +34,11 @@ def start_exchange(workshop, sites, mpi, rounds, ranks=4):
         rounds,
     ]
     running = workshop.start(words, environment={**mpi.environment, "LANDBRIDGE_SITES": str(sites.file)}, limit=90)
-    wait_until(lambda: started.exists() or running.child.poll() is not None, 30, "the first round")
-    assert started.exists(), str(running.finish())
+    running.wait_for(started.exists, 30, "the first round")
     return running, stop
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("links", [1, 4])
 def test_links_that_are_cut_lose_nothing(workshop, mpi, links):
     """Connections between the gateways are reset every now and then, all of them or some."""
@@ -59,6 +59,7 @@ def test_links_that_are_cut_lose_nothing(workshop, mpi, links):
         assert proxy.cuts >= 12, f"only {proxy.cuts} connections were there to be cut"
 
 
+@pytest.mark.one_mpi
 def test_gateways_that_are_killed_and_return_lose_nothing(workshop, mpi):
     """Any gateway, including those that lead the job, while others remain: the others retransmit what it held."""
     kill_and_return(workshop, mpi, ["a2", "b3"])
@@ -123,6 +124,7 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.alone
 def test_every_gateway_carries_its_part(workshop, mpi):
     """A single large message uses all of them."""
@@ -141,6 +143,7 @@ def test_a_job_runs_without_the_gateways_that_are_down(workshop, mpich_only):
     assert "site a: gateway gw2 is not used" in done.err, str(done)
 
 
+@pytest.mark.one_mpi
 def test_a_blackout_is_waited_for(workshop, mpi):
     """Nothing gets through for longer than it takes to notice, and peers that dial in vain keep dialling."""
     with CuttingProxy() as proxy:
