@@ -1,0 +1,215 @@
+//! The unit of transfer: a block holds part of a large file, or many small ones.
+
+use crate::manifest::{Kind, Manifest};
+
+/// Bytes of one file in a block. An empty file has one piece without bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The file's number in the manifest.
+    pub entry: u32,
+    /// In the file, in bytes.
+    pub offset: u64,
+    /// In bytes.
+    pub length: u32,
+}
+
+/// A manifest's data, cut. Both ends cut the same manifest, and get the same blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    pieces: Vec<Piece>,
+    /// First piece of each block.
+    firsts: Vec<usize>,
+    size: u32,
+}
+
+/// Most files in a block: each costs the receiver a file to create, whatever its length.
+const MOST_PIECES: usize = 4096;
+
+impl Blocks {
+    /// Cuts all data into blocks of at most `size` bytes, which is not 0.
+    pub fn cut(manifest: &Manifest, size: u32) -> Blocks {
+        let mut blocks = Blocks { pieces: Vec::new(), firsts: Vec::new(), size };
+        let mut room = 0;
+        for (entry, found) in (0u32..).zip(&manifest.entries) {
+            if !matches!(found.kind, Kind::File { .. }) {
+                continue;
+            }
+            let is_empty = found.data().next().is_none();
+            let empty = is_empty.then_some((0, 0));
+            for (mut offset, mut length) in found.data().chain(empty) {
+                loop {
+                    let full = blocks.firsts.last().is_none_or(|first| blocks.pieces.len() - first >= MOST_PIECES);
+                    if full || (room == 0 && length > 0) {
+                        blocks.firsts.push(blocks.pieces.len());
+                        room = u64::from(size);
+                    }
+                    let part = length.min(room);
+                    blocks.pieces.push(Piece { entry, offset, length: part as u32 });
+                    room -= part;
+                    offset += part;
+                    length -= part;
+                    if length == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        blocks
+    }
+
+    /// Number of blocks.
+    pub fn count(&self) -> u32 {
+        self.firsts.len() as u32
+    }
+
+    /// Bytes of the largest block that is allowed.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The pieces of a block, in their order. Empty for a block that there is not.
+    pub fn pieces(&self, block: u32) -> &[Piece] {
+        let at = block as usize;
+        match self.firsts.get(at) {
+            Some(first) => {
+                let end = self.firsts.get(at + 1).copied().unwrap_or(self.pieces.len());
+                &self.pieces[*first..end]
+            }
+            None => &[],
+        }
+    }
+
+    /// Bytes of a block.
+    pub fn bytes(&self, block: u32) -> u64 {
+        self.pieces(block).iter().map(|piece| u64::from(piece.length)).sum()
+    }
+}
+
+/// Which blocks have arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bitmap {
+    words: Vec<u64>,
+    count: u32,
+    set: u32,
+}
+
+impl Bitmap {
+    /// None of `count` blocks.
+    pub fn new(count: u32) -> Bitmap {
+        Bitmap { words: vec![0; count.div_ceil(64) as usize], count, set: 0 }
+    }
+
+    /// Returns whether it is new. A block that there is not is ignored.
+    pub fn insert(&mut self, block: u32) -> bool {
+        if block >= self.count || self.contains(block) {
+            return false;
+        }
+        self.words[(block / 64) as usize] |= 1 << (block % 64);
+        self.set += 1;
+        true
+    }
+
+    pub fn contains(&self, block: u32) -> bool {
+        self.words.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1)
+    }
+
+    /// Those that have not arrived, ascending.
+    pub fn missing(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.count).filter(|block| !self.contains(*block))
+    }
+
+    /// Number of blocks that have arrived.
+    pub fn set(&self) -> u32 {
+        self.set
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.set == self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::manifest::{Entry, Stamp};
+
+    fn file(data: Vec<(u64, u64)>) -> Entry {
+        let size = data.last().map_or(0, |(offset, length)| offset + length);
+        let stamp = Stamp { inode: 1, size, modified: 0, changed: 0 };
+        let kind = Kind::File { stamp, data };
+        Entry { path: Vec::new(), kind, mode: 0o600, modified: (0, 0), attributes: Vec::new() }
+    }
+
+    fn extents() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        prop::collection::vec((0u64..50, 1u64..3000), 0..4).prop_map(|gaps| {
+            let mut at = 0;
+            gaps.into_iter()
+                .map(|(gap, length)| {
+                    let offset = at + gap;
+                    at = offset + length;
+                    (offset, length)
+                })
+                .collect()
+        })
+    }
+
+    proptest! {
+        /// Blocks hold each byte once, in order, and no block is longer than allowed or without need shorter.
+        #[test]
+        fn blocks_cover_all_data_once(files in prop::collection::vec(extents(), 0..40), size in 1u32..2000) {
+            let manifest = Manifest { entries: files.iter().cloned().map(file).collect() };
+            let blocks = Blocks::cut(&manifest, size);
+            let mut covered: Vec<Vec<(u64, u64)>> = vec![Vec::new(); files.len()];
+            let mut touched = vec![false; files.len()];
+            for block in 0..blocks.count() {
+                prop_assert!(!blocks.pieces(block).is_empty());
+                prop_assert!(blocks.bytes(block) <= u64::from(size));
+                if block + 1 < blocks.count() {
+                    prop_assert_eq!(blocks.bytes(block), u64::from(size));
+                }
+                for piece in blocks.pieces(block) {
+                    touched[piece.entry as usize] = true;
+                    let ranges = &mut covered[piece.entry as usize];
+                    match ranges.last_mut() {
+                        _ if piece.length == 0 => {}
+                        Some((offset, long)) if *offset + *long == piece.offset => *long += u64::from(piece.length),
+                        _ => ranges.push((piece.offset, u64::from(piece.length))),
+                    }
+                }
+            }
+            prop_assert!(touched.iter().all(|touched| *touched));
+            for (ranges, data) in covered.iter().zip(&files) {
+                // Extents without a gap between them are one range.
+                let mut merged: Vec<(u64, u64)> = Vec::new();
+                for (offset, length) in data {
+                    match merged.last_mut() {
+                        Some((before, long)) if *before + *long == *offset => *long += length,
+                        _ => merged.push((*offset, *length)),
+                    }
+                }
+                prop_assert_eq!(ranges, &merged);
+            }
+        }
+
+        #[test]
+        fn a_bitmap_knows_what_is_missing(count in 0u32..300, inserted in prop::collection::vec(0u32..320, 0..200)) {
+            let mut bitmap = Bitmap::new(count);
+            let mut model = std::collections::BTreeSet::new();
+            for block in inserted {
+                prop_assert_eq!(bitmap.insert(block), block < count && model.insert(block));
+            }
+            let missing: Vec<u32> = (0..count).filter(|block| !model.contains(block)).collect();
+            prop_assert_eq!(bitmap.missing().collect::<Vec<_>>(), missing);
+            prop_assert_eq!(bitmap.is_full(), model.len() == count as usize);
+        }
+    }
+
+    #[test]
+    fn small_files_share_a_block() {
+        let manifest = Manifest { entries: (0..10_000).map(|_| file(vec![(0, 100)])).collect() };
+        let blocks = Blocks::cut(&manifest, 4 << 20);
+        assert_eq!((0..blocks.count()).map(|block| blocks.pieces(block).len()).collect::<Vec<_>>(), [4096, 4096, 1808]);
+    }
+}

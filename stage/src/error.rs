@@ -1,0 +1,45 @@
+//! Why something was not moved.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// See the module docs. Each names the place; what was moved before is kept, unless it says otherwise.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StageError {
+    #[error("cannot {doing} {}: {source}", path.display())]
+    System { doing: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("{} is {what}: only files, folders and links can be moved", path.display())]
+    Special { path: PathBuf, what: &'static str },
+    #[error("{} changed while it was being moved ({what}); nothing was put in place. Try again once nobody writes there", path.display())]
+    Changed { path: PathBuf, what: String },
+    #[error("{}: {problem}", path.display())]
+    Conflict { path: PathBuf, problem: String },
+    #[error(
+        "{} has room for {free} bytes, {kept} of which are left to others; {needed} are needed. Nothing was moved",
+        path.display()
+    )]
+    NoRoom { path: PathBuf, needed: u64, free: u64, kept: u64 },
+    #[error("{} has room for {free} more files and folders; {needed} are needed. Nothing was moved", path.display())]
+    NoFiles { path: PathBuf, needed: u64, free: u64 },
+    #[error("{} is being written by another transfer, process {process}", path.display())]
+    Busy { path: PathBuf, process: String },
+    #[error("block {block} ({}) is not what its sender read: it was damaged on its way", path.display())]
+    Damaged { block: u32, path: PathBuf },
+    #[error("the list of files is faulty: {0}")]
+    Manifest(String),
+    #[error("a block of {0} bytes: it must be from 4 KiB to 1 GiB")]
+    BlockSize(u64),
+}
+
+/// Turns an error of the system into one that says what was tried, and where.
+pub(crate) trait At<T> {
+    fn at(self, doing: &'static str, path: impl Into<PathBuf>) -> Result<T, StageError>;
+}
+
+impl<T, E: Into<std::io::Error>> At<T> for Result<T, E> {
+    fn at(self, doing: &'static str, path: impl Into<PathBuf>) -> Result<T, StageError> {
+        self.map_err(|source| StageError::System { doing, path: path.into(), source: source.into() })
+    }
+}

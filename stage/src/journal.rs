@@ -1,0 +1,220 @@
+//! What a target remembers while it is not complete: the manifest, and each block that it has.
+//!
+//! A file that grows: a header, then a record for each block. A record is written after its block, so a process that
+//! is killed loses at most the block that it was writing. A machine that crashes may lose blocks whose records it has:
+//! therefore the header names the boot of the machine, and after another boot each block is read and its hash compared.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::Hash;
+use crate::area::{Area, JOURNAL};
+use crate::error::{At, StageError};
+use crate::manifest::Manifest;
+
+const MAGIC: &[u8; 8] = b"LBSTAGE1";
+const NEW: &str = "journal.new";
+/// The number of a record that says: all has arrived and is being put in place.
+const PLACING: u32 = u32::MAX;
+const RECORD: usize = 4 + size_of::<Hash>();
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    boot: String,
+    block: u32,
+    manifest: Manifest,
+}
+
+/// What an earlier process left.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// Whether the machine has been up ever since.
+    pub(crate) same_boot: bool,
+    /// Bytes of a block.
+    pub(crate) block: u32,
+    pub(crate) manifest: Manifest,
+    /// In the order in which they were written.
+    pub(crate) blocks: Vec<(u32, Hash)>,
+    pub(crate) placing: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: OwnedFd,
+    path: PathBuf,
+}
+
+/// Names the time since this machine was started.
+fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+impl Journal {
+    /// Begins one, in place of any that there is.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn create(area: &Area, block: u32, manifest: &Manifest) -> Result<Journal, StageError> {
+        let path = area.path().join(JOURNAL);
+        let header = Header { boot: boot(), block, manifest: manifest.clone() };
+        let header = postcard::to_stdvec(&header).map_err(|error| StageError::Manifest(error.to_string()))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(area.folder(), NEW, flags, Mode::from_raw_mode(0o600)).at("make", &path)?;
+        let mut file = std::fs::File::from(file);
+        let mut write = || -> std::io::Result<()> {
+            file.write_all(MAGIC)?;
+            file.write_all(&(header.len() as u64).to_le_bytes())?;
+            file.write_all(blake3::hash(&header).as_bytes())?;
+            file.write_all(&header)?;
+            file.sync_data()
+        };
+        write().at("write", &path)?;
+        rustix::fs::renameat(area.folder(), NEW, area.folder(), JOURNAL).at("put in place", &path)?;
+        Ok(Journal { file: file.into(), path })
+    }
+
+    /// Reads what is there. `None`: nothing, or nothing that can be used; then all is moved again.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn read(area: &Area) -> Result<Option<Left>, StageError> {
+        let path = area.path().join(JOURNAL);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(area.folder(), JOURNAL, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => file.at("open", &path)?,
+        };
+        let mut bytes = Vec::new();
+        std::fs::File::from(file).read_to_end(&mut bytes).at("read", &path)?;
+        Ok(Self::parse(&bytes))
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Left> {
+        let (magic, rest) = bytes.split_at_checked(8)?;
+        let (length, rest) = rest.split_at_checked(8)?;
+        let (hash, rest) = rest.split_at_checked(size_of::<Hash>())?;
+        let length = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
+        let (header, records) = rest.split_at_checked(length)?;
+        if magic != MAGIC || blake3::hash(header).as_bytes() != hash {
+            return None;
+        }
+        let Header { boot: then, block, manifest } = postcard::from_bytes(header).ok()?;
+        if manifest.fault().is_some() || block == 0 {
+            return None;
+        }
+        let same_boot = then == boot() && !then.is_empty();
+        let mut left = Left { same_boot, block, manifest, blocks: Vec::new(), placing: false };
+        // The last one may be incomplete.
+        for record in records.chunks_exact(RECORD) {
+            let (number, hash) = record.split_at(4);
+            match u32::from_le_bytes(number.try_into().ok()?) {
+                PLACING => left.placing = true,
+                number => left.blocks.push((number, hash.try_into().ok()?)),
+            }
+        }
+        Some(left)
+    }
+
+    /// Remembers a block, which has been written.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn add(&mut self, block: u32, hash: &Hash) -> Result<(), StageError> {
+        let mut record = [0; RECORD];
+        record[..4].copy_from_slice(&block.to_le_bytes());
+        record[4..].copy_from_slice(hash);
+        self.append(&record)
+    }
+
+    /// Remembers that all is there, and on the disk, and is about to be put in place.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn place(&mut self) -> Result<(), StageError> {
+        let mut record = [0; RECORD];
+        record[..4].copy_from_slice(&PLACING.to_le_bytes());
+        self.append(&record)?;
+        rustix::fs::fdatasync(self.file.as_fd()).at("write", &self.path)
+    }
+
+    /// A record is written by one call, so that the next one begins at a multiple of its length.
+    fn append(&mut self, record: &[u8]) -> Result<(), StageError> {
+        match rustix::io::write(&self.file, record) {
+            Ok(count) if count == record.len() => Ok(()),
+            Ok(_) => Err(std::io::Error::from(std::io::ErrorKind::StorageFull)).at("write", &self.path),
+            Err(error) => Err(error).at("write", &self.path),
+        }
+    }
+}
+
+/// Where a journal is, for messages.
+pub(crate) fn shown(area: &Path) -> PathBuf {
+    area.join(JOURNAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Entry, Kind};
+
+    fn area(folder: &Path) -> Area {
+        let parent = std::fs::File::open(folder).unwrap();
+        Area::open(parent.as_fd(), folder, &[b"from", b"to"]).unwrap()
+    }
+
+    fn manifest() -> Manifest {
+        let root =
+            Entry { path: Vec::new(), kind: Kind::Folder, mode: 0o755, modified: (1, 2), attributes: Vec::new() };
+        Manifest { entries: vec![root] }
+    }
+
+    #[test]
+    fn blocks_are_remembered_up_to_the_last_whole_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let area = area(folder.path());
+        assert!(Journal::read(&area).unwrap().is_none());
+        let mut journal = Journal::create(&area, 4096, &manifest()).unwrap();
+        journal.add(7, &[1; 32]).unwrap();
+        journal.add(3, &[2; 32]).unwrap();
+        let whole = std::fs::read(area.path().join(JOURNAL)).unwrap();
+        for cut in whole.len() - RECORD + 1..whole.len() {
+            let left = Journal::parse(&whole[..cut]).unwrap();
+            assert_eq!(left.blocks, [(7, [1; 32])]);
+        }
+        journal.place().unwrap();
+        let left = Journal::read(&area).unwrap().unwrap();
+        assert_eq!((left.block, &left.manifest, left.same_boot, left.placing), (4096, &manifest(), true, true));
+        assert_eq!(left.blocks, [(7, [1; 32]), (3, [2; 32])]);
+    }
+
+    #[test]
+    fn a_damaged_header_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let area = area(folder.path());
+        Journal::create(&area, 4096, &manifest()).unwrap();
+        let whole = std::fs::read(area.path().join(JOURNAL)).unwrap();
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x10;
+            assert!(Journal::parse(&damaged).is_none(), "byte {at}");
+            assert!(Journal::parse(&whole[..at]).is_none());
+        }
+    }
+
+    #[test]
+    fn two_processes_do_not_write_the_same_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = area(folder.path());
+        let parent = std::fs::File::open(folder.path()).unwrap();
+        let error = Area::open(parent.as_fd(), folder.path(), &[b"from", b"to"]).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        Area::open(parent.as_fd(), folder.path(), &[b"other", b"to"]).unwrap();
+        first.remove().unwrap();
+        assert!(Area::open(parent.as_fd(), folder.path(), &[b"from", b"to"]).is_ok());
+    }
+}

@@ -1,0 +1,34 @@
+//! Staging: files and folders go to where the next job needs them, while another job computes there.
+//!
+//! A [`Source`] lists what is to be moved in a [`Manifest`] and reads it; [`Blocks`] cuts it into blocks, the unit of
+//! transfer; a [`Target`] writes blocks into a hidden area beside the target, remembers which it has, and puts all in
+//! place at once. [`transfer`] connects a source and a target of one machine.
+//!
+//! After Reid and Stumm, "Overlapping Data Transfer With Application Execution on Clusters".
+
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod area;
+mod beneath;
+mod blocks;
+mod error;
+mod journal;
+mod manifest;
+mod place;
+mod source;
+#[allow(unsafe_code)]
+mod sys;
+mod target;
+pub mod transfer;
+mod writer;
+
+pub use blocks::{Bitmap, Blocks, Piece};
+pub use error::StageError;
+pub use manifest::{Attributes, Entry, Kind, Manifest, Stamp};
+pub use place::{Node, Place, PlaceError};
+pub use source::Source;
+pub use target::{Options, Report, Target};
+
+/// BLAKE3 of a block's bytes.
+pub type Hash = [u8; 32];

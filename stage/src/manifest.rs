@@ -1,0 +1,138 @@
+//! What is moved: every file, folder and link, with all that makes it what it is.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// The contents of a source at one moment. A folder precedes what is in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub entries: Vec<Entry>,
+}
+
+/// Names and values of extended attributes, those of access control lists among them.
+pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A file, a folder or a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Below the root, as raw bytes; empty: the root itself.
+    pub path: Vec<u8>,
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Seconds and nanoseconds since 1970.
+    pub modified: (i64, u32),
+    pub attributes: Attributes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    Folder,
+    File {
+        stamp: Stamp,
+        /// Where it has data: offsets and lengths, ascending. The rest are holes.
+        data: Vec<(u64, u64)>,
+    },
+    /// A symbolic link, and what it names.
+    Link(Vec<u8>),
+    /// Another name of a file: the number of its first entry.
+    Same(u32),
+}
+
+/// Tells whether a file is still the one that was listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    pub inode: u64,
+    /// In bytes, holes included.
+    pub size: u64,
+    /// When its contents last changed, in nanoseconds since 1970.
+    pub modified: i128,
+    /// When anything about it last changed.
+    pub changed: i128,
+}
+
+impl Entry {
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path))
+    }
+
+    /// In bytes; 0 for what is no file.
+    pub fn size(&self) -> u64 {
+        match &self.kind {
+            Kind::File { stamp, .. } => stamp.size,
+            _ => 0,
+        }
+    }
+}
+
+impl Manifest {
+    /// Bytes of data, without holes.
+    pub fn bytes(&self) -> u64 {
+        self.entries.iter().flat_map(Entry::data).map(|(_, length)| length).sum()
+    }
+
+    pub fn files(&self) -> usize {
+        self.entries.iter().filter(|entry| matches!(entry.kind, Kind::File { .. })).count()
+    }
+
+    /// What is wrong with a manifest that came from elsewhere: a path that leaves the root, an order in which a folder
+    /// follows its contents, data beyond the end of a file, a name for a file that is none.
+    pub fn fault(&self) -> Option<String> {
+        let mut folders = std::collections::HashSet::new();
+        for (at, entry) in self.entries.iter().enumerate() {
+            let shown = || entry.path().display().to_string();
+            let parts = || entry.path.split(|byte| *byte == b'/');
+            if at == 0 && !entry.path.is_empty() {
+                return Some(format!("its first entry is {} instead of the root", shown()));
+            }
+            if at > 0 {
+                if entry.path.contains(&0) || parts().any(|part| matches!(part, b"" | b"." | b"..")) {
+                    return Some(format!("the path {} leaves the root", shown()));
+                }
+                let parent = entry.path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |at| &entry.path[..at]);
+                if !folders.contains(parent) {
+                    return Some(format!("{} precedes its folder", shown()));
+                }
+            }
+            match &entry.kind {
+                Kind::Folder => {
+                    if !folders.insert(&entry.path[..]) {
+                        return Some(format!("{} is there twice", shown()));
+                    }
+                }
+                Kind::File { stamp, data } => {
+                    let mut end = 0u64;
+                    for (offset, length) in data {
+                        let next = offset.checked_add(*length).filter(|_| *offset >= end && *length > 0);
+                        match next {
+                            Some(next) if next <= stamp.size => end = next,
+                            _ => return Some(format!("{}: data at {offset} of {} bytes", shown(), stamp.size)),
+                        }
+                    }
+                }
+                Kind::Link(_) => {}
+                Kind::Same(first) => {
+                    let first = self.entries[..at].get(*first as usize);
+                    if !first.is_some_and(|first| matches!(first.kind, Kind::File { .. })) {
+                        return Some(format!("{} is another name of no file", shown()));
+                    }
+                }
+            }
+        }
+        self.entries.is_empty().then(|| "it is empty".to_owned())
+    }
+}
+
+impl Entry {
+    /// Offsets and lengths of its data.
+    pub fn data(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let data = match &self.kind {
+            Kind::File { data, .. } => &data[..],
+            _ => &[],
+        };
+        data.iter().copied()
+    }
+}

@@ -1,0 +1,141 @@
+//! Where files are: `[SITE[/NODE]:]PATH`.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// A path, and the machine that it is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// `None`: this machine.
+    pub site: Option<String>,
+    pub node: Node,
+    pub path: PathBuf,
+}
+
+/// A machine of a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// Any that can reach the path, such as the gateway's.
+    Any,
+    Named(String),
+    /// `*`: every node of the site.
+    All,
+}
+
+/// Why a text is no place.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    #[error("`{0}` names no path: a place is PATH, SITE:PATH or SITE/NODE:PATH")]
+    NoPath(String),
+    #[error("`{0}` contains a zero byte")]
+    Zero(String),
+    #[error("`{0}` ends in `..`: name the folder itself")]
+    Parent(String),
+}
+
+impl Place {
+    /// Reads a place. What precedes the first colon is a site, and perhaps a node, if it has only letters, digits and
+    /// `-_.*`; a path with a colon therefore begins with `/` or `./`.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub fn parse(text: &OsStr) -> Result<Place, PlaceError> {
+        let shown = || text.to_string_lossy().into_owned();
+        let bytes = text.as_bytes();
+        let (machine, path) = match bytes.iter().position(|byte| *byte == b':') {
+            Some(colon) => match Self::machine(&bytes[..colon]) {
+                Some(machine) => (machine, &bytes[colon + 1..]),
+                None => ((None, Node::Any), bytes),
+            },
+            None => ((None, Node::Any), bytes),
+        };
+        if path.is_empty() {
+            return Err(PlaceError::NoPath(shown()));
+        }
+        if path.contains(&0) {
+            return Err(PlaceError::Zero(shown()));
+        }
+        if Path::new(OsStr::from_bytes(path)).ends_with("..") {
+            return Err(PlaceError::Parent(shown()));
+        }
+        let (site, node) = machine;
+        Ok(Place { site, node, path: PathBuf::from(OsString::from(OsStr::from_bytes(path))) })
+    }
+
+    /// `SITE` or `SITE/NODE`.
+    fn machine(bytes: &[u8]) -> Option<(Option<String>, Node)> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let is_name = |name: &str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
+        };
+        let (site, node) = text.split_once('/').map_or((text, None), |(site, node)| (site, Some(node)));
+        let node = match node {
+            None => Node::Any,
+            Some("*") => Node::All,
+            Some(name) if is_name(name) => Node::Named(name.to_owned()),
+            Some(_) => return None,
+        };
+        is_name(site).then(|| (Some(site.to_owned()), node))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.site, &self.node) {
+            (None, _) => {}
+            (Some(site), Node::Any) => write!(f, "{site}:")?,
+            (Some(site), Node::Named(node)) => write!(f, "{site}/{node}:")?,
+            (Some(site), Node::All) => write!(f, "{site}/*:")?,
+        }
+        write!(f, "{}", self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> (Option<String>, Node, String) {
+        let place = Place::parse(OsStr::new(text)).unwrap();
+        (place.site, place.node, place.path.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_place_has_a_site_and_a_node_or_neither() {
+        let lyon = || Some("lyon".to_owned());
+        assert_eq!(parsed("data/in"), (None, Node::Any, "data/in".into()));
+        assert_eq!(parsed("lyon:data/in"), (lyon(), Node::Any, "data/in".into()));
+        assert_eq!(parsed("lyon/n3:/scratch"), (lyon(), Node::Named("n3".into()), "/scratch".into()));
+        assert_eq!(parsed("lyon/*:/scratch"), (lyon(), Node::All, "/scratch".into()));
+        assert_eq!(parsed("lyon:a:b"), (lyon(), Node::Any, "a:b".into()));
+    }
+
+    #[test]
+    fn a_path_may_have_colons() {
+        for path in ["./a:b", "/a:b", "../x:y", "a b:c", "a/b/c:d", "~/a:b", ":x"] {
+            assert_eq!(parsed(path), (None, Node::Any, path.into()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_place_is_refused() {
+        let refused = |text: &str| Place::parse(OsStr::new(text)).unwrap_err().to_string();
+        assert!(refused("").contains("names no path"));
+        assert!(refused("lyon:").contains("`lyon:` names no path"));
+        assert!(refused("lyon:a/..").contains("ends in `..`"));
+        assert!(refused("a\0b").contains("zero byte"));
+    }
+
+    #[test]
+    fn a_place_prints_as_it_was_typed() {
+        for text in ["data", "lyon:data", "lyon/n3:/scratch", "lyon/*:/scratch"] {
+            assert_eq!(Place::parse(OsStr::new(text)).unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The sending side: lists what is to be moved, then reads it block by block.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::Hash;
+use crate::area;
+use crate::beneath::{self, Folders};
+use crate::blocks::Piece;
+use crate::error::{At, StageError};
+use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp};
+
+/// Reads or writes that leave nothing in the page cache (`RWF_DONTCACHE`, Linux 6.14).
+pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+/// Attributes that travel. `security.` and `trusted.` belong to the machine.
+const TRAVELLING: [&[u8]; 2] = [b"user.", b"system.posix_acl_"];
+
+/// A file, or a folder with all that is in it.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    root: Root,
+    manifest: Manifest,
+    /// The file that was read last.
+    open: Option<(u32, OwnedFd)>,
+    dontcache: bool,
+}
+
+#[derive(Debug)]
+enum Root {
+    File(OwnedFd),
+    Folder(Folders),
+}
+
+impl Source {
+    /// Lists a file or folder; `path` itself may be a symbolic link to one, and none below it is followed.
+    ///
+    /// # Errors
+    /// [`StageError`]: it cannot be read, or contains something that cannot be moved.
+    pub fn open(path: &Path) -> Result<Source, StageError> {
+        // Without NONBLOCK, opening a pipe waits for a writer.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).at("open", path)?;
+        let found = rustix::fs::fstat(&fd).at("examine", path)?;
+        let mut lister = Lister { path, entries: Vec::new(), names: HashMap::new(), attributes: true };
+        let root = match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile => {
+                let attributes = lister.attributes_of(&Of::Open(fd.as_fd()), path)?;
+                lister.file(Vec::new(), &found, attributes, || fd.try_clone().map_err(|_| Errno::MFILE))?;
+                Root::File(fd)
+            }
+            FileType::Directory => {
+                let mut folders = Folders::new(fd);
+                lister.folder(&mut folders, &found)?;
+                Root::Folder(folders)
+            }
+            other => return Err(StageError::Special { path: path.to_owned(), what: name_of(other) }),
+        };
+        let manifest = Manifest { entries: lister.entries };
+        Ok(Source { path: path.to_owned(), root, manifest, open: None, dontcache: true })
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Device and inode of the root, which tell a target that is its own source.
+    ///
+    /// # Errors
+    /// [`StageError`].
+    pub fn identity(&self) -> Result<(u64, u64), StageError> {
+        let found = match &self.root {
+            Root::File(fd) => rustix::fs::fstat(fd),
+            Root::Folder(folders) => rustix::fs::fstat(folders.root()),
+        };
+        let found = found.at("examine", &self.path)?;
+        Ok((found.st_dev, found.st_ino))
+    }
+
+    /// Reads the pieces of a block into `block`, whose contents are replaced.
+    ///
+    /// # Errors
+    /// [`StageError::Changed`] if a file is not the listed one any more.
+    pub fn read(&mut self, pieces: &[Piece], block: &mut Vec<u8>) -> Result<Hash, StageError> {
+        let length = pieces.iter().map(|piece| piece.length as usize).sum();
+        block.resize(length, 0);
+        let mut rest = &mut block[..];
+        for piece in pieces.iter().filter(|piece| piece.length > 0) {
+            let (part, after) = rest.split_at_mut(piece.length as usize);
+            self.read_piece(*piece, part)?;
+            rest = after;
+        }
+        Ok(*blake3::hash(block).as_bytes())
+    }
+
+    fn read_piece(&mut self, piece: Piece, mut part: &mut [u8]) -> Result<(), StageError> {
+        let Some((entry, Kind::File { stamp, .. })) =
+            self.manifest.entries.get(piece.entry as usize).map(|entry| (entry, &entry.kind))
+        else {
+            return Err(StageError::Manifest(format!("entry {} is no file", piece.entry)));
+        };
+        let shown = || self.path.join(entry.path());
+        let changed = |what: String| StageError::Changed { path: shown(), what };
+        if self.open.as_ref().is_none_or(|(open, _)| *open != piece.entry) {
+            let fd = match &self.root {
+                Root::File(fd) => fd.try_clone().at("open", shown())?,
+                Root::Folder(folders) => {
+                    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+                    match beneath::open(folders.root(), &entry.path, flags, Mode::empty()) {
+                        Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => {
+                            return Err(changed("it was removed or replaced".into()));
+                        }
+                        opened => opened.at("open", shown())?,
+                    }
+                }
+            };
+            self.open = Some((piece.entry, fd));
+        }
+        let Some((_, fd)) = &self.open else {
+            return Err(changed("it was removed or replaced".into()));
+        };
+        let mut offset = piece.offset;
+        while !part.is_empty() {
+            let read = if self.dontcache {
+                rustix::io::preadv2(fd, &mut [IoSliceMut::new(part)], offset, DONTCACHE)
+            } else {
+                rustix::io::pread(fd, &mut *part, offset)
+            };
+            match read {
+                Ok(0) => return Err(changed(format!("it ends at {offset} of {} bytes", stamp.size))),
+                Ok(count) => {
+                    offset += count as u64;
+                    part = &mut part[count..];
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) if self.dontcache => self.dontcache = false,
+                Err(error) => return Err(error).at("read", shown()),
+            }
+        }
+        match difference(stamp, &rustix::fs::fstat(fd).at("examine", shown())?) {
+            None => Ok(()),
+            Some(what) => Err(changed(what)),
+        }
+    }
+
+    /// Whether every file is still the listed one. Called before anything is put in place, it makes all of it one
+    /// version.
+    ///
+    /// # Errors
+    /// [`StageError::Changed`].
+    pub fn check(&mut self) -> Result<(), StageError> {
+        self.open = None;
+        for entry in &self.manifest.entries {
+            let Kind::File { stamp, .. } = &entry.kind else { continue };
+            let path = || self.path.join(entry.path());
+            let found = match &mut self.root {
+                Root::File(fd) => rustix::fs::fstat(fd),
+                Root::Folder(folders) => folders
+                    .parent(&entry.path)
+                    .and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)),
+            };
+            let what = match found {
+                Ok(found) => difference(stamp, &found),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Some("it was removed or replaced".to_owned()),
+                Err(error) => return Err(error).at("examine", path()),
+            };
+            if let Some(what) = what {
+                return Err(StageError::Changed { path: path(), what });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stamp_of(found: &Stat) -> Stamp {
+    let nanoseconds = |seconds: i64, nanoseconds: u64| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+    Stamp {
+        inode: found.st_ino,
+        size: found.st_size as u64,
+        modified: nanoseconds(found.st_mtime, found.st_mtime_nsec),
+        changed: nanoseconds(found.st_ctime, found.st_ctime_nsec),
+    }
+}
+
+fn difference(listed: &Stamp, found: &Stat) -> Option<String> {
+    let now = &stamp_of(found);
+    if found.st_nlink == 0 {
+        Some("it was removed or replaced".to_owned())
+    } else if listed.inode != now.inode {
+        Some("another file has its name".to_owned())
+    } else if listed.size != now.size {
+        Some(format!("{} bytes became {}", listed.size, now.size))
+    } else {
+        (listed != now).then(|| "it was written to".to_owned())
+    }
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::BlockDevice | FileType::CharacterDevice => "a device",
+        _ => "something unknown",
+    }
+}
+
+/// What attributes are read of.
+enum Of<'a> {
+    Open(BorrowedFd<'a>),
+    /// A folder, and a name in it that may be a link.
+    Named(BorrowedFd<'a>, &'a [u8]),
+}
+
+impl Of<'_> {
+    fn names(&self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Of::Open(fd) => rustix::fs::flistxattr(fd, buffer),
+            Of::Named(folder, name) => rustix::fs::llistxattr(through(*folder, name), buffer),
+        }
+    }
+
+    fn value(&self, name: &[u8], buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Of::Open(fd) => rustix::fs::fgetxattr(fd, name, buffer),
+            Of::Named(folder, file) => rustix::fs::lgetxattr(through(*folder, file), name, buffer),
+        }
+    }
+}
+
+/// A path below an open folder, for calls that take no folder.
+fn through(folder: BorrowedFd<'_>, name: &[u8]) -> PathBuf {
+    Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(OsStr::from_bytes(name))
+}
+
+/// Walks a source.
+struct Lister<'a> {
+    path: &'a Path,
+    entries: Vec<Entry>,
+    /// First entries of files with several names, by device and inode.
+    names: HashMap<(u64, u64), u32>,
+    /// Whether the file system has attributes.
+    attributes: bool,
+}
+
+impl Lister<'_> {
+    fn folder(&mut self, folders: &mut Folders, found: &Stat) -> Result<(), StageError> {
+        let attributes = self.attributes_of(&Of::Open(folders.root()), self.path)?;
+        self.entry(Vec::new(), Kind::Folder, found, attributes);
+        let mut waiting = vec![Vec::new()];
+        while let Some(folder) = waiting.pop() {
+            let shown = self.path.join(OsStr::from_bytes(&folder));
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let fd = beneath::open(folders.root(), &folder, flags, Mode::empty()).at("open", &shown)?;
+            let mut names = Vec::new();
+            for found in Dir::read_from(&fd).at("list", &shown)? {
+                let found = found.at("list", &shown)?;
+                let name: &CStr = found.file_name();
+                if !matches!(name.to_bytes(), b"." | b"..") && !area::is_area(name.to_bytes()) {
+                    names.push(name.to_bytes().to_vec());
+                }
+            }
+            // In an order that does not depend on the file system.
+            names.sort_unstable();
+            let mut inner = Vec::new();
+            for name in names {
+                let mut path = folder.clone();
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(&name);
+                if self.within(&fd, &name, &path)? {
+                    inner.push(path);
+                }
+            }
+            waiting.extend(inner.into_iter().rev());
+        }
+        Ok(())
+    }
+
+    /// Lists what has this name in a folder. Returns whether it is a folder itself.
+    fn within(&mut self, folder: &OwnedFd, name: &[u8], path: &[u8]) -> Result<bool, StageError> {
+        let shown = self.path.join(OsStr::from_bytes(path));
+        let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).at("examine", &shown)?;
+        let kind = FileType::from_raw_mode(found.st_mode);
+        match kind {
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(folder, name, Vec::new()).at("read the link", &shown)?;
+                self.entry(path.to_vec(), Kind::Link(target.into_bytes()), &found, Vec::new());
+            }
+            FileType::Directory | FileType::RegularFile => {
+                let attributes = self.attributes_of(&Of::Named(folder.as_fd(), name), &shown)?;
+                if kind == FileType::Directory {
+                    self.entry(path.to_vec(), Kind::Folder, &found, attributes);
+                    return Ok(true);
+                }
+                self.file(path.to_vec(), &found, attributes, || {
+                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                    rustix::fs::openat(folder, name, flags, Mode::empty())
+                })?;
+            }
+            other => return Err(StageError::Special { path: shown, what: name_of(other) }),
+        }
+        Ok(false)
+    }
+
+    fn file(
+        &mut self,
+        path: Vec<u8>,
+        found: &Stat,
+        attributes: Attributes,
+        open: impl FnOnce() -> rustix::io::Result<OwnedFd>,
+    ) -> Result<(), StageError> {
+        if found.st_nlink > 1 {
+            let number = self.entries.len() as u32;
+            let first = *self.names.entry((found.st_dev, found.st_ino)).or_insert(number);
+            if first != number {
+                self.entry(path, Kind::Same(first), found, Vec::new());
+                return Ok(());
+            }
+        }
+        let size = found.st_size as u64;
+        let shown = || self.path.join(OsStr::from_bytes(&path));
+        let data = match size {
+            0 => Vec::new(),
+            _ if (found.st_blocks as u64).saturating_mul(512) >= size => vec![(0, size)],
+            _ => extents(&open().at("open", shown())?, size).at("find the holes of", shown())?,
+        };
+        let kind = Kind::File { stamp: stamp_of(found), data };
+        self.entry(path, kind, found, attributes);
+        Ok(())
+    }
+
+    fn entry(&mut self, path: Vec<u8>, kind: Kind, found: &Stat, attributes: Attributes) {
+        let mode = found.st_mode & 0o7777;
+        let modified = (found.st_mtime, found.st_mtime_nsec as u32);
+        self.entries.push(Entry { path, kind, mode, modified, attributes });
+    }
+
+    fn attributes_of(&mut self, of: &Of<'_>, shown: &Path) -> Result<Attributes, StageError> {
+        if !self.attributes {
+            return Ok(Vec::new());
+        }
+        let names = match grown(|buffer| of.names(buffer)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.attributes = false;
+                return Ok(Vec::new());
+            }
+            names => names.at("list the attributes of", shown)?,
+        };
+        let mut found = Vec::new();
+        for name in names.split(|byte| *byte == 0).filter(|name| TRAVELLING.iter().any(|way| name.starts_with(way))) {
+            let value = match grown(|buffer| of.value(name, buffer)) {
+                Err(Errno::NODATA) => continue,
+                value => value.at("read the attributes of", shown)?,
+            };
+            found.push((name.to_vec(), value));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+}
+
+/// Calls with a buffer that is long enough.
+fn grown(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut buffer = [0u8; 512];
+    match call(&mut buffer) {
+        Ok(length) => return Ok(buffer[..length].to_vec()),
+        Err(Errno::RANGE) => {}
+        Err(error) => return Err(error),
+    }
+    // The kernel's limit for a value and for all names.
+    let mut buffer = vec![0u8; 64 << 10];
+    let length = call(&mut buffer)?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+/// Where a file has data.
+fn extents(fd: &OwnedFd, size: u64) -> rustix::io::Result<Vec<(u64, u64)>> {
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let begin = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Ok(begin) if begin < size => begin,
+            Ok(_) | Err(Errno::NXIO) => break,
+            // A file system without holes.
+            Err(Errno::INVAL) => return Ok(vec![(0, size)]),
+            Err(error) => return Err(error),
+        };
+        let end = rustix::fs::seek(fd, SeekFrom::Hole(begin))?.min(size);
+        if end <= begin {
+            break;
+        }
+        found.push((begin, end - begin));
+        at = end;
+    }
+    Ok(found)
+}

@@ -1,0 +1,413 @@
+//! The receiving side: blocks go into a hidden area beside the target, which takes its name when it is complete.
+
+mod placing;
+mod resume;
+mod room;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+
+use crate::Hash;
+use crate::area::{self, Area, TREE};
+use crate::beneath::{self, Folders};
+use crate::blocks::{Bitmap, Blocks};
+use crate::error::{At, StageError};
+use crate::journal::Journal;
+use crate::manifest::{Entry, Kind, Manifest};
+use crate::writer::{self, Writer};
+
+/// How a target is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of a block. Default 4 MiB.
+    pub block: u32,
+    /// Bytes of the file system that are left to others. Default: a hundredth of it, at most 4 GiB.
+    pub kept: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { block: 4 << 20, kept: None }
+    }
+}
+
+/// What was moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub files: u64,
+    /// Of data, without holes.
+    pub bytes: u64,
+    /// Of these, what an earlier transfer had brought.
+    pub resumed: u64,
+    /// What could not be kept, for the user.
+    pub notes: Vec<String>,
+    /// How it was written.
+    pub path: writer::Path,
+}
+
+/// What is at the target's name already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// A file or link, which the new one replaces.
+    File,
+    /// A folder, to which the new contents are added.
+    Folder,
+}
+
+/// A target that is being written. Dropping it leaves what has arrived, for a later one to continue.
+#[derive(Debug)]
+pub struct Target {
+    path: PathBuf,
+    parent: OwnedFd,
+    name: Vec<u8>,
+    before: Before,
+    area: Area,
+    tree: Tree,
+    manifest: Manifest,
+    blocks: Blocks,
+    done: Bitmap,
+    resumed: u64,
+    /// All has arrived, and an earlier process had begun to put it in place.
+    placing: bool,
+    journal: Journal,
+    /// Pieces of each entry that have not arrived.
+    missing: Vec<u32>,
+    /// The file that was written last.
+    open: Option<(u32, OwnedFd)>,
+    writer: Writer,
+    without_attributes: Option<(u64, PathBuf)>,
+}
+
+/// The new contents.
+#[derive(Debug)]
+enum Tree {
+    File,
+    Folder(Folders),
+    /// An earlier process has put it in place as a whole.
+    Placed,
+}
+
+impl Target {
+    /// Prepares a target at `path`, whose folder exists: finds what an earlier transfer from `origin` left, refuses
+    /// what cannot be, and reserves the space. `source`: device and inode of the source, if it is on this machine.
+    ///
+    /// # Errors
+    /// [`StageError`]; nothing has been moved then.
+    pub fn open(
+        path: &Path,
+        origin: &[u8],
+        manifest: Manifest,
+        source: Option<(u64, u64)>,
+        options: Options,
+    ) -> Result<Target, StageError> {
+        if !(4 << 10..=1 << 30).contains(&options.block) {
+            return Err(StageError::BlockSize(options.block.into()));
+        }
+        if let Some(fault) = manifest.fault() {
+            return Err(StageError::Manifest(fault));
+        }
+        let name = area::name_of_target(path)?.to_owned();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(folder, flags, Mode::empty()).at("open the folder", folder)?;
+        refuse_own_source(&parent, &name, path, source)?;
+        let before = before(&parent, &name, path, &manifest)?;
+        let area = Area::open(parent.as_fd(), folder, &[origin, &name])?;
+        let blocks = Blocks::cut(&manifest, options.block);
+        let left = resume::left(&area, &manifest, &blocks)?;
+        let tree = Tree::open(&area, &manifest, left.placing)?;
+        let mut target = Target {
+            path: path.to_owned(),
+            parent,
+            name,
+            before,
+            done: Bitmap::new(blocks.count()),
+            resumed: 0,
+            placing: left.placing,
+            journal: Journal::create(&area, options.block, &manifest)?,
+            missing: vec![0; manifest.entries.len()],
+            area,
+            tree,
+            manifest,
+            blocks,
+            open: None,
+            writer: Writer::default(),
+            without_attributes: None,
+        };
+        for block in 0..target.blocks.count() {
+            for piece in target.blocks.pieces(block) {
+                target.missing[piece.entry as usize] += 1;
+            }
+        }
+        for (block, hash) in left.blocks {
+            if target.done.insert(block) {
+                target.resumed += target.blocks.bytes(block);
+                target.journal.add(block, &hash)?;
+                for piece in target.blocks.pieces(block) {
+                    target.missing[piece.entry as usize] -= 1;
+                }
+            }
+        }
+        if target.placing {
+            target.journal.place()?;
+        } else if let Err(error) = target.reserve(options.kept) {
+            // What others need is given back, unless there is something to continue.
+            if target.resumed == 0 {
+                target.area.remove()?;
+            }
+            return Err(error);
+        }
+        Ok(target)
+    }
+
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    /// Which blocks have arrived.
+    pub fn done(&self) -> &Bitmap {
+        &self.done
+    }
+
+    /// Bytes that an earlier transfer had brought.
+    pub fn resumed(&self) -> u64 {
+        self.resumed
+    }
+
+    /// Writes a block. Its hash is that of what the sender read.
+    ///
+    /// # Errors
+    /// [`StageError::Damaged`]: the bytes are others; it may be asked for again. After any other error the target is of
+    /// no more use.
+    pub fn write(&mut self, block: u32, bytes: &[u8], hash: &Hash) -> Result<(), StageError> {
+        let pieces = self.blocks.pieces(block).to_vec();
+        if bytes.len() as u64 != self.blocks.bytes(block) || blake3::hash(bytes).as_bytes() != hash {
+            return Err(StageError::Damaged { block, path: self.path.clone() });
+        }
+        if self.done.contains(block) {
+            return Ok(());
+        }
+        let mut rest = bytes;
+        for piece in pieces {
+            let (part, after) = rest.split_at(piece.length as usize);
+            rest = after;
+            let path = self.path_of(piece.entry);
+            self.open_entry(piece.entry)?;
+            let Some((_, file)) = &self.open else { continue };
+            self.writer.write(file.as_fd(), piece.entry, part, piece.offset).at("write", &path)?;
+            self.missing[piece.entry as usize] -= 1;
+            if self.missing[piece.entry as usize] == 0 {
+                let size = self.manifest.entries[piece.entry as usize].size();
+                // A hole at its end, and blocks come in any order.
+                if u64::from(piece.length) < size {
+                    rustix::fs::ftruncate(file, size).at("write", &path)?;
+                }
+                self.writer.finish(file.as_fd(), piece.entry).at("write", &path)?;
+                self.finish(piece.entry)?;
+            }
+        }
+        self.done.insert(block);
+        self.journal.add(block, hash)
+    }
+
+    /// Gives up: removes what has arrived.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn evict(self) -> Result<(), StageError> {
+        self.area.remove()
+    }
+
+    fn path_of(&self, entry: u32) -> PathBuf {
+        match self.manifest.entries.get(entry as usize) {
+            Some(entry) if !entry.path.is_empty() => self.path.join(entry.path()),
+            _ => self.path.clone(),
+        }
+    }
+
+    /// Opens a file of the tree for writing, and makes it if it is not there.
+    fn open_entry(&mut self, entry: u32) -> Result<(), StageError> {
+        if self.open.as_ref().is_some_and(|(open, _)| *open == entry) {
+            return Ok(());
+        }
+        self.open = None;
+        let path = &self.manifest.entries[entry as usize].path;
+        let mode = Mode::from_raw_mode(0o600);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = match self.tree.open_file(&self.area, path, flags, mode) {
+            // An earlier process had finished it, with its final permissions, and was ended before it remembered that.
+            Err(Errno::ACCESS) => self
+                .tree
+                .make_writable(&self.area, path, mode)
+                .and_then(|()| self.tree.open_file(&self.area, path, flags, mode)),
+            opened => opened,
+        };
+        let opened = opened.at("make", self.path_of(entry))?;
+        self.open = Some((entry, opened));
+        Ok(())
+    }
+
+    /// Gives the open file its permissions, attributes and times.
+    fn finish(&mut self, number: u32) -> Result<(), StageError> {
+        let path = self.path_of(number);
+        let Some((_, file)) = &self.open else { return Ok(()) };
+        let entry = &self.manifest.entries[number as usize];
+        let lost = dress(file, entry, 0o1777, &path)?;
+        if lost {
+            self.without_attributes.get_or_insert((0, path)).0 += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Gives a file or folder its permissions, attributes and times. Returns whether its attributes could not be kept.
+fn dress(file: &OwnedFd, entry: &Entry, allowed: u32, path: &Path) -> Result<bool, StageError> {
+    let mut lost = false;
+    for (name, value) in &entry.attributes {
+        match rustix::fs::fsetxattr(file, &name[..], value, XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL) => lost = true,
+            Err(error) => return Err(error).at("set the attributes of", path),
+        }
+    }
+    rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode & allowed)).at("set the permissions of", path)?;
+    rustix::fs::futimens(file, &times(entry)).at("set the time of", path)?;
+    Ok(lost)
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    let (seconds, nanoseconds) = entry.modified;
+    let modified = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
+    Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW }, last_modification: modified }
+}
+
+impl Tree {
+    /// `placing`: it may have been put in place already.
+    fn open(area: &Area, manifest: &Manifest, placing: bool) -> Result<Tree, StageError> {
+        let there = rustix::fs::statat(area.folder(), TREE, AtFlags::SYMLINK_NOFOLLOW);
+        if placing && matches!(there, Err(Errno::NOENT)) {
+            return Ok(Tree::Placed);
+        }
+        if manifest.entries[0].kind != Kind::Folder {
+            return Ok(Tree::File);
+        }
+        let path = area.path().join(TREE);
+        let private = Mode::from_raw_mode(0o700);
+        let make = |folder: std::os::fd::BorrowedFd<'_>, name: &[u8]| match rustix::fs::mkdirat(folder, name, private) {
+            Err(Errno::EXIST) => Ok(()),
+            made => made,
+        };
+        make(area.folder(), TREE.as_bytes()).at("make", &path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let root = beneath::open(area.folder(), TREE.as_bytes(), flags, Mode::empty()).at("open", &path)?;
+        let mut folders = Folders::new(root);
+        if !placing {
+            for entry in manifest.entries.iter().skip(1).filter(|entry| entry.kind == Kind::Folder) {
+                let (folder, name) = folders.parent(&entry.path).at("open", path.join(entry.path()))?;
+                make(folder, name).at("make", path.join(entry.path()))?;
+            }
+        }
+        Ok(Tree::Folder(folders))
+    }
+
+    fn open_file(&self, area: &Area, path: &[u8], flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+        match self {
+            Tree::File => rustix::fs::openat(area.folder(), TREE, flags, mode),
+            Tree::Placed => Err(Errno::NOENT),
+            Tree::Folder(folders) => beneath::open(folders.root(), path, flags, mode),
+        }
+    }
+
+    fn make_writable(&mut self, area: &Area, path: &[u8], mode: Mode) -> rustix::io::Result<()> {
+        match self {
+            Tree::File => rustix::fs::chmodat(area.folder(), TREE, mode, AtFlags::empty()),
+            Tree::Placed => Err(Errno::NOENT),
+            Tree::Folder(folders) => {
+                let (folder, name) = folders.parent(path)?;
+                rustix::fs::chmodat(folder, name, mode, AtFlags::empty())
+            }
+        }
+    }
+}
+
+/// A target that is its own source, or inside it.
+fn refuse_own_source(parent: &OwnedFd, name: &[u8], path: &Path, source: Option<(u64, u64)>) -> Result<(), StageError> {
+    let Some(source) = source else { return Ok(()) };
+    let refused = |problem: &str| Err(StageError::Conflict { path: path.to_owned(), problem: problem.to_owned() });
+    if let Ok(found) = rustix::fs::statat(parent, name, AtFlags::empty())
+        && (found.st_dev, found.st_ino) == source
+    {
+        return refused("the target is its own source");
+    }
+    let mut folder = parent.try_clone().at("open", path)?;
+    loop {
+        let found = rustix::fs::fstat(&folder).at("examine", path)?;
+        if (found.st_dev, found.st_ino) == source {
+            return refused("the target is inside its source");
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = rustix::fs::openat(&folder, "..", flags, Mode::empty()).at("examine", path)?;
+        let there = rustix::fs::fstat(&above).at("examine", path)?;
+        if (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino) {
+            return Ok(());
+        }
+        folder = above;
+    }
+}
+
+/// What is at the target, and whether the manifest can be put there.
+fn before(parent: &OwnedFd, name: &[u8], path: &Path, manifest: &Manifest) -> Result<Before, StageError> {
+    let conflict = |path: PathBuf, problem: &str| {
+        Err(StageError::Conflict { path, problem: format!("{problem}: remove it first") })
+    };
+    let kind_of = |mode| FileType::from_raw_mode(mode);
+    let found = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(Before::Nothing),
+        found => kind_of(found.at("examine", path)?.st_mode),
+    };
+    let folder = matches!(manifest.entries[0].kind, Kind::Folder);
+    match (found, folder) {
+        (FileType::Directory, true) => {}
+        (FileType::Directory, false) => return conflict(path.to_owned(), "a folder is where a file should go"),
+        (FileType::RegularFile | FileType::Symlink, false) => return Ok(Before::File),
+        (_, true) => return conflict(path.to_owned(), "something else is where a folder should go"),
+        _ => return conflict(path.to_owned(), "something is there that is neither a file nor a folder"),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut folders = Folders::new(beneath::open(parent.as_fd(), name, flags, Mode::empty()).at("open", path)?);
+    let mut absent: std::collections::HashSet<&[u8]> = std::collections::HashSet::new();
+    for entry in manifest.entries.iter().skip(1) {
+        let above = entry.path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &entry.path[..slash]);
+        let shown = || path.join(entry.path());
+        let found = match absent.contains(above) {
+            true => Err(Errno::NOENT),
+            false => folders
+                .parent(&entry.path)
+                .and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)),
+        };
+        let is_folder = entry.kind == Kind::Folder;
+        match found {
+            Err(Errno::NOENT) => {
+                if is_folder {
+                    absent.insert(&entry.path);
+                }
+            }
+            Err(error) => return Err(error).at("examine", shown()),
+            Ok(found) => match (kind_of(found.st_mode), is_folder) {
+                (FileType::Directory, true) | (FileType::RegularFile | FileType::Symlink, false) => {}
+                (FileType::Directory, false) => return conflict(shown(), "a folder is where a file should go"),
+                (FileType::Symlink, true) => return conflict(shown(), "a link is where a folder should go"),
+                (_, true) => return conflict(shown(), "a file is where a folder should go"),
+                _ => return conflict(shown(), "something is there that is neither a file nor a folder"),
+            },
+        }
+    }
+    Ok(Before::Folder)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! What an earlier transfer left, and which of it can be used.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::Hash;
+use crate::area::{Area, TREE};
+use crate::beneath::{self, Folders};
+use crate::blocks::{Blocks, Piece};
+use crate::error::{At, StageError};
+use crate::journal::{self, Journal};
+use crate::manifest::{Kind, Manifest, Stamp};
+
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Blocks of the new manifest that are there.
+    pub(super) blocks: Vec<(u32, Hash)>,
+    /// All are, and are being put in place.
+    pub(super) placing: bool,
+}
+
+/// Finds it, and removes what cannot be used.
+pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<Left, StageError> {
+    let Some(mut old) = Journal::read(area)? else {
+        area.clear()?;
+        return Ok(Left::default());
+    };
+    let same = old.manifest == *manifest && old.block == blocks.size();
+    if old.placing && same {
+        return Ok(Left { blocks: old.blocks, placing: true });
+    }
+    let is_folder = |manifest: &Manifest| manifest.entries[0].kind == Kind::Folder;
+    let root = match Contents::open(area, is_folder(&old.manifest))? {
+        Some(root) if is_folder(&old.manifest) == is_folder(manifest) => root,
+        _ => {
+            area.clear()?;
+            return Ok(Left::default());
+        }
+    };
+    let mut contents = root;
+    let cut = Blocks::cut(&old.manifest, old.block);
+    let mut buffer = Vec::new();
+    let mut kept = Vec::new();
+    for (block, hash) in std::mem::take(&mut old.blocks) {
+        let pieces = cut.pieces(block);
+        let usable = match old.same_boot {
+            true => contents.has(&old.manifest, pieces)?,
+            // What was on its way to the disk when the machine went down may not have reached it.
+            false => contents.hash(&old.manifest, pieces, &mut buffer)?.as_ref() == Some(&hash),
+        };
+        if usable && !pieces.is_empty() {
+            kept.push((block, hash));
+        }
+    }
+    if same {
+        return Ok(Left { blocks: kept, placing: false });
+    }
+    let usable = usable(&old.manifest, &cut, &kept);
+    contents.prune(&old.manifest, manifest)?;
+    let mut found = Vec::new();
+    for block in 0..blocks.count() {
+        let pieces = blocks.pieces(block);
+        if pieces.iter().all(|piece| usable.covers(manifest, piece))
+            && let Some(hash) = contents.hash(manifest, pieces, &mut buffer)?
+        {
+            found.push((block, hash));
+        }
+    }
+    Ok(Left { blocks: found, placing: false })
+}
+
+/// Of each file, as it was listed, the ranges that are there.
+struct Usable<'a>(HashMap<&'a [u8], Ranges<'a>>);
+
+struct Ranges<'a> {
+    stamp: &'a Stamp,
+    /// From, to; ascending.
+    found: Vec<(u64, u64)>,
+}
+
+fn usable<'a>(manifest: &'a Manifest, cut: &Blocks, kept: &[(u32, Hash)]) -> Usable<'a> {
+    let mut files: HashMap<&[u8], Ranges<'_>> = HashMap::new();
+    let mut numbers: Vec<u32> = kept.iter().map(|(block, _)| *block).collect();
+    numbers.sort_unstable();
+    for piece in numbers.into_iter().flat_map(|block| cut.pieces(block)) {
+        let entry = &manifest.entries[piece.entry as usize];
+        let Kind::File { stamp, .. } = &entry.kind else { continue };
+        let ranges = &mut files.entry(&entry.path).or_insert(Ranges { stamp, found: Vec::new() }).found;
+        let end = piece.offset + u64::from(piece.length);
+        // In ascending order, because blocks are.
+        match ranges.last_mut() {
+            Some((_, last)) if *last == piece.offset => *last = end,
+            _ => ranges.push((piece.offset, end)),
+        }
+    }
+    Usable(files)
+}
+
+impl Usable<'_> {
+    fn covers(&self, manifest: &Manifest, piece: &Piece) -> bool {
+        let entry = &manifest.entries[piece.entry as usize];
+        let Kind::File { stamp, .. } = &entry.kind else { return false };
+        let Some(ranges) = self.0.get(&entry.path[..]) else { return false };
+        let end = piece.offset + u64::from(piece.length);
+        ranges.stamp == stamp && ranges.found.iter().any(|(from, to)| *from <= piece.offset && end <= *to)
+    }
+}
+
+/// The files of a tree, for reading.
+enum Contents<'a> {
+    File(&'a Area),
+    Folder(&'a Area, Folders),
+}
+
+impl<'a> Contents<'a> {
+    fn open(area: &'a Area, folder: bool) -> Result<Option<Contents<'a>>, StageError> {
+        if !folder {
+            return Ok(Some(Contents::File(area)));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match beneath::open(area.folder(), TREE.as_bytes(), flags, Mode::empty()) {
+            Ok(root) => Ok(Some(Contents::Folder(area, Folders::new(root)))),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(error) => Err(error).at("open", area.path().join(TREE)),
+        }
+    }
+
+    fn area(&self) -> &'a Area {
+        match self {
+            Contents::File(area) | Contents::Folder(area, _) => area,
+        }
+    }
+
+    /// Whether the files of these pieces are there.
+    fn has(&mut self, manifest: &Manifest, pieces: &[Piece]) -> Result<bool, StageError> {
+        for piece in pieces {
+            let path = &manifest.entries[piece.entry as usize].path;
+            let found = match self {
+                Contents::File(area) => rustix::fs::statat(area.folder(), TREE, AtFlags::SYMLINK_NOFOLLOW),
+                Contents::Folder(_, folders) => folders
+                    .parent(path)
+                    .and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)),
+            };
+            match found {
+                Ok(_) => {}
+                Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+                Err(error) => return Err(error).at("examine", self.area().path().join(TREE)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The hash of a block as it is on the disk. `None`: some of it is not.
+    fn hash(
+        &mut self,
+        manifest: &Manifest,
+        pieces: &[Piece],
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<Hash>, StageError> {
+        let shown = self.area().path().join(TREE);
+        let mut hasher = blake3::Hasher::new();
+        let mut open: Option<(u32, OwnedFd)> = None;
+        for piece in pieces {
+            if open.as_ref().is_none_or(|(entry, _)| *entry != piece.entry) {
+                match self.read(&manifest.entries[piece.entry as usize].path) {
+                    Ok(file) => open = Some((piece.entry, file)),
+                    Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+                    Err(error) => return Err(error).at("open", shown),
+                }
+            }
+            let Some((_, file)) = &open else { return Ok(None) };
+            buffer.resize(piece.length as usize, 0);
+            let file = std::fs::File::from(file.as_fd().try_clone_to_owned().at("open", &shown)?);
+            match std::os::unix::fs::FileExt::read_exact_at(&file, buffer, piece.offset) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+                Err(error) => return Err(error).at("read", shown),
+            }
+            hasher.update(buffer);
+        }
+        Ok(Some(*hasher.finalize().as_bytes()))
+    }
+
+    fn read(&mut self, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match self {
+            Contents::File(area) => rustix::fs::openat(area.folder(), TREE, flags, Mode::empty()),
+            Contents::Folder(_, folders) => beneath::open(folders.root(), path, flags, Mode::empty()),
+        }
+    }
+
+    /// Removes what the new manifest does not have, or has otherwise.
+    fn prune(&mut self, old: &Manifest, new: &Manifest) -> Result<(), StageError> {
+        let shown = journal::shown(self.area().path());
+        let entries: HashMap<&[u8], &Kind> = new.entries.iter().map(|entry| (&entry.path[..], &entry.kind)).collect();
+        let Contents::Folder(_, folders) = self else {
+            return match entries.get(&[][..]) {
+                Some(kind) if **kind == old.entries[0].kind => Ok(()),
+                _ => self.area().clear(),
+            };
+        };
+        // What is in a folder goes before the folder.
+        for entry in old.entries.iter().skip(1).rev() {
+            let stays = match (&entry.kind, entries.get(&entry.path[..])) {
+                (Kind::Folder, Some(Kind::Folder)) => true,
+                // Links are made at the end.
+                (Kind::File { .. }, Some(kind)) => entry.kind == **kind,
+                _ => false,
+            };
+            if stays {
+                continue;
+            }
+            let flags = if entry.kind == Kind::Folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let removed =
+                folders.parent(&entry.path).and_then(|(folder, name)| rustix::fs::unlinkat(folder, name, flags));
+            match removed {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error).at("remove what is out of date of", shown),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! Space for what comes, taken before the first byte: a transfer never fills the disk under a running job.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::Target;
+use crate::error::{At, StageError};
+use crate::manifest::Kind;
+
+/// Space is reserved for files with at least this many bytes of data; shorter ones are many, and are written at once.
+const LONG: u64 = 1 << 20;
+/// What a file, folder or link takes besides its data, in bytes.
+const EACH: u64 = 4096;
+/// The most that is left to others unless the user says otherwise.
+const MOST_KEPT: u64 = 4 << 30;
+
+impl Target {
+    pub(super) fn reserve(&mut self, kept: Option<u64>) -> Result<(), StageError> {
+        let room = rustix::fs::fstatvfs(self.area.folder()).at("examine the file system of", &self.path)?;
+        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        let whole = room.f_blocks.saturating_mul(room.f_frsize);
+        let kept = kept.unwrap_or_else(|| (whole / 100).min(MOST_KEPT));
+        let missing: u64 = self.done.missing().map(|block| self.blocks.bytes(block)).sum();
+        let absent = self.manifest.entries.len() as u64;
+        let reserved = self.reserved()?;
+        let needed = missing.saturating_add(absent.saturating_mul(EACH)).saturating_sub(reserved);
+        if needed.saturating_add(kept) > free {
+            return Err(StageError::NoRoom { path: self.path.clone(), needed, free, kept });
+        }
+        // A file system without a fixed number of files has none at all in this field.
+        if room.f_files > 0 && absent > room.f_favail && self.resumed == 0 {
+            return Err(StageError::NoFiles { path: self.path.clone(), needed: absent, free: room.f_favail });
+        }
+        for number in 0..self.manifest.entries.len() as u32 {
+            let entry = &self.manifest.entries[number as usize];
+            let data: Vec<(u64, u64)> = entry.data().collect();
+            let long = data.iter().map(|(_, length)| length).sum::<u64>() >= LONG;
+            if !long || self.missing[number as usize] == 0 {
+                continue;
+            }
+            let (path, size) = (self.path_of(number), entry.size());
+            self.open_entry(number)?;
+            let Some((_, file)) = &self.open else { continue };
+            for (offset, length) in data {
+                match rustix::fs::fallocate(file.as_fd(), FallocateFlags::KEEP_SIZE, offset, length) {
+                    Ok(()) => {}
+                    // This file system reserves nothing: what it has free now has to do.
+                    Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+                    Err(error) => return Err(error).at("reserve the space of", path),
+                }
+            }
+            rustix::fs::ftruncate(file, size).at("reserve the space of", path)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that an earlier transfer had reserved and not written.
+    fn reserved(&self) -> Result<u64, StageError> {
+        if self.resumed == 0 {
+            return Ok(0);
+        }
+        let mut reserved = 0u64;
+        for (entry, missing) in self.manifest.entries.iter().zip(&self.missing) {
+            let data = entry.data().map(|(_, length)| length).sum::<u64>();
+            if *missing > 0 && data >= LONG && matches!(entry.kind, Kind::File { .. }) {
+                let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+                if let Ok(file) = self.tree.open_file(&self.area, &entry.path, flags, rustix::fs::Mode::empty())
+                    && let Ok(found) = rustix::fs::fstat(&file)
+                {
+                    reserved += (found.st_blocks as u64).saturating_mul(512).min(data);
+                }
+            }
+        }
+        // What has been written of these files is not missing any more, and not free either.
+        let written: u64 = (0..self.blocks.count())
+            .filter(|block| self.done.contains(*block))
+            .flat_map(|block| self.blocks.pieces(block))
+            .filter(|piece| self.missing[piece.entry as usize] > 0)
+            .map(|piece| u64::from(piece.length))
+            .sum();
+        Ok(reserved.saturating_sub(written))
+    }
+}
