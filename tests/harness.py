@@ -71,6 +71,13 @@ class Process:
             return False
         return True
 
+    def has(self, variable):
+        """Whether its environment has this, as NAME=VALUE."""
+        try:
+            return variable.encode() in Path(f"/proc/{self.pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
     def is_landbridge(self, subcommand):
         """Whether it runs `landbridge … subcommand …`."""
         names = [os.path.basename(word) for word in self.words]

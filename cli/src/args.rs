@@ -13,8 +13,10 @@ use types::quantity::QuantityError;
 use crate::couple::CoupleArgs;
 use crate::doctor::DoctorArgs;
 use crate::forward::ForwardArgs;
+use crate::key::KeyArgs;
 use crate::plan::PlanArgs;
 use crate::sites_args::SitesArgs;
+use crate::stage_args::StageArgs;
 
 /// Run one unmodified MPI program across private clusters that cannot reach each other.
 ///
@@ -72,6 +74,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     Page(PageArgs),
     Plan(PlanArgs),
+    Stage(StageArgs),
     Couple(CoupleArgs),
     #[cfg(feature = "lab")]
     Lab(LabArgs),
@@ -106,6 +109,9 @@ pub(crate) enum Command {
     /// Started by the `sites` commands at a site's machine
     #[command(hide = true)]
     SiteEnd,
+    /// Started by `stage` as the ranks of a job
+    #[command(hide = true)]
+    Mover,
     /// Started by agents
     #[command(hide = true, name = launch::keeper::WORKER)]
     AgentWorker {
@@ -374,27 +380,6 @@ pub(crate) struct GatewayArgs {
     /// Leave the session in which it was started, as `sites add` wants it
     #[arg(long, hide = true)]
     pub background: bool,
-}
-
-/// Make a site's key, or show the fingerprint of one
-#[derive(Debug, Args)]
-#[command(
-    long_about = "Make a site's key, or show the fingerprint of one.\n\n\
-        If FILE does not exist, makes a key there that only you can read. An existing one is left alone. Prints the key's \
-        fingerprint, which goes into everybody's sites file; the key itself stays at its site.",
-    after_help = "Examples:\n  landbridge key lyon.key         make it, or show it\n  \
-        landbridge key --out lyon.key   make it; an error if it exists"
-)]
-pub(crate) struct KeyArgs {
-    /// The key file
-    #[arg(value_name = "FILE", required_unless_present = "out", conflicts_with = "out")]
-    pub file: Option<PathBuf>,
-    /// Make a new key in this file, which must not exist
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Print as JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Watch what the gateways of your site do

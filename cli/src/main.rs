@@ -36,6 +36,8 @@ mod sites_check;
 mod sites_file;
 mod sites_join;
 mod sites_links;
+mod stage;
+mod stage_args;
 mod terminal;
 #[cfg(feature = "top")]
 mod top;
@@ -90,6 +92,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(args),
         Command::Page(args) => page::page(&args),
         Command::Plan(args) => plan::plan(&args),
+        Command::Stage(args) => stage::stage(&args),
+        Command::Mover => stage::mover(),
         Command::Couple(args) => couple::couple(args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::lab(args),

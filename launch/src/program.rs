@@ -7,6 +7,9 @@ use thiserror::Error;
 
 use crate::environment::Environment;
 
+/// This command's name: as a program without a slash, it is the agent's own file.
+pub const OWN: &str = "landbridge";
+
 /// Why a program cannot be run on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -50,6 +53,13 @@ pub fn find(program: &Path, directory: &Path, environment: &Environment) -> Resu
             }
             Some(problem) => Err(ProgramError::NotExecutable { path: path.display().to_string(), problem }),
         };
+    }
+    // What moves files is this command itself, and the versions at both ends must be those of the agents.
+    if program == Path::new(OWN)
+        && let Ok(own) = std::env::current_exe()
+        && problem(&own).is_none()
+    {
+        return Ok(own);
     }
     let path = environment.get("PATH").unwrap_or_default();
     let mut unfit = None;

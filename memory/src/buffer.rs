@@ -158,6 +158,14 @@ impl Buffer {
         out
     }
 
+    /// Its bytes. Memory of our own is not copied.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.store {
+            Store::Owned(bytes) => bytes,
+            _ => self.to_vec(0..self.length),
+        }
+    }
+
     /// The same bytes, in memory of our own, so that the user's may be reused.
     pub fn into_owned(self) -> Buffer {
         match self.store {

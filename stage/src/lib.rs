@@ -2,7 +2,7 @@
 //!
 //! A [`Source`] lists what is to be moved in a [`Manifest`] and reads it; [`Blocks`] cuts it into blocks, the unit of
 //! transfer; a [`Target`] writes blocks into a hidden area beside the target, remembers which it has, and puts all in
-//! place at once. [`transfer`] connects a source and a target of one machine.
+//! place at once. [`transfer`] connects a source and a target of one machine, [`mover`] those of several.
 //!
 //! After Reid and Stumm, "Overlapping Data Transfer With Application Execution on Clusters".
 
@@ -15,6 +15,8 @@ mod blocks;
 mod error;
 mod journal;
 mod manifest;
+pub mod mover;
+mod pace;
 mod place;
 mod source;
 #[allow(unsafe_code)]
@@ -26,9 +28,10 @@ mod writer;
 pub use blocks::{Bitmap, Blocks, Piece};
 pub use error::StageError;
 pub use manifest::{Attributes, Entry, Kind, Manifest, Stamp};
+pub use pace::Pace;
 pub use place::{Node, Place, PlaceError};
 pub use source::Source;
-pub use target::{Options, Report, Target};
+pub use target::{Options, Report, Target, resolve};
 
 /// BLAKE3 of a block's bytes.
 pub type Hash = [u8; 32];

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,14 @@ pub struct Stamp {
 impl Entry {
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
+    }
+
+    /// Its path, below that of the root.
+    pub fn below(&self, root: &Path) -> PathBuf {
+        match self.path.is_empty() {
+            true => root.to_owned(),
+            false => root.join(self.path()),
+        }
     }
 
     /// In bytes; 0 for what is no file.

@@ -107,7 +107,7 @@ impl Source {
         else {
             return Err(StageError::Manifest(format!("entry {} is no file", piece.entry)));
         };
-        let shown = || self.path.join(entry.path());
+        let shown = || entry.below(&self.path);
         let changed = |what: String| StageError::Changed { path: shown(), what };
         if self.open.as_ref().is_none_or(|(open, _)| *open != piece.entry) {
             let fd = match &self.root {
@@ -160,7 +160,7 @@ impl Source {
         self.open = None;
         for entry in &self.manifest.entries {
             let Kind::File { stamp, .. } = &entry.kind else { continue };
-            let path = || self.path.join(entry.path());
+            let path = || entry.below(&self.path);
             let found = match &mut self.root {
                 Root::File(fd) => rustix::fs::fstat(fd),
                 Root::Folder(folders) => folders

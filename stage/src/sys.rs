@@ -1,6 +1,6 @@
-//! A system call that rustix does not have.
+//! System calls that have no safe form.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::{Errno, Result};
 
@@ -19,4 +19,17 @@ pub(crate) fn write_back(file: BorrowedFd<'_>, offset: u64, length: u64, wait: b
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
+}
+
+/// Takes a socket that this process has inherited under this number. To be called once for each.
+///
+/// # Errors
+/// It is not open, or no socket.
+pub(crate) fn inherited(descriptor: i32) -> std::io::Result<OwnedFd> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{descriptor}"))?;
+    if !name.as_os_str().to_string_lossy().starts_with("socket:") {
+        return Err(std::io::Error::other(format!("it is {}, no socket", name.display())));
+    }
+    // SAFETY: the descriptor is open, and was inherited for no other purpose than this call.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

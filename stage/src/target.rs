@@ -214,6 +214,27 @@ impl Target {
         self.journal.add(block, hash)
     }
 
+    /// Reads a block that has arrived, for another node. Returns its hash.
+    ///
+    /// # Errors
+    /// [`StageError`].
+    pub fn read(&mut self, block: u32, bytes: &mut Vec<u8>) -> Result<Hash, StageError> {
+        self.open = None;
+        bytes.resize(self.blocks.bytes(block) as usize, 0);
+        let mut rest = &mut bytes[..];
+        for piece in self.blocks.pieces(block) {
+            let (part, after) = rest.split_at_mut(piece.length as usize);
+            rest = after;
+            let path = &self.manifest.entries[piece.entry as usize].path;
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = self.tree.open_file(&self.area, path, flags, Mode::empty());
+            let file = std::fs::File::from(file.at("open", self.path_of(piece.entry))?);
+            let read = std::os::unix::fs::FileExt::read_exact_at(&file, part, piece.offset);
+            read.at("read", self.path_of(piece.entry))?;
+        }
+        Ok(*blake3::hash(bytes).as_bytes())
+    }
+
     /// Gives up: removes what has arrived.
     ///
     /// # Errors
@@ -224,8 +245,8 @@ impl Target {
 
     fn path_of(&self, entry: u32) -> PathBuf {
         match self.manifest.entries.get(entry as usize) {
-            Some(entry) if !entry.path.is_empty() => self.path.join(entry.path()),
-            _ => self.path.clone(),
+            Some(entry) => entry.below(&self.path),
+            None => self.path.clone(),
         }
     }
 
@@ -307,8 +328,8 @@ impl Tree {
         let mut folders = Folders::new(root);
         if !placing {
             for entry in manifest.entries.iter().skip(1).filter(|entry| entry.kind == Kind::Folder) {
-                let (folder, name) = folders.parent(&entry.path).at("open", path.join(entry.path()))?;
-                make(folder, name).at("make", path.join(entry.path()))?;
+                let (folder, name) = folders.parent(&entry.path).at("open", entry.below(&path))?;
+                make(folder, name).at("make", entry.below(&path))?;
             }
         }
         Ok(Tree::Folder(folders))
@@ -331,6 +352,27 @@ impl Tree {
                 rustix::fs::chmodat(folder, name, mode, AtFlags::empty())
             }
         }
+    }
+}
+
+/// The path that a source called `name` gets: in the folder `typed`, if that is there or ends in a slash, or if the
+/// source must go `into` it with others; else `typed` itself.
+///
+/// # Errors
+/// [`StageError::Conflict`] if there is no such folder.
+pub fn resolve(typed: &Path, name: &Path, into: bool) -> Result<PathBuf, StageError> {
+    let refused = |problem: &str| Err(StageError::Conflict { path: typed.to_owned(), problem: problem.to_owned() });
+    let slash = typed.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if typed.is_dir() {
+        return match name.file_name() {
+            Some(name) => Ok(typed.join(name)),
+            None => refused("the source has no name to put there"),
+        };
+    }
+    match (slash, into) {
+        (true, _) => refused("there is no such folder: make it, or leave out the slash to give the source this name"),
+        (_, true) => refused("there is no such folder, which several sources need: make it first"),
+        _ => Ok(typed.to_owned()),
     }
 }
 
@@ -382,7 +424,7 @@ fn before(parent: &OwnedFd, name: &[u8], path: &Path, manifest: &Manifest) -> Re
     let mut absent: std::collections::HashSet<&[u8]> = std::collections::HashSet::new();
     for entry in manifest.entries.iter().skip(1) {
         let above = entry.path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &entry.path[..slash]);
-        let shown = || path.join(entry.path());
+        let shown = || entry.below(path);
         let found = match absent.contains(above) {
             true => Err(Errno::NOENT),
             false => folders

@@ -69,6 +69,20 @@ pub fn parse_rate(text: &str) -> Result<u64, QuantityError> {
     Ok(bits as u64)
 }
 
+/// Reads a rate in bytes per second: `50MB/s`, `1.5GiB/s`; or in bits: `400mbit`.
+///
+/// # Errors
+/// The text is neither, or the rate is below one byte per second.
+pub fn parse_byte_rate(text: &str) -> Result<u64, QuantityError> {
+    const EXPECTED: &str = "a rate such as 50MB/s, 64MiB/s or 400mbit";
+    let error = || QuantityError { text: text.to_owned(), expected: EXPECTED };
+    let bytes = match text.trim().strip_suffix("/s") {
+        Some(size) => parse_bytes(size).ok(),
+        None => parse_rate(text).ok().filter(|_| text.trim().ends_with("bit")).map(|bits| bits / 8),
+    };
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(error)
+}
+
 /// Reads a duration: `5ms`, `250us`, `1.5s`, `0`.
 ///
 /// # Errors
@@ -106,6 +120,11 @@ mod tests {
     fn rates_and_durations() {
         assert_eq!(parse_rate("200mbit"), Ok(200_000_000));
         assert_eq!(parse_rate("1gbit"), Ok(1_000_000_000));
+        assert_eq!(parse_byte_rate("50MB/s"), Ok(50_000_000));
+        assert_eq!(parse_byte_rate("400mbit"), Ok(50_000_000));
+        for bad in ["", "0", "0MB/s", "50", "50MB", "7bit", "-1MB/s", "fast"] {
+            assert!(parse_byte_rate(bad).is_err(), "{bad}");
+        }
         assert_eq!(parse_duration("5ms"), Ok(Duration::from_millis(5)));
         assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
         assert_eq!(parse_duration("0"), Ok(Duration::ZERO));

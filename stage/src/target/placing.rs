@@ -61,7 +61,7 @@ impl Target {
         let Tree::Folder(folders) = &mut self.tree else { return Ok(lost) };
         let whole = folders.root().try_clone_to_owned().at("open", &self.path)?;
         for entry in self.manifest.entries.iter().skip(1) {
-            let shown = self.path.join(entry.path());
+            let shown = entry.below(&self.path);
             let (folder, name) = match &entry.kind {
                 Kind::Link(_) | Kind::Same(_) => folders.parent(&entry.path).at("open the folder of", &shown)?,
                 _ => continue,
@@ -80,7 +80,7 @@ impl Target {
                 Kind::Same(first) => {
                     let first = &self.manifest.entries[*first as usize];
                     let opened = beneath::open(whole.as_fd(), &first.path, OFlags::PATH, Mode::empty());
-                    let opened = opened.at("open", self.path.join(first.path()))?;
+                    let opened = opened.at("open", first.below(&self.path))?;
                     link(&opened, whole.as_fd(), &first.path, folder, name).at("make the link", shown)?;
                 }
                 _ => {}
@@ -88,7 +88,7 @@ impl Target {
         }
         // The innermost first. The root waits: a folder that cannot be written cannot be renamed.
         for entry in self.manifest.entries.iter().skip(1).rev().filter(|entry| entry.kind == Kind::Folder) {
-            let shown = self.path.join(entry.path());
+            let shown = entry.below(&self.path);
             if dress_folder(folders.root(), entry, &shown)? {
                 lost.get_or_insert((0, shown)).0 += 1;
             }
@@ -102,7 +102,7 @@ impl Target {
         if self.manifest.files() <= MANY {
             let mut unreadable = false;
             for entry in self.manifest.entries.iter().filter(|entry| matches!(entry.kind, Kind::File { .. })) {
-                let shown = self.path.join(entry.path());
+                let shown = entry.below(&self.path);
                 match self.tree.open_file(&self.area, &entry.path, flags, Mode::empty()) {
                     Ok(file) => rustix::fs::fsync(&file).at("write back", shown)?,
                     Err(Errno::ACCESS) => unreadable = true,
@@ -159,7 +159,7 @@ impl Target {
         let mut to = Folders::new(root);
         let mut made = Vec::new();
         for entry in self.manifest.entries.iter().skip(1) {
-            let shown = self.path.join(entry.path());
+            let shown = entry.below(&self.path);
             let (folder, name) = to.parent(&entry.path).at("open the folder of", &shown)?;
             if entry.kind == Kind::Folder {
                 match rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(0o700)) {
@@ -180,7 +180,7 @@ impl Target {
             }
         }
         for entry in made.into_iter().rev() {
-            dress_folder(to.root(), entry, &self.path.join(entry.path()))?;
+            dress_folder(to.root(), entry, &entry.below(&self.path))?;
         }
         Ok(())
     }

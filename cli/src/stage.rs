@@ -1,0 +1,297 @@
+//! `landbridge stage`: moving files and folders, on this machine or by a job of movers.
+
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
+use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
+use stage::{Node, Options, Pace, Place, Source, Target, resolve, transfer};
+use types::sites::Site;
+
+use crate::stage_args::{MoveArgs, StageArgs, StageCommand};
+use crate::{json, run, sites_file};
+
+/// How often the line on a terminal is drawn.
+const DRAW: Duration = Duration::from_millis(100);
+
+/// Does what was typed, and returns the exit code.
+pub(crate) fn stage(args: &StageArgs) -> Result<i32> {
+    match &args.command {
+        StageCommand::Move(args) => move_all(args),
+    }
+}
+
+/// A rank of a job that moves files.
+pub(crate) fn mover() -> Result<i32> {
+    let secret = std::env::var("LANDBRIDGE_SECRET_FD").ok();
+    let secret = secret.and_then(|number| std::fs::read_to_string(format!("/proc/self/fd/{number}")).ok());
+    let lookup = |name: &str| match name {
+        "LANDBRIDGE_SECRET" => secret.clone(),
+        _ => std::env::var(name).ok(),
+    };
+    stage::mover::run(lookup, std::io::stdin().as_fd(), &mut std::io::stdout())?;
+    Ok(0)
+}
+
+/// What became of one source at one target.
+#[derive(Debug, Serialize)]
+struct Moved {
+    from: String,
+    to: String,
+    #[serde(flatten)]
+    placed: Placed,
+}
+
+fn move_all(args: &MoveArgs) -> Result<i32> {
+    let places = args.places.iter().map(|text| Place::parse(text)).collect::<Result<Vec<_>, _>>()?;
+    let (to, from) = places.split_last().context("a source and a target")?;
+    for place in from {
+        if place.node == Node::All {
+            bail!("{place}: a source is on one node: name it, as in {}/n1:…", place.site.as_deref().unwrap_or("SITE"));
+        }
+    }
+    let began = Instant::now();
+    let mut view = View::new();
+    let moved = match places.iter().all(|place| place.site.is_none()) {
+        true => here(args, from, to, &mut view)?,
+        false => by_job(args, from, to, &mut view)?,
+    };
+    view.clear();
+    let seconds = began.elapsed().as_secs_f64();
+    let Some(moved) = moved else { return Ok(1) };
+    let mut out = std::io::stdout();
+    if args.json {
+        let object = serde_json::json!({ "seconds": seconds, "moved": moved });
+        writeln!(out, "{}", json::object(object)?)?;
+        return Ok(0);
+    }
+    for Moved { from, to, placed } in &moved {
+        for note in &placed.notes {
+            writeln!(std::io::stderr(), "landbridge: {to}: {note}")?;
+        }
+        let resumed = match placed.resumed {
+            0 => String::new(),
+            bytes => format!(", {} of them by an earlier transfer", size(bytes)),
+        };
+        let (files, bytes) = (placed.files, size(placed.bytes));
+        writeln!(out, "{from} is at {to} ({}): {files} file(s), {bytes}{resumed}", placed.path)?;
+    }
+    let fresh: u64 = moved.iter().map(|moved| moved.placed.bytes - moved.placed.resumed).sum();
+    writeln!(out, "{} in {seconds:.1} s, {}/s", size(fresh), size((fresh as f64 / seconds) as u64))?;
+    Ok(0)
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1000 => format!("{bytes} bytes"),
+        1000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// Both ends are on this machine.
+fn here(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Result<Option<Vec<Moved>>> {
+    let mut moved = Vec::new();
+    for place in from {
+        let whole = std::fs::canonicalize(&place.path).with_context(|| place.to_string())?;
+        let name = Path::new(whole.file_name().unwrap_or_default());
+        let path = resolve(&to.path, name, from.len() > 1)?;
+        let mut source = Source::open(&place.path)?;
+        let manifest = source.manifest().clone();
+        let total = manifest.bytes();
+        let options = Options { block: args.block, kept: args.keep_free };
+        let target = Target::open(&path, whole.as_os_str().as_bytes(), manifest, Some(source.identity()?), options)?;
+        let (began, mut pace, mut before) = (Instant::now(), Pace::new(args.rate), None);
+        let mut progress = |arrived: u64| {
+            if let Some(before) = before.replace(arrived) {
+                pace.begins(began.elapsed(), arrived - before);
+            }
+            view.draw(arrived, total);
+            std::thread::sleep(pace.free().saturating_sub(began.elapsed()));
+            Ok(())
+        };
+        let report = transfer::local(&mut source, target, &mut progress)?;
+        let placed = Placed {
+            path: path.display().to_string(),
+            files: report.files,
+            bytes: report.bytes,
+            resumed: report.resumed,
+            notes: report.notes,
+        };
+        moved.push(Moved { from: place.to_string(), to: to.to_string(), placed });
+    }
+    Ok(Some(moved))
+}
+
+/// Each end is on a node: a job with a mover on each. `None`: it failed, and has said why.
+fn by_job(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Result<Option<Vec<Moved>>> {
+    let path = sites_file::locate(&args.sites)?;
+    let sites = sites_file::read(&path)?;
+    let home = sites_file::own_site(&sites, args.from.as_deref())?;
+    let mut nodes: Vec<(String, String)> = Vec::new();
+    let mut on = |place: &Place| -> Result<Vec<(String, String)>> {
+        let found = nodes_of(place, &sites.file.sites, &home)?;
+        for node in &found {
+            if !nodes.contains(node) {
+                nodes.push(node.clone());
+            }
+        }
+        Ok(found)
+    };
+    let sources = from.iter().map(&mut on).collect::<Result<Vec<_>>>()?;
+    let targets = on(to)?;
+    // Ranks are in the order of the sites file, and at a site in that of the hosts.
+    let position = |name: &str| sites.file.sites.iter().position(|site| site.name == name);
+    nodes.sort_by_key(|(site, _)| position(site));
+    let spot = |place: &Place, node: &(String, String), named: bool| -> Result<Spot> {
+        let rank = nodes.iter().position(|other| other == node).context("a node of the job")? as u32;
+        let path = match place.site {
+            Some(_) => place.path.clone(),
+            None => run::working_directory()?.join(&place.path),
+        };
+        let mut bytes = path.as_os_str().as_bytes().to_vec();
+        if place.path.as_os_str().as_bytes().ends_with(b"/") && !bytes.ends_with(b"/") {
+            bytes.push(b'/');
+        }
+        let typed = match named {
+            true => format!("{}/{}:{}", node.0, node.1, place.path.display()),
+            false => place.to_string(),
+        };
+        Ok(Spot { rank, path: bytes, typed })
+    };
+    let all = to.node == Node::All;
+    let mut tasks = Vec::new();
+    for (place, found) in from.iter().zip(&sources) {
+        let source = found.first().context("a node of the source")?;
+        let to = targets.iter().map(|node| spot(to, node, all)).collect::<Result<Vec<_>>>()?;
+        tasks.push(Task { from: spot(place, source, false)?, to, into: from.len() > 1 });
+    }
+    let options = Settings { block: args.block, rate: args.rate, kept: args.keep_free };
+    let order = Order { tasks, options };
+    let hosts: Vec<String> = nodes.iter().map(|(site, node)| format!("{site}/{node}:1")).collect();
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("run").arg("--sites").arg(&path).args(["--from", &home, "--mpi", "none", "--host", &hosts.join(",")]);
+    command.args(["-n", &hosts.len().to_string(), "--stdin", "0", "--", launch::program::OWN, "mover"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting the movers")?;
+    let mut input = child.stdin.take().context("standard input of the movers")?;
+    let output = child.stdout.take().context("standard output of the movers")?;
+    let mut line = serde_json::to_vec(&order)?;
+    line.push(b'\n');
+    // If it cannot be written the job has ended, and its own message says why.
+    let _ = input.write_all(&line).and_then(|()| input.flush());
+    let (mut moved, mut failed) = (Vec::new(), None);
+    for line in BufReader::new(output).lines() {
+        let line = line.context("what the movers print")?;
+        match serde_json::from_str(&line).with_context(|| format!("what the movers print: `{line}`"))? {
+            Event::Progress { arrived, total } => view.draw(arrived, total),
+            Event::Placed { from, to, report } => moved.push(Moved { from, to, placed: report }),
+            Event::Failed { text } => failed = Some(text),
+            Event::Cancelled => failed = Some("cancelled: nothing was put in place".to_owned()),
+        }
+    }
+    view.clear();
+    let status = child.wait().context("waiting for the movers")?;
+    if let Some(text) = failed {
+        return Err(anyhow!(text));
+    }
+    let expected = from.len() * targets.len();
+    match status.success() && moved.len() == expected {
+        true => Ok(Some(moved)),
+        // The job has said what happened.
+        false => Ok(None),
+    }
+}
+
+/// The nodes that a place is on, each with its site.
+fn nodes_of(place: &Place, sites: &[Site], home: &str) -> Result<Vec<(String, String)>> {
+    let name = place.site.as_deref().unwrap_or(home);
+    let site = sites.iter().find(|site| site.name == name).ok_or_else(|| {
+        let known: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
+        anyhow!(
+            "{place}: unknown site `{name}`: the sites file has {}. A path with a colon begins with ./",
+            known.join(", ")
+        )
+    })?;
+    if site.nodes.is_empty() {
+        bail!("{place}: the nodes of site {name} are those of its batch system's jobs: this is not possible yet");
+    }
+    let of = |node: &types::sites::Node| (name.to_owned(), node.name.clone());
+    if place.site.is_none() {
+        let own = site.nodes.iter().find(|node| is_this_machine(node));
+        return own.map(|node| vec![of(node)]).ok_or_else(|| {
+            anyhow!(
+                "{place}: this machine is no node of site {home}: name the node that has the file, as {home}/NODE:PATH"
+            )
+        });
+    }
+    match &place.node {
+        Node::Any => Ok(site.nodes.iter().take(1).map(of).collect()),
+        Node::All => Ok(site.nodes.iter().map(of).collect()),
+        Node::Named(wanted) => {
+            let found = site.nodes.iter().find(|node| node.name == *wanted);
+            found.map(|node| vec![of(node)]).ok_or_else(|| {
+                let known: Vec<&str> = site.nodes.iter().map(|node| node.name.as_str()).collect();
+                anyhow!("{place}: site {name} has no node `{wanted}`: the sites file has {}", known.join(", "))
+            })
+        }
+    }
+}
+
+/// Whether a node's address is one of this machine's, or its name is.
+fn is_this_machine(node: &types::sites::Node) -> bool {
+    match node.address {
+        Some(address) => UdpSocket::bind((address, 0)).is_ok(),
+        None => rustix::system::uname().nodename().to_bytes() == node.name.as_bytes(),
+    }
+}
+
+/// One line on a terminal that is drawn again and again.
+struct View {
+    interactive: bool,
+    began: Instant,
+    /// When it was drawn last, and what had arrived when it was drawn first.
+    drawn: Option<Instant>,
+    first: Option<u64>,
+}
+
+impl View {
+    fn new() -> View {
+        View { interactive: std::io::stderr().is_terminal(), began: Instant::now(), drawn: None, first: None }
+    }
+
+    fn draw(&mut self, arrived: u64, total: u64) {
+        let first = *self.first.get_or_insert(arrived);
+        if !self.interactive || self.drawn.is_some_and(|drawn| drawn.elapsed() < DRAW) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        let share = if total == 0 { 100.0 } else { arrived as f64 / total as f64 * 100.0 };
+        let rate = (arrived - first.min(arrived)) as f64 / self.began.elapsed().as_secs_f64().max(0.1);
+        let left = if rate > 0.0 {
+            format!(", {:.0} s left", (total - arrived.min(total)) as f64 / rate)
+        } else {
+            String::new()
+        };
+        let line = format!("{} of {} ({share:.0} %), {}/s{left}", size(arrived), size(total), size(rate as u64));
+        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+    }
+
+    fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = std::io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

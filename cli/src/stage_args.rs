@@ -1,0 +1,65 @@
+//! The flags of `landbridge stage`.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+use types::quantity::{parse_byte_rate, parse_bytes};
+
+use crate::args::SitesFileArgs;
+
+/// Move files and folders to where a job needs them
+#[derive(Debug, Args)]
+pub(crate) struct StageArgs {
+    #[command(subcommand)]
+    pub command: StageCommand,
+}
+
+/// As in `Command`, a doc comment on a variant would hide the long help of its flags.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StageCommand {
+    Move(MoveArgs),
+}
+
+/// Move files and folders between nodes and sites
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Copy files and folders between nodes and sites. The source stays.\n\n\
+        A place is PATH on this machine, or SITE:PATH on the first node of a site, or SITE/NODE:PATH, or SITE/*:PATH for all \
+        nodes of a site (as a target). At a site, a relative path begins at your home there. A path with a colon begins with \
+        `/` or `./`. If DST is a folder that exists, the source goes into it, else it gets that name.\n\n\
+        A target appears as a whole when all of it has arrived and every block had the checksum of its sender. Until \
+        then its contents are in a hidden folder beside it. If anything ends the transfer, type the same command again: \
+        what has arrived is not moved again. Permissions, times, links, holes and attributes arrive too; owners do not.",
+    after_help = "Examples:\n  \
+        landbridge stage move input.h5 lyon:/scratch/me/\n  \
+        landbridge stage move --rate 50MB/s lyon:/scratch/me/run7 kyoto:/data/run7\n  \
+        landbridge stage move lyon:tables 'kyoto/*:/tmp/tables'        to every node, over the trunk once"
+)]
+pub(crate) struct MoveArgs {
+    /// What to move, and where to: [SITE[/NODE]:]PATH
+    #[arg(value_name = "SRC… DST", required = true, num_args = 2..)]
+    pub places: Vec<OsString>,
+    /// Most bytes per second at each target [default: as fast as it goes]
+    #[arg(long, value_name = "RATE", value_parser = parse_byte_rate)]
+    pub rate: Option<u64>,
+    /// Bytes moved at a time, from 4KiB to 1GiB
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = block)]
+    pub block: u32,
+    /// Space of the target's file system that is left to others [default: a hundredth of it, at most 4GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub keep_free: Option<u64>,
+    /// Write a JSON object about what was moved to standard output
+    #[arg(long)]
+    pub json: bool,
+    /// The site where you type this [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+fn block(text: &str) -> Result<u32, String> {
+    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
+    let fits = (4 << 10..=1 << 30).contains(&bytes);
+    fits.then_some(bytes as u32).ok_or_else(|| format!("{bytes} bytes: it must be from 4KiB to 1GiB"))
+}

@@ -1,0 +1,114 @@
+//! A source of this node, and the blocks of it that others are reading.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+
+use pool::HostId;
+
+use super::lent::Lent;
+use super::message::{Message, Settings, Task};
+use super::peers::Peers;
+use super::{MoverError, at_home};
+use crate::blocks::Blocks;
+use crate::error::At;
+use crate::source::Source;
+
+pub(super) struct Feeding {
+    task: u32,
+    source: Source,
+    blocks: Blocks,
+    lent: Lending,
+    targets: Vec<u32>,
+    /// Targets that fetch from here, and have not everything yet.
+    hungry: usize,
+    _manifest: Lent,
+}
+
+impl Feeding {
+    /// Lists the source. Also returns what its targets are told.
+    pub(super) fn open(
+        number: u32,
+        task: &Task,
+        options: &Settings,
+        peers: &Peers,
+    ) -> Result<(Feeding, Message), MoverError> {
+        let path = at_home(&task.from.path);
+        let source = Source::open(&path)?;
+        let whole = std::fs::canonicalize(&path).at("find", &path)?;
+        let name = whole.file_name().unwrap_or_default().as_bytes().to_vec();
+        let manifest = postcard::to_stdvec(source.manifest()).map_err(|e| MoverError::Message(e.to_string()))?;
+        let (length, manifest) = (manifest.len() as u64, peers.lend(manifest)?);
+        let (host, identity) = (HostId::own().0, source.identity()?);
+        let announcement = Message::Manifest { task: number, key: manifest.key(), length, host, identity, name };
+        let targets: Vec<u32> = task.to.iter().map(|spot| spot.rank).collect();
+        let hungry = (0..targets.len()).filter(|target| feeder(task, *target, peers) == task.from.rank).count();
+        let blocks = Blocks::cut(source.manifest(), options.block);
+        let lent = Lending::default();
+        Ok((Feeding { task: number, source, blocks, lent, targets, hungry, _manifest: manifest }, announcement))
+    }
+
+    pub(super) fn targets(&self) -> &[u32] {
+        &self.targets
+    }
+
+    /// Reads a block into memory that `from` may read.
+    pub(super) fn read(&mut self, from: u32, block: u32, peers: &Peers) -> Result<Message, MoverError> {
+        let pieces = self.blocks.pieces(block);
+        if pieces.is_empty() {
+            return Err(MoverError::Message(format!("{}: there is no block {block}", peers.place(from))));
+        }
+        let mut bytes = self.lent.spare();
+        let hash = self.source.read(pieces, &mut bytes)?;
+        let length = bytes.len() as u32;
+        let key = self.lent.lend(from, block, peers.lend(bytes)?);
+        Ok(Message::Ready { task: self.task, block, hash, key, length })
+    }
+
+    pub(super) fn released(&mut self, by: u32, block: u32) {
+        self.lent.released(by, block);
+    }
+
+    /// One more has everything. Returns whether all have; then the files are still the listed ones.
+    pub(super) fn full(&mut self) -> Result<bool, MoverError> {
+        self.hungry = self.hungry.saturating_sub(1);
+        if self.hungry == 0 {
+            self.source.check()?;
+        }
+        Ok(self.hungry == 0)
+    }
+}
+
+/// Blocks that others are reading, by reader and number.
+#[derive(Default)]
+pub(super) struct Lending {
+    lent: HashMap<(u32, u32), Lent>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Lending {
+    /// Memory for the next block: that of an earlier one, whose pages are there.
+    pub(super) fn spare(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Returns the key.
+    pub(super) fn lend(&mut self, to: u32, block: u32, lent: Lent) -> u64 {
+        let key = lent.key();
+        self.lent.insert((to, block), lent);
+        key
+    }
+
+    pub(super) fn released(&mut self, by: u32, block: u32) {
+        if let Some(lent) = self.lent.remove(&(by, block)) {
+            self.spare.push(lent.take());
+        }
+    }
+}
+
+/// The rank from which a target fetches: the target before it at its site, or the source.
+pub(super) fn feeder(task: &Task, target: usize, peers: &Peers) -> u32 {
+    let site = |rank| peers.place(rank).split('/').next().map(str::to_owned);
+    let Some(own) = task.to.get(target) else { return task.from.rank };
+    let before = task.to[..target].iter().rev().find(|other| site(other.rank) == site(own.rank));
+    before.map_or(task.from.rank, |other| other.rank)
+}

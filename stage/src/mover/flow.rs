@@ -1,0 +1,188 @@
+//! What a target asks for, and when: the receiver decides the rate. Pure; time is an argument.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::Hash;
+
+/// Blocks that the sender reads ahead and keeps in memory.
+const AHEAD: usize = 4;
+/// Blocks that are on their way at once: one hides the way of the other, and more would only queue.
+const READING: usize = 2;
+/// How often a damaged block is asked for again.
+const TRIES: u32 = 3;
+
+/// A block in the sender's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) block: u32,
+    pub(super) hash: Hash,
+    pub(super) key: u64,
+    pub(super) length: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    /// Have the sender read a block.
+    Fetch(u32),
+    /// Read it from the sender's memory.
+    Read(Offer),
+    /// Nothing until this time.
+    Sleep(Duration),
+    /// Nothing until something arrives.
+    Wait,
+}
+
+/// Blocks of one target on their way.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    missing: VecDeque<u32>,
+    fetched: usize,
+    offers: VecDeque<Offer>,
+    reading: HashMap<u32, Offer>,
+    damaged: HashMap<u32, u32>,
+    paused: bool,
+}
+
+impl Flow {
+    pub(super) fn new(missing: impl IntoIterator<Item = u32>) -> Flow {
+        Flow { missing: missing.into_iter().collect(), ..Flow::default() }
+    }
+
+    pub(super) fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// What to do now. `free`: when the next block may begin.
+    pub(super) fn next(&mut self, now: Duration, free: Duration) -> Act {
+        if self.fetched + self.offers.len() + self.reading.len() < AHEAD
+            && !self.paused
+            && let Some(block) = self.missing.pop_front()
+        {
+            self.fetched += 1;
+            return Act::Fetch(block);
+        }
+        if self.paused || self.reading.len() >= READING || self.offers.is_empty() {
+            return Act::Wait;
+        }
+        if now < free {
+            return Act::Sleep(free);
+        }
+        match self.offers.pop_front() {
+            Some(offer) => {
+                self.reading.insert(offer.block, offer);
+                Act::Read(offer)
+            }
+            None => Act::Wait,
+        }
+    }
+
+    /// The sender has a block in its memory. Returns whether it was asked for.
+    pub(super) fn offered(&mut self, offer: Offer) -> bool {
+        let expected = self.fetched > 0 && !self.reading.contains_key(&offer.block);
+        if expected {
+            self.fetched -= 1;
+            self.offers.push_back(offer);
+        }
+        expected
+    }
+
+    /// A block has been read.
+    pub(super) fn arrived(&mut self, block: u32) -> Option<Offer> {
+        self.reading.remove(&block)
+    }
+
+    /// It was damaged on its way. Returns whether it is asked for again.
+    pub(super) fn damaged(&mut self, block: u32) -> bool {
+        let times = self.damaged.entry(block).or_default();
+        *times += 1;
+        if *times <= TRIES {
+            self.missing.push_front(block);
+        }
+        *times <= TRIES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn offer(block: u32) -> Offer {
+        Offer { block, hash: [0; 32], key: 1, length: 100 }
+    }
+
+    proptest! {
+        /// Whatever the order and times of answers: each block arrives once, never more than allowed are on their way,
+        /// and nothing begins before its time.
+        #[test]
+        fn each_block_arrives(
+            count in 0u32..40,
+            choices in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>(), 0u64..5), 400),
+        ) {
+            let mut flow = Flow::new(0..count);
+            let (mut asked, mut reading, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut now, mut free) = (Duration::ZERO, Duration::ZERO);
+            let mut damages = 0;
+            for (index, damage, pause) in choices {
+                loop {
+                    match flow.next(now, free) {
+                        Act::Fetch(block) => asked.push(block),
+                        Act::Read(offer) => {
+                            prop_assert!(now >= free);
+                            free = now + Duration::from_millis(pause);
+                            reading.push(offer.block);
+                        }
+                        Act::Sleep(until) => now = until,
+                        Act::Wait => break,
+                    }
+                    prop_assert!(reading.len() <= READING);
+                    prop_assert!(asked.len() + reading.len() <= AHEAD);
+                }
+                match asked.is_empty() || (damage && !reading.is_empty()) {
+                    false => {
+                        let block = asked.remove(index.index(asked.len()));
+                        prop_assert!(flow.offered(offer(block)));
+                    }
+                    true if !reading.is_empty() => {
+                        let block = reading.remove(index.index(reading.len()));
+                        prop_assert!(flow.arrived(block).is_some());
+                        if damage && damages < 3 {
+                            damages += 1;
+                            prop_assert!(flow.damaged(block));
+                        } else {
+                            arrived.push(block);
+                        }
+                    }
+                    true => {}
+                }
+            }
+            arrived.sort_unstable();
+            prop_assert_eq!(arrived, (0..count).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_pause_asks_for_nothing() {
+        let mut flow = Flow::new(0..10);
+        assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Fetch(0));
+        flow.offered(offer(0));
+        flow.pause(true);
+        assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Wait);
+        flow.pause(false);
+        assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Fetch(1));
+    }
+
+    #[test]
+    fn what_is_always_damaged_is_given_up() {
+        let mut flow = Flow::new([7]);
+        for times in 1..=4 {
+            assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Fetch(7));
+            flow.offered(offer(7));
+            assert_eq!(flow.next(Duration::ZERO, Duration::ZERO), Act::Read(offer(7)));
+            flow.arrived(7);
+            assert_eq!(flow.damaged(7), times < 4);
+        }
+    }
+}

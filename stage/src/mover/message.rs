@@ -1,0 +1,159 @@
+//! What movers tell each other, and what the user's command tells them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Hash;
+
+/// The longest message in bytes. What may be longer, a manifest or an order, is read from the memory of who has it.
+pub(super) const LONGEST: usize = 16 << 10;
+
+/// What the user wants moved. Comes as a line of JSON on the first rank's standard input.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    pub tasks: Vec<Task>,
+    pub options: Settings,
+}
+
+/// A source, and all places that get it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    pub from: Spot,
+    pub to: Vec<Spot>,
+    /// Whether the targets' path must be a folder, because several sources go there.
+    pub into: bool,
+}
+
+/// A path on a node of the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spot {
+    pub rank: u32,
+    /// Raw bytes.
+    pub path: Vec<u8>,
+    /// How the user wrote the place.
+    pub typed: String,
+}
+
+/// How it is moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Bytes of a block.
+    pub block: u32,
+    /// Bytes per second at each target; `None`: as fast as it goes.
+    pub rate: Option<u64>,
+    /// Bytes of the target's file system that are left to others.
+    pub kept: Option<u64>,
+}
+
+/// Something that the user wants while it is being moved. A line of JSON too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Control {
+    Pause,
+    Resume,
+    /// Bytes per second; `None`: as fast as it goes.
+    Rate(Option<u64>),
+    /// Give up, and remove what has arrived.
+    Cancel,
+}
+
+/// A mover to another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// From rank 0: an [`Order`] is in its memory.
+    Order {
+        key: u64,
+        length: u64,
+    },
+    /// From a source to each of its targets: the manifest is in its memory.
+    Manifest {
+        task: u32,
+        key: u64,
+        length: u64,
+        host: u64,
+        identity: (u64, u64),
+        name: Vec<u8>,
+    },
+    /// The sender wants a block from the receiver's memory.
+    Fetch {
+        task: u32,
+        block: u32,
+    },
+    /// It is there until it is released.
+    Ready {
+        task: u32,
+        block: u32,
+        hash: Hash,
+        key: u64,
+        length: u32,
+    },
+    Release {
+        task: u32,
+        block: u32,
+    },
+    /// The sender, and all that it feeds, have all blocks.
+    Full {
+        task: u32,
+    },
+    /// From a source, whose files are still the listed ones: put it in place.
+    Place {
+        task: u32,
+    },
+    /// To rank 0: bytes that have arrived of all that a target waits for.
+    Progress {
+        task: u32,
+        target: u32,
+        arrived: u64,
+        total: u64,
+    },
+    /// To rank 0: a target is in place.
+    Placed {
+        task: u32,
+        target: u32,
+        report: Placed,
+    },
+    Control(Control),
+    /// To rank 0: a target has given up.
+    Cancelled {
+        task: u32,
+        target: u32,
+    },
+    /// To rank 0: the job cannot go on.
+    Failed {
+        text: String,
+    },
+    /// From rank 0: all is done.
+    End,
+}
+
+/// What became of a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Where it is, as the target's machine names it.
+    pub path: String,
+    pub files: u64,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Of these, what an earlier transfer had brought.
+    pub resumed: u64,
+    pub notes: Vec<String>,
+}
+
+/// What the first rank writes for the user's command, as lines of JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// Bytes, over all targets that have begun.
+    Progress {
+        arrived: u64,
+        total: u64,
+    },
+    Placed {
+        from: String,
+        to: String,
+        report: Placed,
+    },
+    Cancelled,
+    Failed {
+        text: String,
+    },
+}

@@ -1,0 +1,519 @@
+//! A mover: a rank of an ordinary job, which serves the sources of its node and fetches what its node gets.
+//!
+//! The receiver decides the rate: it asks for blocks (`Message::Fetch`), the sender reads them into its memory and says
+//! where (`Message::Ready`), and the receiver reads them from there, one-sided, when it is their time. Where
+//! several nodes of a site get the same, each trunk is crossed once: the first node fetches from the source, the next
+//! one from the first. Nothing is put in place before the last one has everything and the source has said that its
+//! files are still the listed ones.
+//!
+//! One thread, which sleeps on the endpoint's descriptors. Reads and writes of files block it: two blocks are on their
+//! way meanwhile.
+
+mod console;
+mod feeding;
+mod flow;
+mod lead;
+#[allow(unsafe_code)]
+mod lent;
+mod message;
+mod peers;
+mod pmi;
+mod receiving;
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+pub use message::{Control, Event, Order, Placed, Settings, Spot, Task};
+pub use pmi::PmiError;
+
+use crate::error::StageError;
+use console::Console;
+use feeding::Feeding;
+use lead::Lead;
+use lent::Lent;
+use message::Message;
+use peers::{Happened, Peers};
+use receiving::Receiving;
+
+/// How often a mover tells how far it is.
+const TELL: Duration = Duration::from_millis(200);
+/// How long a mover whose work has failed waits until the first one has heard of it.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// Why a mover could not do its work.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MoverError {
+    #[error("not part of a job: this program is started by `landbridge stage`")]
+    NoJob,
+    #[error(transparent)]
+    Environment(#[from] endpoint::ConfigError),
+    #[error(transparent)]
+    Open(#[from] endpoint::OpenError),
+    #[error(transparent)]
+    Pmi(#[from] PmiError),
+    #[error("rank {rank} has `{text}` for an address")]
+    Address { rank: u32, text: String },
+    #[error("{place} is lost: {failure}")]
+    Lost { place: String, failure: endpoint::Failure },
+    #[error("cannot begin to send or read: {0}")]
+    Begin(endpoint::NotBegun),
+    #[error("message of a mover: {0}")]
+    Message(String),
+    #[error(transparent)]
+    Region(#[from] memory::RegionError),
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+    #[error("the order on standard input: {0}")]
+    Order(String),
+}
+
+/// What is being read from another mover's memory.
+enum Wanted {
+    Order,
+    Manifest { task: u32, from: Origin },
+    Block { task: u32, block: u32 },
+}
+
+/// What a source says about itself besides its manifest.
+struct Origin {
+    host: u64,
+    identity: (u64, u64),
+    name: Vec<u8>,
+}
+
+struct Mover<'a> {
+    peers: Peers,
+    began: Instant,
+    order: Option<Order>,
+    /// Where the others read it: rank 0 alone.
+    order_lent: Option<Lent>,
+    console: Option<Console<'a>>,
+    lead: Lead,
+    feeding: HashMap<u32, Feeding>,
+    receiving: HashMap<u32, Receiving>,
+    wanted: HashMap<usize, Wanted>,
+    next_context: usize,
+    /// What came for a target before its manifest.
+    early: Vec<(u32, Message)>,
+    placed: HashSet<u32>,
+    cancelled: bool,
+    /// Its own work has failed: nothing more is done until the first mover ends all.
+    failed: Option<Instant>,
+    ended: bool,
+}
+
+/// Takes part in a job of movers until all is done. Rank 0 reads the [`Order`] and then [`Control`]s from `input`, each
+/// a line of JSON, and writes [`Event`]s to `output`. `lookup` returns a variable of the environment.
+///
+/// # Errors
+/// [`MoverError`]. What went wrong with a source or target is an [`Event::Failed`] instead.
+pub fn run(
+    lookup: impl Fn(&str) -> Option<String>,
+    input: BorrowedFd<'_>,
+    output: &mut dyn std::io::Write,
+) -> Result<(), MoverError> {
+    let peers = Peers::open(lookup)?;
+    let console = (peers.me() == 0).then(|| Console::new(input, output)).transpose()?;
+    let mut mover = Mover {
+        peers,
+        began: Instant::now(),
+        order: None,
+        order_lent: None,
+        console,
+        lead: Lead::default(),
+        feeding: HashMap::new(),
+        receiving: HashMap::new(),
+        wanted: HashMap::new(),
+        next_context: 0,
+        early: Vec::new(),
+        placed: HashSet::new(),
+        cancelled: false,
+        failed: None,
+        ended: false,
+    };
+    while !mover.ended {
+        mover.turn()?;
+    }
+    mover.feeding.clear();
+    mover.receiving.clear();
+    mover.peers.close()
+}
+
+impl Mover<'_> {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Does all that can be done, then sleeps.
+    fn turn(&mut self) -> Result<(), MoverError> {
+        let mut moved = false;
+        while let Some(happened) = self.peers.step()? {
+            moved = true;
+            self.guarded(|mover| mover.happened(happened))?;
+            if self.ended {
+                return Ok(());
+            }
+        }
+        moved |= self.listen()?;
+        let mut wake = TELL;
+        let mut result = Ok(());
+        if self.failed.is_none() {
+            result = self.drive(&mut wake);
+        }
+        self.guarded(|_| result)?;
+        if self.failed.is_some_and(|since| since.elapsed() > LEAVE) {
+            return Err(MoverError::Message("the first mover does not answer".to_owned()));
+        }
+        self.print()?;
+        if !moved {
+            let also = self.console.as_ref().and_then(Console::waits_on);
+            self.peers.sleep(wake, also)?;
+        }
+        Ok(())
+    }
+
+    /// What goes wrong with a source or a target is told to the first mover, which ends all.
+    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<(), MoverError>) -> Result<(), MoverError> {
+        match work(self) {
+            Err(MoverError::Stage(error)) => {
+                let text = format!("{}: {error}", self.peers.place(self.peers.me()));
+                // A path may have 4 KiB, each byte of which takes three when it is shown.
+                let text = text.chars().take(message::LONGEST / 4 - 16).collect();
+                self.failed.get_or_insert(Instant::now());
+                self.peers.send(0, &Message::Failed { text })
+            }
+            other => other,
+        }
+    }
+
+    /// Reads what the user wants.
+    fn listen(&mut self) -> Result<bool, MoverError> {
+        let Some(console) = &mut self.console else { return Ok(false) };
+        let lines = console.lines()?;
+        let any = !lines.is_empty();
+        for line in lines {
+            let unreadable = |error: serde_json::Error| MoverError::Order(error.to_string());
+            if self.order.is_none() {
+                let order: Order = serde_json::from_str(&line).map_err(unreadable)?;
+                check(&order, self.peers.size()).map_err(MoverError::Order)?;
+                self.lead = Lead::new(&order);
+                let bytes = postcard::to_stdvec(&order).map_err(|error| MoverError::Order(error.to_string()))?;
+                let (length, lent) = (bytes.len() as u64, self.peers.lend(bytes)?);
+                for rank in 1..self.peers.size() {
+                    self.peers.send(rank, &Message::Order { key: lent.key(), length })?;
+                }
+                self.order_lent = Some(lent);
+                self.guarded(|mover| mover.begin(order))?;
+            } else {
+                let control: Control = serde_json::from_str(&line).map_err(unreadable)?;
+                for rank in 0..self.peers.size() {
+                    self.peers.send(rank, &Message::Control(control))?;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Opens the sources of this node.
+    fn begin(&mut self, order: Order) -> Result<(), MoverError> {
+        for (number, task) in (0..).zip(&order.tasks) {
+            if task.from.rank == self.peers.me() {
+                let (feeding, announcement) = Feeding::open(number, task, &order.options, &self.peers)?;
+                self.feeding.insert(number, feeding);
+                for target in &task.to {
+                    self.peers.send(target.rank, &announcement)?;
+                }
+            }
+        }
+        self.order = Some(order);
+        Ok(())
+    }
+
+    fn happened(&mut self, happened: Happened) -> Result<(), MoverError> {
+        match happened {
+            Happened::Told(from, message) => self.told(from, message),
+            Happened::Read(context, bytes) => match self.wanted.remove(&context) {
+                Some(Wanted::Order) => {
+                    let order: Order =
+                        postcard::from_bytes(&bytes).map_err(|error| MoverError::Order(error.to_string()))?;
+                    check(&order, self.peers.size()).map_err(MoverError::Order)?;
+                    self.begin(order)
+                }
+                _ if self.failed.is_some() => Ok(()),
+                Some(Wanted::Manifest { task, from }) => self.begin_target(task, &from, &bytes),
+                Some(Wanted::Block { task, block }) => self.arrived(task, block, bytes),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn told(&mut self, from: u32, message: Message) -> Result<(), MoverError> {
+        match message {
+            Message::Order { key, length } => self.want(from, key, length, Wanted::Order),
+            Message::End => {
+                self.ended = true;
+                Ok(())
+            }
+            Message::Progress { task, target, arrived, total } => {
+                self.lead.progress((task, target), arrived, total);
+                Ok(())
+            }
+            Message::Placed { task, target, report } => self.lead_placed(task, target, report),
+            Message::Cancelled { task, target } => {
+                if self.lead.cancelled((task, target)) {
+                    self.end(Event::Cancelled)?;
+                }
+                Ok(())
+            }
+            Message::Failed { text } => self.end(Event::Failed { text }),
+            _ if self.failed.is_some() => Ok(()),
+            Message::Manifest { task, key, length, host, identity, name } => {
+                let origin = Origin { host, identity, name };
+                self.want(from, key, length, Wanted::Manifest { task, from: origin })
+            }
+            Message::Fetch { task, block } => self.fetch(from, task, block),
+            Message::Ready { task, block, hash, key, length } => {
+                let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
+                let offer = flow::Offer { block, hash, key, length };
+                match receiving.offered(from, offer) {
+                    true => Ok(()),
+                    false => Err(MoverError::Message(format!("{}: block {block} unasked", self.peers.place(from)))),
+                }
+            }
+            Message::Release { task, block } => {
+                if let Some(feeding) = self.feeding.get_mut(&task) {
+                    feeding.released(from, block);
+                }
+                if let Some(receiving) = self.receiving.get_mut(&task) {
+                    receiving.released(from, block);
+                }
+                Ok(())
+            }
+            Message::Full { task } => self.full(from, task),
+            Message::Place { task } => self.place(task),
+            Message::Control(control) => self.control(control),
+        }
+    }
+
+    fn want(&mut self, from: u32, key: u64, length: u64, what: Wanted) -> Result<(), MoverError> {
+        let length = usize::try_from(length).map_err(|_| MoverError::Message(format!("{length} bytes")))?;
+        self.next_context += 1;
+        self.wanted.insert(self.next_context, what);
+        self.peers.read(from, key, length, self.next_context)
+    }
+
+    /// A block that somebody wants from this node.
+    fn fetch(&mut self, from: u32, task: u32, block: u32) -> Result<(), MoverError> {
+        let ready = match (self.feeding.get_mut(&task), self.receiving.get_mut(&task)) {
+            // Of a task's source and a target on the same node, it is the source that feeds.
+            (Some(feeding), _) => Some(feeding.read(from, block, &self.peers)?),
+            (None, Some(receiving)) => receiving.read(from, block, &self.peers)?,
+            (None, None) => {
+                self.early.push((from, Message::Fetch { task, block }));
+                None
+            }
+        };
+        match ready {
+            Some(ready) => self.peers.send(from, &ready),
+            None => Ok(()),
+        }
+    }
+
+    fn begin_target(&mut self, number: u32, origin: &Origin, bytes: &[u8]) -> Result<(), MoverError> {
+        if self.cancelled {
+            return Ok(());
+        }
+        let order = self.order.as_ref();
+        let task = order.and_then(|order| Some((order.tasks.get(number as usize)?, order.options)));
+        let Some((task, options)) = task else { return Ok(()) };
+        let mut receiving = Receiving::open(number, task, &options, origin, bytes, &self.peers)?;
+        receiving.tell(self.began.elapsed(), true, &mut self.peers)?;
+        if receiving.is_full() {
+            receiving.tell_full(number, &mut self.peers)?;
+        }
+        self.receiving.insert(number, receiving);
+        for (from, message) in std::mem::take(&mut self.early) {
+            self.told(from, message)?;
+        }
+        Ok(())
+    }
+
+    /// Starts what can be started.
+    fn drive(&mut self, wake: &mut Duration) -> Result<(), MoverError> {
+        let now = self.now();
+        let numbers: Vec<u32> = self.receiving.keys().copied().collect();
+        for task in numbers {
+            while let Some(receiving) = self.receiving.get_mut(&task) {
+                match receiving.next(now) {
+                    flow::Act::Fetch(block) => {
+                        let feeder = receiving.feeder();
+                        self.peers.send(feeder, &Message::Fetch { task, block })?;
+                    }
+                    flow::Act::Read(offer) => {
+                        let feeder = receiving.feeder();
+                        let what = Wanted::Block { task, block: offer.block };
+                        self.want(feeder, offer.key, offer.length.into(), what)?;
+                    }
+                    flow::Act::Sleep(until) => {
+                        *wake = (*wake).min(until.saturating_sub(now));
+                        break;
+                    }
+                    flow::Act::Wait => break,
+                }
+            }
+            if let Some(receiving) = self.receiving.get_mut(&task) {
+                receiving.tell(now, false, &mut self.peers)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn arrived(&mut self, task: u32, block: u32, bytes: Vec<u8>) -> Result<(), MoverError> {
+        let now = self.now();
+        let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
+        let feeder = receiving.feeder();
+        self.peers.send(feeder, &Message::Release { task, block })?;
+        for (to, ready) in receiving.arrived(block, bytes, &self.peers)? {
+            self.peers.send(to, &ready)?;
+        }
+        if receiving.is_full() {
+            receiving.tell(now, true, &mut self.peers)?;
+            receiving.tell_full(task, &mut self.peers)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody that this node feeds has everything.
+    fn full(&mut self, from: u32, task: u32) -> Result<(), MoverError> {
+        if let Some(feeding) = self.feeding.get_mut(&task) {
+            if feeding.full()? {
+                for rank in feeding.targets().to_vec() {
+                    self.peers.send(rank, &Message::Place { task })?;
+                }
+            }
+        } else if let Some(receiving) = self.receiving.get_mut(&task) {
+            receiving.follower_is_full();
+            if receiving.is_full() {
+                receiving.tell_full(task, &mut self.peers)?;
+            }
+        } else {
+            self.early.push((from, Message::Full { task }));
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, task: u32) -> Result<(), MoverError> {
+        let Some(receiving) = self.receiving.remove(&task) else { return Ok(()) };
+        self.placed.insert(task);
+        let (target, report) = receiving.place()?;
+        self.peers.send(0, &Message::Placed { task, target, report })
+    }
+
+    fn control(&mut self, control: Control) -> Result<(), MoverError> {
+        if control != Control::Cancel {
+            self.receiving.values_mut().for_each(|receiving| receiving.control(control));
+            return Ok(());
+        }
+        self.cancelled = true;
+        let me = self.peers.me();
+        let tasks = self.order.iter().flat_map(|order| (0..).zip(&order.tasks));
+        let mine: Vec<(u32, u32)> = tasks
+            .flat_map(|(task, found)| (0..).zip(&found.to).map(move |(target, spot)| (task, target, spot.rank)))
+            .filter(|(task, _, rank)| *rank == me && !self.placed.contains(task))
+            .map(|(task, target, _)| (task, target))
+            .collect();
+        for (task, target) in mine {
+            if let Some(receiving) = self.receiving.remove(&task) {
+                receiving.evict()?;
+            }
+            self.peers.send(0, &Message::Cancelled { task, target })?;
+        }
+        Ok(())
+    }
+
+    fn lead_placed(&mut self, task: u32, target: u32, report: Placed) -> Result<(), MoverError> {
+        let Some(order) = &self.order else { return Ok(()) };
+        let Some(found) = order.tasks.get(task as usize) else { return Ok(()) };
+        let to = found.to.get(target as usize).map_or(String::new(), |spot| spot.typed.clone());
+        let event = Event::Placed { from: found.from.typed.clone(), to, report };
+        self.write(&event)?;
+        if self.lead.placed((task, target)) {
+            self.end_all()?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, event: Event) -> Result<(), MoverError> {
+        if !self.lead.is_over() {
+            self.lead.over();
+            self.write(&event)?;
+            self.end_all()?;
+        }
+        Ok(())
+    }
+
+    fn end_all(&mut self) -> Result<(), MoverError> {
+        for rank in 0..self.peers.size() {
+            self.peers.send(rank, &Message::End)?;
+        }
+        Ok(())
+    }
+
+    fn print(&mut self) -> Result<(), MoverError> {
+        let now = self.now();
+        match self.lead.due(now) {
+            Some(event) => self.write(&event),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self, event: &Event) -> Result<(), MoverError> {
+        match &mut self.console {
+            Some(console) => console.write(event),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is wrong with an order.
+fn check(order: &Order, ranks: u32) -> Result<(), String> {
+    if order.tasks.is_empty() {
+        return Err("it has nothing to move".to_owned());
+    }
+    for task in &order.tasks {
+        let spots = || std::iter::once(&task.from).chain(&task.to);
+        if let Some(spot) = spots().find(|spot| spot.rank >= ranks) {
+            return Err(format!("{}: there is no rank {}", spot.typed, spot.rank));
+        }
+        if let Some(spot) = spots().find(|spot| spot.path.is_empty() || spot.path.contains(&0)) {
+            return Err(format!("{}: no path", spot.typed));
+        }
+        let mut ranks: Vec<u32> = task.to.iter().map(|spot| spot.rank).collect();
+        ranks.sort_unstable();
+        if ranks.is_empty() || ranks.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(format!("{}: each target needs a node of its own", task.from.typed));
+        }
+    }
+    if order.options.rate == Some(0) {
+        return Err("a rate of 0".to_owned());
+    }
+    Ok(())
+}
+
+/// A path as its own machine understands it: `~/` and relative paths begin at the user's home.
+fn at_home(path: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    let path = path.strip_prefix(b"~/").unwrap_or(if path == b"~" { b"." } else { path });
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
+    match std::env::home_dir() {
+        Some(home) if path.is_relative() => home.join(path),
+        _ => path,
+    }
+}
