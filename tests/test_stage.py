@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from harness import LANDBRIDGE
+from harness import LANDBRIDGE, ROOT
 
 LAB = f"{LANDBRIDGE} lab"
 MOVE = f"{LANDBRIDGE} stage move"
@@ -228,3 +228,29 @@ def test_a_source_that_is_written_to_is_refused(workshop):
         file.write(b"changed")
     running.finish().fails_naming("b/n1", f"{source} changed while it was being moved", "nothing was put in place")
     assert not target.exists()
+
+
+def test_beside_an_application_it_says_what_that_lost(workshop):
+    """Twice as many busy processes as cores: all rights are taken for the deadline, and the transfer ends."""
+    source, target = workshop.folder / "source", workshop.folder / "target"
+    source.write_bytes(random.Random(5).randbytes(60_000_000))
+    spinners = [workshop.start(["sh", "-c", "while :; do :; done"]) for _ in range(2 * len(os.sched_getaffinity(0)))]
+    words = [LANDBRIDGE, "stage", "move", "--json", "--rate", "20MB/s", "--deadline", "5s", source, target]
+    (one,) = moved(workshop.run(words))
+    assert all(spinner.child.poll() is None for spinner in spinners)
+    for spinner in spinners:
+        spinner.end()
+    assert 0 <= one["harm"] <= 1, one
+    assert target.read_bytes() == source.read_bytes()
+    nothing_hidden(workshop.folder)
+
+
+def test_mpbench_says_where_its_time_went(workshop, mpich_only):
+    words = ["--iterations", 3, "--memory", "1M", "--stride", 64, "--access", "writes", "--passes", 2, "--block", 0.01]
+    words += ["--disk", "64k", "--folder", workshop.folder, "--pattern", "broadcast", "--message", "64k"]
+    program = ROOT / "examples" / "mpbench" / "mpbench"
+    done = workshop.across(mpich_only, 2, [program, *words]).finish().check()
+    found = json.loads(done.out.splitlines()[0])
+    assert found["ranks"] == 2 and found["block"] >= 0.03 and found["disk"] > 0 and found["communicate"] > 0, found
+    wrong = workshop.across(mpich_only, 1, [program, "--stride", "9"]).finish()
+    assert "--stride must be a multiple of 8" in wrong.err, str(wrong)

@@ -111,7 +111,11 @@ pub(crate) enum Command {
     SiteEnd,
     /// Started by `stage` as the ranks of a job
     #[command(hide = true)]
-    Mover,
+    Mover {
+        /// Without a job: both ends are on this machine
+        #[arg(long)]
+        here: bool,
+    },
     /// Started by agents
     #[command(hide = true, name = launch::keeper::WORKER)]
     AgentWorker {

@@ -93,7 +93,7 @@ fn main() -> ExitCode {
         Command::Page(args) => page::page(&args),
         Command::Plan(args) => plan::plan(&args),
         Command::Stage(args) => stage::stage(&args),
-        Command::Mover => stage::mover(),
+        Command::Mover { here } => stage::mover(here),
         Command::Couple(args) => couple::couple(args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::lab(args),

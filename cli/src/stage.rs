@@ -4,14 +4,13 @@ use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
-use stage::{Node, Options, Pace, Place, Source, Target, resolve, transfer};
+use stage::{Node, Place, transfer};
 use types::sites::Site;
 
 use crate::stage_args::{MoveArgs, StageArgs, StageCommand};
@@ -27,8 +26,20 @@ pub(crate) fn stage(args: &StageArgs) -> Result<i32> {
     }
 }
 
-/// A rank of a job that moves files.
-pub(crate) fn mover() -> Result<i32> {
+/// A rank of a job that moves files, or a process that moves them `here`.
+pub(crate) fn mover(here: bool) -> Result<i32> {
+    if here {
+        // Its session and its threads give way to others. It ends with the command that has started it.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+        rustix::process::setsid()?;
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line)?;
+        // Nothing comes from a command that has ended meanwhile.
+        if !line.is_empty() {
+            transfer::here(&serde_json::from_str(&line)?, &mut std::io::stdout())?;
+        }
+        return Ok(0);
+    }
     let secret = std::env::var("LANDBRIDGE_SECRET_FD").ok();
     let secret = secret.and_then(|number| std::fs::read_to_string(format!("/proc/self/fd/{number}")).ok());
     let lookup = |name: &str| match name {
@@ -79,8 +90,11 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
             0 => String::new(),
             bytes => format!(", {} of them by an earlier transfer", size(bytes)),
         };
+        let harm = placed.harm.map_or(String::new(), |harm| {
+            format!("; the application there lost {:.1} % of its time to it", harm * 100.0)
+        });
         let (files, bytes) = (placed.files, size(placed.bytes));
-        writeln!(out, "{from} is at {to} ({}): {files} file(s), {bytes}{resumed}", placed.path)?;
+        writeln!(out, "{from} is at {to} ({}): {files} file(s), {bytes}{resumed}{harm}", placed.path)?;
     }
     let fresh: u64 = moved.iter().map(|moved| moved.placed.bytes - moved.placed.resumed).sum();
     writeln!(out, "{} in {seconds:.1} s, {}/s", size(fresh), size((fresh as f64 / seconds) as u64))?;
@@ -96,38 +110,29 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Both ends are on this machine.
+fn settings(args: &MoveArgs) -> Settings {
+    let deadline = args.deadline.map(|deadline| deadline.as_millis() as u64);
+    Settings { block: args.block, rate: args.rate, kept: args.keep_free, deadline, harm: args.harm }
+}
+
+/// Both ends are on this machine: no job is needed.
 fn here(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Result<Option<Vec<Moved>>> {
-    let mut moved = Vec::new();
-    for place in from {
-        let whole = std::fs::canonicalize(&place.path).with_context(|| place.to_string())?;
-        let name = Path::new(whole.file_name().unwrap_or_default());
-        let path = resolve(&to.path, name, from.len() > 1)?;
-        let mut source = Source::open(&place.path)?;
-        let manifest = source.manifest().clone();
-        let total = manifest.bytes();
-        let options = Options { block: args.block, kept: args.keep_free };
-        let target = Target::open(&path, whole.as_os_str().as_bytes(), manifest, Some(source.identity()?), options)?;
-        let (began, mut pace, mut before) = (Instant::now(), Pace::new(args.rate), None);
-        let mut progress = |arrived: u64| {
-            if let Some(before) = before.replace(arrived) {
-                pace.begins(began.elapsed(), arrived - before);
-            }
-            view.draw(arrived, total);
-            std::thread::sleep(pace.free().saturating_sub(began.elapsed()));
-            Ok(())
-        };
-        let report = transfer::local(&mut source, target, &mut progress)?;
-        let placed = Placed {
-            path: path.display().to_string(),
-            files: report.files,
-            bytes: report.bytes,
-            resumed: report.resumed,
-            notes: report.notes,
-        };
-        moved.push(Moved { from: place.to_string(), to: to.to_string(), placed });
+    let spot =
+        |place: &Place| Ok::<_, anyhow::Error>(Spot { rank: 0, path: absolute(place)?, typed: place.to_string() });
+    let task = |place| Ok(Task { from: spot(place)?, to: vec![spot(to)?], into: from.len() > 1 });
+    let order = Order { tasks: from.iter().map(task).collect::<Result<_>>()?, options: settings(args) };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["mover", "--here"]);
+    watch(command, &order, from.len(), view)
+}
+
+/// A path as another process of this machine understands it, with the slash that it may end in.
+fn absolute(place: &Place) -> Result<Vec<u8>> {
+    let mut bytes = run::working_directory()?.join(&place.path).into_os_string().into_encoded_bytes();
+    if place.path.as_os_str().as_bytes().ends_with(b"/") && !bytes.ends_with(b"/") {
+        bytes.push(b'/');
     }
-    Ok(Some(moved))
+    Ok(bytes)
 }
 
 /// Each end is on a node: a job with a mover on each. `None`: it failed, and has said why.
@@ -153,18 +158,14 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Resul
     let spot = |place: &Place, node: &(String, String), named: bool| -> Result<Spot> {
         let rank = nodes.iter().position(|other| other == node).context("a node of the job")? as u32;
         let path = match place.site {
-            Some(_) => place.path.clone(),
-            None => run::working_directory()?.join(&place.path),
+            Some(_) => place.path.as_os_str().as_bytes().to_vec(),
+            None => absolute(place)?,
         };
-        let mut bytes = path.as_os_str().as_bytes().to_vec();
-        if place.path.as_os_str().as_bytes().ends_with(b"/") && !bytes.ends_with(b"/") {
-            bytes.push(b'/');
-        }
         let typed = match named {
             true => format!("{}/{}:{}", node.0, node.1, place.path.display()),
             false => place.to_string(),
         };
-        Ok(Spot { rank, path: bytes, typed })
+        Ok(Spot { rank, path, typed })
     };
     let all = to.node == Node::All;
     let mut tasks = Vec::new();
@@ -173,16 +174,20 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Resul
         let to = targets.iter().map(|node| spot(to, node, all)).collect::<Result<Vec<_>>>()?;
         tasks.push(Task { from: spot(place, source, false)?, to, into: from.len() > 1 });
     }
-    let options = Settings { block: args.block, rate: args.rate, kept: args.keep_free };
-    let order = Order { tasks, options };
+    let order = Order { tasks, options: settings(args) };
     let hosts: Vec<String> = nodes.iter().map(|(site, node)| format!("{site}/{node}:1")).collect();
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("run").arg("--sites").arg(&path).args(["--from", &home, "--mpi", "none", "--host", &hosts.join(",")]);
     command.args(["-n", &hosts.len().to_string(), "--stdin", "0", "--", launch::program::OWN, "mover"]);
+    watch(command, &order, from.len() * targets.len(), view)
+}
+
+/// Gives movers their order, and shows how far they are. `None`: they failed, and have said why.
+fn watch(mut command: Command, order: &Order, expected: usize, view: &mut View) -> Result<Option<Vec<Moved>>> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting the movers")?;
     let mut input = child.stdin.take().context("standard input of the movers")?;
     let output = child.stdout.take().context("standard output of the movers")?;
-    let mut line = serde_json::to_vec(&order)?;
+    let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
     // If it cannot be written the job has ended, and its own message says why.
     let _ = input.write_all(&line).and_then(|()| input.flush());
@@ -201,7 +206,6 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Resul
     if let Some(text) = failed {
         return Err(anyhow!(text));
     }
-    let expected = from.len() * targets.len();
     match status.success() && moved.len() == expected {
         true => Ok(Some(moved)),
         // The job has said what happened.

@@ -1,9 +1,10 @@
 //! The flags of `landbridge stage`.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use types::quantity::{parse_byte_rate, parse_bytes};
+use types::quantity::{parse_byte_rate, parse_bytes, parse_duration};
 
 use crate::args::SitesFileArgs;
 
@@ -29,10 +30,13 @@ pub(crate) enum StageCommand {
         `/` or `./`. If DST is a folder that exists, the source goes into it, else it gets that name.\n\n\
         A target appears as a whole when all of it has arrived and every block had the checksum of its sender. Until \
         then its contents are in a hidden folder beside it. If anything ends the transfer, type the same command again: \
-        what has arrived is not moved again. Permissions, times, links, holes and attributes arrive too; owners do not.",
+        what has arrived is not moved again. Permissions, times, links, holes and attributes arrive too; owners do not.\n\n\
+        Where your own processes compute on a node, it takes cores that they leave idle first, watches how long they wait \
+        for a core, and slows down when that is more than --harm.",
     after_help = "Examples:\n  \
         landbridge stage move input.h5 lyon:/scratch/me/\n  \
         landbridge stage move --rate 50MB/s lyon:/scratch/me/run7 kyoto:/data/run7\n  \
+        landbridge stage move --deadline 20min --harm 2 lyon:next kyoto/n3:/tmp/next\n  \
         landbridge stage move lyon:tables 'kyoto/*:/tmp/tables'        to every node, over the trunk once"
 )]
 pub(crate) struct MoveArgs {
@@ -42,6 +46,13 @@ pub(crate) struct MoveArgs {
     /// Most bytes per second at each target [default: as fast as it goes]
     #[arg(long, value_name = "RATE", value_parser = parse_byte_rate)]
     pub rate: Option<u64>,
+    /// When all should be there, from now: as late as that is enough, the transfer is as slow, and harms less
+    #[arg(long, value_name = "TIME", value_parser = deadline)]
+    pub deadline: Option<Duration>,
+    /// The share of its time that an application on these nodes may lose, in percent; up to 1, only cores are used that
+    /// it leaves idle
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = harm)]
+    pub harm: u32,
     /// Bytes moved at a time, from 4KiB to 1GiB
     #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = block)]
     pub block: u32,
@@ -56,6 +67,18 @@ pub(crate) struct MoveArgs {
     pub from: Option<String>,
     #[command(flatten)]
     pub sites: SitesFileArgs,
+}
+
+fn deadline(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    (!time.is_zero()).then_some(time).ok_or_else(|| "it has passed already: give a time from now".to_owned())
+}
+
+/// In parts of a million.
+fn harm(text: &str) -> Result<u32, String> {
+    let percent: Option<f64> = text.trim().trim_end_matches('%').trim().parse().ok();
+    let fits = percent.filter(|percent| (0.0..=100.0).contains(percent));
+    fits.map(|percent| (percent * 1e4) as u32).ok_or_else(|| format!("`{text}` is no number from 0 to 100"))
 }
 
 fn block(text: &str) -> Result<u32, String> {

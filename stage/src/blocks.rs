@@ -109,6 +109,14 @@ impl Bitmap {
         true
     }
 
+    /// Takes a block back.
+    pub fn remove(&mut self, block: u32) {
+        if self.contains(block) {
+            self.words[(block / 64) as usize] &= !(1 << (block % 64));
+            self.set -= 1;
+        }
+    }
+
     pub fn contains(&self, block: u32) -> bool {
         self.words.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1)
     }

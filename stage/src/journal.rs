@@ -19,6 +19,8 @@ use crate::manifest::Manifest;
 
 const MAGIC: &[u8; 8] = b"LBSTAGE1";
 const NEW: &str = "journal.new";
+/// Set in the number of a block that has not been compared with its hash yet.
+const UNCHECKED: u32 = 1 << 31;
 /// The number of a record that says: all has arrived and is being put in place.
 const PLACING: u32 = u32::MAX;
 const RECORD: usize = 4 + size_of::<Hash>();
@@ -38,10 +40,23 @@ pub(crate) struct Left {
     /// Bytes of a block.
     pub(crate) block: u32,
     pub(crate) manifest: Manifest,
-    /// In the order in which they were written.
-    pub(crate) blocks: Vec<(u32, Hash)>,
+    /// In the order in which they were written. One that was compared later is there twice.
+    pub(crate) blocks: Vec<Block>,
     pub(crate) placing: bool,
 }
+
+/// A block that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) number: u32,
+    /// What its bytes should be; all zeros: unknown.
+    pub(crate) hash: Hash,
+    /// Whether they were compared with it.
+    pub(crate) checked: bool,
+}
+
+/// The hash of a block that nobody has computed.
+pub(crate) const UNKNOWN: Hash = [0; 32];
 
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -114,7 +129,11 @@ impl Journal {
             let (number, hash) = record.split_at(4);
             match u32::from_le_bytes(number.try_into().ok()?) {
                 PLACING => left.placing = true,
-                number => left.blocks.push((number, hash.try_into().ok()?)),
+                number => left.blocks.push(Block {
+                    number: number & !UNCHECKED,
+                    hash: hash.try_into().ok()?,
+                    checked: number & UNCHECKED == 0,
+                }),
             }
         }
         Some(left)
@@ -124,10 +143,11 @@ impl Journal {
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn add(&mut self, block: u32, hash: &Hash) -> Result<(), StageError> {
+    pub(crate) fn add(&mut self, block: Block) -> Result<(), StageError> {
         let mut record = [0; RECORD];
-        record[..4].copy_from_slice(&block.to_le_bytes());
-        record[4..].copy_from_slice(hash);
+        let number = block.number | if block.checked { 0 } else { UNCHECKED };
+        record[..4].copy_from_slice(&number.to_le_bytes());
+        record[4..].copy_from_slice(&block.hash);
         self.append(&record)
     }
 
@@ -179,17 +199,19 @@ mod tests {
         let area = area(folder.path());
         assert!(Journal::read(&area).unwrap().is_none());
         let mut journal = Journal::create(&area, 4096, &manifest()).unwrap();
-        journal.add(7, &[1; 32]).unwrap();
-        journal.add(3, &[2; 32]).unwrap();
+        let (one, other) =
+            (Block { number: 7, hash: [1; 32], checked: true }, Block { number: 3, hash: [2; 32], checked: false });
+        journal.add(one).unwrap();
+        journal.add(other).unwrap();
         let whole = std::fs::read(area.path().join(JOURNAL)).unwrap();
         for cut in whole.len() - RECORD + 1..whole.len() {
             let left = Journal::parse(&whole[..cut]).unwrap();
-            assert_eq!(left.blocks, [(7, [1; 32])]);
+            assert_eq!(left.blocks, [one]);
         }
         journal.place().unwrap();
         let left = Journal::read(&area).unwrap().unwrap();
         assert_eq!((left.block, &left.manifest, left.same_boot, left.placing), (4096, &manifest(), true, true));
-        assert_eq!(left.blocks, [(7, [1; 32]), (3, [2; 32])]);
+        assert_eq!(left.blocks, [one, other]);
     }
 
     #[test]

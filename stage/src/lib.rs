@@ -12,13 +12,16 @@
 mod area;
 mod beneath;
 mod blocks;
+pub mod control;
 mod error;
 mod journal;
 mod manifest;
 pub mod mover;
 mod pace;
 mod place;
+mod pressure;
 mod source;
+mod supervise;
 #[allow(unsafe_code)]
 mod sys;
 mod target;
@@ -31,7 +34,8 @@ pub use manifest::{Attributes, Entry, Kind, Manifest, Stamp};
 pub use pace::Pace;
 pub use place::{Node, Place, PlaceError};
 pub use source::Source;
-pub use target::{Options, Report, Target, resolve};
+pub use supervise::Overlap;
+pub use target::{Check, Options, Report, Target, resolve};
 
 /// BLAKE3 of a block's bytes.
 pub type Hash = [u8; 32];

@@ -90,6 +90,15 @@ impl Source {
     /// # Errors
     /// [`StageError::Changed`] if a file is not the listed one any more.
     pub fn read(&mut self, pieces: &[Piece], block: &mut Vec<u8>) -> Result<Hash, StageError> {
+        self.fill(pieces, block)?;
+        Ok(*blake3::hash(block).as_bytes())
+    }
+
+    /// The same without the hash.
+    ///
+    /// # Errors
+    /// As [`Source::read`].
+    pub fn fill(&mut self, pieces: &[Piece], block: &mut Vec<u8>) -> Result<(), StageError> {
         let length = pieces.iter().map(|piece| piece.length as usize).sum();
         block.resize(length, 0);
         let mut rest = &mut block[..];
@@ -98,7 +107,7 @@ impl Source {
             self.read_piece(*piece, part)?;
             rest = after;
         }
-        Ok(*blake3::hash(block).as_bytes())
+        Ok(())
     }
 
     fn read_piece(&mut self, piece: Piece, mut part: &mut [u8]) -> Result<(), StageError> {

@@ -4,6 +4,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::{Errno, Result};
 
+use crate::control::Level;
+
 /// Begins to write a part of a file to its disk, and with `wait` waits until it is there (`sync_file_range`).
 ///
 /// # Errors
@@ -32,4 +34,41 @@ pub(crate) fn inherited(descriptor: i32) -> std::io::Result<OwnedFd> {
     }
     // SAFETY: the descriptor is open, and was inherited for no other purpose than this call.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Gives the calling thread this right to a core, and to a disk where the disk's scheduler knows such rights. Only ever
+/// less than it has. Best effort: where the system refuses, the thread keeps what it has.
+pub(crate) fn take_level(level: Level) {
+    /// `ioprio_set`: a thread's, and the class of those that wait for everybody else.
+    const THREAD: libc::c_long = 1;
+    const IDLE_CLASS: libc::c_long = 3 << 13;
+    match level {
+        Level::Normal => {}
+        Level::Low => {
+            // Linux gives threads a nice value each; the call is for the calling thread.
+            let _ = rustix::process::setpriority_process(None, 10);
+        }
+        Level::Idle => {
+            // SAFETY: an all-zero `sched_param` is a valid one, and the kernel only reads it.
+            unsafe {
+                let parameter: libc::sched_param = std::mem::zeroed();
+                libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameter);
+            }
+            // SAFETY: the call takes no memory.
+            unsafe {
+                libc::syscall(libc::SYS_ioprio_set, THREAD, 0 as libc::c_long, IDLE_CLASS);
+            }
+        }
+    }
+}
+
+/// Where the kernel divides cores among sessions first (`sched_autogroup_enabled`), a thread's own right counts within
+/// its session alone: gives this process's session the right of a level. Best effort.
+pub(crate) fn lower_session(level: Level) {
+    let nice = match level {
+        Level::Normal => "0",
+        Level::Low => "10",
+        Level::Idle => "19",
+    };
+    let _ = std::fs::write("/proc/self/autogroup", nice);
 }

@@ -15,9 +15,20 @@ use crate::area::{self, Area, TREE};
 use crate::beneath::{self, Folders};
 use crate::blocks::{Bitmap, Blocks};
 use crate::error::{At, StageError};
-use crate::journal::Journal;
+use crate::journal::{Block, Journal, UNKNOWN};
 use crate::manifest::{Entry, Kind, Manifest};
 use crate::writer::{self, Writer};
+
+/// What is known of a block's bytes when it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Their hash, with which they are compared.
+    Now(Hash),
+    /// Their hash; they are compared when there is time ([`Target::check_one`]).
+    Later(Hash),
+    /// They have been in this process's memory alone.
+    Needless,
+}
 
 /// How a target is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +90,8 @@ pub struct Target {
     /// The file that was written last.
     open: Option<(u32, OwnedFd)>,
     writer: Writer,
+    /// Blocks whose bytes have not been compared with their hashes.
+    unchecked: Vec<(u32, Hash)>,
     without_attributes: Option<(u64, PathBuf)>,
 }
 
@@ -136,6 +149,7 @@ impl Target {
             blocks,
             open: None,
             writer: Writer::default(),
+            unchecked: Vec::new(),
             without_attributes: None,
         };
         for block in 0..target.blocks.count() {
@@ -143,11 +157,11 @@ impl Target {
                 target.missing[piece.entry as usize] += 1;
             }
         }
-        for (block, hash) in left.blocks {
-            if target.done.insert(block) {
-                target.resumed += target.blocks.bytes(block);
-                target.journal.add(block, &hash)?;
-                for piece in target.blocks.pieces(block) {
+        for block in left.blocks {
+            if target.done.insert(block.number) {
+                target.resumed += target.blocks.bytes(block.number);
+                target.journal.add(block)?;
+                for piece in target.blocks.pieces(block.number) {
                     target.missing[piece.entry as usize] -= 1;
                 }
             }
@@ -178,14 +192,18 @@ impl Target {
         self.resumed
     }
 
-    /// Writes a block. Its hash is that of what the sender read.
+    /// Writes a block.
     ///
     /// # Errors
     /// [`StageError::Damaged`]: the bytes are others; it may be asked for again. After any other error the target is of
     /// no more use.
-    pub fn write(&mut self, block: u32, bytes: &[u8], hash: &Hash) -> Result<(), StageError> {
+    pub fn write(&mut self, block: u32, bytes: &[u8], check: Check) -> Result<(), StageError> {
         let pieces = self.blocks.pieces(block).to_vec();
-        if bytes.len() as u64 != self.blocks.bytes(block) || blake3::hash(bytes).as_bytes() != hash {
+        let damaged = match check {
+            Check::Now(hash) => *blake3::hash(bytes).as_bytes() != hash,
+            Check::Later(_) | Check::Needless => false,
+        };
+        if damaged || bytes.len() as u64 != self.blocks.bytes(block) {
             return Err(StageError::Damaged { block, path: self.path.clone() });
         }
         if self.done.contains(block) {
@@ -211,13 +229,45 @@ impl Target {
             }
         }
         self.done.insert(block);
-        self.journal.add(block, hash)
+        let (hash, checked) = match check {
+            Check::Now(hash) => (hash, true),
+            Check::Later(hash) => (hash, false),
+            Check::Needless => (UNKNOWN, true),
+        };
+        if !checked {
+            self.unchecked.push((block, hash));
+        }
+        self.journal.add(Block { number: block, hash, checked })
+    }
+
+    /// Number of blocks that have been written and not compared.
+    pub fn unchecked(&self) -> usize {
+        self.unchecked.len()
+    }
+
+    /// Reads one of them and compares it. Returns its number if it is damaged: then it has not arrived.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn check_one(&mut self) -> Result<Option<u32>, StageError> {
+        let Some((block, hash)) = self.unchecked.pop() else { return Ok(None) };
+        let mut bytes = Vec::new();
+        let found = self.read(block, &mut bytes)?;
+        if found == hash {
+            self.journal.add(Block { number: block, hash, checked: true })?;
+            return Ok(None);
+        }
+        self.done.remove(block);
+        for piece in self.blocks.pieces(block) {
+            self.missing[piece.entry as usize] += 1;
+        }
+        Ok(Some(block))
     }
 
     /// Reads a block that has arrived, for another node. Returns its hash.
     ///
     /// # Errors
-    /// [`StageError`].
+    /// [`StageError::Damaged`] if it had not been compared yet, and is not what its sender read.
     pub fn read(&mut self, block: u32, bytes: &mut Vec<u8>) -> Result<Hash, StageError> {
         self.open = None;
         bytes.resize(self.blocks.bytes(block) as usize, 0);
@@ -232,7 +282,11 @@ impl Target {
             let read = std::os::unix::fs::FileExt::read_exact_at(&file, part, piece.offset);
             read.at("read", self.path_of(piece.entry))?;
         }
-        Ok(*blake3::hash(bytes).as_bytes())
+        let hash = *blake3::hash(bytes).as_bytes();
+        match self.unchecked.iter().any(|(other, expected)| *other == block && *expected != hash) {
+            true => Err(StageError::Damaged { block, path: self.path.clone() }),
+            false => Ok(hash),
+        }
     }
 
     /// Gives up: removes what has arrived.

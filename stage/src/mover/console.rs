@@ -13,14 +13,14 @@ const LONGEST: usize = 64 << 20;
 
 pub(super) struct Console<'a> {
     input: BorrowedFd<'a>,
-    output: &'a mut dyn Write,
+    output: &'a mut (dyn Write + Send),
     bytes: Vec<u8>,
     /// Nothing more comes.
     at_end: bool,
 }
 
 impl<'a> Console<'a> {
-    pub(super) fn new(input: BorrowedFd<'a>, output: &'a mut dyn Write) -> Result<Console<'a>, MoverError> {
+    pub(super) fn new(input: BorrowedFd<'a>, output: &'a mut (dyn Write + Send)) -> Result<Console<'a>, MoverError> {
         Ok(Console { input, output, bytes: Vec::new(), at_end: false })
     }
 

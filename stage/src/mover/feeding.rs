@@ -19,6 +19,9 @@ pub(super) struct Feeding {
     blocks: Blocks,
     lent: Lending,
     targets: Vec<u32>,
+    /// Bytes that were read, and that all will read.
+    read: u64,
+    total: u64,
     /// Targets that fetch from here, and have not everything yet.
     hungry: usize,
     _manifest: Lent,
@@ -44,7 +47,10 @@ impl Feeding {
         let hungry = (0..targets.len()).filter(|target| feeder(task, *target, peers) == task.from.rank).count();
         let blocks = Blocks::cut(source.manifest(), options.block);
         let lent = Lending::default();
-        Ok((Feeding { task: number, source, blocks, lent, targets, hungry, _manifest: manifest }, announcement))
+        let total = source.manifest().bytes() * hungry as u64;
+        let feeding =
+            Feeding { task: number, source, blocks, lent, targets, read: 0, total, hungry, _manifest: manifest };
+        Ok((feeding, announcement))
     }
 
     pub(super) fn targets(&self) -> &[u32] {
@@ -60,12 +66,23 @@ impl Feeding {
         let mut bytes = self.lent.spare();
         let hash = self.source.read(pieces, &mut bytes)?;
         let length = bytes.len() as u32;
+        self.read += u64::from(length);
         let key = self.lent.lend(from, block, peers.lend(bytes)?);
         Ok(Message::Ready { task: self.task, block, hash, key, length })
     }
 
     pub(super) fn released(&mut self, by: u32, block: u32) {
         self.lent.released(by, block);
+    }
+
+    /// Bytes that were read, and that all will read.
+    pub(super) fn volume(&self) -> (u64, u64) {
+        (self.read, self.total)
+    }
+
+    /// Whether somebody is reading.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.lent.lent.is_empty()
     }
 
     /// One more has everything. Returns whether all have; then the files are still the listed ones.

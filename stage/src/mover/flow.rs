@@ -53,6 +53,10 @@ impl Flow {
         self.paused = paused;
     }
 
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
     /// What to do now. `free`: when the next block may begin.
     pub(super) fn next(&mut self, now: Duration, free: Duration) -> Act {
         if self.fetched + self.offers.len() + self.reading.len() < AHEAD

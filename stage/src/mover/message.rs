@@ -1,8 +1,14 @@
 //! What movers tell each other, and what the user's command tells them.
 
+use std::path::Path;
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Hash;
+use crate::control::Aim;
+use crate::supervise::Overlap;
+use crate::target::Report;
 
 /// The longest message in bytes. What may be longer, a manifest or an order, is read from the memory of who has it.
 pub(super) const LONGEST: usize = 16 << 10;
@@ -42,6 +48,18 @@ pub struct Settings {
     pub rate: Option<u64>,
     /// Bytes of the target's file system that are left to others.
     pub kept: Option<u64>,
+    /// Milliseconds after which all should be there.
+    pub deadline: Option<u64>,
+    /// Parts of a million of its time that an application may lose.
+    pub harm: u32,
+}
+
+impl Settings {
+    /// The same for the controller.
+    pub fn aim(&self) -> Aim {
+        let deadline = self.deadline.map(Duration::from_millis);
+        Aim { rate: self.rate, deadline, harm: f64::from(self.harm) / 1e6 }
+    }
 }
 
 /// Something that the user wants while it is being moved. A line of JSON too.
@@ -57,7 +75,7 @@ pub enum Control {
 }
 
 /// A mover to another one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Message {
     /// From rank 0: an [`Order`] is in its memory.
     Order {
@@ -126,7 +144,7 @@ pub(super) enum Message {
 }
 
 /// What became of a target.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Placed {
     /// Where it is, as the target's machine names it.
     pub path: String,
@@ -135,11 +153,13 @@ pub struct Placed {
     pub bytes: u64,
     /// Of these, what an earlier transfer had brought.
     pub resumed: u64,
+    /// The share of its time that an application on the node lost to the transfer; `None`: none computed there.
+    pub harm: Option<f64>,
     pub notes: Vec<String>,
 }
 
 /// What the first rank writes for the user's command, as lines of JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
     /// Bytes, over all targets that have begun.
@@ -156,4 +176,15 @@ pub enum Event {
     Failed {
         text: String,
     },
+}
+
+impl Placed {
+    /// What became of a target at this path.
+    pub fn new(path: &Path, report: Report, overlap: &Overlap) -> Placed {
+        let Report { files, bytes, resumed, mut notes, .. } = report;
+        if overlap.starved {
+            notes.push("an application used all cores all the time: nothing could be moved beside it".to_owned());
+        }
+        Placed { path: path.display().to_string(), files, bytes, resumed, harm: overlap.harm, notes }
+    }
 }

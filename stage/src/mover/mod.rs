@@ -31,6 +31,7 @@ pub use message::{Control, Event, Order, Placed, Settings, Spot, Task};
 pub use pmi::PmiError;
 
 use crate::error::StageError;
+use crate::supervise::{Shared, Work, supervise};
 use console::Console;
 use feeding::Feeding;
 use lead::Lead;
@@ -40,7 +41,7 @@ use peers::{Happened, Peers};
 use receiving::Receiving;
 
 /// How often a mover tells how far it is.
-const TELL: Duration = Duration::from_millis(200);
+pub(crate) const TELL: Duration = Duration::from_millis(200);
 /// How long a mover whose work has failed waits until the first one has heard of it.
 const LEAVE: Duration = Duration::from_secs(5);
 
@@ -103,9 +104,14 @@ struct Mover<'a> {
     /// What came for a target before its manifest.
     early: Vec<(u32, Message)>,
     placed: HashSet<u32>,
+    paused: bool,
     cancelled: bool,
     /// Its own work has failed: nothing more is done until the first mover ends all.
     failed: Option<Instant>,
+    /// Bytes of what is in place.
+    before: u64,
+    /// The user's new limit of the rate.
+    limit: Option<Option<u64>>,
     ended: bool,
 }
 
@@ -117,7 +123,7 @@ struct Mover<'a> {
 pub fn run(
     lookup: impl Fn(&str) -> Option<String>,
     input: BorrowedFd<'_>,
-    output: &mut dyn std::io::Write,
+    output: &mut (dyn std::io::Write + Send),
 ) -> Result<(), MoverError> {
     let peers = Peers::open(lookup)?;
     let console = (peers.me() == 0).then(|| Console::new(input, output)).transpose()?;
@@ -134,49 +140,80 @@ pub fn run(
         next_context: 0,
         early: Vec::new(),
         placed: HashSet::new(),
+        paused: false,
         cancelled: false,
         failed: None,
+        before: 0,
+        limit: None,
         ended: false,
     };
-    while !mover.ended {
-        mover.turn()?;
+    let mut shared = Shared::new(None);
+    // Until there is something to move, nothing is measured.
+    while !mover.ended && mover.order.is_none() {
+        mover.turn(&shared)?;
+    }
+    if let Some(order) = &mover.order {
+        let aim = order.options.aim();
+        shared = Shared::new(aim.rate);
+        // Agents are started in sessions of their own.
+        supervise(&mut mover, &shared, aim, true)?;
     }
     mover.feeding.clear();
     mover.receiving.clear();
     mover.peers.close()
 }
 
-impl Mover<'_> {
-    fn now(&self) -> Duration {
-        self.began.elapsed()
-    }
+impl Work for Mover<'_> {
+    type Error = MoverError;
 
     /// Does all that can be done, then sleeps.
-    fn turn(&mut self) -> Result<(), MoverError> {
+    fn turn(&mut self, shared: &Shared) -> Result<bool, MoverError> {
         let mut moved = false;
         while let Some(happened) = self.peers.step()? {
             moved = true;
-            self.guarded(|mover| mover.happened(happened))?;
+            self.guarded(|mover| mover.happened(happened, shared))?;
             if self.ended {
-                return Ok(());
+                return Ok(false);
             }
         }
         moved |= self.listen()?;
         let mut wake = TELL;
         let mut result = Ok(());
         if self.failed.is_none() {
-            result = self.drive(&mut wake);
+            result = self.drive(&mut wake, shared.rate());
+            if result.is_ok() && !moved {
+                result = self.check(shared.has_time()).map(|checked| moved |= checked);
+            }
         }
         self.guarded(|_| result)?;
         if self.failed.is_some_and(|since| since.elapsed() > LEAVE) {
             return Err(MoverError::Message("the first mover does not answer".to_owned()));
         }
         self.print()?;
+        self.tell(shared);
         if !moved {
             let also = self.console.as_ref().and_then(Console::waits_on);
             self.peers.sleep(wake, also)?;
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+impl Mover<'_> {
+    /// Tells those who measure how far it is.
+    fn tell(&mut self, shared: &Shared) {
+        let volumes = self.receiving.values().map(Receiving::volume).chain(self.feeding.values().map(Feeding::volume));
+        let (arrived, total) =
+            volumes.fold((self.before, self.before), |(a, t), (arrived, all)| (a + arrived, t + all));
+        let busy = self.receiving.values().any(Receiving::is_busy) || self.feeding.values().any(Feeding::is_busy);
+        shared.tell(arrived, total, busy);
+        if let Some(limit) = self.limit.take() {
+            shared.limit(limit);
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// What goes wrong with a source or a target is told to the first mover, which ends all.
@@ -236,9 +273,9 @@ impl Mover<'_> {
         Ok(())
     }
 
-    fn happened(&mut self, happened: Happened) -> Result<(), MoverError> {
+    fn happened(&mut self, happened: Happened, shared: &Shared) -> Result<(), MoverError> {
         match happened {
-            Happened::Told(from, message) => self.told(from, message),
+            Happened::Told(from, message) => self.told(from, message, shared),
             Happened::Read(context, bytes) => match self.wanted.remove(&context) {
                 Some(Wanted::Order) => {
                     let order: Order =
@@ -247,14 +284,14 @@ impl Mover<'_> {
                     self.begin(order)
                 }
                 _ if self.failed.is_some() => Ok(()),
-                Some(Wanted::Manifest { task, from }) => self.begin_target(task, &from, &bytes),
-                Some(Wanted::Block { task, block }) => self.arrived(task, block, bytes),
+                Some(Wanted::Manifest { task, from }) => self.begin_target(task, &from, &bytes, shared),
+                Some(Wanted::Block { task, block }) => self.arrived(task, block, bytes, shared.has_time()),
                 None => Ok(()),
             },
         }
     }
 
-    fn told(&mut self, from: u32, message: Message) -> Result<(), MoverError> {
+    fn told(&mut self, from: u32, message: Message, shared: &Shared) -> Result<(), MoverError> {
         match message {
             Message::Order { key, length } => self.want(from, key, length, Wanted::Order),
             Message::End => {
@@ -297,7 +334,7 @@ impl Mover<'_> {
                 Ok(())
             }
             Message::Full { task } => self.full(from, task),
-            Message::Place { task } => self.place(task),
+            Message::Place { task } => self.place(task, shared),
             Message::Control(control) => self.control(control),
         }
     }
@@ -326,7 +363,7 @@ impl Mover<'_> {
         }
     }
 
-    fn begin_target(&mut self, number: u32, origin: &Origin, bytes: &[u8]) -> Result<(), MoverError> {
+    fn begin_target(&mut self, number: u32, origin: &Origin, bytes: &[u8], shared: &Shared) -> Result<(), MoverError> {
         if self.cancelled {
             return Ok(());
         }
@@ -334,20 +371,24 @@ impl Mover<'_> {
         let task = order.and_then(|order| Some((order.tasks.get(number as usize)?, order.options)));
         let Some((task, options)) = task else { return Ok(()) };
         let mut receiving = Receiving::open(number, task, &options, origin, bytes, &self.peers)?;
+        receiving.pause(self.paused);
         receiving.tell(self.began.elapsed(), true, &mut self.peers)?;
         if receiving.is_full() {
             receiving.tell_full(number, &mut self.peers)?;
         }
         self.receiving.insert(number, receiving);
         for (from, message) in std::mem::take(&mut self.early) {
-            self.told(from, message)?;
+            self.told(from, message, shared)?;
         }
         Ok(())
     }
 
     /// Starts what can be started.
-    fn drive(&mut self, wake: &mut Duration) -> Result<(), MoverError> {
+    fn drive(&mut self, wake: &mut Duration, rate: Option<u64>) -> Result<(), MoverError> {
         let now = self.now();
+        let busy = self.receiving.values().filter(|receiving| receiving.is_busy()).count().max(1) as u64;
+        let each = rate.map(|rate| (rate / busy).max(1));
+        self.receiving.values_mut().for_each(|receiving| receiving.set_rate(each));
         let numbers: Vec<u32> = self.receiving.keys().copied().collect();
         for task in numbers {
             while let Some(receiving) = self.receiving.get_mut(&task) {
@@ -375,19 +416,34 @@ impl Mover<'_> {
         Ok(())
     }
 
-    fn arrived(&mut self, task: u32, block: u32, bytes: Vec<u8>) -> Result<(), MoverError> {
-        let now = self.now();
+    fn arrived(&mut self, task: u32, block: u32, bytes: Vec<u8>, at_once: bool) -> Result<(), MoverError> {
         let Some(receiving) = self.receiving.get_mut(&task) else { return Ok(()) };
         let feeder = receiving.feeder();
         self.peers.send(feeder, &Message::Release { task, block })?;
-        for (to, ready) in receiving.arrived(block, bytes, &self.peers)? {
+        for (to, ready) in receiving.arrived(block, bytes, at_once, &self.peers)? {
             self.peers.send(to, &ready)?;
         }
-        if receiving.is_full() {
+        self.if_full(task)
+    }
+
+    fn if_full(&mut self, task: u32) -> Result<(), MoverError> {
+        let now = self.now();
+        if let Some(receiving) = self.receiving.get_mut(&task)
+            && receiving.is_full()
+        {
             receiving.tell(now, true, &mut self.peers)?;
             receiving.tell_full(task, &mut self.peers)?;
         }
         Ok(())
+    }
+
+    /// Compares a block that arrived when there was no time. Returns whether there was one.
+    fn check(&mut self, has_time: bool) -> Result<bool, MoverError> {
+        let found = self.receiving.iter_mut().find(|(_, receiving)| receiving.may_check(has_time));
+        let Some((&task, receiving)) = found else { return Ok(false) };
+        receiving.check()?;
+        self.if_full(task)?;
+        Ok(true)
     }
 
     /// Somebody that this node feeds has everything.
@@ -409,18 +465,28 @@ impl Mover<'_> {
         Ok(())
     }
 
-    fn place(&mut self, task: u32) -> Result<(), MoverError> {
+    fn place(&mut self, task: u32, shared: &Shared) -> Result<(), MoverError> {
         let Some(receiving) = self.receiving.remove(&task) else { return Ok(()) };
         self.placed.insert(task);
-        let (target, report) = receiving.place()?;
+        self.before += receiving.volume().0;
+        let (target, report) = receiving.place(&shared.overlap())?;
         self.peers.send(0, &Message::Placed { task, target, report })
     }
 
     fn control(&mut self, control: Control) -> Result<(), MoverError> {
-        if control != Control::Cancel {
-            self.receiving.values_mut().for_each(|receiving| receiving.control(control));
-            return Ok(());
+        match control {
+            Control::Pause | Control::Resume => {
+                self.paused = control == Control::Pause;
+                self.receiving.values_mut().for_each(|receiving| receiving.pause(self.paused));
+            }
+            Control::Rate(rate) => self.limit = Some(rate),
+            Control::Cancel => self.cancel()?,
         }
+        Ok(())
+    }
+
+    /// Targets of this node give up, unless they are in place.
+    fn cancel(&mut self) -> Result<(), MoverError> {
         self.cancelled = true;
         let me = self.peers.me();
         let tasks = self.order.iter().flat_map(|order| (0..).zip(&order.tasks));

@@ -9,14 +9,15 @@ use pool::HostId;
 
 use super::feeding::{Lending, feeder};
 use super::flow::{Act, Flow, Offer};
-use super::message::{Control, Message, Placed, Settings, Task};
+use super::message::{Message, Placed, Settings, Task};
 use super::peers::Peers;
 use super::{MoverError, Origin, TELL, at_home};
 use crate::Hash;
 use crate::error::StageError;
 use crate::manifest::Manifest;
 use crate::pace::Pace;
-use crate::target::{Options, Target};
+use crate::supervise::Overlap;
+use crate::target::{Check, Options, Target};
 
 pub(super) struct Receiving {
     task: u32,
@@ -98,15 +99,18 @@ impl Receiving {
         from == self.feeder && expected && self.flow.offered(offer)
     }
 
-    /// Writes a block. Returns who else waits for it, and where it is in this process's memory.
+    /// Writes a block, and compares it with its hash `at_once` or when there is time. Returns who else waits for it,
+    /// and where it is in this process's memory.
     pub(super) fn arrived(
         &mut self,
         block: u32,
         bytes: Vec<u8>,
+        at_once: bool,
         peers: &Peers,
     ) -> Result<Vec<(u32, Message)>, MoverError> {
         let Some(offer) = self.flow.arrived(block) else { return Ok(Vec::new()) };
-        match self.target.write(block, &bytes, &offer.hash) {
+        let check = if at_once { Check::Now(offer.hash) } else { Check::Later(offer.hash) };
+        match self.target.write(block, &bytes, check) {
             Ok(()) => {}
             Err(StageError::Damaged { .. }) if self.flow.damaged(block) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
@@ -125,8 +129,15 @@ impl Receiving {
             return Ok(None);
         }
         let mut bytes = self.lent.spare();
-        let hash = self.target.read(block, &mut bytes)?;
-        self.ready(from, block, hash, bytes, peers).map(Some)
+        match self.target.read(block, &mut bytes) {
+            Ok(hash) => self.ready(from, block, hash, bytes, peers).map(Some),
+            // It is compared before long, and fetched again.
+            Err(StageError::Damaged { .. }) => {
+                self.waiting.push((from, block));
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn ready(&mut self, to: u32, block: u32, hash: Hash, bytes: Vec<u8>, peers: &Peers) -> Result<Message, MoverError> {
@@ -145,7 +156,22 @@ impl Receiving {
 
     /// Whether it, and all that it feeds, have everything.
     pub(super) fn is_full(&self) -> bool {
-        self.hungry == 0 && self.target.done().is_full()
+        self.hungry == 0 && self.target.done().is_full() && self.target.unchecked() == 0
+    }
+
+    /// Whether there are blocks to be compared, and nothing else to do.
+    pub(super) fn may_check(&self, has_time: bool) -> bool {
+        self.target.unchecked() > 0 && (has_time || self.target.done().is_full())
+    }
+
+    /// Compares a block with its hash.
+    pub(super) fn check(&mut self) -> Result<(), MoverError> {
+        let Some(block) = self.target.check_one()? else { return Ok(()) };
+        self.arrived -= self.target.blocks().bytes(block);
+        match self.flow.damaged(block) {
+            true => Ok(()),
+            false => Err(StageError::Damaged { block, path: self.path.clone() }.into()),
+        }
     }
 
     pub(super) fn tell_full(&mut self, task: u32, peers: &mut Peers) -> Result<(), MoverError> {
@@ -166,21 +192,29 @@ impl Receiving {
         Ok(())
     }
 
-    pub(super) fn control(&mut self, control: Control) {
-        match control {
-            Control::Pause => self.flow.pause(true),
-            Control::Resume => self.flow.pause(false),
-            Control::Rate(rate) => self.pace.set(rate),
-            Control::Cancel => {}
-        }
+    pub(super) fn pause(&mut self, paused: bool) {
+        self.flow.pause(paused);
+    }
+
+    /// Bytes that have arrived, and all.
+    pub(super) fn volume(&self) -> (u64, u64) {
+        (self.arrived, self.total)
+    }
+
+    /// Whether blocks are missing, and it may ask for them.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.target.done().is_full() && !self.flow.is_paused()
+    }
+
+    /// Bytes per second with which it may ask for more.
+    pub(super) fn set_rate(&mut self, rate: Option<u64>) {
+        self.pace.set(rate);
     }
 
     /// Puts it in place. Returns its number among the targets too.
-    pub(super) fn place(self) -> Result<(u32, Placed), MoverError> {
+    pub(super) fn place(self, overlap: &Overlap) -> Result<(u32, Placed), MoverError> {
         let report = self.target.place()?;
-        let path = self.path.display().to_string();
-        let notes = report.notes;
-        Ok((self.number, Placed { path, files: report.files, bytes: report.bytes, resumed: report.resumed, notes }))
+        Ok((self.number, Placed::new(&self.path, report, overlap)))
     }
 
     /// Gives up, and removes what has arrived.

@@ -25,6 +25,9 @@ impl Target {
         if let Some(block) = self.done.missing().next() {
             return Err(StageError::Manifest(format!("block {block} has not arrived")));
         }
+        if let Some((block, _)) = self.unchecked.first() {
+            return Err(StageError::Manifest(format!("block {block} has not been compared")));
+        }
         self.open = None;
         let mut notes = Vec::new();
         if !self.placing {

@@ -11,20 +11,20 @@ use crate::area::{Area, TREE};
 use crate::beneath::{self, Folders};
 use crate::blocks::{Blocks, Piece};
 use crate::error::{At, StageError};
-use crate::journal::{self, Journal};
+use crate::journal::{self, Block, Journal};
 use crate::manifest::{Kind, Manifest, Stamp};
 
 #[derive(Debug, Default)]
 pub(super) struct Left {
     /// Blocks of the new manifest that are there.
-    pub(super) blocks: Vec<(u32, Hash)>,
+    pub(super) blocks: Vec<Block>,
     /// All are, and are being put in place.
     pub(super) placing: bool,
 }
 
 /// Finds it, and removes what cannot be used.
 pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<Left, StageError> {
-    let Some(mut old) = Journal::read(area)? else {
+    let Some(old) = Journal::read(area)? else {
         area.clear()?;
         return Ok(Left::default());
     };
@@ -44,15 +44,19 @@ pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<
     let cut = Blocks::cut(&old.manifest, old.block);
     let mut buffer = Vec::new();
     let mut kept = Vec::new();
-    for (block, hash) in std::mem::take(&mut old.blocks) {
-        let pieces = cut.pieces(block);
-        let usable = match old.same_boot {
+    // The last that is known of each.
+    let last: HashMap<u32, Block> = old.blocks.iter().map(|block| (block.number, *block)).collect();
+    let mut numbers: Vec<u32> = last.keys().copied().collect();
+    numbers.sort_unstable();
+    for block in numbers.iter().map(|number| last[number]) {
+        let pieces = cut.pieces(block.number);
+        let usable = match old.same_boot && block.checked {
             true => contents.has(&old.manifest, pieces)?,
             // What was on its way to the disk when the machine went down may not have reached it.
-            false => contents.hash(&old.manifest, pieces, &mut buffer)?.as_ref() == Some(&hash),
+            false => contents.hash(&old.manifest, pieces, &mut buffer)?.as_ref() == Some(&block.hash),
         };
         if usable && !pieces.is_empty() {
-            kept.push((block, hash));
+            kept.push(Block { checked: true, ..block });
         }
     }
     if same {
@@ -66,7 +70,7 @@ pub(super) fn left(area: &Area, manifest: &Manifest, blocks: &Blocks) -> Result<
         if pieces.iter().all(|piece| usable.covers(manifest, piece))
             && let Some(hash) = contents.hash(manifest, pieces, &mut buffer)?
         {
-            found.push((block, hash));
+            found.push(Block { number: block, hash, checked: true });
         }
     }
     Ok(Left { blocks: found, placing: false })
@@ -81,11 +85,9 @@ struct Ranges<'a> {
     found: Vec<(u64, u64)>,
 }
 
-fn usable<'a>(manifest: &'a Manifest, cut: &Blocks, kept: &[(u32, Hash)]) -> Usable<'a> {
+fn usable<'a>(manifest: &'a Manifest, cut: &Blocks, kept: &[Block]) -> Usable<'a> {
     let mut files: HashMap<&[u8], Ranges<'_>> = HashMap::new();
-    let mut numbers: Vec<u32> = kept.iter().map(|(block, _)| *block).collect();
-    numbers.sort_unstable();
-    for piece in numbers.into_iter().flat_map(|block| cut.pieces(block)) {
+    for piece in kept.iter().flat_map(|block| cut.pieces(block.number)) {
         let entry = &manifest.entries[piece.entry as usize];
         let Kind::File { stamp, .. } = &entry.kind else { continue };
         let ranges = &mut files.entry(&entry.path).or_insert(Ranges { stamp, found: Vec::new() }).found;

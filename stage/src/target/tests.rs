@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
+use crate::control::Aim;
 use crate::source::Source;
 use crate::transfer::local;
 
@@ -32,6 +33,8 @@ fn contents(path: &Path) -> BTreeMap<OsString, String> {
     found
 }
 
+const AIM: Aim = Aim { rate: None, deadline: None, harm: 0.05 };
+
 fn options(block: u32) -> Options {
     Options { block, kept: Some(0) }
 }
@@ -45,7 +48,7 @@ fn open(from: &Path, to: &Path, block: u32) -> Result<(Source, Target), StageErr
 
 fn moved(from: &Path, to: &Path, block: u32) -> Result<Report, StageError> {
     let (mut source, target) = open(from, to, block)?;
-    local(&mut source, target, &mut |_| Ok(()))
+    local(&mut source, target, AIM, false, &mut |_, _| ()).map(|(report, _)| report)
 }
 
 /// Moves some blocks, in any order, then stops as a process does that is killed.
@@ -55,7 +58,7 @@ fn interrupted(from: &Path, to: &Path, block: u32, which: impl Fn(u32) -> bool) 
     let missing: Vec<u32> = target.done().missing().filter(|block| which(*block)).collect();
     for block in missing.into_iter().rev() {
         let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
-        target.write(block, &bytes, &hash).unwrap();
+        target.write(block, &bytes, Check::Now(hash)).unwrap();
     }
     target.resumed()
 }
@@ -243,7 +246,7 @@ fn what_cannot_be_is_refused_before_the_first_byte() {
 fn a_source_that_changes_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let changes: [(&str, &dyn Fn()); 4] = [
+    let changes: [(&str, &(dyn Fn() + Sync)); 4] = [
         ("it was written to", &|| {
             std::fs::File::options().write(true).open(at("from/b")).unwrap().write_all_at(b"z", 5).unwrap()
         }),
@@ -256,7 +259,7 @@ fn a_source_that_changes_is_noticed() {
     ];
     for (text, change) in changes {
         // Before it is read, or after.
-        for when in [1, 48] {
+        for when in [0, 47] {
             std::fs::remove_dir_all(at("from")).ok();
             std::fs::create_dir(at("from")).unwrap();
             for name in ["a", "b"] {
@@ -265,14 +268,13 @@ fn a_source_that_changes_is_noticed() {
             let (mut source, target) = open(&at("from"), &at("to"), 4096).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(10));
             let mut blocks = 0;
-            let mut progress = |_| {
+            let mut progress = |_, _| {
                 if blocks == when {
                     change();
                 }
                 blocks += 1;
-                Ok(())
             };
-            let error = local(&mut source, target, &mut progress).unwrap_err();
+            let error = local(&mut source, target, AIM, false, &mut progress).unwrap_err();
             assert!(matches!(error, StageError::Changed { .. }), "{error}");
             assert!(error.to_string().contains(text) || text == "100000 bytes became 7", "{error}");
             assert!(!at("to").exists());
@@ -293,10 +295,37 @@ fn a_flipped_bit_is_found() {
     let mut bytes = Vec::new();
     let hash = source.read(target.blocks().pieces(1), &mut bytes).unwrap();
     bytes[4000] ^= 1;
-    let error = target.write(1, &bytes, &hash).unwrap_err();
+    let error = target.write(1, &bytes, Check::Now(hash)).unwrap_err();
     assert!(matches!(error, StageError::Damaged { block: 1, .. }), "{error}");
     bytes[4000] ^= 1;
-    target.write(1, &bytes, &hash).unwrap();
+    target.write(1, &bytes, Check::Now(hash)).unwrap();
+}
+
+#[test]
+fn a_flipped_bit_is_found_later_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    std::fs::write(&from, noise(10_000, 1)).unwrap();
+    let (mut source, mut target) = open(&from, &to, 4096).unwrap();
+    let mut bytes = Vec::new();
+    for block in 0..3 {
+        let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
+        bytes[100] ^= u8::from(block == 1);
+        target.write(block, &bytes, Check::Later(hash)).unwrap();
+    }
+    let found: Vec<_> = (0..3).map(|_| target.check_one().unwrap()).collect();
+    assert_eq!(found, [None, Some(1), None]);
+    assert_eq!((target.unchecked(), target.done().missing().collect::<Vec<_>>()), (0, vec![1]));
+    // A process that is killed before it has compared: the next one does.
+    let hash = source.read(target.blocks().pieces(1), &mut bytes).unwrap();
+    bytes[7] ^= 1;
+    target.write(1, &bytes, Check::Later(hash)).unwrap();
+    drop(target);
+    let (_, target) = open(&from, &to, 4096).unwrap();
+    assert_eq!(target.done().missing().collect::<Vec<_>>(), [1]);
+    drop(target);
+    moved(&from, &to, 4096).unwrap();
+    assert_eq!(contents(&from), contents(&to));
 }
 
 /// A machine that went down may have lost blocks that its journal has.
@@ -342,7 +371,7 @@ fn what_was_being_put_in_place_is_put_in_place() {
         let mut bytes = Vec::new();
         for block in 0..target.blocks().count() {
             let hash = source.read(target.blocks().pieces(block), &mut bytes).unwrap();
-            target.write(block, &bytes, &hash).unwrap();
+            target.write(block, &bytes, Check::Now(hash)).unwrap();
         }
         target.make_links_and_dress().unwrap();
         target.journal.place().unwrap();

@@ -1,0 +1,139 @@
+//! How much an application on this node is held up: the time that its threads wait for a core, from
+//! `/proc/PID/task/TID/schedstat`.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// How often processes are looked for.
+const LOOK: Duration = Duration::from_secs(1);
+/// A thread with less than this share of a core is none of an application that computes.
+const COMPUTES: f64 = 0.1;
+
+/// Nanoseconds since a thread's beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    ran: u64,
+    /// Could have run, and waited for a core.
+    waited: u64,
+}
+
+fn times(task: &Path) -> Option<Times> {
+    let text = std::fs::read_to_string(task.join("schedstat")).ok()?;
+    let mut words = text.split_ascii_whitespace().map(str::parse);
+    Some(Times { ran: words.next()?.ok()?, waited: words.next()?.ok()? })
+}
+
+/// The thread with this id of this process: the time that it has run and waited, in nanoseconds, and whether it wants
+/// to run now. A thread that waits is not charged with it before it runs again.
+pub(crate) fn of_thread(thread: u32) -> Option<(u64, u64, bool)> {
+    let folder = format!("/proc/self/task/{thread}");
+    let stat = std::fs::read_to_string(format!("{folder}/stat")).ok()?;
+    let runnable = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'));
+    times(Path::new(&folder)).map(|times| (times.ran, times.waited, runnable))
+}
+
+/// The applications of a user on this node: all of the user's processes that compute and are not ours.
+#[derive(Debug)]
+pub(crate) struct Applications {
+    user: u32,
+    looked: Option<Duration>,
+    /// All threads, by process and thread.
+    seen: HashMap<(u32, u32), Times>,
+    /// Those that compute, with their times at the last sample.
+    computing: HashMap<(u32, u32), Times>,
+    sampled: Option<Duration>,
+}
+
+impl Applications {
+    pub(crate) fn new(user: u32) -> Applications {
+        Applications { user, looked: None, seen: HashMap::new(), computing: HashMap::new(), sampled: None }
+    }
+
+    /// The time since the last call for which threads of applications were kept from running, as a share. `None`:
+    /// nothing computes here.
+    pub(crate) fn sample(&mut self, now: Duration) -> Option<f64> {
+        if self.looked.is_none_or(|looked| now >= looked + LOOK) {
+            self.look(now);
+        }
+        let passed = self.sampled.replace(now).map(|before| now.saturating_sub(before).as_nanos() as f64);
+        let mut waited = 0;
+        self.computing.retain(|(process, thread), before| {
+            let Some(found) = times(Path::new(&format!("/proc/{process}/task/{thread}"))) else { return false };
+            waited += found.waited.saturating_sub(before.waited);
+            *before = found;
+            true
+        });
+        let passed = passed.filter(|passed| *passed > 0.0)?;
+        // Threads of a parallel program wait for each other: what one of them loses, all do. So their times are summed,
+        // which is too much for programs whose threads have nothing to do with each other.
+        (!self.computing.is_empty()).then(|| (waited as f64 / passed).min(1.0))
+    }
+
+    /// Finds the threads that have computed since it last looked.
+    fn look(&mut self, now: Duration) {
+        let passed = self.looked.replace(now).map(|before| now.saturating_sub(before).as_nanos() as f64);
+        let mut seen = HashMap::new();
+        let mut computing = HashMap::new();
+        for process in self.processes() {
+            let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { continue };
+            for entry in threads.flatten() {
+                let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+                let Some(found) = times(&entry.path()) else { continue };
+                let key = (process, thread);
+                if let (Some(before), Some(passed)) = (self.seen.get(&key), passed)
+                    && (found.ran + found.waited).saturating_sub(before.ran + before.waited) as f64 >= COMPUTES * passed
+                {
+                    computing.insert(key, self.computing.get(&key).copied().unwrap_or(found));
+                }
+                seen.insert(key, found);
+            }
+        }
+        self.seen = seen;
+        if passed.is_some() {
+            self.computing = computing;
+        }
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        use std::os::unix::fs::MetadataExt;
+        let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
+        let own = |entry: &std::fs::DirEntry| entry.metadata().is_ok_and(|found| found.uid() == self.user);
+        let ours =
+            |path: &Path| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "landbridge");
+        all.flatten()
+            .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry)))
+            .filter(|(_, entry)| own(entry) && !ours(&entry.path()))
+            .map(|(process, _)| process)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Twice as many busy processes as cores wait for half of their time.
+    #[test]
+    fn processes_that_share_a_core_are_held_up() {
+        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let mut children: Vec<_> = (0..2 * cores).map(|_| spin()).collect();
+        let began = Instant::now();
+        let mut applications = Applications::new(rustix::process::geteuid().as_raw());
+        let mut found = Vec::new();
+        while began.elapsed() < Duration::from_secs(3) {
+            found.extend(applications.sample(began.elapsed()).filter(|_| began.elapsed() > Duration::from_secs(2)));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let mean = found.iter().sum::<f64>() / found.len() as f64;
+        assert!(found.len() >= 3 && (0.25..=1.0).contains(&mean), "{found:?}");
+    }
+}
