@@ -64,6 +64,7 @@ def test_each_json_object_has_the_schema(person):  # noqa: F811
         ("doctor",): person.types("landbridge", "doctor", "--output", folder / "report.txt", "--json"),
         ("key",): person.types("landbridge", "key", folder / "new.key", "--json"),
         ("stage", "move"): person.types("landbridge", "stage", "move", "--json", pushed, folder / "moved"),
+        ("stage", "status"): person.types("landbridge", "stage", "status", "--json"),
         ("plan", "broadcast"): person.types("landbridge", "plan", "broadcast", INSTANCE, "--json"),
         ("sites", "remove"): person.types("landbridge", "sites", "remove", "kyoto", "--json"),
         ("sites", "invite"): person.types("sh", "-c", f"{landbridge} sites invite --json | tee {folder}/ticket"),

@@ -38,6 +38,7 @@ mod sites_join;
 mod sites_links;
 mod stage;
 mod stage_args;
+mod stage_control;
 mod terminal;
 #[cfg(feature = "top")]
 mod top;

@@ -14,7 +14,8 @@ use stage::{Node, Place, transfer};
 use types::sites::Site;
 
 use crate::stage_args::{MoveArgs, StageArgs, StageCommand};
-use crate::{json, run, sites_file};
+use crate::stage_control::Desk;
+use crate::{json, run, sites_file, stage_control};
 
 /// How often the line on a terminal is drawn.
 const DRAW: Duration = Duration::from_millis(100);
@@ -23,6 +24,11 @@ const DRAW: Duration = Duration::from_millis(100);
 pub(crate) fn stage(args: &StageArgs) -> Result<i32> {
     match &args.command {
         StageCommand::Move(args) => move_all(args),
+        StageCommand::Status(args) => stage_control::status(args),
+        StageCommand::Pause(args) => stage_control::pause(args),
+        StageCommand::Resume(args) => stage_control::resume(args),
+        StageCommand::Cancel(args) => stage_control::cancel(args),
+        StageCommand::Rate(args) => stage_control::rate(args),
     }
 }
 
@@ -32,12 +38,7 @@ pub(crate) fn mover(here: bool) -> Result<i32> {
         // Its session and its threads give way to others. It ends with the command that has started it.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
         rustix::process::setsid()?;
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line)?;
-        // Nothing comes from a command that has ended meanwhile.
-        if !line.is_empty() {
-            transfer::here(&serde_json::from_str(&line)?, &mut std::io::stdout())?;
-        }
+        transfer::here(std::io::stdin().as_fd(), &mut std::io::stdout())?;
         return Ok(0);
     }
     let secret = std::env::var("LANDBRIDGE_SECRET_FD").ok();
@@ -101,7 +102,7 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
     Ok(0)
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..1000 => format!("{bytes} bytes"),
         1000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
@@ -184,21 +185,26 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Resul
 
 /// Gives movers their order, and shows how far they are. `None`: they failed, and have said why.
 fn watch(mut command: Command, order: &Order, expected: usize, view: &mut View) -> Result<Option<Vec<Moved>>> {
+    let to = order.tasks.iter().take(1).flat_map(|task| &task.to);
+    let places = order.tasks.iter().map(|task| &task.from).chain(to).map(|spot| spot.typed.clone());
+    let desk = Desk::open(places.collect(), order.options.rate)?;
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting the movers")?;
-    let mut input = child.stdin.take().context("standard input of the movers")?;
+    let input = child.stdin.take().context("standard input of the movers")?;
     let output = child.stdout.take().context("standard output of the movers")?;
     let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
-    // If it cannot be written the job has ended, and its own message says why.
-    let _ = input.write_all(&line).and_then(|()| input.flush());
+    desk.begin(input, &line);
     let (mut moved, mut failed) = (Vec::new(), None);
     for line in BufReader::new(output).lines() {
         let line = line.context("what the movers print")?;
         match serde_json::from_str(&line).with_context(|| format!("what the movers print: `{line}`"))? {
-            Event::Progress { arrived, total } => view.draw(arrived, total),
+            Event::Progress { arrived, total } => {
+                desk.progress(arrived, total);
+                view.draw(arrived, total);
+            }
             Event::Placed { from, to, report } => moved.push(Moved { from, to, placed: report }),
             Event::Failed { text } => failed = Some(text),
-            Event::Cancelled => failed = Some("cancelled: nothing was put in place".to_owned()),
+            Event::Cancelled => failed = Some("cancelled: what had not arrived as a whole is removed".to_owned()),
         }
     }
     view.clear();

@@ -19,6 +19,53 @@ pub(crate) struct StageArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum StageCommand {
     Move(MoveArgs),
+    /// Show the transfers that are running
+    Status(StatusArgs),
+    /// Have a transfer wait
+    Pause(OneArgs),
+    /// Have it go on
+    Resume(OneArgs),
+    /// Give a transfer up, and remove what has arrived
+    Cancel(OneArgs),
+    /// Change the limit of a transfer's rate
+    Rate(RateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The transfer's id [default: all]
+    #[arg(value_name = "ID")]
+    pub id: Option<u32>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OneArgs {
+    /// The transfer's id, as `stage status` shows it [default: the only one]
+    #[arg(value_name = "ID")]
+    pub id: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RateArgs {
+    /// The transfer's id, as `stage status` shows it
+    #[arg(value_name = "ID")]
+    pub id: u32,
+    /// Most bytes per second at each target, or `none`
+    #[arg(value_name = "RATE", value_parser = limit)]
+    pub rate: Limit,
+}
+
+/// A rate in bytes per second, or none.
+pub(crate) type Limit = Option<u64>;
+
+fn limit(text: &str) -> Result<Limit, String> {
+    match text {
+        "none" => Ok(None),
+        _ => parse_byte_rate(text).map(Some).map_err(|error| format!("{error}, or `none`")),
+    }
 }
 
 /// Move files and folders between nodes and sites

@@ -1,58 +1,76 @@
 //! Moving between places of one machine, without a job.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::control::Aim;
 use crate::error::{At, StageError};
-use crate::mover::{Event, MoverError, Order, Placed, Settings, Spot, TELL, Task};
+use crate::mover::{Console, Control, Event, MoverError, Order, Placed, Settings, Spot, TELL, Task, check};
 use crate::pace::Pace;
 use crate::source::Source;
 use crate::supervise::{Overlap, Shared, Work, supervise};
 use crate::target::{Check, Options, Report, Target, resolve};
 
-/// Called after each block with the bytes that have arrived, those of earlier transfers among them, and all.
-pub(crate) type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+/// Called again and again with the bytes that have arrived, those of earlier transfers among them, and all. Returns
+/// what the user wants from now on.
+pub(crate) type Steer<'a> = &'a mut (dyn FnMut(u64, u64) -> Vec<Control> + Send);
 
 /// The longest time without a look at what the measurements say.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Carries out an [`Order`] whose places are all on this machine. `output`: lines of JSON, each an [`Event`]. The
-/// process has a session of its own.
+/// Carries out an [`Order`] whose places are all on this machine. It comes first from `input`, then [`Control`]s, each
+/// a line of JSON; [`Event`]s go to `output`. The process has a session of its own.
 ///
 /// # Errors
-/// Those of `output`; what else goes wrong is an event.
-pub fn here(order: &Order, output: &mut (dyn Write + Send)) -> Result<(), MoverError> {
-    let mut told = None;
-    let mut tell = |event: &Event| -> Result<(), MoverError> {
-        let mut line = serde_json::to_vec(event).map_err(|error| MoverError::Message(error.to_string()))?;
-        line.push(b'\n');
-        output.write_all(&line)?;
-        Ok(output.flush()?)
-    };
+/// What is wrong with `input` and `output`; what else goes wrong is an event.
+pub fn here(input: BorrowedFd<'_>, output: &mut (dyn Write + Send)) -> Result<(), MoverError> {
+    let mut console = Console::new(input, output);
+    let mut lines = VecDeque::from(console.wait()?);
+    // Nothing comes from a command that has ended meanwhile.
+    let Some(line) = lines.pop_front() else { return Ok(()) };
+    let order: Order = serde_json::from_str(&line).map_err(|error| MoverError::Order(error.to_string()))?;
+    check(&order, 1).map_err(MoverError::Order)?;
+    let (mut told, mut trouble) = (None, None);
     for task in &order.tasks {
         for spot in &task.to {
-            let mut progress = |arrived: u64, total: u64| {
-                if told.is_none_or(|told: Instant| told.elapsed() >= TELL) {
-                    told = Some(Instant::now());
-                    // If nobody reads it any more, this process is about to be ended.
-                    let _ = tell(&Event::Progress { arrived, total });
-                }
+            let mut steer = |arrived: u64, total: u64| {
+                let mut talk = || -> Result<Vec<Control>, MoverError> {
+                    if told.is_none_or(|told: Instant| told.elapsed() >= TELL) {
+                        told = Some(Instant::now());
+                        console.write(&Event::Progress { arrived, total })?;
+                    }
+                    lines.extend(console.lines()?);
+                    let parse = |line: String| serde_json::from_str(&line);
+                    let controls = lines.drain(..).map(parse).collect::<Result<_, _>>();
+                    controls.map_err(|error| MoverError::Order(error.to_string()))
+                };
+                talk().unwrap_or_else(|error| {
+                    trouble.get_or_insert(error);
+                    Vec::new()
+                })
             };
-            let event = match one(task, spot, &order.options, &mut progress) {
-                Ok(report) => Event::Placed { from: task.from.typed.clone(), to: spot.typed.clone(), report },
-                Err(error) => return tell(&Event::Failed { text: error.to_string() }),
+            let done = one(task, spot, &order.options, &mut steer);
+            if let Some(error) = trouble.take() {
+                return Err(error);
+            }
+            let event = match done {
+                Ok(Some(report)) => Event::Placed { from: task.from.typed.clone(), to: spot.typed.clone(), report },
+                Ok(None) => return console.write(&Event::Cancelled),
+                Err(error) => return console.write(&Event::Failed { text: error.to_string() }),
             };
-            tell(&event)?;
+            console.write(&event)?;
         }
     }
     Ok(())
 }
 
-fn one(task: &Task, spot: &Spot, options: &Settings, progress: Progress<'_>) -> Result<Placed, StageError> {
+/// `None`: cancelled.
+fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result<Option<Placed>, StageError> {
     let from = Path::new(OsStr::from_bytes(&task.from.path));
     let whole = std::fs::canonicalize(from).at("find", from)?;
     let name = Path::new(whole.file_name().unwrap_or_default());
@@ -61,11 +79,12 @@ fn one(task: &Task, spot: &Spot, options: &Settings, progress: Progress<'_>) -> 
     let (manifest, identity) = (source.manifest().clone(), source.identity()?);
     let settings = Options { block: options.block, kept: options.kept };
     let target = Target::open(&path, whole.as_os_str().as_bytes(), manifest, Some(identity), settings)?;
-    let (report, overlap) = local(&mut source, target, options.aim(), true, progress)?;
-    Ok(Placed::new(&path, report, &overlap))
+    let done = local(&mut source, target, options.aim(), true, steer)?;
+    Ok(done.map(|(report, overlap)| Placed::new(&path, report, &overlap)))
 }
 
-/// Reads and writes what is missing, then puts all in place. `alone`: this process's session has no other.
+/// Reads and writes what is missing, then puts all in place. `alone`: this process's session has no other. `None`:
+/// cancelled, and nothing is left of it.
 ///
 /// # Errors
 /// [`StageError`]; what has arrived is kept.
@@ -74,21 +93,36 @@ pub(crate) fn local(
     target: Target,
     aim: Aim,
     alone: bool,
-    progress: Progress<'_>,
-) -> Result<(Report, Overlap), StageError> {
+    steer: Steer<'_>,
+) -> Result<Option<(Report, Overlap)>, StageError> {
     let mut missing: Vec<u32> = target.done().missing().collect();
     missing.reverse();
     let left: u64 = missing.iter().map(|block| target.blocks().bytes(*block)).sum();
     let arrived = target.resumed();
     let total = arrived + left;
     let pace = Pace::new(aim.rate);
-    let mut moving =
-        Moving { source, target, missing, pace, began: Instant::now(), bytes: Vec::new(), arrived, total, progress };
+    let mut moving = Moving {
+        source,
+        target,
+        missing,
+        pace,
+        began: Instant::now(),
+        bytes: Vec::new(),
+        arrived,
+        total,
+        paused: false,
+        cancelled: false,
+        steer,
+    };
     let shared = Shared::new(aim.rate);
     supervise(&mut moving, &shared, aim, alone)?;
-    let Moving { source, target, .. } = moving;
+    let Moving { source, target, cancelled, .. } = moving;
+    if cancelled {
+        target.evict()?;
+        return Ok(None);
+    }
     source.check()?;
-    Ok((target.place()?, shared.overlap()))
+    Ok(Some((target.place()?, shared.overlap())))
 }
 
 struct Moving<'a> {
@@ -101,17 +135,30 @@ struct Moving<'a> {
     bytes: Vec<u8>,
     arrived: u64,
     total: u64,
-    progress: Progress<'a>,
+    paused: bool,
+    cancelled: bool,
+    steer: Steer<'a>,
 }
 
 impl Work for Moving<'_> {
     type Error = StageError;
 
     fn turn(&mut self, shared: &Shared) -> Result<bool, StageError> {
-        shared.tell(self.arrived, self.total, true);
+        for control in (self.steer)(self.arrived, self.total) {
+            match control {
+                Control::Pause => self.paused = true,
+                Control::Resume => self.paused = false,
+                Control::Rate(rate) => shared.limit(rate),
+                Control::Cancel => self.cancelled = true,
+            }
+        }
+        if self.cancelled {
+            return Ok(false);
+        }
+        shared.tell(self.arrived, self.total, !self.paused);
         self.pace.set(shared.rate());
         let now = self.began.elapsed();
-        let wait = self.pace.free().saturating_sub(now);
+        let wait = if self.paused { NAP } else { self.pace.free().saturating_sub(now) };
         if !wait.is_zero() {
             std::thread::sleep(wait.min(NAP));
             return Ok(true);
@@ -128,7 +175,6 @@ impl Work for Moving<'_> {
         };
         self.target.write(block, &self.bytes, check)?;
         self.arrived += self.bytes.len() as u64;
-        (self.progress)(self.arrived, self.total);
-        Ok(!self.missing.is_empty())
+        Ok(true)
     }
 }

@@ -11,7 +11,7 @@ use super::message::Event;
 /// The longest line in bytes: an order of some hundred thousand paths.
 const LONGEST: usize = 64 << 20;
 
-pub(super) struct Console<'a> {
+pub(crate) struct Console<'a> {
     input: BorrowedFd<'a>,
     output: &'a mut (dyn Write + Send),
     bytes: Vec<u8>,
@@ -20,8 +20,21 @@ pub(super) struct Console<'a> {
 }
 
 impl<'a> Console<'a> {
-    pub(super) fn new(input: BorrowedFd<'a>, output: &'a mut (dyn Write + Send)) -> Result<Console<'a>, MoverError> {
-        Ok(Console { input, output, bytes: Vec::new(), at_end: false })
+    pub(crate) fn new(input: BorrowedFd<'a>, output: &'a mut (dyn Write + Send)) -> Console<'a> {
+        Console { input, output, bytes: Vec::new(), at_end: false }
+    }
+
+    /// Waits for the first lines. None: nothing comes any more.
+    pub(crate) fn wait(&mut self) -> Result<Vec<String>, MoverError> {
+        loop {
+            let lines = self.lines()?;
+            if self.at_end || !lines.is_empty() {
+                return Ok(lines);
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.input, PollFlags::IN)];
+            // An interrupted or failed wait counts as a short one.
+            let _ = poll(&mut fds, None);
+        }
     }
 
     pub(super) fn waits_on(&self) -> Option<BorrowedFd<'a>> {
@@ -29,7 +42,7 @@ impl<'a> Console<'a> {
     }
 
     /// The whole lines that have come.
-    pub(super) fn lines(&mut self) -> Result<Vec<String>, MoverError> {
+    pub(crate) fn lines(&mut self) -> Result<Vec<String>, MoverError> {
         let mut buffer = vec![0; 64 << 10];
         // The descriptor may be shared with other processes, so it is not made non-blocking.
         while !self.at_end && self.is_readable() {
@@ -55,7 +68,7 @@ impl<'a> Console<'a> {
         poll(&mut fds, Some(&none)).is_ok_and(|count| count > 0)
     }
 
-    pub(super) fn write(&mut self, event: &Event) -> Result<(), MoverError> {
+    pub(crate) fn write(&mut self, event: &Event) -> Result<(), MoverError> {
         let mut line = serde_json::to_vec(event).map_err(|error| MoverError::Message(error.to_string()))?;
         line.push(b'\n');
         self.output.write_all(&line)?;

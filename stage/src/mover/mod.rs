@@ -32,7 +32,7 @@ pub use pmi::PmiError;
 
 use crate::error::StageError;
 use crate::supervise::{Shared, Work, supervise};
-use console::Console;
+pub(crate) use console::Console;
 use feeding::Feeding;
 use lead::Lead;
 use lent::Lent;
@@ -126,7 +126,7 @@ pub fn run(
     output: &mut (dyn std::io::Write + Send),
 ) -> Result<(), MoverError> {
     let peers = Peers::open(lookup)?;
-    let console = (peers.me() == 0).then(|| Console::new(input, output)).transpose()?;
+    let console = (peers.me() == 0).then(|| Console::new(input, output));
     let mut mover = Mover {
         peers,
         began: Instant::now(),
@@ -549,7 +549,7 @@ impl Mover<'_> {
 }
 
 /// What is wrong with an order.
-fn check(order: &Order, ranks: u32) -> Result<(), String> {
+pub(crate) fn check(order: &Order, ranks: u32) -> Result<(), String> {
     if order.tasks.is_empty() {
         return Err("it has nothing to move".to_owned());
     }

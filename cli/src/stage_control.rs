@@ -1,0 +1,233 @@
+//! Transfers that are running: each has a socket in the user's state folder, by which other commands ask and steer it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ChildStdin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use setup::here::folders::Folders;
+use stage::mover::Control;
+
+use crate::json;
+use crate::stage_args::{OneArgs, RateArgs, StatusArgs};
+
+/// How long the other end of such a socket may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a question or an answer.
+const LONGEST: u64 = 1 << 20;
+
+/// What another command wants. A line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Question {
+    Status,
+    Control(Control),
+}
+
+/// A transfer as it is now. Its answer to every question, a line of JSON too.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct State {
+    id: u32,
+    /// The places, as they were typed; the last is the target.
+    places: Vec<String>,
+    arrived: u64,
+    /// 0: not known yet.
+    total: u64,
+    seconds: f64,
+    paused: bool,
+    /// The limit in bytes per second.
+    rate: Option<u64>,
+}
+
+/// The socket of a transfer of this process. Its file goes with it.
+pub(crate) struct Desk {
+    shared: Arc<Mutex<Shared>>,
+    file: PathBuf,
+}
+
+struct Shared {
+    state: State,
+    began: Instant,
+    /// Where controls go. `None`: nobody moves yet, or any more.
+    input: Option<ChildStdin>,
+}
+
+impl Desk {
+    /// Opens the socket, which is named after this process.
+    pub(crate) fn open(places: Vec<String>, rate: Option<u64>) -> Result<Desk> {
+        let folder = folder()?;
+        let make = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        make.with_context(|| folder.display().to_string())?;
+        let id = std::process::id();
+        let file = folder.join(id.to_string());
+        // Of an earlier process with this number, which was killed.
+        let _ = std::fs::remove_file(&file);
+        let listener = UnixListener::bind(&file).with_context(|| file.display().to_string())?;
+        let state = State { id, places, rate, ..State::default() };
+        let shared = Arc::new(Mutex::new(Shared { state, began: Instant::now(), input: None }));
+        let answering = shared.clone();
+        // It ends with the process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // What one command does wrong is that command's own matter.
+                let _ = answer(stream, &answering);
+            }
+        });
+        Ok(Desk { shared, file })
+    }
+
+    /// Where controls go from now on. Writes the order there first.
+    pub(crate) fn begin(&self, mut input: ChildStdin, order: &[u8]) {
+        // If it cannot be written the movers have ended, and their own message says why.
+        let _ = input.write_all(order).and_then(|()| input.flush());
+        lock(&self.shared).input = Some(input);
+    }
+
+    pub(crate) fn progress(&self, arrived: u64, total: u64) {
+        let mut shared = lock(&self.shared);
+        (shared.state.arrived, shared.state.total) = (arrived, total);
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn answer(stream: UnixStream, shared: &Mutex<Shared>) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
+    let question: Question = serde_json::from_str(&line)?;
+    let mut shared = lock(shared);
+    if let Question::Control(control) = question {
+        let Some(input) = &mut shared.input else { bail!("nothing is moved yet") };
+        let mut line = serde_json::to_vec(&control)?;
+        line.push(b'\n');
+        input.write_all(&line)?;
+        input.flush()?;
+        match control {
+            Control::Pause => shared.state.paused = true,
+            Control::Resume => shared.state.paused = false,
+            Control::Rate(rate) => shared.state.rate = rate,
+            Control::Cancel => {}
+        }
+    }
+    shared.state.seconds = shared.began.elapsed().as_secs_f64();
+    let state = serde_json::to_string(&shared.state)?;
+    drop(shared);
+    Ok((&stream).write_all(format!("{state}\n").as_bytes())?)
+}
+
+fn folder() -> Result<PathBuf> {
+    Ok(Folders::of_user()?.state.join("stage"))
+}
+
+fn ask(file: &Path, question: &Question) -> Result<State> {
+    let stream = UnixStream::connect(file)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    (&stream).write_all(format!("{}\n", serde_json::to_string(question)?).as_bytes())?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
+    serde_json::from_str(&line).map_err(|_| anyhow!("nothing is moved yet: try again"))
+}
+
+/// The transfers of this user on this machine.
+fn all() -> Result<Vec<State>> {
+    let folder = folder()?;
+    let entries = match std::fs::read_dir(&folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| folder.display().to_string())?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let file = entry?.path();
+        match ask(&file, &Question::Status) {
+            Ok(state) => found.push(state),
+            Err(error) => {
+                let refused = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+                // Its process was killed.
+                if refused == Some(std::io::ErrorKind::ConnectionRefused) {
+                    let _ = std::fs::remove_file(&file);
+                }
+            }
+        }
+    }
+    found.sort_by_key(|state| state.id);
+    Ok(found)
+}
+
+/// Shows the transfers.
+pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
+    let mut found = all()?;
+    if let Some(id) = args.id {
+        found.retain(|state| state.id == id);
+        if found.is_empty() {
+            bail!("no transfer {id} is running here: `landbridge stage status` lists them");
+        }
+    }
+    let mut out = std::io::stdout();
+    if args.json {
+        writeln!(out, "{}", json::object(serde_json::json!({ "transfers": found }))?)?;
+        return Ok(0);
+    }
+    for State { id, places, arrived, total, seconds, paused, rate } in found {
+        let share = (arrived * 100).checked_div(total).map_or(String::new(), |percent| format!(" ({percent} %)"));
+        let limit = rate.map_or(String::new(), |rate| format!(", at most {}/s", super::stage::size(rate)));
+        let paused = if paused { ", paused" } else { "" };
+        let (to, from) = places.split_last().context("places")?;
+        writeln!(
+            out,
+            "{id}  {} to {to}: {} of {}{share} after {seconds:.0} s{limit}{paused}",
+            from.join(" "),
+            super::stage::size(arrived),
+            super::stage::size(total)
+        )?;
+    }
+    Ok(0)
+}
+
+/// Tells a transfer, the only one if no id is given, what to do from now on.
+fn steer(id: Option<u32>, control: Control) -> Result<i32> {
+    let running = all()?;
+    let id = match (id, &running[..]) {
+        (Some(id), running) if running.iter().any(|state| state.id == id) => id,
+        (Some(id), _) => bail!("no transfer {id} is running here: `landbridge stage status` lists them"),
+        (None, [one]) => one.id,
+        (None, []) => bail!("no transfer is running here"),
+        (None, several) => {
+            let ids: Vec<String> = several.iter().map(|state| state.id.to_string()).collect();
+            bail!("which transfer? {} are running: `landbridge stage status` shows them", ids.join(", "))
+        }
+    };
+    ask(&folder()?.join(id.to_string()), &Question::Control(control)).with_context(|| format!("transfer {id}"))?;
+    Ok(0)
+}
+
+pub(crate) fn pause(args: &OneArgs) -> Result<i32> {
+    steer(args.id, Control::Pause)
+}
+
+pub(crate) fn resume(args: &OneArgs) -> Result<i32> {
+    steer(args.id, Control::Resume)
+}
+
+pub(crate) fn cancel(args: &OneArgs) -> Result<i32> {
+    steer(args.id, Control::Cancel)
+}
+
+pub(crate) fn rate(args: &RateArgs) -> Result<i32> {
+    steer(Some(args.id), Control::Rate(args.rate))
+}
