@@ -58,6 +58,16 @@ pub(crate) struct Block {
 /// The hash of a block that nobody has computed.
 pub(crate) const UNKNOWN: Hash = [0; 32];
 
+impl Block {
+    fn record(&self) -> [u8; RECORD] {
+        let mut record = [0; RECORD];
+        let number = self.number | if self.checked { 0 } else { UNCHECKED };
+        record[..4].copy_from_slice(&number.to_le_bytes());
+        record[4..].copy_from_slice(&self.hash);
+        record
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: OwnedFd,
@@ -70,11 +80,11 @@ fn boot() -> String {
 }
 
 impl Journal {
-    /// Begins one, in place of any that there is.
+    /// Begins one that knows these blocks, in place of any that there is.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn create(area: &Area, block: u32, manifest: &Manifest) -> Result<Journal, StageError> {
+    pub(crate) fn create(area: &Area, block: u32, manifest: &Manifest, known: &[Block]) -> Result<Journal, StageError> {
         let path = area.path().join(JOURNAL);
         let header = Header { boot: boot(), block, manifest: manifest.clone() };
         let header = postcard::to_stdvec(&header).map_err(|error| StageError::Manifest(error.to_string()))?;
@@ -86,6 +96,7 @@ impl Journal {
             file.write_all(&(header.len() as u64).to_le_bytes())?;
             file.write_all(blake3::hash(&header).as_bytes())?;
             file.write_all(&header)?;
+            file.write_all(&known.iter().flat_map(Block::record).collect::<Vec<u8>>())?;
             file.sync_data()
         };
         write().at("write", &path)?;
@@ -144,11 +155,7 @@ impl Journal {
     /// # Errors
     /// The system's.
     pub(crate) fn add(&mut self, block: Block) -> Result<(), StageError> {
-        let mut record = [0; RECORD];
-        let number = block.number | if block.checked { 0 } else { UNCHECKED };
-        record[..4].copy_from_slice(&number.to_le_bytes());
-        record[4..].copy_from_slice(&block.hash);
-        self.append(&record)
+        self.append(&block.record())
     }
 
     /// Remembers that all is there, and on the disk, and is about to be put in place.
@@ -198,10 +205,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let area = area(folder.path());
         assert!(Journal::read(&area).unwrap().is_none());
-        let mut journal = Journal::create(&area, 4096, &manifest()).unwrap();
         let (one, other) =
             (Block { number: 7, hash: [1; 32], checked: true }, Block { number: 3, hash: [2; 32], checked: false });
-        journal.add(one).unwrap();
+        let mut journal = Journal::create(&area, 4096, &manifest(), &[one]).unwrap();
         journal.add(other).unwrap();
         let whole = std::fs::read(area.path().join(JOURNAL)).unwrap();
         for cut in whole.len() - RECORD + 1..whole.len() {
@@ -218,7 +224,7 @@ mod tests {
     fn a_damaged_header_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let area = area(folder.path());
-        Journal::create(&area, 4096, &manifest()).unwrap();
+        Journal::create(&area, 4096, &manifest(), &[]).unwrap();
         let whole = std::fs::read(area.path().join(JOURNAL)).unwrap();
         for at in 0..whole.len() {
             let mut damaged = whole.clone();

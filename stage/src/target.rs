@@ -141,7 +141,7 @@ impl Target {
             done: Bitmap::new(blocks.count()),
             resumed: 0,
             placing: left.placing,
-            journal: Journal::create(&area, options.block, &manifest)?,
+            journal: Journal::create(&area, options.block, &manifest, &left.blocks)?,
             missing: vec![0; manifest.entries.len()],
             area,
             tree,
@@ -160,7 +160,6 @@ impl Target {
         for block in left.blocks {
             if target.done.insert(block.number) {
                 target.resumed += target.blocks.bytes(block.number);
-                target.journal.add(block)?;
                 for piece in target.blocks.pieces(block.number) {
                     target.missing[piece.entry as usize] -= 1;
                 }

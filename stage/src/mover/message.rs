@@ -183,7 +183,9 @@ impl Placed {
     pub fn new(path: &Path, report: Report, overlap: &Overlap) -> Placed {
         let Report { files, bytes, resumed, mut notes, .. } = report;
         if overlap.starved {
-            notes.push("an application used all cores all the time: nothing could be moved beside it".to_owned());
+            let note = "an application left almost no core idle, so little could be moved beside it: --deadline, or --rate \
+                        with --harm above 1, give a transfer more";
+            notes.push(note.to_owned());
         }
         Placed { path: path.display().to_string(), files, bytes, resumed, harm: overlap.harm, notes }
     }
