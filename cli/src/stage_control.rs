@@ -1,6 +1,7 @@
 //! Transfers that are running: each has a socket in the user's state folder, by which other commands ask and steer it.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -67,7 +68,8 @@ impl Desk {
         let file = folder.join(id.to_string());
         // Of an earlier process with this number, which was killed.
         let _ = std::fs::remove_file(&file);
-        let listener = UnixListener::bind(&file).with_context(|| file.display().to_string())?;
+        let opened = std::fs::File::open(&folder).with_context(|| folder.display().to_string())?;
+        let listener = UnixListener::bind(short(&opened, &file)).with_context(|| file.display().to_string())?;
         let state = State { id, places, rate, ..State::default() };
         let shared = Arc::new(Mutex::new(Shared { state, began: Instant::now(), input: None }));
         let answering = shared.clone();
@@ -134,8 +136,14 @@ fn folder() -> Result<PathBuf> {
     Ok(Folders::of_user()?.state.join("stage"))
 }
 
+/// The same file by a path that fits a socket's address, which has 108 bytes.
+fn short(folder: &std::fs::File, file: &Path) -> PathBuf {
+    Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(file.file_name().unwrap_or_default())
+}
+
 fn ask(file: &Path, question: &Question) -> Result<State> {
-    let stream = UnixStream::connect(file)?;
+    let folder = std::fs::File::open(file.parent().unwrap_or(Path::new("/")))?;
+    let stream = UnixStream::connect(short(&folder, file))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     (&stream).write_all(format!("{}\n", serde_json::to_string(question)?).as_bytes())?;
