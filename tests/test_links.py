@@ -56,7 +56,8 @@ def check(found, shapes, how, done):
 def test_the_traffic_of_jobs_shows_each_link_and_a_change_is_followed(workshop, mpich_only, isolated):
     log = workshop.folder / "ranks.log"
     show = f"sleep 2 && {LANDBRIDGE} sites links --json"
-    steps = [*shape(SHAPES), job(mpich_only, 2), show, job(mpich_only, 0, log=log)]
+    # A job that ends at once may end before its ranks have heard of the links.
+    steps = [*shape(SHAPES), job(mpich_only, 2), show, job(mpich_only, 0, 1, log=log)]
     steps += [*shape(CHANGED), job(mpich_only, 3), show, f"{LANDBRIDGE} sites links"]
     (before, after), done = in_lab(workshop, mpich_only, steps, limit=240)
     check(before, SHAPES, "passive", done)
@@ -64,7 +65,7 @@ def test_the_traffic_of_jobs_shows_each_link_and_a_change_is_followed(workshop, 
     assert re.search(r"^from / to +a +b +c$", done.out, re.MULTILINE) and "(passive, " in done.out, str(done)
     # The second job's ranks were given what the first one's traffic showed.
     tables = re.findall(r"links between the job's sites, version \d+: (.*)", log.read_text())
-    assert len(tables) == 3, log.read_text()
+    assert len(tables) >= 3, log.read_text()
     for table in tables:
         figures = re.findall(r"#(\d) to #(\d) ([\d.]+) ms ([\d.]+) Mbit/s", table)
         assert len(figures) == 6, table
