@@ -8,46 +8,61 @@ use setup::Progress;
 /// How often the bar is drawn.
 const DRAW: Duration = Duration::from_millis(100);
 
-/// Steps as lines, and on a terminal one line that is drawn again and again. Standard output stays for the result.
-pub(crate) struct Bar {
+/// One line on a terminal that is drawn again and again, and goes at the end. Elsewhere, nothing.
+pub(crate) struct Line {
     drawn: Option<Instant>,
     interactive: bool,
 }
 
-impl Bar {
-    pub(crate) fn new() -> Bar {
-        Bar { drawn: None, interactive: std::io::stderr().is_terminal() }
+impl Line {
+    pub(crate) fn new() -> Line {
+        Line { drawn: None, interactive: std::io::stderr().is_terminal() }
     }
 
-    fn clear(&mut self) {
+    /// Draws what `text` returns, unless that was done a moment ago.
+    pub(crate) fn draw(&mut self, text: impl FnOnce() -> String) {
+        if self.interactive && self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW) {
+            self.drawn = Some(Instant::now());
+            let _ = write!(std::io::stderr(), "\r\x1b[K{}", text());
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
         if self.drawn.take().is_some() {
             let _ = std::io::stderr().write_all(b"\r\x1b[K");
         }
     }
 }
 
-impl Drop for Bar {
+impl Drop for Line {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
+/// Steps as lines, and on a terminal one line that is drawn again and again. Standard output stays for the result.
+pub(crate) struct Bar(Line);
+
+impl Bar {
+    pub(crate) fn new() -> Bar {
+        Bar(Line::new())
+    }
+}
+
 impl Progress for Bar {
     fn step(&mut self, site: &str, text: &str) {
-        self.clear();
+        self.0.clear();
         let _ = writeln!(std::io::stderr(), "landbridge: {site}: {text}");
     }
 
     fn part(&mut self, site: &str, done: u64, total: u64) {
         if done >= total {
-            return self.clear();
+            return self.0.clear();
         }
-        if !self.interactive || self.drawn.is_some_and(|drawn| drawn.elapsed() < DRAW) {
-            return;
-        }
-        self.drawn = Some(Instant::now());
-        let (done, total) = (done as f64 / 1e6, total as f64 / 1e6);
-        let share = done / total * 100.0;
-        let _ = write!(std::io::stderr(), "\r\x1b[K{site}: {done:.1} of {total:.1} MB ({share:.0} %)");
+        self.0.draw(|| {
+            let (done, total) = (done as f64 / 1e6, total as f64 / 1e6);
+            let share = done / total * 100.0;
+            format!("{site}: {done:.1} of {total:.1} MB ({share:.0} %)")
+        });
     }
 }

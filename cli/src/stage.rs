@@ -1,11 +1,11 @@
 //! `landbridge stage`: moving files and folders, on this machine or by a job of movers.
 
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
@@ -13,12 +13,10 @@ use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::{Node, Place, transfer};
 use types::sites::Site;
 
+use crate::bar::Line;
 use crate::stage_args::{MoveArgs, StageArgs, StageCommand};
 use crate::stage_control::Desk;
 use crate::{json, run, sites_file, stage_control};
-
-/// How often the line on a terminal is drawn.
-const DRAW: Duration = Duration::from_millis(100);
 
 /// Does what was typed, and returns the exit code.
 pub(crate) fn stage(args: &StageArgs) -> Result<i32> {
@@ -74,7 +72,7 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
         true => here(args, from, to, &mut view)?,
         false => by_job(args, from, to, &mut view)?,
     };
-    view.clear();
+    view.line.clear();
     let seconds = began.elapsed().as_secs_f64();
     let Some(moved) = moved else { return Ok(1) };
     let mut out = std::io::stdout();
@@ -207,7 +205,7 @@ fn watch(mut command: Command, order: &Order, expected: usize, view: &mut View) 
             Event::Cancelled => failed = Some("cancelled: what had not arrived as a whole is removed".to_owned()),
         }
     }
-    view.clear();
+    view.line.clear();
     let status = child.wait().context("waiting for the movers")?;
     if let Some(text) = failed {
         return Err(anyhow!(text));
@@ -262,46 +260,30 @@ fn is_this_machine(node: &types::sites::Node) -> bool {
     }
 }
 
-/// One line on a terminal that is drawn again and again.
+/// How far it is, on a terminal.
 struct View {
-    interactive: bool,
+    line: Line,
     began: Instant,
-    /// When it was drawn last, and what had arrived when it was drawn first.
-    drawn: Option<Instant>,
+    /// What had arrived when it was drawn first.
     first: Option<u64>,
 }
 
 impl View {
     fn new() -> View {
-        View { interactive: std::io::stderr().is_terminal(), began: Instant::now(), drawn: None, first: None }
+        View { line: Line::new(), began: Instant::now(), first: None }
     }
 
     fn draw(&mut self, arrived: u64, total: u64) {
         let first = *self.first.get_or_insert(arrived);
-        if !self.interactive || self.drawn.is_some_and(|drawn| drawn.elapsed() < DRAW) {
-            return;
-        }
-        self.drawn = Some(Instant::now());
-        let share = if total == 0 { 100.0 } else { arrived as f64 / total as f64 * 100.0 };
-        let rate = (arrived - first.min(arrived)) as f64 / self.began.elapsed().as_secs_f64().max(0.1);
-        let left = if rate > 0.0 {
-            format!(", {:.0} s left", (total - arrived.min(total)) as f64 / rate)
-        } else {
-            String::new()
-        };
-        let line = format!("{} of {} ({share:.0} %), {}/s{left}", size(arrived), size(total), size(rate as u64));
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
-    }
-
-    fn clear(&mut self) {
-        if self.drawn.take().is_some() {
-            let _ = std::io::stderr().write_all(b"\r\x1b[K");
-        }
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        self.clear();
+        let began = self.began;
+        self.line.draw(|| {
+            let share = if total == 0 { 100.0 } else { arrived as f64 / total as f64 * 100.0 };
+            let rate = arrived.saturating_sub(first) as f64 / began.elapsed().as_secs_f64().max(0.1);
+            let left = match rate > 0.0 {
+                true => format!(", {:.0} s left", total.saturating_sub(arrived) as f64 / rate),
+                false => String::new(),
+            };
+            format!("{} of {} ({share:.0} %), {}/s{left}", size(arrived), size(total), size(rate as u64))
+        });
     }
 }

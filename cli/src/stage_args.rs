@@ -130,6 +130,6 @@ fn harm(text: &str) -> Result<u32, String> {
 
 fn block(text: &str) -> Result<u32, String> {
     let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
-    let fits = (4 << 10..=1 << 30).contains(&bytes);
-    fits.then_some(bytes as u32).ok_or_else(|| format!("{bytes} bytes: it must be from 4KiB to 1GiB"))
+    let fits = u32::try_from(bytes).ok().filter(|bytes| stage::SIZES.contains(bytes));
+    fits.ok_or_else(|| format!("{bytes} bytes: it must be from 4KiB to 1GiB"))
 }

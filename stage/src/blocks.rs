@@ -1,5 +1,7 @@
 //! The unit of transfer: a block holds part of a large file, or many small ones.
 
+use std::ops::RangeInclusive;
+
 use crate::manifest::{Kind, Manifest};
 
 /// Bytes of one file in a block. An empty file has one piece without bytes.
@@ -21,6 +23,9 @@ pub struct Blocks {
     firsts: Vec<usize>,
     size: u32,
 }
+
+/// The sizes that a block may have, in bytes.
+pub const SIZES: RangeInclusive<u32> = 4 << 10..=1 << 30;
 
 /// Most files in a block: each costs the receiver a file to create, whatever its length.
 const MOST_PIECES: usize = 4096;
@@ -124,11 +129,6 @@ impl Bitmap {
     /// Those that have not arrived, ascending.
     pub fn missing(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.count).filter(|block| !self.contains(*block))
-    }
-
-    /// Number of blocks that have arrived.
-    pub fn set(&self) -> u32 {
-        self.set
     }
 
     pub fn is_full(&self) -> bool {

@@ -109,7 +109,8 @@ pub struct Controller {
     easy_since: Option<Duration>,
     /// How long it is left alone after a lower level turned out to be too low; doubles each time.
     ease: Duration,
-    lowered: Option<Duration>,
+    /// Whether the last change was to a lower level.
+    lowered: bool,
     /// Sums for the report: pressure above the base, and its weight.
     caused: (f64, f64),
 }
@@ -127,7 +128,7 @@ impl Controller {
             slow_since: None,
             easy_since: None,
             ease: EASE,
-            lowered: None,
+            lowered: false,
             caused: (0.0, 0.0),
         }
     }
@@ -174,15 +175,14 @@ impl Controller {
             }
             let goal = self.aim.rate.map_or(self.allowed.max(FIRST), |rate| rate as f64);
             match harm > self.aim.harm {
-                true => self.allowed *= 1.0 - 0.25 * weight.min(1.0),
+                true => self.allowed *= 1.0 - 0.25 * weight,
                 false => self.allowed += goal * 0.1 * passed.min(1.0),
             }
             let least = if self.aim.harm <= NO_HARM { LEAST / 10.0 } else { LEAST };
             self.allowed = self.allowed.max(least * goal);
-        } else if self.aim.rate.is_none() {
-            self.allowed = self.allowed.max(FIRST).max(2.0 * self.speed);
         } else {
-            self.allowed = self.aim.rate.map_or(self.allowed, |rate| rate as f64);
+            let unlimited = self.allowed.max(FIRST).max(2.0 * self.speed);
+            self.allowed = self.aim.rate.map_or(unlimited, |rate| rate as f64);
         }
         if let Some(rate) = self.aim.rate {
             self.allowed = self.allowed.min(rate as f64);
@@ -213,7 +213,7 @@ impl Controller {
         if !sample.busy {
             // What is left to do can wait.
             self.level = Level::Idle;
-            (self.slow_since, self.easy_since, self.lowered) = (None, None, None);
+            (self.slow_since, self.easy_since, self.lowered) = (None, None, false);
             return;
         }
         let goal = self.goal(needed);
@@ -222,9 +222,9 @@ impl Controller {
             self.easy_since = None;
             let since = *self.slow_since.get_or_insert(sample.now);
             // A lower level that was tried and is too low is left at once.
-            let patience = if self.lowered.is_some() { PATIENCE / 2 } else { PATIENCE };
+            let patience = if self.lowered { PATIENCE / 2 } else { PATIENCE };
             if sample.now >= since + patience && self.level < Level::Normal {
-                if self.lowered.take().is_some() {
+                if std::mem::take(&mut self.lowered) {
                     self.ease = (self.ease * 2).min(Duration::from_secs(60));
                 }
                 self.level = self.level.above();
@@ -238,12 +238,12 @@ impl Controller {
         }
         let since = *self.easy_since.get_or_insert(sample.now);
         if sample.now >= since + self.ease {
-            if self.lowered.is_some() {
+            if self.lowered {
                 // The last step down was right.
                 self.ease = EASE;
             }
             self.level = self.level.below();
-            self.lowered = Some(sample.now);
+            self.lowered = true;
             self.easy_since = None;
         }
     }
@@ -292,7 +292,6 @@ mod tests {
         let mut controller = Controller::new(aim);
         controller.set_base(node.base);
         let (mut arrived, mut now) = (0.0f64, 0.0f64);
-        let mut decision = Decision { rate: None, level: Level::Idle };
         let (mut harm, mut held_up, mut levels) = (0.0, 0.0, [0.0; 3]);
         let mut pressure = node.base;
         while arrived < total as f64 && now < 1000.0 {
@@ -304,7 +303,7 @@ mod tests {
                 held_up,
                 busy: true,
             };
-            decision = controller.sample(sample);
+            let decision = controller.sample(sample);
             let level = decision.level as usize;
             let wanted = decision.rate.map_or(f64::INFINITY, |rate| rate as f64);
             let rate = wanted.min(node.gets[level]);
@@ -315,7 +314,6 @@ mod tests {
             arrived += rate * 0.1;
             now += 0.1;
         }
-        let _ = decision;
         Outcome { took: now, harm: harm / now, levels }
     }
 

@@ -6,7 +6,7 @@
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -179,13 +179,10 @@ impl Journal {
     }
 }
 
-/// Where a journal is, for messages.
-pub(crate) fn shown(area: &Path) -> PathBuf {
-    area.join(JOURNAL)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::manifest::{Entry, Kind};
 

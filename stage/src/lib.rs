@@ -28,7 +28,7 @@ mod target;
 pub mod transfer;
 mod writer;
 
-pub use blocks::{Bitmap, Blocks, Piece};
+pub use blocks::{Bitmap, Blocks, Piece, SIZES};
 pub use error::StageError;
 pub use manifest::{Attributes, Entry, Kind, Manifest, Stamp};
 pub use pace::Pace;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::Hash;
 use crate::area::{self, Area, TREE};
 use crate::beneath::{self, Folders};
-use crate::blocks::{Bitmap, Blocks};
+use crate::blocks::{Bitmap, Blocks, SIZES};
 use crate::error::{At, StageError};
 use crate::journal::{Block, Journal, UNKNOWN};
 use crate::manifest::{Entry, Kind, Manifest};
@@ -117,7 +117,7 @@ impl Target {
         source: Option<(u64, u64)>,
         options: Options,
     ) -> Result<Target, StageError> {
-        if !(4 << 10..=1 << 30).contains(&options.block) {
+        if !SIZES.contains(&options.block) {
             return Err(StageError::BlockSize(options.block.into()));
         }
         if let Some(fault) = manifest.fault() {

@@ -38,7 +38,8 @@ impl Lead {
 
     /// Returns whether all that were not in place have given up.
     pub(super) fn cancelled(&mut self, which: Which) -> bool {
-        self.placed(which) && std::mem::replace(&mut self.over, false)
+        self.open.remove(&which);
+        self.open.is_empty()
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::operation::{CompleteWhen, Kind, Match, ReadOp, RecvOp, SendOp};
-use endpoint::{Config, Endpoint, Failure, NotBegun, PeerId, UserData};
+use endpoint::{Config, Endpoint, Failure, PeerId, UserData};
 use memory::{Buffer, RegionError, Regions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use types::{Address, Rank, Roster};
@@ -121,10 +121,7 @@ impl Peers {
                 Some(Waiting::Read(op)) => self.endpoint.read(op),
                 None => Ok(()),
             };
-            match begun {
-                Ok(()) => {}
-                Err(error) => return Err(MoverError::Begin(error)),
-            }
+            begun.map_err(MoverError::Begin)?;
         }
         Ok(())
     }
@@ -193,12 +190,6 @@ impl Peers {
         }
         self.endpoint.close();
         Ok(self.pmi.finish()?)
-    }
-}
-
-impl From<NotBegun> for MoverError {
-    fn from(error: NotBegun) -> MoverError {
-        MoverError::Begin(error)
     }
 }
 

@@ -7,11 +7,11 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::Hash;
-use crate::area::{Area, TREE};
+use crate::area::{Area, JOURNAL, TREE};
 use crate::beneath::{self, Folders};
 use crate::blocks::{Blocks, Piece};
 use crate::error::{At, StageError};
-use crate::journal::{self, Block, Journal};
+use crate::journal::{Block, Journal};
 use crate::manifest::{Kind, Manifest, Stamp};
 
 #[derive(Debug, Default)]
@@ -196,7 +196,7 @@ impl<'a> Contents<'a> {
 
     /// Removes what the new manifest does not have, or has otherwise.
     fn prune(&mut self, old: &Manifest, new: &Manifest) -> Result<(), StageError> {
-        let shown = journal::shown(self.area().path());
+        let shown = self.area().path().join(JOURNAL);
         let entries: HashMap<&[u8], &Kind> = new.entries.iter().map(|entry| (&entry.path[..], &entry.kind)).collect();
         let Contents::Folder(_, folders) = self else {
             return match entries.get(&[][..]) {
