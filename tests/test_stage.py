@@ -299,7 +299,7 @@ def test_random_kills_lose_nothing_and_leave_nothing(workshop, isolated):
     numbers = random.Random(seed)
     source = make_tree(workshop.folder / "source", seed)
     for number in range(4):
-        (source / f"larger{number}").write_bytes(numbers.randbytes(1_500_000 * rounds // 4))
+        (source / f"larger{number}").write_bytes(numbers.randbytes(1_000_000 * rounds))
     (workshop.folder / "to").mkdir()
     target = workshop.folder / "to" / "target"
     move = f"{MOVE} --harm 100 --block 128KiB"

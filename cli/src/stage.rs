@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
+use launch::leash::LEASH;
 use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::{Node, Place, transfer};
@@ -175,7 +176,10 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Resul
     }
     let order = Order { tasks, options: settings(args) };
     let hosts: Vec<String> = nodes.iter().map(|(site, node)| format!("{site}/{node}:1")).collect();
-    let mut command = Command::new(std::env::current_exe()?);
+    // It ends with this command, however that ends.
+    let own = std::env::current_exe()?;
+    let mut command = Command::new(&own);
+    command.args([LEASH, &std::process::id().to_string(), "--"]).arg(&own);
     command.arg("run").arg("--sites").arg(&path).args(["--from", &home, "--mpi", "none", "--host", &hosts.join(",")]);
     command.args(["-n", &hosts.len().to_string(), "--stdin", "0", "--", launch::program::OWN, "mover"]);
     watch(command, &order, from.len() * targets.len(), view)

@@ -55,7 +55,7 @@ impl Level {
 pub struct Sample {
     /// Since the beginning.
     pub now: Duration,
-    /// Bytes that have arrived, and all.
+    /// Bytes that have arrived, and all; 0: not known yet.
     pub arrived: u64,
     pub total: u64,
     /// Share of its time that the application was kept from running; `None`: there is no application.
@@ -98,8 +98,8 @@ pub struct Controller {
     aim: Aim,
     /// Pressure without us.
     base: Option<f64>,
-    /// Pressure of late.
-    recent: f64,
+    /// Pressure of late; `None`: none has been measured yet.
+    recent: Option<f64>,
     /// Bytes per second, of late.
     speed: f64,
     allowed: f64,
@@ -120,7 +120,7 @@ impl Controller {
         Controller {
             aim,
             base: None,
-            recent: 0.0,
+            recent: None,
             speed: 0.0,
             allowed: aim.rate.map_or(FIRST, |rate| rate as f64),
             level: Level::Idle,
@@ -139,20 +139,17 @@ impl Controller {
         self.allowed = rate.map_or(self.allowed, |rate| rate as f64);
     }
 
-    /// The application's pressure before anything is moved.
-    pub fn set_base(&mut self, pressure: f64) {
-        self.base = Some(pressure);
-        self.recent = pressure;
-    }
-
     /// The share of its time that the application lost to us, on average. `None`: there was none.
     pub fn harm(&self) -> Option<f64> {
         (self.caused.1 > 0.0).then(|| self.caused.0 / self.caused.1)
     }
 
-    /// Takes a measurement, some ten times a second.
+    /// Takes a measurement, some ten times a second. The first one is from before anything is moved.
     pub fn sample(&mut self, sample: Sample) -> Decision {
-        let Some(last) = self.last.replace(sample) else { return self.decision(sample) };
+        let Some(last) = self.last.replace(sample) else {
+            (self.recent, self.base) = (sample.pressure, sample.pressure);
+            return self.decision(sample);
+        };
         let passed = sample.now.saturating_sub(last.now).as_secs_f64();
         if passed <= 0.0 {
             return self.decision(sample);
@@ -162,15 +159,14 @@ impl Controller {
         self.speed += (speed - self.speed) * weight;
         let needed = self.needed(sample);
         if let Some(pressure) = sample.pressure {
-            self.recent += (pressure - self.recent) * weight;
-            let base = *self.base.get_or_insert(pressure);
+            let before = self.recent.unwrap_or(pressure);
+            let recent = before + (pressure - before) * weight;
             // Work of the application comes and goes: its base is never above what there is now.
-            if self.recent < base {
-                self.base = Some(self.recent);
-            }
-            let harm = (self.recent - self.base.unwrap_or(base)).max(0.0);
+            let base = self.base.map_or(recent, |base| base.min(recent));
+            (self.recent, self.base) = (Some(recent), Some(base));
+            let harm = recent - base;
             if sample.busy {
-                self.caused.0 += (pressure - self.base.unwrap_or(base)).max(0.0) * passed;
+                self.caused.0 += (pressure - base).max(0.0) * passed;
                 self.caused.1 += passed;
             }
             let goal = self.aim.rate.map_or(self.allowed.max(FIRST), |rate| rate as f64);
@@ -191,21 +187,24 @@ impl Controller {
         self.decision(sample)
     }
 
-    /// The rate that the deadline needs from now on.
+    /// The rate that the deadline needs from now on. To learn how much there is takes a core too.
     fn needed(&self, sample: Sample) -> f64 {
         let Some(deadline) = self.aim.deadline else { return 0.0 };
+        if sample.total == 0 {
+            return f64::INFINITY;
+        }
         let left = sample.total.saturating_sub(sample.arrived) as f64;
         let time = deadline.saturating_sub(sample.now).as_secs_f64().max(0.1);
         left / time * SPARE
     }
 
-    /// What it should be at: what the deadline needs, else the limit that the user gave. Without either it takes what
-    /// is left over.
+    /// What it should be at: what the deadline needs, else what the accepted harm allows. Where that is next to none,
+    /// it takes what is left over.
     fn goal(&self, needed: f64) -> f64 {
-        match (self.aim.deadline, self.aim.rate) {
-            (Some(_), _) => needed,
-            (None, Some(_)) if self.aim.harm > NO_HARM => self.allowed,
-            _ => 0.0,
+        match self.aim.deadline {
+            Some(_) => needed,
+            None if self.aim.harm > NO_HARM => self.allowed,
+            None => 0.0,
         }
     }
 
@@ -290,7 +289,6 @@ mod tests {
 
     fn run(node: &Node, aim: Aim, total: u64) -> Outcome {
         let mut controller = Controller::new(aim);
-        controller.set_base(node.base);
         let (mut arrived, mut now) = (0.0f64, 0.0f64);
         let (mut harm, mut held_up, mut levels) = (0.0, 0.0, [0.0; 3]);
         let mut pressure = node.base;
@@ -326,6 +324,12 @@ mod tests {
     }
 
     #[test]
+    fn without_a_rate_the_accepted_harm_decides() {
+        let outcome = run(&BUSY, Aim { rate: None, deadline: None, harm: 0.05 }, 20 * RATE);
+        assert!((0.02..0.065).contains(&outcome.harm) && outcome.took < 60.0, "{} {}", outcome.harm, outcome.took);
+    }
+
+    #[test]
     fn an_idle_core_needs_no_rights() {
         let outcome = run(&HALF, Aim { rate: Some(RATE), deadline: None, harm: 0.08 }, 10 * RATE);
         assert!(outcome.took < 10.5 && outcome.levels[1] + outcome.levels[2] == 0.0, "{:?}", outcome.levels);
@@ -358,6 +362,19 @@ mod tests {
             let outcome = run(&BUSY, aim, 20 * RATE);
             assert!(outcome.harm < harm * 1.3, "{harm}: {}", outcome.harm);
             assert!(outcome.took < 1000.0);
+        }
+    }
+
+    #[test]
+    fn who_starves_before_it_knows_how_much_there_is_gets_more_rights() {
+        for rate in [None, Some(RATE)] {
+            let mut controller = Controller::new(Aim { rate, deadline: Some(Duration::from_secs(5)), harm: 0.03 });
+            let levels = (0..20).map(|tenth| {
+                let now = Duration::from_millis(100 * tenth);
+                let (pressure, busy) = (Some(0.5), tenth > 1);
+                controller.sample(Sample { now, arrived: 0, total: 0, pressure, held_up: 1.0, busy }).level
+            });
+            assert_eq!(levels.max(), Some(Level::Normal));
         }
     }
 

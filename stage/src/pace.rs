@@ -15,8 +15,18 @@ impl Pace {
         Pace { rate, free: Duration::ZERO }
     }
 
-    pub fn set(&mut self, rate: Option<u64>) {
-        self.rate = rate;
+    /// Another rate from `now` on: what is waited for at this moment is waited for at the new rate.
+    pub fn set(&mut self, now: Duration, rate: Option<u64>) {
+        let before = std::mem::replace(&mut self.rate, rate);
+        if before == rate || self.free <= now {
+            return;
+        }
+        let part = match (before, rate) {
+            (Some(before), Some(rate)) => before.max(1) as f64 / rate.max(1) as f64,
+            _ => 0.0,
+        };
+        let wait = (self.free - now).as_secs_f64() * part;
+        self.free = now + Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX / 4);
     }
 
     /// The time from which the next block may begin.
@@ -50,8 +60,21 @@ mod tests {
         pace.begins(late, 100);
         pace.begins(late, 100);
         assert!(pace.free() >= late + Duration::from_millis(100), "{:?}", pace.free());
-        pace.set(None);
+        pace.set(late, None);
         pace.begins(late, 1 << 40);
         assert!(pace.free() <= late + Duration::from_millis(200));
+    }
+
+    #[test]
+    fn another_rate_holds_at_once() {
+        let mut pace = Pace::new(Some(1));
+        pace.begins(Duration::ZERO, 1 << 20);
+        let now = Duration::from_secs(1);
+        pace.set(now, Some(1 << 20));
+        assert!(pace.free() < now + Duration::from_secs(1) && pace.free() > now + Duration::from_millis(999));
+        pace.set(now, Some(1 << 19));
+        assert!(pace.free() > now + Duration::from_millis(1998), "{:?}", pace.free());
+        pace.set(now, None);
+        assert_eq!(pace.free(), now);
     }
 }

@@ -38,6 +38,7 @@ pub(crate) fn of_thread(thread: u32) -> Option<(u64, u64, bool)> {
 pub(crate) struct Applications {
     user: u32,
     looked: Option<Duration>,
+    looks: u64,
     /// All threads, by process and thread.
     seen: HashMap<(u32, u32), Times>,
     /// Those that compute, with their times at the last sample.
@@ -47,14 +48,16 @@ pub(crate) struct Applications {
 
 impl Applications {
     pub(crate) fn new(user: u32) -> Applications {
-        Applications { user, looked: None, seen: HashMap::new(), computing: HashMap::new(), sampled: None }
+        Applications { user, looked: None, looks: 0, seen: HashMap::new(), computing: HashMap::new(), sampled: None }
     }
 
     /// The time since the last call for which threads of applications were kept from running, as a share. `None`:
     /// nothing computes here.
     pub(crate) fn sample(&mut self, now: Duration) -> Option<f64> {
-        if self.looked.is_none_or(|looked| now >= looked + LOOK) {
-            self.look(now);
+        // Of what computes already at the beginning, the second call knows the first share.
+        let soon = self.looks == 1;
+        if soon || self.looked.is_none_or(|looked| now >= looked + LOOK) {
+            self.look(now, soon);
         }
         let passed = self.sampled.replace(now).map(|before| now.saturating_sub(before).as_nanos() as f64);
         let mut waited = 0;
@@ -70,8 +73,9 @@ impl Applications {
         (!self.computing.is_empty()).then(|| (waited as f64 / passed).min(1.0))
     }
 
-    /// Finds the threads that have computed since it last looked.
-    fn look(&mut self, now: Duration) {
+    /// Finds the threads that have computed since it last looked. `soon`: the last sample was the first, and it looked too.
+    fn look(&mut self, now: Duration, soon: bool) {
+        self.looks += 1;
         let passed = self.looked.replace(now).map(|before| now.saturating_sub(before).as_nanos() as f64);
         let mut seen = HashMap::new();
         let mut computing = HashMap::new();
@@ -84,7 +88,8 @@ impl Applications {
                 if let (Some(before), Some(passed)) = (self.seen.get(&key), passed)
                     && (found.ran + found.waited).saturating_sub(before.ran + before.waited) as f64 >= COMPUTES * passed
                 {
-                    computing.insert(key, self.computing.get(&key).copied().unwrap_or(found));
+                    let fresh = if soon { *before } else { found };
+                    computing.insert(key, self.computing.get(&key).copied().unwrap_or(fresh));
                 }
                 seen.insert(key, found);
             }

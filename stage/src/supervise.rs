@@ -98,6 +98,11 @@ pub struct Overlap {
 pub(crate) fn supervise<W: Work>(work: &mut W, shared: &Shared, aim: Aim, alone: bool) -> Result<(), W::Error> {
     let began = Instant::now();
     let mut sensor = Sensor::new(aim);
+    // What an application loses without us is measured first.
+    sensor.measure(began.elapsed(), shared);
+    std::thread::sleep(EVERY);
+    sensor.measure(began.elapsed(), shared);
+    shared.busy.store(true, Ordering::Relaxed);
     loop {
         let level = shared.level();
         if alone {
@@ -107,8 +112,9 @@ pub(crate) fn supervise<W: Work>(work: &mut W, shared: &Shared, aim: Aim, alone:
             let (tell, told) = channel();
             let work = &mut *work;
             let worker = scope.spawn(move || {
-                sys::take_level(level);
+                // First, because with less rights it may not run for long.
                 shared.thread.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+                sys::take_level(level);
                 let result = loop {
                     match work.turn(shared) {
                         Ok(true) if shared.level() == level => {}

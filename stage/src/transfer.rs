@@ -156,8 +156,8 @@ impl Work for Moving<'_> {
             return Ok(false);
         }
         shared.tell(self.arrived, self.total, !self.paused);
-        self.pace.set(shared.rate());
         let now = self.began.elapsed();
+        self.pace.set(now, shared.rate());
         let wait = if self.paused { NAP } else { self.pace.free().saturating_sub(now) };
         if !wait.is_zero() {
             std::thread::sleep(wait.min(NAP));

@@ -37,6 +37,11 @@ impl<'a> Console<'a> {
         }
     }
 
+    /// Whether the command has ended. It keeps its end open until all is done.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.at_end
+    }
+
     pub(super) fn waits_on(&self) -> Option<BorrowedFd<'a>> {
         (!self.at_end).then_some(self.input)
     }

@@ -183,8 +183,8 @@ impl Placed {
     pub fn new(path: &Path, report: Report, overlap: &Overlap) -> Placed {
         let Report { files, bytes, resumed, mut notes, .. } = report;
         if overlap.starved {
-            let note = "an application left almost no core idle, so little could be moved beside it: --deadline, or --rate \
-                        with --harm above 1, give a transfer more";
+            let note = "an application left almost no core idle, so little could be moved beside it: --deadline, or \
+                        --harm above 1, gives a transfer more";
             notes.push(note.to_owned());
         }
         Placed { path: path.display().to_string(), files, bytes, resumed, harm: overlap.harm, notes }

@@ -234,7 +234,7 @@ impl Mover<'_> {
     fn listen(&mut self) -> Result<bool, MoverError> {
         let Some(console) = &mut self.console else { return Ok(false) };
         let lines = console.lines()?;
-        let any = !lines.is_empty();
+        let (any, deserted) = (!lines.is_empty(), console.is_deserted());
         for line in lines {
             let unreadable = |error: serde_json::Error| MoverError::Order(error.to_string());
             if self.order.is_none() {
@@ -254,6 +254,11 @@ impl Mover<'_> {
                     self.peers.send(rank, &Message::Control(control))?;
                 }
             }
+        }
+        // Nobody would hear of the end. What has arrived is kept for the next attempt.
+        if deserted && !self.lead.is_over() {
+            self.lead.over();
+            self.end_all()?;
         }
         Ok(any)
     }
@@ -388,7 +393,7 @@ impl Mover<'_> {
         let now = self.now();
         let busy = self.receiving.values().filter(|receiving| receiving.is_busy()).count().max(1) as u64;
         let each = rate.map(|rate| (rate / busy).max(1));
-        self.receiving.values_mut().for_each(|receiving| receiving.set_rate(each));
+        self.receiving.values_mut().for_each(|receiving| receiving.set_rate(now, each));
         let numbers: Vec<u32> = self.receiving.keys().copied().collect();
         for task in numbers {
             while let Some(receiving) = self.receiving.get_mut(&task) {

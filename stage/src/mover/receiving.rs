@@ -207,8 +207,8 @@ impl Receiving {
     }
 
     /// Bytes per second with which it may ask for more.
-    pub(super) fn set_rate(&mut self, rate: Option<u64>) {
-        self.pace.set(rate);
+    pub(super) fn set_rate(&mut self, now: Duration, rate: Option<u64>) {
+        self.pace.set(now, rate);
     }
 
     /// Puts it in place. Returns its number among the targets too.
