@@ -128,7 +128,7 @@ def test_several_sources_and_this_machine(workshop):
     done = in_lab(
         workshop,
         on("b-n1", f"mkdir /tmp/all; cp {workshop.folder}/two /tmp/two"),
-        f"cd {workshop.folder}; {MOVE} one b:/tmp/two b/n1:/tmp/all; {MOVE} b/n1:/tmp/all here",
+        f"cd {workshop.folder}; {MOVE} one b/n1:/tmp/two b/n1:/tmp/all; {MOVE} b/n1:/tmp/all here",
     ).finish()
     done.check()
     assert sorted(os.listdir(workshop.folder / "here")) == ["one", "two"]
@@ -146,7 +146,7 @@ def test_several_sources_and_this_machine(workshop):
     (("here", "a/n1:{folder}/here/it"), ("inside its source",)),
     (("--block", "0", "here", "b:/tmp/x"), ("--block", "0 bytes")),
     (("--rate", "0MB/s", "here", "b:/tmp/x"), ("--rate", "0MB/s")),
-    (("--keep-free", "1000000GB", "here", "b:/tmp/x"), ("b/n1", "/tmp/x", "has room for", "Nothing was moved")),
+    (("--keep-free", "1000000GB", "here", "b:/tmp/x"), ("gateway of b", "/tmp/x", "has room for", "Nothing was moved")),
 ], ids=lambda value: None if isinstance(value, tuple) else value)
 def test_what_cannot_be_is_refused(workshop, places, says):
     (workshop.folder / "here" / "it").mkdir(parents=True)

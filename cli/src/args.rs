@@ -16,7 +16,7 @@ use crate::forward::ForwardArgs;
 use crate::key::KeyArgs;
 use crate::plan::PlanArgs;
 use crate::sites_args::SitesArgs;
-use crate::stage_args::StageArgs;
+use crate::stage_args::{BesideArgs, StageArgs};
 
 /// Run one unmodified MPI program across private clusters that cannot reach each other.
 ///
@@ -283,6 +283,8 @@ pub(crate) struct RunArgs {
     /// Write a JSON summary when the job has ended, to FILE or else to standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub json: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    pub beside: BesideArgs,
     #[command(flatten)]
     pub sites: SitesFileArgs,
     /// The site where you type this [default: $LANDBRIDGE_SITE_NAME, else the first with a key and a gateway here]

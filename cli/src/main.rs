@@ -38,7 +38,10 @@ mod sites_join;
 mod sites_links;
 mod stage;
 mod stage_args;
+mod stage_beside;
 mod stage_control;
+mod stage_nodes;
+mod stage_places;
 mod terminal;
 #[cfg(feature = "top")]
 mod top;

@@ -26,7 +26,7 @@ use crate::files::Files;
 use crate::input::{self, Input};
 use crate::parts::TypedPart;
 use crate::terminal::Terminal;
-use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file};
+use crate::{carried, gateway_again, jobs, json, parts, push, runtime, sites_file, stage_beside};
 
 /// Runs the job and gives the exit code. `words`: the whole command line.
 pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
@@ -51,6 +51,7 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let hosts = hosts(&args)?;
     let (output, verbose) = (args.output_filename.clone(), args.verbose);
     let local_files = local_files(&args);
+    let beside = args.beside.clone();
     let summary_to = args.json.clone();
     let (from, wait, timeout, prefix, dry) = (args.from.clone(), args.wait, args.timeout, args.prefix, args.dry_run);
     let push_to: BTreeSet<String> =
@@ -58,6 +59,24 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
     let push_to: Vec<String> = push_to.into_iter().collect();
     let pushed = if dry { Vec::new() } else { args.push.clone() };
     let typed = typed(&args, parts, &firsts)?;
+    let elsewhere = match &origin {
+        Origin::File(_) => carried::destination(&whole, from.as_deref()),
+        Origin::ThisMachine(_) => None,
+    };
+    let runtime = runtime()?;
+    let (mut home, mut held) = (alone::SITE.to_owned(), None);
+    if let Origin::File(_) = &origin
+        && elsewhere.is_none()
+    {
+        home = sites_file::own_site(&whole, from.as_deref())?;
+        held = runtime.block_on(held::find(sites.site(&home)?))?;
+    }
+    if let Some(held) = &held {
+        held::fill(&mut sites.file, &home, held);
+        if hosts.is_empty() {
+            held::fill_wish(&home, held, &mut wish);
+        }
+    }
     hosts::choose(&mut sites.file, &mut wish, &hosts)?;
     // Wrong numbers and unknown sites are reported before the network is tried.
     let checked = counts(&sites.file, &wish);
@@ -65,10 +84,6 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         checked?;
     }
     push::before_run(&sites, &push_to, &pushed)?;
-    let elsewhere = match &origin {
-        Origin::File(_) => carried::destination(&whole, from.as_deref()),
-        Origin::ThisMachine(_) => None,
-    };
     if let Some(site) = elsewhere {
         if let Some(option) = local_files.filter(|_| !dry) {
             bail!(
@@ -88,15 +103,6 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
             )?;
         }
         return carried::run(&whole, site, parts::with_values(words)?);
-    }
-    let home = match &origin {
-        Origin::File(_) => sites_file::own_site(&whole, from.as_deref())?,
-        Origin::ThisMachine(_) => alone::SITE.to_owned(),
-    };
-    let runtime = runtime()?;
-    let held = runtime.block_on(held::find(sites.site(&home)?))?;
-    if let Some(held) = &held {
-        held::fill(&mut sites.file, &home, held, &mut wish);
     }
     if dry {
         return show(&sites.file, &wish, &typed, summary_to);
@@ -123,6 +129,11 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         }
     };
     let own = home.clone();
+    let places = match beside.is_wanted() {
+        true => place(&sites.file, &wish, &typed).map_err(|failure| anyhow!(failure.to_string()))?,
+        false => Vec::new(),
+    };
+    let beside = stage_beside::start(&beside, file.as_deref().map(|file| (file, own.as_str())), &places)?;
     let request = Request { sites, home, wish, held, wait, timeout, typed };
     let summary = runtime.block_on(launch::launcher::run(request, source, terminal));
     gateway.map_or(Ok(()), alone::Running::end)?;
@@ -132,10 +143,23 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         let advice = advice.map_or(String::new(), |advice| format!("; {advice}"));
         let _ = writeln!(std::io::stderr(), "landbridge: {failure}{advice}");
     }
-    if let Some(target) = &summary_to {
-        write_line(json::object(&summary)?, target.as_deref())?;
+    let mut exit_code = summary.exit_code;
+    let mut object = serde_json::to_value(&summary)?;
+    if let Some(beside) = beside {
+        match beside.finish_after(&summary)? {
+            Some(overlap) => {
+                writeln!(std::io::stderr(), "landbridge: {}", overlap.line())?;
+                object["staged"] = serde_json::to_value(overlap)?;
+            }
+            None if exit_code == 0 => exit_code = 1,
+            None => {}
+        }
+        object["exit_code"] = exit_code.into();
     }
-    Ok(summary.exit_code)
+    if let Some(target) = &summary_to {
+        write_line(json::object(object)?, target.as_deref())?;
+    }
+    Ok(exit_code)
 }
 
 /// Where the sites of a job come from.
@@ -166,8 +190,9 @@ fn hosts(args: &RunArgs) -> Result<Vec<Host>> {
 
 /// An option that names a file of this machine.
 fn local_files(args: &RunArgs) -> Option<&'static str> {
+    let beside = args.beside.is_wanted().then_some("--stage-in or --stage-out");
     let hostfile = args.hostfile.as_ref().map(|_| "--hostfile");
-    hostfile.or(args.output_filename.as_ref().map(|_| "--output-filename"))
+    hostfile.or(beside).or(args.output_filename.as_ref().map(|_| "--output-filename"))
 }
 
 /// What was typed, for whichever site it is. `firsts`: the first rank of each program.

@@ -1,28 +1,28 @@
 //! `landbridge stage`: moving files and folders, on this machine or by a job of movers.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
-use launch::leash::LEASH;
 use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
 use stage::{Node, Place, transfer};
-use types::sites::Site;
 
 use crate::bar::Line;
 use crate::stage_args::{MoveArgs, StageArgs, StageCommand};
 use crate::stage_control::Desk;
-use crate::{json, run, sites_file, stage_control};
+use crate::stage_nodes::Way;
+use crate::stage_places::{At, Map, Movers, absolute};
+use crate::{json, stage_control, stage_nodes};
 
 /// Does what was typed, and returns the exit code.
 pub(crate) fn stage(args: &StageArgs) -> Result<i32> {
     match &args.command {
         StageCommand::Move(args) => move_all(args),
+        StageCommand::In(args) => stage_nodes::stage(&args.nodes, Way::In),
+        StageCommand::Out(args) => stage_nodes::stage(&args.nodes, Way::Out),
         StageCommand::Status(args) => stage_control::status(args),
         StageCommand::Pause(args) => stage_control::pause(args),
         StageCommand::Resume(args) => stage_control::resume(args),
@@ -67,17 +67,37 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
             bail!("{place}: a source is on one node: name it, as in {}/n1:…", place.site.as_deref().unwrap_or("SITE"));
         }
     }
+    let job = match places.iter().all(|place| place.site.is_none()) {
+        true => {
+            let pairs: Vec<(Place, Place)> = from.iter().map(|from| (from.clone(), to.clone())).collect();
+            here(&pairs, from.len() > 1, args.pace.settings(), typed(from, to), title(from, to))?
+        }
+        false => by_job(args, from, to)?,
+    };
+    carry_out(job, args.json)
+}
+
+/// A transfer that can begin.
+pub(crate) struct Job {
+    /// Its first mover reads the order and writes events.
+    pub command: Command,
+    pub order: Order,
+    /// As they were typed.
+    pub places: Vec<String>,
+    /// The same in a sentence.
+    pub title: String,
+}
+
+/// Has it moved and tells what became of it. Returns the exit code.
+pub(crate) fn carry_out(job: Job, as_json: bool) -> Result<i32> {
     let began = Instant::now();
     let mut view = View::new();
-    let moved = match places.iter().all(|place| place.site.is_none()) {
-        true => here(args, from, to, &mut view)?,
-        false => by_job(args, from, to, &mut view)?,
-    };
+    let moved = watch(job, &mut view)?;
     view.line.clear();
     let seconds = began.elapsed().as_secs_f64();
     let Some(moved) = moved else { return Ok(1) };
     let mut out = std::io::stdout();
-    if args.json {
+    if as_json {
         let object = serde_json::json!({ "seconds": seconds, "moved": moved });
         writeln!(out, "{}", json::object(object)?)?;
         return Ok(0);
@@ -110,93 +130,64 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-fn settings(args: &MoveArgs) -> Settings {
-    let deadline = args.deadline.map(|deadline| deadline.as_millis() as u64);
-    Settings { block: args.block, rate: args.rate, kept: args.keep_free, deadline, harm: args.harm }
-}
-
-/// Both ends are on this machine: no job is needed.
-fn here(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Result<Option<Vec<Moved>>> {
-    let spot =
-        |place: &Place| Ok::<_, anyhow::Error>(Spot { rank: 0, path: absolute(place)?, typed: place.to_string() });
-    let task = |place| Ok(Task { from: spot(place)?, to: vec![spot(to)?], into: from.len() > 1 });
-    let order = Order { tasks: from.iter().map(task).collect::<Result<_>>()?, options: settings(args) };
+/// Both ends of each are on this machine: no job is needed. `into`: each target is a folder.
+pub(crate) fn here(
+    pairs: &[(Place, Place)],
+    into: bool,
+    options: Settings,
+    places: Vec<String>,
+    title: String,
+) -> Result<Job> {
+    let spot = |place: &Place| anyhow::Ok(Spot { rank: 0, path: absolute(place)?, typed: place.to_string() });
+    let task = |(from, to): &(Place, Place)| Ok(Task { from: spot(from)?, to: vec![spot(to)?], into, optional: false });
+    let order = Order { tasks: pairs.iter().map(task).collect::<Result<_>>()?, options };
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mover", "--here"]);
-    watch(command, &order, from.len(), view)
+    Ok(Job { command, order, places, title })
 }
 
-/// A path as another process of this machine understands it, with the slash that it may end in.
-fn absolute(place: &Place) -> Result<Vec<u8>> {
-    let mut bytes = run::working_directory()?.join(&place.path).into_os_string().into_encoded_bytes();
-    if place.path.as_os_str().as_bytes().ends_with(b"/") && !bytes.ends_with(b"/") {
-        bytes.push(b'/');
-    }
-    Ok(bytes)
-}
-
-/// Each end is on a node: a job with a mover on each. `None`: it failed, and has said why.
-fn by_job(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Result<Option<Vec<Moved>>> {
-    let path = sites_file::locate(&args.sites)?;
-    let sites = sites_file::read(&path)?;
-    let home = sites_file::own_site(&sites, args.from.as_deref())?;
-    let mut nodes: Vec<(String, String)> = Vec::new();
-    let mut on = |place: &Place| -> Result<Vec<(String, String)>> {
-        let found = nodes_of(place, &sites.file.sites, &home)?;
-        for node in &found {
-            if !nodes.contains(node) {
-                nodes.push(node.clone());
-            }
-        }
+/// Each end is on a node: a job with a mover on each.
+fn by_job(args: &MoveArgs, from: &[Place], to: &Place) -> Result<Job> {
+    let map = Map::open(&args.sites, args.from.as_deref())?;
+    let mut movers = Movers::default();
+    let mut on = |place: &Place| -> Result<Vec<At>> {
+        let found = map.nodes_of(place)?;
+        movers.add(&found);
         Ok(found)
     };
     let sources = from.iter().map(&mut on).collect::<Result<Vec<_>>>()?;
     let targets = on(to)?;
-    // Ranks are in the order of the sites file, and at a site in that of the hosts.
-    let position = |name: &str| sites.file.sites.iter().position(|site| site.name == name);
-    nodes.sort_by_key(|(site, _)| position(site));
-    let spot = |place: &Place, node: &(String, String), named: bool| -> Result<Spot> {
-        let rank = nodes.iter().position(|other| other == node).context("a node of the job")? as u32;
-        let path = match place.site {
-            Some(_) => place.path.as_os_str().as_bytes().to_vec(),
-            None => absolute(place)?,
-        };
-        let typed = match named {
-            true => format!("{}/{}:{}", node.0, node.1, place.path.display()),
-            false => place.to_string(),
-        };
-        Ok(Spot { rank, path, typed })
-    };
-    let all = to.node == Node::All;
+    let movers = movers.settle(&map);
     let mut tasks = Vec::new();
     for (place, found) in from.iter().zip(&sources) {
         let source = found.first().context("a node of the source")?;
-        let to = targets.iter().map(|node| spot(to, node, all)).collect::<Result<Vec<_>>>()?;
-        tasks.push(Task { from: spot(place, source, false)?, to, into: from.len() > 1 });
+        let to = targets.iter().map(|at| movers.of_place(to, at)).collect::<Result<Vec<_>>>()?;
+        tasks.push(Task { from: movers.of_place(place, source)?, to, into: from.len() > 1, optional: false });
     }
-    let order = Order { tasks, options: settings(args) };
-    let hosts: Vec<String> = nodes.iter().map(|(site, node)| format!("{site}/{node}:1")).collect();
-    // It ends with this command, however that ends.
-    let own = std::env::current_exe()?;
-    let mut command = Command::new(&own);
-    command.args([LEASH, &std::process::id().to_string(), "--"]).arg(&own);
-    command.arg("run").arg("--sites").arg(&path).args(["--from", &home, "--mpi", "none", "--host", &hosts.join(",")]);
-    command.args(["-n", &hosts.len().to_string(), "--stdin", "0", "--", launch::program::OWN, "mover"]);
-    watch(command, &order, from.len() * targets.len(), view)
+    let order = Order { tasks, options: args.pace.settings() };
+    Ok(Job { command: map.job(&movers.nodes)?, order, places: typed(from, to), title: title(from, to) })
+}
+
+fn title(from: &[Place], to: &Place) -> String {
+    format!("{} to {to}", from.iter().map(Place::to_string).collect::<Vec<_>>().join(" "))
+}
+
+fn typed(from: &[Place], to: &Place) -> Vec<String> {
+    from.iter().chain([to]).map(Place::to_string).collect()
 }
 
 /// Gives movers their order, and shows how far they are. `None`: they failed, and have said why.
-fn watch(mut command: Command, order: &Order, expected: usize, view: &mut View) -> Result<Option<Vec<Moved>>> {
-    let to = order.tasks.iter().take(1).flat_map(|task| &task.to);
-    let places = order.tasks.iter().map(|task| &task.from).chain(to).map(|spot| spot.typed.clone());
-    let desk = Desk::open(places.collect(), order.options.rate)?;
+fn watch(job: Job, view: &mut View) -> Result<Option<Vec<Moved>>> {
+    let Job { mut command, order, places, title } = job;
+    let expected: usize = order.tasks.iter().map(|task| task.to.len()).sum();
+    let desk = Desk::open(places, title, order.options.rate)?;
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting the movers")?;
     let input = child.stdin.take().context("standard input of the movers")?;
     let output = child.stdout.take().context("standard output of the movers")?;
-    let mut line = serde_json::to_vec(order)?;
+    let mut line = serde_json::to_vec(&order)?;
     line.push(b'\n');
     desk.begin(input, &line);
-    let (mut moved, mut failed) = (Vec::new(), None);
+    let (mut moved, mut absent, mut failed) = (Vec::new(), Vec::new(), None);
     for line in BufReader::new(output).lines() {
         let line = line.context("what the movers print")?;
         match serde_json::from_str(&line).with_context(|| format!("what the movers print: `{line}`"))? {
@@ -206,6 +197,7 @@ fn watch(mut command: Command, order: &Order, expected: usize, view: &mut View) 
             }
             Event::Placed { from, to, report } => moved.push(Moved { from, to, placed: report }),
             Event::Failed { text } => failed = Some(text),
+            Event::Absent { from } => absent.push(from),
             Event::Cancelled => failed = Some("cancelled: what had not arrived as a whole is removed".to_owned()),
         }
     }
@@ -214,53 +206,15 @@ fn watch(mut command: Command, order: &Order, expected: usize, view: &mut View) 
     if let Some(text) = failed {
         return Err(anyhow!(text));
     }
-    match status.success() && moved.len() == expected {
+    if moved.is_empty() && !absent.is_empty() {
+        bail!("none of these exists: {}", absent.join(", "));
+    }
+    let absent: usize =
+        order.tasks.iter().filter(|task| absent.contains(&task.from.typed)).map(|task| task.to.len()).sum();
+    match status.success() && moved.len() + absent == expected {
         true => Ok(Some(moved)),
         // The job has said what happened.
         false => Ok(None),
-    }
-}
-
-/// The nodes that a place is on, each with its site.
-fn nodes_of(place: &Place, sites: &[Site], home: &str) -> Result<Vec<(String, String)>> {
-    let name = place.site.as_deref().unwrap_or(home);
-    let site = sites.iter().find(|site| site.name == name).ok_or_else(|| {
-        let known: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
-        anyhow!(
-            "{place}: unknown site `{name}`: the sites file has {}. A path with a colon begins with ./",
-            known.join(", ")
-        )
-    })?;
-    if site.nodes.is_empty() {
-        bail!("{place}: the nodes of site {name} are those of its batch system's jobs: this is not possible yet");
-    }
-    let of = |node: &types::sites::Node| (name.to_owned(), node.name.clone());
-    if place.site.is_none() {
-        let own = site.nodes.iter().find(|node| is_this_machine(node));
-        return own.map(|node| vec![of(node)]).ok_or_else(|| {
-            anyhow!(
-                "{place}: this machine is no node of site {home}: name the node that has the file, as {home}/NODE:PATH"
-            )
-        });
-    }
-    match &place.node {
-        Node::Any => Ok(site.nodes.iter().take(1).map(of).collect()),
-        Node::All => Ok(site.nodes.iter().map(of).collect()),
-        Node::Named(wanted) => {
-            let found = site.nodes.iter().find(|node| node.name == *wanted);
-            found.map(|node| vec![of(node)]).ok_or_else(|| {
-                let known: Vec<&str> = site.nodes.iter().map(|node| node.name.as_str()).collect();
-                anyhow!("{place}: site {name} has no node `{wanted}`: the sites file has {}", known.join(", "))
-            })
-        }
-    }
-}
-
-/// Whether a node's address is one of this machine's, or its name is.
-fn is_this_machine(node: &types::sites::Node) -> bool {
-    match node.address {
-        Some(address) => UdpSocket::bind((address, 0)).is_ok(),
-        None => rustix::system::uname().nodename().to_bytes() == node.name.as_bytes(),
     }
 }
 

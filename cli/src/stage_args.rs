@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use launch::hosts::Host;
+use stage::mover::Settings;
 use types::quantity::{parse_byte_rate, parse_bytes, parse_duration};
 
 use crate::args::SitesFileArgs;
@@ -19,6 +21,8 @@ pub(crate) struct StageArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum StageCommand {
     Move(MoveArgs),
+    In(InArgs),
+    Out(OutArgs),
     /// Show the transfers that are running
     Status(StatusArgs),
     /// Have a transfer wait
@@ -72,8 +76,8 @@ fn limit(text: &str) -> Result<Limit, String> {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Copy files and folders between nodes and sites. The source stays.\n\n\
-        A place is PATH on this machine, or SITE:PATH on the first node of a site, or SITE/NODE:PATH, or SITE/*:PATH for all \
-        nodes of a site (as a target). At a site, a relative path begins at your home there. A path with a colon begins with \
+        A place is PATH on this machine, or SITE:PATH on the machine of a site's gateway, or SITE/NODE:PATH, or SITE/*:PATH \
+        for all nodes of a site (as a target). At a site, a relative path begins at your home there. A path with a colon begins with \
         `/` or `./`. If DST is a folder that exists, the source goes into it, else it gets that name.\n\n\
         A target appears as a whole when all of it has arrived and every block had the checksum of its sender. Until \
         then its contents are in a hidden folder beside it. If anything ends the transfer, type the same command again: \
@@ -90,6 +94,21 @@ pub(crate) struct MoveArgs {
     /// What to move, and where to: [SITE[/NODE]:]PATH
     #[arg(value_name = "SRC… DST", required = true, num_args = 2..)]
     pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub pace: PaceArgs,
+    /// Write a JSON object about what was moved to standard output
+    #[arg(long)]
+    pub json: bool,
+    /// The site where you type this [default: as for run]
+    #[arg(long, value_name = "SITE")]
+    pub from: Option<String>,
+    #[command(flatten)]
+    pub sites: SitesFileArgs,
+}
+
+/// How fast and how carefully.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PaceArgs {
     /// Most bytes per second at each target [default: as fast as it goes]
     #[arg(long, value_name = "RATE", value_parser = parse_byte_rate)]
     pub rate: Option<u64>,
@@ -106,6 +125,59 @@ pub(crate) struct MoveArgs {
     /// Space of the target's file system that is left to others [default: a hundredth of it, at most 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep_free: Option<u64>,
+}
+
+impl PaceArgs {
+    pub(crate) fn settings(&self) -> Settings {
+        let deadline = self.deadline.map(|deadline| deadline.as_millis() as u64);
+        Settings { block: self.block, rate: self.rate, kept: self.keep_free, deadline, harm: self.harm }
+    }
+}
+
+/// Move files and folders to all nodes of an allocation
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Copy files and folders to every node of an allocation: in a batch job's script, the job's nodes; else the \
+        nodes of your own site that the sites file lists, or those of --host.\n\n\
+        SRC is a place as in `stage move`, DST a path on the nodes; a relative one is below the working directory. Each \
+        trunk is crossed once, and each node passes on what it gets to the next. In SRC and DST, %n is the node's name and \
+        %s its site's: with %n in SRC, each node gets a source of its own.",
+    after_help = "Examples:\n  \
+        landbridge stage in lyon:/data/run7=/tmp/run7\n  \
+        landbridge stage in tables=/tmp/tables lyon:parts/%n.h5=/tmp/part.h5"
+)]
+pub(crate) struct InArgs {
+    #[command(flatten)]
+    pub nodes: NodesArgs,
+}
+
+/// Move files and folders from the nodes of an allocation
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Copy files and folders from the nodes of an allocation: in a batch job's script, the job's nodes; else the \
+        nodes of your own site that the sites file lists, or those of --host.\n\n\
+        SRC is a path on the nodes, DST a place as in `stage move`. Each node's is named DST.NODE, or DST.SITE.NODE if the \
+        nodes are at several sites; or write %n for the node's name and %s for its site's in DST. Nodes on which SRC does \
+        not exist are left out, but one must have it. SITE/NODE:PATH as SRC means that node alone.",
+    after_help = "Examples:\n  \
+        landbridge stage out /tmp/result=lyon:/data/result7\n  \
+        landbridge stage out /tmp/trace=lyon:traces/run7-%n"
+)]
+pub(crate) struct OutArgs {
+    #[command(flatten)]
+    pub nodes: NodesArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodesArgs {
+    /// What to move, and where to
+    #[arg(value_name = "SRC=DST", required = true)]
+    pub specs: Vec<OsString>,
+    /// Nodes to take for the allocation
+    #[arg(long = "host", value_name = "SITE/NODE,…", value_delimiter = ',')]
+    pub hosts: Vec<Host>,
+    #[command(flatten)]
+    pub pace: PaceArgs,
     /// Write a JSON object about what was moved to standard output
     #[arg(long)]
     pub json: bool,
@@ -114,6 +186,29 @@ pub(crate) struct MoveArgs {
     pub from: Option<String>,
     #[command(flatten)]
     pub sites: SitesFileArgs,
+}
+
+/// What is staged beside a run.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BesideArgs {
+    /// Move this to the nodes while the program runs, for the next run; as for `stage in`, may be repeated
+    #[arg(long, value_name = "SRC=DST")]
+    pub stage_in: Vec<OsString>,
+    /// Move this from the nodes while the program runs, such as what the last run wrote; as for `stage out`
+    #[arg(long, value_name = "SRC=DST")]
+    pub stage_out: Vec<OsString>,
+    /// Most bytes per second of either at each target [default: as fast as --stage-harm allows]
+    #[arg(long, value_name = "RATE", value_parser = parse_byte_rate)]
+    pub stage_rate: Option<u64>,
+    /// The share of its time that the program may lose to either, in percent [default: 10]
+    #[arg(long, value_name = "PERCENT", value_parser = harm)]
+    pub stage_harm: Option<u32>,
+}
+
+impl BesideArgs {
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.stage_in.is_empty() || !self.stage_out.is_empty()
+    }
 }
 
 fn deadline(text: &str) -> Result<Duration, String> {

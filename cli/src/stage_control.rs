@@ -34,8 +34,10 @@ enum Question {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
     id: u32,
-    /// The places, as they were typed; the last is the target.
+    /// The places, or what was given for them, as typed.
     places: Vec<String>,
+    /// The same in a sentence.
+    title: String,
     arrived: u64,
     /// 0: not known yet.
     total: u64,
@@ -60,7 +62,7 @@ struct Shared {
 
 impl Desk {
     /// Opens the socket, which is named after this process.
-    pub(crate) fn open(places: Vec<String>, rate: Option<u64>) -> Result<Desk> {
+    pub(crate) fn open(places: Vec<String>, title: String, rate: Option<u64>) -> Result<Desk> {
         let folder = folder()?;
         let make = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         make.with_context(|| folder.display().to_string())?;
@@ -70,7 +72,7 @@ impl Desk {
         let _ = std::fs::remove_file(&file);
         let opened = std::fs::File::open(&folder).with_context(|| folder.display().to_string())?;
         let listener = UnixListener::bind(short(&opened, &file)).with_context(|| file.display().to_string())?;
-        let state = State { id, places, rate, ..State::default() };
+        let state = State { id, places, title, rate, ..State::default() };
         let shared = Arc::new(Mutex::new(Shared { state, began: Instant::now(), input: None }));
         let answering = shared.clone();
         // It ends with the process.
@@ -191,15 +193,16 @@ pub(crate) fn status(args: &StatusArgs) -> Result<i32> {
         writeln!(out, "{}", json::object(serde_json::json!({ "transfers": found }))?)?;
         return Ok(0);
     }
-    for State { id, places, arrived, total, seconds, paused, rate } in found {
+    if found.is_empty() {
+        writeln!(std::io::stderr(), "landbridge: no transfer is running here")?;
+    }
+    for State { id, title, arrived, total, seconds, paused, rate, .. } in found {
         let share = (arrived * 100).checked_div(total).map_or(String::new(), |percent| format!(" ({percent} %)"));
         let limit = rate.map_or(String::new(), |rate| format!(", at most {}/s", super::stage::size(rate)));
         let paused = if paused { ", paused" } else { "" };
-        let (to, from) = places.split_last().context("places")?;
         writeln!(
             out,
-            "{id}  {} to {to}: {} of {}{share} after {seconds:.0} s{limit}{paused}",
-            from.join(" "),
+            "{id}  {title}: {} of {}{share} after {seconds:.0} s{limit}{paused}",
             super::stage::size(arrived),
             super::stage::size(total)
         )?;

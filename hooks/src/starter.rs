@@ -43,6 +43,9 @@ pub struct AgentOrder {
     pub memory: Memory,
     /// The ports that this agent connects to for `landbridge forward`. `None`: it runs ranks.
     pub forward: Option<Forward>,
+    /// Its ranks are movers of `landbridge stage`, in the agent's own environment, and nothing else.
+    #[serde(default)]
+    pub only_movers: bool,
 }
 
 /// Where a node dials a gateway of its site.

@@ -92,11 +92,15 @@ pub async fn find(site: &Site) -> Result<Option<HeldAllocation>, HeldError> {
     Ok(Some(HeldAllocation { id, nodes }))
 }
 
-/// Makes the nodes of the user's batch job those of its site. A wish without numbers means all of its slots.
-pub fn fill(file: &mut SitesFile, site: &str, held: &HeldAllocation, wish: &mut Wish) {
+/// Makes the nodes of the user's batch job those of its site.
+pub fn fill(file: &mut SitesFile, site: &str, held: &HeldAllocation) {
     for entry in file.sites.iter_mut().filter(|entry| entry.name == site) {
         entry.nodes = as_nodes(&held.nodes);
     }
+}
+
+/// A wish without numbers means all slots of the user's batch job.
+pub fn fill_wish(site: &str, held: &HeldAllocation, wish: &mut Wish) {
     if wish.ranks.is_none() && wish.per_site.is_empty() {
         wish.per_site = vec![(site.to_owned(), held.nodes.iter().map(|node| node.slots).sum())];
     }

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use types::SitesFile;
+use types::roster::FORWARDER;
 
 use crate::spread::{Wish, fill_evenly};
 
@@ -86,14 +87,15 @@ pub fn choose(file: &mut SitesFile, wish: &mut Wish, hosts: &[Host]) -> Result<(
         let at = file.sites.iter().position(|entry| entry.name == site);
         let Some(at) = at else { return Err(HostError::UnknownSite { host, site, known: file.names() }) };
         let entry = &file.sites[at];
-        if crate::spread::is_unknown(entry) {
+        // Movers of files can be on the gateway's machine, which is no node.
+        let beside = (name == FORWARDER).then(|| types::sites::Node { name: name.clone(), address: None, slots: None });
+        if beside.is_none() && crate::spread::is_unknown(entry) {
             return Err(HostError::Batch { host, site });
         }
-        let Some(node) = entry.nodes.iter().find(|node| node.name == *name) else {
+        let Some(mut node) = beside.or_else(|| entry.nodes.iter().find(|node| node.name == *name).cloned()) else {
             let known = entry.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
             return Err(HostError::UnknownNode { host, site, node: name.clone(), known });
         };
-        let mut node = node.clone();
         node.slots = slots.or(node.slots).or(if counted { None } else { Some(1) });
         match chosen.iter_mut().find(|(other, _)| *other == at) {
             None => chosen.push((at, vec![node])),

@@ -107,6 +107,7 @@ pub(crate) fn example(memory: types::sites::Memory, node: u32) -> Order {
         allocation: None,
         memory,
         forward: None,
+        only_movers: false,
     })
 }
 

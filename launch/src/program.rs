@@ -10,6 +10,9 @@ use crate::environment::Environment;
 /// This command's name: as a program without a slash, it is the agent's own file.
 pub const OWN: &str = "landbridge";
 
+/// The command of a rank that moves files.
+pub const MOVER: [&str; 2] = [OWN, "mover"];
+
 /// Why a program cannot be run on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

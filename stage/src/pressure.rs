@@ -73,7 +73,7 @@ impl Applications {
         (!self.computing.is_empty()).then(|| (waited as f64 / passed).min(1.0))
     }
 
-    /// Finds the threads that have computed since it last looked. `soon`: the last sample was the first, and it looked too.
+    /// Finds the threads that have computed since it last looked. `soon`: its first look was at the last sample.
     fn look(&mut self, now: Duration, soon: bool) {
         self.looks += 1;
         let passed = self.looked.replace(now).map(|before| now.saturating_sub(before).as_nanos() as f64);

@@ -15,6 +15,8 @@ use crate::sys;
 const EVERY: Duration = Duration::from_millis(100);
 /// From this share of its time on, a thread that was held up says that nothing was left over for it.
 const STARVED: f64 = 0.5;
+/// A shorter transfer than this, in seconds, says nothing about it.
+const NOTICED: f64 = 2.0;
 
 /// Something that is done in small steps.
 pub(crate) trait Work: Send {
@@ -189,7 +191,7 @@ impl Sensor {
         shared.level.store(decision.level as u8, Ordering::Relaxed);
         let harm = self.controller.harm().map_or(NONE, |harm| (harm * 1e6) as u32);
         shared.harm.store(harm, Ordering::Relaxed);
-        let starved = self.lowest && self.held_up.0 > 0.0 && self.held_up.1 / self.held_up.0 > STARVED;
+        let starved = self.lowest && self.held_up.0 > NOTICED && self.held_up.1 / self.held_up.0 > STARVED;
         shared.starved.store(starved, Ordering::Relaxed);
     }
 }

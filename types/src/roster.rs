@@ -89,8 +89,8 @@ pub enum RosterError {
     Syntax(String),
 }
 
-/// The name by which a roster means the machine of a site's gateway, where ports are forwarded and no rank runs. No
-/// node may have it.
+/// The name by which a roster means the machine of a site's gateway. Without ranks, ports are forwarded there; its
+/// ranks are movers of files, and nothing else. No node may have it.
 pub const FORWARDER: &str = "_gateway";
 
 /// Whether a text can name a site or a node: letters, digits, `.`, `_`, `-`, 1 to 64 of them.

@@ -69,14 +69,18 @@ impl Gateway {
     }
 
     fn start_agent(&self, job: JobId, node_id: NodeId, node: &str) -> Result<(), StartError> {
-        let (secret, site_id, home, allocation) = {
+        let (secret, site_id, home, allocation, ranks) = {
             let table = self.table();
             let open = table.jobs.get(&job).ok_or_else(|| StartError(format!("job {job} is closed")))?;
-            (open.secret.clone(), open.own, open.home, table.allocation_id(job))
+            let ranks = open.roster.site(open.own).and_then(|site| site.nodes.get(node_id.0 as usize));
+            let ranks = ranks.map_or(0, |node| node.ranks);
+            (open.secret.clone(), open.own, open.home, table.allocation_id(job), ranks)
         };
         let site = self.sites.own_site();
         let entry = site.nodes.iter().find(|entry| entry.name == node);
-        let forward = (node == FORWARDER).then(|| site.forward.clone());
+        // Ranks on this machine are movers. Without any, it forwards ports.
+        let only_movers = node == FORWARDER && ranks > 0;
+        let forward = (node == FORWARDER && !only_movers).then(|| site.forward.clone());
         let order = AgentOrder {
             job,
             secret,
@@ -93,8 +97,9 @@ impl Gateway {
             allocation,
             memory: site.memory.clone(),
             forward,
+            only_movers,
         };
-        let none = || StartError("this gateway starts no agents that forward ports".to_owned());
+        let none = || StartError("this gateway starts no agents on its own machine".to_owned());
         let mut handle = match node == FORWARDER {
             true => self.services.beside.as_ref().ok_or_else(none)?.start(order)?,
             false => self.services.starter.start(order)?,

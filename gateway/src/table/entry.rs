@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use types::roster::FORWARDER;
-use types::{JobId, Roster, SiteId};
+use types::{JobId, NodeRoster, Roster, SiteId};
 use wire::Secret;
 use wire::control::{Part, Traffic};
 
@@ -72,7 +72,8 @@ impl<M: Clone + PartialEq> Table<M> {
         let home = home.ok_or_else(|| here(JobError::HomeNotInRoster { home: home_name.clone(), roster: shown() }))?;
         if part == Part::Lead
             && let Some(own_roster) = roster.site(own)
-            && let Some(unknown) = own_roster.nodes.iter().find(|node| !self.has_node(id, &node.name))
+            && let Some(unknown) =
+                own_roster.nodes.iter().find(|node| !self.has_node(id, &node.name) && !is_beside(node))
         {
             if unknown.name == FORWARDER {
                 return Err(here(JobError::ForwardsNothing { site: self.site.clone() }));
@@ -149,6 +150,11 @@ impl<M: Clone + PartialEq> Table<M> {
         }
         Ok(())
     }
+}
+
+/// Whether a roster means this gateway's own machine, for movers of files. It needs no entry in the sites file.
+fn is_beside(node: &NodeRoster) -> bool {
+    node.name == FORWARDER && node.ranks > 0
 }
 
 /// Approximate bytes that a job's entry takes, without its members' frames in flight.

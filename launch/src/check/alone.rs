@@ -124,5 +124,6 @@ fn order(own: &Site, index: usize, node: &Node) -> AgentOrder {
         allocation: None,
         memory: own.memory.clone(),
         forward: None,
+        only_movers: false,
     }
 }

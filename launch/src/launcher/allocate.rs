@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use types::sites::LEAST_SHARE;
+use types::roster::FORWARDER;
+use types::sites::{LEAST_SHARE, Site};
 use types::{Roster, SitesFile};
 use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, HeldAllocation, JobMessage, NodeAsk};
@@ -40,7 +41,9 @@ pub(super) fn asks(
         u32::try_from(others.map(|(_, ranks)| u64::from(*ranks)).sum::<u64>()).unwrap_or(u32::MAX)
     };
     let wait_s = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
-    let sites = file.sites.iter().zip(&counts).filter(|(site, ranks)| **ranks > 0 && site.starter.allocates());
+    let beside = |site: &Site| !site.nodes.is_empty() && site.nodes.iter().all(|node| node.name == FORWARDER);
+    let asked = |site: &Site| site.starter.allocates() && !beside(site);
+    let sites = file.sites.iter().zip(&counts).filter(|(site, ranks)| **ranks > 0 && asked(site));
     Ok(sites
         .map(|(site, &ranks)| {
             let held = held.filter(|_| site.name == home).cloned();
@@ -136,7 +139,8 @@ pub(super) async fn allocate(
 }
 
 fn take(file: &mut SitesFile, site: &str, nodes: &[AllocatedNode]) {
-    for entry in file.sites.iter_mut().filter(|entry| entry.name == site) {
+    // Of a batch job that the user has, those are known that take part.
+    for entry in file.sites.iter_mut().filter(|entry| entry.name == site && entry.nodes.is_empty()) {
         entry.nodes = as_nodes(nodes);
     }
 }

@@ -76,6 +76,12 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Whether a signal to `run` ended the job.
+    pub fn is_interrupted(&self) -> bool {
+        let placeless = |failure: &Failure| failure.site.is_none() && failure.rank.is_none();
+        self.exit_code > 128 && self.failure.as_ref().is_some_and(placeless)
+    }
+
     /// The summary when the job could not be started.
     pub(super) fn without_job(failure: Failure, exit_code: i32, seconds: f64) -> Summary {
         Summary {

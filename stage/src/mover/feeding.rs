@@ -1,6 +1,7 @@
 //! A source of this node, and the blocks of it that others are reading.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 
 use pool::HostId;
@@ -28,14 +29,18 @@ pub(super) struct Feeding {
 }
 
 impl Feeding {
-    /// Lists the source. Also returns what its targets are told.
+    /// Lists the source. Also returns what its targets are told. `None`: it is missing, and may be.
     pub(super) fn open(
         number: u32,
         task: &Task,
         options: &Settings,
         peers: &Peers,
-    ) -> Result<(Feeding, Message), MoverError> {
+    ) -> Result<Option<(Feeding, Message)>, MoverError> {
         let path = at_home(&task.from.path);
+        let missing = || std::fs::symlink_metadata(&path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if task.optional && missing() {
+            return Ok(None);
+        }
         let source = Source::open(&path)?;
         let whole = std::fs::canonicalize(&path).at("find", &path)?;
         let name = whole.file_name().unwrap_or_default().as_bytes().to_vec();
@@ -50,7 +55,7 @@ impl Feeding {
         let total = source.manifest().bytes() * hungry as u64;
         let feeding =
             Feeding { task: number, source, blocks, lent, targets, read: 0, total, hungry, _manifest: manifest };
-        Ok((feeding, announcement))
+        Ok(Some((feeding, announcement)))
     }
 
     pub(super) fn targets(&self) -> &[u32] {

@@ -27,6 +27,9 @@ pub struct Task {
     pub to: Vec<Spot>,
     /// Whether the targets' path must be a folder, because several sources go there.
     pub into: bool,
+    /// Whether the source may be missing: then nothing arrives, and nothing failed.
+    #[serde(default)]
+    pub optional: bool,
 }
 
 /// A path on a node of the job.
@@ -141,6 +144,10 @@ pub(super) enum Message {
     },
     /// From rank 0: all is done.
     End,
+    /// To rank 0: a task's source, which may be missing, is.
+    Absent {
+        task: u32,
+    },
 }
 
 /// What became of a target.
@@ -175,6 +182,10 @@ pub enum Event {
     Cancelled,
     Failed {
         text: String,
+    },
+    /// A source that may be missing is.
+    Absent {
+        from: String,
     },
 }
 

@@ -101,7 +101,7 @@ struct Mover<'a> {
     receiving: HashMap<u32, Receiving>,
     wanted: HashMap<usize, Wanted>,
     next_context: usize,
-    /// What came for a target before its manifest.
+    /// What came before the order, or for a target before its manifest.
     early: Vec<(u32, Message)>,
     placed: HashSet<u32>,
     paused: bool,
@@ -176,7 +176,7 @@ impl Work for Mover<'_> {
                 return Ok(false);
             }
         }
-        moved |= self.listen()?;
+        moved |= self.listen(shared)?;
         let mut wake = TELL;
         let mut result = Ok(());
         if self.failed.is_none() {
@@ -220,7 +220,7 @@ impl Mover<'_> {
     fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<(), MoverError>) -> Result<(), MoverError> {
         match work(self) {
             Err(MoverError::Stage(error)) => {
-                let text = format!("{}: {error}", self.peers.place(self.peers.me()));
+                let text = format!("{}: {error}", self.peers.shown(self.peers.me()));
                 // A path may have 4 KiB, each byte of which takes three when it is shown.
                 let text = text.chars().take(message::LONGEST / 4 - 16).collect();
                 self.failed.get_or_insert(Instant::now());
@@ -231,7 +231,7 @@ impl Mover<'_> {
     }
 
     /// Reads what the user wants.
-    fn listen(&mut self) -> Result<bool, MoverError> {
+    fn listen(&mut self, shared: &Shared) -> Result<bool, MoverError> {
         let Some(console) = &mut self.console else { return Ok(false) };
         let lines = console.lines()?;
         let (any, deserted) = (!lines.is_empty(), console.is_deserted());
@@ -247,7 +247,7 @@ impl Mover<'_> {
                     self.peers.send(rank, &Message::Order { key: lent.key(), length })?;
                 }
                 self.order_lent = Some(lent);
-                self.guarded(|mover| mover.begin(order))?;
+                self.guarded(|mover| mover.begin(order, shared))?;
             } else {
                 let control: Control = serde_json::from_str(&line).map_err(unreadable)?;
                 for rank in 0..self.peers.size() {
@@ -264,10 +264,13 @@ impl Mover<'_> {
     }
 
     /// Opens the sources of this node.
-    fn begin(&mut self, order: Order) -> Result<(), MoverError> {
+    fn begin(&mut self, order: Order, shared: &Shared) -> Result<(), MoverError> {
         for (number, task) in (0..).zip(&order.tasks) {
             if task.from.rank == self.peers.me() {
-                let (feeding, announcement) = Feeding::open(number, task, &order.options, &self.peers)?;
+                let Some((feeding, announcement)) = Feeding::open(number, task, &order.options, &self.peers)? else {
+                    self.peers.send(0, &Message::Absent { task: number })?;
+                    continue;
+                };
                 self.feeding.insert(number, feeding);
                 for target in &task.to {
                     self.peers.send(target.rank, &announcement)?;
@@ -275,6 +278,14 @@ impl Mover<'_> {
             }
         }
         self.order = Some(order);
+        self.hear_early(shared)
+    }
+
+    /// What came before it could be understood.
+    fn hear_early(&mut self, shared: &Shared) -> Result<(), MoverError> {
+        for (from, message) in std::mem::take(&mut self.early) {
+            self.told(from, message, shared)?;
+        }
         Ok(())
     }
 
@@ -286,7 +297,7 @@ impl Mover<'_> {
                     let order: Order =
                         postcard::from_bytes(&bytes).map_err(|error| MoverError::Order(error.to_string()))?;
                     check(&order, self.peers.size()).map_err(MoverError::Order)?;
-                    self.begin(order)
+                    self.begin(order, shared)
                 }
                 _ if self.failed.is_some() => Ok(()),
                 Some(Wanted::Manifest { task, from }) => self.begin_target(task, &from, &bytes, shared),
@@ -315,7 +326,13 @@ impl Mover<'_> {
                 Ok(())
             }
             Message::Failed { text } => self.end(Event::Failed { text }),
+            Message::Absent { task } => self.lead_absent(task),
             _ if self.failed.is_some() => Ok(()),
+            // The order is read from the first mover's memory; another mover may have read it sooner.
+            Message::Manifest { .. } | Message::Control(_) if self.order.is_none() => {
+                self.early.push((from, message));
+                Ok(())
+            }
             Message::Manifest { task, key, length, host, identity, name } => {
                 let origin = Origin { host, identity, name };
                 self.want(from, key, length, Wanted::Manifest { task, from: origin })
@@ -382,10 +399,7 @@ impl Mover<'_> {
             receiving.tell_full(number, &mut self.peers)?;
         }
         self.receiving.insert(number, receiving);
-        for (from, message) in std::mem::take(&mut self.early) {
-            self.told(from, message, shared)?;
-        }
-        Ok(())
+        self.hear_early(shared)
     }
 
     /// Starts what can be started.
@@ -517,6 +531,19 @@ impl Mover<'_> {
         self.write(&event)?;
         if self.lead.placed((task, target)) {
             self.end_all()?;
+        }
+        Ok(())
+    }
+
+    fn lead_absent(&mut self, task: u32) -> Result<(), MoverError> {
+        let found = self.order.as_ref().and_then(|order| order.tasks.get(task as usize));
+        let Some(found) = found.filter(|found| found.optional) else { return Ok(()) };
+        let (from, targets) = (found.from.typed.clone(), found.to.len() as u32);
+        self.write(&Event::Absent { from })?;
+        for target in 0..targets {
+            if self.lead.placed((task, target)) {
+                self.end_all()?;
+            }
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use endpoint::operation::{CompleteWhen, Kind, Match, ReadOp, RecvOp, SendOp};
 use endpoint::{Config, Endpoint, Failure, PeerId, UserData};
 use memory::{Buffer, RegionError, Regions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use types::roster::FORWARDER;
 use types::{Address, Rank, Roster};
 
 use super::MoverError;
@@ -75,6 +76,14 @@ impl Peers {
 
     pub(super) fn size(&self) -> u32 {
         self.roster.size()
+    }
+
+    /// For the user.
+    pub(super) fn shown(&self, rank: u32) -> String {
+        match self.roster.place(Rank(rank)) {
+            Some(place) if place.node_name == FORWARDER => format!("gateway of {}", place.site_name),
+            _ => self.place(rank),
+        }
     }
 
     /// `SITE/NODE`.
@@ -149,7 +158,7 @@ impl Peers {
                 Ok(()) => {}
                 Err(Failure::Cancelled) => continue,
                 Err(failure) => {
-                    let place = from.map(|rank| self.place(rank as u32));
+                    let place = from.map(|rank| self.shown(rank as u32));
                     return Err(MoverError::Lost { place: place.unwrap_or_else(|| "a mover".to_owned()), failure });
                 }
             }

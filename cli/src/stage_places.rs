@@ -1,0 +1,219 @@
+//! On which nodes places are, and the job of movers between them.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{ToSocketAddrs, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, bail};
+use launch::home::{homes, portable};
+use launch::hosts::Host;
+use launch::launcher::Sites;
+use launch::leash::LEASH;
+use launch::{held, program};
+use stage::mover::Spot;
+use stage::{Node, Place};
+use types::roster::FORWARDER;
+use types::sites::Site;
+
+use crate::args::SitesFileArgs;
+use crate::{run, runtime, sites_file};
+
+/// A node of a site. [`FORWARDER`] is the machine of the site's gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    pub site: String,
+    pub node: String,
+}
+
+/// The sites as they are now: the nodes of a batch job around this process are those of its site.
+pub(crate) struct Map {
+    path: PathBuf,
+    sites: Sites,
+    home: String,
+    /// Whether this process is in a batch job of its site.
+    held: bool,
+}
+
+impl Map {
+    pub(crate) fn open(args: &SitesFileArgs, from: Option<&str>) -> Result<Map> {
+        let path = sites_file::locate(args)?;
+        let mut sites = sites_file::read(&path)?;
+        let home = sites_file::own_site(&sites, from)?;
+        let held = runtime()?.block_on(held::find(sites.site(&home)?))?;
+        if let Some(held) = &held {
+            held::fill(&mut sites.file, &home, held);
+        }
+        Ok(Map { path, sites, home, held: held.is_some() })
+    }
+
+    fn site(&self, name: &str, place: &dyn std::fmt::Display) -> Result<&Site> {
+        let sites = &self.sites.file.sites;
+        sites.iter().find(|site| site.name == name).ok_or_else(|| {
+            let known: Vec<&str> = sites.iter().map(|site| site.name.as_str()).collect();
+            let known = known.join(", ");
+            anyhow!("{place}: unknown site `{name}`: the sites file has {known}. A path with a colon begins with ./")
+        })
+    }
+
+    /// The nodes that a place is on.
+    pub(crate) fn nodes_of(&self, place: &Place) -> Result<Vec<At>> {
+        let name = place.site.as_deref().unwrap_or(&self.home);
+        let site = self.site(name, place)?;
+        let at = |node: &str| At { site: name.to_owned(), node: node.to_owned() };
+        if place.site.is_none() {
+            return this_machine(site).map(|node| vec![at(&node)]).ok_or_else(|| {
+                anyhow!(
+                    "{place}: this machine is neither a node of site {name} nor that of its only gateway: name the node that \
+                     has the file, as {name}/NODE:PATH, or {name}:PATH if the gateway's machine sees it"
+                )
+            });
+        }
+        match &place.node {
+            Node::Any => Ok(vec![at(FORWARDER)]),
+            _ if site.nodes.is_empty() => bail!(
+                "{place}: the nodes of site {name} are those of its batch system's jobs: {name}:PATH is the machine of its \
+                 gateway; type this in a job's script to reach the job's nodes"
+            ),
+            Node::All => Ok(site.nodes.iter().map(|node| at(&node.name)).collect()),
+            Node::Named(wanted) => match site.nodes.iter().any(|node| node.name == *wanted) {
+                true => Ok(vec![at(wanted)]),
+                false => Err(anyhow!("{place}: site {name} has no node `{wanted}`: it has {}", names(site))),
+            },
+        }
+    }
+
+    /// The nodes of the allocation: the named ones, else those of the batch job around this process, else all of the
+    /// own site.
+    pub(crate) fn allocation(&self, hosts: &[Host]) -> Result<Vec<At>> {
+        for Host { site: name, node, .. } in hosts {
+            let site = self.site(name, &format!("--host {name}/{node}"))?;
+            if !site.nodes.iter().any(|other| other.name == *node) {
+                bail!("--host {name}/{node}: site {name} has no node `{node}`: it has {}", names(site));
+            }
+        }
+        if !hosts.is_empty() {
+            return Ok(hosts.iter().map(|host| At { site: host.site.clone(), node: host.node.clone() }).collect());
+        }
+        let site = self.sites.site(&self.home)?;
+        if site.nodes.is_empty() && !self.held {
+            bail!("the nodes of site {} are those of its batch system's jobs: type this in a job's script", self.home);
+        }
+        Ok(site.nodes.iter().map(|node| At { site: self.home.clone(), node: node.name.clone() }).collect())
+    }
+
+    /// Puts nodes into the order of the ranks of a job there: sites as in the sites file.
+    pub(crate) fn sort(&self, nodes: &mut [At]) {
+        nodes.sort_by_key(|at| self.sites.file.sites.iter().position(|site| site.name == at.site));
+    }
+
+    /// The command that runs a mover on each of these nodes. It ends with this process, however that ends.
+    pub(crate) fn job(&self, nodes: &[At]) -> Result<Command> {
+        let hosts: Vec<String> = nodes.iter().map(|at| format!("{}/{}:1", at.site, at.node)).collect();
+        let own = std::env::current_exe()?;
+        let mut command = Command::new(&own);
+        command.args([LEASH, &std::process::id().to_string(), "--"]).arg(&own);
+        command.arg("run").arg("--sites").arg(&self.path).args(["--from", &self.home, "--mpi", "none"]);
+        command.args([
+            "--host",
+            &hosts.join(","),
+            "-n",
+            &nodes.len().to_string(),
+            "--stdin",
+            "0",
+            "--wdir",
+            "~/",
+            "--",
+        ]);
+        command.args(program::MOVER);
+        Ok(command)
+    }
+}
+
+fn names(site: &Site) -> String {
+    site.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Which of a site's nodes this machine is.
+fn this_machine(site: &Site) -> Option<String> {
+    let is_own = |address: std::net::IpAddr| UdpSocket::bind((address, 0)).is_ok();
+    let node = site.nodes.iter().find(|node| match node.address {
+        Some(address) => is_own(address),
+        None => rustix::system::uname().nodename().to_bytes() == node.name.as_bytes(),
+    });
+    let gateway = || match &site.gateways[..] {
+        [only] => only.inside.to_socket_addrs().is_ok_and(|mut all| all.any(|address| is_own(address.ip()))),
+        // Which of them leads a job is not known before.
+        _ => false,
+    };
+    node.map(|node| node.name.clone()).or_else(|| gateway().then(|| FORWARDER.to_owned()))
+}
+
+/// A path as another process of this machine understands it, with the slash that it may end in.
+pub(crate) fn absolute(place: &Place) -> Result<Vec<u8>> {
+    let mut bytes = run::working_directory()?.join(&place.path).into_os_string().into_encoded_bytes();
+    if place.path.as_os_str().as_bytes().ends_with(b"/") && !bytes.ends_with(b"/") {
+        bytes.push(b'/');
+    }
+    Ok(bytes)
+}
+
+/// A path as the nodes of a run understand it: relative to the working directory, and below the home there if it is
+/// below the home here.
+pub(crate) fn on_nodes(path: &OsStr) -> Result<Vec<u8>> {
+    if path.as_bytes().starts_with(b"~/") {
+        return Ok(path.as_bytes().to_vec());
+    }
+    let place = Place { site: None, node: Node::Any, path: PathBuf::from(OsString::from(path)) };
+    Ok(portable(&absolute(&place)?, &homes()))
+}
+
+/// The ranks of a job of movers, while its tasks are put together.
+#[derive(Default)]
+pub(crate) struct Movers {
+    nodes: Vec<At>,
+}
+
+impl Movers {
+    /// Takes part from now on.
+    pub(crate) fn add(&mut self, nodes: &[At]) {
+        for at in nodes {
+            if !self.nodes.contains(at) {
+                self.nodes.push(at.clone());
+            }
+        }
+    }
+
+    /// Settles the ranks: nobody is added after it.
+    pub(crate) fn settle(mut self, map: &Map) -> Settled {
+        map.sort(&mut self.nodes);
+        Settled { nodes: self.nodes }
+    }
+}
+
+/// The ranks of a job of movers.
+pub(crate) struct Settled {
+    pub nodes: Vec<At>,
+}
+
+impl Settled {
+    /// `at` has been added before.
+    pub(crate) fn spot(&self, at: &At, path: Vec<u8>, typed: String) -> Result<Spot> {
+        let rank = self.nodes.iter().position(|other| other == at).context("a node of the job")? as u32;
+        Ok(Spot { rank, path, typed })
+    }
+
+    /// The spot of a place on one of its nodes.
+    pub(crate) fn of_place(&self, place: &Place, at: &At) -> Result<Spot> {
+        let path = match place.site {
+            Some(_) => place.path.as_os_str().as_bytes().to_vec(),
+            None => absolute(place)?,
+        };
+        let typed = match place.node {
+            Node::All => format!("{}/{}:{}", at.site, at.node, place.path.display()),
+            _ => place.to_string(),
+        };
+        self.spot(at, path, typed)
+    }
+}

@@ -1,0 +1,149 @@
+"""`landbridge stage in`, `stage out`, `run --stage-in` and `--stage-out`, and places on gateways' machines."""
+
+import json
+import os
+import random
+
+import pytest
+
+from harness import LANDBRIDGE, PROGRAMS
+from services import start
+from test_slurm import EMPTY, slurm, slurm_site, watched  # noqa: F401 (a fixture)
+from test_stage import MOVE, arrived, in_lab, moved, nothing_hidden, on
+
+STAGE = f"{LANDBRIDGE} stage"
+RUN = f"{LANDBRIDGE} run --mpi none"
+
+
+def test_a_site_alone_means_its_gateways_machine(workshop, isolated):
+    """What only that machine has arrives, and a name without a node is written there."""
+    back = workshop.folder / "back"
+    done = in_lab(
+        workshop,
+        on("b-gw1", "echo from the gateway >/tmp/there"),
+        f"{MOVE} --json b:/tmp/there a:/tmp/here",
+        f"{on('a-gw1', 'cat /tmp/here')}; {on('a-n1', 'test ! -e /tmp/here')}",
+        f"{MOVE} b:/tmp/there a/n2:{back}",
+    ).finish()
+    assert "from the gateway" in done.check().out and back.read_text() == "from the gateway\n"
+
+
+def test_a_gateways_machine_runs_nothing_else(workshop, isolated):
+    done = in_lab(workshop, f"{RUN} --host b/_gateway -n 1 -- hostname").finish()
+    done.fails_naming("site b", "only files are moved here", "programs run on the site's nodes")
+
+
+def test_all_nodes_get_what_is_staged_in_and_give_what_is_staged_out(workshop, isolated):
+    source = workshop.folder / "source"
+    source.write_bytes(random.Random(7).randbytes(3_000_000))
+    (workshop.folder / "part-n1").write_text("one")
+    (workshop.folder / "part-n2").write_text("two")
+    steps = [
+        f"cd {workshop.folder}; {STAGE} in --json b:source-is-not-there=/tmp/x && exit 1 || true",
+        f"{STAGE} in --json b:{source}=/tmp/in b:{workshop.folder}/part-%n=/tmp/part",
+        f"{STAGE} out --json /tmp/in=b:{workshop.folder}/out /tmp/part=b:{workshop.folder}/%s-%n",
+        on("a-n2", "echo only here >/tmp/rare"),
+        f"{STAGE} out --json /tmp/rare=b:{workshop.folder}/rare",
+        f"{STAGE} out --json a/n1:/tmp/in=b:{workshop.folder}/single",
+        f"{STAGE} out /tmp/nowhere=b:{workshop.folder}/nothing",
+    ]
+    done = in_lab(workshop, *steps).finish()
+    done.fails_naming("none of these exists", "a/n1:/tmp/nowhere", "a/n2:/tmp/nowhere")
+    for name in ("out.n1", "out.n2", "single"):
+        assert (workshop.folder / name).read_bytes() == source.read_bytes(), name
+    assert [(workshop.folder / f"a-n{number}").read_text() for number in (1, 2)] == ["one", "two"]
+    assert (workshop.folder / "rare.n2").read_text() == "only here\n" and not (workshop.folder / "rare.n1").exists()
+    nothing_hidden(workshop.folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["in", "x"], ["`x` is not SRC=DST"]),
+        (["in", "a=b=c"], ["more than one `=`"]),
+        (["in", "b:/x=a:/y"], ["a:/y", "every node of the allocation"]),
+        (["out", "/x=b/*:/y"], ["b/*:/y", "name one node"]),
+        (["out", "/x=b:/y-%q"], ["%q means nothing", "%n is the node"]),
+        (["in", "--host", "a/n9", "b:/x=/y"], ["a/n9", "n1, n2"]),
+        (["in", "--host", "z/n1", "b:/x=/y"], ["unknown site `z`"]),
+    ],
+)
+def test_a_wrong_spec_is_refused_before_anything_begins(workshop, isolated, words, expected):
+    line = " ".join(f"'{word}'" for word in words)
+    in_lab(workshop, f"{STAGE} {line}").finish().fails_naming(*expected)
+
+
+def test_files_of_the_next_and_the_last_run_move_while_one_computes(workshop, isolated):
+    source = workshop.folder / "source"
+    source.write_bytes(random.Random(8).randbytes(5_000_000))
+    compute = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done"
+    steps = [
+        on("a-n1", "echo of the last run >/tmp/last"),
+        f"{RUN} -n 2 --site a=2 --json --stage-in b:{source}=/tmp/next --stage-out /tmp/last=b:{workshop.folder}/last -- sh -c '{compute}'",
+        f"{RUN} -n 2 --site a=2 -- cmp /tmp/next {source}",
+        f"{RUN} -n 1 --json --stage-in b:{source}-missing=/tmp/z -- true",
+    ]
+    done = in_lab(workshop, *steps).finish()
+    assert done.code == 1 and "source-missing" in done.err, str(done)
+    first, last = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    assert first["exit_code"] == 0 and first["staged"]["bytes"] == 2 * 5_000_000 + len("of the last run\n"), first
+    staged = first["staged"]
+    assert 0 < staged["speedup"] <= staged["optimum"] * 1.01 and staged["optimum"] <= 2, staged
+    assert (workshop.folder / "last.n1").read_text() == "of the last run\n"
+    assert last["exit_code"] == 1 and last["ok"] and "staged" not in last, last
+
+
+def test_who_ends_a_run_ends_its_staging(workshop, isolated):
+    """What has arrived is kept, and nothing goes on."""
+    source = workshop.folder / "source"
+    source.write_bytes(random.Random(9).randbytes(30_000_000))
+    (workshop.folder / "to").mkdir()
+    target = workshop.folder / "to" / "target"
+    stages = f"--stage-in b:{source}={target} --stage-rate 2MB/s"
+    running = in_lab(workshop, f"{RUN} -n 1 --site a=1 {stages} -- sleep 60 || echo ended with $?; {STAGE} status; sleep 1")
+    running.wait_for(lambda: arrived(target.parent) > 0, 30, "some blocks")
+    [run] = [process for process in running.processes("run") if "sleep" in process.words]
+    run.kill(15)
+    done = running.finish(within=30)
+    assert "ended with 143" in done.out and "no transfer is running" in done.err, str(done)
+    assert not target.exists() and not running.processes("mover")
+
+
+def test_without_a_sites_file_this_machine_is_the_only_node(workshop):
+    source, target = workshop.folder / "source", workshop.folder / "target"
+    source.write_bytes(b"x" * 100_000)
+    environment = {"HOME": str(workshop.folder), "LANDBRIDGE_SITES": "", "XDG_CONFIG_HOME": str(workshop.folder)}
+    (one,) = moved(workshop.run([LANDBRIDGE, "stage", "in", "--json", f"{source}={target}"], environment=environment))
+    assert target.read_bytes() == source.read_bytes() and one["bytes"] == 100_000
+    done = workshop.run([LANDBRIDGE, "stage", "out", f"{source}=lyon:x"], environment=environment)
+    done.fails_naming("lyon:x", "there is no sites file")
+    words = [LANDBRIDGE, "run", "-n", "1", "--stage-out", f"{source}={target}-2", "--", "sleep", "0.1"]
+    assert "staged 100.0 kB" in workshop.run(words, environment=environment).check().err
+    assert (workshop.folder / "target-2").read_bytes() == source.read_bytes()
+
+
+def test_a_batch_jobs_nodes_are_staged_to_in_its_script(workshop, mpich_only, slurm):  # noqa: F811
+    """Setting 1: `stage in`, a run with the next one's input and the last one's output, `stage out`. A site without an
+    allocation has only its gateway's machine."""
+    source = workshop.folder / "source"
+    source.write_bytes(random.Random(10).randbytes(4_000_000))
+    script = workshop.folder / "job.sh"
+    lines = [
+        "#!/bin/bash",
+        "set -e",
+        f"{STAGE} in b:{source}=/tmp/one",
+        f"{RUN} --stage-in b:{source}=/tmp/two --stage-out /tmp/one=b:{workshop.folder}/first -- cmp /tmp/one {source}",
+        f"{STAGE} out /tmp/two=b:{workshop.folder}/second",
+        f"{MOVE} b/n1:{source} {workshop.folder}/never",
+    ]
+    script.write_text("\n".join(lines) + "\n")
+    out = workshop.folder / "job.out"
+    batch = ["sbatch", "--wait", "-N2", "--ntasks-per-node=1", f"--output={out}", f"--chdir={workshop.folder}", script]
+    sites = {"a": slurm_site(), "b": slurm_site()}
+    done = start(workshop, sites, watched(batch), environment=mpich_only.environment, host="a-gw1").finish()
+    text = out.read_text()
+    for name in ("first.n1", "first.n2", "second.n1", "second.n2"):
+        assert (workshop.folder / name).exists(), f"{name}: {text}\n{done}"
+        assert (workshop.folder / name).read_bytes() == source.read_bytes(), name
+    assert "those of its batch system's jobs" in text and "in a job's script" in text, text
+    assert done.out.count(EMPTY) == 1 and os.listdir(workshop.folder / "inside"), str(done)
