@@ -20,6 +20,13 @@ pub struct Aim {
     pub harm: f64,
 }
 
+impl Aim {
+    /// Whether only what is left over is taken, however long it takes.
+    pub(crate) fn waits(&self) -> bool {
+        self.deadline.is_none() && self.harm <= NO_HARM
+    }
+}
+
 /// A thread's right to a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -255,7 +262,8 @@ impl Controller {
             // Nobody is there to be harmed.
             (true, _) => limit,
             // As slowly as the deadline allows.
-            (false, Some(_)) => needed.min(limit),
+            (false, Some(_)) if needed > 0.0 => needed.min(limit),
+            (false, Some(_)) => limit,
             (false, None) => self.allowed.min(limit),
         };
         let rate = rate.is_finite().then_some(rate.max(1.0) as u64);

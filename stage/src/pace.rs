@@ -15,15 +15,16 @@ impl Pace {
         Pace { rate, free: Duration::ZERO }
     }
 
-    /// Another rate from `now` on: what is waited for at this moment is waited for at the new rate.
+    /// Another rate from `now` on. What is waited for at this moment is waited for at a higher rate, but not at a lower.
     pub fn set(&mut self, now: Duration, rate: Option<u64>) {
         let before = std::mem::replace(&mut self.rate, rate);
         if before == rate || self.free <= now {
             return;
         }
         let part = match (before, rate) {
-            (Some(before), Some(rate)) => before.max(1) as f64 / rate.max(1) as f64,
-            _ => 0.0,
+            (Some(before), Some(rate)) => (before.max(1) as f64 / rate.max(1) as f64).min(1.0),
+            (Some(_), None) => 0.0,
+            (None, _) => 1.0,
         };
         let wait = (self.free - now).as_secs_f64() * part;
         self.free = now + Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX / 4);
@@ -72,8 +73,9 @@ mod tests {
         let now = Duration::from_secs(1);
         pace.set(now, Some(1 << 20));
         assert!(pace.free() < now + Duration::from_secs(1) && pace.free() > now + Duration::from_millis(999));
+        let before = pace.free();
         pace.set(now, Some(1 << 19));
-        assert!(pace.free() > now + Duration::from_millis(1998), "{:?}", pace.free());
+        assert_eq!(pace.free(), before, "a lower one holds from the next block on");
         pace.set(now, None);
         assert_eq!(pace.free(), now);
     }

@@ -99,7 +99,7 @@ pub struct Overlap {
 /// Does all of the work. `alone`: all processes of this session belong to the work.
 pub(crate) fn supervise<W: Work>(work: &mut W, shared: &Shared, aim: Aim, alone: bool) -> Result<(), W::Error> {
     let began = Instant::now();
-    let mut sensor = Sensor::new(aim);
+    let (mut sensor, waits) = (Sensor::new(aim), aim.waits());
     // What an application loses without us is measured first.
     sensor.measure(began.elapsed(), shared);
     std::thread::sleep(EVERY);
@@ -108,7 +108,7 @@ pub(crate) fn supervise<W: Work>(work: &mut W, shared: &Shared, aim: Aim, alone:
     loop {
         let level = shared.level();
         if alone {
-            sys::lower_session(level);
+            sys::lower_session(level, waits);
         }
         let finished = std::thread::scope(|scope| {
             let (tell, told) = channel();
@@ -130,6 +130,10 @@ pub(crate) fn supervise<W: Work>(work: &mut W, shared: &Shared, aim: Aim, alone:
             });
             while told.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 sensor.measure(began.elapsed(), shared);
+                // A thread that starves would take long to come to the end of its block.
+                if alone && shared.level() > level {
+                    sys::lower_session(shared.level(), waits);
+                }
             }
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;

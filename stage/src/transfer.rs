@@ -158,7 +158,11 @@ impl Work for Moving<'_> {
         shared.tell(self.arrived, self.total, !self.paused);
         let now = self.began.elapsed();
         self.pace.set(now, shared.rate());
-        let wait = if self.paused { NAP } else { self.pace.free().saturating_sub(now) };
+        let wait = match (self.paused, self.missing.is_empty()) {
+            (true, _) => NAP,
+            (false, true) => Duration::ZERO,
+            (false, false) => self.pace.free().saturating_sub(now),
+        };
         if !wait.is_zero() {
             std::thread::sleep(wait.min(NAP));
             return Ok(true);
