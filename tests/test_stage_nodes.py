@@ -4,6 +4,7 @@ import json
 import os
 import random
 
+import numpy as np
 import pytest
 
 from harness import LANDBRIDGE, PROGRAMS
@@ -147,3 +148,53 @@ def test_a_batch_jobs_nodes_are_staged_to_in_its_script(workshop, mpich_only, sl
         assert (workshop.folder / name).read_bytes() == source.read_bytes(), name
     assert "those of its batch system's jobs" in text and "in a job's script" in text, text
     assert done.out.count(EMPTY) == 1 and os.listdir(workshop.folder / "inside"), str(done)
+
+
+SHAPE = (60, 44)
+
+
+def part(array, axes, process):
+    """What a process has of an array whose axes are dealt out to `over` processes in blocks."""
+    indices = []
+    for axis, (over, block) in enumerate(axes):
+        place = process // int(np.prod([over for over, _ in axes[axis + 1 :]])) % over
+        indices.append([index for index in range(array.shape[axis]) if index // block % over == place])
+    return array[np.ix_(*indices)]
+
+
+@pytest.mark.parametrize("where", ["here", "between-sites"])
+def test_a_checkpoint_gets_another_layout(workshop, where):
+    """Files of 6 processes become those of 4, with what was lost on the way resumed or refused."""
+    array = np.random.default_rng(1).random(SHAPE)
+    before, after = [(3, 20), (2, 22)], [(4, 4), (1, 44)]
+    (workshop.folder / "from").mkdir()
+    for process in range(6):
+        (workshop.folder / "from" / f"x.{process}").write_bytes(part(array, before, process).tobytes())
+    layouts = "--from-layout '60x44/8:block(3),block(2)' --to-layout '60x44/8:cyclic(4,4),whole'"
+    place = {"here": ("", ""), "between-sites": ("b/n1:", "a/n2:")}[where]
+    move = f"{MOVE} {layouts} {place[0]}{workshop.folder}/from/x.%r {place[1]}{workshop.folder}/to/y-%r.bin"
+    done = in_lab(workshop, move) if where != "here" else workshop.start(["sh", "-c", move])
+    done.finish().check()
+    for process in range(4):
+        expected = part(array, after, process).tobytes()
+        assert (workshop.folder / "to" / f"y-{process}.bin").read_bytes() == expected, process
+    assert len(os.listdir(workshop.folder / "to")) == 4
+    nothing_hidden(workshop.folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "expected"),
+    [
+        ("--from-layout 8/1:*", ("x.%r", "y.%r"), ["--to-layout"]),
+        ("--from-layout 8/1:* --to-layout 8/1:block(2)", ("x", "y.%r"), ["x", "needs %r"]),
+        ("--from-layout 8/1:* --to-layout 8/2:block(2)", ("x.%r", "y.%r"), ["1 bytes", "2 bytes"]),
+        ("--from-layout 9/1:* --to-layout 9/1:block(2)", ("x.%r", "y.%r"), ["x.0", "8 bytes", "has 9"]),
+        ("--from-layout 8/1:block(2) --to-layout 8/1:*", ("x.%r", "y.%r"), ["x.0", "8 bytes", "process 0", "has 4"]),
+        ("--from-layout 8/1:tiles(2) --to-layout 8/1:*", ("x.%r", "y.%r"), ["`tiles(2)` is no axis"]),
+    ],
+)
+def test_layouts_that_do_not_fit_the_files_are_refused(workshop, options, names, expected):
+    (workshop.folder / "x.0").write_bytes(b"12345678")
+    places = [workshop.folder / names[0], workshop.folder / "out" / names[1]]
+    workshop.run([LANDBRIDGE, "stage", "move", *options.split(), *places]).fails_naming(*expected)
+    assert os.listdir(workshop.folder).count("out") == 0

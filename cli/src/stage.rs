@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use stage::mover::{Event, Order, Placed, Settings, Spot, Task};
+use stage::relaid::{Layouts, split_pattern};
 use stage::{Node, Place, transfer};
 
 use crate::bar::Line;
@@ -67,14 +68,26 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
             bail!("{place}: a source is on one node: name it, as in {}/n1:…", place.site.as_deref().unwrap_or("SITE"));
         }
     }
+    let (to, layouts) = relaid(args, from, to)?;
     let job = match places.iter().all(|place| place.site.is_none()) {
         true => {
             let pairs: Vec<(Place, Place)> = from.iter().map(|from| (from.clone(), to.clone())).collect();
-            here(&pairs, from.len() > 1, args.pace.settings(), typed(from, to), title(from, to))?
+            here(&pairs, (from.len() > 1, layouts), args.pace.settings(), typed(from, &to), title(from, &to))?
         }
-        false => by_job(args, from, to)?,
+        false => by_job(args, from, &to, layouts.as_ref())?,
     };
     carry_out(job, args.json)
+}
+
+/// The target, or its folder if files of an array get another layout there.
+fn relaid(args: &MoveArgs, from: &[Place], to: &Place) -> Result<(Place, Option<Layouts>)> {
+    let (Some(one), Some(other)) = (&args.from_layout, &args.to_layout) else { return Ok((to.clone(), None)) };
+    let [source] = from else { bail!("--from-layout: give one source, whose name has %r for the process's number") };
+    split_pattern(&source.path).map_err(|problem| anyhow!(problem))?;
+    let (folder, name) = split_pattern(&to.path).map_err(|problem| anyhow!(problem))?;
+    let layouts = Layouts { from: one.clone(), to: other.clone(), name };
+    layouts.read().map_err(|problem| anyhow!(problem))?;
+    Ok((Place { path: folder, ..to.clone() }, Some(layouts)))
 }
 
 /// A transfer that can begin.
@@ -133,13 +146,15 @@ pub(crate) fn size(bytes: u64) -> String {
 /// Both ends of each are on this machine: no job is needed. `into`: each target is a folder.
 pub(crate) fn here(
     pairs: &[(Place, Place)],
-    into: bool,
+    (into, layouts): (bool, Option<Layouts>),
     options: Settings,
     places: Vec<String>,
     title: String,
 ) -> Result<Job> {
     let spot = |place: &Place| anyhow::Ok(Spot { rank: 0, path: absolute(place)?, typed: place.to_string() });
-    let task = |(from, to): &(Place, Place)| Ok(Task { from: spot(from)?, to: vec![spot(to)?], into, optional: false });
+    let task = |(from, to): &(Place, Place)| {
+        Ok(Task { from: spot(from)?, to: vec![spot(to)?], into, optional: false, layouts: layouts.clone() })
+    };
     let order = Order { tasks: pairs.iter().map(task).collect::<Result<_>>()?, options };
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mover", "--here"]);
@@ -147,7 +162,7 @@ pub(crate) fn here(
 }
 
 /// Each end is on a node: a job with a mover on each.
-fn by_job(args: &MoveArgs, from: &[Place], to: &Place) -> Result<Job> {
+fn by_job(args: &MoveArgs, from: &[Place], to: &Place, layouts: Option<&Layouts>) -> Result<Job> {
     let map = Map::open(&args.sites, args.from.as_deref())?;
     let mut movers = Movers::default();
     let mut on = |place: &Place| -> Result<Vec<At>> {
@@ -162,7 +177,13 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place) -> Result<Job> {
     for (place, found) in from.iter().zip(&sources) {
         let source = found.first().context("a node of the source")?;
         let to = targets.iter().map(|at| movers.of_place(to, at)).collect::<Result<Vec<_>>>()?;
-        tasks.push(Task { from: movers.of_place(place, source)?, to, into: from.len() > 1, optional: false });
+        tasks.push(Task {
+            from: movers.of_place(place, source)?,
+            to,
+            into: from.len() > 1,
+            optional: false,
+            layouts: layouts.cloned(),
+        });
     }
     let order = Order { tasks, options: args.pace.settings() };
     Ok(Job { command: map.job(&movers.nodes)?, order, places: typed(from, to), title: title(from, to) })

@@ -94,6 +94,13 @@ pub(crate) struct MoveArgs {
     /// What to move, and where to: [SITE[/NODE]:]PATH
     #[arg(value_name = "SRC… DST", required = true, num_args = 2..)]
     pub places: Vec<OsString>,
+    /// SRC is files of an array's processes in this layout, with %r in their name for the process: SHAPE/BYTES:AXIS,…,
+    /// such as 4096x4096/8:block(4),whole
+    #[arg(long, value_name = "LAYOUT", requires = "to_layout")]
+    pub from_layout: Option<String>,
+    /// DST is the files of the processes in this layout, with %r in their name too
+    #[arg(long, value_name = "LAYOUT", requires = "from_layout")]
+    pub to_layout: Option<String>,
     #[command(flatten)]
     pub pace: PaceArgs,
     /// Write a JSON object about what was moved to standard output

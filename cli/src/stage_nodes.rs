@@ -52,7 +52,10 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
         if let Some(place) = places.iter().flat_map(|(from, to)| [from, to]).find(|place| place.site.is_some()) {
             bail!("{place}: there is no sites file, and so no site: `landbridge sites add NAME [USER@]HOST` adds one");
         }
-        return command::carry_out(command::here(&places, false, args.pace.settings(), typed, title)?, args.json);
+        return command::carry_out(
+            command::here(&places, (false, None), args.pace.settings(), typed, title)?,
+            args.json,
+        );
     }
     let map = Map::open(&args.sites, args.from.as_deref())?;
     let nodes = map.allocation(&args.hosts)?;
@@ -66,7 +69,7 @@ pub(crate) fn stage(args: &NodesArgs, way: Way) -> Result<i32> {
     let spot = |end: &End| movers.spot(&end.at, end.path.clone(), end.typed.clone());
     let task = |Transfer { from, to, optional }: &Transfer| {
         let to = to.iter().map(spot).collect::<Result<Vec<_>>>()?;
-        Ok(Task { from: spot(from)?, to, into: false, optional: *optional })
+        Ok(Task { from: spot(from)?, to, into: false, optional: *optional, layouts: None })
     };
     let tasks = transfers.iter().map(task).collect::<Result<Vec<_>>>()?;
     let order = Order { tasks, options: args.pace.settings() };

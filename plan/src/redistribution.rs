@@ -13,6 +13,7 @@ mod axis;
 pub mod compact;
 mod description;
 pub mod directory;
+pub mod files;
 mod grid;
 mod layout;
 mod mapping;
@@ -23,6 +24,7 @@ mod steps;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod text;
 mod transfer;
 
 pub use axis::{Axis, Halo};

@@ -20,6 +20,7 @@ pub mod mover;
 mod pace;
 mod place;
 mod pressure;
+pub mod relaid;
 mod source;
 mod supervise;
 #[allow(unsafe_code)]

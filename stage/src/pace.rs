@@ -15,7 +15,7 @@ impl Pace {
         Pace { rate, free: Duration::ZERO }
     }
 
-    /// Another rate from `now` on. What is waited for at this moment is waited for at a higher rate, but not at a lower.
+    /// Another rate from `now` on. What is waited for now is waited for at a higher rate, but not at a lower one.
     pub fn set(&mut self, now: Duration, rate: Option<u64>) {
         let before = std::mem::replace(&mut self.rate, rate);
         if before == rate || self.free <= now {

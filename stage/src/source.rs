@@ -16,6 +16,7 @@ use crate::beneath::{self, Folders};
 use crate::blocks::Piece;
 use crate::error::{At, StageError};
 use crate::manifest::{Attributes, Entry, Kind, Manifest, Stamp};
+use crate::relaid::{Layouts, Relaid};
 
 /// Reads or writes that leave nothing in the page cache (`RWF_DONTCACHE`, Linux 6.14).
 pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
@@ -38,6 +39,7 @@ pub struct Source {
 enum Root {
     File(OwnedFd),
     Folder(Folders),
+    Relaid(Box<Relaid>),
 }
 
 impl Source {
@@ -68,6 +70,17 @@ impl Source {
         Ok(Source { path: path.to_owned(), root, manifest, open: None, dontcache: true })
     }
 
+    /// Files of an array's processes, as the files of another layout. `pattern`: its name has
+    /// [`crate::relaid::PROCESS`] in it.
+    ///
+    /// # Errors
+    /// [`StageError`]: one is missing, or has another size than its layout says.
+    pub fn relaid(pattern: &Path, layouts: &Layouts) -> Result<Source, StageError> {
+        let (relaid, manifest) = Relaid::open(pattern, layouts)?;
+        let root = Root::Relaid(Box::new(relaid));
+        Ok(Source { path: pattern.to_owned(), root, manifest, open: None, dontcache: true })
+    }
+
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -80,6 +93,7 @@ impl Source {
         let found = match &self.root {
             Root::File(fd) => rustix::fs::fstat(fd),
             Root::Folder(folders) => rustix::fs::fstat(folders.root()),
+            Root::Relaid(relaid) => rustix::fs::fstat(relaid.root()),
         };
         let found = found.at("examine", &self.path)?;
         Ok((found.st_dev, found.st_ino))
@@ -111,6 +125,9 @@ impl Source {
     }
 
     fn read_piece(&mut self, piece: Piece, mut part: &mut [u8]) -> Result<(), StageError> {
+        if let Root::Relaid(relaid) = &mut self.root {
+            return relaid.read(piece.entry, piece.offset, part);
+        }
         let Some((entry, Kind::File { stamp, .. })) =
             self.manifest.entries.get(piece.entry as usize).map(|entry| (entry, &entry.kind))
         else {
@@ -121,6 +138,7 @@ impl Source {
         if self.open.as_ref().is_none_or(|(open, _)| *open != piece.entry) {
             let fd = match &self.root {
                 Root::File(fd) => fd.try_clone().at("open", shown())?,
+                Root::Relaid(_) => return Err(changed("it was removed or replaced".into())),
                 Root::Folder(folders) => {
                     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
                     match beneath::open(folders.root(), &entry.path, flags, Mode::empty()) {
@@ -167,11 +185,15 @@ impl Source {
     /// [`StageError::Changed`].
     pub fn check(&mut self) -> Result<(), StageError> {
         self.open = None;
+        if let Root::Relaid(relaid) = &mut self.root {
+            return relaid.check();
+        }
         for entry in &self.manifest.entries {
             let Kind::File { stamp, .. } = &entry.kind else { continue };
             let path = || entry.below(&self.path);
             let found = match &mut self.root {
                 Root::File(fd) => rustix::fs::fstat(fd),
+                Root::Relaid(relaid) => rustix::fs::fstat(relaid.root()),
                 Root::Folder(folders) => folders
                     .parent(&entry.path)
                     .and_then(|(folder, name)| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)),
@@ -189,7 +211,7 @@ impl Source {
     }
 }
 
-fn stamp_of(found: &Stat) -> Stamp {
+pub(crate) fn stamp_of(found: &Stat) -> Stamp {
     let nanoseconds = |seconds: i64, nanoseconds: u64| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
     Stamp {
         inode: found.st_ino,
@@ -199,7 +221,7 @@ fn stamp_of(found: &Stat) -> Stamp {
     }
 }
 
-fn difference(listed: &Stamp, found: &Stat) -> Option<String> {
+pub(crate) fn difference(listed: &Stamp, found: &Stat) -> Option<String> {
     let now = &stamp_of(found);
     if found.st_nlink == 0 {
         Some("it was removed or replaced".to_owned())

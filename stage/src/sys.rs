@@ -64,8 +64,8 @@ pub(crate) fn take_level(level: Level) {
 
 /// Where the kernel divides cores among sessions first (`sched_autogroup_enabled`), a thread's own right counts within
 /// its session alone: gives this process's session the right of a level. `waits`: it never asks for more rights than
-/// are left over. If it may, the lowest level is not the system's lowest: whoever measures whether it needs more is in
-/// the session too, and must get a core in time. Best effort.
+/// are left over. If it may, the lowest level is not the system's lowest: the thread that measures whether it needs
+/// more is in the session too, and must get a core in time. Best effort.
 pub(crate) fn lower_session(level: Level, waits: bool) {
     let nice = match level {
         Level::Normal => "0",

@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::control::Aim;
-use crate::error::{At, StageError};
+use crate::error::StageError;
 use crate::mover::{Console, Control, Event, MoverError, Order, Placed, Settings, Spot, TELL, Task, check};
 use crate::pace::Pace;
 use crate::source::Source;
 use crate::supervise::{Overlap, Shared, Work, supervise};
-use crate::target::{Check, Options, Report, Target, resolve};
+use crate::target::{Check, Options, Report, Target};
 
 /// Called again and again with the bytes that have arrived, those of earlier transfers among them, and all. Returns
 /// what the user wants from now on.
@@ -72,13 +72,11 @@ pub fn here(input: BorrowedFd<'_>, output: &mut (dyn Write + Send)) -> Result<()
 /// `None`: cancelled.
 fn one(task: &Task, spot: &Spot, options: &Settings, steer: Steer<'_>) -> Result<Option<Placed>, StageError> {
     let from = Path::new(OsStr::from_bytes(&task.from.path));
-    let whole = std::fs::canonicalize(from).at("find", from)?;
-    let name = Path::new(whole.file_name().unwrap_or_default());
-    let path = resolve(Path::new(OsStr::from_bytes(&spot.path)), name, task.into)?;
-    let mut source = Source::open(from)?;
+    let path = task.target(Path::new(OsStr::from_bytes(&spot.path)), &task.name(from)?)?;
+    let mut source = task.source(from)?;
     let (manifest, identity) = (source.manifest().clone(), source.identity()?);
     let settings = Options { block: options.block, kept: options.kept };
-    let target = Target::open(&path, whole.as_os_str().as_bytes(), manifest, Some(identity), settings)?;
+    let target = Target::open(&path, &task.origin(from)?, manifest, Some(identity), settings)?;
     let done = local(&mut source, target, options.aim(), true, steer)?;
     Ok(done.map(|(report, overlap)| Placed::new(&path, report, &overlap)))
 }

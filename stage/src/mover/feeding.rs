@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
 
 use pool::HostId;
 
@@ -11,7 +10,6 @@ use super::message::{Message, Settings, Task};
 use super::peers::Peers;
 use super::{MoverError, at_home};
 use crate::blocks::Blocks;
-use crate::error::At;
 use crate::source::Source;
 
 pub(super) struct Feeding {
@@ -41,9 +39,7 @@ impl Feeding {
         if task.optional && missing() {
             return Ok(None);
         }
-        let source = Source::open(&path)?;
-        let whole = std::fs::canonicalize(&path).at("find", &path)?;
-        let name = whole.file_name().unwrap_or_default().as_bytes().to_vec();
+        let (source, name) = (task.source(&path)?, task.name(&path)?);
         let manifest = postcard::to_stdvec(source.manifest()).map_err(|e| MoverError::Message(e.to_string()))?;
         let (length, manifest) = (manifest.len() as u64, peers.lend(manifest)?);
         let (host, identity) = (HostId::own().0, source.identity()?);

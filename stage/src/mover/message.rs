@@ -1,14 +1,19 @@
 //! What movers tell each other, and what the user's command tells them.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Hash;
 use crate::control::Aim;
+use crate::error::{At, StageError};
+use crate::relaid::Layouts;
+use crate::source::Source;
 use crate::supervise::Overlap;
-use crate::target::Report;
+use crate::target::{Report, resolve};
 
 /// The longest message in bytes. What may be longer, a manifest or an order, is read from the memory of who has it.
 pub(super) const LONGEST: usize = 16 << 10;
@@ -30,6 +35,56 @@ pub struct Task {
     /// Whether the source may be missing: then nothing arrives, and nothing failed.
     #[serde(default)]
     pub optional: bool,
+    /// The source is a pattern of files of processes, and the target the folder of those of another layout.
+    #[serde(default)]
+    pub layouts: Option<Layouts>,
+}
+
+impl Task {
+    /// The source, which is at this path here.
+    ///
+    /// # Errors
+    /// [`StageError`].
+    pub(crate) fn source(&self, path: &Path) -> Result<Source, StageError> {
+        match &self.layouts {
+            None => Source::open(path),
+            Some(layouts) => Source::relaid(path, layouts),
+        }
+    }
+
+    /// The name of the source, which a folder that is there gives to the target.
+    ///
+    /// # Errors
+    /// [`StageError`].
+    pub(crate) fn name(&self, path: &Path) -> Result<Vec<u8>, StageError> {
+        if self.layouts.is_some() {
+            return Ok(Vec::new());
+        }
+        let whole = std::fs::canonicalize(path).at("find", path)?;
+        Ok(whole.file_name().unwrap_or_default().as_bytes().to_vec())
+    }
+
+    /// What tells this source from others on this machine.
+    ///
+    /// # Errors
+    /// [`StageError`].
+    pub(crate) fn origin(&self, path: &Path) -> Result<Vec<u8>, StageError> {
+        match self.layouts {
+            None => Ok(std::fs::canonicalize(path).at("find", path)?.into_os_string().into_encoded_bytes()),
+            Some(_) => Ok(path.as_os_str().as_bytes().to_vec()),
+        }
+    }
+
+    /// Where a source of this name goes: into a folder that is there, or to the path itself.
+    ///
+    /// # Errors
+    /// [`StageError`].
+    pub(crate) fn target(&self, typed: &Path, name: &[u8]) -> Result<PathBuf, StageError> {
+        match self.layouts {
+            None => resolve(typed, Path::new(OsStr::from_bytes(name)), self.into),
+            Some(_) => Ok(typed.to_owned()),
+        }
+    }
 }
 
 /// A path on a node of the job.

@@ -1,8 +1,6 @@
 //! A target of this node: what it asks for, and what it passes on to the next node of its site.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pool::HostId;
@@ -55,7 +53,7 @@ impl Receiving {
             return Err(MoverError::Message(format!("{} is moved to other nodes", task.from.typed)));
         };
         let spot = &task.to[target_number];
-        let path = resolve(&spot.path, &origin.name, task.into)?;
+        let path = task.target(&at_home(&spot.path), &origin.name)?;
         let source = HostId::own().shares_processes(HostId(origin.host)).then_some(origin.identity);
         let total = manifest.bytes();
         let settings = Options { block: options.block, kept: options.kept };
@@ -221,9 +219,4 @@ impl Receiving {
     pub(super) fn evict(self) -> Result<(), MoverError> {
         Ok(self.target.evict()?)
     }
-}
-
-/// Where a source of this name goes: into a folder that is there, or to the path itself.
-fn resolve(typed: &[u8], name: &[u8], into: bool) -> Result<PathBuf, StageError> {
-    crate::target::resolve(&at_home(typed), Path::new(OsStr::from_bytes(name)), into)
 }

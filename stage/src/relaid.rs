@@ -1,0 +1,257 @@
+//! Files that each hold one process's part of an array, as a source whose files are those of another layout.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plan::redistribution::files::{Files, Stretch, elements};
+use plan::redistribution::text;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::beneath;
+use crate::error::{At, StageError};
+use crate::manifest::{Entry, Kind, Manifest, Stamp};
+use crate::source::{difference, stamp_of};
+
+/// What stands for a process's number in a file's name.
+pub const PROCESS: &[u8] = b"%r";
+/// Files that are open at once.
+const OPEN: usize = 256;
+
+/// Files in one layout that become files in another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layouts {
+    /// As [`text::parse`] reads them.
+    pub from: String,
+    pub to: String,
+    /// The names of the new files, with [`PROCESS`] in them.
+    pub name: Vec<u8>,
+}
+
+impl Layouts {
+    /// The array's two layouts, and the bytes of its elements.
+    ///
+    /// # Errors
+    /// What is wrong with the texts.
+    pub fn read(&self) -> Result<(Files, u64), String> {
+        let parse = |text: &str| text::parse(text).map_err(|error| format!("layout {text}: {error}"));
+        let ((from, bytes), (to, other)) = (parse(&self.from)?, parse(&self.to)?);
+        if bytes != other {
+            return Err(format!("elements of {bytes} bytes cannot become elements of {other} bytes"));
+        }
+        let files = Files::new(from, to).map_err(|error| error.to_string())?;
+        Ok((files, bytes))
+    }
+}
+
+/// A path's folder, and the name with [`PROCESS`] in it.
+///
+/// # Errors
+/// It has none, or one elsewhere.
+pub fn split_pattern(path: &Path) -> Result<(PathBuf, Vec<u8>), String> {
+    let shown = path.display();
+    let missing = || format!("{shown}: the name of the files needs %r, which is a process's number");
+    let name = path.file_name().ok_or_else(missing)?.as_bytes();
+    if !has_process(name) {
+        return Err(missing());
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match has_process(folder.as_os_str().as_bytes()) {
+        true => Err(format!("{shown}: %r may be in the name of the files alone")),
+        false => Ok((folder.to_owned(), name.to_vec())),
+    }
+}
+
+fn has_process(bytes: &[u8]) -> bool {
+    bytes.windows(PROCESS.len()).any(|two| two == PROCESS)
+}
+
+/// A name with a process's number.
+fn numbered(name: &[u8], process: u32) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::new(), name);
+    while let Some(at) = rest.windows(PROCESS.len()).position(|two| two == PROCESS) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(process.to_string().as_bytes());
+        rest = &rest[at + PROCESS.len()..];
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+#[derive(Debug)]
+pub(crate) struct Relaid {
+    folder: PathBuf,
+    root: OwnedFd,
+    name: Vec<u8>,
+    files: Arc<Files>,
+    /// Bytes of an element.
+    element: u64,
+    stamps: Vec<Stamp>,
+    open: HashMap<u32, OwnedFd>,
+}
+
+impl Relaid {
+    /// Finds the files of the source, and lists those of the target.
+    ///
+    /// # Errors
+    /// [`StageError`]: one is missing, or has another size than its layout says.
+    pub(crate) fn open(pattern: &Path, layouts: &Layouts) -> Result<(Relaid, Manifest), StageError> {
+        let conflict = |problem: String| StageError::Conflict { path: pattern.to_owned(), problem };
+        let (folder, name) = split_pattern(pattern).map_err(conflict)?;
+        let (files, element) = layouts.read().map_err(conflict)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&folder, flags, Mode::empty()).at("open", &folder)?;
+        let (mut stamps, mut mode, mut modified) = (Vec::new(), 0o600, (0, 0));
+        for process in 0..files.from().processes() {
+            let own = numbered(&name, process);
+            let path = folder.join(OsStr::from_bytes(&own));
+            let found = rustix::fs::statat(&root, &own, AtFlags::SYMLINK_NOFOLLOW).at("find", &path)?;
+            if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+                return Err(StageError::Special { path, what: "no file" });
+            }
+            let (size, expected) = (found.st_size as u64, elements(files.from(), process).saturating_mul(element));
+            if size != expected {
+                let problem = format!("it has {size} bytes; process {process} of {} has {expected}", layouts.from);
+                return Err(StageError::Conflict { path, problem });
+            }
+            (mode, modified) = (found.st_mode & 0o777, modified.max((found.st_mtime, found.st_mtime_nsec as u32)));
+            stamps.push(stamp_of(&found));
+        }
+        let found = rustix::fs::fstat(&root).at("examine", &folder)?;
+        let root_entry = Entry {
+            path: Vec::new(),
+            kind: Kind::Folder,
+            mode: found.st_mode & 0o777,
+            modified: (found.st_mtime, found.st_mtime_nsec as u32),
+            attributes: Vec::new(),
+        };
+        // Any change of a source's file makes other files of all of the target's.
+        let all = postcard::to_stdvec(&(&stamps, &layouts.from, &layouts.to)).map_err(|e| conflict(e.to_string()))?;
+        let hash = *blake3::hash(&all).as_bytes();
+        let inode = hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let mut entries = vec![root_entry];
+        for process in 0..files.to().processes() {
+            let size = elements(files.to(), process).saturating_mul(element);
+            let data = Vec::from_iter((size > 0).then_some((0, size)));
+            let stamp = Stamp { inode, size, modified: 0, changed: 0 };
+            let path = numbered(&layouts.name, process);
+            entries.push(Entry { path, kind: Kind::File { stamp, data }, mode, modified, attributes: Vec::new() });
+        }
+        let files = Arc::new(files);
+        let relaid = Relaid { folder, root, name, files, element, stamps, open: HashMap::new() };
+        Ok((relaid, Manifest { entries }))
+    }
+
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Reads bytes of a target's file. Its entry is the number of its process, and 1 for the folder.
+    ///
+    /// # Errors
+    /// [`StageError`].
+    pub(crate) fn read(&mut self, entry: u32, offset: u64, mut part: &mut [u8]) -> Result<(), StageError> {
+        let process = entry.saturating_sub(1);
+        let ended = || StageError::Manifest(format!("file {process} ends before {offset}"));
+        // The borrow of the layouts must not hold up the files that are opened.
+        let files = self.files.clone();
+        let file = files.file(process);
+        let mut at = offset;
+        while !part.is_empty() {
+            let (number, within) = (at / self.element, at % self.element);
+            let Stretch { from, length } = file.at(number).ok_or_else(ended)?;
+            let bytes = (length.saturating_mul(self.element) - within).min(part.len() as u64);
+            let (now, rest) = part.split_at_mut(bytes as usize);
+            match from {
+                None => now.fill(0),
+                Some((source, first)) => self.read_source(source, first * self.element + within, now)?,
+            }
+            part = rest;
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    fn path(&self, process: u32) -> PathBuf {
+        self.folder.join(OsStr::from_bytes(&numbered(&self.name, process)))
+    }
+
+    fn read_source(&mut self, process: u32, mut offset: u64, mut part: &mut [u8]) -> Result<(), StageError> {
+        let path = self.path(process);
+        let changed = |what: &str| StageError::Changed { path: path.clone(), what: what.to_owned() };
+        if !self.open.contains_key(&process) {
+            if self.open.len() >= OPEN {
+                self.open.clear();
+            }
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            let name = numbered(&self.name, process);
+            let fd = match beneath::open(self.root.as_fd(), &name, flags, Mode::empty()) {
+                Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => return Err(changed("it was removed or replaced")),
+                opened => opened.at("open", &path)?,
+            };
+            self.open.insert(process, fd);
+        }
+        let Some(fd) = self.open.get(&process) else { return Err(changed("it was removed or replaced")) };
+        while !part.is_empty() {
+            match rustix::io::pread(fd, &mut *part, offset) {
+                Ok(0) => return Err(changed("it has become shorter")),
+                Ok(count) => {
+                    offset += count as u64;
+                    part = &mut part[count..];
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error).at("read", &path),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every file of the source is still the one that was found.
+    ///
+    /// # Errors
+    /// [`StageError::Changed`].
+    pub(crate) fn check(&mut self) -> Result<(), StageError> {
+        self.open.clear();
+        for (process, stamp) in (0..).zip(&self.stamps) {
+            let path = self.path(process);
+            let name = numbered(&self.name, process);
+            let what = match rustix::fs::statat(&self.root, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(found) => difference(stamp, &found),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Some("it was removed or replaced".to_owned()),
+                Err(error) => return Err(error).at("examine", path),
+            };
+            if let Some(what) = what {
+                return Err(StageError::Changed { path, what });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_have_one_place_for_the_process() {
+        assert_eq!(split_pattern(Path::new("a/x.%r")), Ok((PathBuf::from("a"), b"x.%r".to_vec())));
+        assert_eq!(split_pattern(Path::new("x%r")), Ok((PathBuf::from("."), b"x%r".to_vec())));
+        assert!(split_pattern(Path::new("a/x")).unwrap_err().contains("needs %r"));
+        assert!(split_pattern(Path::new("a%r/x%r")).unwrap_err().contains("alone"));
+        assert_eq!(numbered(b"a.%r.b%r", 12), b"a.12.b12");
+    }
+
+    #[test]
+    fn layouts_that_do_not_fit_are_refused() {
+        let read = |from: &str, to: &str| Layouts { from: from.into(), to: to.into(), name: b"x%r".to_vec() }.read();
+        assert!(read("4x4/8:block(2),*", "4x4/8:*,block(4)").is_ok());
+        assert!(read("4x4/8:*,*", "4x4/4:*,*").unwrap_err().contains("8 bytes cannot become"));
+        assert!(read("4x4/8:*,*", "4x5/8:*,*").unwrap_err().contains("shape"));
+        assert!(read("4x4/8:*", "4x4/8:*,*").unwrap_err().contains("layout 4x4/8:*: 1 axes"));
+    }
+}
