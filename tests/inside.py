@@ -8,10 +8,12 @@ inside.py PLAN.json, where the plan has
             sites file names none), `lines` (more lines for the site in the sites file), `head` (lines of the site's own
             table); without `starter` the lab's own is kept
   command   words; run on `host` (default a-n1) with LANDBRIDGE_SITES
+  user      whose gateways those of sites with a Slurm are, if not root's; with `home`, the home directory
 """
 
 import json
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -28,6 +30,8 @@ class Inside:
         self.landbridge = plan["landbridge"]
         self.lab_sites = Path(os.environ["LANDBRIDGE_SITES"])
         self.children = []
+        self.user = plan.get("user")
+        self.home = plan.get("home")
 
     def enter(self, host, *words):
         return [self.landbridge, "lab", "enter", host, "--", *map(str, words)]
@@ -39,6 +43,14 @@ class Inside:
                 env={**os.environ, **(environment or {})},
             )
         self.children.append((log, child))
+
+    def as_user(self, *words):
+        """The words of a command of the plan's user."""
+        if not self.user:
+            return words
+        found = pwd.getpwnam(self.user)
+        become = ["setpriv", f"--reuid={found.pw_uid}", f"--regid={found.pw_gid}", "--init-groups", "--"]
+        return [*become, "env", f"HOME={self.home}", f"USER={self.user}", *words]
 
     def wait_for(self, what, host, *words):
         end = time.monotonic() + READY_S
@@ -130,13 +142,30 @@ class Inside:
         idle = f"test $(SLURM_CONF={conf} sinfo -h -p main -o '%D %t' | awk '$2==\"idle\" {{n+=$1}} END {{print n+0}}') = {len(nodes)}"
         self.wait_for(f"Slurm of {site}", controller, "bash", "-c", idle)
 
+    def node_service(self, site):
+        """The service of each node, and of the controller, which starts movers for the users of Slurm."""
+        own = Path(f"/run/slurm-{site}")
+        keep = [word for name in ("SLURM_CONF", "LANDBRIDGE_TEST_MARKER") for word in ("--keep-variable", name)]
+        environment = {"SLURM_CONF": str(own / "slurm.conf")}
+        for host in [*self.hosts(site, "n"), *self.hosts(site, "gw")[:1]]:
+            name = host.split("-")[1]
+            words = [self.landbridge, "slurm", "node-service", "--node", name, "--munge-socket", own / "munge/socket", *keep]
+            if name.startswith("gw"):
+                words += ["--hooks", own / "hooks"]
+            self.start(host, *words, log=f"service-{host}", environment=environment)
+        for host in self.hosts(site, "n"):
+            self.wait_for(f"service of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7760")
+
     def write_sites(self, plans):
         """The lab's sites file with other starters; keys stay where they are."""
         sites = self.lab_sites.read_text().split("[[site]]\n")[1:]
         text = ""
         for site in sites:
             name = re.search(r'^name = "(.*)"', site)[1]
-            site = site.replace(f'key = "{name}.key"', f'key = "{self.lab_sites.parent}/{name}.key"')
+            key = self.lab_sites.parent / f"{name}.key"
+            if self.user and "node_service" in plans.get(name, {}).get("services", []):
+                key = self.own_copy(key)
+            site = site.replace(f'key = "{name}.key"', f'key = "{key}"')
             plan = plans.get(name, {})
             site = plan.get("head", "") + site
             if "starter" in plan:
@@ -152,11 +181,21 @@ class Inside:
         path.write_text(text)
         return path, [re.search(r'^name = "(.*)"', site)[1] for site in sites]
 
-    def gateway(self, site, sites):
+    def own_copy(self, key):
+        """A site's key for the plan's user alone."""
+        copy = self.folder / f"{self.user}-{key.name}"
+        copy.write_bytes(key.read_bytes())
+        copy.chmod(0o600)
+        found = pwd.getpwnam(self.user)
+        os.chown(copy, found.pw_uid, found.pw_gid)
+        return copy
+
+    def gateway(self, site, sites, own=False):
         environment = {"SLURM_CONF": f"/run/slurm-{site}/slurm.conf"} if Path(f"/run/slurm-{site}").exists() else {}
         for host in self.hosts(site, "gw"):
             number = host.split("-gw")[1]
             words = [self.landbridge, "gateway", "--gateway", f"gw{number}", "--sites", sites, "--site", site]
+            words = self.as_user(*words) if own else words
             self.start(host, *words, log=f"gateway-{site}" if number == "1" else f"gateway-{host}", environment=environment)
             self.wait_for(f"gateway {number} of {site}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7700")
 
@@ -188,7 +227,7 @@ def main():
                 getattr(inside, service)(site)
         path, names = inside.write_sites(plan["sites"])
         for site in names:
-            inside.gateway(site, path)
+            inside.gateway(site, path, "node_service" in plan["sites"].get(site, {}).get("services", []))
         host = plan.get("host", "a-n1")
         conf = Path(f"/run/slurm-{host.split('-')[0]}/slurm.conf")
         slurm = {"SLURM_CONF": str(conf)} if conf.exists() else {}

@@ -16,6 +16,7 @@ use launch::launcher::placement::{SitePlacement, place};
 use launch::message::{Family, InputTo, MpiChoice, Part};
 use launch::mpi::layer;
 use launch::parts::{Joined, PartWish, join};
+use launch::program;
 use launch::spread::{SpreadError, Wish, counts};
 use launch::tailor::{self, Typed};
 use types::SitesFile;
@@ -57,8 +58,9 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         parts.iter().flat_map(|part| &part.per_site).map(|share| share.site.clone()).collect();
     let push_to: Vec<String> = push_to.into_iter().collect();
     let pushed = if dry { Vec::new() } else { args.push.clone() };
+    let movers = parts.iter().all(|part| part.command.iter().map(OsString::as_os_str).eq([program::OWN, "mover"]));
     let typed = typed(&args, parts, &firsts)?;
-    hosts::choose(&mut sites.file, &mut wish, &hosts)?;
+    hosts::choose(&mut sites.file, &mut wish, &hosts, movers)?;
     // Wrong numbers and unknown sites are reported before the network is tried.
     let checked = counts(&sites.file, &wish);
     if !matches!(checked, Err(SpreadError::NoNumber)) {
@@ -94,7 +96,9 @@ pub(crate) fn run(args: RunArgs, words: Vec<OsString>) -> Result<i32> {
         Origin::ThisMachine(_) => alone::SITE.to_owned(),
     };
     let runtime = runtime()?;
-    let held = runtime.block_on(held::find(sites.site(&home)?))?;
+    // Nodes that were named are those of its node service, whatever job this is typed in.
+    let named = sites.site(&home).is_ok_and(|site| site.starter.allocates() && !site.nodes.is_empty());
+    let held = if named { None } else { runtime.block_on(held::find(sites.site(&home)?))? };
     if let Some(held) = &held {
         held::fill(&mut sites.file, &home, held, &mut wish);
     }

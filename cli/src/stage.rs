@@ -62,7 +62,7 @@ fn move_all(args: &MoveArgs) -> Result<i32> {
     let places = args.places.iter().map(|text| Place::parse(text)).collect::<Result<Vec<_>, _>>()?;
     let (to, from) = places.split_last().context("a source and a target")?;
     for place in from {
-        if place.node == Node::All {
+        if place.is_several() {
             bail!("{place}: a source is on one node: name it, as in {}/n1:…", place.site.as_deref().unwrap_or("SITE"));
         }
     }
@@ -166,7 +166,7 @@ fn by_job(args: &MoveArgs, from: &[Place], to: &Place, view: &mut View) -> Resul
         };
         Ok(Spot { rank, path, typed })
     };
-    let all = to.node == Node::All;
+    let all = to.is_several();
     let mut tasks = Vec::new();
     for (place, found) in from.iter().zip(&sources) {
         let source = found.first().context("a node of the source")?;
@@ -227,6 +227,9 @@ fn nodes_of(place: &Place, sites: &[Site], home: &str) -> Result<Vec<(String, St
             known.join(", ")
         )
     })?;
+    if let (Node::Named(wanted), Some(_)) = (&place.node, site.starter.node_service()) {
+        return Ok(wanted.split(',').map(|node| (name.to_owned(), node.to_owned())).collect());
+    }
     if site.nodes.is_empty() {
         bail!("{place}: the nodes of site {name} are those of its batch system's jobs: this is not possible yet");
     }
@@ -243,11 +246,14 @@ fn nodes_of(place: &Place, sites: &[Site], home: &str) -> Result<Vec<(String, St
         Node::Any => Ok(site.nodes.iter().take(1).map(of).collect()),
         Node::All => Ok(site.nodes.iter().map(of).collect()),
         Node::Named(wanted) => {
-            let found = site.nodes.iter().find(|node| node.name == *wanted);
-            found.map(|node| vec![of(node)]).ok_or_else(|| {
-                let known: Vec<&str> = site.nodes.iter().map(|node| node.name.as_str()).collect();
-                anyhow!("{place}: site {name} has no node `{wanted}`: the sites file has {}", known.join(", "))
-            })
+            let find = |wanted: &str| {
+                let found = site.nodes.iter().find(|node| node.name == wanted);
+                found.map(of).ok_or_else(|| {
+                    let known: Vec<&str> = site.nodes.iter().map(|node| node.name.as_str()).collect();
+                    anyhow!("{place}: site {name} has no node `{wanted}`: the sites file has {}", known.join(", "))
+                })
+            };
+            wanted.split(',').map(find).collect()
         }
     }
 }

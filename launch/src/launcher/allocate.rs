@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use types::sites::LEAST_SHARE;
+use types::sites::{LEAST_SHARE, Site};
 use types::{Roster, SitesFile};
 use wire::Control;
 use wire::control::{AllocatedNode, AllocationMessage, HeldAllocation, JobMessage, NodeAsk};
@@ -43,7 +43,7 @@ pub(super) fn asks(
     let sites = file.sites.iter().zip(&counts).filter(|(site, ranks)| **ranks > 0 && site.starter.allocates());
     Ok(sites
         .map(|(site, &ranks)| {
-            let held = held.filter(|_| site.name == home).cloned();
+            let held = held.filter(|_| site.name == home).cloned().or_else(|| named(site));
             let ask = NodeAsk {
                 ranks,
                 per_node: wish.ranks_per_node,
@@ -55,6 +55,14 @@ pub(super) fn asks(
             Ask { site: site.name.clone(), ask }
         })
         .collect())
+}
+
+/// The nodes that the user has named of a site with a node service (see [`crate::hosts`]).
+fn named(site: &Site) -> Option<HeldAllocation> {
+    site.starter.node_service()?;
+    let nodes = site.nodes.iter().map(|node| AllocatedNode { name: node.name.clone(), slots: node.slots.unwrap_or(1) });
+    let nodes: Vec<AllocatedNode> = nodes.collect();
+    (!nodes.is_empty()).then(|| HeldAllocation { id: HeldAllocation::NODE_SERVICE.to_owned(), nodes })
 }
 
 /// Refuses a job that some gateway's memory cannot hold, even alone, before any site queues or starts anything.

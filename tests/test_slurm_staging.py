@@ -1,0 +1,222 @@
+"""Staging behind other users' jobs: Debian's own Slurm and munge in a lab, node services, users who are not root."""
+
+import json
+import os
+import random
+
+from harness import LANDBRIDGE, PROGRAMS, Process
+from people import people  # noqa: F401
+from services import start
+from test_slurm import slurm  # noqa: F401
+from test_stage import description, make_tree
+
+LAB = f"{LANDBRIDGE} lab"
+
+
+def cluster(**more):
+    starter = 'kind = "slurm"\nnode_service = 7760'
+    return {"starter": starter, "services": ["slurm", "node_service"], "nodes": False, **more}
+
+
+def sites():
+    return {"a": cluster(), "b": {}}
+
+
+def script(person, *lines):
+    """Root's commands on site a's login node; lines that begin with `anna: ` are the user's."""
+    own = " ".join(f"'{word}'" for word in person.words("bash", "-c"))
+    typed = [f"{own} {quoted(line.removeprefix('anna: '))}" if line.startswith("anna: ") else line for line in lines]
+    return ["bash", "-ec", "\n".join(["cd /", *typed])]
+
+
+def quoted(text):
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def on(node, command):
+    """A command of root's on a node, each of which has a /tmp of its own."""
+    return f"{LAB} enter {node} -- sh -c {quoted(command)}"
+
+
+def begin(workshop, person, *lines, nodes=4, **options):
+    return start(workshop, sites(), script(person, *lines), nodes=nodes, host="a-gw1", person=person, **options)
+
+
+MUNGED = "/run/slurm-a/munge/socket"
+
+
+def request(work, node="n1", release=1):
+    return {"landbridge_node_service": release, "node": node, "work": work}
+
+
+def removal(*paths):
+    return {"remove": {"paths": [list(os.fsencode(path)) for path in paths]}}
+
+
+def call(*whats, node="n1", munged=MUNGED, port=7760):
+    """The words of a call of a node's service, made by the user who runs them."""
+    return ["/usr/bin/python3", PROGRAMS / "node_caller.py", f"{node}:{port}", munged, *map(json.dumps, whats)]
+
+
+def line(words):
+    return " ".join(quoted(str(word)) for word in words)
+
+
+def answers(done):
+    """What each call was answered: reasons of refusals, else exit codes and words."""
+    def short(answer):
+        return answer["refused"]["reason"] if "refused" in answer else (answer["ended"]["code"], answer["ended"]["words"])
+    return [[short(answer) for answer in json.loads(text)] for text in done.out.splitlines() if text.startswith("[")]
+
+
+def at_work_as(person, kind):
+    """This user's processes of a kind. A mover has no environment of a test's, by which others are found."""
+    found = []
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{entry}").st_uid == person.uid:
+                words = open(f"/proc/{entry}/cmdline", "rb").read().decode().split("\0")[:-1]
+                found.append(Process(int(entry), words))
+        except OSError:
+            continue
+    return [process for process in found if process.is_landbridge(kind)]
+
+
+MOVE = f"anna: {LANDBRIDGE} stage move --json"
+
+
+def test_files_go_to_nodes_on_which_others_compute(workshop, people, slurm):
+    anna, bob = people
+    source = make_tree(workshop.folder / "source")
+    busy = " ".join(bob.words("srun", "-N4", "--exclusive", "sleep", "1000"))
+    done = begin(
+        workshop, anna,
+        f"{busy} & until squeue -h -t R | grep -q .; do sleep 0.2; done",
+        f"{MOVE} b:{source} a/n1,n3:/tmp/target",
+        f"{MOVE} a/n3:/tmp/target a/n4:/tmp/other",
+        "squeue -h -o '%u %T'",
+        *(on(f"a-{node}", f"cp -a /tmp/{name} {workshop.folder}/{node}; ls -A /tmp") for node, name in
+          (("n1", "target"), ("n3", "target"), ("n4", "other"))),
+        "scancel --user " + bob.name,
+    ).finish()
+    done.check()
+    assert f"{bob.name} RUNNING" in done.out and anna.name not in done.out.split("RUNNING")[0].split("\n")[-1], str(done)
+    for node in ("n1", "n3", "n4"):
+        copy = workshop.folder / node
+        assert description(copy) == description(source), node
+        assert {(path.lstat().st_uid, path.lstat().st_gid) for path in copy.rglob("*")} == {(anna.uid, anna.gid)}
+    assert "landbridge-stage" not in done.out, str(done)
+
+
+def test_the_node_service_does_nothing_for_whom_munge_does_not_vouch(workshop, people, slurm):
+    """Forged, changed, used, old, for another node, of root, of nobody, of another munge, and no credential at all."""
+    anna, _ = people
+    nothing = request(removal("/tmp/none"))
+    own = workshop.folder / "munge"
+    whats = [
+        (["munge", "--restrict-uid=0", nothing], (0, "")),
+        (["again", nothing], "replayed: it has been used"),
+        (["changed", nothing], "nvalid credential"),
+        (["munge", "--ttl=1", "wait=2.5", nothing], "expired: it is too old"),
+        (["munge", request(removal("/tmp/none"), node="n2")], "the order is for node n2, and this is n1"),
+        (["munge", request(removal("/tmp/none"), release=2)], "release 2"),
+        (["munge", "hello"], "not one for this service"),
+        (["munge", request({"shell": {"words": ["id"]}})], "unknown variant `shell`"),
+        (["munge", request(removal("/tmp/../etc"))], "cannot be removed"),
+        (["munge", request({"agent": {"order": "{}"}})], "unreadable order"),
+        (["raw", "MUNGE:AwQDAAD" + "A" * 200 + ":"], "refuses the credential"),
+        (["raw", "GET / HTTP/1.1"], "refuses the credential"),
+        (["long", ""], "a line of more than"),
+        (["munge", f"--restrict-uid={anna.uid}", nothing], "refuses the credential"),
+    ]
+    mine = call(*(what for what, _ in whats))
+    forged = call(["munge", nothing], munged=own / "socket")
+    for_root = call(["munge", nothing])
+    done = begin(
+        workshop, anna,
+        f"anna: {line(mine)}",
+        f"install -d -o {anna.uid} {own}; head -c 128 /dev/urandom > {own}/key; chown {anna.uid} {own}/key; chmod 400 {own}/key",
+        f"anna: munged --force --key-file={own}/key --socket={own}/socket --pid-file={own}/pid --seed-file={own}/seed "
+        f"--log-file={own}/log; {line(forged)}; kill $(cat {own}/pid)",
+        line(for_root),
+        f"setpriv --reuid=54321 --regid=54321 --clear-groups {line(for_root)}",
+        nodes=1,
+    ).finish()
+    done.check()
+    found, [other], [root], [nobody] = answers(done)
+    for (what, expected), answer in zip(whats, found, strict=True):
+        text = answer if isinstance(answer, str) or isinstance(expected, tuple) else answer[1]
+        assert expected == text or (isinstance(expected, str) and expected in text), f"{what}: {answer}"
+    assert "nvalid credential" in other and "nothing is done as root" in root and "no account" in nobody, str(done)
+
+
+def test_a_user_cannot_have_anothers_files_read_written_or_removed(workshop, people, slurm):
+    """By a path, a symlink on the way, at its end or below it, a hard link, and while links and folders change."""
+    anna, bob = people
+    (workshop.folder / "mine").mkdir()
+    (workshop.folder / "mine" / "file").write_text("anna's")
+    b, a, out = "/tmp/bob", "/tmp/anna", workshop.folder / "out"
+    prepare = [
+        f"install -d -m 700 -o {bob.uid} {b} {b}/folder; install -d -m 755 -o {anna.uid} {a} {a}/tree",
+        f"echo bobs > {b}/secret; echo bobs > {b}/folder/secret; chmod 600 {b}/secret {b}/folder/secret",
+        f"chown -R {bob.uid} {b}; ln {b}/secret {a}/hard; ln {b}/secret {a}/tree/hard",
+        f"ln -s {b} {a}/way; ln -s {b}/secret {a}/link; ln -s {b}/folder {a}/tree/below; chown -h {anna.uid} {a}/* {a}/tree/*",
+        f"chown {bob.uid} {a}/hard {a}/tree/hard; chmod 755 {a}",
+        f"find {b} -type f | xargs sha256sum > /tmp/before; ls -lR --time-style=full-iso {b} >> /tmp/before",
+    ]
+    mine = f"b:{workshop.folder}/mine/file"
+    refused = [
+        f"a/n1:{b}/secret b:{out}1", f"a/n1:{a}/way/secret b:{out}2", f"a/n1:{a}/hard b:{out}3", f"a/n1:{a}/tree b:{out}4",
+        f"{mine} a/n1:{b}/in", f"{mine} a/n1:{b}/secret", f"{mine} a/n1:{a}/way/in", f"b:{workshop.folder}/mine a/n1:{a}/way",
+    ]
+    attack = f"while :; do mkdir {a}/turn 2>/dev/null; rmdir {a}/turn 2>/dev/null; ln -sfn {b} {a}/turn; rm -f {a}/turn; done"
+    removals = call(["munge", request(removal(f"{b}/secret", f"{b}/folder", b, f"{a}/way/secret", f"{a}/link", f"{a}/way"))])
+    done = begin(
+        workshop, anna,
+        *(on("a-n1", step) for step in prepare),
+        *(f"anna: if {LANDBRIDGE} stage move {places}; then echo DONE {places}; fi" for places in refused),
+        f"anna: {LANDBRIDGE} stage move {mine} a/n1:{a}/hard || true",
+        f"anna: {LANDBRIDGE} stage move {mine} a/n1:{a}/link || true",
+        f"{LAB} enter a-n1 -- {line(anna.words('timeout', '40', 'sh', '-c', attack))} & attacker=$!",
+        *(f"anna: {LANDBRIDGE} stage move {mine} a/n1:{a}/turn/file || true" for _ in range(4)),
+        *(f"anna: {LANDBRIDGE} stage move a/n1:{a}/turn/secret b:{out}5 || true" for _ in range(4)),
+        "kill $attacker; wait $attacker || true",
+        f"anna: {line(removals)}",
+        on("a-n1", f"find {b} -type f | xargs sha256sum > /tmp/after; ls -lR --time-style=full-iso {b} >> /tmp/after"),
+        # The hard link at the target has been replaced by anna's file, so that bob's has one link less.
+        on("a-n1", f"sed -i 's/^\\(-[^ ]*\\) [0-9]*/\\1/' /tmp/before /tmp/after; cmp /tmp/before /tmp/after && echo UNTOUCHED"),
+        on("a-n1", f"cat {a}/hard; stat -c %u {a}/hard; ls {a}"),
+        nodes=1, limit=180,
+    ).finish()
+    done.check()
+    assert "DONE" not in done.out and "UNTOUCHED" in done.out, str(done)
+    assert done.err.count("Permission denied") >= len(refused), str(done)
+    assert not [path for path in workshop.folder.glob("out*") if path.is_file()], str(done)
+    [[(code, words)]] = answers(done)
+    assert code == 1 and words.count("Permission denied") >= 3, words
+    assert f"anna's\n{anna.uid}" in done.out or "anna's" in done.out, str(done)
+
+
+def test_what_runs_beside_others_is_the_user_and_nothing_of_the_users(workshop, people, slurm):
+    anna, _ = people
+    (workshop.folder / "source").write_bytes(random.Random(1).randbytes(8_000_000))
+    evil = f"LD_PRELOAD=/nonexistent/evil.so PATH=/nonexistent:$PATH {LANDBRIDGE}"
+    running = begin(
+        workshop, anna,
+        f"anna: {evil} stage move --rate 1MB/s b:{workshop.folder}/source a/n1:/tmp/target || true",
+        f"anna: {LANDBRIDGE} run --host a/n1:1 -- true || true",
+        nodes=1,
+    )
+    def at_work():
+        return at_work_as(anna, "mover") and [p for kind in ("mover", "agent", "agent-worker") for p in at_work_as(anna, kind)]
+    running.wait_for(at_work, 60, "a mover")
+    for process in at_work():
+        status = dict(text.split(":\t", 1) for text in open(f"/proc/{process.pid}/status").read().splitlines() if ":\t" in text)
+        assert set(status["Uid"].split()) == {str(anna.uid)} and set(status["Gid"].split()) == {str(anna.gid)}, status
+        assert status["Groups"].split() == [str(anna.gid)] and status["NoNewPrivs"] == "1", status
+        assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}, status
+        environment = open(f"/proc/{process.pid}/environ", "rb").read()
+        assert b"LD_PRELOAD" not in environment and b"nonexistent" not in environment, process.words
+        assert os.readlink(f"/proc/{process.pid}/exe") == str(LANDBRIDGE), process.words
+    done = running.finish()
+    assert "give --site a=N instead" in done.err, str(done)
