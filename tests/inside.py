@@ -32,6 +32,7 @@ class Inside:
         self.children = []
         self.user = plan.get("user")
         self.home = plan.get("home")
+        self.plans = plan["sites"]
 
     def enter(self, host, *words):
         return [self.landbridge, "lab", "enter", host, "--", *map(str, words)]
@@ -96,9 +97,9 @@ class Inside:
         for host in self.hosts(site, "n"):
             self.wait_for(f"sshd of {host}", host, "bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/22")
 
-    def slurm(self, site, partitions=("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",), job_submit=None):
+    def slurm(self, site, partitions=("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",), job_submit=None, burst_buffer=False):
         """A munged, a slurmctld and a slurmd per node, of this site alone. One of the partitions is called main.
-        `job_submit`: Lua that judges every job, as many centres have it."""
+        `job_submit`: Lua that judges every job, as many centres have it. `burst_buffer`: with ours."""
         own = Path(f"/run/slurm-{site}")
         (own / "state").mkdir(parents=True, mode=0o755)
         (own / "munge").mkdir(mode=0o755)
@@ -114,7 +115,7 @@ class Inside:
             "AuthType=auth/munge", "CredType=cred/munge", f"AuthInfo=socket={own}/munge/socket",
             "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/none",
             "MpiDefault=none", "ReturnToService=2", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core",
-            "SchedulerParameters=sched_interval=1,batch_sched_delay=0", "SlurmdParameters=config_overrides", "KillWait=2",
+            f"SchedulerParameters=sched_interval=1,batch_sched_delay=0{',bf_interval=1' if burst_buffer else ''}", "SlurmdParameters=config_overrides", "KillWait=2",
             f"StateSaveLocation={own}/state", f"SlurmdSpoolDir={own}/spool.%n", f"SlurmdPidFile={own}/slurmd.%n.pid",
             f"SlurmctldPidFile={own}/slurmctld.pid", f"SlurmdLogFile={self.folder}/slurmd-{site}-%n.log",
             f"SlurmctldLogFile={self.folder}/slurmctld-{site}.log",
@@ -130,6 +131,11 @@ class Inside:
         lines.append("PartitionName=shut Nodes=ALL MaxTime=INFINITE State=DOWN")
         lines.append("PartitionName=short Nodes=ALL MaxTime=1 State=UP")
         conf.write_text("\n".join(lines) + "\n")
+        if burst_buffer:
+            install = [self.landbridge, "slurm", "install", "--controller", "--yes", "--no-start", "--conf", conf]
+            places = ["--units", own / "units", "--state", own / "state" / "landbridge", "--socket", own / "hooks"]
+            with (self.folder / "install.log").open("wb") as log:
+                subprocess.run([str(word) for word in [*install, *places]], check=True, stdout=log)
         self.start(
             controller, "/usr/sbin/munged", "--foreground", "--force", f"--key-file={key}", f"--socket={own}/munge/socket",
             f"--pid-file={own}/munge/pid", f"--seed-file={own}/munge/seed", "--origin=127.0.0.1", log=f"munged-{site}",
@@ -142,6 +148,11 @@ class Inside:
         idle = f"test $(SLURM_CONF={conf} sinfo -h -p main -o '%D %t' | awk '$2==\"idle\" {{n+=$1}} END {{print n+0}}') = {len(nodes)}"
         self.wait_for(f"Slurm of {site}", controller, "bash", "-c", idle)
 
+    def slurm_staging(self, site):
+        """Slurm with our burst buffer, and its node services."""
+        self.slurm(site, burst_buffer=True)
+        self.node_service(site)
+
     def node_service(self, site):
         """The service of each node, and of the controller, which starts movers for the users of Slurm."""
         own = Path(f"/run/slurm-{site}")
@@ -150,6 +161,7 @@ class Inside:
         for host in [*self.hosts(site, "n"), *self.hosts(site, "gw")[:1]]:
             name = host.split("-")[1]
             words = [self.landbridge, "slurm", "node-service", "--node", name, "--munge-socket", own / "munge/socket", *keep]
+            words += ["--slurm-user", "0"]
             if name.startswith("gw"):
                 words += ["--hooks", own / "hooks"]
             self.start(host, *words, log=f"service-{host}", environment=environment)
@@ -163,7 +175,7 @@ class Inside:
         for site in sites:
             name = re.search(r'^name = "(.*)"', site)[1]
             key = self.lab_sites.parent / f"{name}.key"
-            if self.user and "node_service" in plans.get(name, {}).get("services", []):
+            if self.is_own(name):
                 key = self.own_copy(key)
             site = site.replace(f'key = "{name}.key"', f'key = "{key}"')
             plan = plans.get(name, {})
@@ -179,7 +191,18 @@ class Inside:
             text += f"[[site]]\n{site}\n"
         path = self.folder / "sites.toml"
         path.write_text(text)
+        if self.user:
+            # Where a user's commands look for it.
+            usual = Path(self.home) / ".config" / "landbridge" / "sites.toml"
+            usual.parent.mkdir(parents=True, exist_ok=True)
+            usual.write_text(text)
+            subprocess.run(["chown", "-R", self.user, Path(self.home) / ".config"], check=True)
         return path, [re.search(r'^name = "(.*)"', site)[1] for site in sites]
+
+    def is_own(self, site):
+        """Whether a site's gateway is the plan's user's."""
+        services = self.plans.get(site, {}).get("services", [])
+        return bool(self.user) and bool({"node_service", "slurm_staging"} & set(services))
 
     def own_copy(self, key):
         """A site's key for the plan's user alone."""
@@ -227,7 +250,7 @@ def main():
                 getattr(inside, service)(site)
         path, names = inside.write_sites(plan["sites"])
         for site in names:
-            inside.gateway(site, path, "node_service" in plan["sites"].get(site, {}).get("services", []))
+            inside.gateway(site, path, inside.is_own(site))
         host = plan.get("host", "a-n1")
         conf = Path(f"/run/slurm-{host.split('-')[0]}/slurm.conf")
         slurm = {"SLURM_CONF": str(conf)} if conf.exists() else {}

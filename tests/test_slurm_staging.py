@@ -1,8 +1,13 @@
 """Staging behind other users' jobs: Debian's own Slurm and munge in a lab, node services, users who are not root."""
 
+import hashlib
 import json
 import os
 import random
+import re
+from dataclasses import replace
+
+import pytest
 
 from harness import LANDBRIDGE, PROGRAMS, Process
 from people import people  # noqa: F401
@@ -13,9 +18,9 @@ from test_stage import description, make_tree
 LAB = f"{LANDBRIDGE} lab"
 
 
-def cluster(**more):
+def cluster(services=("slurm", "node_service")):
     starter = 'kind = "slurm"\nnode_service = 7760'
-    return {"starter": starter, "services": ["slurm", "node_service"], "nodes": False, **more}
+    return {"starter": starter, "services": list(services), "nodes": False}
 
 
 def sites():
@@ -38,8 +43,9 @@ def on(node, command):
     return f"{LAB} enter {node} -- sh -c {quoted(command)}"
 
 
-def begin(workshop, person, *lines, nodes=4, **options):
-    return start(workshop, sites(), script(person, *lines), nodes=nodes, host="a-gw1", person=person, **options)
+def begin(workshop, person, *lines, nodes=4, staging=False, **options):
+    plan = {"a": cluster(services=["slurm_staging"]), "b": {}} if staging else sites()
+    return start(workshop, plan, script(person, *lines), nodes=nodes, host="a-gw1", person=person, **options)
 
 
 MUNGED = "/run/slurm-a/munge/socket"
@@ -122,7 +128,7 @@ def test_the_node_service_does_nothing_for_whom_munge_does_not_vouch(workshop, p
         (["munge", request(removal("/tmp/none"), release=2)], "release 2"),
         (["munge", "hello"], "not one for this service"),
         (["munge", request({"shell": {"words": ["id"]}})], "unknown variant `shell`"),
-        (["munge", request(removal("/tmp/../etc"))], "cannot be removed"),
+        (["munge", request(removal("/tmp/../etc"))], "cannot be looked at or removed"),
         (["munge", request({"agent": {"order": "{}"}})], "unreadable order"),
         (["raw", "MUNGE:AwQDAAD" + "A" * 200 + ":"], "refuses the credential"),
         (["raw", "GET / HTTP/1.1"], "refuses the credential"),
@@ -220,3 +226,181 @@ def test_what_runs_beside_others_is_the_user_and_nothing_of_the_users(workshop, 
         assert os.readlink(f"/proc/{process.pid}/exe") == str(LANDBRIDGE), process.words
     done = running.finish()
     assert "give --site a=N instead" in done.err, str(done)
+
+
+def job(workshop, person, name, *directives, body="true"):
+    """A job script of this user's."""
+    path = workshop.folder / "homes" / f"{name}.sh"
+    lines = ["#!/bin/sh", f"#SBATCH --job-name={name}", *(f"#BB_LUA landbridge {words}" for words in directives), body]
+    path.write_text("\n".join(lines) + "\n")
+    person.owns(path)
+    return path
+
+
+def crossed(workshop):
+    """Bytes that have come to site a over the WAN in all jobs of its gateway."""
+    log = (workshop.folder / "inside" / "gateway-a.log").read_text()
+    return sum(map(int, re.findall(r"job closed job=.* received=(\d+)", log)))
+
+
+# A transfer with a rate takes the cores that it needs for it, so that a busy machine does not starve these tests.
+RATE = "rate=200MB/s"
+NODES = range(1, 5)
+
+
+def until(condition, seconds=60):
+    """Shell words that wait for a condition."""
+    count = int(seconds * 5)
+    return (f"for i in $(seq {count}); do {condition} && break; test $i -lt {count} || {{ echo TOO LATE: {quoted(condition)};"
+            f" squeue -o '%i %j %T %r %Y %N'; exit 9; }}; sleep 0.2; done")
+
+
+def gone(name):
+    """Until a job is over, and nothing is known of any job's copies."""
+    over = until(f"test -z \"$(squeue -h -n {name} -o %i)\"", 90)
+    forgotten = until("test -z \"$(ls /run/slurm-a/state/landbridge)\"")
+    return f"{over}; {forgotten}"
+
+
+def occupied(bob, node, minutes):
+    """Another user's job on a node, which Slurm expects to end after some minutes."""
+    words = bob.words("sbatch", "-w", f"n{node}", "--exclusive", f"-t{minutes}", "-J", f"busy{node}", "-o", "/dev/null",
+                      "--chdir=/", "--wrap", "exec sleep 1000")
+    return f"{line(words)}; {until(f'squeue -h -t R -n busy{node} -o %i | grep -q .')}"
+
+
+def staged(name, node):
+    """Until a job's input is complete on a node: a target appears as a whole."""
+    return until(f"{LAB} enter a-n{node} -- test -e /tmp/{name}")
+
+
+def left():
+    """What is left on each node."""
+    return [on(f"a-n{node}", f'echo "left on n{node}:" $(ls -A /tmp)') for node in NODES]
+
+
+def assert_nothing_left(done):
+    for node in NODES:
+        assert f"left on n{node}:\n" in done.out, str(done)
+
+
+def test_input_comes_before_a_job_and_output_leaves_after_it(workshop, people, slurm):
+    """While others compute on all nodes, to the predicted one; the copies go with the job."""
+    anna, bob = people
+    source = make_tree(workshop.folder / "source")
+    (workshop.folder / "to").mkdir()
+    body = f"hostname > {anna.home}/ran; cp -a /tmp/one /tmp/output"
+    words = f"stage_in=b:{source}=/tmp/one stage_out=/tmp/output=b:{workshop.folder}/to/output"
+    one = job(workshop, anna, "one", words, RATE, body=body)
+    done = begin(
+        workshop, anna,
+        *(occupied(bob, node, 10 - node) for node in NODES),
+        f"anna: cd; sbatch -N1 -t1 {one}",
+        staged("one", 4),
+        f"test ! -e {anna.home}/ran; squeue -h -n one -o 'while it is %T'",
+        "scancel -n busy4",
+        until(f"test -e {anna.home}/ran"),
+        f"anna: cd; sbatch -N1 -t1 -w n4 -J next -o /dev/null --wrap 'sleep 3'",
+        gone("one"),
+        on("a-n4", "rm -r /tmp/output"),
+        *left(),
+        "scancel --user " + bob.name,
+        staging=True, limit=150,
+    ).finish()
+    done.check()
+    assert "while it is PENDING" in done.out and (anna.home / "ran").read_text() == "a-n4\n", str(done)
+    assert description(workshop.folder / "to" / "output") == description(source), str(done)
+    assert_nothing_left(done)
+    assert crossed(workshop) < 1.03 * 9_250_000, crossed(workshop)
+
+
+def test_wrong_predictions_are_repaired_from_node_to_node(workshop, people, slurm):
+    """Each time the input is on the node that Slurm predicted when another one is free first. It crosses the WAN
+    once."""
+    anna, bob = people
+    (workshop.folder / "source").write_bytes(random.Random(3).randbytes(3_000_000))
+    digest = hashlib.sha256((workshop.folder / "source").read_bytes()).hexdigest()
+    steps, rounds = [], [(1, 3), (2, 4), (3, 1), (4, 2), (2, 1)]
+    for number, (predicted, real) in enumerate(rounds):
+        name = f"job{number}"
+        path = job(workshop, anna, name, f"stage_in=b:{workshop.folder}/source=/tmp/{name}", RATE,
+                   body=f"echo $SLURM_JOB_NODELIST $(sha256sum < /tmp/{name}) >> {anna.home}/log")
+        steps += [
+            *(occupied(bob, node, 2 if node == predicted else 9) for node in NODES),
+            f"anna: cd; sbatch -N1 -t1 -o /dev/null {path}",
+            staged(name, predicted),
+            f"scancel -n busy{real}",
+            gone(name),
+            "scancel --user " + bob.name,
+            until(f"test -z \"$(squeue -h -u {bob.name} -o %i)\""),
+        ]
+    done = begin(workshop, anna, *steps, *left(), staging=True, limit=300).finish()
+    done.check()
+    assert (anna.home / "log").read_text().split("\n")[:-1] == [f"n{real} {digest} -" for _, real in rounds], str(done)
+    assert crossed(workshop) < 1.03 * 3_000_000 * len(rounds), crossed(workshop)
+    assert_nothing_left(done)
+
+
+def test_several_nodes_get_what_they_miss(workshop, people, slurm):
+    """Two of three nodes were predicted, and the input of a second directive is read on the nodes themselves."""
+    anna, bob = people
+    source = make_tree(workshop.folder / "source")
+    body = f"srun -N3 sh -c 'cp -a /tmp/many {anna.home}/$SLURMD_NODENAME; cat /tmp/table >> {anna.home}/tables'"
+    (workshop.folder / "homes" / "table").write_text("x")
+    path = job(workshop, anna, "many", f"stage_in=b:{source}=/tmp/many",
+               f"stage_in={workshop.folder}/homes/table=/tmp/table {RATE}", body=body)
+    done = begin(
+        workshop, anna,
+        *(occupied(bob, node, 3 if node < 4 else 9) for node in NODES),
+        f"anna: cd; sbatch -N3 -t1 -o /dev/null {path}",
+        *(staged("table", node) for node in (1, 2, 3)),
+        "scancel -n busy4; scancel -n busy3; scancel -n busy2",
+        gone("many"), *left(),
+        "scancel --user " + bob.name,
+        staging=True, limit=180,
+    ).finish()
+    done.check()
+    for node in (2, 3, 4):
+        assert description(anna.home / f"n{node}") == description(source), f"{node}: {done}"
+    assert (anna.home / "tables").read_text() == "xxx", str(done)
+    assert crossed(workshop) < 1.03 * 9_250_000, crossed(workshop)
+    assert_nothing_left(done)
+
+
+def test_a_cancelled_jobs_input_goes_complete_or_not(workshop, people, slurm):
+    anna, bob = people
+    (workshop.folder / "source").write_bytes(random.Random(3).randbytes(8_000_000))
+    slow, whole = (
+        job(workshop, anna, name, f"stage_in=b:{workshop.folder}/source=/tmp/{name} rate={rate}")
+        for name, rate in (("slow", "500kB/s"), ("whole", "200MB/s"))
+    )
+    partly = f"{LAB} enter a-n1 -- sh -c 'ls -A /tmp/.landbridge-stage-*/tree'"
+    done = begin(
+        workshop, anna,
+        *(occupied(bob, node, 2 if node == 1 else 9) for node in NODES),
+        f"anna: cd; sbatch -N1 -t1 {slow}", until(partly), "scancel -n slow", gone("slow"), *left(),
+        "echo AND",
+        f"anna: cd; sbatch -N1 -t1 {whole}", staged("whole", 1), "scancel -n whole", gone("whole"), *left(),
+        "scancel --user " + bob.name,
+        staging=True, limit=150,
+    ).finish()
+    done.check()
+    first, second = done.out.split("AND")
+    for text in (first, second):
+        assert_nothing_left(replace(done, out=text))
+
+
+@pytest.mark.parametrize(("directive", "says"), [
+    ("stage-in=b:/x=/tmp/x", "it is unknown; there are stage_in=SRC=DST"),
+    ("stage_in=b:/x=tmp/x", "tmp/x is no absolute path"),
+    ("stage_in=b:/x", "give SRC=DST"),
+    ("rate=0", "rate=0"),
+], ids=lambda value: None)
+def test_a_wrong_directive_is_refused_when_the_job_is_submitted(workshop, people, slurm, directive, says):
+    anna, _ = people
+    path = job(workshop, anna, "wrong", directive)
+    done = begin(
+        workshop, anna, f"anna: cd; sbatch {path} 2>&1 || echo REFUSED", "squeue -h", nodes=1, staging=True,
+    ).finish()
+    done.check()
+    assert "REFUSED" in done.out and f"line 3 of the job script: `{directive}`" in done.out and says in done.out, str(done)

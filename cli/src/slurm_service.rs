@@ -1,5 +1,6 @@
 //! `landbridge slurm node-service`, its callers, and what it starts.
 
+use std::ffi::OsString;
 use std::io::{BufRead, ErrorKind, Write};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStringExt;
@@ -7,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use node_service::account::Getent;
@@ -20,6 +22,9 @@ use node_service::slurm::{self, Config};
 
 use crate::log;
 use crate::slurm_args::NodeServiceArgs;
+
+/// How long a transfer that is being ended may take to leave a target that is removed.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves until the listener fails or a signal ends it.
 pub(crate) fn serve(args: &NodeServiceArgs) -> Result<i32> {
@@ -94,36 +99,46 @@ pub(crate) fn call(node: &str, port: u16) -> Result<i32> {
 }
 
 /// Has a node do something as this process's user.
-fn at_node(node: &str, port: u16, work: Work, input: impl std::io::Read + Send + 'static) -> Result<client::Ended> {
+pub(crate) fn at_node(
+    node: &str,
+    port: u16,
+    work: Work,
+    input: impl std::io::Read + Send + 'static,
+) -> Result<client::Ended> {
     let munge = Munge { socket: Config::ask()?.munge_socket() };
     let address = slurm::address(node)?;
     Ok(client::order(&format!("{address}:{port}"), &munge, &Request::new(node, work), input)?)
 }
 
-/// Removes what was staged: a list of paths on standard input. What is not there is not missed.
-pub(crate) fn remove() -> Result<i32> {
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line)?;
-    let paths: Vec<Vec<u8>> = serde_json::from_str(&line).context("the list of paths")?;
-    let mut failed = 0;
-    for path in paths.into_iter().map(|path| PathBuf::from(std::ffi::OsString::from_vec(path))) {
-        if let Err(error) = remove_one(&path) {
-            failed += 1;
-            writeln!(std::io::stderr(), "landbridge: cannot remove {}: {error}", path.display())?;
+/// Is something at the path on standard input? Follows no link at its end.
+pub(crate) fn look() -> Result<i32> {
+    let path: Vec<u8> = read_line("a path")?;
+    let path = PathBuf::from(OsString::from_vec(path));
+    match std::fs::symlink_metadata(&path) {
+        Ok(_) => Ok(1),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => {
+            writeln!(std::io::stderr(), "landbridge: cannot look at {}: {error}", path.display())?;
+            Ok(2)
         }
     }
-    Ok(i32::from(failed > 0))
 }
 
-/// Follows no link.
-fn remove_one(path: &Path) -> std::io::Result<()> {
-    let removed = match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
+/// Removes what was staged: a list of paths on standard input. What is not there is not missed.
+pub(crate) fn remove() -> Result<i32> {
+    let paths: Vec<Vec<u8>> = read_line("a list of paths")?;
+    let mut failed = 0;
+    for path in paths.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))) {
+        if let Err(error) = stage::evict(&path, PATIENCE) {
+            failed += 1;
+            writeln!(std::io::stderr(), "landbridge: {error}")?;
+        }
     }
+    Ok(if failed > 0 { 2 } else { 0 })
+}
+
+fn read_line<T: serde::de::DeserializeOwned>(what: &'static str) -> Result<T> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    serde_json::from_str(&line).context(what)
 }

@@ -30,7 +30,7 @@ pub enum Refusal {
     TooMany { user: u32, running: u32 },
     #[error("{0} callers are connected, which is the limit: try again")]
     Crowded(u32),
-    #[error("{path} cannot be removed: a path is absolute, without `..`, and not the root")]
+    #[error("{path} cannot be looked at or removed: a path is absolute, without `..`, and not the root")]
     Path { path: String },
     #[error("user id {0} is neither root nor Slurm's user: only they may ask here")]
     Stranger(u32),
@@ -56,10 +56,14 @@ pub fn judge(opened: &Opened, ours: &str) -> Result<Work, Refusal> {
     match &request.work {
         Work::Agent { order } if order.contains('\n') => Err(Refusal::Order("it has several lines".to_owned())),
         Work::Agent { .. } => Ok(request.work),
-        Work::Remove { paths } => match paths.iter().find(|path| !is_removable(path)) {
-            Some(path) => Err(Refusal::Path { path: printable(&String::from_utf8_lossy(path)) }),
-            None => Ok(request.work),
-        },
+        Work::Look { path } => {
+            fits(std::slice::from_ref(path))?;
+            Ok(request.work)
+        }
+        Work::Remove { paths } => {
+            fits(paths)?;
+            Ok(request.work)
+        }
     }
 }
 
@@ -90,7 +94,14 @@ fn release(theirs: u32) -> Result<(), Refusal> {
     if theirs == VERSION { Ok(()) } else { Err(Refusal::Release { theirs }) }
 }
 
-fn is_removable(path: &[u8]) -> bool {
+fn fits(paths: &[Vec<u8>]) -> Result<(), Refusal> {
+    match paths.iter().find(|path| !is_whole(path)) {
+        Some(path) => Err(Refusal::Path { path: printable(&String::from_utf8_lossy(path)) }),
+        None => Ok(()),
+    }
+}
+
+fn is_whole(path: &[u8]) -> bool {
     let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").peekable();
     path.first() == Some(&b'/') && !path.contains(&0) && parts.peek().is_some() && parts.all(|part| part != b"..")
 }

@@ -31,6 +31,7 @@ impl Task {
     fn words(&self) -> &'static [&'static str] {
         match self {
             Task::Node(Work::Agent { .. }) => &["agent", "--only-movers"],
+            Task::Node(Work::Look { .. }) => &["slurm", "look"],
             Task::Node(Work::Remove { .. }) => &["slurm", "remove"],
             Task::Step(_) => &["slurm", "step"],
         }
@@ -40,7 +41,8 @@ impl Task {
     pub(crate) fn line(&self) -> Vec<u8> {
         let mut line = match self {
             Task::Node(Work::Agent { order }) => order.clone().into_bytes(),
-            // A list of lists of numbers can be written.
+            // Lists of numbers can be written.
+            Task::Node(Work::Look { path }) => serde_json::to_vec(path).unwrap_or_default(),
             Task::Node(Work::Remove { paths }) => serde_json::to_vec(paths).unwrap_or_default(),
             Task::Step(step) => step.clone().into_bytes(),
         };

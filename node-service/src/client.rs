@@ -97,7 +97,8 @@ fn converse<W: Write + Send + 'static>(
     mut write: W,
     end: impl FnOnce(&W) + Send + 'static,
 ) -> Result<Ended, CallError> {
-    let first = answer(address, &mut stream, ANSWER)?;
+    let mut bytes = Vec::new();
+    let first = answer(address, &mut stream, &mut bytes, ANSWER)?;
     if first != Answer::Started {
         return ended(address, first);
     }
@@ -107,27 +108,16 @@ fn converse<W: Write + Send + 'static>(
         let _ = std::io::copy(&mut input, &mut write);
         end(&write);
     });
-    let last = answer(address, &mut stream, WORK)?;
+    let last = answer(address, &mut stream, &mut bytes, WORK)?;
     ended(address, last)
 }
 
-fn answer(address: &str, stream: &mut impl Timed, within: Duration) -> Result<Answer, CallError> {
-    let wrong = |problem: String| CallError::Answer { address: address.to_owned(), problem };
+fn answer(address: &str, stream: &mut impl Timed, bytes: &mut Vec<u8>, within: Duration) -> Result<Answer, CallError> {
     // Each byte of output may take six in JSON.
-    let line = line(stream, LONGEST.max(7 * MOST_OUTPUT), within);
-    let (line, rest) = line.map_err(|problem| CallError::Lost { address: address.to_owned(), problem })?;
-    // Both answers may come at once.
-    if !rest.is_empty() {
-        return match serde_json::from_slice(&line) {
-            Ok(Answer::Started) => parse(rest.strip_suffix(b"\n").unwrap_or(&rest)).map_err(wrong),
-            _ => Err(wrong("more than one answer".to_owned())),
-        };
-    }
-    parse(&line).map_err(wrong)
-}
-
-fn parse(line: &[u8]) -> Result<Answer, String> {
-    serde_json::from_slice(line).map_err(|e| e.to_string())
+    let line = line(stream, bytes, LONGEST.max(7 * MOST_OUTPUT), within);
+    let line = line.map_err(|problem| CallError::Lost { address: address.to_owned(), problem })?;
+    let wrong = |e: serde_json::Error| CallError::Answer { address: address.to_owned(), problem: e.to_string() };
+    serde_json::from_slice(&line).map_err(wrong)
 }
 
 fn ended(address: &str, answer: Answer) -> Result<Ended, CallError> {

@@ -29,7 +29,9 @@ pub struct Request {
 pub enum Work {
     /// An agent that runs nothing but movers. The line that an agent reads first.
     Agent { order: String },
-    /// Removal of what was staged. Raw bytes of absolute paths.
+    /// Is something there? Raw bytes of an absolute path. The exit code is 1 if there is.
+    Look { path: Vec<u8> },
+    /// Removal of what was staged, complete or not. Raw bytes of absolute paths.
     Remove { paths: Vec<Vec<u8>> },
 }
 

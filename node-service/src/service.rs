@@ -19,7 +19,7 @@ use crate::account::{Account, Accounts};
 use crate::admission::{Counts, Limits, Refusal, Seat, judge, judge_hook};
 use crate::child::{Programs, Task};
 use crate::credential::Opener;
-use crate::message::{Answer, LONGEST, MOST_OUTPUT};
+use crate::message::{Answer, LONGEST, MOST_OUTPUT, Work};
 use crate::stream::{LineError, Timed, line};
 
 /// How long a caller may take to say what it wants.
@@ -59,7 +59,8 @@ impl Service {
             self.begin(move |service, seat| {
                 keep_alive(&stream);
                 service.call(stream, seat, &from.map_or(String::new(), |from| from.to_string()), |stream| {
-                    let (credential, rest) = line(stream, LONGEST, PATIENCE)?;
+                    let mut rest = Vec::new();
+                    let credential = line(stream, &mut rest, LONGEST, PATIENCE)?;
                     let opened = service.opener.open(&credential)?;
                     let work = judge(&opened, &service.node)?;
                     Ok((opened.user, Task::Node(work), rest))
@@ -79,7 +80,8 @@ impl Service {
             self.begin(move |service, seat| {
                 service.call(stream, seat, "a hook", |stream| {
                     let peer = sockopt::socket_peercred(stream.as_fd()).map_err(std::io::Error::from)?;
-                    let (line, rest) = line(stream, LONGEST, PATIENCE)?;
+                    let mut rest = Vec::new();
+                    let line = line(stream, &mut rest, LONGEST, PATIENCE)?;
                     let asked = judge_hook(&line, peer.uid.as_raw(), service.slurm)?;
                     Ok((asked.user, Task::Step(asked.step), rest))
                 });
@@ -174,8 +176,9 @@ impl Service {
 
 fn what(task: &Task) -> &'static str {
     match task {
-        Task::Node(crate::message::Work::Agent { .. }) => "agent",
-        Task::Node(crate::message::Work::Remove { .. }) => "removal",
+        Task::Node(Work::Agent { .. }) => "agent",
+        Task::Node(Work::Look { .. }) => "look",
+        Task::Node(Work::Remove { .. }) => "removal",
         Task::Step(_) => "step",
     }
 }

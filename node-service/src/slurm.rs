@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::credential::socket_of;
+use crate::hook::Cluster;
 
 /// Slurm does not say what it was asked.
 #[derive(Debug, Error)]
@@ -92,6 +94,56 @@ pub fn address(node: &str) -> Result<String, SlurmError> {
         other => other?,
     };
     field(&line, "NodeAddr").ok_or_else(|| SlurmError::Output { command: words.join(" "), what: "NodeAddr".into() })
+}
+
+/// The names in a list such as `n[1-3,7]`.
+///
+/// # Errors
+/// [`SlurmError`].
+pub fn names(list: &str) -> Result<Vec<String>, SlurmError> {
+    // Slurm's own lists never begin like an option.
+    Ok(ask(&["scontrol", "show", "hostnames", list])?.lines().map(str::to_owned).collect())
+}
+
+/// The jobs of the controller's cluster.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Jobs;
+
+impl Jobs {
+    fn line(job: u32) -> Result<String, String> {
+        ask(&["scontrol", "--oneliner", "show", "job", &job.to_string()]).map_err(|e| e.to_string())
+    }
+}
+
+impl Cluster for Jobs {
+    fn user(&self, job: u32) -> Result<u32, String> {
+        let line = Jobs::line(job)?;
+        let user = field(&line, "UserId").and_then(|user| user.split_once('(')?.1.strip_suffix(')')?.parse().ok());
+        user.ok_or_else(|| format!("Slurm does not say whose job {job} is"))
+    }
+
+    fn predicted(&self, job: u32) -> Result<Option<Vec<String>>, String> {
+        let line = Jobs::line(job)?;
+        if field(&line, "JobState").as_deref() != Some("PENDING") {
+            return Ok(None);
+        }
+        let list = field(&line, "SchedNodeList");
+        list.map_or_else(|| Ok(Vec::new()), |list| names(&list)).map(Some).map_err(|e| e.to_string())
+    }
+
+    fn nodes(&self, job: u32) -> Result<Vec<String>, String> {
+        let list = field(&Jobs::line(job)?, "NodeList").ok_or_else(|| format!("job {job} has no nodes"))?;
+        names(&list).map_err(|e| e.to_string())
+    }
+
+    fn pin(&self, job: u32, nodes: &[String]) -> Result<(), String> {
+        let (job, nodes) = (format!("JobId={job}"), format!("ReqNodeList={}", nodes.join(",")));
+        ask(&["scontrol", "update", &job, &nodes]).map(drop).map_err(|e| e.to_string())
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
 }
 
 /// The value of a word `KEY=value` of a line; `None` if it is missing or empty.

@@ -35,21 +35,27 @@ impl Timed for std::os::unix::net::UnixStream {
     }
 }
 
-/// Reads a line, without its end. Returns what came behind it too.
+/// Reads a line, without its end. What came behind it stays in `bytes`, for the next one.
 ///
 /// # Errors
 /// [`LineError`]. A line of `longest` bytes is the longest.
-pub(crate) fn line(stream: &mut impl Timed, longest: usize, within: Duration) -> Result<(Vec<u8>, Vec<u8>), LineError> {
+pub(crate) fn line(
+    stream: &mut impl Timed,
+    bytes: &mut Vec<u8>,
+    longest: usize,
+    within: Duration,
+) -> Result<Vec<u8>, LineError> {
     let deadline = Instant::now() + within;
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 8192];
+    let (mut buffer, mut looked) = ([0; 8192], 0);
     loop {
-        if let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
-            let rest = bytes.split_off(end + 1);
-            bytes.pop();
-            return Ok((bytes, rest));
+        if let Some(end) = bytes[looked..].iter().position(|byte| *byte == b'\n') {
+            let rest = bytes.split_off(looked + end + 1);
+            let mut line = std::mem::replace(bytes, rest);
+            line.pop();
+            return Ok(line);
         }
-        if bytes.len() > longest {
+        looked = bytes.len();
+        if looked > longest {
             return Err(LineError::Long(longest));
         }
         let left = deadline.saturating_duration_since(Instant::now());

@@ -16,7 +16,7 @@ mod rank;
 mod spawn;
 
 pub use self::membership::Lifeline;
-pub use self::movers::Runs;
+pub use self::movers::{Runs, WATCH};
 
 use std::ffi::OsString;
 use std::time::Duration;

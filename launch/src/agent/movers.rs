@@ -10,6 +10,9 @@ use crate::program::OWN;
 /// The subcommand of a mover.
 const MOVER: &str = "mover";
 
+/// The variable by which a mover does no harm to anybody's application, and not to its user's alone.
+pub const WATCH: (&str, &str) = ("LANDBRIDGE_WATCH", "everybody");
+
 /// What an agent may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
@@ -77,7 +80,7 @@ mod tests {
     fn a_mover_runs_without_anything_of_the_users() {
         let mover = program(&["landbridge", "mover"]);
         let admitted = Runs::OnlyMovers.admit(&mover).unwrap();
-        assert!(admitted.environment.is_empty() && admitted.parts[0].settings.is_empty());
+        assert!(admitted.environment.is_empty() && admitted.parts[0].settings == [(WATCH.0.into(), WATCH.1.into())]);
         assert_eq!(
             (&admitted.parts[0].otherwise, &admitted.parts[0].directory[..]),
             (&Otherwise::default(), &b"/"[..])

@@ -5,7 +5,7 @@ use super::*;
 use crate::account::AccountError;
 use crate::admission::Limits;
 use crate::credential::{CredentialError, Opened};
-use crate::message::{HookRequest, Request, VERSION, Work};
+use crate::message::{HookRequest, Request, VERSION};
 
 /// A credential is `USER:payload`, and good once.
 #[derive(Default)]
@@ -185,7 +185,7 @@ fn a_caller_learns_what_answers_instead_of_a_service() {
     std::thread::spawn(move || {
         for (stream, words) in listener.incoming().zip(words) {
             let mut stream = stream.unwrap();
-            line(&mut stream, LONGEST, PATIENCE).unwrap();
+            line(&mut stream, &mut Vec::new(), LONGEST, PATIENCE).unwrap();
             let _ = stream.write_all(words.as_bytes());
         }
     });
